@@ -1,0 +1,1 @@
+#include "data/case_line.h"

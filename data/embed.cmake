@@ -1,0 +1,17 @@
+# Writes OUT: a C++ source with every file of FILES (paths relative to ROOT) as a string.
+set(text "// Generated from data/. Do not edit.\n#include \"data/library.h\"\n\nnamespace shardplan {\n\nstd::vector<DataFile> embedded_data() {\n  return {\n")
+foreach(path IN LISTS FILES)
+  file(READ ${ROOT}/${path} content)
+  # Compilers limit one literal to 64 KiB: pieces of 8000 bytes, which the compiler joins.
+  string(LENGTH "${content}" length)
+  set(at 0)
+  string(APPEND text "    {\"${path}\",\n")
+  while(at LESS length)
+    string(SUBSTRING "${content}" ${at} 8000 piece)
+    string(APPEND text "R\"json(${piece})json\"\n")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  string(APPEND text "\"\"},\n")
+endforeach()
+string(APPEND text "  };\n}\n\n}  // namespace shardplan\n")
+file(WRITE ${OUT} "${text}")

@@ -1,0 +1,1 @@
+#include "data/json_reader.h"

@@ -1,0 +1,80 @@
+// The one strict JSON reader. Everything that is unknown, missing, duplicate, narrowed, out of
+// range or too deep is an InputError of the form `file:line: /pointer: found X, expected Y`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/input_error.h"
+
+namespace shardplan {
+
+inline constexpr std::int64_t kMaxJsonDepth = 64;
+inline constexpr std::int64_t kMaxJsonBytes = std::int64_t{64} << 20;
+inline constexpr std::int64_t kMaxJsonTokens = 2'000'000;
+
+enum class JsonKind { kNull, kBool, kInteger, kReal, kString, kArray, kObject };
+
+// A parsed value that knows where it stood in the text.
+struct JsonValue {
+  JsonKind kind = JsonKind::kNull;
+  bool boolean = false;
+  std::int64_t integer = 0;
+  double real = 0;  // also set for integers
+  std::string string;
+  std::vector<JsonValue> items;                            // array
+  std::vector<std::pair<std::string, JsonValue>> members;  // object, in order, keys unique
+  std::string pointer;                                     // "/plan/tp"
+  std::int64_t line = 1;
+};
+
+// `file` is the name that messages carry. Throws InputError.
+JsonValue parse_json(std::string_view text, const std::string& file);
+
+// Reads the members of one object; every key must be taken (or ignored) before finish(), which
+// refuses the unknown ones by name with a did-you-mean. Getters throw InputError with the place.
+class ObjectReader {
+ public:
+  ObjectReader(const JsonValue& object, std::string file);
+
+  bool has(std::string_view key) const;
+  bool is_null(std::string_view key) const;  // present and null
+  // Required members.
+  std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high);
+  double number(std::string_view key, double low, double high);
+  bool boolean(std::string_view key);
+  std::string string(std::string_view key);
+  const JsonValue& value(std::string_view key);
+  // Optional members: the default when absent (null counts as absent).
+  std::int64_t integer_or(std::string_view key, std::int64_t fallback, std::int64_t low,
+                          std::int64_t high);
+  double number_or(std::string_view key, double fallback, double low, double high);
+  bool boolean_or(std::string_view key, bool fallback);
+  std::string string_or(std::string_view key, std::string fallback);
+
+  void ignore(std::string_view key);           // known to be without effect
+  std::vector<std::string> remaining() const;  // keys nobody took, in order
+  void finish() const;                         // InputError if any key remains
+  // An InputError about a member (or, with an empty key, about the object).
+  InputError error(std::string_view key, const std::string& found_expected) const;
+
+ private:
+  const JsonValue* find(std::string_view key) const;
+  const JsonValue& take(std::string_view key);
+
+  const JsonValue& object_;
+  std::string file_;
+  std::vector<bool> taken_;
+};
+
+// "found <kind and value>" for messages; long values are cut.
+std::string describe(const JsonValue& value);
+
+// The nearest of `candidates` within Damerau-Levenshtein distance 2 (3 for words over 8 letters);
+// empty if none.
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace shardplan

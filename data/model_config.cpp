@@ -1,0 +1,1 @@
+#include "data/model_config.h"

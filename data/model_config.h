@@ -1,0 +1,25 @@
+// Hugging Face config.json -> ModelSpec, with the traps of every family handled by name.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/json_reader.h"
+#include "estimator/model_spec.h"
+
+namespace shardplan {
+
+struct ModelConfig {
+  ModelSpec model;
+  std::vector<std::string> warnings;  // one line each: keys nobody knows, dtype conflicts, ...
+};
+
+enum class UnknownKeys { kWarn, kRefuse };
+
+// `name` becomes ModelSpec::name. Unknown architectures, unknown layer types and contradictions are
+// InputErrors; keys without effect on memory or time are ignored per architecture.
+ModelConfig read_model_config(const JsonValue& config, const std::string& name,
+                              const std::string& file, UnknownKeys unknown_keys);
+
+}  // namespace shardplan

@@ -1,0 +1,1 @@
+#include "estimator/allocator_replay.h"

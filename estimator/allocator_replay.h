@@ -1,0 +1,28 @@
+// Replays a list of allocations against a model of PyTorch's CUDACachingAllocator.
+// Source: pytorch c10/cuda/CUDACachingAllocator.cpp (rounding 512 B, small pool 2 MiB, 20 MiB and
+// 2 MiB-rounded segments, splitting, expandable segments).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "estimator/framework_profile.h"
+
+namespace shardplan {
+
+// bytes > 0 allocates tensor `id`, bytes == 0 frees it. Ids may be reused after a free.
+struct AllocationEvent {
+  std::int64_t id = 0;
+  std::int64_t bytes = 0;
+};
+
+struct AllocatorPeaks {
+  std::int64_t allocated_bytes = 0;  // peak of live blocks, each rounded as the allocator does
+  std::int64_t reserved_bytes = 0;   // peak of segments with unlimited memory
+  std::int64_t required_bytes = 0;   // smallest capacity at which the replay survives, releasing
+                                     // cached segments before it fails
+};
+
+AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind);
+
+}  // namespace shardplan

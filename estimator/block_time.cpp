@@ -1,0 +1,1 @@
+#include "estimator/block_time.h"

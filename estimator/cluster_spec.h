@@ -1,0 +1,64 @@
+// GPUs and the network between them. Datasheet numbers always; measured ones where `calibrate` has
+// run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shardplan {
+
+// One point of a measured efficiency curve: at `size` (the curve says of what), `share` of the
+// peak.
+struct CurvePoint {
+  double size = 0;
+  double share = 0;
+};
+
+struct GpuSpec {
+  std::string id;  // "H200-SXM-141GB"
+  std::vector<std::string> aliases;
+  std::string source;
+  std::int64_t compute_capability = 0;  // 80, 89, 90, 100
+  std::int64_t num_sms = 0;
+  std::int64_t nominal_memory_bytes = 0;  // as sold, decimal: 141e9
+  std::int64_t memory_bytes = 0;          // total that the driver reports (cudaMemGetInfo)
+  double bf16_flops_per_s = 0;            // dense, not with sparsity
+  double fp16_flops_per_s = 0;            // dense
+  double fp8_flops_per_s = 0;             // dense; 0: the chip has none
+  double fp32_flops_per_s = 0;            // outside the tensor cores
+  double memory_bytes_per_s = 0;
+  double nvlink_bytes_per_s = 0;  // per GPU, one direction; 0: no NVLink
+  double pcie_bytes_per_s = 0;    // per GPU, one direction
+
+  // Measured by `shardplan calibrate`; absent: documented defaults are used and the report says so.
+  std::optional<std::int64_t> context_bytes;             // driver-level use after context creation
+  std::optional<std::int64_t> library_bytes;             // modules, cuBLAS and cuDNN handles
+  std::optional<std::int64_t> first_communicator_bytes;  // first NCCL communicator used
+  std::optional<std::int64_t> next_communicator_bytes;   // every further one that runs a collective
+  std::optional<std::int64_t> idle_communicator_bytes;   // one that is created and never used
+  std::vector<CurvePoint> gemm_efficiency;       // size: FLOPs of the product; empty: not measured
+  std::vector<CurvePoint> attention_efficiency;  // size: sequence length; empty: not measured
+  std::optional<double> copy_efficiency;         // share of memory_bytes_per_s that kernels reach
+  std::string calibration_source;                // command, machine, date of the measured values
+};
+
+struct ClusterSpec {
+  std::string name;  // "1x8-h200"
+  GpuSpec gpu;
+  std::int64_t gpus_per_node = 8;
+  std::int64_t nodes = 1;
+  std::int64_t nvlink_domain = 8;     // GPUs that reach one another by NVLink
+  double inter_node_bytes_per_s = 0;  // per GPU, one direction
+  double intra_node_latency_s = 0;    // of one step of a collective inside the NVLink domain
+  double inter_node_latency_s = 0;    // of one step across it
+  std::string network;                // "InfiniBand NDR, 8 rails"
+  double usd_per_gpu_hour = 0;        // 0: not stated
+  std::optional<std::int64_t> memory_limit_bytes;  // --gpu-memory; stands in for both capacities
+  std::string source;
+
+  std::int64_t world_size() const { return gpus_per_node * nodes; }
+};
+
+}  // namespace shardplan

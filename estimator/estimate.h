@@ -1,0 +1,22 @@
+// The estimator's answers. Pure functions: no I/O, no globals; valid plans only (else logic_error).
+#pragma once
+
+#include "estimator/job.h"
+#include "estimator/memory_estimate.h"
+#include "estimator/step_time.h"
+#include "estimator/validity.h"
+
+namespace shardplan {
+
+// Rows, timeline peak and the four totals of every pipeline stage.
+MemoryEstimate estimate_memory(const Job& job, const Plan& plan);
+
+// Seconds of one optimizer step and where they go.
+StepTime estimate_step_time(const Job& job, const Plan& plan);
+
+// GPU memory that a threshold is a share of: the user's limit; else the nominal (decimal) capacity
+// for the paper's rule, else what the driver reports.
+std::int64_t nominal_capacity_bytes(const ClusterSpec& cluster);
+std::int64_t device_capacity_bytes(const ClusterSpec& cluster);
+
+}  // namespace shardplan

@@ -1,0 +1,1 @@
+#include "estimator/estimate.h"

@@ -1,0 +1,88 @@
+// What a training framework does with memory and time, as named behaviours and numbers.
+// Files under data/frameworks select the behaviours; each behaviour is one row table in the
+// estimator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimator/dtype.h"
+#include "estimator/plan.h"
+
+namespace shardplan {
+
+// Which family of row tables and which validity rules apply.
+enum class MemoryModel {
+  kFujii2024,  // the closed formula of arXiv 2411.06465 as its author's calculator has it
+  kMegatron,   // Megatron-LM with Transformer Engine
+  kNative,     // our own trainer
+};
+
+enum class SwigluKind {
+  kFused,    // fc1 output kept, gate and product in one kernel: 6f bytes per token kept
+  kUnfused,  // silu(gate) kept as well: 8f bytes per token
+};
+
+enum class CrossEntropyKind {
+  kTeFused,              // Transformer Engine, gradient written over the bf16 logits
+  kTeFusedSeparateGrad,  // newer Transformer Engine: separate fp32 gradient
+  kNativeFused,          // Megatron's own fused loss: fp32 softmax kept, cast back to bf16
+  kUnfused,              // fp32 copy of the logits becomes the softmax, cast back
+  kChunked,              // native: bf16 logits of one chunk of tokens, gradient in place
+};
+
+enum class AllocatorKind {
+  kStaticArenas,       // two arenas, sizes known before the first step
+  kCaching,            // PyTorch CUDACachingAllocator, default settings
+  kCachingExpandable,  // the same with expandable_segments:True
+};
+
+struct FrameworkProfile {
+  std::string name;     // "megatron"
+  std::string version;  // "core_v0.16.1"
+  MemoryModel memory_model = MemoryModel::kMegatron;
+
+  // Options: declared in the profile's file with type, default and source; a case line may set
+  // them.
+  SwigluKind swiglu = SwigluKind::kFused;
+  CrossEntropyKind cross_entropy = CrossEntropyKind::kTeFused;
+  bool gradient_accumulation_fusion = true;  // weight gradient GEMM adds into the main gradient
+  bool dummy_weight_gradients = true;  // Transformer Engine's cached dummies, one per weight shape
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  bool eager_communicators = false;  // every group's communicator created at start-up
+  bool deterministic_attention = false;
+  bool deallocate_pipeline_outputs = true;
+  bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
+  bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition
+  bool account_for_loss_in_split = false;       // so does the head
+  std::int64_t cross_entropy_chunks = 8;        // kChunked: pieces of the token dimension
+  std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
+  double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
+  double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
+
+  // Numbers, with their source in the profile's file.
+  std::int64_t vocab_multiple = 128;       // vocabulary padded to this times tp; 1: no padding
+  std::int64_t fixed_allocated_bytes = 0;  // small tensors not listed one by one
+  std::int64_t fixed_workspace_bytes = 0;  // cuBLAS workspace inside the allocator, per stream
+  AllocatorKind allocator = AllocatorKind::kCaching;
+  double cross_entropy_bytes_per_logit = 0;  // 0: follows from cross_entropy; else overrides it
+
+  // Defaults of the plan under this profile; printed with every answer.
+  std::int64_t default_zero = 1;
+  bool default_sequence_parallel = true;                 // when tp > 1
+  Schedule default_pipeline_schedule = Schedule::k1F1B;  // pp > 1 and vpp == 1
+  DType default_grad_dtype = DType::kFp32;
+  CpMethod default_cp_method = CpMethod::kRing;
+
+  // Time behaviours: shares of a cost that stays visible, 0 hidden .. 1 fully exposed.
+  double exposed_tp_share = 1;
+  double exposed_cp_share = 1;
+  double exposed_ep_share = 1;
+  double exposed_pp_share = 1;
+  double exposed_dp_share = 1;  // of what exceeds the compute it may hide behind
+  double host_s_per_layer = 0;  // launch cost of eager code, per layer and direction
+};
+
+}  // namespace shardplan

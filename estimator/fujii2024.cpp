@@ -1,0 +1,1 @@
+#include "estimator/fujii2024.h"

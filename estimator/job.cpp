@@ -1,0 +1,1 @@
+#include "estimator/job.h"

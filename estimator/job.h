@@ -1,0 +1,38 @@
+// Job: what is asked and not negotiable.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/cluster_spec.h"
+#include "estimator/framework_profile.h"
+#include "estimator/model_spec.h"
+#include "estimator/plan.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+
+enum class OptimizerKind { kAdamW, kSgdMomentum };
+enum class TrainedParameters { kAll, kAdapters };
+
+struct Job {
+  ModelSpec model;
+  ClusterSpec cluster;
+  FrameworkProfile profile;
+  std::int64_t sequence_length = 0;  // tokens
+  std::int64_t global_batch = 0;     // sequences per optimizer step, all data-parallel ranks
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  TrainedParameters trained = TrainedParameters::kAll;
+};
+
+// Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.
+std::int64_t data_parallel_size(const Job& job, const Plan& plan);  // dp, without cp
+std::int64_t num_microbatches(const Job& job, const Plan& plan);    // per data-parallel rank
+std::int64_t tokens_per_microbatch(const Job& job,
+                                   const Plan& plan);  // s * b / cp, one rank, before SP
+std::int64_t padded_vocab(const Job& job, const Plan& plan);
+// Ranks that share one copy of the optimizer state of dense parameters: dp * cp / dp_replicate.
+std::int64_t dense_shard_size(const Job& job, const Plan& plan);
+// The same for routed experts: world / (pp * ep * etp) / dp_replicate.
+std::int64_t expert_shard_size(const Job& job, const Plan& plan);
+
+}  // namespace shardplan

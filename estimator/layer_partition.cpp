@@ -1,0 +1,1 @@
+#include "estimator/layer_partition.h"

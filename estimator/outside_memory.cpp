@@ -1,0 +1,1 @@
+#include "estimator/outside_memory.h"

@@ -1,0 +1,1 @@
+#include "estimator/parameters.h"

@@ -1,0 +1,48 @@
+// Every parameter tensor of a model with its global shape and how it is sharded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimator/job.h"
+
+namespace shardplan {
+
+enum class Sharding {
+  kReplicated,  // norms, router, output biases, MLA down-projections: a copy on every tp rank
+  kTp,          // divided by tp
+  kExpert,      // divided by ep * etp
+};
+
+struct ParameterTensor {
+  std::string name;           // "attention.qkv"
+  std::int64_t elements = 0;  // of the whole model, one layer; vocabulary unpadded
+  Sharding sharding = Sharding::kReplicated;
+  friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
+};
+
+// Tensors of one transformer layer, of the embedding, of the head (final norm, head matrix unless
+// tied and on the same stage), and of one multi-token-prediction module.
+std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const LayerSpec& layer);
+std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model);
+std::vector<ParameterTensor> head_parameters(const ModelSpec& model);  // final norm [+ head matrix]
+std::vector<ParameterTensor> mtp_parameters(const ModelSpec& model);
+
+// Exact count of the whole model, tied tables once, without padding. MTP modules apart.
+std::int64_t count_parameters(const ModelSpec& model);
+std::int64_t count_mtp_parameters(const ModelSpec& model);
+// Parameters that one token passes through (routed experts: topk of them).
+std::int64_t count_active_parameters(const ModelSpec& model);
+
+struct LocalParameters {
+  std::int64_t dense = 0;   // elements on one rank, sharded over dense_shard_size ranks
+  std::int64_t expert = 0;  // elements on one rank, sharded over expert_shard_size ranks
+  std::int64_t total() const { return dense + expert; }
+};
+
+// Elements held by one rank of pipeline stage pp_rank, vocabulary padded as the profile does it,
+// tied tables on both end stages when pp > 1; before ZeRO-3 divides them.
+LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t pp_rank);
+
+}  // namespace shardplan

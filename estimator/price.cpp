@@ -1,0 +1,1 @@
+#include "estimator/price.h"

@@ -1,0 +1,1 @@
+#include "estimator/rank_grid.h"

@@ -1,0 +1,49 @@
+// Which rank holds which coordinate of the parallel grid, and which groups of ranks communicate.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/job.h"
+
+namespace shardplan {
+
+// Communicating groups. Sizes: tp, cp, dp, pp as in the plan; the others are derived.
+enum class GroupKind {
+  kTp,
+  kCp,
+  kDp,
+  kPp,
+  kDpCp,  // dense gradients and ZeRO shards: dp x cp (divided by dp_replicate for the shards)
+  kTpCp,
+  kEmbedding,  // first and last pipeline stage, tied embeddings
+  kEp,
+  kEtp,
+  kExpertDp,  // world / (pp * ep * etp)
+};
+
+struct GroupShape {
+  std::int64_t size = 1;
+  std::int64_t stride = 1;            // distance between neighbouring members in global rank
+  std::int64_t ranks_per_domain = 1;  // members inside one NVLink domain, >= 1
+};
+
+struct RankCoordinates {
+  std::int64_t pp = 0;
+  std::int64_t dp = 0;
+  std::int64_t cp = 0;
+  std::int64_t tp = 0;
+  friend bool operator==(const RankCoordinates&, const RankCoordinates&) = default;
+};
+
+RankCoordinates coordinates_of(const Job& job, const Plan& plan, std::int64_t rank);
+std::int64_t rank_of(const Job& job, const Plan& plan, const RankCoordinates& at);
+
+// Shape of the group of this kind; every rank's group of one kind has the same shape.
+GroupShape group_shape(const Job& job, const Plan& plan, GroupKind kind);
+
+// Global ranks of the group that `rank` belongs to, ascending.
+std::vector<std::int64_t> group_ranks(const Job& job, const Plan& plan, GroupKind kind,
+                                      std::int64_t rank);
+
+}  // namespace shardplan

@@ -1,0 +1,53 @@
+// Pipeline schedules: the ordered actions of one rank, and what is in flight at each of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/plan.h"
+
+namespace shardplan {
+
+enum class ActionKind {
+  kForward,
+  kBackward,        // input and weight gradients together
+  kBackwardInput,   // zero-bubble schedules: input gradient only
+  kBackwardWeight,  // the delayed weight gradient
+};
+
+struct ScheduleAction {
+  ActionKind kind = ActionKind::kForward;
+  std::int64_t chunk = 0;  // local chunk, 0..vpp-1
+  std::int64_t microbatch = 0;
+  friend bool operator==(const ScheduleAction&, const ScheduleAction&) = default;
+};
+
+struct ScheduleShape {
+  Schedule schedule = Schedule::k1F1B;
+  std::int64_t pp = 1;
+  std::int64_t vpp = 1;
+  std::int64_t num_microbatches = 1;
+  std::int64_t group = 0;  // interleaved: microbatches per virtual stage; 0: pp
+  friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
+};
+
+// All actions of one rank in issue order; each (chunk, microbatch) has one forward and one backward
+// (or one backward-input and one backward-weight).
+std::vector<ScheduleAction> schedule_actions(const ScheduleShape& shape, std::int64_t pp_rank);
+
+// What a rank holds while one action runs: per local chunk, the microbatches whose forward is done
+// and whose backward (or backward-input) has not begun, and those whose weight gradient is pending.
+// The microbatch of the running action itself is counted in neither.
+struct InFlightState {
+  ActionKind action = ActionKind::kForward;
+  std::int64_t chunk = 0;
+  std::vector<std::int64_t> saved;           // per local chunk
+  std::vector<std::int64_t> pending_weight;  // per local chunk
+  friend bool operator==(const InFlightState&, const InFlightState&) = default;
+};
+
+// The states of the schedule that no other state of the same (action, chunk) dominates in every
+// count: the peak of a step lies at one of them. Bounded work for any number of microbatches.
+std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std::int64_t pp_rank);
+
+}  // namespace shardplan

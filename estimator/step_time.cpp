@@ -1,0 +1,1 @@
+#include "estimator/step_time.h"

@@ -1,0 +1,2 @@
+// shardplan: the command-line program.
+int main() { return 0; }
