@@ -12,6 +12,7 @@ namespace shardplan {
 enum class Sharding {
   kReplicated,  // norms, router, output biases, MLA down-projections: a copy on every tp rank
   kTp,          // divided by tp
+  kVocab,       // embedding and head: rows padded as the profile does it, then divided by tp
   kExpert,      // divided by ep * etp
 };
 
@@ -19,6 +20,8 @@ struct ParameterTensor {
   std::string name;           // "attention.qkv"
   std::int64_t elements = 0;  // of the whole model, one layer; vocabulary unpadded
   Sharding sharding = Sharding::kReplicated;
+  std::int64_t kv_elements = 0;  // the part that belongs to key and value heads: where a profile
+                                 // replicates these, at least one head lies on every tp rank
   friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
 };
 
@@ -35,14 +38,19 @@ std::int64_t count_mtp_parameters(const ModelSpec& model);
 // Parameters that one token passes through (routed experts: topk of them).
 std::int64_t count_active_parameters(const ModelSpec& model);
 
+// Elements of one tensor on one rank, vocabulary padded as the profile does it; before ZeRO-3
+// divides them.
+std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTensor& tensor);
+
 struct LocalParameters {
   std::int64_t dense = 0;   // elements on one rank, sharded over dense_shard_size ranks
   std::int64_t expert = 0;  // elements on one rank, sharded over expert_shard_size ranks
   std::int64_t total() const { return dense + expert; }
 };
 
-// Elements held by one rank of pipeline stage pp_rank, vocabulary padded as the profile does it,
-// tied tables on both end stages when pp > 1; before ZeRO-3 divides them.
+// Elements held by one rank of pipeline stage pp_rank; before ZeRO-3 divides them. With pp > 1 a
+// second copy of the embedding table lies on the stage with the head when the tables are tied or
+// MTP modules read it, unless that stage holds the embedding itself.
 LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t pp_rank);
 
 }  // namespace shardplan
