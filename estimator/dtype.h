@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 
@@ -40,6 +41,14 @@ constexpr std::int64_t bytes_of(DType dtype) {
 }
 constexpr std::string_view name_of(DType dtype) {
   return dtype_row(dtype).name;
+}
+constexpr std::optional<DType> dtype_named(std::string_view name) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.name == name) {
+      return row.dtype;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace shardplan

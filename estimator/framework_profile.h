@@ -3,6 +3,7 @@
 // estimator.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,6 +38,41 @@ enum class AllocatorKind {
   kCaching,            // PyTorch CUDACachingAllocator, default settings
   kCachingExpandable,  // the same with expandable_segments:True
 };
+
+// Names as written in the profiles' files, in options and in reports.
+inline constexpr std::array<NamedValue<MemoryModel>, 3> kMemoryModels = {{
+    {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
+    {.value = MemoryModel::kMegatron, .name = "megatron"},
+    {.value = MemoryModel::kNative, .name = "native"},
+}};
+inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
+    {.value = SwigluKind::kFused, .name = "fused"},
+    {.value = SwigluKind::kUnfused, .name = "unfused"},
+}};
+inline constexpr std::array<NamedValue<CrossEntropyKind>, 5> kCrossEntropyKinds = {{
+    {.value = CrossEntropyKind::kTeFused, .name = "te_fused"},
+    {.value = CrossEntropyKind::kTeFusedSeparateGrad, .name = "te_fused_separate_grad"},
+    {.value = CrossEntropyKind::kNativeFused, .name = "native_fused"},
+    {.value = CrossEntropyKind::kUnfused, .name = "unfused"},
+    {.value = CrossEntropyKind::kChunked, .name = "chunked"},
+}};
+inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
+    {.value = AllocatorKind::kStaticArenas, .name = "static_arenas"},
+    {.value = AllocatorKind::kCaching, .name = "caching"},
+    {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
+}};
+constexpr const auto& names_of(MemoryModel) {
+  return kMemoryModels;
+}
+constexpr const auto& names_of(SwigluKind) {
+  return kSwigluKinds;
+}
+constexpr const auto& names_of(CrossEntropyKind) {
+  return kCrossEntropyKinds;
+}
+constexpr const auto& names_of(AllocatorKind) {
+  return kAllocatorKinds;
+}
 
 struct FrameworkProfile {
   std::string name;     // "megatron"

@@ -1,6 +1,7 @@
 // Job: what is asked and not negotiable.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "estimator/cluster_spec.h"
@@ -13,6 +14,20 @@ namespace shardplan {
 
 enum class OptimizerKind { kAdamW, kSgdMomentum };
 enum class TrainedParameters { kAll, kAdapters };
+inline constexpr std::array<NamedValue<OptimizerKind>, 2> kOptimizerKinds = {{
+    {.value = OptimizerKind::kAdamW, .name = "adamw"},
+    {.value = OptimizerKind::kSgdMomentum, .name = "sgd_momentum"},
+}};
+inline constexpr std::array<NamedValue<TrainedParameters>, 2> kTrainedParameters = {{
+    {.value = TrainedParameters::kAll, .name = "all"},
+    {.value = TrainedParameters::kAdapters, .name = "adapters"},
+}};
+constexpr const auto& names_of(OptimizerKind) {
+  return kOptimizerKinds;
+}
+constexpr const auto& names_of(TrainedParameters) {
+  return kTrainedParameters;
+}
 
 struct Job {
   ModelSpec model;

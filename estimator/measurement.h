@@ -23,6 +23,10 @@ inline constexpr std::array<NamedValue<RunStatus>, 7> kRunStatuses = {{
     {.value = RunStatus::kInvalid, .name = "invalid"},
 }};
 
+constexpr const auto& names_of(RunStatus) {
+  return kRunStatuses;
+}
+
 // Bytes are of one rank; absent: not measured.
 struct MeasuredRank {
   std::int64_t rank = 0;

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -132,5 +134,53 @@ inline constexpr std::array<NamedValue<bool RecomputeModules::*>, 7> kRecomputeM
     {.value = &RecomputeModules::moe, .name = "moe"},
     {.value = &RecomputeModules::shared_experts, .name = "shared_experts"},
 }};
+
+// The table of a type: one overload beside each table, so that the two functions below find it.
+constexpr const auto& names_of(Precision) {
+  return kPrecisions;
+}
+constexpr const auto& names_of(Schedule) {
+  return kSchedules;
+}
+constexpr const auto& names_of(CpMethod) {
+  return kCpMethods;
+}
+constexpr const auto& names_of(RecomputeGranularity) {
+  return kRecomputeGranularities;
+}
+constexpr const auto& names_of(RecomputeMethod) {
+  return kRecomputeMethods;
+}
+constexpr const auto& names_of(Dimension) {
+  return kDimensions;
+}
+
+// name_of(Schedule::k1F1B) == "1f1b"
+template <class Value>
+requires requires(Value value) {
+  names_of(value);
+}
+constexpr std::string_view name_of(Value value) {
+  for (const auto& row : names_of(value)) {
+    if (row.value == value) {
+      return row.name;
+    }
+  }
+  throw std::logic_error("name_of: a value without a row in its table");
+}
+
+// value_of<Schedule>("1f1b") == Schedule::k1F1B; nothing for an unknown name.
+template <class Value>
+requires requires(Value value) {
+  names_of(value);
+}
+constexpr std::optional<Value> value_of(std::string_view name) {
+  for (const auto& row : names_of(Value{})) {
+    if (row.name == name) {
+      return row.value;
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace shardplan
