@@ -62,12 +62,15 @@ class ObjectReader {
   InputError error(std::string_view key, const std::string& found_expected) const;
 
  private:
-  const JsonValue* find(std::string_view key) const;
-  const JsonValue& take(std::string_view key);
+  const JsonValue* find(std::string_view key) const;  // nullptr: not there
+  const JsonValue* take(std::string_view key);        // likewise; from now on a known key
+  bool absent(std::string_view key);                  // takes it; true for null
+  InputError unlike(std::string_view key, const std::string& expected) const;
 
   const JsonValue& object_;
   std::string file_;
   std::vector<bool> taken_;
+  std::vector<std::string> known_;  // every key asked for, for the did-you-mean
 };
 
 // "found <kind and value>" for messages; long values are cut.

@@ -1,0 +1,23 @@
+// How the JSON reader names places and shows values in its messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace shardplan {
+
+// kUnchecked: a token that the parser has refused, which may not even be UTF-8.
+enum class Encoding { kUtf8, kUnchecked };
+
+// Printable text, cut after 60 bytes (at a character boundary); what cannot be printed becomes '?'.
+std::string shown(std::string_view text, Encoding encoding);
+
+// "file:line: /pointer: ", without the pointer at the root.
+std::string place(const std::string& file, std::int64_t line, const std::string& pointer);
+
+// The pointer of a member or item (RFC 6901: ~0 is ~, ~1 is /). Paths over 200 bytes end in "/...":
+// every value carries its pointer, so a long key must not be multiplied by us.
+std::string child_pointer(const std::string& parent, std::string_view name);
+
+}  // namespace shardplan
