@@ -43,9 +43,9 @@ struct RecomputeModules {
 struct Recompute {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
   RecomputeMethod method = RecomputeMethod::kUniform;  // full: groups of num_layers, or the first n
-  std::int64_t num_layers = 1;  // full: per group (uniform) or per chunk (block)
-  RecomputeModules modules;     // selective
-  std::string policy;           // selective by a framework's own policy name
+  std::int64_t num_layers = 1;    // full: per group (uniform) or per chunk (block)
+  RecomputeModules modules = {};  // selective
+  std::string policy = {};        // selective by a framework's own policy name
   friend bool operator==(const Recompute&, const Recompute&) = default;
 };
 
@@ -68,9 +68,9 @@ struct Plan {
   std::int64_t zero = 0;          // 0..3
   std::int64_t micro_batch = 1;   // sequences
   bool sequence_parallel = false;
-  Recompute recompute;
+  Recompute recompute = {};
   Schedule schedule = Schedule::kNone;
-  std::vector<std::int64_t> layers_per_chunk;  // pp * vpp entries in model order; empty: even
+  std::vector<std::int64_t> layers_per_chunk = {};  // pp * vpp entries in model order; empty: even
   CpMethod cp_method = CpMethod::kRing;
   std::array<Dimension, 4> rank_order = {Dimension::kPp, Dimension::kDp, Dimension::kCp,
                                          Dimension::kTp};  // slowest to fastest
@@ -79,7 +79,7 @@ struct Plan {
   DType master_dtype = DType::kFp32;  // main parameters of the optimizer
   DType exp_avg_dtype = DType::kFp32;
   DType exp_avg_sq_dtype = DType::kFp32;
-  Offload offload;
+  Offload offload = {};
   double moe_buffer_factor = 1;  // native: received tokens are bounded by this times T * topk
   friend bool operator==(const Plan&, const Plan&) = default;
 };

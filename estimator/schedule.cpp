@@ -1,1 +1,298 @@
 #include "estimator/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <stdexcept>
+
+namespace shardplan {
+namespace {
+
+// Every looping schedule is one pattern with four numbers. A unit is one (chunk, microbatch); a
+// rank runs its units in groups: `group` microbatches of chunk 0, the same of chunk 1, ...
+struct Pattern {
+  std::int64_t group = 1;         // microbatches of one chunk in a row
+  std::int64_t warmup_units = 0;  // forwards before the first backward
+  std::int64_t delay_units = 0;   // split backward: backwards before the first weight gradient
+  bool splits_backward = false;
+};
+
+// torch.distributed.pipelining (schedules.py, microbatches_per_round): as many rounds as whole
+// groups of pp fit into the microbatches.
+std::int64_t microbatches_per_round(const ScheduleShape& shape) {
+  return shape.num_microbatches / std::max<std::int64_t>(1, shape.num_microbatches / shape.pp);
+}
+
+std::int64_t group_of(const ScheduleShape& shape) {
+  switch (shape.schedule) {
+    case Schedule::kNone:
+    case Schedule::k1F1B:
+    case Schedule::kZbH1:
+    case Schedule::kZbv: return 1;
+    case Schedule::kGpipe: return shape.num_microbatches;
+    case Schedule::kInterleaved1F1B: return shape.group > 0 ? shape.group : shape.pp;
+    case Schedule::kInterleavedZeroBubble:
+      return shape.group > 0 ? shape.group : microbatches_per_round(shape);
+  }
+  throw std::logic_error("group_of: unknown schedule");
+}
+
+// Warm-up counts. 1F1B: p - r - 1 (Megatron-LM core/pipeline_parallel/schedules.py). Interleaved:
+// (p - r - 1) * 2 + (v - 1) * group (the same file, get_pp_rank_microbatches). Zero bubble:
+// (p - r - 1) + (v - 1) * group, and rank r runs r backwards before its first weight gradient, so
+// that saved and pending together stay at p on every rank (arXiv 2401.10241, ZB-H1;
+// torch.distributed.pipelining, ScheduleInterleavedZeroBubble).
+Pattern pattern_of(const ScheduleShape& shape, std::int64_t pp_rank) {
+  const std::int64_t hops = shape.pp - pp_rank - 1;
+  const std::int64_t units = shape.num_microbatches * shape.vpp;
+  const std::int64_t group = group_of(shape);
+  const std::int64_t earlier_chunks = (shape.vpp - 1) * group;
+  switch (shape.schedule) {
+    case Schedule::kNone: return {.group = group};
+    case Schedule::kGpipe: return {.group = group, .warmup_units = units};
+    case Schedule::k1F1B: return {.group = group, .warmup_units = std::min(hops, units)};
+    case Schedule::kInterleaved1F1B:
+      return {.group = group, .warmup_units = std::min(2 * hops + earlier_chunks, units)};
+    case Schedule::kZbH1:
+    case Schedule::kInterleavedZeroBubble:
+      return {.group = group,
+              .warmup_units = std::min(hops + earlier_chunks, units),
+              .delay_units = pp_rank,
+              .splits_backward = true};
+    case Schedule::kZbv: break;
+  }
+  throw std::logic_error("pattern_of: not a looping schedule");
+}
+
+// The k-th unit that a rank runs forward; the last group may be smaller (Megatron-LM
+// core/pipeline_parallel/schedules.py, get_schedule_table).
+ScheduleAction forward_unit(const ScheduleShape& shape, std::int64_t group, std::int64_t k) {
+  const std::int64_t first = k / (group * shape.vpp) * group;
+  const std::int64_t size = std::min(group, shape.num_microbatches - first);
+  const std::int64_t within = k % (group * shape.vpp);
+  return {
+      .kind = ActionKind::kForward, .chunk = within / size, .microbatch = first + within % size};
+}
+
+// The k-th unit that a rank runs backward: the same order with the chunks reversed.
+ScheduleAction backward_unit(const ScheduleShape& shape, std::int64_t group, std::int64_t k,
+                             ActionKind kind) {
+  ScheduleAction action = forward_unit(shape, group, k);
+  action.kind = kind;
+  action.chunk = shape.vpp - 1 - action.chunk;
+  return action;
+}
+
+// Calls visit(action) for every action of a looping schedule in issue order.
+template <class Visit>
+void visit_looping(const ScheduleShape& shape, std::int64_t pp_rank, const Visit& visit) {
+  const Pattern pattern = pattern_of(shape, pp_rank);
+  const std::int64_t units = shape.num_microbatches * shape.vpp;
+  const ActionKind backward =
+      pattern.splits_backward ? ActionKind::kBackwardInput : ActionKind::kBackward;
+  for (std::int64_t k = 0; k < pattern.warmup_units; ++k) {
+    visit(forward_unit(shape, pattern.group, k));
+  }
+  for (std::int64_t k = 0; k < units; ++k) {
+    if (k + pattern.warmup_units < units) {
+      visit(forward_unit(shape, pattern.group, k + pattern.warmup_units));
+    }
+    visit(backward_unit(shape, pattern.group, k, backward));
+    if (pattern.splits_backward && k >= pattern.delay_units) {
+      visit(backward_unit(shape, pattern.group, k - pattern.delay_units,
+                          ActionKind::kBackwardWeight));
+    }
+  }
+  if (pattern.splits_backward) {
+    for (std::int64_t k = std::max<std::int64_t>(0, units - pattern.delay_units); k < units; ++k) {
+      visit(backward_unit(shape, pattern.group, k, ActionKind::kBackwardWeight));
+    }
+  }
+}
+
+// Counters of a rank of the V schedule: the next microbatch per kind and chunk. Microbatches beyond
+// the real ones keep the pattern whole and are not visited.
+template <class Visit>
+class VCounters {
+ public:
+  VCounters(std::int64_t num_microbatches, const Visit& visit)
+      : num_microbatches_(num_microbatches), visit_(visit) {}
+
+  std::int64_t forwards(std::int64_t chunk) const { return next_[0][at(chunk)]; }
+  std::int64_t inputs(std::int64_t chunk) const { return next_[1][at(chunk)]; }
+  std::int64_t weights(std::int64_t chunk) const { return next_[2][at(chunk)]; }
+
+  void forward(std::int64_t chunk) { issue(0, ActionKind::kForward, chunk); }
+  void input(std::int64_t chunk) { issue(1, ActionKind::kBackwardInput, chunk); }
+  void weight(std::int64_t chunk) { issue(2, ActionKind::kBackwardWeight, chunk); }
+  void backward(std::int64_t chunk) {
+    input(chunk);
+    weight(chunk);
+  }
+
+ private:
+  static std::size_t at(std::int64_t chunk) { return static_cast<std::size_t>(chunk); }
+  void issue(std::size_t row, ActionKind kind, std::int64_t chunk) {
+    const std::int64_t microbatch = next_[row][at(chunk)]++;
+    if (microbatch < num_microbatches_) {
+      visit_({.kind = kind, .chunk = chunk, .microbatch = microbatch});
+    }
+  }
+
+  std::int64_t num_microbatches_;
+  const Visit& visit_;
+  std::array<std::array<std::int64_t, 2>, 3> next_{};
+};
+
+// Zero-bubble V (arXiv 2401.10241 section 6), in the order of torch.distributed.pipelining's
+// ScheduleZBVZeroBubble: warm-up down and up the V, a steady state of F B W on either chunk, and a
+// cool-down that runs input gradients first.
+template <class Visit>
+void visit_v(const ScheduleShape& shape, std::int64_t pp_rank, const Visit& visit) {
+  const std::int64_t hops = shape.pp - pp_rank;
+  const std::int64_t microbatches = std::max(2 * shape.pp - 1, shape.num_microbatches);
+  VCounters<Visit> rank(shape.num_microbatches, visit);
+  for (std::int64_t i = 0; i < 2 * hops - 1; ++i) { rank.forward(0); }
+  for (std::int64_t i = 0; i < pp_rank; ++i) {
+    rank.forward(1);
+    rank.forward(0);
+  }
+  for (std::int64_t i = 0; i < hops; ++i) {
+    rank.forward(1);
+    rank.backward(1);
+  }
+  while (rank.forwards(1) < rank.forwards(0) || rank.forwards(0) < microbatches) {
+    if (rank.forwards(0) < microbatches) {
+      rank.forward(0);
+    }
+    rank.backward(0);
+    rank.forward(1);
+    rank.backward(1);
+  }
+  for (std::int64_t i = 0; i < pp_rank; ++i) {
+    rank.input(0);
+    rank.input(1);
+  }
+  for (std::int64_t i = 0; i < hops; ++i) { rank.backward(0); }
+  while (rank.weights(1) < rank.inputs(1)) { rank.weight(1); }
+  while (rank.weights(0) < rank.inputs(0)) { rank.weight(0); }
+}
+
+template <class Visit>
+void visit_actions(const ScheduleShape& shape, std::int64_t pp_rank, const Visit& visit) {
+  if (shape.schedule == Schedule::kZbv) {
+    visit_v(shape, pp_rank, visit);
+  } else {
+    visit_looping(shape, pp_rank, visit);
+  }
+}
+
+bool all_at_least(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
+  return std::ranges::equal(a, b, std::ranges::greater_equal{});
+}
+
+bool dominates(const InFlightState& a, const InFlightState& b) {
+  return a.action == b.action && a.chunk == b.chunk && all_at_least(a.saved, b.saved) &&
+         all_at_least(a.pending_weight, b.pending_weight);
+}
+
+void keep_if_not_dominated(std::vector<InFlightState>& states, const InFlightState& state) {
+  for (const InFlightState& kept : states) {
+    if (dominates(kept, state)) {
+      return;
+    }
+  }
+  std::erase_if(states, [&](const InFlightState& kept) { return dominates(state, kept); });
+  states.push_back(state);
+}
+
+// A schedule repeats itself after its warm-up with a period of one group. Fewer microbatches, by
+// whole periods, show the same states as long as warm-up, a steady part and cool-down remain.
+ScheduleShape shortest_equivalent(const ScheduleShape& shape) {
+  ScheduleShape shorter = shape;
+  shorter.group = group_of(shape);
+  const std::int64_t enough = 4 * shape.pp + 4 * shorter.group;
+  if (shape.num_microbatches > enough) {
+    shorter.num_microbatches -= (shape.num_microbatches - enough) / shorter.group * shorter.group;
+  }
+  return shorter;
+}
+
+// GPipe grows with the microbatches: all forwards, then all backwards, chunk by chunk. The first
+// backward of a chunk sees the most; so does the last forward.
+std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
+  const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
+  std::vector<InFlightState> states;
+  std::vector<std::int64_t> saved(chunks, 0);
+  const std::vector<std::int64_t> none(chunks, 0);
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    saved[chunk] = shape.num_microbatches - 1;
+    for (const ActionKind action : {ActionKind::kForward, ActionKind::kBackward}) {
+      states.push_back({.action = action,
+                        .chunk = static_cast<std::int64_t>(chunk),
+                        .saved = saved,
+                        .pending_weight = none});
+    }
+    saved[chunk] = shape.num_microbatches;
+  }
+  return states;
+}
+
+}  // namespace
+
+ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
+  return {.schedule = plan.schedule,
+          .pp = plan.pp,
+          .vpp = plan.vpp,
+          .num_microbatches = num_microbatches(job, plan),
+          .group = job.profile.microbatch_group_size};
+}
+
+std::int64_t rank_of_position(const ScheduleShape& shape, std::int64_t position) {
+  const std::int64_t along = position % shape.pp;
+  const bool goes_down = shape.schedule == Schedule::kZbv && position / shape.pp % 2 == 1;
+  return goes_down ? shape.pp - 1 - along : along;
+}
+
+std::int64_t local_chunk_of_position(const ScheduleShape& shape, std::int64_t position) {
+  return position / shape.pp;
+}
+
+std::int64_t position_of(const ScheduleShape& shape, std::int64_t pp_rank,
+                         std::int64_t local_chunk) {
+  const bool goes_down = shape.schedule == Schedule::kZbv && local_chunk % 2 == 1;
+  return local_chunk * shape.pp + (goes_down ? shape.pp - 1 - pp_rank : pp_rank);
+}
+
+std::vector<ScheduleAction> schedule_actions(const ScheduleShape& shape, std::int64_t pp_rank) {
+  std::vector<ScheduleAction> actions;
+  actions.reserve(static_cast<std::size_t>(3 * shape.num_microbatches * shape.vpp));
+  visit_actions(shape, pp_rank, [&](const ScheduleAction& action) { actions.push_back(action); });
+  return actions;
+}
+
+std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std::int64_t pp_rank) {
+  if (shape.schedule == Schedule::kGpipe) {
+    return gpipe_peaks(shape);
+  }
+  const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
+  std::vector<InFlightState> states;
+  InFlightState now;
+  now.saved.assign(chunks, 0);
+  now.pending_weight.assign(chunks, 0);
+  visit_actions(shortest_equivalent(shape), pp_rank, [&](const ScheduleAction& action) {
+    const std::size_t chunk = static_cast<std::size_t>(action.chunk);
+    const bool ends_saving =
+        action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+    now.action = action.kind;
+    now.chunk = action.chunk;
+    now.saved[chunk] -= ends_saving ? 1 : 0;
+    now.pending_weight[chunk] -= action.kind == ActionKind::kBackwardWeight ? 1 : 0;
+    keep_if_not_dominated(states, now);
+    now.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
+    now.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
+  });
+  return states;
+}
+
+}  // namespace shardplan

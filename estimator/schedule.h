@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/plan.h"
+#include "estimator/job.h"
 
 namespace shardplan {
 
@@ -31,6 +31,15 @@ struct ScheduleShape {
   friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
 };
 
+ScheduleShape schedule_shape(const Job& job, const Plan& plan);
+
+// Placement of the pp * vpp chunks, counted in model order. Looping: rank = position % pp.
+// V (kZbv): up the ranks and down again, so that rank 0 holds both ends.
+std::int64_t rank_of_position(const ScheduleShape& shape, std::int64_t position);
+std::int64_t local_chunk_of_position(const ScheduleShape& shape, std::int64_t position);
+std::int64_t position_of(const ScheduleShape& shape, std::int64_t pp_rank,
+                         std::int64_t local_chunk);
+
 // All actions of one rank in issue order; each (chunk, microbatch) has one forward and one backward
 // (or one backward-input and one backward-weight).
 std::vector<ScheduleAction> schedule_actions(const ScheduleShape& shape, std::int64_t pp_rank);
@@ -41,8 +50,8 @@ std::vector<ScheduleAction> schedule_actions(const ScheduleShape& shape, std::in
 struct InFlightState {
   ActionKind action = ActionKind::kForward;
   std::int64_t chunk = 0;
-  std::vector<std::int64_t> saved;           // per local chunk
-  std::vector<std::int64_t> pending_weight;  // per local chunk
+  std::vector<std::int64_t> saved = {};           // per local chunk
+  std::vector<std::int64_t> pending_weight = {};  // per local chunk
   friend bool operator==(const InFlightState&, const InFlightState&) = default;
 };
 
