@@ -12,31 +12,36 @@
 
 namespace shardplan {
 
-// The values each axis takes. The space is their product; dp follows from the others.
+// The values that each axis takes, in order of preference: of plans that differ only in a choice
+// without effect the first stands for all. The space is the product; dp follows from the others.
+// Every axis takes any values; what default_space puts there is said beside it.
 struct SearchSpace {
-  std::vector<std::int64_t> tp;
-  std::vector<std::int64_t> cp;
-  std::vector<std::int64_t> ep;
-  std::vector<std::int64_t> etp;
-  std::vector<std::int64_t> pp;
-  std::vector<std::int64_t> vpp;
-  std::vector<std::int64_t> dp;  // empty: whatever follows
-  std::vector<std::int64_t> dp_replicate;
-  std::vector<std::int64_t> zero;
-  std::vector<std::int64_t> micro_batch;
-  std::vector<bool> sequence_parallel;
-  std::vector<Schedule> schedule;
-  std::vector<CpMethod> cp_method;
-  std::vector<Recompute> recompute;
-  std::vector<Precision> precision;
-  std::vector<DType> grad_dtype;
-  std::vector<std::array<Dimension, 4>> rank_order;
-  bool uneven_layers = true;  // also the splits that count embedding and head as layers
+  std::vector<std::int64_t> tp;   // divisors of heads and world inside one NVLink domain
+  std::vector<std::int64_t> cp;   // divisors of sequence / 2 and world that leave >= 1024 tokens
+  std::vector<std::int64_t> ep;   // divisors of experts and world; dense models: 1
+  std::vector<std::int64_t> etp;  // 1 and the tp that divide an expert; dense models: 1
+  std::vector<std::int64_t> pp;   // divisors of world up to layers + 2
+  std::vector<std::int64_t> vpp;  // 1, and up to 16 chunks a rank that some pp splits evenly
+  std::vector<std::int64_t> dp;   // empty: whatever follows (default)
+  std::vector<std::int64_t> dp_replicate;  // 1; where the profile shards gradients, also the nodes
+  std::vector<std::int64_t> zero;          // all stages the profile knows
+  std::vector<std::int64_t> micro_batch;   // divisors of global batch up to 32 and 131072 tokens
+  std::vector<bool> sequence_parallel;     // on and off
+  std::vector<Schedule> schedule;          // all the profile knows
+  std::vector<CpMethod> cp_method;         // all the profile knows, its default first
+  std::vector<Recompute> recompute;        // none, selective sets, full by layer, full for n layers
+  std::vector<Precision> precision;        // bf16
+  std::vector<DType> grad_dtype;           // the profile's default
+  std::vector<std::array<Dimension, 4>> rank_order;  // tp fastest, then cp, dp, pp
+  bool uneven_layers = true;  // where pp * vpp does not divide the layers: the splits that count
+                              // the embedding, the head or both as a layer
 };
 
 // All values worth trying for this job under its profile.
 SearchSpace default_space(const Job& job);
 
+// Which of the four totals the threshold is for, and which capacity it is a share of: allocated has
+// the nominal (decimal) one, as in arXiv 2411.06465; the others have what the driver reports.
 enum class MemoryBasis { kAllocated, kReserved, kRequired, kDeviceUsed };
 
 struct SearchOptions {
@@ -44,6 +49,12 @@ struct SearchOptions {
   MemoryBasis basis = MemoryBasis::kAllocated;
   std::int64_t top = 10;
 };
+
+// Bytes that a plan may use, rounded down.
+std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions& options);
+
+// The basis total of the stage that has most of it.
+std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis);
 
 struct RankedPlan {
   Plan plan;
@@ -53,22 +64,32 @@ struct RankedPlan {
   bool exceeds_device = false;  // device_used is above the card although the basis fits
 };
 
+// Why plans of the space are not among the fitting ones:
+//   "invalid: RULE"     the rule of the profile that the plan breaks first
+//   "unsupported: ..."  the same, for rules that carry this word in their name
+//   "equivalent: RULE"  an earlier plan of the space differs only in a choice without effect
+//   "does_not_fit"      over the limit
+//   "undecided"         never for basis allocated. Otherwise: allocated bytes are under the limit,
+//                       the upper bound of the basis is not, and the plan is slower than the top,
+//                       so that its allocator was not replayed
 struct RuleCount {
-  std::string rule;  // "invalid: heads_divisible_by_tp", "does_not_fit", ...
+  std::string rule;
   std::int64_t plans = 0;
+  friend bool operator==(const RuleCount&, const RuleCount&) = default;
 };
 
 struct SearchResult {
-  std::vector<RankedPlan> top;    // fastest first; ties by memory, then by plan order
-  std::vector<RuleCount> pruned;  // in the order in which the rules are tried
-  std::int64_t plans_in_space = 0;
-  std::int64_t plans_priced = 0;
+  std::vector<RankedPlan> top;      // fastest first; ties by allocated bytes, then by plan order
+  std::vector<RuleCount> pruned;    // in the order in which the rules are tried; no zero counts
+  std::int64_t plans_in_space = 0;  // == sum of pruned + plans_fitting
+  std::int64_t plans_priced = 0;    // == does_not_fit + undecided + plans_fitting
   std::int64_t plans_fitting = 0;
   Plan smallest;  // when nothing fits: the valid plan with the least memory
   Price smallest_price;
   double seconds = 0;
 };
 
+// The same result for any number of OpenMP threads.
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options);
 
 }  // namespace shardplan

@@ -1,1 +1,229 @@
+#include "search/search.h"
+
 #include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "brute_force.h"
+#include "estimator/layer_partition.h"
+#include "jobs.h"
+
+namespace shardplan {
+
+namespace {
+
+std::map<std::string, std::int64_t> by_rule(const SearchResult& result) {
+  std::map<std::string, std::int64_t> counts;
+  for (const RuleCount& count : result.pruned) { counts[count.rule] += count.plans; }
+  return counts;
+}
+
+std::int64_t total(const SearchResult& result) {
+  std::int64_t plans = result.plans_fitting;
+  for (const RuleCount& count : result.pruned) { plans += count.plans; }
+  return plans;
+}
+
+// The limit that one of the plans just meets, so that both verdicts are exercised.
+void limit_to_one_of(Job& job, const BruteForce& brute, const SearchOptions& options) {
+  const std::int64_t bytes = brute.plans[brute.plans.size() / 2].basis_bytes;
+  job.cluster.memory_limit_bytes =
+      static_cast<std::int64_t>(static_cast<double>(bytes) / options.memory_threshold) + 1;
+}
+
+bool same_top(const SearchResult& one, const SearchResult& other) {
+  return std::ranges::equal(
+      one.top, other.top, [](const RankedPlan& left, const RankedPlan& right) {
+        return left.plan == right.plan && left.time.total_s == right.time.total_s &&
+               left.price.step_time_s == right.price.step_time_s &&
+               left.price.allocated_bytes == right.price.allocated_bytes &&
+               left.price.device_used_bytes == right.price.device_used_bytes &&
+               left.exceeds_device == right.exceeds_device;
+      });
+}
+
+}  // namespace
+
+TEST_CASE("top plans and every count equal a brute force with the one-plan functions") {
+  std::mt19937_64 random(7);
+  std::int64_t plans_compared = 0;
+  std::int64_t jobs_with_both_verdicts = 0;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    Job job = random_small_job(random);
+    const SearchSpace space = random_small_space(job, random);
+    const SearchOptions options = {.memory_threshold = 0.8, .top = 5};
+    BruteForce brute = brute_force(job, space, options.basis);
+    if (!brute.plans.empty()) {
+      limit_to_one_of(job, brute, options);
+    }
+    const BruteRanking expected = rank(job, brute, options);
+    const SearchResult result = search_plans(job, space, options);
+    CHECK(by_rule(result) == expected.pruned);
+    CHECK(result.plans_in_space == brute.plans_in_space);
+    CHECK(total(result) == brute.plans_in_space);
+    CHECK(result.plans_fitting == expected.fitting);
+    CHECK(result.plans_priced == static_cast<std::int64_t>(brute.plans.size()));
+    REQUIRE(result.top.size() == expected.top.size());
+    for (std::size_t at = 0; at < result.top.size(); ++at) {
+      CHECK(result.top[at].plan == expected.top[at].plan);
+    }
+    plans_compared += result.plans_priced;
+    jobs_with_both_verdicts +=
+        result.plans_fitting > 0 && result.plans_fitting < result.plans_priced ? 1 : 0;
+  }
+  MESSAGE(plans_compared, " valid plans, ", jobs_with_both_verdicts, " jobs with both verdicts");
+  CHECK(plans_compared > 2000);
+  CHECK(jobs_with_both_verdicts > 100);
+}
+
+TEST_CASE("under the other bases the top is that of full estimates and the counts bracket theirs") {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    Job job = random_small_job(random);
+    const SearchSpace space = random_small_space(job, random);
+    SearchOptions options = {.memory_threshold = 0.9, .top = 3};
+    options.basis = std::array{MemoryBasis::kReserved, MemoryBasis::kRequired,
+                               MemoryBasis::kDeviceUsed}[static_cast<std::size_t>(round % 3)];
+    BruteForce brute = brute_force(job, space, options.basis);
+    if (brute.plans.empty()) {
+      continue;
+    }
+    limit_to_one_of(job, brute, options);
+    const BruteRanking expected = rank(job, brute, options);
+    const SearchResult result = search_plans(job, space, options);
+    REQUIRE(result.top.size() == expected.top.size());
+    for (std::size_t at = 0; at < result.top.size(); ++at) {
+      CHECK(result.top[at].plan == expected.top[at].plan);
+    }
+    CHECK(total(result) == brute.plans_in_space);
+    std::map<std::string, std::int64_t> counts = by_rule(result);
+    CHECK(result.plans_fitting <= expected.fitting);
+    CHECK(expected.fitting <= result.plans_fitting + counts["undecided"]);
+  }
+}
+
+TEST_CASE("one thread and two give the same result") {
+  const int threads = omp_get_max_threads();
+  Job job = llama_8b_job();
+  job.cluster.nodes = 2;
+  const SearchSpace space = default_space(job);
+  for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kDeviceUsed}) {
+    const SearchOptions options = {.memory_threshold = 0.8, .basis = basis, .top = 10};
+    omp_set_num_threads(1);
+    const SearchResult one = search_plans(job, space, options);
+    omp_set_num_threads(2);
+    const SearchResult two = search_plans(job, space, options);
+    omp_set_num_threads(threads);
+    CHECK(one.pruned == two.pruned);
+    CHECK(one.plans_fitting == two.plans_fitting);
+    CHECK(one.smallest == two.smallest);
+    CHECK(same_top(one, two));
+    CHECK(one.top.size() == 10);
+  }
+}
+
+TEST_CASE("the top is sorted, fits, is valid and carries its full estimates") {
+  const Job job = llama_8b_job();
+  const SearchOptions options;
+  const SearchResult result = search_plans(job, default_space(job), options);
+  REQUIRE(result.top.size() == 10);
+  const std::int64_t limit = memory_limit_bytes(job.cluster, options);
+  CHECK(limit == 112'800'000'000);  // 0.8 * 141e9
+  for (const RankedPlan& ranked : result.top) {
+    CHECK_FALSE(why_invalid(job, ranked.plan));
+    CHECK(basis_bytes(ranked.memory, MemoryBasis::kAllocated) == ranked.price.allocated_bytes);
+    CHECK(ranked.price.allocated_bytes <= limit);
+    CHECK(ranked.time.total_s == ranked.price.step_time_s);
+    CHECK(basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed) <= ranked.price.device_used_bytes);
+  }
+  CHECK(std::ranges::is_sorted(result.top, std::ranges::greater(), [](const RankedPlan& ranked) {
+    return ranked.time.tokens_per_s_per_gpu;
+  }));
+}
+
+TEST_CASE("a plan that fits the basis and not the card is flagged") {
+  Job job = llama_8b_job();
+  const SearchResult roomy = search_plans(job, default_space(job), {.top = 1});
+  REQUIRE(roomy.top.size() == 1);
+  CHECK_FALSE(roomy.top.front().exceeds_device);
+  // The card holds the tensors of that plan and nothing more; a threshold of 1 lets it pass.
+  job.cluster.memory_limit_bytes = roomy.top.front().price.allocated_bytes;
+  const SearchResult tight =
+      search_plans(job, default_space(job), {.memory_threshold = 1.0, .top = 1});
+  REQUIRE(tight.top.size() == 1);
+  CHECK(tight.top.front().plan == roomy.top.front().plan);
+  CHECK(tight.top.front().exceeds_device);
+}
+
+TEST_CASE("when nothing fits, the valid plan with the least memory is named") {
+  Job job = llama_8b_job();
+  job.cluster.memory_limit_bytes = kGiB;
+  const SearchResult result = search_plans(job, default_space(job), {});
+  CHECK(result.top.empty());
+  CHECK(result.plans_fitting == 0);
+  CHECK_FALSE(why_invalid(job, result.smallest));
+  CHECK(result.smallest_price.allocated_bytes > kGiB);
+  // One byte less than the smallest needs: nothing. As much as it needs: that plan.
+  job.cluster.memory_limit_bytes = result.smallest_price.allocated_bytes - 1;
+  CHECK(search_plans(job, default_space(job), {.memory_threshold = 1.0}).plans_fitting == 0);
+  job.cluster.memory_limit_bytes = result.smallest_price.allocated_bytes;
+  const SearchResult found = search_plans(job, default_space(job), {.memory_threshold = 1.0});
+  REQUIRE(found.plans_fitting >= 1);
+  CHECK(found.top.front().price.allocated_bytes == result.smallest_price.allocated_bytes);
+}
+
+TEST_CASE("more memory never makes the best plan slower, and a wider space neither") {
+  Job job = llama_8b_job();
+  SearchSpace narrow = default_space(job);
+  narrow.recompute = {Recompute{}};
+  double previous = 0;
+  for (const std::int64_t gibibytes : {24, 40, 80, 140}) {
+    job.cluster.memory_limit_bytes = gibibytes * kGiB;
+    const SearchResult wide = search_plans(job, default_space(job), {.top = 1});
+    const SearchResult thin = search_plans(job, narrow, {.top = 1});
+    const double fastest = wide.top.empty() ? 0 : wide.top.front().time.tokens_per_s_per_gpu;
+    const double fastest_thin = thin.top.empty() ? 0 : thin.top.front().time.tokens_per_s_per_gpu;
+    CHECK(fastest >= previous);
+    CHECK(fastest >= fastest_thin);
+    CHECK(thin.plans_fitting <= wide.plans_fitting);
+    previous = fastest;
+  }
+  CHECK(previous > 0);
+}
+
+TEST_CASE("a space without plans, and a space without valid plans, have an answer") {
+  const Job job = llama_8b_job();
+  SearchSpace space = default_space(job);
+  space.tp = {3};
+  const SearchResult invalid = search_plans(job, space, {});
+  CHECK(invalid.plans_in_space > 0);
+  CHECK(invalid.plans_priced == 0);
+  CHECK(total(invalid) == invalid.plans_in_space);
+  CHECK(invalid.top.empty());
+  space.tp = {};
+  CHECK(search_plans(job, space, {}).plans_in_space == 0);
+}
+
+TEST_CASE("405B on 16,384 GPUs: 126 layers go to 16 stages and the best plans use every GPU") {
+  const Job job = llama_405b_job(2048);
+  SearchSpace space = default_space(job);
+  space.tp = {8};
+  space.cp = {1};
+  space.pp = {16};
+  const SearchResult result = search_plans(job, space, {.top = 3});
+  REQUIRE(result.top.size() == 3);
+  for (const RankedPlan& ranked : result.top) {
+    CHECK(ranked.plan.pp == 16);
+    const std::vector<std::int64_t> layers = layers_per_chunk(job, ranked.plan);
+    CHECK(std::reduce(layers.begin(), layers.end()) == 126);
+    CHECK(data_parallel_size(job, ranked.plan) == 128);
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,179 @@
+// The values that a practitioner would try on every axis, for one job.
+#include <algorithm>
+#include <functional>
+#include <string_view>
+
+#include "estimator/validity.h"
+#include "search/search.h"
+
+namespace shardplan {
+
+namespace {
+
+constexpr std::int64_t kMaxMicroBatch = 32;            // sequences
+constexpr std::int64_t kMaxMicroBatchTokens = 131072;  // beyond it products do not get faster
+constexpr std::int64_t kMinTokensPerCpRank = 1024;     // below it attention is all communication
+constexpr std::int64_t kMaxChunksPerRank = 16;
+
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t divisor = 1; divisor * divisor <= number; ++divisor) {
+    if (number % divisor == 0) {
+      found.push_back(divisor);
+      if (divisor != number / divisor) {
+        found.push_back(number / divisor);
+      }
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+// The divisors of `number` that pass.
+std::vector<std::int64_t> divisors_where(std::int64_t number,
+                                         const std::function<bool(std::int64_t)>& passes) {
+  std::vector<std::int64_t> found = divisors(number);
+  std::erase_if(found, [&](std::int64_t divisor) { return !passes(divisor); });
+  return found;
+}
+
+// Chunks per rank that some pp of the list splits evenly, with or without the ends counted as
+// layers.
+std::vector<std::int64_t> chunks_per_rank(const Job& job, const std::vector<std::int64_t>& pps) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t vpp = 1; vpp <= kMaxChunksPerRank; ++vpp) {
+    const bool splits = std::ranges::any_of(pps, [&](std::int64_t pp) {
+      const std::int64_t layers = job.model.num_layers();
+      const std::int64_t chunks = pp * vpp;
+      return pp > 1 &&
+             (layers % chunks == 0 || (layers + 1) % chunks == 0 || (layers + 2) % chunks == 0);
+    });
+    if (vpp == 1 || splits) {
+      found.push_back(vpp);
+    }
+  }
+  return found;
+}
+
+Recompute selective(std::vector<bool RecomputeModules::*> modules) {
+  Recompute recompute;
+  recompute.granularity = RecomputeGranularity::kSelective;
+  for (bool RecomputeModules::*module : modules) { recompute.modules.*module = true; }
+  return recompute;
+}
+
+Recompute full(RecomputeMethod method, std::int64_t num_layers) {
+  Recompute recompute;
+  recompute.granularity = RecomputeGranularity::kFull;
+  recompute.method = method;
+  recompute.num_layers = num_layers;
+  return recompute;
+}
+
+// Module sets of published Megatron recipes; core_attn frees nothing under fused attention and is
+// left to --range. Full recompute of the first n layers of a chunk: n in powers of two.
+std::vector<Recompute> recompute_choices(const ModelSpec& model) {
+  using Modules = RecomputeModules;
+  std::vector<Recompute> choices = {
+      Recompute{},
+      selective({&Modules::layernorm}),
+      selective({&Modules::mlp}),
+      selective({&Modules::layernorm, &Modules::mlp}),
+  };
+  if (model.moe.num_experts > 0) {
+    choices.push_back(selective({&Modules::moe_act}));
+    choices.push_back(selective({&Modules::layernorm, &Modules::moe_act}));
+    choices.push_back(selective({&Modules::moe}));
+  }
+  if (model.attention == AttentionKind::kMla) {
+    choices.push_back(selective({&Modules::mla_up_proj}));
+    choices.push_back(selective({&Modules::layernorm, &Modules::mla_up_proj, &Modules::mlp}));
+    if (model.moe.num_experts > 0) {
+      choices.push_back(selective(
+          {&Modules::layernorm, &Modules::mla_up_proj, &Modules::mlp, &Modules::moe_act}));
+    }
+  }
+  choices.push_back(full(RecomputeMethod::kUniform, 1));
+  for (std::int64_t layers = 1; layers < model.num_layers(); layers *= 2) {
+    choices.push_back(full(RecomputeMethod::kBlock, layers));
+  }
+  return choices;
+}
+
+// Whether the profile knows what the plan asks for, whatever else is wrong with the plan.
+bool is_supported(const Job& job, const Plan& plan) {
+  return std::ranges::none_of(validity_rules(job.profile), [&](const ValidityRule& rule) {
+    return rule.name.starts_with("unsupported") && rule.broken(job, plan);
+  });
+}
+
+// The values of one field that the profile knows.
+template <class Value>
+std::vector<Value> supported(const Job& job, Value Plan::*field, std::vector<Value> values) {
+  std::erase_if(values, [&](const Value& value) {
+    Plan plan;
+    plan.*field = value;
+    return !is_supported(job, plan);
+  });
+  return values;
+}
+
+template <class Value>
+void move_to_front(std::vector<Value>& values, Value first) {
+  std::ranges::stable_partition(values, [&](const Value& value) { return value == first; });
+}
+
+void choose_parallel_sizes(const Job& job, SearchSpace& space) {
+  const ModelSpec& model = job.model;
+  const std::int64_t world = job.cluster.world_size();
+  const std::int64_t domain = std::max(job.cluster.gpus_per_node, job.cluster.nvlink_domain);
+  space.tp = divisors_where(
+      world, [&](std::int64_t tp) { return tp <= domain && model.num_heads % tp == 0; });
+  space.cp = divisors_where(world, [&](std::int64_t cp) {
+    return cp == 1 ||
+           (job.sequence_length % (2 * cp) == 0 && job.sequence_length / cp >= kMinTokensPerCpRank);
+  });
+  space.ep = {1};
+  space.etp = {1};
+  if (model.moe.num_experts > 0) {
+    space.ep =
+        divisors_where(world, [&](std::int64_t ep) { return model.moe.num_experts % ep == 0; });
+    space.etp = space.tp;
+    std::erase_if(space.etp, [&](std::int64_t etp) { return model.moe.expert_ffn % etp != 0; });
+  }
+  space.pp = divisors_where(world, [&](std::int64_t pp) { return pp <= model.num_layers() + 2; });
+  space.vpp = chunks_per_rank(job, space.pp);
+  space.micro_batch = divisors_where(job.global_batch, [&](std::int64_t micro_batch) {
+    return micro_batch == 1 || (micro_batch <= kMaxMicroBatch &&
+                                micro_batch * job.sequence_length <= kMaxMicroBatchTokens);
+  });
+}
+
+}  // namespace
+
+SearchSpace default_space(const Job& job) {
+  SearchSpace space;
+  choose_parallel_sizes(job, space);
+  std::vector<Schedule> schedules;
+  for (const NamedValue<Schedule>& row : kSchedules) { schedules.push_back(row.value); }
+  std::vector<CpMethod> cp_methods;
+  for (const NamedValue<CpMethod>& row : kCpMethods) { cp_methods.push_back(row.value); }
+  space.schedule = supported(job, &Plan::schedule, schedules);
+  space.cp_method = supported(job, &Plan::cp_method, cp_methods);
+  move_to_front(space.cp_method, job.profile.default_cp_method);
+  space.zero = supported<std::int64_t>(job, &Plan::zero, {0, 1, 2, 3});
+  move_to_front(space.zero, job.profile.default_zero);
+  space.dp_replicate = {1};
+  if (space.zero.size() > 2 && job.cluster.nodes > 1) {
+    space.dp_replicate.push_back(job.cluster.nodes);
+  }
+  space.recompute = supported(job, &Plan::recompute, recompute_choices(job.model));
+  space.sequence_parallel = {job.profile.default_sequence_parallel,
+                             !job.profile.default_sequence_parallel};
+  space.precision = {Precision::kBf16};
+  space.grad_dtype = {job.profile.default_grad_dtype};
+  space.rank_order = {Plan{}.rank_order};
+  return space;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,36 @@
+// The largest micro-batch or sequence length with which a plan still fits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "search/search.h"
+
+namespace shardplan {
+
+enum class FindMaxAxis {
+  kMicroBatch,      // the number of microbatches stays, the global batch follows
+  kSequenceLength,  // in steps of what the plan divides it by
+};
+
+// A value of the axis with the job and the plan that have it, and their estimate.
+struct SizedPlan {
+  std::int64_t value = 0;
+  Job job;
+  Plan plan;
+  MemoryEstimate memory;
+};
+
+struct FindMaxResult {
+  std::optional<SizedPlan> largest;  // fits; nothing if the smallest value does not
+  std::optional<SizedPlan> next;     // the value after it, which does not; nothing at the cap
+  std::int64_t step = 1;             // between neighbouring values
+};
+
+// The plan must be valid as it stands (else logic_error); its own value of the axis does not
+// matter. Bytes grow with either axis, so that a bisection finds the boundary; both of its sides
+// are estimated.
+FindMaxResult find_max(const Job& job, const Plan& plan, FindMaxAxis axis,
+                       const SearchOptions& options);
+
+}  // namespace shardplan

@@ -1,0 +1,128 @@
+#include "search/space.h"
+
+#include "estimator/layer_partition.h"
+
+namespace shardplan {
+
+namespace {
+
+std::int64_t count(std::size_t size) {
+  return static_cast<std::int64_t>(size);
+}
+
+// One row of kAxes for an axis whose values are a list of SearchSpace and one field of Plan.
+template <auto Values, auto Field>
+constexpr Axis list_axis(std::string_view name) {
+  return {.name = name,
+          .size = [](const PlanSpace& space) { return count((space.values.*Values).size()); },
+          .choose = [](const PlanSpace& space, std::size_t value,
+                       Plan& plan) { plan.*Field = (space.values.*Values)[value]; }};
+}
+
+void choose_split(const PlanSpace& space, std::size_t value, Plan& plan) {
+  const StageSplit& split = space.splits[value];
+  plan.pp = split.pp;
+  plan.vpp = split.vpp;
+  plan.layers_per_chunk = split.layers_per_chunk;
+}
+
+// Where pp * vpp does not divide the layers, it may divide layers + embedding, layers + head or
+// all: the first chunk then has one layer fewer, the last one, or both. So does Megatron-LM with
+// --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split
+// (core/transformer/transformer_block.py); Llama 3 405B trains its 126 layers on 16 stages that way
+// (arXiv 2407.21783, 3.3.2).
+void append_uneven_splits(const Job& job, const StageSplit& even, std::vector<StageSplit>& splits) {
+  const std::int64_t chunks = even.pp * even.vpp;
+  for (const auto [first, last] : {std::array{1, 0}, std::array{0, 1}, std::array{1, 1}}) {
+    const std::int64_t slots = job.model.num_layers() + first + last;
+    if (chunks < 2 || slots % chunks != 0) {
+      continue;
+    }
+    StageSplit split = even;
+    split.layers_per_chunk.assign(static_cast<std::size_t>(chunks), slots / chunks);
+    split.layers_per_chunk.front() -= first;
+    split.layers_per_chunk.back() -= last;
+    splits.push_back(split);
+  }
+}
+
+std::vector<StageSplit> stage_splits(const Job& job, const SearchSpace& space) {
+  std::vector<StageSplit> splits;
+  for (const std::int64_t pp : space.pp) {
+    for (const std::int64_t vpp : space.vpp) {
+      const StageSplit even = {.pp = pp, .vpp = vpp, .layers_per_chunk = {}};
+      splits.push_back(even);
+      Plan plan;
+      choose_split({.values = {}, .splits = {even}}, 0, plan);
+      if (space.uneven_layers && layers_per_chunk(job, plan).empty()) {
+        append_uneven_splits(job, even, splits);
+      }
+    }
+  }
+  return splits;
+}
+
+}  // namespace
+
+const std::array<Axis, kNumAxes> kAxes = {{
+    list_axis<&SearchSpace::precision, &Plan::precision>("precision"),
+    list_axis<&SearchSpace::grad_dtype, &Plan::grad_dtype>("grad_dtype"),
+    list_axis<&SearchSpace::rank_order, &Plan::rank_order>("rank_order"),
+    list_axis<&SearchSpace::tp, &Plan::tp>("tp"),
+    list_axis<&SearchSpace::cp, &Plan::cp>("cp"),
+    list_axis<&SearchSpace::ep, &Plan::ep>("ep"),
+    list_axis<&SearchSpace::etp, &Plan::etp>("etp"),
+    list_axis<&SearchSpace::sequence_parallel, &Plan::sequence_parallel>("sequence_parallel"),
+    list_axis<&SearchSpace::cp_method, &Plan::cp_method>("cp_method"),
+    list_axis<&SearchSpace::micro_batch, &Plan::micro_batch>("micro_batch"),
+    list_axis<&SearchSpace::recompute, &Plan::recompute>("recompute"),
+    {.name = "pp, vpp",
+     .size = [](const PlanSpace& space) { return count(space.splits.size()); },
+     .choose = choose_split},
+    list_axis<&SearchSpace::schedule, &Plan::schedule>("schedule"),
+    list_axis<&SearchSpace::dp, &Plan::dp>("dp"),
+    list_axis<&SearchSpace::dp_replicate, &Plan::dp_replicate>("dp_replicate"),
+    list_axis<&SearchSpace::zero, &Plan::zero>("zero"),
+}};
+
+PlanSpace plan_space(const Job& job, const SearchSpace& space) {
+  PlanSpace plans = {.values = space, .splits = stage_splits(job, space)};
+  if (plans.values.dp.empty()) {
+    plans.values.dp = {0};
+  }
+  return plans;
+}
+
+std::int64_t num_plans(const PlanSpace& space) {
+  std::int64_t plans = 1;
+  for (const Axis& axis : kAxes) { plans *= axis.size(space); }
+  return plans;
+}
+
+Plan plan_at(const PlanSpace& space, std::int64_t index) {
+  return PlanCursor(space, index).plan();
+}
+
+PlanCursor::PlanCursor(const PlanSpace& space, std::int64_t index) : space_(&space), index_(index) {
+  std::int64_t rest = index;
+  for (std::size_t axis = kNumAxes; axis-- > 0;) {
+    sizes_[axis] = kAxes[axis].size(space);
+    at_[axis] = rest % sizes_[axis];
+    rest /= sizes_[axis];
+    kAxes[axis].choose(space, static_cast<std::size_t>(at_[axis]), plan_);
+  }
+}
+
+void PlanCursor::advance() {
+  ++index_;
+  for (std::size_t axis = kNumAxes; axis-- > 0;) {
+    at_[axis] = at_[axis] + 1 < sizes_[axis] ? at_[axis] + 1 : 0;
+    kAxes[axis].choose(*space_, static_cast<std::size_t>(at_[axis]), plan_);
+    if (at_[axis] != 0) {
+      return;
+    }
+  }
+  index_ = 0;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,56 @@
+// A search space as a numbered list of plans: the product of its axes, slowest axis first.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "estimator/job.h"
+#include "search/search.h"
+
+namespace shardplan {
+
+// pp, vpp and the layers of every chunk are one axis: which splits exist depends on both numbers.
+struct StageSplit {
+  std::int64_t pp = 1;
+  std::int64_t vpp = 1;
+  std::vector<std::int64_t> layers_per_chunk;  // empty: even
+};
+
+struct PlanSpace {
+  SearchSpace values;  // dp is never empty here: {0} stands for whatever follows
+  std::vector<StageSplit> splits;
+};
+
+// One axis of the product. The axes that decide the pieces of a price come first, so that
+// neighbouring plans share them.
+struct Axis {
+  std::string_view name;
+  std::int64_t (*size)(const PlanSpace& space);
+  void (*choose)(const PlanSpace& space, std::size_t value, Plan& plan);
+};
+inline constexpr std::size_t kNumAxes = 16;
+extern const std::array<Axis, kNumAxes> kAxes;
+
+PlanSpace plan_space(const Job& job, const SearchSpace& space);
+std::int64_t num_plans(const PlanSpace& space);
+Plan plan_at(const PlanSpace& space, std::int64_t index);
+
+// Walks plans in order; only the axes that change are written.
+class PlanCursor {
+ public:
+  PlanCursor(const PlanSpace& space, std::int64_t index);
+  const Plan& plan() const { return plan_; }
+  std::int64_t index() const { return index_; }
+  void advance();  // past the last plan: back to the first
+
+ private:
+  const PlanSpace* space_;
+  std::int64_t index_;
+  std::array<std::int64_t, kNumAxes> sizes_{};
+  std::array<std::int64_t, kNumAxes> at_{};
+  Plan plan_;
+};
+
+}  // namespace shardplan

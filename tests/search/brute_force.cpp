@@ -1,0 +1,179 @@
+#include "brute_force.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "estimator/layer_partition.h"
+
+namespace shardplan {
+
+namespace {
+
+// Every plan so far with every value of one more axis.
+template <class Values, class Field>
+void multiply(std::vector<Plan>& plans, const Values& values, Field Plan::*field) {
+  std::vector<Plan> product;
+  for (const Plan& plan : plans) {
+    for (const auto& value : values) {
+      product.push_back(plan);
+      product.back().*field = value;
+    }
+  }
+  plans = std::move(product);
+}
+
+// The even split, then those that lack a layer at the front, at the back, at both.
+std::vector<Plan> splits_of(const Job& job, const SearchSpace& space, const Plan& plan) {
+  std::vector<Plan> splits;
+  for (const std::int64_t pp : space.pp) {
+    for (const std::int64_t vpp : space.vpp) {
+      Plan even = plan;
+      even.pp = pp;
+      even.vpp = vpp;
+      splits.push_back(even);
+      if (!space.uneven_layers || pp * vpp == 1 || !layers_per_chunk(job, even).empty()) {
+        continue;
+      }
+      for (const int missing : {1, 2, 3}) {
+        const std::int64_t per_chunk = job.model.num_layers() / (pp * vpp) + 1;
+        Plan uneven = even;
+        uneven.layers_per_chunk.assign(static_cast<std::size_t>(pp * vpp), per_chunk);
+        uneven.layers_per_chunk.front() -= missing & 1;
+        uneven.layers_per_chunk.back() -= missing >> 1;
+        std::int64_t layers = 0;
+        for (const std::int64_t chunk : uneven.layers_per_chunk) { layers += chunk; }
+        if (layers == job.model.num_layers()) {
+          splits.push_back(uneven);
+        }
+      }
+    }
+  }
+  return splits;
+}
+
+// The plan with everything without effect set to one spelling.
+Plan spelled_one_way(const Job& job, Plan plan) {
+  if (plan.cp == 1) {
+    plan.cp_method = CpMethod::kRing;
+  }
+  const auto ranks = [&](Dimension dimension) {
+    return std::array{plan.pp, data_parallel_size(job, plan), plan.cp,
+                      plan.tp}[static_cast<std::size_t>(dimension)];
+  };
+  std::vector<Dimension> order;
+  for (const bool single : {true, false}) {
+    for (const Dimension dimension : Plan{}.rank_order) {
+      if (single && ranks(dimension) == 1) {
+        order.push_back(dimension);
+      }
+    }
+    for (const Dimension dimension : plan.rank_order) {
+      if (!single && ranks(dimension) != 1) {
+        order.push_back(dimension);
+      }
+    }
+  }
+  std::ranges::copy(order, plan.rank_order.begin());
+  std::int64_t longest = 0;
+  for (const std::int64_t layers : layers_per_chunk(job, plan)) {
+    longest = std::max(longest, layers);
+  }
+  Recompute& recompute = plan.recompute;
+  if (recompute.granularity == RecomputeGranularity::kFull &&
+      recompute.method == RecomputeMethod::kBlock && recompute.num_layers >= longest) {
+    recompute.method = RecomputeMethod::kUniform;
+    recompute.num_layers = 1;
+  }
+  return plan;
+}
+
+std::string equivalence(const Plan& plan, const Plan& earlier) {
+  if (plan.cp_method != earlier.cp_method) {
+    return "equivalent: cp_method_without_cp";
+  }
+  if (plan.rank_order != earlier.rank_order) {
+    return "equivalent: rank_order_of_single_ranks";
+  }
+  return "equivalent: recompute_block_covers_chunk";
+}
+
+}  // namespace
+
+std::vector<Plan> all_plans(const Job& job, const SearchSpace& space) {
+  std::vector<Plan> plans = {Plan{}};
+  multiply(plans, space.precision, &Plan::precision);
+  multiply(plans, space.grad_dtype, &Plan::grad_dtype);
+  multiply(plans, space.rank_order, &Plan::rank_order);
+  multiply(plans, space.tp, &Plan::tp);
+  multiply(plans, space.cp, &Plan::cp);
+  multiply(plans, space.ep, &Plan::ep);
+  multiply(plans, space.etp, &Plan::etp);
+  multiply(plans, space.sequence_parallel, &Plan::sequence_parallel);
+  multiply(plans, space.cp_method, &Plan::cp_method);
+  multiply(plans, space.micro_batch, &Plan::micro_batch);
+  multiply(plans, space.recompute, &Plan::recompute);
+  std::vector<Plan> split;
+  for (const Plan& plan : plans) {
+    std::ranges::move(splits_of(job, space, plan), std::back_inserter(split));
+  }
+  plans = std::move(split);
+  multiply(plans, space.schedule, &Plan::schedule);
+  multiply(plans, space.dp_replicate, &Plan::dp_replicate);
+  multiply(plans, space.zero, &Plan::zero);
+  return plans;
+}
+
+BruteForce brute_force(const Job& job, const SearchSpace& space, MemoryBasis basis) {
+  BruteForce brute;
+  std::vector<Plan> seen;  // of brute.plans, spelled one way
+  for (const Plan& plan : all_plans(job, space)) {
+    ++brute.plans_in_space;
+    if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
+      const bool unsupported = reason->rule.rfind("unsupported", 0) == 0;
+      ++brute.pruned[(unsupported ? "" : "invalid: ") + reason->rule];
+      continue;
+    }
+    const Plan spelled = spelled_one_way(job, plan);
+    if (const auto twin = std::ranges::find(seen, spelled); twin != seen.end()) {
+      const Plan& earlier = brute.plans[static_cast<std::size_t>(twin - seen.begin())].plan;
+      ++brute.pruned[equivalence(plan, earlier)];
+      continue;
+    }
+    seen.push_back(spelled);
+    BrutePlan priced = {.plan = plan};
+    const MemoryEstimate memory = estimate_memory(job, plan);
+    for (const StageMemory& stage : memory.stages) {
+      priced.allocated_bytes = std::max(priced.allocated_bytes, stage.allocated_bytes);
+    }
+    priced.basis_bytes = basis_bytes(memory, basis);
+    priced.tokens_per_s_per_gpu = estimate_step_time(job, plan).tokens_per_s_per_gpu;
+    brute.plans.push_back(priced);
+  }
+  return brute;
+}
+
+BruteRanking rank(const Job& job, const BruteForce& brute, const SearchOptions& options) {
+  BruteRanking ranking = {.top = {}, .pruned = brute.pruned};
+  const double capacity = static_cast<double>(options.basis == MemoryBasis::kAllocated
+                                                  ? nominal_capacity_bytes(job.cluster)
+                                                  : device_capacity_bytes(job.cluster));
+  for (const BrutePlan& plan : brute.plans) {
+    if (static_cast<double>(plan.basis_bytes) <= options.memory_threshold * capacity) {
+      ++ranking.fitting;
+      ranking.top.push_back(plan);
+    } else {
+      ++ranking.pruned["does_not_fit"];
+    }
+  }
+  // Stable: plan order breaks the last ties.
+  std::ranges::stable_sort(ranking.top, [](const BrutePlan& one, const BrutePlan& other) {
+    return std::pair(-one.tokens_per_s_per_gpu, one.allocated_bytes) <
+           std::pair(-other.tokens_per_s_per_gpu, other.allocated_bytes);
+  });
+  if (static_cast<std::int64_t>(ranking.top.size()) > options.top) {
+    ranking.top.resize(static_cast<std::size_t>(options.top));
+  }
+  return ranking;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,103 @@
+#include "search/find_max.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <stdexcept>
+
+#include "jobs.h"
+
+namespace shardplan {
+
+namespace {
+
+Plan two_by_two_by_two() {
+  Plan plan;
+  plan.tp = 2;
+  plan.pp = 2;
+  plan.zero = 1;
+  plan.sequence_parallel = true;
+  plan.schedule = Schedule::k1F1B;
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("the largest micro-batch fits, one more does not, and the step count stays") {
+  const Job job = llama_8b_job();
+  const Plan plan = two_by_two_by_two();
+  const SearchOptions options;
+  const std::int64_t limit = memory_limit_bytes(job.cluster, options);
+  const FindMaxResult found = find_max(job, plan, FindMaxAxis::kMicroBatch, options);
+  CHECK(found.step == 1);
+  REQUIRE(found.largest);
+  REQUIRE(found.next);
+  CHECK(found.next->value == found.largest->value + 1);
+  for (const SizedPlan& at : {*found.largest, *found.next}) {
+    CHECK(at.plan.micro_batch == at.value);
+    CHECK_FALSE(why_invalid(at.job, at.plan));
+    CHECK(num_microbatches(at.job, at.plan) == num_microbatches(job, plan));
+    const std::int64_t bytes =
+        basis_bytes(estimate_memory(at.job, at.plan), MemoryBasis::kAllocated);
+    CHECK(basis_bytes(at.memory, MemoryBasis::kAllocated) == bytes);
+    CHECK((bytes <= limit) == (at.value == found.largest->value));
+  }
+}
+
+TEST_CASE("the largest sequence is a multiple of what the plan divides it by") {
+  Job job = llama_8b_job();
+  Plan plan = two_by_two_by_two();
+  plan.cp = 2;
+  for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kDeviceUsed}) {
+    const SearchOptions options = {.memory_threshold = 0.9, .basis = basis};
+    const std::int64_t limit = memory_limit_bytes(job.cluster, options);
+    const FindMaxResult found = find_max(job, plan, FindMaxAxis::kSequenceLength, options);
+    CHECK(found.step % 4 == 0);  // 2 cp, and cp tp
+    REQUIRE(found.largest);
+    REQUIRE(found.next);
+    CHECK(found.largest->value % found.step == 0);
+    CHECK(found.next->value == found.largest->value + found.step);
+    CHECK_FALSE(why_invalid(found.largest->job, found.largest->plan));
+    CHECK(found.largest->job.sequence_length == found.largest->value);
+    CHECK(basis_bytes(found.largest->memory, basis) <= limit);
+    CHECK(basis_bytes(found.next->memory, basis) > limit);
+  }
+}
+
+TEST_CASE("the maximum grows with memory and with recomputation") {
+  Job job = llama_8b_job();
+  Plan plan = two_by_two_by_two();
+  std::int64_t previous = 0;
+  for (const std::int64_t gibibytes : {60, 80, 141, 192}) {
+    job.cluster.memory_limit_bytes = gibibytes * kGiB;
+    const FindMaxResult found = find_max(job, plan, FindMaxAxis::kSequenceLength, {});
+    const std::int64_t value = found.largest ? found.largest->value : 0;
+    CHECK(value >= previous);
+    previous = value;
+  }
+  plan.recompute.granularity = RecomputeGranularity::kFull;
+  const FindMaxResult full = find_max(job, plan, FindMaxAxis::kSequenceLength, {});
+  REQUIRE(full.largest);
+  CHECK(full.largest->value > previous);
+}
+
+TEST_CASE(
+    "a plan whose smallest size does not fit has no maximum, and the reason is its estimate") {
+  Job job = llama_8b_job();
+  job.cluster.memory_limit_bytes = kGiB;
+  for (const FindMaxAxis axis : {FindMaxAxis::kMicroBatch, FindMaxAxis::kSequenceLength}) {
+    const FindMaxResult found = find_max(job, two_by_two_by_two(), axis, {});
+    CHECK_FALSE(found.largest);
+    REQUIRE(found.next);
+    CHECK(found.next->value == found.step);
+    CHECK(basis_bytes(found.next->memory, MemoryBasis::kAllocated) > kGiB);
+  }
+}
+
+TEST_CASE("an invalid plan has no maximum to look for") {
+  Plan plan = two_by_two_by_two();
+  plan.tp = 3;
+  CHECK_THROWS_AS(find_max(llama_8b_job(), plan, FindMaxAxis::kMicroBatch, {}), std::logic_error);
+}
+
+}  // namespace shardplan

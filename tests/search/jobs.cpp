@@ -1,0 +1,138 @@
+#include "jobs.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace shardplan {
+
+namespace {
+
+ClusterSpec cluster_of(std::int64_t nodes, std::int64_t gpus_per_node) {
+  ClusterSpec cluster;
+  cluster.name = "test";
+  cluster.gpu.id = "H100-SXM-80GB";
+  cluster.gpu.compute_capability = 90;
+  cluster.gpu.num_sms = 132;
+  cluster.gpu.nominal_memory_bytes = 80'000'000'000;
+  cluster.gpu.memory_bytes = 84'978'434'048;
+  cluster.gpu.bf16_flops_per_s = 989.4e12;
+  cluster.gpu.fp16_flops_per_s = 989.4e12;
+  cluster.gpu.fp8_flops_per_s = 1978.9e12;
+  cluster.gpu.fp32_flops_per_s = 66.9e12;
+  cluster.gpu.memory_bytes_per_s = 3.35e12;
+  cluster.gpu.nvlink_bytes_per_s = 450e9;
+  cluster.gpu.pcie_bytes_per_s = 64e9;
+  cluster.gpus_per_node = gpus_per_node;
+  cluster.nodes = nodes;
+  cluster.nvlink_domain = gpus_per_node;
+  cluster.inter_node_bytes_per_s = 50e9;
+  cluster.intra_node_latency_s = 5e-6;
+  cluster.inter_node_latency_s = 10e-6;
+  return cluster;
+}
+
+ModelSpec llama(std::int64_t layers, std::int64_t hidden, std::int64_t ffn, std::int64_t heads) {
+  ModelSpec model;
+  model.name = "llama";
+  model.family = "llama";
+  model.hidden = hidden;
+  model.ffn = ffn;
+  model.vocab = 128256;
+  model.num_heads = heads;
+  model.num_kv_heads = 8;
+  model.head_dim = hidden / heads;
+  model.layers.assign(static_cast<std::size_t>(layers), LayerSpec{});
+  return model;
+}
+
+std::int64_t one_of(std::mt19937_64& random, const std::vector<std::int64_t>& values) {
+  return values[random() % values.size()];
+}
+
+void add_experts(ModelSpec& model, std::mt19937_64& random) {
+  model.moe.num_experts = one_of(random, {4, 6, 8});
+  model.moe.topk = one_of(random, {1, 2});
+  model.moe.expert_ffn = one_of(random, {256, 512});
+  model.moe.shared_ffn = one_of(random, {0, 256});
+  for (std::size_t layer = random() % 2; layer < model.layers.size(); ++layer) {
+    model.layers[layer].is_moe = true;
+  }
+}
+
+// Keeps the first `fixed` values and up to `more` of the others.
+template <class Value>
+std::vector<Value> some_of(std::mt19937_64& random, std::vector<Value> values, std::size_t fixed,
+                           std::size_t more) {
+  const auto rest = values.begin() + static_cast<std::ptrdiff_t>(std::min(fixed, values.size()));
+  std::shuffle(rest, values.end(), random);
+  values.resize(std::min(values.size(), fixed + more));
+  return values;
+}
+
+}  // namespace
+
+Job llama_405b_job(std::int64_t nodes) {
+  Job job;
+  job.model = llama(126, 16384, 53248, 128);
+  job.cluster = cluster_of(nodes, 8);
+  job.profile.name = "megatron";
+  job.sequence_length = 8192;
+  job.global_batch = 2048;
+  return job;
+}
+
+Job llama_8b_job() {
+  Job job;
+  job.model = llama(32, 4096, 14336, 32);
+  job.cluster = cluster_of(1, 8);
+  job.cluster.gpu.nominal_memory_bytes = 141'000'000'000;
+  job.cluster.gpu.memory_bytes = 150'109'880'320;
+  job.cluster.gpu.memory_bytes_per_s = 4.8e12;
+  job.profile.name = "megatron";
+  job.sequence_length = 8192;
+  job.global_batch = 64;
+  return job;
+}
+
+Job random_small_job(std::mt19937_64& random) {
+  Job job;
+  job.model = llama(one_of(random, {2, 3, 4, 6, 7, 8, 10}), one_of(random, {256, 512}),
+                    one_of(random, {512, 1024}), one_of(random, {4, 8}));
+  job.model.num_kv_heads = one_of(random, {2, 4});
+  job.model.vocab = one_of(random, {1000, 4096});
+  job.model.tied_embeddings = random() % 2 == 0;
+  if (random() % 3 == 0) {
+    add_experts(job.model, random);
+  }
+  job.cluster = cluster_of(one_of(random, {1, 2}), one_of(random, {2, 4, 6, 8}));
+  job.profile.memory_model = static_cast<MemoryModel>(random() % 3);
+  job.profile.name = std::string(std::array{
+      "fujii2024", "megatron", "native"}[static_cast<std::size_t>(job.profile.memory_model)]);
+  job.sequence_length = one_of(random, {1024, 2048});
+  job.global_batch = one_of(random, {16, 24, 48});
+  return job;
+}
+
+SearchSpace random_small_space(const Job& job, std::mt19937_64& random) {
+  SearchSpace space = default_space(job);
+  space.tp = some_of(random, space.tp, 0, 2);
+  space.cp = some_of(random, space.cp, 1, 1);
+  space.ep = some_of(random, space.ep, 1, 1);
+  space.etp = some_of(random, space.etp, 1, 1);
+  space.pp = some_of(random, space.pp, 0, 2);
+  space.vpp = some_of(random, space.vpp, 1, 1);
+  space.dp_replicate = some_of(random, {1, 2}, 1, random() % 2);
+  space.zero = some_of(random, space.zero, 1, 1);
+  space.micro_batch = some_of(random, space.micro_batch, 1, 1);
+  space.schedule = some_of(random, space.schedule, 1, 2);
+  space.cp_method = some_of(random, space.cp_method, 1, random() % 2);
+  space.recompute = some_of(random, space.recompute, 0, 3);
+  if (random() % 2 == 0) {
+    space.rank_order.push_back({Dimension::kPp, Dimension::kCp, Dimension::kDp, Dimension::kTp});
+  }
+  space.uneven_layers = random() % 2 == 0;
+  return space;
+}
+
+}  // namespace shardplan

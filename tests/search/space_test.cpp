@@ -1,0 +1,131 @@
+#include "search/space.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "jobs.h"
+
+namespace shardplan {
+
+TEST_CASE("the plans of a space are its product, each once, and dp alone may be left out") {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 20; ++round) {
+    const Job job = random_small_job(random);
+    SearchSpace values = random_small_space(job, random);
+    values.uneven_layers = false;
+    const PlanSpace space = plan_space(job, values);
+    const std::size_t product =
+        values.tp.size() * values.cp.size() * values.ep.size() * values.etp.size() *
+        values.pp.size() * values.vpp.size() * values.dp_replicate.size() * values.zero.size() *
+        values.micro_batch.size() * values.sequence_parallel.size() * values.schedule.size() *
+        values.cp_method.size() * values.recompute.size() * values.precision.size() *
+        values.grad_dtype.size() * values.rank_order.size();
+    CHECK(num_plans(space) == static_cast<std::int64_t>(product));
+
+    PlanCursor cursor(space, 0);
+    std::int64_t failures = 0;
+    for (std::int64_t index = 0; index < num_plans(space); ++index, cursor.advance()) {
+      failures += cursor.plan() == plan_at(space, index) && cursor.index() == index ? 0 : 1;
+    }
+    CHECK(failures == 0);
+    CHECK(cursor.plan() == plan_at(space, 0));
+  }
+}
+
+TEST_CASE("a dp axis multiplies the space") {
+  const Job job = llama_8b_job();
+  SearchSpace values = default_space(job);
+  const std::int64_t without = num_plans(plan_space(job, values));
+  values.dp = {1, 2, 4};
+  CHECK(num_plans(plan_space(job, values)) == 3 * without);
+}
+
+TEST_CASE("126 layers on 16 stages: 128 slots, the first and the last stage one layer short") {
+  const Job job = llama_405b_job(2048);
+  SearchSpace values = default_space(job);
+  values.pp = {16};
+  values.vpp = {1, 2, 8};
+  const PlanSpace space = plan_space(job, values);
+  REQUIRE(space.splits.size() == 6);  // the even one, which the rules refuse, and one more, each
+  CHECK(space.splits[0].layers_per_chunk.empty());
+  const std::vector<std::int64_t>& stages = space.splits[1].layers_per_chunk;
+  REQUIRE(stages.size() == 16);
+  CHECK(stages.front() == 7);
+  CHECK(stages[1] == 8);
+  CHECK(stages.back() == 7);
+  for (const StageSplit& split : space.splits) {
+    const std::vector<std::int64_t>& layers = split.layers_per_chunk;
+    CHECK((layers.empty() || std::reduce(layers.begin(), layers.end()) == 126));
+  }
+}
+
+TEST_CASE("where the layers divide, or uneven splits are off, there are even splits only") {
+  Job job = llama_405b_job(2048);
+  SearchSpace values = default_space(job);
+  values.pp = {2, 3, 6, 9};
+  values.vpp = {1, 7};
+  CHECK(plan_space(job, values).splits.size() == 8);
+  values.pp = {16};
+  values.uneven_layers = false;
+  CHECK(plan_space(job, values).splits.size() == 2);
+}
+
+TEST_CASE("one layer more or less than the stages can share goes to one end of the model") {
+  Job job = llama_8b_job();
+  job.model.layers.resize(7);
+  SearchSpace values = default_space(job);
+  values.pp = {4};
+  values.vpp = {1};
+  const PlanSpace space = plan_space(job, values);
+  REQUIRE(space.splits.size() == 3);
+  CHECK(space.splits[1].layers_per_chunk == std::vector<std::int64_t>{1, 2, 2, 2});
+  CHECK(space.splits[2].layers_per_chunk == std::vector<std::int64_t>{2, 2, 2, 1});
+}
+
+TEST_CASE("the default space of a 405B model on 16,384 GPUs holds what was published for it") {
+  // arXiv 2407.21783 table 4: tp 8, cp 1, pp 16, dp 128; and tp 8, cp 16, pp 16, dp 8 for 131,072
+  // tokens.
+  Job job = llama_405b_job(2048);
+  SearchSpace space = default_space(job);
+  CHECK(space.tp == std::vector<std::int64_t>{1, 2, 4, 8});
+  CHECK(space.cp == std::vector<std::int64_t>{1, 2, 4, 8});
+  CHECK(space.pp == std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 64, 128});
+  CHECK(std::ranges::count(space.vpp, 8) == 1);
+  CHECK(space.ep == std::vector<std::int64_t>{1});
+  job.sequence_length = 131072;
+  job.global_batch = 128;
+  space = default_space(job);
+  CHECK(std::ranges::count(space.cp, 16) == 1);
+  CHECK(space.micro_batch == std::vector<std::int64_t>{1});
+}
+
+TEST_CASE("experts, and only experts, open the axes of expert parallelism") {
+  Job job = llama_8b_job();
+  CHECK(default_space(job).etp == std::vector<std::int64_t>{1});
+  job.model.moe = {.num_experts = 6,
+                   .topk = 2,
+                   .expert_ffn = 1024,
+                   .shared_ffn = 0,
+                   .shared_gate = false,
+                   .router_bias = false};
+  CHECK(default_space(job).ep == std::vector<std::int64_t>{1, 2});
+  CHECK(default_space(job).etp == std::vector<std::int64_t>{1, 2, 4, 8});
+}
+
+TEST_CASE("what a profile does not know is not in its default space") {
+  Job job = llama_8b_job();
+  for (const MemoryModel model :
+       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+    job.profile.memory_model = model;
+    const SearchSpace space = default_space(job);
+    CHECK(space.zero.front() == job.profile.default_zero);
+    CHECK(!space.schedule.empty());
+    CHECK(!space.recompute.empty());
+    CHECK(space.recompute.front() == Recompute{});
+    CHECK(!space.cp_method.empty());
+  }
+}
+
+}  // namespace shardplan
