@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "estimator/layer_partition.h"
 #include "estimator/validity.h"
@@ -17,6 +18,24 @@ std::optional<Plan> other_cp_method(const Job&, const SearchSpace& space, const 
   }
   Plan twin = plan;
   twin.cp_method = space.cp_method.front();
+  return twin;
+}
+
+bool is_plain_accumulation(Schedule schedule) {
+  return schedule == Schedule::kNone || schedule == Schedule::k1F1B;
+}
+
+// On one stage 1F1B is forward, backward, microbatch after microbatch: no pipeline at all.
+std::optional<Plan> other_schedule(const Job&, const SearchSpace& space, const Plan& plan) {
+  if (plan.pp > 1 || !is_plain_accumulation(plan.schedule)) {
+    return std::nullopt;
+  }
+  const Schedule first = *std::ranges::find_if(space.schedule, is_plain_accumulation);
+  if (plan.schedule == first) {
+    return std::nullopt;
+  }
+  Plan twin = plan;
+  twin.schedule = first;
   return twin;
 }
 
@@ -89,7 +108,8 @@ std::optional<Plan> longer_recompute_block(const Job& job, const SearchSpace& sp
   return std::nullopt;
 }
 
-constexpr std::array<EquivalenceRule, 3> kEquivalenceRules = {{
+constexpr std::array<EquivalenceRule, 4> kEquivalenceRules = {{
+    {.name = "schedule_without_pipeline", .earlier_twin = other_schedule},
     {.name = "cp_method_without_cp", .earlier_twin = other_cp_method},
     {.name = "rank_order_of_single_ranks", .earlier_twin = other_rank_order},
     {.name = "recompute_block_covers_chunk", .earlier_twin = longer_recompute_block},

@@ -56,6 +56,9 @@ Plan spelled_one_way(const Job& job, Plan plan) {
   if (plan.cp == 1) {
     plan.cp_method = CpMethod::kRing;
   }
+  if (plan.pp == 1 && plan.schedule == Schedule::k1F1B) {
+    plan.schedule = Schedule::kNone;
+  }
   const auto ranks = [&](Dimension dimension) {
     return std::array{plan.pp, data_parallel_size(job, plan), plan.cp,
                       plan.tp}[static_cast<std::size_t>(dimension)];
@@ -88,6 +91,9 @@ Plan spelled_one_way(const Job& job, Plan plan) {
 }
 
 std::string equivalence(const Plan& plan, const Plan& earlier) {
+  if (plan.schedule != earlier.schedule) {
+    return "equivalent: schedule_without_pipeline";
+  }
   if (plan.cp_method != earlier.cp_method) {
     return "equivalent: cp_method_without_cp";
   }

@@ -122,7 +122,7 @@ SearchSpace random_small_space(const Job& job, std::mt19937_64& random) {
   space.etp = some_of(random, space.etp, 1, 1);
   space.pp = some_of(random, space.pp, 0, 2);
   space.vpp = some_of(random, space.vpp, 1, 1);
-  space.dp_replicate = some_of(random, {1, 2}, 1, random() % 2);
+  space.dp_replicate = some_of<std::int64_t>(random, {1, 2}, 1, random() % 2);
   space.zero = some_of(random, space.zero, 1, 1);
   space.micro_batch = some_of(random, space.micro_batch, 1, 1);
   space.schedule = some_of(random, space.schedule, 1, 2);

@@ -54,6 +54,8 @@ TEST_CASE("the only value of an axis is never dropped") {
   plan.recompute.method = RecomputeMethod::kBlock;
   plan.recompute.num_layers = 64;
   SearchSpace space = default_space(job);
+  plan.schedule = Schedule::k1F1B;
+  space.schedule = {plan.schedule};
   space.cp_method = {plan.cp_method};
   space.rank_order = {plan.rank_order};
   space.recompute = {plan.recompute};
