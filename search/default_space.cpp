@@ -5,6 +5,7 @@
 
 #include "estimator/validity.h"
 #include "search/search.h"
+#include "search/space.h"
 
 namespace shardplan {
 
@@ -37,16 +38,14 @@ std::vector<std::int64_t> divisors_where(std::int64_t number,
   return found;
 }
 
-// Chunks per rank that some pp of the list splits evenly, with or without the ends counted as
-// layers.
+// Chunks per rank with which some pp of the list splits the layers (almost) evenly.
 std::vector<std::int64_t> chunks_per_rank(const Job& job, const std::vector<std::int64_t>& pps) {
+  const std::int64_t layers = job.model.num_layers();
   std::vector<std::int64_t> found;
   for (std::int64_t vpp = 1; vpp <= kMaxChunksPerRank; ++vpp) {
     const bool splits = std::ranges::any_of(pps, [&](std::int64_t pp) {
-      const std::int64_t layers = job.model.num_layers();
-      const std::int64_t chunks = pp * vpp;
-      return pp > 1 &&
-             (layers % chunks == 0 || (layers + 1) % chunks == 0 || (layers + 2) % chunks == 0);
+      const std::int64_t missing = round_up(layers, pp * vpp) - layers;
+      return pp > 1 && pp * vpp <= layers + 2 && missing <= kMissingLayersAlways;
     });
     if (vpp == 1 || splits) {
       found.push_back(vpp);

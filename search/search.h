@@ -21,8 +21,9 @@ struct SearchSpace {
   std::vector<std::int64_t> ep;   // divisors of experts and world; dense models: 1
   std::vector<std::int64_t> etp;  // 1 and the tp that divide an expert; dense models: 1
   std::vector<std::int64_t> pp;   // divisors of world up to layers + 2
-  std::vector<std::int64_t> vpp;  // 1, and up to 16 chunks a rank that some pp splits evenly
-  std::vector<std::int64_t> dp;   // empty: whatever follows (default)
+  std::vector<std::int64_t> vpp;  // 1, and up to 16 where some pp * vpp divides the layers or
+                                  // misses them by at most 3
+  std::vector<std::int64_t> dp;            // empty: whatever follows (default)
   std::vector<std::int64_t> dp_replicate;  // 1; where the profile shards gradients, also the nodes
   std::vector<std::int64_t> zero;          // all stages the profile knows
   std::vector<std::int64_t> micro_batch;   // divisors of global batch up to 32 and 131072 tokens
@@ -33,8 +34,8 @@ struct SearchSpace {
   std::vector<Precision> precision;        // bf16
   std::vector<DType> grad_dtype;           // the profile's default
   std::vector<std::array<Dimension, 4>> rank_order;  // tp fastest, then cp, dp, pp
-  bool uneven_layers = true;  // where pp * vpp does not divide the layers: the splits that count
-                              // the embedding, the head or both as a layer
+  bool uneven_layers = true;  // where pp * vpp does not divide the layers: splits with a lighter
+                              // first and last chunk
 };
 
 // All values worth trying for this job under its profile.

@@ -1,5 +1,7 @@
 #include "search/space.h"
 
+#include <algorithm>
+
 #include "estimator/layer_partition.h"
 
 namespace shardplan {
@@ -26,26 +28,6 @@ void choose_split(const PlanSpace& space, std::size_t value, Plan& plan) {
   plan.layers_per_chunk = split.layers_per_chunk;
 }
 
-// Where pp * vpp does not divide the layers, it may divide layers + embedding, layers + head or
-// all: the first chunk then has one layer fewer, the last one, or both. So does Megatron-LM with
-// --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split
-// (core/transformer/transformer_block.py); Llama 3 405B trains its 126 layers on 16 stages that way
-// (arXiv 2407.21783, 3.3.2).
-void append_uneven_splits(const Job& job, const StageSplit& even, std::vector<StageSplit>& splits) {
-  const std::int64_t chunks = even.pp * even.vpp;
-  for (const auto [first, last] : {std::array{1, 0}, std::array{0, 1}, std::array{1, 1}}) {
-    const std::int64_t slots = job.model.num_layers() + first + last;
-    if (chunks < 2 || slots % chunks != 0) {
-      continue;
-    }
-    StageSplit split = even;
-    split.layers_per_chunk.assign(static_cast<std::size_t>(chunks), slots / chunks);
-    split.layers_per_chunk.front() -= first;
-    split.layers_per_chunk.back() -= last;
-    splits.push_back(split);
-  }
-}
-
 std::vector<StageSplit> stage_splits(const Job& job, const SearchSpace& space) {
   std::vector<StageSplit> splits;
   for (const std::int64_t pp : space.pp) {
@@ -54,8 +36,12 @@ std::vector<StageSplit> stage_splits(const Job& job, const SearchSpace& space) {
       splits.push_back(even);
       Plan plan;
       choose_split({.values = {}, .splits = {even}}, 0, plan);
-      if (space.uneven_layers && layers_per_chunk(job, plan).empty()) {
-        append_uneven_splits(job, even, splits);
+      if (!space.uneven_layers || !layers_per_chunk(job, plan).empty()) {
+        continue;
+      }
+      for (const std::vector<std::int64_t>& layers :
+           uneven_splits(job.model.num_layers(), pp * vpp)) {
+        splits.push_back({.pp = pp, .vpp = vpp, .layers_per_chunk = layers});
       }
     }
   }
@@ -84,6 +70,22 @@ const std::array<Axis, kNumAxes> kAxes = {{
     list_axis<&SearchSpace::dp_replicate, &Plan::dp_replicate>("dp_replicate"),
     list_axis<&SearchSpace::zero, &Plan::zero>("zero"),
 }};
+
+std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t chunks) {
+  const std::int64_t most = div_ceil(num_layers, chunks);
+  const std::int64_t missing = most * chunks - num_layers;
+  const std::int64_t more_than_half = div_ceil(missing, 2);
+  std::vector<std::vector<std::int64_t>> splits;
+  if (chunks < 2 || missing > std::max(most, kMissingLayersAlways) || more_than_half > most) {
+    return splits;
+  }
+  for (std::int64_t at_front = more_than_half; at_front >= missing / 2 && missing > 0; --at_front) {
+    std::vector<std::int64_t>& layers = splits.emplace_back(static_cast<std::size_t>(chunks), most);
+    layers.front() -= at_front;
+    layers.back() -= missing - at_front;
+  }
+  return splits;
+}
 
 PlanSpace plan_space(const Job& job, const SearchSpace& space) {
   PlanSpace plans = {.values = space, .splits = stage_splits(job, space)};

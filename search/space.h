@@ -23,6 +23,17 @@ struct PlanSpace {
   std::vector<StageSplit> splits;
 };
 
+// Layers per chunk where the chunks do not divide the layers: all chunks have the same but the
+// first and the last, which share what is missing, the odd layer at either end. One missing layer
+// is Megatron-LM's --account-for-embedding-in-pipeline-split or
+// --account-for-loss-in-pipeline-split, two are both (core/transformer/transformer_block.py), more
+// its --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers. Llama 3 405B
+// trains 126 layers on 16 stages with two missing (arXiv 2407.21783, section 3.3.2). Empty when the
+// chunks divide the layers, and when more are missing than one chunk has: other stages would have
+// to wait for the full ones.
+std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t chunks);
+inline constexpr std::int64_t kMissingLayersAlways = 3;  // allowed however short the chunks are
+
 // One axis of the product. The axes that decide the pieces of a price come first, so that
 // neighbouring plans share them.
 struct Axis {

@@ -22,7 +22,13 @@ void multiply(std::vector<Plan>& plans, const Values& values, Field Plan::*field
   plans = std::move(product);
 }
 
-// The even split, then those that lack a layer at the front, at the back, at both.
+std::int64_t sum(const std::vector<std::int64_t>& numbers) {
+  std::int64_t total = 0;
+  for (const std::int64_t number : numbers) { total += number; }
+  return total;
+}
+
+// The even split, then those that lack layers at the ends, the front first.
 std::vector<Plan> splits_of(const Job& job, const SearchSpace& space, const Plan& plan) {
   std::vector<Plan> splits;
   for (const std::int64_t pp : space.pp) {
@@ -31,19 +37,20 @@ std::vector<Plan> splits_of(const Job& job, const SearchSpace& space, const Plan
       even.pp = pp;
       even.vpp = vpp;
       splits.push_back(even);
-      if (!space.uneven_layers || pp * vpp == 1 || !layers_per_chunk(job, even).empty()) {
-        continue;
-      }
-      for (const int missing : {1, 2, 3}) {
-        const std::int64_t per_chunk = job.model.num_layers() / (pp * vpp) + 1;
-        Plan uneven = even;
-        uneven.layers_per_chunk.assign(static_cast<std::size_t>(pp * vpp), per_chunk);
-        uneven.layers_per_chunk.front() -= missing & 1;
-        uneven.layers_per_chunk.back() -= missing >> 1;
-        std::int64_t layers = 0;
-        for (const std::int64_t chunk : uneven.layers_per_chunk) { layers += chunk; }
-        if (layers == job.model.num_layers()) {
-          splits.push_back(uneven);
+      const std::int64_t chunks = pp * vpp;
+      const std::int64_t most = (job.model.num_layers() + chunks - 1) / chunks;
+      const std::int64_t limit = most < 3 ? 3 : most;
+      for (std::int64_t at_front = most; space.uneven_layers && at_front >= 0; --at_front) {
+        for (std::int64_t at_back = most; at_back >= 0; --at_back) {
+          Plan uneven = even;
+          uneven.layers_per_chunk.assign(static_cast<std::size_t>(chunks), most);
+          uneven.layers_per_chunk.front() -= at_front;
+          uneven.layers_per_chunk.back() -= at_back;
+          const std::int64_t missing = at_front + at_back;
+          if (chunks > 1 && missing > 0 && missing <= limit && at_front - at_back <= 1 &&
+              at_back - at_front <= 1 && sum(uneven.layers_per_chunk) == job.model.num_layers()) {
+            splits.push_back(uneven);
+          }
         }
       }
     }

@@ -84,6 +84,29 @@ TEST_CASE("one layer more or less than the stages can share goes to one end of t
   CHECK(space.splits[2].layers_per_chunk == std::vector<std::int64_t>{2, 2, 2, 1});
 }
 
+TEST_CASE("DeepSeek-V3's 61 layers find a place on 8 and 16 stages and on 32 chunks") {
+  using Splits = std::vector<std::vector<std::int64_t>>;
+  CHECK(uneven_splits(61, 8) == Splits{{6, 8, 8, 8, 8, 8, 8, 7}, {7, 8, 8, 8, 8, 8, 8, 6}});
+  CHECK(uneven_splits(61, 16).size() == 2);
+  CHECK(uneven_splits(61, 32).size() == 2);
+  CHECK(uneven_splits(61, 64).empty());  // more than one layer short at one end of one-layer chunks
+  CHECK(uneven_splits(61, 61).empty());  // divides
+  CHECK(uneven_splits(61, 12).empty());  // 11 of 72 missing, more than one chunk of 6
+  for (std::int64_t layers = 1; layers <= 130; ++layers) {
+    for (std::int64_t chunks = 1; chunks <= 130; ++chunks) {
+      for (const std::vector<std::int64_t>& split : uneven_splits(layers, chunks)) {
+        const bool holds =
+            std::reduce(split.begin(), split.end()) == layers && std::ssize(split) == chunks &&
+            std::ranges::min(split) >= 0 && layers % chunks != 0 &&
+            std::all_of(split.begin() + 1, split.end() - 1, [&](std::int64_t middle) {
+              return middle == (layers + chunks - 1) / chunks;
+            });
+        REQUIRE(holds);
+      }
+    }
+  }
+}
+
 TEST_CASE("the default space of a 405B model on 16,384 GPUs holds what was published for it") {
   // arXiv 2407.21783 table 4: tp 8, cp 1, pp 16, dp 128; and tp 8, cp 16, pp 16, dp 8 for 131,072
   // tokens.
