@@ -1,6 +1,8 @@
 // The values that a practitioner would try on every axis, for one job.
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <initializer_list>
 #include <string_view>
 
 #include "estimator/validity.h"
@@ -54,7 +56,7 @@ std::vector<std::int64_t> chunks_per_rank(const Job& job, const std::vector<std:
   return found;
 }
 
-Recompute selective(std::vector<bool RecomputeModules::*> modules) {
+Recompute selective(std::initializer_list<bool RecomputeModules::*> modules) {
   Recompute recompute;
   recompute.granularity = RecomputeGranularity::kSelective;
   for (bool RecomputeModules::*module : modules) { recompute.modules.*module = true; }
@@ -99,6 +101,13 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model) {
   return choices;
 }
 
+template <class Value, std::size_t size>
+std::vector<Value> values_of(const std::array<NamedValue<Value>, size>& rows) {
+  std::vector<Value> values(size);
+  std::ranges::transform(rows, values.begin(), &NamedValue<Value>::value);
+  return values;
+}
+
 // Whether the profile knows what the plan asks for, whatever else is wrong with the plan.
 bool is_supported(const Job& job, const Plan& plan) {
   return std::ranges::none_of(validity_rules(job.profile), [&](const ValidityRule& rule) {
@@ -119,7 +128,8 @@ std::vector<Value> supported(const Job& job, Value Plan::*field, std::vector<Val
 
 template <class Value>
 void move_to_front(std::vector<Value>& values, Value first) {
-  std::ranges::stable_partition(values, [&](const Value& value) { return value == first; });
+  std::stable_partition(values.begin(), values.end(),
+                        [&](const Value& value) { return value == first; });
 }
 
 void choose_parallel_sizes(const Job& job, SearchSpace& space) {
@@ -153,12 +163,8 @@ void choose_parallel_sizes(const Job& job, SearchSpace& space) {
 SearchSpace default_space(const Job& job) {
   SearchSpace space;
   choose_parallel_sizes(job, space);
-  std::vector<Schedule> schedules;
-  for (const NamedValue<Schedule>& row : kSchedules) { schedules.push_back(row.value); }
-  std::vector<CpMethod> cp_methods;
-  for (const NamedValue<CpMethod>& row : kCpMethods) { cp_methods.push_back(row.value); }
-  space.schedule = supported(job, &Plan::schedule, schedules);
-  space.cp_method = supported(job, &Plan::cp_method, cp_methods);
+  space.schedule = supported(job, &Plan::schedule, values_of(kSchedules));
+  space.cp_method = supported(job, &Plan::cp_method, values_of(kCpMethods));
   move_to_front(space.cp_method, job.profile.default_cp_method);
   space.zero = supported<std::int64_t>(job, &Plan::zero, {0, 1, 2, 3});
   move_to_front(space.zero, job.profile.default_zero);

@@ -1,5 +1,7 @@
 #include "search/search.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -111,11 +113,16 @@ void merge(const Search& search, const Tally& part, Tally& whole) {
   }
 }
 
+int num_threads(const Search& search) {
+  return search.options.threads > 0 ? static_cast<int>(search.options.threads)
+                                    : omp_get_max_threads();
+}
+
 Tally visit_all(const Search& search) {
   Tally whole = empty_tally(search);
   std::atomic<std::int64_t> next = 0;
   std::exception_ptr failure;  // an exception must not leave a parallel region
-#pragma omp parallel
+#pragma omp parallel num_threads(num_threads(search))
   try {
     PriceTable table = build_price_table(search.job);
     Tally part = empty_tally(search);
@@ -152,7 +159,7 @@ std::vector<RankedPlan> full_estimates(const Search& search,
                                        std::span<const Candidate> candidates) {
   std::vector<RankedPlan> ranked(candidates.size());
   std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads(search))
   for (std::size_t at = 0; at < candidates.size(); ++at) {
     try {
       ranked[at] = full_estimate(search, candidates[at]);

@@ -23,7 +23,7 @@ struct SearchSpace {
   std::vector<std::int64_t> pp;   // divisors of world up to layers + 2
   std::vector<std::int64_t> vpp;  // 1, and up to 16 where some pp * vpp divides the layers or
                                   // misses them by at most 3
-  std::vector<std::int64_t> dp;            // empty: whatever follows (default)
+  std::vector<std::int64_t> dp;   // empty: whatever follows (default)
   std::vector<std::int64_t> dp_replicate;  // 1; where the profile shards gradients, also the nodes
   std::vector<std::int64_t> zero;          // all stages the profile knows
   std::vector<std::int64_t> micro_batch;   // divisors of global batch up to 32 and 131072 tokens
@@ -49,6 +49,7 @@ struct SearchOptions {
   double memory_threshold = 0.80;  // share of the capacity that belongs to the basis
   MemoryBasis basis = MemoryBasis::kAllocated;
   std::int64_t top = 10;
+  std::int64_t threads = 0;  // 0: as many as OpenMP gives; the result does not depend on it
 };
 
 // Bytes that a plan may use, rounded down.
@@ -90,7 +91,6 @@ struct SearchResult {
   double seconds = 0;
 };
 
-// The same result for any number of OpenMP threads.
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options);
 
 }  // namespace shardplan

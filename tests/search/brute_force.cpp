@@ -1,4 +1,4 @@
-#include "brute_force.h"
+#include "tests/search/brute_force.h"
 
 #include <algorithm>
 #include <utility>

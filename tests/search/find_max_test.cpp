@@ -5,7 +5,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "jobs.h"
+#include "tests/search/jobs.h"
 
 namespace shardplan {
 

@@ -1,4 +1,4 @@
-#include "jobs.h"
+#include "tests/search/jobs.h"
 
 #include <algorithm>
 #include <string>

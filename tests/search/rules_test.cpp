@@ -5,10 +5,10 @@
 #include <map>
 #include <string>
 
-#include "brute_force.h"
 #include "estimator/estimate.h"
 #include "estimator/validity.h"
-#include "jobs.h"
+#include "tests/search/brute_force.h"
+#include "tests/search/jobs.h"
 
 namespace shardplan {
 

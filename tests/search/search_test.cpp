@@ -1,16 +1,15 @@
 #include "search/search.h"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <string>
 
-#include "brute_force.h"
 #include "estimator/layer_partition.h"
-#include "jobs.h"
+#include "tests/search/brute_force.h"
+#include "tests/search/jobs.h"
 
 namespace shardplan {
 
@@ -109,17 +108,16 @@ TEST_CASE("under the other bases the top is that of full estimates and the count
 }
 
 TEST_CASE("one thread and two give the same result") {
-  const int threads = omp_get_max_threads();
   Job job = llama_8b_job();
   job.cluster.nodes = 2;
   const SearchSpace space = default_space(job);
   for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kDeviceUsed}) {
-    const SearchOptions options = {.memory_threshold = 0.8, .basis = basis, .top = 10};
-    omp_set_num_threads(1);
+    const SearchOptions options = {
+        .memory_threshold = 0.8, .basis = basis, .top = 10, .threads = 1};
+    SearchOptions two_threads = options;
+    two_threads.threads = 2;
     const SearchResult one = search_plans(job, space, options);
-    omp_set_num_threads(2);
-    const SearchResult two = search_plans(job, space, options);
-    omp_set_num_threads(threads);
+    const SearchResult two = search_plans(job, space, two_threads);
     CHECK(one.pruned == two.pruned);
     CHECK(one.plans_fitting == two.plans_fitting);
     CHECK(one.smallest == two.smallest);

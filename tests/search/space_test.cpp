@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "jobs.h"
+#include "tests/search/jobs.h"
 
 namespace shardplan {
 
