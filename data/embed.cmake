@@ -1,5 +1,5 @@
 # Writes OUT: a C++ source with every file of FILES (paths relative to ROOT) as a string.
-set(text "// Generated from data/. Do not edit.\n#include \"data/library.h\"\n\nnamespace shardplan {\n\nstd::vector<DataFile> embedded_data() {\n  return {\n")
+set(text "// Generated from data/. Do not edit.\n#include \"data/library.h\"\n\nnamespace shardplan {\n\nnamespace {\n\nconstexpr DataFile kFiles[] = {\n")
 foreach(path IN LISTS FILES)
   file(READ ${ROOT}/${path} content)
   # Compilers limit one literal to 64 KiB: pieces of 8000 bytes, which the compiler joins.
@@ -13,5 +13,5 @@ foreach(path IN LISTS FILES)
   endwhile()
   string(APPEND text "\"\"},\n")
 endforeach()
-string(APPEND text "  };\n}\n\n}  // namespace shardplan\n")
+string(APPEND text "    {},\n};\n\n}  // namespace\n\nstd::span<const DataFile> embedded_data() {\n  return {kFiles, std::size(kFiles) - 1};  // without the empty one that ends the list\n}\n\n}  // namespace shardplan\n")
 file(WRITE ${OUT} "${text}")

@@ -1,5 +1,10 @@
 #include "data/json_message.h"
 
+#include <array>
+#include <charconv>
+
+#include "data/json_reader.h"
+
 #include <cstddef>
 
 namespace shardplan {
@@ -56,6 +61,23 @@ std::string child_pointer(const std::string& parent, std::string_view name) {
     }
   }
   return pointer;
+}
+
+std::string number_text(double number) {
+  std::array<char, 32> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
+  return {buffer.data(), result.ptr};
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) { text += (text.empty() ? "" : ", ") + word; }
+  return text;
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(word, candidates);
+  return nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?";
 }
 
 }  // namespace shardplan

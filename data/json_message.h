@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardplan {
 
@@ -19,5 +20,14 @@ std::string place(const std::string& file, std::int64_t line, const std::string&
 // The pointer of a member or item (RFC 6901: ~0 is ~, ~1 is /). Paths over 200 bytes end in "/...":
 // every value carries its pointer, so a long key must not be multiplied by us.
 std::string child_pointer(const std::string& parent, std::string_view name);
+
+// The shortest text that reads back as the same double.
+std::string number_text(double number);
+
+// "a, b, c"
+std::string joined(const std::vector<std::string>& words);
+
+// `; did you mean "h200"?`, or nothing when no candidate is near.
+std::string suggestion(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace shardplan

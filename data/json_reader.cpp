@@ -47,12 +47,13 @@ class TreeBuilder {
  public:
   using Json = nlohmann::json;
 
-  TreeBuilder(std::string_view text, const std::string& file)
+  TreeBuilder(std::string_view text, const std::string& file, std::int64_t first_line)
       : file_(file),
         consumed_(text.data()),
         event_end_(text.data()),
         counted_(text.data()),
-        end_(text.data() + text.size()) {}
+        end_(text.data() + text.size()),
+        line_(first_line) {}
 
   CountingIterator begin() { return {.at = consumed_, .builder = this}; }
   CountingIterator end() { return {.at = end_, .builder = this}; }
@@ -131,7 +132,7 @@ class TreeBuilder {
   const char* event_end_;  // consumed_ at the last event
   const char* counted_;    // newlines before here are in line_
   const char* end_;
-  std::int64_t line_ = 1;
+  std::int64_t line_;
   std::int64_t num_tokens_ = 0;
   JsonValue root_;
   std::vector<JsonValue*> open_;  // a parent's vector does not grow while its child is open
@@ -254,15 +255,15 @@ bool TreeBuilder::parse_error(std::size_t, const std::string&, const Json::excep
 
 }  // namespace
 
-JsonValue parse_json(std::string_view text, const std::string& file) {
+JsonValue parse_json(std::string_view text, const std::string& file, std::int64_t first_line) {
   if (static_cast<std::int64_t>(text.size()) > kMaxJsonBytes) {
-    throw InputError(place(file, 1, "") + "found " + std::to_string(text.size()) +
+    throw InputError(place(file, first_line, "") + "found " + std::to_string(text.size()) +
                      " bytes, expected at most " + std::to_string(kMaxJsonBytes));
   }
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    throw InputError(place(file, 1, "") + "found an empty text, expected JSON");
+    throw InputError(place(file, first_line, "") + "found an empty text, expected JSON");
   }
-  TreeBuilder builder(text, file);
+  TreeBuilder builder(text, file, first_line);
   nlohmann::json::sax_parse(builder.begin(), builder.end(), &builder);
   return builder.take_root();
 }

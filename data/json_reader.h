@@ -31,8 +31,9 @@ struct JsonValue {
   std::int64_t line = 1;
 };
 
-// `file` is the name that messages carry. Throws InputError.
-JsonValue parse_json(std::string_view text, const std::string& file);
+// `file` is the name that messages carry; `first_line` is where the text stands in it (one line of
+// a JSON-lines file). Throws InputError.
+JsonValue parse_json(std::string_view text, const std::string& file, std::int64_t first_line = 1);
 
 // Reads the members of one object; every key must be taken (or ignored) before finish(), which
 // refuses the unknown ones by name with a did-you-mean. Getters throw InputError with the place.
@@ -48,6 +49,7 @@ class ObjectReader {
   bool boolean(std::string_view key);
   std::string string(std::string_view key);
   const JsonValue& value(std::string_view key);
+  std::vector<std::string> strings(std::string_view key);  // an array of strings
   // Optional members: the default when absent (null counts as absent).
   std::int64_t integer_or(std::string_view key, std::int64_t fallback, std::int64_t low,
                           std::int64_t high);

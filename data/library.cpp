@@ -1,1 +1,129 @@
+// Where the JSON files are and what they are called.
 #include "data/library.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace shardplan {
+
+namespace {
+
+constexpr std::string_view kSuffix = ".json";
+
+}  // namespace
+
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(kSuffix);
+}
+
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  return lower;
+}
+
+std::string read_text_file(const std::string& path) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed)) {
+    throw InputError(path + ": found a directory, expected a file");
+  }
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
+    throw InputError(path + ": found no readable file, expected one");
+  }
+  // In pieces: a pipe has no size to ask for.
+  std::string text;
+  std::vector<char> piece(std::size_t{1} << 16);
+  while (stream && static_cast<std::int64_t>(text.size()) <= kMaxJsonBytes) {
+    stream.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    text.append(piece.data(), static_cast<std::size_t>(stream.gcount()));
+  }
+  if (static_cast<std::int64_t>(text.size()) > kMaxJsonBytes) {
+    throw InputError(path + ": found more than " + std::to_string(kMaxJsonBytes) +
+                     " bytes, expected a smaller file");
+  }
+  return text;
+}
+
+Library::Library() {
+  for (const DataFile& file : embedded_data()) { paths_.emplace_back(file.path); }
+  std::ranges::sort(paths_);
+}
+
+Library::Library(const std::string& data_directory) : directory_(data_directory) {
+  for (const char* folder : {"models", "gpus", "clusters", "frameworks"}) {
+    std::error_code failed;
+    const std::filesystem::path path = std::filesystem::path(directory_) / folder;
+    for (std::filesystem::directory_iterator entry(path, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      const std::string name = entry->path().filename().string();
+      if (name.ends_with(kSuffix)) {
+        paths_.push_back(std::string(folder) + "/" + name);
+      }
+    }
+  }
+  if (paths_.empty()) {
+    throw InputError(directory_ +
+                     ": found no JSON file in models, gpus, clusters or frameworks, expected a "
+                     "directory with these folders");
+  }
+  std::ranges::sort(paths_);
+}
+
+bool Library::has(const std::string& path) const {
+  return std::ranges::binary_search(paths_, path);
+}
+
+std::string Library::file_of(const std::string& path) const {
+  return (directory_.empty() ? "data" : directory_) + "/" + path;
+}
+
+std::string Library::text_of(const std::string& path) const {
+  if (!directory_.empty()) {
+    return read_text_file(file_of(path));
+  }
+  const std::span<const DataFile> files = embedded_data();
+  const auto found = std::ranges::find(files, path, &DataFile::path);
+  if (found == files.end()) {
+    throw InputError(file_of(path) + ": found no such file, expected one of the data files");
+  }
+  return std::string(found->text);
+}
+
+JsonFile Library::parse(const std::string& path) const {
+  std::string file = file_of(path);
+  JsonValue json = parse_json(text_of(path), file);
+  return {.json = std::move(json), .file = std::move(file)};
+}
+
+// File names without folder and suffix, in order.
+std::vector<std::string> Library::names_in(std::string_view folder) const {
+  const std::string prefix = std::string(folder) + "/";
+  std::vector<std::string> names;
+  for (const std::string& path : paths_) {
+    if (path.starts_with(prefix) && path != kModelAliasesPath) {
+      names.push_back(path.substr(prefix.size(), path.size() - prefix.size() - kSuffix.size()));
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> Library::model_names() const {
+  return names_in("models");
+}
+std::vector<std::string> Library::gpu_names() const {
+  return names_in("gpus");
+}
+std::vector<std::string> Library::cluster_names() const {
+  return names_in("clusters");
+}
+std::vector<std::string> Library::framework_names() const {
+  return names_in("frameworks");
+}
+
+}  // namespace shardplan

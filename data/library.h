@@ -1,8 +1,9 @@
 // Models, GPUs, clusters and framework profiles by preset name or by path. The JSON of data/ is
-// embedded at build time; a directory of the same layout overrides it.
+// embedded at build time; a directory of the same layout overrides it. Nothing is read or parsed
+// before it is asked for.
 #pragma once
 
-#include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,22 +20,35 @@ struct DataFile {
   std::string_view path;
   std::string_view text;
 };
-std::vector<DataFile> embedded_data();  // generated at build time
+std::span<const DataFile> embedded_data();  // generated at build time
+
+// {"alias": "preset", ...}; every other file of models/ is a preset.
+inline constexpr std::string_view kModelAliasesPath = "models/aliases.json";
+
+// A parsed file and the name that messages about it carry.
+struct JsonFile {
+  JsonValue json;
+  std::string file;
+};
 
 class Library {
  public:
   Library();                                            // embedded data
   explicit Library(const std::string& data_directory);  // --data DIR; InputError if unreadable
 
-  // Preset name (or alias) or path to a file (anything with '/' or ending in .json).
-  // Unknown names are InputErrors with a did-you-mean.
-  ModelConfig model(const std::string& name_or_path,
-                    UnknownKeys unknown_keys = UnknownKeys::kWarn) const;
-  GpuSpec gpu(const std::string& name_or_path) const;
-  // Also NODESxGPUS-GPU for any shipped GPU: "2048x8-h100".
-  ClusterSpec cluster(const std::string& name_or_path) const;
+  // Preset name (or alias; upper and lower case are the same) or path to a file (anything with '/'
+  // or ending in .json). Unknown names are InputErrors with a did-you-mean; `where` opens their
+  // message ("cases.jsonl:17: /cluster: "), else the name itself does.
+  ModelConfig model(const std::string& name_or_path, UnknownKeys unknown_keys = UnknownKeys::kWarn,
+                    const std::string& where = "") const;
+  GpuSpec gpu(const std::string& name_or_path, const std::string& where = "") const;
+  // Also NODESxGPUS-NAME for any shipped GPU or cluster: "2048x8-h100", "16x8-aws-p5".
+  ClusterSpec cluster(const std::string& name_or_path, const std::string& where = "") const;
+  // One node of this GPU with the network it is usually sold with: the defaults of a cluster.
+  ClusterSpec usual_cluster(const std::string& gpu_name_or_path,
+                            const std::string& where = "") const;
   // The profile's defaults. Unknown frameworks are InputErrors; known_framework tells before.
-  FrameworkProfile framework(const std::string& name) const;
+  FrameworkProfile framework(const std::string& name, const std::string& where = "") const;
   bool known_framework(const std::string& name) const;
 
   std::vector<std::string> model_names() const;
@@ -42,12 +56,22 @@ class Library {
   std::vector<std::string> cluster_names() const;
   std::vector<std::string> framework_names() const;
 
+  bool has(const std::string& path) const;        // "gpus/H200-SXM-141GB.json"
+  JsonFile parse(const std::string& path) const;  // InputError, also if it is not there
+
  private:
   std::string text_of(const std::string& path) const;
-  std::vector<std::string> names_in(const std::string& folder) const;
+  std::string file_of(const std::string& path) const;  // as messages name it
+  std::vector<std::string> names_in(std::string_view folder) const;
+  std::string gpu_path(const std::string& name) const;  // "" if unknown
 
-  std::map<std::string, std::string> files_;  // relative path -> text
+  std::string directory_;           // "": embedded
+  std::vector<std::string> paths_;  // sorted
 };
+
+bool is_path(const std::string& name);                // has a '/' or ends in .json
+std::string read_text_file(const std::string& path);  // InputError if unreadable or too large
+std::string in_lower_case(std::string_view text);
 
 // Cluster and GPU from their JSON objects (library files, case lines).
 ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const Library& library);
@@ -59,6 +83,8 @@ struct ProfileOption {
   std::string type;           // "bool", "integer", "number", "choice"
   std::string default_value;  // as text
   std::vector<std::string> choices;
+  double low = 0;  // of integers and numbers
+  double high = 0;
   std::string meaning;
   std::string source;
 };

@@ -1,7 +1,5 @@
 // The typed getters over one JSON object, and the words of their messages.
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
@@ -18,12 +16,6 @@ std::string integer_range(std::int64_t low, std::int64_t high) {
     return "an integer >= " + std::to_string(low);
   }
   return "an integer from " + std::to_string(low) + " to " + std::to_string(high);
-}
-
-std::string number_text(double number) {
-  std::array<char, 32> buffer{};
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
-  return {buffer.data(), result.ptr};
 }
 
 // Optimal string alignment: insert, delete, replace, or swap two neighbours, one step each.
@@ -106,6 +98,22 @@ const JsonValue& ObjectReader::value(std::string_view key) {
     throw unlike(key, "a value");
   }
   return *member;
+}
+
+std::vector<std::string> ObjectReader::strings(std::string_view key) {
+  const JsonValue* member = take(key);
+  if (member == nullptr || member->kind != JsonKind::kArray) {
+    throw unlike(key, "an array of strings");
+  }
+  std::vector<std::string> words;
+  for (const JsonValue& item : member->items) {
+    if (item.kind != JsonKind::kString) {
+      throw InputError(place(file_, item.line, item.pointer) + "found " + describe(item) +
+                       ", expected a string");
+    }
+    words.push_back(item.string);
+  }
+  return words;
 }
 
 std::int64_t ObjectReader::integer_or(std::string_view key, std::int64_t fallback, std::int64_t low,

@@ -1,1 +1,151 @@
 #include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "data/library.h"
+#include "tests/data/message_of.h"
+
+using namespace shardplan;
+
+namespace {
+
+FrameworkProfile with_options(const std::string& framework, const std::string& json) {
+  const Library library;
+  FrameworkProfile profile = library.framework(framework);
+  apply_options(profile, parse_json(json, "o.json"), "o.json", library);
+  return profile;
+}
+
+}  // namespace
+
+TEST_CASE("three profiles are shipped, each with its version and row tables") {
+  const Library library;
+  CHECK(library.framework_names() == std::vector<std::string>{"fujii2024", "megatron", "native"});
+  CHECK(library.framework("megatron").version == "core_v0.16.1");
+  CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
+  CHECK(library.framework("native").version == "0.1");
+  CHECK(library.framework("native").memory_model == MemoryModel::kNative);
+  CHECK(library.framework("fujii2024").memory_model == MemoryModel::kFujii2024);
+  for (const std::string& name : library.framework_names()) {
+    CHECK(library.framework(name).name == name);
+    CHECK(library.known_framework(name));
+  }
+}
+
+TEST_CASE("the megatron profile is Transformer Engine with the distributed optimizer") {
+  const FrameworkProfile megatron = Library().framework("megatron");
+  CHECK(megatron.default_zero == 1);
+  CHECK(megatron.swiglu == SwigluKind::kFused);
+  CHECK(megatron.cross_entropy == CrossEntropyKind::kTeFused);
+  CHECK(megatron.dummy_weight_gradients);
+  CHECK(megatron.gradient_accumulation_fusion);
+  CHECK(megatron.vocab_multiple == 128);
+  CHECK(megatron.allocator == AllocatorKind::kCaching);
+  CHECK_FALSE(megatron.overlap_grad_reduce);
+  // 0.075 GiB beside what is listed, the constant that fits the published B200 peaks.
+  CHECK(megatron.fixed_allocated_bytes + megatron.fixed_workspace_bytes == 80'530'636);
+}
+
+TEST_CASE("the native profile has static arenas, a chunked loss and no dummies") {
+  const FrameworkProfile native = Library().framework("native");
+  CHECK(native.allocator == AllocatorKind::kStaticArenas);
+  CHECK(native.cross_entropy == CrossEntropyKind::kChunked);
+  CHECK(native.cross_entropy_chunks == 8);
+  CHECK_FALSE(native.dummy_weight_gradients);
+  CHECK(native.default_zero == 1);
+  CHECK(native.default_grad_dtype == DType::kFp32);
+}
+
+TEST_CASE("every option has a type, a default that reads back, a meaning and a source") {
+  const Library library;
+  for (const std::string& name : library.framework_names()) {
+    for (const ProfileOption& option : profile_options(library, name)) {
+      CAPTURE(name);
+      CAPTURE(option.name);
+      CHECK(option.meaning.size() > 10);
+      CHECK(option.source.size() > 10);
+      CHECK((option.type == "choice") == !option.choices.empty());
+      FrameworkProfile profile = library.framework(name);
+      CHECK_NOTHROW(apply_option(profile, option.name, option.default_value, library));
+      for (const std::string& word : option.choices) {
+        CHECK_NOTHROW(apply_option(profile, option.name, word, library));
+      }
+    }
+  }
+}
+
+TEST_CASE("the switches of the measured Megatron runs are options of megatron") {
+  const FrameworkProfile profile = with_options(
+      "megatron",
+      R"({"overlap_grad_reduce": true, "overlap_param_gather": true, "eager_communicators": true})");
+  CHECK(profile.overlap_grad_reduce);
+  CHECK(profile.overlap_param_gather);
+  CHECK(profile.eager_communicators);
+}
+
+TEST_CASE("options of every type are set from JSON and from words alike") {
+  const Library library;
+  const FrameworkProfile from_json = with_options(
+      "megatron", R"({"swiglu": "unfused", "cross_entropy": "native_fused", "vocab_multiple": 1,
+                      "moe_capacity_factor": 1.25, "allocator": "caching_expandable"})");
+  FrameworkProfile from_words = library.framework("megatron");
+  apply_option(from_words, "swiglu", "unfused", library);
+  apply_option(from_words, "cross_entropy", "native_fused", library);
+  apply_option(from_words, "vocab_multiple", "1", library);
+  apply_option(from_words, "moe_capacity_factor", "1.25", library);
+  apply_option(from_words, "allocator", "caching_expandable", library);
+  for (const FrameworkProfile& profile : {from_json, from_words}) {
+    CHECK(profile.swiglu == SwigluKind::kUnfused);
+    CHECK(profile.cross_entropy == CrossEntropyKind::kNativeFused);
+    CHECK(profile.vocab_multiple == 1);
+    CHECK(profile.moe_capacity_factor == 1.25);
+    CHECK(profile.allocator == AllocatorKind::kCachingExpandable);
+  }
+}
+
+TEST_CASE("wrong options are refused with what the profile knows") {
+  const Library library;
+  const auto json = [](const char* framework, const char* options) {
+    return message_of([&] { with_options(framework, options); });
+  };
+  const auto word = [&](const char* name, const char* value) {
+    FrameworkProfile profile = library.framework("megatron");
+    return message_of([&] { apply_option(profile, name, value, library); });
+  };
+  const std::string unknown = json("megatron", "\n{\"overlap_grad_reduces\": true}");
+  CHECK(
+      unknown.starts_with("o.json:2: /overlap_grad_reduces: found unknown option "
+                          "\"overlap_grad_reduces\", expected an option of profile megatron: "
+                          "swiglu, cross_entropy, "));
+  CHECK(unknown.ends_with("; did you mean \"overlap_grad_reduce\"?"));
+  CHECK(json("fujii2024", R"({"swiglu": "fused"})") ==
+        "o.json:1: /swiglu: found unknown option \"swiglu\", expected none: profile fujii2024 has "
+        "no options");
+  CHECK(json("megatron", R"({"overlap_grad_reduce": 1})") ==
+        "o.json:1: /overlap_grad_reduce: found integer 1, expected true or false");
+  CHECK(json("megatron", R"({"swiglu": "fast"})") ==
+        "o.json:1: /swiglu: found string \"fast\", expected one of fused, unfused");
+  CHECK(json("native", R"({"cross_entropy_chunks": 1.5})") ==
+        "o.json:1: /cross_entropy_chunks: found number 1.5, expected an integer from 1 to 1024");
+  CHECK(json("native", R"([])") == "o.json:1: found an array of 0, expected an object");
+  // A number of the profile that is not declared as an option.
+  CHECK(json("megatron", R"({"default_zero": 3})").find("found unknown option") !=
+        std::string::npos);
+  CHECK(word("overlap_grad_reduce", "yes") ==
+        "option overlap_grad_reduce: found \"yes\", expected true or false");
+  CHECK(word("vocab_multiple", "99999999999999999999") ==
+        "option vocab_multiple: found \"99999999999999999999\", expected an integer from 1 to "
+        "1048576");
+  CHECK(word("moe_capacity_factor", "nan") ==
+        "option moe_capacity_factor: found \"nan\", expected a number from 0 to 1024");
+  CHECK(word("vocab_multiple", "") ==
+        "option vocab_multiple: found \"\", expected an integer from 1 to 1048576");
+}
+
+TEST_CASE("an unknown framework is refused with the ones that are known") {
+  CHECK(message_of([] { Library().framework("megatrn"); }) ==
+        "framework: found \"megatrn\", expected one of fujii2024, megatron, native; did you mean "
+        "\"megatron\"?");
+  CHECK_FALSE(Library().known_framework("torchtitan"));
+  CHECK_FALSE(Library().known_framework("../frameworks/megatron"));
+}

@@ -1,1 +1,64 @@
 #include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "data/library.h"
+#include "tests/data/message_of.h"
+
+using namespace shardplan;
+
+TEST_CASE("every embedded file is the file of data/ byte for byte") {
+  const std::string root = std::string(SHARDPLAN_SOURCE_DIR) + "/data/";
+  REQUIRE(embedded_data().size() >= 40);
+  for (const DataFile& file : embedded_data()) {
+    CAPTURE(file.path);
+    CHECK(read_text_file(root + std::string(file.path)) == file.text);
+  }
+}
+
+TEST_CASE("a data directory gives what the embedded files give") {
+  const Library embedded;
+  const Library on_disk(std::string(SHARDPLAN_SOURCE_DIR) + "/data");
+  CHECK(embedded.model_names() == on_disk.model_names());
+  CHECK(embedded.gpu_names() == on_disk.gpu_names());
+  CHECK(embedded.cluster_names() == on_disk.cluster_names());
+  CHECK(embedded.framework_names() == on_disk.framework_names());
+  CHECK(embedded.cluster("aws-p5").source == on_disk.cluster("aws-p5").source);
+}
+
+TEST_CASE("a directory without data is refused by name") {
+  CHECK(message_of([] { Library("/nonexistent"); }) ==
+        "/nonexistent: found no JSON file in models, gpus, clusters or frameworks, expected a "
+        "directory with these folders");
+}
+
+TEST_CASE("a missing file and a directory are refused as files") {
+  CHECK(message_of([] { read_text_file("/nonexistent.json"); }) ==
+        "/nonexistent.json: found no readable file, expected one");
+  CHECK(message_of([] { read_text_file("/"); }) == "/: found a directory, expected a file");
+}
+
+TEST_CASE("names that hold a slash or end in .json are paths") {
+  CHECK(is_path("./h200"));
+  CHECK(is_path("my.json"));
+  CHECK_FALSE(is_path("1x8-h200"));
+}
+
+TEST_CASE("file names and aliases of data/ never mean two things") {
+  const Library library;
+  std::set<std::string> gpus;
+  for (const std::string& id : library.gpu_names()) {
+    CHECK(gpus.insert(in_lower_case(id)).second);
+    for (const std::string& alias : library.gpu(id).aliases) {
+      CAPTURE(alias);
+      CHECK(alias == in_lower_case(alias));
+      CHECK(gpus.insert(alias).second);
+    }
+  }
+  for (const std::string& name : library.cluster_names()) {
+    CAPTURE(name);
+    CHECK(name == in_lower_case(name));
+    CHECK_FALSE(gpus.contains(name));  // NODESxGPUS-NAME takes either
+  }
+}
