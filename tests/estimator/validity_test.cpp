@@ -1,1 +1,668 @@
+#include "estimator/validity.h"
+
 #include <doctest/doctest.h>
+
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "estimator/layer_partition.h"
+#include "tests/allocation_count.h"
+
+using namespace shardplan;
+
+namespace {
+
+// Llama-3-8B on 8 GPUs, one step of 64 sequences.
+Job dense_job(MemoryModel memory_model) {
+  Job job;
+  job.model.hidden = 4096;
+  job.model.ffn = 14336;
+  job.model.vocab = 128256;
+  job.model.num_heads = 32;
+  job.model.num_kv_heads = 8;
+  job.model.head_dim = 128;
+  job.model.layers.resize(32);
+  job.cluster.gpu.id = "H200-SXM-141GB";
+  job.cluster.gpu.compute_capability = 90;
+  job.profile.name = "profile";
+  job.profile.version = "v1";
+  job.profile.memory_model = memory_model;
+  job.sequence_length = 8192;
+  job.global_batch = 64;
+  return job;
+}
+
+Job moe_job(MemoryModel memory_model) {
+  Job job = dense_job(memory_model);
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 14336};
+  job.model.layers.assign(32, {.is_moe = true});
+  return job;
+}
+
+Job mla_job(MemoryModel memory_model) {
+  Job job = dense_job(memory_model);
+  job.model.attention = AttentionKind::kMla;
+  job.model.mla = {.q_lora_rank = 1536,
+                   .kv_lora_rank = 512,
+                   .qk_nope_head_dim = 128,
+                   .qk_rope_head_dim = 64,
+                   .v_head_dim = 128};
+  return job;
+}
+
+// A broken rule, how to break it, and words that its message must have: both numbers and the
+// values that would be valid.
+struct Broken {
+  std::string_view rule;
+  std::function<void(Job&, Plan&)> spoil;
+  std::vector<std::string> words;
+};
+
+void check_refused(const Job& valid, const std::vector<Broken>& cases) {
+  REQUIRE_FALSE(why_invalid(valid, {}).has_value());
+  for (const Broken& broken : cases) {
+    CAPTURE(broken.rule);
+    Job job = valid;
+    Plan plan;
+    broken.spoil(job, plan);
+    const std::optional<InvalidReason> reason = why_invalid(job, plan);
+    REQUIRE(reason.has_value());
+    CHECK(reason->rule == broken.rule);
+    for (const std::string& word : broken.words) {
+      CAPTURE(reason->message);
+      CAPTURE(word);
+      CHECK(reason->message.find(word) != std::string::npos);
+    }
+  }
+}
+
+void sets_pp2(Job&, Plan& plan) {
+  plan.pp = 2;
+  plan.schedule = Schedule::k1F1B;
+}
+
+}  // namespace
+
+TEST_CASE("sizes must be positive, whatever the profile") {
+  for (const MemoryModel model :
+       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+    for (std::int64_t Plan::*size : {&Plan::tp, &Plan::cp, &Plan::ep, &Plan::etp, &Plan::pp,
+                                     &Plan::vpp, &Plan::dp_replicate, &Plan::micro_batch}) {
+      for (const std::int64_t value :
+           {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+        Plan plan;
+        plan.*size = value;
+        CHECK(why_invalid(dense_job(model), plan)->rule == "sizes_positive");
+      }
+    }
+  }
+}
+
+TEST_CASE("huge sizes are refused without overflow, whatever the profile") {
+  const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  for (const MemoryModel model :
+       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+    for (std::int64_t Plan::*size : {&Plan::tp, &Plan::cp, &Plan::ep, &Plan::etp, &Plan::pp,
+                                     &Plan::vpp, &Plan::dp_replicate, &Plan::micro_batch}) {
+      for (std::int64_t Plan::*other : {&Plan::tp, &Plan::cp, &Plan::ep, &Plan::etp, &Plan::pp,
+                                        &Plan::vpp, &Plan::dp_replicate, &Plan::micro_batch}) {
+        Plan plan;
+        plan.sequence_parallel = true;
+        plan.*size = huge;
+        plan.*other = huge - 1;
+        CHECK(why_invalid(moe_job(model), plan).has_value());
+      }
+    }
+  }
+}
+
+TEST_CASE("the grid must fill the GPUs and the batch") {
+  check_refused(
+      dense_job(MemoryModel::kMegatron),
+      {{"world_divisible_by_tp_cp_pp", [](Job&, Plan& plan) { plan.cp = 3; }, {"3", "1, 2, 4, 8"}},
+       {"dp_matches_world",
+        [](Job&, Plan& plan) {
+          plan.tp = 2;
+          plan.dp = 8;
+        },
+        {"dp 8", "8 GPUs", "valid dp: 4"}},
+       {"global_batch_divisible_by_micro_batch_dp",
+        [](Job&, Plan& plan) { plan.micro_batch = 3; },
+        {"global_batch 64", "micro_batch 3 * dp 8", "valid micro_batch: 1, 2, 4, 8"}},
+       {"global_batch_divisible_by_micro_batch_dp",
+        [](Job& job, Plan&) { job.global_batch = 60; },
+        {"global_batch 60", "dp 8", "valid dp: 1, 2, 3, 4, 5"}},
+       {"dp_replicate_needs_zero", [](Job&, Plan& plan) { plan.dp_replicate = 2; }, {"zero >= 1"}},
+       {"dp_cp_divisible_by_dp_replicate",
+        [](Job&, Plan& plan) {
+          plan.zero = 1;
+          plan.dp_replicate = 3;
+        },
+        {"dp * cp 8", "dp_replicate 3", "1, 2, 4, 8"}}});
+}
+
+TEST_CASE("heads, widths and sequence must divide") {
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"heads_divisible_by_tp",
+                  [](Job& job, Plan& plan) {
+                    job.model.num_heads = 36;
+                    plan.tp = 8;
+                  },
+                  {"num_heads 36", "tp 8", "valid tp: 1, 2, 3, 4"}},
+                 {"kv_heads_multiple_or_divisor_of_tp",
+                  [](Job& job, Plan& plan) {
+                    job.model.num_heads = 24;
+                    job.model.num_kv_heads = 6;
+                    plan.tp = 4;
+                  },
+                  {"num_kv_heads 6", "tp 4", "1, 2, 3, 6"}},
+                 {"heads_divisible_by_kv_heads",
+                  [](Job& job, Plan&) { job.model.num_kv_heads = 5; },
+                  {"num_heads 32", "num_kv_heads 5", "1, 2, 4, 8, 16, 32"}},
+                 {"ffn_divisible_by_tp",
+                  [](Job& job, Plan& plan) {
+                    job.model.ffn = 11009;
+                    plan.tp = 2;
+                  },
+                  {"ffn 11009", "tp 2", "valid tp: 1, 101, 109"}},
+                 {"sequence_parallel_needs_tp",
+                  [](Job&, Plan& plan) { plan.sequence_parallel = true; },
+                  {"tp 1", "tp >= 2"}},
+                 {"sequence_divisible_by_2_cp",
+                  [](Job& job, Plan& plan) {
+                    job.sequence_length = 8196;
+                    plan.cp = 4;
+                  },
+                  {"sequence_length 8196", "cp 4", "valid cp: 1, 2, 3, 6"}},
+                 {"sequence_divisible_by_cp_tp",
+                  [](Job& job, Plan& plan) {
+                    job.sequence_length = 8196;
+                    plan.tp = 8;
+                    plan.sequence_parallel = true;
+                  },
+                  {"8196", "tp 8"}},
+                 {"a2a_heads_divisible_by_cp",
+                  [](Job& job, Plan& plan) {
+                    job.model.num_kv_heads = 2;
+                    plan.cp = 4;
+                    plan.cp_method = CpMethod::kA2a;
+                  },
+                  {"kv heads 2", "cp 4", "1, 2"}},
+                 {"ring_cp_needs_full_attention",
+                  [](Job& job, Plan& plan) {
+                    job.model.layers[7].attention_window = 4096;
+                    plan.cp = 2;
+                  },
+                  {"cp 2", "sliding-window", "a2a"}}});
+}
+
+TEST_CASE("kv heads fewer than tp ranks are accepted where they divide them") {
+  Job job = dense_job(MemoryModel::kMegatron);
+  job.cluster.nodes = 2;
+  Plan plan;
+  plan.tp = 16;
+  CHECK_FALSE(why_invalid(job, plan).has_value());
+}
+
+TEST_CASE("layers and schedule must fit the pipeline") {
+  check_refused(dense_job(MemoryModel::kNative),
+                {{"schedule_fits_pp_and_vpp",
+                  [](Job&, Plan& plan) { plan.pp = 2; },
+                  {"none", "pp 2", "pp 1"}},
+                 {"schedule_fits_pp_and_vpp",
+                  [](Job&, Plan& plan) { plan.schedule = Schedule::kGpipe; },
+                  {"gpipe", "pp 1", "pp >= 2"}},
+                 {"schedule_fits_pp_and_vpp",
+                  [](Job& job, Plan& plan) {
+                    sets_pp2(job, plan);
+                    plan.vpp = 2;
+                  },
+                  {"1f1b", "vpp 2", "interleaved_1f1b"}},
+                 {"schedule_fits_pp_and_vpp",
+                  [](Job&, Plan& plan) {
+                    plan.pp = 2;
+                    plan.schedule = Schedule::kInterleaved1F1B;
+                  },
+                  {"vpp 1", "vpp >= 2"}},
+                 {"schedule_fits_pp_and_vpp",
+                  [](Job&, Plan& plan) {
+                    plan.pp = 2;
+                    plan.vpp = 4;
+                    plan.schedule = Schedule::kZbv;
+                  },
+                  {"vpp 4", "vpp 2"}},
+                 {"layers_split_evenly_over_chunks",
+                  [](Job& job, Plan& plan) {
+                    sets_pp2(job, plan);
+                    plan.pp = 8;
+                    job.model.layers.resize(126);
+                  },
+                  {"num_layers 126", "pp 8", "valid pp at vpp 1: 1, 2, 3, 6, 7, 9", "(128 in all)",
+                   "for example 16,16,16,16,16,16,15,15"}},
+                 {"layers_per_chunk_covers_the_model",
+                  [](Job& job, Plan& plan) {
+                    sets_pp2(job, plan);
+                    plan.layers_per_chunk = {16, 15};
+                  },
+                  {"16,15", "pp 2 * vpp 1", "32 layers in all"}},
+                 {"layers_per_chunk_covers_the_model",
+                  [](Job& job, Plan& plan) {
+                    sets_pp2(job, plan);
+                    plan.layers_per_chunk = {16, 8, 8};
+                  },
+                  {"3 entries", "pp 2 * vpp 1"}},
+                 {"layers_per_chunk_covers_the_model",
+                  [](Job& job, Plan& plan) {
+                    sets_pp2(job, plan);
+                    plan.layers_per_chunk = {33, -1};
+                  },
+                  {"33,-1", "none negative"}},
+                 {"microbatches_fill_interleaved_groups",
+                  [](Job& job, Plan& plan) {
+                    job.global_batch = 20;
+                    plan.pp = 4;
+                    plan.vpp = 2;
+                    plan.schedule = Schedule::kInterleaved1F1B;
+                  },
+                  {"10 microbatches", "pp 4", "a multiple of 4"}}});
+}
+
+TEST_CASE("an uneven split and ends counted as layers are accepted") {
+  Job job = dense_job(MemoryModel::kMegatron);
+  Plan plan;
+  sets_pp2(job, plan);
+  plan.layers_per_chunk = {17, 15};
+  CHECK_FALSE(why_invalid(job, plan).has_value());
+
+  job.model.layers.resize(126);
+  job.profile.account_for_embedding_in_split = true;
+  job.profile.account_for_loss_in_split = true;
+  plan.layers_per_chunk.clear();
+  plan.pp = 8;
+  CHECK_FALSE(why_invalid(job, plan).has_value());
+}
+
+TEST_CASE("expert axes need experts and must divide them") {
+  check_refused(moe_job(MemoryModel::kMegatron),
+                {{"experts_divisible_by_ep",
+                  [](Job& job, Plan& plan) {
+                    job.model.moe.num_experts = 12;
+                    plan.ep = 8;
+                  },
+                  {"num_experts 12", "ep 8", "1, 2, 3, 4, 6, 12"}},
+                 {"expert_ffn_divisible_by_etp",
+                  [](Job& job, Plan& plan) {
+                    job.model.moe.expert_ffn = 1407;
+                    plan.etp = 2;
+                  },
+                  {"moe.expert_ffn 1407", "etp 2", "1, 3, 7"}},
+                 {"shared_ffn_divisible_by_tp",
+                  [](Job& job, Plan& plan) {
+                    job.model.moe.shared_ffn = 1407;
+                    plan.tp = 2;
+                    plan.sequence_parallel = true;
+                  },
+                  {"moe.shared_ffn 1407", "tp 2"}},
+                 {"world_divisible_by_etp_ep_pp",
+                  [](Job&, Plan& plan) {
+                    plan.ep = 8;
+                    plan.etp = 2;
+                  },
+                  {"etp 2 * ep 8 * pp 1", "GPUs, 8"}},
+                 {"experts_with_tp_need_sequence_parallel",
+                  [](Job&, Plan& plan) { plan.tp = 2; },
+                  {"num_experts 8", "tp 2", "sequence_parallel true"}},
+                 {"expert_dp_divisible_by_dp_replicate",
+                  [](Job&, Plan& plan) {
+                    plan.ep = 8;
+                    plan.zero = 1;
+                    plan.dp_replicate = 2;
+                  },
+                  {"GPUs / (pp * ep * etp) 1", "dp_replicate 2"}}});
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"ep_etp_need_experts", [](Job&, Plan& plan) { plan.ep = 2; }, {"ep 2", "ep 1"}},
+                 {"ep_etp_need_experts", [](Job&, Plan& plan) { plan.etp = 2; }, {"etp 2"}}});
+}
+
+TEST_CASE("recompute fields must fit one another and the model") {
+  check_refused(
+      dense_job(MemoryModel::kMegatron),
+      {{"recompute_fields_fit_granularity",
+        [](Job&, Plan& plan) { plan.recompute.modules.mlp = true; },
+        {"none with modules", "no modules"}},
+       {"recompute_fields_fit_granularity",
+        [](Job&, Plan& plan) { plan.recompute.granularity = RecomputeGranularity::kSelective; },
+        {"selective with no modules", "modules or a policy"}},
+       {"recompute_fields_fit_granularity",
+        [](Job&, Plan& plan) { plan.recompute.num_layers = 4; },
+        {"none", "num_layers 4"}},
+       {"recompute_num_layers_within_chunk",
+        [](Job&, Plan& plan) {
+          plan.recompute.granularity = RecomputeGranularity::kFull;
+          plan.recompute.num_layers = 33;
+        },
+        {"33", "1 to 32"}},
+       {"recompute_num_layers_within_chunk",
+        [](Job&, Plan& plan) {
+          plan.recompute.granularity = RecomputeGranularity::kFull;
+          plan.recompute.num_layers = 0;
+        },
+        {"num_layers 0", "1 to 32"}}});
+  const auto needs = [](bool RecomputeModules::*module) {
+    return [module](Job&, Plan& plan) {
+      plan.recompute.granularity = RecomputeGranularity::kSelective;
+      plan.recompute.modules.*module = true;
+    };
+  };
+  check_refused(
+      dense_job(MemoryModel::kMegatron),
+      {{"recompute_modules_exist_in_model", needs(&RecomputeModules::mla_up_proj), {"latent"}},
+       {"recompute_modules_exist_in_model", needs(&RecomputeModules::moe), {"no experts"}},
+       {"recompute_modules_exist_in_model", needs(&RecomputeModules::moe_act), {"no experts"}},
+       {"recompute_modules_exist_in_model", needs(&RecomputeModules::shared_experts), {"shared"}}});
+  Plan plan;
+  Job job = mla_job(MemoryModel::kMegatron);
+  needs (&RecomputeModules::mla_up_proj)(job, plan);
+  CHECK_FALSE(why_invalid(job, plan).has_value());
+}
+
+TEST_CASE("fp8, overlap and small optimizer states have their own needs") {
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"fp8_needs_compute_capability_89",
+                  [](Job& job, Plan& plan) {
+                    plan.precision = Precision::kFp8;
+                    job.cluster.gpu.id = "A100-80GB";
+                    job.cluster.gpu.compute_capability = 80;
+                  },
+                  {"A100-80GB has 80", "89"}},
+                 {"fp8_tokens_divisible_by_8",
+                  [](Job& job, Plan& plan) {
+                    plan.precision = Precision::kFp8;
+                    job.sequence_length = 8196;
+                  },
+                  {"8196"}},
+                 {"fp8_widths_divisible_by_16",
+                  [](Job& job, Plan& plan) {
+                    plan.precision = Precision::kFp8;
+                    job.model.ffn = 11000;
+                    plan.tp = 2;
+                  },
+                  {"ffn / tp 5500"}},
+                 {"overlap_param_gather_needs_zero_and_overlap_grad_reduce",
+                  [](Job& job, Plan&) { job.profile.overlap_param_gather = true; },
+                  {"zero 0", "zero 1"}},
+                 {"low_precision_or_offloaded_optimizer_needs_zero_1",
+                  [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kBf16; },
+                  {"exp_avg_dtype bf16", "zero 1"}},
+                 {"low_precision_or_offloaded_optimizer_needs_zero_1",
+                  [](Job&, Plan& plan) { plan.offload.optimizer = 0.5; },
+                  {"offload.optimizer 0.5", "zero 1"}},
+                 {"offload_optimizer_is_a_share",
+                  [](Job&, Plan& plan) { plan.offload.optimizer = 1.5; },
+                  {"1.5", "0 to 1"}}});
+}
+
+// One test per field of a job and a plan: a value that the profile does not model is refused by the
+// name of the field.
+TEST_CASE("megatron refuses by name what it does not model") {
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 3; }, {"zero 3", "0, 1"}},
+                 {"unsupported: schedule",
+                  [](Job&, Plan& plan) { plan.schedule = Schedule::kZbH1; },
+                  {"zb_h1", "profile v1", "none, 1f1b, interleaved_1f1b"}},
+                 {"unsupported: precision",
+                  [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
+                  {"fp32", "bf16, fp16, fp8"}},
+                 {"unsupported: grad_dtype",
+                  [](Job&, Plan& plan) { plan.grad_dtype = DType::kFp16; },
+                  {"fp16", "fp32, bf16"}},
+                 {"unsupported: master_dtype",
+                  [](Job&, Plan& plan) { plan.master_dtype = DType::kFp8; },
+                  {"fp8"}},
+                 {"unsupported: exp_avg_dtype",
+                  [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kInt32; },
+                  {"int32"}},
+                 {"unsupported: exp_avg_sq_dtype",
+                  [](Job&, Plan& plan) { plan.exp_avg_sq_dtype = DType::kInt32; },
+                  {"int32"}},
+                 {"unsupported: rank_order",
+                  [](Job&, Plan& plan) { std::swap(plan.rank_order[0], plan.rank_order[3]); },
+                  {"tp,dp,cp,pp", "pp,dp,cp,tp"}},
+                 {"unsupported: recompute.policy",
+                  [](Job&, Plan& plan) {
+                    plan.recompute.granularity = RecomputeGranularity::kSelective;
+                    plan.recompute.policy = "every_second_layer";
+                  },
+                  {"every_second_layer"}},
+                 {"unsupported: offload.activations",
+                  [](Job&, Plan& plan) { plan.offload.activations = true; },
+                  {"offload.activations true"}},
+                 {"unsupported: offload.parameters",
+                  [](Job&, Plan& plan) { plan.offload.parameters = true; },
+                  {"offload.parameters true"}},
+                 {"unsupported: moe_buffer_factor",
+                  [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.5; },
+                  {"1.5"}},
+                 {"unsupported: trained",
+                  [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+                  {"adapters", "all"}},
+                 {"unsupported: optimizer",
+                  [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },
+                  {"sgd_momentum", "adamw"}}});
+}
+
+TEST_CASE("native refuses by name what it does not model") {
+  check_refused(
+      dense_job(MemoryModel::kNative),
+      {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 4; }, {"zero 4", "0, 1, 2, 3"}},
+       {"unsupported: schedule",
+        [](Job&, Plan& plan) { plan.schedule = Schedule::kInterleavedZeroBubble; },
+        {"interleaved_zero_bubble", "zbv"}},
+       {"unsupported: precision",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
+        {"fp32"}},
+       {"unsupported: grad_dtype",
+        [](Job&, Plan& plan) { plan.grad_dtype = DType::kFp16; },
+        {"fp16"}},
+       {"unsupported: master_dtype",
+        [](Job&, Plan& plan) { plan.master_dtype = DType::kBf16; },
+        {"bf16", "fp32"}},
+       {"unsupported: exp_avg_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kFp8; },
+        {"fp8"}},
+       {"unsupported: exp_avg_sq_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_sq_dtype = DType::kFp8; },
+        {"fp8"}},
+       {"rank_order_names_each_dimension_once",
+        [](Job&, Plan& plan) { plan.rank_order[0] = Dimension::kTp; },
+        {"tp,dp,cp,tp"}},
+       {"unsupported: recompute.policy",
+        [](Job&, Plan& plan) { plan.recompute.policy = "every_second_layer"; },
+        {"every_second_layer"}},
+       {"unsupported: offload.optimizer",
+        [](Job&, Plan& plan) { plan.offload.optimizer = 0.5; },
+        {"0.5"}},
+       {"unsupported: offload.activations",
+        [](Job&, Plan& plan) { plan.offload.activations = true; },
+        {"true"}},
+       {"unsupported: offload.parameters",
+        [](Job&, Plan& plan) { plan.offload.parameters = true; },
+        {"true"}},
+       {"moe_buffer_factor_within_ep",
+        [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.25; },
+        {"1.25", "num_experts 0"}},
+       {"unsupported: trained",
+        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        {"adapters"}},
+       {"unsupported: optimizer",
+        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },
+        {"sgd_momentum"}}});
+  check_refused(
+      moe_job(MemoryModel::kNative),
+      {{"moe_buffer_factor_within_ep",
+        [](Job&, Plan& plan) {
+          plan.ep = 4;
+          plan.moe_buffer_factor = 5;
+        },
+        {"5", "ep 4"}},
+       {"moe_buffer_factor_within_ep",
+        [](Job&, Plan& plan) { plan.moe_buffer_factor = std::numeric_limits<double>::quiet_NaN(); },
+        {"nan"}}});
+}
+
+TEST_CASE("fujii2024 refuses by name what the paper's formula leaves out") {
+  check_refused(
+      dense_job(MemoryModel::kFujii2024),
+      {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 2; }, {"zero 2"}},
+       {"unsupported: schedule",
+        [](Job&, Plan& plan) { plan.schedule = Schedule::kGpipe; },
+        {"gpipe"}},
+       {"unsupported: precision",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
+        {"fp32"}},
+       {"unsupported: grad_dtype",
+        [](Job&, Plan& plan) { plan.grad_dtype = DType::kFp8; },
+        {"fp8"}},
+       {"unsupported: master_dtype",
+        [](Job&, Plan& plan) { plan.master_dtype = DType::kBf16; },
+        {"bf16"}},
+       {"unsupported: exp_avg_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kBf16; },
+        {"bf16"}},
+       {"unsupported: exp_avg_sq_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_sq_dtype = DType::kBf16; },
+        {"bf16"}},
+       {"unsupported: recompute",
+        [](Job&, Plan& plan) { plan.recompute.granularity = RecomputeGranularity::kFull; },
+        {"full", "none"}},
+       {"unsupported: dp_replicate",
+        [](Job&, Plan& plan) { plan.dp_replicate = 2; },
+        {"dp_replicate 2"}},
+       {"unsupported: layers_per_chunk",
+        [](Job&, Plan& plan) { plan.layers_per_chunk = {32}; },
+        {"layers_per_chunk"}},
+       {"unsupported: cp_method",
+        [](Job&, Plan& plan) { plan.cp_method = CpMethod::kA2a; },
+        {"a2a", "ring"}},
+       {"unsupported: sequence_parallel", [](Job&, Plan& plan) { plan.tp = 2; }, {"tp 2"}},
+       {"unsupported: model.attention",
+        [](Job& job, Plan&) { job.model.attention = AttentionKind::kMla; },
+        {"mla"}},
+       {"unsupported: offload.optimizer",
+        [](Job&, Plan& plan) { plan.offload.optimizer = 1; },
+        {"offload.optimizer 1"}},
+       {"unsupported: offload.activations",
+        [](Job&, Plan& plan) { plan.offload.activations = true; },
+        {"true"}},
+       {"unsupported: offload.parameters",
+        [](Job&, Plan& plan) { plan.offload.parameters = true; },
+        {"true"}},
+       {"unsupported: moe_buffer_factor",
+        [](Job&, Plan& plan) { plan.moe_buffer_factor = 2; },
+        {"2"}},
+       {"unsupported: trained",
+        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        {"adapters"}},
+       {"kv_heads_divisible_by_tp",
+        [](Job& job, Plan& plan) {
+          job.model.num_kv_heads = 4;
+          plan.tp = 8;
+          plan.sequence_parallel = true;
+        },
+        {"num_kv_heads 4", "tp 8", "1, 2, 4"}},
+       {"layers_divisible_by_pp",
+        [](Job& job, Plan& plan) {
+          sets_pp2(job, plan);
+          plan.pp = 8;
+          job.model.layers.resize(31);
+        },
+        {"num_layers 31", "pp 8", "1, 31", "1, 3, 11, 33"}}});
+  check_refused(
+      moe_job(MemoryModel::kFujii2024),
+      {{"etp_equals_tp", [](Job&, Plan& plan) { plan.etp = 2; }, {"etp 2", "valid etp: 1"}}});
+}
+
+namespace {
+
+struct RandomPlans {
+  std::mt19937_64 random{20240917};
+
+  std::int64_t pick(std::initializer_list<std::int64_t> values) {
+    return values.begin()[random() % values.size()];
+  }
+
+  Job job() {
+    const MemoryModel model = random() % 2 == 0 ? MemoryModel::kMegatron : MemoryModel::kNative;
+    Job job = random() % 2 == 0 ? dense_job(model) : moe_job(model);
+    job.model.layers.resize(static_cast<std::size_t>(pick({24, 30, 32, 126})));
+    job.model.num_kv_heads = pick({1, 2, 8, 32});
+    job.cluster.nodes = pick({1, 2, 3, 16});
+    job.sequence_length = pick({4096, 6000, 8192});
+    job.global_batch = pick({48, 64, 1024, 1536});
+    return job;
+  }
+
+  Plan plan() {
+    Plan plan;
+    plan.tp = pick({1, 1, 2, 4, 8, 3});
+    plan.cp = pick({1, 1, 1, 2, 4, 5});
+    plan.pp = pick({1, 1, 2, 4, 8, 6});
+    plan.vpp = pick({1, 1, 1, 2, 4});
+    plan.ep = pick({1, 1, 2, 8});
+    plan.etp = pick({1, 1, 1, 2});
+    plan.zero = pick({0, 1, 1, 2});
+    plan.dp_replicate = pick({1, 1, 1, 2});
+    plan.micro_batch = pick({1, 1, 2, 3});
+    plan.sequence_parallel = plan.tp > 1 && random() % 2 == 0;
+    plan.schedule = plan.pp == 1    ? Schedule::kNone
+                    : plan.vpp == 1 ? Schedule::k1F1B
+                                    : Schedule::kInterleaved1F1B;
+    plan.cp_method = random() % 2 == 0 ? CpMethod::kRing : CpMethod::kA2a;
+    return plan;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every derived size of a valid plan divides exactly, and invalid plans have a message") {
+  RandomPlans plans;
+  std::int64_t valid = 0;
+  std::int64_t without_message = 0;
+  for (std::int64_t trial = 0; trial < 40'000; ++trial) {
+    const Job job = plans.job();
+    const Plan plan = plans.plan();
+    if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
+      without_message += reason->message.empty() || reason->message.find('\n') != std::string::npos;
+      continue;
+    }
+    ++valid;
+    // job.h: each of these throws where a division leaves a remainder.
+    const std::int64_t dp = data_parallel_size(job, plan);
+    REQUIRE(num_microbatches(job, plan) * plan.micro_batch * dp == job.global_batch);
+    REQUIRE(tokens_per_microbatch(job, plan) * plan.cp == job.sequence_length * plan.micro_batch);
+    REQUIRE(dense_shard_size(job, plan) * plan.dp_replicate == dp * plan.cp);
+    REQUIRE(expert_shard_size(job, plan) >= 1);
+    REQUIRE(static_cast<std::int64_t>(partition_layers(job, plan).chunks.size()) ==
+            plan.pp * plan.vpp);
+  }
+  CHECK(without_message == 0);
+  CHECK(valid > 2'000);
+}
+
+TEST_CASE("asking for the first broken rule allocates nothing") {
+  RandomPlans plans;
+  std::vector<Job> jobs;
+  std::vector<Plan> candidates;
+  for (std::int64_t trial = 0; trial < 1000; ++trial) {
+    jobs.push_back(plans.job());
+    candidates.push_back(plans.plan());
+  }
+  const std::int64_t before = allocation_count();
+  std::int64_t broken = 0;
+  for (std::size_t trial = 0; trial < jobs.size(); ++trial) {
+    broken += first_broken_rule(jobs[trial], candidates[trial]) != nullptr;
+  }
+  CHECK(allocation_count() == before);
+  CHECK(broken > 0);
+}

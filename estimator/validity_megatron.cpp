@@ -1,0 +1,254 @@
+// What Megatron-LM core_v0.16.1 with Transformer Engine accepts, and what of it is modelled.
+// Sources: core/transformer/transformer_config.py, core/model_parallel_config.py,
+// core/parallel_state.py, core/optimizer/optimizer_config.py, training/arguments.py
+// (validate_args); transformer_engine/pytorch/utils.py (assert_dim_for_fp8_exec) and
+// attention/dot_product_attention/context_parallel.py.
+#include "estimator/validity_profiles.h"
+#include "estimator/validity_rules.h"
+#include "estimator/validity_unsupported.h"
+
+namespace shardplan {
+namespace {
+
+// --- what is modelled ----------------------------------------------------------------------------
+
+// ZeRO 1 is the distributed optimizer; 2 and 3 would be Megatron-FSDP.
+constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
+
+// fp32, or the type that computes (--grad-reduce-in-bf16; fp16 without fp32 accumulation).
+constexpr bool is_gradient_dtype(Precision precision, DType dtype) {
+  return dtype == DType::kFp32 ||
+         dtype == (precision == Precision::kFp16 ? DType::kFp16 : DType::kBf16);
+}
+
+constexpr ValidityRule kGradDtype = {
+    .name = "unsupported: grad_dtype",
+    .broken = [](const Job&,
+                 const Plan& plan) { return !is_gradient_dtype(plan.precision, plan.grad_dtype); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "grad_dtype", name_of(plan.grad_dtype),
+                              plan.precision == Precision::kFp16 ? "fp32, fp16" : "fp32, bf16");
+        }};
+
+// --main-params-dtype; bf16 stands for store_param_remainders: the low half of an fp32 master
+// beside the bf16 weight.
+constexpr ValidityRule kMasterDtype = kOnlyValues<"unsupported: master_dtype", &Plan::master_dtype,
+                                                  DType::kFp32, DType::kFp16, DType::kBf16>;
+constexpr ValidityRule kExpAvgDtype =
+    kOnlyValues<"unsupported: exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32, DType::kFp16,
+                DType::kBf16, DType::kFp8>;
+constexpr ValidityRule kExpAvgSqDtype =
+    kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32,
+                DType::kFp16, DType::kBf16, DType::kFp8>;
+
+// tp-cp-ep-dp-pp, or with --use-tp-pp-dp-mapping tp-cp-ep-pp-dp; here slowest first.
+constexpr std::array<Dimension, 4> kDefaultOrder = Plan{}.rank_order;
+constexpr std::array<Dimension, 4> kTpPpDpOrder = {Dimension::kDp, Dimension::kPp, Dimension::kCp,
+                                                   Dimension::kTp};
+
+constexpr ValidityRule kRankOrder = {
+    .name = "unsupported: rank_order",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.rank_order != kDefaultOrder && plan.rank_order != kTpPpDpOrder;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(
+              job, "rank_order", rank_order_text(plan.rank_order),
+              rank_order_text(kDefaultOrder) + " or " + rank_order_text(kTpPpDpOrder));
+        }};
+
+constexpr ValidityRule kOffloadOptimizerShare = {
+    .name = "offload_optimizer_is_a_share",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return !(plan.offload.optimizer >= 0 && plan.offload.optimizer <= 1);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "offload.optimizer " + number_text(plan.offload.optimizer) +
+                 " is not a share; valid: 0 to 1";
+        }};
+
+// --- what Megatron-LM refuses --------------------------------------------------------------------
+
+// The fused qkv weight is cut into tp equal parts even where kv heads are fewer than tp ranks.
+constexpr ValidityRule kQkvByTp = {
+    .name = "qkv_width_divisible_by_tp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const ModelSpec& model = job.model;
+          return model.attention == AttentionKind::kGqa &&
+                 2 * model.num_kv_heads * model.head_dim % plan.tp != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("2 * num_kv_heads * head_dim",
+                               2 * job.model.num_kv_heads * job.model.head_dim, "tp", plan.tp);
+        }};
+
+// core/transformer/moe/moe_layer.py, forward.
+constexpr ValidityRule kMoeNeedsSp = {
+    .name = "experts_with_tp_need_sequence_parallel",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.tp > 1 && !plan.sequence_parallel;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_experts " + number_text(job.model.moe.num_experts) + " with tp " +
+                 number_text(plan.tp) +
+                 " needs sequence_parallel; valid: sequence_parallel true, or tp 1";
+        }};
+
+constexpr ValidityRule kRingNeedsFullAttention = {
+    .name = "ring_cp_needs_full_attention",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.cp > 1 && plan.cp_method == CpMethod::kRing &&
+                 std::ranges::any_of(job.model.layers, [&](const LayerSpec& layer) {
+                   return layer.attention_window > 0 &&
+                          layer.attention_window < job.sequence_length;
+                 });
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "cp " + number_text(plan.cp) +
+                 " with cp_method ring does not support sliding-window layers; valid: cp_method "
+                 "a2a, "
+                 "all_gather, or cp 1";
+        }};
+
+constexpr ValidityRule kOverlapParamGather = {
+    .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.overlap_param_gather &&
+                 (plan.zero == 0 || !job.profile.overlap_grad_reduce);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "overlap_param_gather with zero " + number_text(plan.zero) +
+                 " and overlap_grad_reduce " +
+                 (job.profile.overlap_grad_reduce ? "true" : "false") +
+                 "; valid: zero 1 and overlap_grad_reduce true";
+        }};
+
+// --use-precision-aware-optimizer and optimizer offload need the distributed optimizer.
+constexpr ValidityRule kSmallOptimizerNeedsZero = {
+    .name = "low_precision_or_offloaded_optimizer_needs_zero_1",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.zero == 0 &&
+                 (plan.master_dtype != DType::kFp32 || plan.exp_avg_dtype != DType::kFp32 ||
+                  plan.exp_avg_sq_dtype != DType::kFp32 || plan.offload.optimizer > 0);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "master_dtype " + std::string(name_of(plan.master_dtype)) + ", exp_avg_dtype " +
+                 std::string(name_of(plan.exp_avg_dtype)) + ", exp_avg_sq_dtype " +
+                 std::string(name_of(plan.exp_avg_sq_dtype)) + ", offload.optimizer " +
+                 number_text(plan.offload.optimizer) +
+                 " need the precision-aware distributed optimizer; found zero 0, valid: zero 1";
+        }};
+
+// Rows of an fp8 product in multiples of 8, widths in multiples of 16.
+constexpr ValidityRule kFp8Tokens = {
+    .name = "fp8_tokens_divisible_by_8",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const std::int64_t tp = plan.sequence_parallel ? plan.tp : 1;
+          return plan.precision == Precision::kFp8 &&
+                 job.sequence_length / plan.cp / tp % 8 * (plan.micro_batch % 8) % 8 != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const std::int64_t tp = plan.sequence_parallel ? plan.tp : 1;
+          return "precision fp8: micro_batch " + number_text(plan.micro_batch) + " * " +
+                 number_text(job.sequence_length / plan.cp / tp) +
+                 " positions of a rank are not divisible by 8; valid: a multiple of 8 tokens";
+        }};
+
+constexpr ValidityRule kFp8Widths = {
+    .name = "fp8_widths_divisible_by_16",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const ModelSpec& model = job.model;
+          return plan.precision == Precision::kFp8 &&
+                 (model.hidden % 16 != 0 || model.ffn / plan.tp % 16 != 0 ||
+                  model.moe.expert_ffn / plan.etp % 16 != 0 ||
+                  model.moe.shared_ffn / plan.tp % 16 != 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const ModelSpec& model = job.model;
+          return "precision fp8: hidden " + number_text(model.hidden) + ", ffn / tp " +
+                 number_text(model.ffn / plan.tp) + ", expert_ffn / etp " +
+                 number_text(model.moe.expert_ffn / plan.etp) + ", shared_ffn / tp " +
+                 number_text(model.moe.shared_ffn / plan.tp) + "; valid: multiples of 16";
+        }};
+
+constexpr std::array kRules = {
+    kSizesPositive,
+    // modelled
+    kZero,
+    kPlainOr1F1B,
+    kBf16Fp16OrFp8,
+    kGradDtype,
+    kMasterDtype,
+    kExpAvgDtype,
+    kExpAvgSqDtype,
+    kRankOrder,
+    kRecomputePolicyUnsupported,
+    kOffloadActivationsUnsupported,
+    kOffloadParametersUnsupported,
+    kMoeBufferFactorUnsupported,
+    kTrainsAll,
+    kAdamWOnly,
+    // accepted
+    kWorldByTpCpPp,
+    kHeadsByTp,
+    kKvHeadsAndTp,
+    kHeadsByKvHeads,
+    kQkvByTp,
+    kScheduleFitsPipeline,
+    kLayersSplitEvenly,
+    kLayersPerChunk,
+    kDpMatchesWorld,
+    kGlobalBatch,
+    kInterleavedMicrobatches,
+    kSpNeedsTp,
+    kSequenceByCp,
+    kSequenceByTp,
+    kFfnByTp,
+    kExpertAxesNeedExperts,
+    kExpertsByEp,
+    kExpertFfnByEtp,
+    kSharedFfnByTp,
+    kWorldByEtpEpPp,
+    kMoeNeedsSp,
+    kA2aHeads,
+    kRingNeedsFullAttention,
+    kDpReplicateNeedsZero,
+    kDpReplicate,
+    kExpertDpReplicate,
+    kRecomputeFieldsFitGranularity,
+    kRecomputeLayers,
+    kRecomputeModulesExist,
+    kOverlapParamGather,
+    kOffloadOptimizerShare,
+    kSmallOptimizerNeedsZero,
+    kFp8NeedsGpu,
+    kFp8Tokens,
+    kFp8Widths,
+};
+
+}  // namespace
+
+std::span<const ValidityRule> megatron_validity_rules() {
+  return kRules;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,92 @@
+// What our own trainer accepts.
+#include "estimator/validity_profiles.h"
+#include "estimator/validity_rules.h"
+#include "estimator/validity_unsupported.h"
+
+namespace shardplan {
+namespace {
+
+constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1, 2, 3>;
+constexpr ValidityRule kSchedule =
+    kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone, Schedule::kGpipe,
+                Schedule::k1F1B, Schedule::kInterleaved1F1B, Schedule::kZbH1, Schedule::kZbv>;
+constexpr ValidityRule kGradDtype =
+    kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kFp32, DType::kBf16>;
+constexpr ValidityRule kExpAvgDtype =
+    kOnlyValues<"unsupported: exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32, DType::kBf16>;
+constexpr ValidityRule kExpAvgSqDtype =
+    kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32,
+                DType::kBf16>;
+
+// Received tokens of a rank are bounded by the factor times the mean; ep times the mean is all of
+// them.
+constexpr ValidityRule kMoeBufferFactor = {
+    .name = "moe_buffer_factor_within_ep",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const bool in_range =
+              plan.moe_buffer_factor >= 1 && plan.moe_buffer_factor <= static_cast<double>(plan.ep);
+          return plan.moe_buffer_factor != 1 && (!in_range || !has_experts(job));
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "moe_buffer_factor " + number_text(plan.moe_buffer_factor) + " with num_experts " +
+                 number_text(job.model.moe.num_experts) + " and ep " + number_text(plan.ep) +
+                 "; valid: 1" + (has_experts(job) ? " to ep" : " (the model has no experts)");
+        }};
+
+constexpr std::array kRules = {
+    kSizesPositive,
+    // modelled
+    kZero,
+    kSchedule,
+    kBf16Fp16OrFp8,
+    kGradDtype,
+    kMasterFp32Only,
+    kExpAvgDtype,
+    kExpAvgSqDtype,
+    kRecomputePolicyUnsupported,
+    kOffloadOptimizerUnsupported,
+    kOffloadActivationsUnsupported,
+    kOffloadParametersUnsupported,
+    kTrainsAll,
+    kAdamWOnly,
+    // accepted
+    kRankOrderComplete,
+    kWorldByTpCpPp,
+    kHeadsByTp,
+    kKvHeadsAndTp,
+    kHeadsByKvHeads,
+    kScheduleFitsPipeline,
+    kLayersSplitEvenly,
+    kLayersPerChunk,
+    kDpMatchesWorld,
+    kGlobalBatch,
+    kInterleavedMicrobatches,
+    kSpNeedsTp,
+    kSequenceByCp,
+    kSequenceByTp,
+    kFfnByTp,
+    kExpertAxesNeedExperts,
+    kExpertsByEp,
+    kExpertFfnByEtp,
+    kSharedFfnByTp,
+    kWorldByEtpEpPp,
+    kA2aHeads,
+    kDpReplicateNeedsZero,
+    kDpReplicate,
+    kExpertDpReplicate,
+    kRecomputeFieldsFitGranularity,
+    kRecomputeLayers,
+    kRecomputeModulesExist,
+    kMoeBufferFactor,
+    kFp8NeedsGpu,
+};
+
+}  // namespace
+
+std::span<const ValidityRule> native_validity_rules() {
+  return kRules;
+}
+
+}  // namespace shardplan

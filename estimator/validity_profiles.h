@@ -1,0 +1,14 @@
+// The tables of validity rules, one for each memory model. validity_rules() chooses among them.
+#pragma once
+
+#include <span>
+
+#include "estimator/validity.h"
+
+namespace shardplan {
+
+std::span<const ValidityRule> fujii2024_validity_rules();
+std::span<const ValidityRule> megatron_validity_rules();
+std::span<const ValidityRule> native_validity_rules();
+
+}  // namespace shardplan

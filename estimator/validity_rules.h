@@ -1,0 +1,430 @@
+// Validity rules that several profiles share. Each row is data: a profile's table names the rows
+// that apply to it, in the order in which they are tried.
+//
+// `broken` may assume that the rows before it in its table hold: sizes are positive and tp * cp *
+// pp divides the number of GPUs, so that no product here overflows. Rows named "unsupported:
+// <field>" assume nothing: search asks them alone which values of a field a profile knows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "estimator/validity.h"
+#include "estimator/validity_text.h"
+
+namespace shardplan {
+
+// Data-parallel size and microbatches; job.h has the same with a check for every division.
+inline std::int64_t dp_of(const Job& job, const Plan& plan) {
+  return job.cluster.world_size() / (plan.tp * plan.cp * plan.pp);
+}
+
+inline std::int64_t microbatches_of(const Job& job, const Plan& plan) {
+  return job.global_batch / dp_of(job, plan) / plan.micro_batch;
+}
+
+// Whether a * b * c divides `number`, in steps that cannot overflow.
+constexpr bool product_divides(std::int64_t number, std::int64_t a, std::int64_t b,
+                               std::int64_t c) {
+  return number % a == 0 && number / a % b == 0 && number / a / b % c == 0;
+}
+
+inline bool has_experts(const Job& job) {
+  return job.model.moe.num_experts > 0;
+}
+
+inline bool has_dense_layer(const Job& job) {
+  return std::ranges::any_of(job.model.layers, [](const LayerSpec& l) { return !l.is_moe; });
+}
+
+// Key and value heads of one tp rank, before context parallelism divides them.
+inline std::int64_t kv_heads_on_rank(const Job& job, const Plan& plan) {
+  const bool is_mla = job.model.attention == AttentionKind::kMla;
+  return std::max<std::int64_t>((is_mla ? job.model.num_heads : job.model.num_kv_heads) / plan.tp,
+                                1);
+}
+
+// Layers to deal out, counting embedding and head where the profile's options say so.
+inline std::int64_t layer_slots(const Job& job) {
+  return job.model.num_layers() + (job.profile.account_for_embedding_in_split ? 1 : 0) +
+         (job.profile.account_for_loss_in_split ? 1 : 0);
+}
+
+// Microbatches that a chunk runs before the next one; Megatron-LM's default is pp.
+inline std::int64_t interleaved_group(const Job& job, const Plan& plan) {
+  const std::int64_t group = job.profile.microbatch_group_size;
+  return group == 0 ? plan.pp : group;
+}
+
+inline std::int64_t longest_chunk(const Job& job, const Plan& plan) {
+  return plan.layers_per_chunk.empty() ? layer_slots(job) / (plan.pp * plan.vpp)
+                                       : std::ranges::max(plan.layers_per_chunk);
+}
+
+// --- sizes of the grid ---------------------------------------------------------------------------
+
+inline constexpr ValidityRule kSizesPositive = {
+    .name = "sizes_positive",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return std::min({plan.tp, plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp,
+                           plan.dp_replicate, plan.micro_batch, job.sequence_length,
+                           job.global_batch}) < 1 ||
+                 plan.dp < 0;
+        },
+    .explain = explain_sizes_positive};
+
+inline constexpr ValidityRule kWorldByTpCpPp = {
+    .name = "world_divisible_by_tp_cp_pp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return !product_divides(job.cluster.world_size(), plan.tp, plan.cp, plan.pp);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return product_text({{"tp", plan.tp}, {"cp", plan.cp}, {"pp", plan.pp}}) +
+                 " does not divide the number of GPUs, " + number_text(job.cluster.world_size()) +
+                 "; valid products: " + divisors_text(job.cluster.world_size());
+        }};
+
+inline constexpr ValidityRule kDpMatchesWorld = {
+    .name = "dp_matches_world",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return plan.dp != 0 && plan.dp != dp_of(job, plan); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "dp " + number_text(plan.dp) + " with " +
+                 product_text({{"tp", plan.tp}, {"cp", plan.cp}, {"pp", plan.pp}}) +
+                 " does not fill " + number_text(job.cluster.world_size()) +
+                 " GPUs; valid dp: " + number_text(dp_of(job, plan));
+        }};
+
+inline constexpr ValidityRule kGlobalBatch = {
+    .name = "global_batch_divisible_by_micro_batch_dp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return !product_divides(job.global_batch, dp_of(job, plan), plan.micro_batch, 1);
+        },
+    .explain = explain_global_batch};
+
+inline constexpr ValidityRule kRankOrderComplete = {
+    .name = "rank_order_names_each_dimension_once",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return !std::ranges::is_permutation(plan.rank_order, Plan{}.rank_order);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "rank_order " + rank_order_text(plan.rank_order) +
+                 " does not name pp, dp, cp and tp once each";
+        }};
+
+// --- attention -----------------------------------------------------------------------------------
+
+inline constexpr ValidityRule kHeadsByTp = {
+    .name = "heads_divisible_by_tp",
+    .broken = [](const Job& job, const Plan& plan) { return job.model.num_heads % plan.tp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("num_heads", job.model.num_heads, "tp", plan.tp);
+        }};
+
+// Megatron-LM core/transformer/transformer_config.py: a multiple or a divisor.
+inline constexpr ValidityRule kKvHeadsAndTp = {
+    .name = "kv_heads_multiple_or_divisor_of_tp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const std::int64_t kv_heads = job.model.num_kv_heads;
+          return job.model.attention == AttentionKind::kGqa && kv_heads % plan.tp != 0 &&
+                 plan.tp % kv_heads != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_kv_heads " + number_text(job.model.num_kv_heads) +
+                 " is neither a multiple nor a divisor of tp " + number_text(plan.tp) +
+                 "; valid tp: " + divisors_text(job.model.num_kv_heads) + " and multiples of " +
+                 number_text(job.model.num_kv_heads);
+        }};
+
+inline constexpr ValidityRule kHeadsByKvHeads = {
+    .name = "heads_divisible_by_kv_heads",
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.attention == AttentionKind::kGqa &&
+                 job.model.num_heads % job.model.num_kv_heads != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_divisible("num_heads", job.model.num_heads, "num_kv_heads",
+                               job.model.num_kv_heads);
+        }};
+
+inline constexpr ValidityRule kSpNeedsTp = {
+    .name = "sequence_parallel_needs_tp",
+    .broken = [](const Job&, const Plan& plan) { return plan.sequence_parallel && plan.tp == 1; },
+    .explain = [](const Job&, const Plan&) -> std::string {
+      return "sequence_parallel needs tp > 1; found tp 1; valid: tp >= 2, or no sequence_parallel";
+    }};
+
+// Causal balance: each cp rank takes one chunk from the front and one from the back
+// (Megatron-LM training/arguments.py).
+inline constexpr ValidityRule kSequenceByCp = {
+    .name = "sequence_divisible_by_2_cp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.cp > 1 && job.sequence_length % (2 * plan.cp) != 0;
+        },
+    .explain = explain_sequence_by_cp};
+
+inline constexpr ValidityRule kSequenceByTp = {
+    .name = "sequence_divisible_by_cp_tp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.sequence_parallel && job.sequence_length / plan.cp % plan.tp != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "sequence_parallel: " + not_divisible("sequence_length / cp",
+                                                       job.sequence_length / plan.cp, "tp",
+                                                       plan.tp);
+        }};
+
+// Transformer Engine context_parallel.py: query and kv heads of a tp rank are dealt over cp ranks.
+inline constexpr ValidityRule kA2aHeads = {
+    .name = "a2a_heads_divisible_by_cp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.cp > 1 && plan.cp_method == CpMethod::kA2a &&
+                 (job.model.num_heads / plan.tp % plan.cp != 0 ||
+                  kv_heads_on_rank(job, plan) % plan.cp != 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const std::int64_t kv_heads = kv_heads_on_rank(job, plan);
+          return "cp_method a2a: query heads " + number_text(job.model.num_heads / plan.tp) +
+                 " and kv heads " + number_text(kv_heads) +
+                 " of a tp rank are not both divisible by cp " + number_text(plan.cp) +
+                 "; valid cp: divisors of " + number_text(kv_heads) + ": " +
+                 divisors_text(kv_heads) + "; or cp_method ring, all_gather";
+        }};
+
+// --- feed-forward and experts --------------------------------------------------------------------
+
+inline constexpr ValidityRule kFfnByTp = {
+    .name = "ffn_divisible_by_tp",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.ffn % plan.tp != 0 && has_dense_layer(job); },
+    .explain = [](const Job& job,
+                  const Plan& plan) { return not_divisible("ffn", job.model.ffn, "tp", plan.tp); }};
+
+inline constexpr ValidityRule kSharedFfnByTp = {
+    .name = "shared_ffn_divisible_by_tp",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.moe.shared_ffn % plan.tp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("moe.shared_ffn", job.model.moe.shared_ffn, "tp", plan.tp);
+        }};
+
+inline constexpr ValidityRule kExpertAxesNeedExperts = {
+    .name = "ep_etp_need_experts",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return (plan.ep > 1 || plan.etp > 1) && !has_experts(job); },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "ep " + number_text(plan.ep) + ", etp " + number_text(plan.etp) +
+                 ": the model has no experts (num_experts 0); valid: ep 1, etp 1";
+        }};
+
+inline constexpr ValidityRule kExpertsByEp = {
+    .name = "experts_divisible_by_ep",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.moe.num_experts % plan.ep != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("num_experts", job.model.moe.num_experts, "ep", plan.ep);
+        }};
+
+inline constexpr ValidityRule kExpertFfnByEtp = {
+    .name = "expert_ffn_divisible_by_etp",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.moe.expert_ffn % plan.etp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("moe.expert_ffn", job.model.moe.expert_ffn, "etp", plan.etp);
+        }};
+
+// Megatron-LM core/parallel_state.py: expert ranks are dealt anew inside each pipeline stage.
+inline constexpr ValidityRule kWorldByEtpEpPp = {
+    .name = "world_divisible_by_etp_ep_pp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return !product_divides(job.cluster.world_size(), plan.pp, plan.ep, plan.etp);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return product_text({{"etp", plan.etp}, {"ep", plan.ep}, {"pp", plan.pp}}) +
+                 " does not divide the number of GPUs, " + number_text(job.cluster.world_size()) +
+                 "; valid etp * ep: " + divisors_text(job.cluster.world_size() / plan.pp);
+        }};
+
+// --- state sharding ------------------------------------------------------------------------------
+
+inline constexpr ValidityRule kDpReplicate = {
+    .name = "dp_cp_divisible_by_dp_replicate",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return dp_of(job, plan) * plan.cp % plan.dp_replicate != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("dp * cp", dp_of(job, plan) * plan.cp, "dp_replicate",
+                               plan.dp_replicate);
+        }};
+
+inline constexpr ValidityRule kExpertDpReplicate = {
+    .name = "expert_dp_divisible_by_dp_replicate",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.cluster.world_size() / (plan.pp * plan.ep * plan.etp) % plan.dp_replicate != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("GPUs / (pp * ep * etp)",
+                               job.cluster.world_size() / (plan.pp * plan.ep * plan.etp),
+                               "dp_replicate", plan.dp_replicate);
+        }};
+
+inline constexpr ValidityRule kDpReplicateNeedsZero = {
+    .name = "dp_replicate_needs_zero",
+    .broken = [](const Job&, const Plan& plan) { return plan.dp_replicate > 1 && plan.zero == 0; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "dp_replicate " + number_text(plan.dp_replicate) +
+                 " copies a sharded state, but zero is 0; valid: zero >= 1, or dp_replicate 1";
+        }};
+
+// --- pipeline ------------------------------------------------------------------------------------
+
+inline constexpr ValidityRule kScheduleFitsPipeline = {
+    .name = "schedule_fits_pp_and_vpp",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          switch (plan.schedule) {
+            case Schedule::kNone: return plan.pp > 1 || plan.vpp > 1;
+            case Schedule::k1F1B: return plan.vpp > 1;  // pp 1: the same as none
+            case Schedule::kGpipe:
+            case Schedule::kZbH1: return plan.pp == 1 || plan.vpp > 1;
+            case Schedule::kInterleaved1F1B:
+            case Schedule::kInterleavedZeroBubble: return plan.pp == 1 || plan.vpp == 1;
+            case Schedule::kZbv: return plan.pp == 1 || plan.vpp != 2;
+          }
+          return true;
+        },
+    .explain = explain_schedule_fits_pipeline};
+
+inline constexpr ValidityRule kLayersSplitEvenly = {
+    .name = "layers_split_evenly_over_chunks",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.layers_per_chunk.empty() &&
+                 !product_divides(layer_slots(job), plan.pp, plan.vpp, 1);
+        },
+    .explain = explain_layers_split_evenly};
+
+inline constexpr ValidityRule kLayersPerChunk = {
+    .name = "layers_per_chunk_covers_the_model",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          if (plan.layers_per_chunk.empty()) {
+            return false;
+          }
+          const auto entries = static_cast<std::int64_t>(plan.layers_per_chunk.size());
+          std::int64_t left = job.model.num_layers();
+          for (const std::int64_t layers : plan.layers_per_chunk) {
+            if (layers < 0 || layers > left) {
+              return true;
+            }
+            left -= layers;
+          }
+          return left != 0 || entries % plan.pp != 0 || entries / plan.pp != plan.vpp;
+        },
+    .explain = explain_layers_per_chunk};
+
+// Megatron-LM core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
+inline constexpr ValidityRule kInterleavedMicrobatches = {
+    .name = "microbatches_fill_interleaved_groups",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          if (plan.schedule != Schedule::kInterleaved1F1B) {
+            return false;
+          }
+          const std::int64_t m = microbatches_of(job, plan);
+          const std::int64_t group = interleaved_group(job, plan);
+          const std::int64_t rest = m % group;
+          return group < plan.pp || group > m || (rest > 0 && rest < plan.pp);
+        },
+    .explain = explain_interleaved_microbatches};
+
+// --- recompute -----------------------------------------------------------------------------------
+
+inline constexpr ValidityRule kRecomputeFieldsFitGranularity = {
+    .name = "recompute_fields_fit_granularity",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          const Recompute& recompute = plan.recompute;
+          const bool names_modules = recompute.modules != RecomputeModules{};
+          const bool names_policy = !recompute.policy.empty();
+          switch (recompute.granularity) {
+            case RecomputeGranularity::kNone:
+              return names_modules || names_policy || recompute.num_layers != 1;
+            case RecomputeGranularity::kSelective:
+              return names_modules == names_policy || recompute.num_layers != 1;
+            case RecomputeGranularity::kFull: return names_modules || names_policy;
+          }
+          return true;
+        },
+    .explain = explain_recompute_fields};
+
+inline constexpr ValidityRule kRecomputeLayers = {
+    .name = "recompute_num_layers_within_chunk",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.recompute.granularity == RecomputeGranularity::kFull &&
+                 (plan.recompute.num_layers < 1 ||
+                  plan.recompute.num_layers > longest_chunk(job, plan));
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "recompute.num_layers " + number_text(plan.recompute.num_layers) +
+                 " is not within the layers of a chunk; valid: 1 to " +
+                 number_text(longest_chunk(job, plan));
+        }};
+
+inline constexpr ValidityRule kRecomputeModulesExist = {
+    .name = "recompute_modules_exist_in_model",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const RecomputeModules& modules = plan.recompute.modules;
+          return (modules.mla_up_proj && job.model.attention != AttentionKind::kMla) ||
+                 ((modules.moe || modules.moe_act) && !has_experts(job)) ||
+                 (modules.shared_experts && job.model.moe.shared_ffn == 0);
+        },
+    .explain = explain_recompute_modules};
+
+// --- precision -----------------------------------------------------------------------------------
+
+// Transformer Engine pytorch/fp8.py, check_fp8_support: compute capability 8.9 or above.
+inline constexpr ValidityRule kFp8NeedsGpu = {
+    .name = "fp8_needs_compute_capability_89",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.precision == Precision::kFp8 && job.cluster.gpu.compute_capability < 89;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "precision fp8 needs a GPU of compute capability 89 or above; " +
+                 job.cluster.gpu.id + " has " + number_text(job.cluster.gpu.compute_capability) +
+                 "; valid: bf16, fp16";
+        }};
+
+}  // namespace shardplan

@@ -1,0 +1,114 @@
+// Validity rules named "unsupported: <field>": values of a job or plan that a profile does not
+// model are refused by name, never ignored. They assume nothing about the rest of the plan: search
+// asks them alone which values of a field a profile knows.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "estimator/validity.h"
+#include "estimator/validity_text.h"
+
+namespace shardplan {
+
+// Text as a template argument.
+template <std::size_t size>
+struct FixedText {
+  std::array<char, size> letters{};
+  // Not explicit: literals stand for it in template arguments.
+  constexpr FixedText(const char (&literal)[size]) {  // NOLINT(google-explicit-constructor)
+    std::copy_n(literal, size, letters.begin());
+  }
+  constexpr std::string_view view() const { return {letters.data(), size - 1}; }
+};
+
+template <auto field>
+constexpr const auto& value_in(const Job& job, const Plan& plan) {
+  if constexpr (requires { plan.*field; }) {
+    return plan.*field;
+  } else {
+    return job.*field;
+  }
+}
+
+template <class Value>
+std::string value_text(Value value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return std::string(name_of(value));
+  } else {
+    return number_text(static_cast<std::int64_t>(value));
+  }
+}
+
+// "unsupported: <field>": the field of a plan or job has none of the values that a profile models.
+template <FixedText rule, auto field, auto... values>
+inline constexpr ValidityRule kOnlyValues = {
+    .name = rule.view(),
+    .broken = [](const Job& job,
+                 const Plan& plan) { return ((value_in<field>(job, plan) != values) && ...); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          std::string modelled;
+          (append_item(modelled, ", ", value_text(values)), ...);
+          return not_modelled(job, rule.view().substr(std::string_view("unsupported: ").size()),
+                              value_text(value_in<field>(job, plan)), modelled);
+        }};
+
+inline constexpr ValidityRule kTrainsAll =
+    kOnlyValues<"unsupported: trained", &Job::trained, TrainedParameters::kAll>;
+inline constexpr ValidityRule kAdamWOnly =
+    kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW>;
+inline constexpr ValidityRule kMasterFp32Only =
+    kOnlyValues<"unsupported: master_dtype", &Plan::master_dtype, DType::kFp32>;
+inline constexpr ValidityRule kBf16Fp16OrFp8 =
+    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp16,
+                Precision::kFp8>;
+inline constexpr ValidityRule kPlainOr1F1B =
+    kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone, Schedule::k1F1B,
+                Schedule::kInterleaved1F1B>;
+
+inline constexpr ValidityRule kOffloadActivationsUnsupported = {
+    .name = "unsupported: offload.activations",
+    .broken = [](const Job&, const Plan& plan) { return plan.offload.activations; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "offload.activations", "true", "false");
+        }};
+
+inline constexpr ValidityRule kOffloadParametersUnsupported = {
+    .name = "unsupported: offload.parameters",
+    .broken = [](const Job&, const Plan& plan) { return plan.offload.parameters; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "offload.parameters", "true", "false");
+        }};
+
+inline constexpr ValidityRule kOffloadOptimizerUnsupported = {
+    .name = "unsupported: offload.optimizer",
+    .broken = [](const Job&, const Plan& plan) { return plan.offload.optimizer != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "offload.optimizer", number_text(plan.offload.optimizer), "0");
+        }};
+
+inline constexpr ValidityRule kRecomputePolicyUnsupported = {
+    .name = "unsupported: recompute.policy",
+    .broken = [](const Job&, const Plan& plan) { return !plan.recompute.policy.empty(); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "recompute.policy", plan.recompute.policy,
+                              "recompute.modules instead");
+        }};
+
+inline constexpr ValidityRule kMoeBufferFactorUnsupported = {
+    .name = "unsupported: moe_buffer_factor",
+    .broken = [](const Job&, const Plan& plan) { return !(plan.moe_buffer_factor == 1); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "moe_buffer_factor", number_text(plan.moe_buffer_factor), "1");
+        }};
+
+}  // namespace shardplan
