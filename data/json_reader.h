@@ -59,7 +59,8 @@ class ObjectReader {
 
   void ignore(std::string_view key);           // known to be without effect
   std::vector<std::string> remaining() const;  // keys nobody took, in order
-  void finish() const;                         // InputError if any key remains
+  std::vector<InputError> unknown() const;     // one per remaining key, with a did-you-mean
+  void finish() const;                         // throws the first of unknown(), if any
   // An InputError about a member (or, with an empty key, about the object).
   InputError error(std::string_view key, const std::string& found_expected) const;
 

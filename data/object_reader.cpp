@@ -147,14 +147,21 @@ std::vector<std::string> ObjectReader::remaining() const {
   return names;
 }
 
-void ObjectReader::finish() const {
-  const std::vector<std::string> unknown = remaining();
-  if (unknown.empty()) {
-    return;
+std::vector<InputError> ObjectReader::unknown() const {
+  std::vector<InputError> errors;
+  for (const std::string& key : remaining()) {
+    const std::string nearest = nearest_name(key, known_);
+    const std::string hint = nearest.empty() ? "" : " (did you mean \"" + nearest + "\"?)";
+    errors.push_back(error(key, "found an unknown key, expected a known one" + hint));
   }
-  const std::string nearest = nearest_name(unknown.front(), known_);
-  const std::string hint = nearest.empty() ? "" : " (did you mean \"" + nearest + "\"?)";
-  throw error(unknown.front(), "found an unknown key, expected a known one" + hint);
+  return errors;
+}
+
+void ObjectReader::finish() const {
+  const std::vector<InputError> errors = unknown();
+  if (!errors.empty()) {
+    throw errors.front();
+  }
 }
 
 InputError ObjectReader::error(std::string_view key, const std::string& found_expected) const {

@@ -1,0 +1,241 @@
+// Defaults: huggingface/transformers 4.57.1 and 5.x, models/<family>/configuration_<family>.py;
+// biases and norms: modeling_<family>.py beside it.
+#include "data/model_family.h"
+
+#include <array>
+
+namespace shardplan {
+
+namespace {
+
+constexpr std::array kCommonKeys = std::to_array<std::string_view>({
+    // Names and versions.
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_commit_hash",
+    "_name_or_path",
+    "architectures",
+    "attn_implementation",
+    "attention_implementation",
+    "name_or_path",
+    "tokenizer_class",
+    "transformers_version",
+    "trust_remote_code",
+    "unsloth_fixed",
+    "unsloth_version",
+    // Tokens.
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "pad_token_id",
+    "prefix",
+    "sep_token_id",
+    "suppress_tokens",
+    "unk_token_id",
+    // Numerics: no tensor of its own.
+    "attention_dropout",
+    "hidden_act",
+    "hidden_activation",
+    "initializer_range",
+    "pretraining_tp",
+    "rms_norm_eps",
+    // Rotary position embeddings: buffers of [sequence, head_dim], not parameters.
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    // Generation, other tasks, output switches of PretrainedConfig.
+    "add_cross_attention",
+    "bad_words_ids",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "cross_attention_hidden_size",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "id2label",
+    "is_decoder",
+    "is_encoder_decoder",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_labels",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "problem_type",
+    "pruned_heads",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "top_k",
+    "top_p",
+    "torchscript",
+    "typical_p",
+    "use_bfloat16",
+    "use_cache",
+});
+
+constexpr std::array kRouterKeys = std::to_array<std::string_view>(
+    {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"});
+
+constexpr std::array kQwenMoeKeys = std::to_array<std::string_view>(
+    {"norm_topk_prob", "output_router_logits", "router_aux_loss_coef"});
+
+constexpr std::array kDeepseekKeys = std::to_array<std::string_view>(
+    {"aux_loss_alpha", "ep_size", "head_dim", "n_group", "norm_topk_prob", "output_router_logits",
+     "qk_head_dim", "rope_interleave", "routed_scaling_factor", "scoring_func", "seq_aux",
+     "topk_group"});
+
+constexpr std::array kGemmaKeys = std::to_array<std::string_view>(
+    {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
+     "sliding_window_size", "rope_local_base_freq"});
+
+constexpr std::array kLlama4Keys = std::to_array<std::string_view>(
+    {"attn_scale", "attn_temperature_tuning", "floor_scale", "for_llm_compressor",
+     "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "use_qk_norm"});
+
+constexpr std::array kFamilies = std::to_array<ModelFamily>({
+    {.model_type = "llama",
+     .ffn_bias_key = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_no_windows},
+    {.model_type = "mistral",
+     .num_kv_heads = 8,
+     .window = 4096,
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_of_all_layers},
+    {.model_type = "mixtral",
+     .num_kv_heads = 8,
+     .moe = {.num_experts = 8, .topk = 2},
+     .read_experts = read_mixtral_experts,
+     .read_windows = read_windows_of_all_layers,
+     .without_effect = kRouterKeys},
+    {.model_type = "qwen2",
+     .num_kv_heads = 32,
+     .window = 4096,
+     .bias = AttentionBias::kQkvAlways,
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_of_upper_layers},
+    {.model_type = "qwen2_moe",
+     .num_kv_heads = 16,
+     .window = 4096,
+     .moe = {.num_experts = 60,
+             .topk = 4,
+             .expert_ffn = 1408,
+             .shared_ffn = 5632,
+             .shared_gate = true},
+     .bias = AttentionBias::kQkvByKey,
+     .read_experts = read_qwen_experts,
+     .read_windows = read_windows_of_upper_layers,
+     .without_effect = kQwenMoeKeys},
+    {.model_type = "qwen3",
+     .num_kv_heads = 32,
+     .head_dim = 128,
+     .window = 4096,
+     .qk_norm = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_of_upper_layers},
+    // The class has no head_dim: it arrives as an extra key.
+    {.model_type = "qwen3_moe",
+     .num_kv_heads = 4,
+     .window = 4096,
+     .moe = {.num_experts = 128, .topk = 8, .expert_ffn = 768},
+     .qk_norm = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_qwen_experts,
+     .read_windows = read_windows_if_used,
+     .without_effect = kQwenMoeKeys},
+    {.model_type = "deepseek_v2",
+     .num_shared_experts = 2,
+     .moe = {.num_experts = 64, .expert_ffn = 1407},
+     .attention = AttentionKind::kMla,
+     .read_experts = read_deepseek_experts,
+     .read_windows = read_no_windows,
+     .without_effect = kDeepseekKeys},
+    // The bias that steers the choice of experts is counted as a parameter, as DeepSeek does
+    // (inference/model.py, class Gate; the stated total of 671,026,419,200 includes it).
+    {.model_type = "deepseek_v3",
+     .num_shared_experts = 1,
+     .num_first_dense = 3,
+     .moe = {.num_experts = 256, .topk = 8, .expert_ffn = 2048, .router_bias = true},
+     .attention = AttentionKind::kMla,
+     .read_experts = read_deepseek_experts,
+     .read_windows = read_no_windows,
+     .without_effect = kDeepseekKeys},
+    {.model_type = "gemma2",
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .window = 4096,
+     .window_pattern = 2,
+     .tied_embeddings = true,
+     .norms_per_layer = 4,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_by_pattern,
+     .without_effect = kGemmaKeys},
+    {.model_type = "gemma3_text",
+     .vocab = 262208,
+     .hidden = 2304,
+     .ffn = 9216,
+     .num_layers = 26,
+     .num_heads = 8,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .window = 4096,
+     .window_pattern = 6,
+     .tied_embeddings = true,
+     .qk_norm = true,
+     .norms_per_layer = 4,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_by_pattern,
+     .without_effect = kGemmaKeys},
+    // use_qk_norm is an L2 norm without weights.
+    {.model_type = "llama4_text",
+     .vocab = 202048,
+     .hidden = 5120,
+     .ffn = 8192,
+     .num_layers = 48,
+     .num_heads = 40,
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .moe = {.num_experts = 16, .topk = 1},
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_llama4_experts,
+     .read_windows = read_chunks,
+     .without_effect = kLlama4Keys},
+});
+
+}  // namespace
+
+void ConfigReading::warn(std::string_view key, const std::string& text) {
+  warnings.emplace_back(fields.error(key, text).what());
+}
+
+std::span<const ModelFamily> model_families() {
+  return kFamilies;
+}
+
+std::span<const std::string_view> keys_without_effect() {
+  return kCommonKeys;
+}
+
+}  // namespace shardplan

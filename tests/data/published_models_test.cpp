@@ -1,0 +1,115 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "data/model_config.h"
+#include "estimator/parameters.h"
+
+namespace shardplan {
+namespace {
+
+const std::string kModels = SHARDPLAN_SOURCE_DIR "/data/models/";
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE_MESSAGE(file.good(), path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// published: stated somewhere; derived: stated for more than the text model, less what is stated
+// of the rest; computed: by hand from the shapes.
+struct PublishedCount {
+  std::int64_t parameters = 0;
+  std::string kind;
+  std::string source;
+};
+
+// name,parameters,kind,source,note; only the note may hold commas.
+std::map<std::string, PublishedCount> published_counts() {
+  std::ifstream file(kModels + "published.csv");
+  REQUIRE(file.good());
+  std::map<std::string, PublishedCount> counts;
+  std::string line;
+  std::getline(file, line);
+  REQUIRE(line == "name,parameters,kind,source,note");
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string name;
+    std::string parameters;
+    PublishedCount count;
+    std::getline(fields, name, ',');
+    std::getline(fields, parameters, ',');
+    std::getline(fields, count.kind, ',');
+    std::getline(fields, count.source, ',');
+    count.parameters = std::stoll(parameters);
+    counts[name] = count;
+  }
+  return counts;
+}
+
+std::set<std::string> shipped_names() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kModels)) {
+    if (entry.path().extension() == ".json" && entry.path().stem() != "aliases") {
+      names.insert(entry.path().stem().string());
+    }
+  }
+  return names;
+}
+
+TEST_CASE("every shipped model has exactly its published number of parameters") {
+  std::int64_t num_published = 0;
+  for (const auto& [name, count] : published_counts()) {
+    CAPTURE(name);
+    const std::string file = name + ".json";
+    const ModelConfig config = read_model_config(parse_json(file_text(kModels + file), file), name,
+                                                 file, UnknownKeys::kRefuse);
+    CHECK(count_parameters(config.model) == count.parameters);
+    CHECK(config.warnings.empty());
+    CHECK(config.model.name == name);
+    CHECK((count.kind == "computed" || !count.source.empty()));
+    num_published += count.kind == "published" ? 1 : 0;
+  }
+  CHECK(num_published >= 40);
+}
+
+TEST_CASE("every shipped model has a row of published.csv, and every row a model") {
+  std::set<std::string> rows;
+  for (const auto& [name, count] : published_counts()) { rows.insert(name); }
+  CHECK(rows == shipped_names());
+}
+
+TEST_CASE("every alias names a shipped model and hides none") {
+  const JsonValue aliases = parse_json(file_text(kModels + "aliases.json"), "aliases.json");
+  const std::set<std::string> names = shipped_names();
+  std::map<std::string, std::string> targets;
+  for (const auto& [alias, target] : aliases.members) {
+    CAPTURE(alias);
+    CHECK(names.contains(target.string));
+    CHECK_FALSE(names.contains(alias));
+    targets[alias] = target.string;
+  }
+  CHECK(targets["llama3-405b"] == "llama3.1-405b");
+}
+
+TEST_CASE("DeepSeek-V3 with its multi-token module is all that its published file holds") {
+  const std::string text = file_text(kModels + "deepseek-v3.json");
+  const ModelSpec model =
+      read_model_config(parse_json(text, "x"), "deepseek-v3", "x", UnknownKeys::kRefuse).model;
+  CHECK(model.num_mtp_layers == 1);
+  // huggingface.co safetensors of deepseek-ai/DeepSeek-V3: F8_E4M3 680571043840, BF16 3918786560,
+  // F32 41555600, total 684531386000. The module stores embedding and head a second time; of the
+  // fp32 numbers all are scales of FP8 blocks but the 256 router biases of 59 layers.
+  const std::int64_t tables = 2 * model.vocab * model.hidden;
+  const std::int64_t scales = 41'555'600 - std::int64_t{59} * 256;
+  CHECK(count_parameters(model) + count_mtp_parameters(model) + tables + scales == 684'531'386'000);
+}
+
+}  // namespace
+}  // namespace shardplan
