@@ -37,9 +37,6 @@ struct CountingIterator {
   friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
     return a.at == b.at;
   }
-  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) {
-    return a.at != b.at;
-  }
 };
 
 // Builds the value from the events. Throws InputError; the parser lets it pass through.
@@ -103,7 +100,7 @@ class TreeBuilder {
   bool start_array(std::size_t) { return open(JsonKind::kArray); }
   bool key(std::string& name) {
     count_tokens(open_.back()->members.empty() ? 2 : 3);  // key, colon, and the comma before it
-    open_.back()->members.emplace_back(std::move(name), JsonValue());
+    open_.back()->members.push_back({.name = std::move(name), .value = {}});
     return true;
   }
   bool end_array() {
@@ -164,7 +161,7 @@ std::string TreeBuilder::current_pointer() const {
     return child_pointer(parent.pointer, std::to_string(parent.items.size()));
   }
   return parent.members.empty() ? parent.pointer
-                                : child_pointer(parent.pointer, parent.members.back().first);
+                                : child_pointer(parent.pointer, parent.members.back().name);
 }
 
 void TreeBuilder::refuse(const std::string& found_expected) {
@@ -193,7 +190,7 @@ JsonValue& TreeBuilder::add(JsonKind kind) {
   if (!open_.empty()) {
     JsonValue& parent = *open_.back();
     value = parent.kind == JsonKind::kArray ? &parent.items.emplace_back()
-                                            : &parent.members.back().second;
+                                            : &parent.members.back().value;
   }
   value->kind = kind;
   value->pointer = std::move(pointer);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "data/input_error.h"
@@ -18,6 +17,8 @@ inline constexpr std::int64_t kMaxJsonTokens = 2'000'000;
 
 enum class JsonKind { kNull, kBool, kInteger, kReal, kString, kArray, kObject };
 
+struct JsonMember;
+
 // A parsed value that knows where it stood in the text.
 struct JsonValue {
   JsonKind kind = JsonKind::kNull;
@@ -25,10 +26,16 @@ struct JsonValue {
   std::int64_t integer = 0;
   double real = 0;  // also set for integers
   std::string string;
-  std::vector<JsonValue> items;                            // array
-  std::vector<std::pair<std::string, JsonValue>> members;  // object, in order, keys unique
-  std::string pointer;                                     // "/plan/tp"
+  std::vector<JsonValue> items;     // array
+  std::vector<JsonMember> members;  // object, in order, keys unique
+  std::string pointer;              // "/plan/tp"
   std::int64_t line = 1;
+};
+
+// Not a std::pair: clang cannot complete one whose second half contains it.
+struct JsonMember {
+  std::string name;
+  JsonValue value;
 };
 
 // `file` is the name that messages carry; `first_line` is where the text stands in it (one line of

@@ -141,7 +141,7 @@ std::vector<std::string> ObjectReader::remaining() const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < object_.members.size(); ++i) {
     if (!taken_[i]) {
-      names.push_back(object_.members[i].first);
+      names.push_back(object_.members[i].name);
     }
   }
   return names;
@@ -183,9 +183,9 @@ const JsonValue* ObjectReader::find(std::string_view key) const {
 const JsonValue* ObjectReader::take(std::string_view key) {
   known_.emplace_back(key);
   for (std::size_t i = 0; i < object_.members.size(); ++i) {
-    if (object_.members[i].first == key) {
+    if (object_.members[i].name == key) {
       taken_[i] = true;
-      return &object_.members[i].second;
+      return &object_.members[i].value;
     }
   }
   return nullptr;

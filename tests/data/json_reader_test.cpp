@@ -55,14 +55,14 @@ TEST_CASE("a parsed value keeps kind, content, pointer and line of every part") 
   CHECK(root.pointer == "");
   CHECK(root.line == 1);
   REQUIRE(root.members.size() == 2);
-  CHECK(root.members[0].first == "plan");
-  const JsonValue& plan = root.members[0].second;
+  CHECK(root.members[0].name == "plan");
+  const JsonValue& plan = root.members[0].value;
   CHECK(plan.line == 2);
-  CHECK(plan.members[0].second.integer == 8);
-  CHECK(plan.members[0].second.real == 8.0);
-  CHECK(plan.members[0].second.pointer == "/plan/tp");
-  CHECK(plan.members[0].second.line == 2);
-  const JsonValue& list = plan.members[1].second;
+  CHECK(plan.members[0].value.integer == 8);
+  CHECK(plan.members[0].value.real == 8.0);
+  CHECK(plan.members[0].value.pointer == "/plan/tp");
+  CHECK(plan.members[0].value.line == 2);
+  const JsonValue& list = plan.members[1].value;
   CHECK(list.pointer == "/plan/a~1b~0c");
   REQUIRE(list.items.size() == 4);
   CHECK(list.items[0].kind == JsonKind::kNull);
@@ -73,9 +73,9 @@ TEST_CASE("a parsed value keeps kind, content, pointer and line of every part") 
   CHECK(list.items[2].line == 4);
   CHECK(list.items[2].pointer == "/plan/a~1b~0c/2");
   CHECK(list.items[3].string == "d\xc3\xa9j\xc3\xa0");
-  CHECK(root.members[1].second.integer == std::numeric_limits<std::int64_t>::max());
+  CHECK(root.members[1].value.integer == std::numeric_limits<std::int64_t>::max());
   // A number at the end of a line is read one character too far; its line is still its own.
-  CHECK(root.members[1].second.line == 6);
+  CHECK(root.members[1].value.line == 6);
 }
 
 TEST_CASE("scalars at the root are JSON too") {
@@ -162,8 +162,8 @@ TEST_CASE("a two-hundred-byte path is shown as far as it goes") {
   std::string text = "{\"KEY\": {\"KEY\": [0]}}";
   text.replace(text.rfind("KEY"), 3, key).replace(text.find("KEY"), 3, key);
   const JsonValue root = parse_json(text, "x.json");
-  const JsonValue& inner = root.members[0].second.members[0].second;
-  CHECK(inner.pointer == root.members[0].second.pointer + "/...");
+  const JsonValue& inner = root.members[0].value.members[0].value;
+  CHECK(inner.pointer == root.members[0].value.pointer + "/...");
   CHECK(inner.items[0].pointer == inner.pointer);
 }
 
