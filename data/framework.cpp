@@ -110,7 +110,7 @@ std::string as_text(const JsonValue& value) {
   switch (value.kind) {
     case JsonKind::kBool: return value.boolean ? "true" : "false";
     case JsonKind::kInteger: return std::to_string(value.integer);
-    case JsonKind::kReal: return number_text(value.real);
+    case JsonKind::kReal: return exact_text(value.real);
     case JsonKind::kString: return value.string;
     default: return "";
   }
@@ -125,7 +125,7 @@ std::string expected_of(const ProfileOption& option) {
     return "one of " + joined(option.choices);
   }
   return (option.type == "integer" ? "an integer from " : "a number from ") +
-         number_text(option.low) + " to " + number_text(option.high);
+         exact_text(option.low) + " to " + exact_text(option.high);
 }
 
 bool accepts(const ProfileOption& option, const JsonValue& value) {

@@ -63,7 +63,7 @@ std::string child_pointer(const std::string& parent, std::string_view name) {
   return pointer;
 }
 
-std::string number_text(double number) {
+std::string exact_text(double number) {
   std::array<char, 32> buffer{};
   const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
   return {buffer.data(), result.ptr};

@@ -22,7 +22,7 @@ std::string place(const std::string& file, std::int64_t line, const std::string&
 std::string child_pointer(const std::string& parent, std::string_view name);
 
 // The shortest text that reads back as the same double.
-std::string number_text(double number);
+std::string exact_text(double number);
 
 // "a, b, c"
 std::string joined(const std::vector<std::string>& words);

@@ -71,7 +71,7 @@ double ObjectReader::number(std::string_view key, double low, double high) {
   const bool is_number =
       member != nullptr && (member->kind == JsonKind::kInteger || member->kind == JsonKind::kReal);
   if (!is_number || member->real < low || member->real > high) {
-    throw unlike(key, "a number from " + number_text(low) + " to " + number_text(high));
+    throw unlike(key, "a number from " + exact_text(low) + " to " + exact_text(high));
   }
   return member->real;
 }
@@ -207,7 +207,7 @@ std::string describe(const JsonValue& value) {
     case JsonKind::kNull: return "null";
     case JsonKind::kBool: return value.boolean ? "true" : "false";
     case JsonKind::kInteger: return "integer " + std::to_string(value.integer);
-    case JsonKind::kReal: return "number " + number_text(value.real);
+    case JsonKind::kReal: return "number " + exact_text(value.real);
     case JsonKind::kString: return "string \"" + shown(value.string, Encoding::kUtf8) + "\"";
     case JsonKind::kArray: return "an array of " + std::to_string(value.items.size());
     case JsonKind::kObject: return "an object of " + std::to_string(value.members.size());
