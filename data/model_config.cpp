@@ -172,10 +172,11 @@ void read_latent_attention(ConfigReading& reading) {
   model.head_dim = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim;
   model.num_kv_heads = fields.integer_or("num_key_value_heads", model.num_heads, 1, kMaxHeads);
   if (model.num_kv_heads != model.num_heads) {
-    throw fields.error("num_key_value_heads",
-                       "found " + std::to_string(model.num_kv_heads) +
-                           ", expected num_attention_heads = " + std::to_string(model.num_heads) +
-                           ": latent attention has no key/value groups");
+    reading.warn("num_key_value_heads",
+                 "found " + std::to_string(model.num_kv_heads) +
+                     ", took num_attention_heads = " + std::to_string(model.num_heads) +
+                     ": latent attention has no key/value groups");
+    model.num_kv_heads = model.num_heads;
   }
   for (const std::string_view key : {"attention_bias", "mlp_bias"}) {
     if (fields.boolean_or(key, false)) {
@@ -297,6 +298,12 @@ ModelConfig read_wrapped(const JsonValue& config, const Wrapper& wrapper, const 
                          UnknownKeys unknown_keys) {
   ObjectReader top(config, file);
   top.ignore("model_type");
+  if (!top.has("text_config")) {
+    throw top.error("text_config",
+                    "found nothing, expected the text model (a file of a text model "
+                    "alone has model_type " +
+                        std::string(wrapper.text_model_type) + ")");
+  }
   const JsonValue& text_config = top.value("text_config");
   ObjectReader inner(text_config, file);
   const std::string type = inner.string_or("model_type", std::string(wrapper.text_model_type));

@@ -19,6 +19,7 @@ constexpr std::array kCommonKeys = std::to_array<std::string_view>({
     "attention_implementation",
     "name_or_path",
     "tokenizer_class",
+    "transformers.js_config",
     "transformers_version",
     "trust_remote_code",
     "unsloth_fixed",
@@ -91,6 +92,11 @@ constexpr std::array kCommonKeys = std::to_array<std::string_view>({
     "use_cache",
 });
 
+constexpr std::array kLlamaKeys =
+    std::to_array<std::string_view>({"is_llama_config", "max_sequence_length", "rope_interleaved"});
+
+constexpr std::array kQwen2Keys = std::to_array<std::string_view>({"use_mrope"});
+
 constexpr std::array kRouterKeys = std::to_array<std::string_view>(
     {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"});
 
@@ -115,7 +121,8 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .ffn_bias_key = true,
      .bias = AttentionBias::kByKey,
      .read_experts = read_no_experts,
-     .read_windows = read_no_windows},
+     .read_windows = read_no_windows,
+     .without_effect = kLlamaKeys},
     {.model_type = "mistral",
      .num_kv_heads = 8,
      .window = 4096,
@@ -132,7 +139,8 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .window = 4096,
      .bias = AttentionBias::kQkvAlways,
      .read_experts = read_no_experts,
-     .read_windows = read_windows_of_upper_layers},
+     .read_windows = read_windows_of_upper_layers,
+     .without_effect = kQwen2Keys},
     {.model_type = "qwen2_moe",
      .num_kv_heads = 16,
      .window = 4096,

@@ -171,6 +171,12 @@ TEST_CASE("latent attention uses its own five widths; a null query rank is a pla
   CHECK(count_parameters(lite) == 2 * kToyTable + 64 + 4 * (attention + 128) + ffn);
 }
 
+TEST_CASE("latent attention has no key/value groups: another number of them gives a warning") {
+  const ModelConfig config = fixture("mla_kv_heads");
+  CHECK(warns(config, "/num_key_value_heads: found 2, took num_attention_heads = 4"));
+  CHECK(config.model.num_kv_heads == 4);
+}
+
 TEST_CASE("multi-token prediction is read and kept apart") {
   CHECK(model("mtp").num_mtp_layers == 1);
   CHECK(model("bf16_deepseek").num_mtp_layers == 0);
@@ -279,12 +285,11 @@ TEST_CASE("contradictions and impossible sizes are refused with place, found and
       {"layer_types_short", "/layer_types: found an array of 3, expected a list of 4 strings"},
       {"layer_types_no_window", "found string \"sliding_attention\", expected a sliding_window"},
       {"per_layer_config", "/per_layer_config: found an object of 1, expected none"},
-      {"mla_kv_heads", "/num_key_value_heads: found 2, expected num_attention_heads = 4"},
       {"mla_bias", "/attention_bias: found true, expected false"},
       {"mtp_conflict", "found 2 but 1 under another name"},
       {"llama4_no_rope_layers_short", "found 2 numbers, expected one per layer, 8"},
       {"moe_layers_out_of_range", "/moe_layers: found integer 8, expected a list of integers from"},
-      {"wrapper_without_text", "/text_config: found nothing"},
+      {"wrapper_without_text", "/text_config: found nothing, expected the text model"},
       {"wrapper_wrong_text", "/text_config/model_type: found llama, expected llama4_text"},
       {"bidirectional", "/use_bidirectional_attention: found true, expected false"},
       {"model_type_absent", ":1: /model_type: found nothing, expected one of deepseek_v2, "},
