@@ -1,1 +1,386 @@
+// Letters: h hidden, a and k query and kv heads, d head dimension, f FFN width, t tp degree,
+// E experts; ql, kl, dn, dr, dv the widths of multi-head latent attention.
 #include "estimator/block_time.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "estimator/block_work.h"
+#include "estimator/collective_time.h"
+
+namespace shardplan {
+namespace {
+
+double number(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+// The parts of a layer that recomputation can name; empty ones stay zero.
+struct LayerParts {
+  BlockTime norms;
+  BlockTime projections;  // into and out of attention
+  BlockTime mla_up;       // latent attention: up-projections and rotary embedding
+  BlockTime attention;
+  BlockTime ffn;  // dense
+  BlockTime routed;
+  BlockTime routed_activation;
+  BlockTime shared;
+};
+
+// Elements read and written by residual add and RMSNorm, per token and norm: 4 h in one fused
+// kernel; 5 h as two kernels (Transformer Engine, torch.compile). Backward the same.
+BlockTime norms(const BlockContext& context) {
+  const double passes = context.job.profile.memory_model == MemoryModel::kNative ? 4 : 5;
+  const double bytes = passes * number(context.model().norms_per_layer) *
+                       number(context.sharded_tokens * context.model().hidden) *
+                       context.element_bytes;
+  return memory_bound(context, bytes, bytes);
+}
+
+// Rotary embedding in place; q and k norms pass over the same elements once more.
+BlockTime rotary(const BlockContext& context, std::int64_t width) {
+  const double passes = context.model().qk_norm ? 4 : 2;
+  const double bytes = passes * number(context.tokens * width) * context.element_bytes;
+  return memory_bound(context, bytes, bytes);
+}
+
+BlockTime gqa_projections(const BlockContext& context) {
+  const ModelSpec& model = context.model();
+  const std::int64_t heads = div_ceil(model.num_heads, context.plan.tp);
+  const std::int64_t kv_heads = div_ceil(model.num_kv_heads, context.plan.tp);
+  const std::int64_t query = heads * model.head_dim;
+  const std::int64_t key_value = 2 * kv_heads * model.head_dim;
+  const Precision precision = context.plan.precision;
+  BlockTime time =
+      linear(context, {.m = context.tokens, .n = query + key_value, .k = model.hidden}, precision);
+  add(time, linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision));
+  add(time, rotary(context, query + key_value / 2));
+  add(time, tensor_parallel_region(context, model.hidden, model.hidden));
+  return time;
+}
+
+// Down-projections are whole on every tp rank and run on its share of the tokens; the compressed
+// tokens are gathered instead of the hidden ones (Megatron-LM
+// core/transformer/multi_latent_attention.py).
+void add_mla(const BlockContext& context, LayerParts& parts) {
+  const ModelSpec& model = context.model();
+  const MlaSpec& mla = model.mla;
+  const Precision precision = context.plan.precision;
+  const std::int64_t heads = div_ceil(model.num_heads, context.plan.tp);
+  const std::int64_t query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+  const std::int64_t key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim);
+  const std::int64_t down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim;
+  parts.projections =
+      linear(context, {.m = context.sharded_tokens, .n = down, .k = model.hidden}, precision);
+  add(parts.projections,
+      linear(context, {.m = context.tokens, .n = model.hidden, .k = heads * mla.v_head_dim},
+             precision));
+  add(parts.projections, tensor_parallel_region(context, down, model.hidden));
+  const std::int64_t query_in = mla.q_lora_rank > 0 ? mla.q_lora_rank : model.hidden;
+  parts.mla_up = linear(context, {.m = context.tokens, .n = query, .k = query_in}, precision);
+  add(parts.mla_up,
+      linear(context, {.m = context.tokens, .n = key_value, .k = mla.kv_lora_rank}, precision));
+  add(parts.mla_up, rotary(context, query + key_value));
+}
+
+// SwiGLU reads gate and up and writes the product: 3 f; backward reads three and writes two: 5 f.
+// Unfused, silu(gate) is written and read as well. A plain activation: 2 f and 3 f.
+BlockTime activation(const BlockContext& context, double rows, std::int64_t width) {
+  const bool gated = context.model().gated_ffn;
+  const bool fused = context.job.profile.swiglu == SwigluKind::kFused;
+  const double forward_passes = gated ? (fused ? 3 : 5) : 2;
+  const double backward_passes = gated ? (fused ? 5 : 8) : 3;
+  const double bytes = rows * number(width) * context.element_bytes;
+  return memory_bound(context, forward_passes * bytes, backward_passes * bytes);
+}
+
+BlockTime dense_ffn(const BlockContext& context, std::int64_t width) {
+  const ModelSpec& model = context.model();
+  const std::int64_t local = div_ceil(width, context.plan.tp);
+  const std::int64_t fc1 = model.gated_ffn ? 2 * local : local;
+  const Precision precision = context.plan.precision;
+  BlockTime time = linear(context, {.m = context.tokens, .n = fc1, .k = model.hidden}, precision);
+  add(time, linear(context, {.m = context.tokens, .n = model.hidden, .k = local}, precision));
+  add(time, activation(context, number(context.tokens), local));
+  add(time, tensor_parallel_region(context, model.hidden, model.hidden));
+  return time;
+}
+
+// Rows that the busiest rank receives: bounded by the capacity factor, or imbalanced.
+double received_rows(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  const double factor =
+      profile.moe_capacity_factor > 0 ? profile.moe_capacity_factor : profile.moe_imbalance_factor;
+  return factor * number(context.sharded_tokens * context.model().moe.topk);
+}
+
+void add_moe(const BlockContext& context, LayerParts& parts) {
+  const ModelSpec& model = context.model();
+  const Plan& plan = context.plan;
+  const MoeSpec& moe = model.moe;
+  const double rows = received_rows(context);
+  const double computed_rows = rows * number(plan.etp);
+  const std::int64_t experts = div_ceil(moe.num_experts, plan.ep);
+  const std::int64_t rows_per_expert =
+      static_cast<std::int64_t>(computed_rows / number(experts)) + 1;
+  const std::int64_t width = div_ceil(moe.expert_ffn, plan.etp);
+  const std::int64_t fc1 = model.gated_ffn ? 2 * width : width;
+  // Routers stay in the activation type.
+  const Precision router = plan.precision == Precision::kFp8 ? Precision::kBf16 : plan.precision;
+  parts.routed = linear(
+      context, {.m = context.sharded_tokens, .n = moe.num_experts, .k = model.hidden}, router);
+  add(parts.routed,
+      linear(context, {.m = rows_per_expert, .n = fc1, .k = model.hidden, .count = experts},
+             plan.precision));
+  add(parts.routed,
+      linear(context, {.m = rows_per_expert, .n = model.hidden, .k = width, .count = experts},
+             plan.precision));
+  add(parts.routed, expert_exchange(context, rows));
+  parts.routed_activation = activation(context, computed_rows, width);
+  if (moe.shared_ffn > 0) {
+    parts.shared = dense_ffn(context, moe.shared_ffn);
+  }
+}
+
+LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
+  LayerParts parts;
+  parts.norms = norms(context);
+  parts.attention = core_attention(context, layer);
+  if (context.model().attention == AttentionKind::kMla) {
+    add_mla(context, parts);
+  } else {
+    parts.projections = gqa_projections(context);
+  }
+  if (layer.is_moe) {
+    add_moe(context, parts);
+  } else {
+    parts.ffn = dense_ffn(context, context.model().ffn);
+  }
+  return parts;
+}
+
+BlockTime sum(const LayerParts& parts) {
+  BlockTime time;
+  for (const BlockTime* part :
+       {&parts.norms, &parts.projections, &parts.mla_up, &parts.attention, &parts.ffn,
+        &parts.routed, &parts.routed_activation, &parts.shared}) {
+    add(time, *part);
+  }
+  return time;
+}
+
+double replayed_modules_s(const RecomputeModules& modules, const LayerParts& parts) {
+  double seconds = 0;
+  const auto replay = [&](bool chosen, const BlockTime& part) {
+    seconds += chosen ? part.forward_total_s() : 0;
+  };
+  replay(modules.core_attn, parts.attention);
+  replay(modules.layernorm, parts.norms);
+  replay(modules.mlp, parts.ffn);
+  replay(modules.mla_up_proj, parts.mla_up);
+  replay(modules.moe, parts.routed);
+  replay(modules.moe || modules.moe_act, parts.routed_activation);
+  replay(modules.moe || modules.shared_experts, parts.shared);
+  return seconds;
+}
+
+// torchtitan's selective policies: every second layer in full; or by operation, which keeps
+// attention, collectives and every second product and replays the other half and what is cheap.
+double replayed_policy_s(const std::string& policy, const BlockTime& layer,
+                         const LayerParts& parts) {
+  if (policy == "every_second_layer") {
+    return layer.forward_total_s() / 2;
+  }
+  if (policy == "every_second_matmul") {
+    return parts.norms.forward_s +
+           (parts.projections.forward_s + parts.mla_up.forward_s + parts.ffn.forward_s +
+            parts.routed.forward_s + parts.routed_activation.forward_s + parts.shared.forward_s) /
+               2;
+  }
+  throw std::logic_error("recompute policy without a time model: " + policy);
+}
+
+double replayed_s(const Recompute& recompute, const BlockTime& layer, const LayerParts& parts) {
+  switch (recompute.granularity) {
+    case RecomputeGranularity::kNone: return 0;
+    case RecomputeGranularity::kFull: return layer.forward_total_s();
+    case RecomputeGranularity::kSelective:
+      return recompute.policy.empty() ? replayed_modules_s(recompute.modules, parts)
+                                      : replayed_policy_s(recompute.policy, layer, parts);
+  }
+  throw std::logic_error("replayed_s: unknown granularity");
+}
+
+LocalParameters local_sum(const Job& job, const Plan& plan,
+                          const std::vector<ParameterTensor>& tensors) {
+  LocalParameters sum;
+  for (const ParameterTensor& tensor : tensors) {
+    (tensor.sharding == Sharding::kExpert ? sum.expert : sum.dense) +=
+        local_elements(job, plan, tensor);
+  }
+  return sum;
+}
+
+// A lookup that reads and writes the hidden state; backward adds into the table's gradient.
+BlockTime embedding_time(const BlockContext& context) {
+  const double elements = number(context.tokens * context.model().hidden);
+  const double grad_bytes = number(bytes_of(context.plan.grad_dtype));
+  BlockTime time = memory_bound(context, 2 * elements * context.element_bytes,
+                                elements * (context.element_bytes + 2 * grad_bytes));
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double share = context.job.profile.exposed_tp_share;
+    const double bytes = elements * context.element_bytes;
+    time.forward_tp_s =
+        share * (context.plan.sequence_parallel ? reduce_scatter_s(cluster, context.tp, bytes)
+                                                : all_reduce_s(cluster, context.tp, bytes));
+    time.backward_tp_s =
+        context.plan.sequence_parallel ? share * all_gather_s(cluster, context.tp, bytes) : 0;
+  }
+  time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
+  return time;
+}
+
+// Bytes per local logit that the loss reads and writes, both directions. Counts: one pass over bf16
+// logits with the gradient in place 2 + 2 + 2; a separate fp32 gradient 2 + 2 + 4 + 4 + 2; native
+// fused: cast 6, maximum 4, exponentials and sum 8, division 8, gradient 8, cast 6; unfused: cast
+// 6, maximum 4, subtraction 8, exponential 8, sum 4, division 8, gradient 8, cast 6.
+double loss_bytes_per_logit(CrossEntropyKind kind) {
+  switch (kind) {
+    case CrossEntropyKind::kChunked:
+    case CrossEntropyKind::kTeFused: return 6;
+    case CrossEntropyKind::kTeFusedSeparateGrad: return 14;
+    case CrossEntropyKind::kNativeFused: return 40;
+    case CrossEntropyKind::kUnfused: return 52;
+  }
+  throw std::logic_error("loss_bytes_per_logit: unknown cross-entropy");
+}
+
+// Final norm, head product, loss; the head stays in the activation type under fp8. The loss reduces
+// maximum, sum and target logit over tp: three fp32 numbers a token.
+BlockTime head_time(const BlockContext& context) {
+  const ModelSpec& model = context.model();
+  const Precision precision =
+      context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
+  const std::int64_t vocab = padded_vocab(context.job, context.plan) / context.plan.tp;
+  BlockTime time = linear(context, {.m = context.tokens, .n = vocab, .k = model.hidden}, precision);
+  const double norm_bytes =
+      2 * number(context.sharded_tokens * model.hidden) * context.element_bytes;
+  const double loss_bytes =
+      number(context.tokens * vocab) * loss_bytes_per_logit(context.job.profile.cross_entropy);
+  add(time, memory_bound(context, norm_bytes + loss_bytes / 2, norm_bytes + loss_bytes / 2));
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double share = context.job.profile.exposed_tp_share;
+    const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
+    const double gather_s =
+        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes) : 0;
+    time.forward_tp_s =
+        share * (gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)));
+    time.backward_tp_s = share * (context.plan.sequence_parallel
+                                      ? gather_s + reduce_scatter_s(cluster, context.tp, bytes)
+                                      : all_reduce_s(cluster, context.tp, bytes));
+  }
+  time.parameters = local_sum(context.job, context.plan, head_parameters(model));
+  return time;
+}
+
+// A projection of 2 h to h, one layer like the last, and the head once more.
+BlockTime mtp_time(const BlockContext& context, const BlockTime& head) {
+  const ModelSpec& model = context.model();
+  BlockTime time = layer_time(context.job, context.plan, model.layers.back());
+  add(time, head);
+  add(time, linear(context,
+                   {.m = context.tokens,
+                    .n = div_ceil(model.hidden, context.plan.tp),
+                    .k = 2 * model.hidden},
+                   context.plan.precision));
+  time.parameters = local_sum(context.job, context.plan, mtp_parameters(model));
+  return time;
+}
+
+// Products of one token with the weights of a layer; of routed experts topk.
+double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
+  const MlaSpec& mla = model.mla;
+  const std::int64_t h = model.hidden;
+  const std::int64_t a = model.num_heads;
+  const std::int64_t ffn_products = model.gated_ffn ? 3 : 2;
+  std::int64_t attention = 2 * h * (a + model.num_kv_heads) * model.head_dim;
+  if (model.attention == AttentionKind::kMla) {
+    const std::int64_t query = a * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+    attention = (mla.q_lora_rank > 0 ? mla.q_lora_rank * (h + query) : h * query) +
+                h * (mla.kv_lora_rank + mla.qk_rope_head_dim) +
+                mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim) +
+                a * mla.v_head_dim * h;
+  }
+  const std::int64_t ffn =
+      layer.is_moe
+          ? h * model.moe.num_experts +
+                ffn_products * h * (model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
+          : ffn_products * h * model.ffn;
+  return number(attention + ffn);
+}
+
+// Forward 2 per product; backward twice that.
+double layer_flops_per_token(const Job& job, const LayerSpec& layer) {
+  const ModelSpec& model = job.model;
+  const bool is_mla = model.attention == AttentionKind::kMla;
+  const AttentionWork attention = {
+      .pairs = attention_pairs(job, layer) / number(job.sequence_length),
+      .heads = model.num_heads,
+      .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
+      .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim};
+  return 3 * (2 * matmul_parameters(model, layer) + attention.forward_flops());
+}
+
+}  // namespace
+
+BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer) {
+  const BlockContext context(job, plan);
+  const LayerParts parts = layer_parts(context, layer);
+  BlockTime time = sum(parts);
+  time.recompute_s = replayed_s(plan.recompute, time, parts);
+  const double host_s = job.profile.host_s_per_layer;
+  time.host_s = std::max(0.0, host_s - time.forward_total_s()) +
+                std::max(0.0, host_s - time.backward_total_s());
+  time.parameters = local_sum(job, plan, layer_parameters(job.model, layer));
+  return time;
+}
+
+ModelTimes model_times(const Job& job, const Plan& plan) {
+  const BlockContext context(job, plan);
+  ModelTimes times;
+  times.embedding = embedding_time(context);
+  times.head = head_time(context);
+  if (job.model.num_mtp_layers > 0) {
+    times.mtp = mtp_time(context, times.head);
+  }
+  times.flops_per_token = model_flops_per_token(job);
+  const std::vector<LayerSpec>& layers = job.model.layers;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto same = std::ranges::find(times.layers, layers[i], [&](const LayerTime& known) {
+      return layers[static_cast<std::size_t>(known.layer_kind)];
+    });
+    times.kinds.push_back(static_cast<std::size_t>(same - times.layers.begin()));
+    if (same == times.layers.end()) {
+      times.layers.push_back(
+          {.layer_kind = static_cast<std::int64_t>(i), .time = layer_time(job, plan, layers[i])});
+    }
+  }
+  return times;
+}
+
+double model_flops_per_token(const Job& job) {
+  const ModelSpec& model = job.model;
+  const double head = 6 * number(model.hidden) * number(model.vocab);
+  double flops = head;
+  for (const LayerSpec& layer : model.layers) { flops += layer_flops_per_token(job, layer); }
+  if (model.num_mtp_layers > 0) {
+    const double projection = 6 * 2 * number(model.hidden) * number(model.hidden);
+    flops += number(model.num_mtp_layers) *
+             (layer_flops_per_token(job, model.layers.back()) + projection + head);
+  }
+  return flops;
+}
+
+}  // namespace shardplan

@@ -23,20 +23,6 @@ std::int64_t microbatches_per_round(const ScheduleShape& shape) {
   return shape.num_microbatches / std::max<std::int64_t>(1, shape.num_microbatches / shape.pp);
 }
 
-std::int64_t group_of(const ScheduleShape& shape) {
-  switch (shape.schedule) {
-    case Schedule::kNone:
-    case Schedule::k1F1B:
-    case Schedule::kZbH1:
-    case Schedule::kZbv: return 1;
-    case Schedule::kGpipe: return shape.num_microbatches;
-    case Schedule::kInterleaved1F1B: return shape.group > 0 ? shape.group : shape.pp;
-    case Schedule::kInterleavedZeroBubble:
-      return shape.group > 0 ? shape.group : microbatches_per_round(shape);
-  }
-  throw std::logic_error("group_of: unknown schedule");
-}
-
 // Warm-up counts. 1F1B: p - r - 1 (Megatron-LM core/pipeline_parallel/schedules.py). Interleaved:
 // (p - r - 1) * 2 + (v - 1) * group (the same file, get_pp_rank_microbatches). Zero bubble:
 // (p - r - 1) + (v - 1) * group, and rank r runs r backwards before its first weight gradient, so
@@ -45,7 +31,7 @@ std::int64_t group_of(const ScheduleShape& shape) {
 Pattern pattern_of(const ScheduleShape& shape, std::int64_t pp_rank) {
   const std::int64_t hops = shape.pp - pp_rank - 1;
   const std::int64_t units = shape.num_microbatches * shape.vpp;
-  const std::int64_t group = group_of(shape);
+  const std::int64_t group = microbatch_group(shape);
   const std::int64_t earlier_chunks = (shape.vpp - 1) * group;
   switch (shape.schedule) {
     case Schedule::kNone: return {.group = group};
@@ -206,18 +192,6 @@ void keep_if_not_dominated(std::vector<InFlightState>& states, const InFlightSta
   states.push_back(state);
 }
 
-// A schedule repeats itself after its warm-up with a period of one group. Fewer microbatches, by
-// whole periods, show the same states as long as warm-up, a steady part and cool-down remain.
-ScheduleShape shortest_equivalent(const ScheduleShape& shape) {
-  ScheduleShape shorter = shape;
-  shorter.group = group_of(shape);
-  const std::int64_t enough = 4 * shape.pp + 4 * shorter.group;
-  if (shape.num_microbatches > enough) {
-    shorter.num_microbatches -= (shape.num_microbatches - enough) / shorter.group * shorter.group;
-  }
-  return shorter;
-}
-
 // GPipe grows with the microbatches: all forwards, then all backwards, chunk by chunk. The first
 // backward of a chunk sees the most; so does the last forward.
 std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
@@ -246,6 +220,30 @@ ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
           .group = job.profile.microbatch_group_size};
+}
+
+std::int64_t microbatch_group(const ScheduleShape& shape) {
+  switch (shape.schedule) {
+    case Schedule::kNone:
+    case Schedule::k1F1B:
+    case Schedule::kZbH1:
+    case Schedule::kZbv: return 1;
+    case Schedule::kGpipe: return shape.num_microbatches;
+    case Schedule::kInterleaved1F1B: return shape.group > 0 ? shape.group : shape.pp;
+    case Schedule::kInterleavedZeroBubble:
+      return shape.group > 0 ? shape.group : microbatches_per_round(shape);
+  }
+  throw std::logic_error("microbatch_group: unknown schedule");
+}
+
+ScheduleShape shortest_equivalent(const ScheduleShape& shape) {
+  ScheduleShape shorter = shape;
+  shorter.group = microbatch_group(shape);
+  const std::int64_t enough = 4 * shape.pp + 4 * shorter.group;
+  if (shape.num_microbatches > enough) {
+    shorter.num_microbatches -= (shape.num_microbatches - enough) / shorter.group * shorter.group;
+  }
+  return shorter;
 }
 
 std::int64_t rank_of_position(const ScheduleShape& shape, std::int64_t position) {

@@ -33,6 +33,13 @@ struct ScheduleShape {
 
 ScheduleShape schedule_shape(const Job& job, const Plan& plan);
 
+// Microbatches of one chunk in a row: shape.group, or what the schedule takes by default.
+std::int64_t microbatch_group(const ScheduleShape& shape);
+
+// A schedule repeats itself after its warm-up with a period of one group. The same schedule with
+// fewer microbatches, by whole periods, such that warm-up, a steady part and cool-down remain.
+ScheduleShape shortest_equivalent(const ScheduleShape& shape);
+
 // Placement of the pp * vpp chunks, counted in model order. Looping: rank = position % pp.
 // V (kZbv): up the ranks and down again, so that rank 0 holds both ends.
 std::int64_t rank_of_position(const ScheduleShape& shape, std::int64_t position);

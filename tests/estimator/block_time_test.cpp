@@ -1,1 +1,266 @@
+// Blocks: FLOP counts by hand, laws of every axis, agreement with the parameter counts.
+#include "estimator/block_time.h"
+
 #include <doctest/doctest.h>
+
+#include "estimator/block_work.h"
+
+namespace shardplan {
+namespace {
+
+Job job_on_h200() {
+  Job job;
+  job.cluster.gpu.compute_capability = 90;
+  job.cluster.gpu.num_sms = 132;
+  job.cluster.gpu.bf16_flops_per_s = 989.4e12;
+  job.cluster.gpu.fp8_flops_per_s = 1978.9e12;
+  job.cluster.gpu.memory_bytes_per_s = 4.8e12;
+  job.cluster.gpu.nvlink_bytes_per_s = 450e9;
+  job.cluster.gpu.pcie_bytes_per_s = 64e9;
+  job.cluster.inter_node_bytes_per_s = 50e9;
+  job.sequence_length = 8192;
+  job.global_batch = 64;
+  ModelSpec& model = job.model;  // Llama-3-8B
+  model.hidden = 4096;
+  model.ffn = 14336;
+  model.vocab = 128256;
+  model.num_heads = 32;
+  model.num_kv_heads = 8;
+  model.head_dim = 128;
+  model.layers.resize(32);
+  return job;
+}
+
+Job moe_job() {
+  Job job = job_on_h200();
+  job.model.moe = {.num_experts = 64, .topk = 8, .expert_ffn = 1792, .shared_ffn = 2048};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  return job;
+}
+
+Job mla_job() {
+  Job job = job_on_h200();
+  job.model.attention = AttentionKind::kMla;
+  job.model.mla = {.q_lora_rank = 1536,
+                   .kv_lora_rank = 512,
+                   .qk_nope_head_dim = 128,
+                   .qk_rope_head_dim = 64,
+                   .v_head_dim = 128};
+  return job;
+}
+
+TEST_CASE("Llama-3-8B does 45.8 to 70.8 GFLOP per token from 1024 to 32768 tokens, causal") {
+  Job job = job_on_h200();
+  const std::pair<std::int64_t, double> rows[] = {
+      {1024, 45.8}, {4096, 48.2}, {8192, 51.5}, {16384, 57.9}, {32768, 70.8}};
+  for (const auto& [length, gflops] : rows) {
+    job.sequence_length = length;
+    CHECK(model_flops_per_token(job) / 1e9 == doctest::Approx(gflops).epsilon(0.002));
+  }
+}
+
+TEST_CASE("the products of a layer are 6 x matmul parameters per token, once forward") {
+  const Job job = job_on_h200();
+  const BlockTime layer = layer_time(job, {}, {});
+  const double products = 2.0 * 218'103'808 * 8192;           // 2 h (a+k) d + 3 h f
+  const double attention = 2.0 * 2 * 4096 * 8192 * 8192 / 2;  // q k^T and p v, half the square
+  CHECK(layer.forward_flops == doctest::Approx(products + attention));
+}
+
+TEST_CASE("a forward and backward of all blocks executes the model's FLOPs") {
+  for (const Job& job : {job_on_h200(), mla_job()}) {
+    const ModelTimes times = model_times(job, {});
+    double forward = times.head.forward_flops;
+    for (const std::size_t kind : times.kinds) { forward += times.layers[kind].time.forward_flops; }
+    CHECK(3 * forward / 8192 == doctest::Approx(model_flops_per_token(job)));
+    CHECK(times.flops_per_token == model_flops_per_token(job));
+  }
+}
+
+TEST_CASE("layers that compare equal share one time") {
+  Job job = job_on_h200();
+  job.model.layers[3].attention_window = 1024;
+  job.model.layers[7].attention_window = 1024;
+  const ModelTimes times = model_times(job, {});
+  REQUIRE(times.layers.size() == 2);
+  CHECK(times.layers[1].layer_kind == 3);
+  CHECK(times.kinds[7] == 1);
+  CHECK(times.kinds[8] == 0);
+}
+
+TEST_CASE("a window of w keys costs w s - w^2 / 2 pairs") {
+  Job job = job_on_h200();
+  CHECK(attention_pairs(job, {}) == 8192.0 * 8192 / 2);
+  CHECK(attention_pairs(job, {.attention_window = 1024}) == 1024.0 * 8192 - 1024.0 * 1024 / 2);
+  CHECK(attention_pairs(job, {.attention_window = 100'000}) == attention_pairs(job, {}));
+  CHECK(layer_time(job, {}, {.attention_window = 1024}).forward_s <
+        layer_time(job, {}, {}).forward_s);
+}
+
+TEST_CASE("an 8B layer of 8192 tokens takes the 18 to 22 ms of the roofline on H200") {
+  const BlockTime layer = layer_time(job_on_h200(), {}, {});
+  const double seconds = layer.forward_s + layer.backward_input_s + layer.backward_weight_s;
+  CHECK(seconds > 0.018);
+  CHECK(seconds < 0.022);
+}
+
+TEST_CASE("doubling the microbatch doubles FLOPs and nearly doubles compute") {
+  const Job job = job_on_h200();
+  const BlockTime one = layer_time(job, {.micro_batch = 1}, {});
+  const BlockTime two = layer_time(job, {.micro_batch = 2}, {});
+  CHECK(two.forward_flops == doctest::Approx(2 * one.forward_flops));
+  CHECK(two.forward_s > 1.9 * one.forward_s);
+  CHECK(two.forward_s <= 2 * one.forward_s * (1 + 1e-12));
+}
+
+TEST_CASE("tensor parallelism divides FLOPs by tp, compute by less, and adds communication") {
+  Job job = job_on_h200();
+  const BlockTime one = layer_time(job, {}, {});
+  double last_s = one.forward_s;
+  double last_tp_s = 0;
+  for (const std::int64_t tp : {2, 4, 8}) {
+    const BlockTime divided = layer_time(job, {.tp = tp, .sequence_parallel = true}, {});
+    CHECK(divided.forward_flops == doctest::Approx(one.forward_flops / static_cast<double>(tp)));
+    CHECK(divided.forward_s < last_s);
+    CHECK(divided.forward_s > one.forward_s / static_cast<double>(tp));
+    CHECK(divided.forward_tp_s > last_tp_s);
+    last_s = divided.forward_s;
+    last_tp_s = divided.forward_tp_s;
+  }
+}
+
+TEST_CASE("tp 8 with sequence parallelism pays four collectives forward and six backward") {
+  Job job = job_on_h200();
+  const BlockTime layer = layer_time(job, {.tp = 8, .sequence_parallel = true}, {});
+  const double one_s = 8192.0 * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6;
+  CHECK(layer.forward_tp_s == doctest::Approx(4 * one_s));
+  CHECK(layer.backward_tp_s == doctest::Approx(6 * one_s));
+  const BlockTime plain = layer_time(job, {.tp = 8}, {});
+  CHECK(plain.forward_tp_s == doctest::Approx(4 * one_s));
+  CHECK(plain.backward_tp_s == doctest::Approx(4 * one_s));
+}
+
+TEST_CASE("exposed shares scale the communication they name and nothing else") {
+  Job job = moe_job();
+  const Plan plan = {.tp = 2, .cp = 2, .ep = 4, .sequence_parallel = true};
+  const BlockTime full = layer_time(job, plan, {.is_moe = true});
+  job.profile.exposed_tp_share = 0.5;
+  job.profile.exposed_cp_share = 0.25;
+  job.profile.exposed_ep_share = 0;
+  const BlockTime part = layer_time(job, plan, {.is_moe = true});
+  CHECK(full.forward_ep_s > 0);
+  CHECK(part.forward_tp_s == doctest::Approx(full.forward_tp_s / 2));
+  CHECK(part.backward_cp_s == doctest::Approx(full.backward_cp_s / 4));
+  CHECK(part.backward_ep_s == 0);
+  CHECK(part.forward_s == full.forward_s);
+  CHECK(part.backward_input_s == full.backward_input_s);
+}
+
+TEST_CASE("context parallelism divides tokens and pairs; every method sends something else") {
+  Job job = job_on_h200();
+  const BlockTime one = layer_time(job, {}, {});
+  Plan plan = {.cp = 4};
+  const BlockTime ring = layer_time(job, plan, {});
+  plan.cp_method = CpMethod::kAllGather;
+  const BlockTime gather = layer_time(job, plan, {});
+  plan.cp_method = CpMethod::kA2a;
+  const BlockTime exchange = layer_time(job, plan, {});
+  for (const BlockTime& time : {ring, gather, exchange}) {
+    CHECK(time.forward_flops == doctest::Approx(one.forward_flops / 4));
+    CHECK(time.forward_cp_s > 0);
+    CHECK(time.backward_cp_s >= time.forward_cp_s);
+  }
+  // Three hops of k and v of 2048 tokens: 2 x 8 heads x 128 x 2 bytes.
+  CHECK(ring.forward_cp_s == doctest::Approx(3 * 2048.0 * 2 * 8 * 128 * 2 / (450e9 * 0.82)));
+  // q, k, v and output of all heads once, three quarters of it to others.
+  CHECK(exchange.forward_cp_s ==
+        doctest::Approx(2048.0 * (2 * 4096 + 2 * 1024) * 2 * 3 / 4 / (450e9 * 0.82) + 20e-6));
+}
+
+TEST_CASE("expert parallelism sends topk rows per token out and back, imbalance multiplies them") {
+  Job job = moe_job();
+  const Plan plan = {.ep = 8};
+  const BlockTime balanced = layer_time(job, plan, {.is_moe = true});
+  const double one_way_s = 8192.0 * 8 * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6;
+  CHECK(balanced.forward_ep_s == doctest::Approx(2 * one_way_s));
+  job.profile.moe_imbalance_factor = 1.5;
+  const BlockTime skewed = layer_time(job, plan, {.is_moe = true});
+  CHECK(skewed.forward_ep_s == doctest::Approx(1.5 * balanced.forward_ep_s).epsilon(0.05));
+  CHECK(skewed.forward_s > balanced.forward_s);
+}
+
+TEST_CASE("full recomputation replays the forward, selective choices replay their parts") {
+  const Job job = job_on_h200();
+  Plan plan = {.tp = 2, .sequence_parallel = true};
+  CHECK(layer_time(job, plan, {}).recompute_s == 0);
+  plan.recompute.granularity = RecomputeGranularity::kFull;
+  const BlockTime full = layer_time(job, plan, {});
+  CHECK(full.recompute_s == full.forward_total_s());
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.modules.layernorm = true;
+  const double norms_s = layer_time(job, plan, {}).recompute_s;
+  plan.recompute.modules.mlp = true;
+  const double norms_and_mlp_s = layer_time(job, plan, {}).recompute_s;
+  CHECK(norms_s > 0);
+  CHECK(norms_s < 0.1 * full.forward_s);
+  CHECK(norms_and_mlp_s > 0.5 * full.forward_s);
+  CHECK(norms_and_mlp_s < full.recompute_s);
+  plan.recompute.policy = "every_second_layer";
+  CHECK(layer_time(job, plan, {}).recompute_s == full.recompute_s / 2);
+  plan.recompute.policy = "unheard of";
+  CHECK_THROWS_AS(layer_time(job, plan, {}), std::logic_error);
+}
+
+TEST_CASE("launch costs show only where the GPU is faster than the host") {
+  Job job = job_on_h200();
+  job.profile.host_s_per_layer = 1e-3;
+  CHECK(layer_time(job, {}, {}).host_s == 0);
+  job.sequence_length = 128;
+  const BlockTime small = layer_time(job, {}, {});
+  CHECK(small.host_s == doctest::Approx(2e-3 - small.forward_total_s() - small.backward_total_s()));
+}
+
+TEST_CASE("fp8 halves less than the products: casts, attention and head stay") {
+  const Job job = job_on_h200();
+  const ModelTimes bf16 = model_times(job, {});
+  const ModelTimes fp8 = model_times(job, {.precision = Precision::kFp8});
+  const auto layer_s = [](const ModelTimes& times) {
+    return times.layers.front().time.forward_s + times.layers.front().time.backward_total_s();
+  };
+  CHECK(layer_s(fp8) < layer_s(bf16) / 1.2);
+  CHECK(layer_s(fp8) > layer_s(bf16) / 1.6);
+  CHECK(fp8.head.forward_s == bf16.head.forward_s);
+}
+
+TEST_CASE("parameters of the blocks of one rank are those that are counted for it") {
+  for (Job job : {job_on_h200(), moe_job(), mla_job()}) {
+    for (const std::int64_t tp : {1, 4}) {
+      const Plan plan = {.tp = tp, .ep = job.model.moe.num_experts > 0 ? 4 : 1};
+      const ModelTimes times = model_times(job, plan);
+      LocalParameters sum;
+      for (const BlockTime* block : {&times.embedding, &times.head}) {
+        sum.dense += block->parameters.dense;
+      }
+      for (const std::size_t kind : times.kinds) {
+        sum.dense += times.layers[kind].time.parameters.dense;
+        sum.expert += times.layers[kind].time.parameters.expert;
+      }
+      const LocalParameters counted = local_parameters(job, plan, 0);
+      CHECK(sum.dense == counted.dense);
+      CHECK(sum.expert == counted.expert);
+    }
+  }
+}
+
+TEST_CASE("a multi-token-prediction module costs a layer, a projection and a head") {
+  Job job = job_on_h200();
+  job.model.num_mtp_layers = 1;
+  const ModelTimes times = model_times(job, {});
+  const BlockTime& layer = times.layers.front().time;
+  CHECK(times.mtp.forward_flops == doctest::Approx(layer.forward_flops + times.head.forward_flops +
+                                                   2.0 * 8192 * 4096 * 2 * 4096));
+  CHECK(times.mtp.parameters.total() == count_mtp_parameters(job.model));
+}
+
+}  // namespace
+}  // namespace shardplan

@@ -1,0 +1,199 @@
+// Letters: h hidden, a and k query and kv heads, d head dimension, t, c tp and cp degree.
+#include "estimator/block_work.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "estimator/collective_time.h"
+#include "estimator/efficiency.h"
+
+namespace shardplan {
+namespace {
+
+double number(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+// Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
+std::int64_t kv_width(const BlockContext& context) {
+  const ModelSpec& model = context.model();
+  if (model.attention == AttentionKind::kMla) {
+    return div_ceil(model.num_heads, context.plan.tp) *
+           (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim);
+  }
+  return div_ceil(model.num_kv_heads, context.plan.tp) * 2 * model.head_dim;
+}
+
+// What one token adds to the tensors that an all-to-all over heads exchanges: q, k, v and output.
+std::int64_t qkvo_width(const BlockContext& context, const AttentionWork& work) {
+  return work.heads * (work.qk_dim + work.v_dim) + kv_width(context);
+}
+
+struct ForwardBackward {
+  double forward_s = 0;
+  double backward_s = 0;
+};
+
+// Ring (Transformer Engine, p2p): c - 1 hops of k and v; backward carries their gradients along and
+// sends them home. All-gather: k and v once, gathered again and their gradients reduced in
+// backward. All-to-all (Ulysses): q, k, v before and the output after attention.
+ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work) {
+  const ClusterSpec& cluster = context.job.cluster;
+  const double c = number(context.plan.cp);
+  const double kv_bytes = number(context.tokens * kv_width(context)) * context.element_bytes;
+  switch (context.plan.cp_method) {
+    case CpMethod::kRing: {
+      const double hop_s = send_s(cluster, context.cp, kv_bytes);
+      return {.forward_s = (c - 1) * hop_s, .backward_s = (2 * (c - 1) + 1) * hop_s};
+    }
+    case CpMethod::kAllGather: {
+      const double gather_s = all_gather_s(cluster, context.cp, c * kv_bytes);
+      return {.forward_s = gather_s, .backward_s = 2 * gather_s};
+    }
+    case CpMethod::kA2a: {
+      const double exchange_s =
+          all_to_all_s(cluster, context.cp,
+                       number(context.tokens * qkvo_width(context, work)) * context.element_bytes);
+      return {.forward_s = exchange_s, .backward_s = exchange_s};
+    }
+  }
+  throw std::logic_error("context_parallel_s: unknown method");
+}
+
+}  // namespace
+
+BlockContext::BlockContext(const Job& of_job, const Plan& of_plan)
+    : job(of_job),
+      plan(of_plan),
+      tokens(tokens_per_microbatch(of_job, of_plan)),
+      sharded_tokens(of_plan.sequence_parallel ? div_ceil(tokens, of_plan.tp) : tokens),
+      element_bytes(of_plan.precision == Precision::kFp32 ? 4 : 2),
+      tp(group_shape(of_job, of_plan, GroupKind::kTp)),
+      cp(group_shape(of_job, of_plan, GroupKind::kCp)),
+      ep(group_shape(of_job, of_plan, GroupKind::kEp)),
+      etp(group_shape(of_job, of_plan, GroupKind::kEtp)) {}
+
+void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
+  const double n = number(count);
+  block.forward_s += n * piece.forward_s;
+  block.backward_input_s += n * piece.backward_input_s;
+  block.backward_weight_s += n * piece.backward_weight_s;
+  block.recompute_s += n * piece.recompute_s;
+  block.forward_tp_s += n * piece.forward_tp_s;
+  block.backward_tp_s += n * piece.backward_tp_s;
+  block.forward_cp_s += n * piece.forward_cp_s;
+  block.backward_cp_s += n * piece.backward_cp_s;
+  block.forward_ep_s += n * piece.forward_ep_s;
+  block.backward_ep_s += n * piece.backward_ep_s;
+  block.host_s += n * piece.host_s;
+  block.forward_flops += n * piece.forward_flops;
+  block.parameters.dense += count * piece.parameters.dense;
+  block.parameters.expert += count * piece.parameters.expert;
+}
+
+// [rows, in] x [in, out]; input gradient [rows, out] x [out, in]; weight gradient [out, rows] x
+// [rows, in]. With fusion it runs slower, as it adds to the accumulator; without, the weight
+// gradient is written in the element type and added by a kernel of its own. fp8 reads 2 bytes and
+// writes 1 byte in two layouts for the input (forward) and the output gradient (backward).
+BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision) {
+  const GpuSpec& gpu = context.gpu();
+  const auto [rows, out, in, count] = forward;
+  BlockTime time;
+  time.forward_flops = forward.flops();
+  time.forward_s = gemm_s(gpu, precision, forward);
+  time.backward_input_s = gemm_s(gpu, precision, {.m = rows, .n = in, .k = out, .count = count});
+  time.backward_weight_s = gemm_s(gpu, precision, {.m = out, .n = in, .k = rows, .count = count});
+  if (context.job.profile.gradient_accumulation_fusion) {
+    time.backward_weight_s /= kWeightGradientShare.value;
+  } else {
+    const double bytes = context.element_bytes + 2 * number(bytes_of(context.plan.grad_dtype));
+    time.backward_weight_s += memory_bound_s(gpu, number(count * out * in) * bytes);
+  }
+  if (precision == Precision::kFp8) {
+    time.forward_s += memory_bound_s(gpu, 4 * number(count * rows * in));
+    time.backward_input_s += memory_bound_s(gpu, 4 * number(count * rows * out));
+  }
+  return time;
+}
+
+BlockTime memory_bound(const BlockContext& context, double forward_bytes, double backward_bytes) {
+  BlockTime time;
+  time.forward_s = memory_bound_s(context.gpu(), forward_bytes);
+  time.backward_input_s = memory_bound_s(context.gpu(), backward_bytes);
+  return time;
+}
+
+std::int64_t attention_length(const Job& job, const LayerSpec& layer) {
+  return layer.attention_window > 0 ? std::min(layer.attention_window, job.sequence_length)
+                                    : job.sequence_length;
+}
+
+// s^2 / 2 for the triangle; w s - w^2 / 2 for a band of w.
+double attention_pairs(const Job& job, const LayerSpec& layer) {
+  const double s = number(job.sequence_length);
+  const double w = number(attention_length(job, layer));
+  return w * s - w * w / 2;
+}
+
+// Context parallelism divides the pairs evenly (zigzag chunks, or heads under all-to-all).
+BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
+  const ModelSpec& model = context.model();
+  const Plan& plan = context.plan;
+  const bool is_mla = model.attention == AttentionKind::kMla;
+  const std::int64_t length = attention_length(context.job, layer);
+  const AttentionWork work = {
+      .pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
+      .heads = div_ceil(model.num_heads, plan.tp),
+      .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
+      .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
+      .length = plan.cp_method == CpMethod::kRing ? div_ceil(length, plan.cp) : length};
+  BlockTime time;
+  time.forward_flops = work.forward_flops();
+  time.forward_s = attention_forward_s(context.gpu(), work);
+  time.backward_input_s = attention_backward_s(context.gpu(), work);
+  if (plan.cp > 1) {
+    const ForwardBackward exchange = context_parallel_s(context, work);
+    time.forward_cp_s = exchange.forward_s * context.job.profile.exposed_cp_share;
+    time.backward_cp_s = exchange.backward_s * context.job.profile.exposed_cp_share;
+  }
+  return time;
+}
+
+// With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
+// gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
+// Without it one all-reduce out, and one of the input gradient in backward.
+BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out) {
+  BlockTime time;
+  if (context.plan.tp == 1) {
+    return time;
+  }
+  const ClusterSpec& cluster = context.job.cluster;
+  const double share = context.job.profile.exposed_tp_share;
+  const double in_bytes = number(context.tokens * in) * context.element_bytes;
+  const double out_bytes = number(context.tokens * out) * context.element_bytes;
+  if (context.plan.sequence_parallel) {
+    const double gather_s = all_gather_s(cluster, context.tp, in_bytes);
+    const double scatter_s = reduce_scatter_s(cluster, context.tp, out_bytes);
+    time.forward_tp_s = share * (gather_s + scatter_s);
+    time.backward_tp_s = share * (2 * gather_s + scatter_s);
+  } else {
+    time.forward_tp_s = share * all_reduce_s(cluster, context.tp, out_bytes);
+    time.backward_tp_s = share * all_reduce_s(cluster, context.tp, in_bytes);
+  }
+  return time;
+}
+
+// Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
+// Rows are permuted on both sides of both exchanges: read and written four times.
+BlockTime expert_exchange(const BlockContext& context, double rows) {
+  const ClusterSpec& cluster = context.job.cluster;
+  const double bytes = rows * number(context.model().hidden) * context.element_bytes;
+  const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
+                           all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
+  BlockTime time = memory_bound(context, 8 * bytes, 8 * bytes);
+  time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
+  time.backward_ep_s = time.forward_ep_s;
+  return time;
+}
+
+}  // namespace shardplan

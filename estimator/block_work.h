@@ -1,0 +1,53 @@
+// Pieces that blocks are made of: a linear layer, attention, memory-bound work, the collectives of
+// tensor, context and expert parallelism. Each returns the times it adds to a block.
+#pragma once
+
+#include "estimator/block_time.h"
+#include "estimator/kernel_time.h"
+#include "estimator/rank_grid.h"
+
+namespace shardplan {
+
+// What the pieces of one (job, plan) share.
+struct BlockContext {
+  BlockContext(const Job& of_job, const Plan& of_plan);
+
+  const Job& job;
+  const Plan& plan;
+  std::int64_t tokens = 0;          // of one microbatch on this rank
+  std::int64_t sharded_tokens = 0;  // where sequence parallelism divides them by tp
+  double element_bytes = 2;         // of activations
+  GroupShape tp;
+  GroupShape cp;
+  GroupShape ep;
+  GroupShape etp;
+
+  const ModelSpec& model() const { return job.model; }
+  const GpuSpec& gpu() const { return job.cluster.gpu; }
+};
+
+// Adds the times, FLOPs and parameters of `count` pieces to a block.
+void add(BlockTime& block, const BlockTime& piece, std::int64_t count = 1);
+
+// `count` linear layers of [rows, in] -> [rows, out]: forward, input gradient, weight gradient and
+// its accumulation, fp8 casts.
+BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision);
+
+// Bytes read and written by memory-bound kernels.
+BlockTime memory_bound(const BlockContext& context, double forward_bytes, double backward_bytes);
+
+// Attention proper, with what context parallelism sends around it.
+BlockTime core_attention(const BlockContext& context, const LayerSpec& layer);
+
+// Entry into and exit from a tensor-parallel region, `in` and `out` wide.
+BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out);
+
+// Routing `rows` rows of the hidden width to experts and back.
+BlockTime expert_exchange(const BlockContext& context, double rows);
+
+// Keys that a query of this layer sees at most, and (query, key) pairs of one sequence and head:
+// the causal triangle counted once, a window's band where there is one.
+std::int64_t attention_length(const Job& job, const LayerSpec& layer);
+double attention_pairs(const Job& job, const LayerSpec& layer);
+
+}  // namespace shardplan

@@ -1,0 +1,19 @@
+// Seconds of collectives and sends: latency of the steps plus bytes over the slowest link.
+// Bytes are of the whole tensor: what all-gather leaves on every rank, what reduce-scatter and
+// all-reduce take from every rank, what one rank hands to an all-to-all.
+#pragma once
+
+#include "estimator/cluster_spec.h"
+#include "estimator/rank_grid.h"
+
+namespace shardplan {
+
+double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+
+// From one member to the next.
+double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+
+}  // namespace shardplan

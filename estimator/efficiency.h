@@ -1,0 +1,112 @@
+// What kernels and links reach of their datasheet peaks where nothing has been measured: every
+// constant of the time model with its value and its source. Curves of GpuSpec replace them.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "estimator/cluster_spec.h"
+
+namespace shardplan {
+
+struct EfficiencyConstant {
+  std::string_view name;
+  double value = 0;
+  std::string_view source;
+};
+
+inline constexpr EfficiencyConstant kGemmShareAmpere = {
+    .name = "gemm_share_ampere",
+    .value = 0.80,
+    .source =
+        "of the dense peak, inside full waves of tiles, compute capability 8: cuBLAS bf16 "
+        "reaches about 250 of 312 TFLOP/s on A100 (assumed)"};
+inline constexpr EfficiencyConstant kGemmShareHopper = {
+    .name = "gemm_share_hopper",
+    .value = 0.76,
+    .source =
+        "compute capability 9: cuBLAS bf16 8192^3 on H200 reaches 769-798 of 989 TFLOP/s in "
+        "a burst on random data (0.83 inside waves); 730 of 790 kept under load (assumed)"};
+inline constexpr EfficiencyConstant kGemmShareBlackwell = {
+    .name = "gemm_share_blackwell",
+    .value = 0.51,
+    .source =
+        "compute capability 10: large products measured at 0.46-0.51 of 2250 TFLOP/s on B200 "
+        "(SimuMax configs/system/b200_bf16_ceperm.json)"};
+inline constexpr EfficiencyConstant kAttentionScaleBlackwell = {
+    .name = "attention_scale_blackwell",
+    .value = 0.75,
+    .source =
+        "of the curves below, compute capability 10: 0.44 and 0.36 of the peak forward and "
+        "backward at 4096 tokens and 64 heads on B200 (the same file, causal half counted)"};
+inline constexpr EfficiencyConstant kWeightGradientShare = {
+    .name = "weight_gradient_share",
+    .value = 0.92,
+    .source =
+        "weight gradients added to an fp32 accumulator over other products: 0.455 against "
+        "0.49 in the same file; 0.4 ms of 4.8 on a Llama-3-8B layer of 8192 tokens on H200"};
+inline constexpr EfficiencyConstant kFp8GemmShare = {
+    .name = "fp8_gemm_share",
+    .value = 0.66,
+    .source = "of the dense fp8 peak: cuBLASLt 1200-1300 of 1979 TFLOP/s on H100 and H200"};
+inline constexpr EfficiencyConstant kGemmPrologue = {
+    .name = "gemm_prologue",
+    .value = 192,
+    .source =
+        "pipeline fill and epilogue of a tile as columns of k: about 2 us at 5 TFLOP/s of "
+        "one SM and a 128 x 256 tile"};
+inline constexpr EfficiencyConstant kSmallHeadShare = {
+    .name = "small_head_share",
+    .value = 0.7,
+    .source =
+        "attention with a head dimension of 64 or less over 128: FlashAttention-3, arXiv "
+        "2407.08608 figure 5"};
+inline constexpr EfficiencyConstant kCopyShare = {
+    .name = "copy_share",
+    .value = 0.85,
+    .source =
+        "memory-bound kernels over the datasheet bandwidth: copy 4.3 of 4.8 TB/s (0.90) on "
+        "H200, cuDNN RMSNorm 3.7-3.8 TB/s (0.78)"};
+inline constexpr EfficiencyConstant kNvlinkShare = {
+    .name = "nvlink_share",
+    .value = 0.82,
+    .source = "NCCL without NVLS: 370 of 450 GB/s on an NVSwitch node (nccl-tests issue 212)"};
+inline constexpr EfficiencyConstant kPcieShare = {
+    .name = "pcie_share",
+    .value = 0.8,
+    .source = "of the link rate: 128-byte payloads and protocol on PCIe 4 and 5"};
+inline constexpr EfficiencyConstant kNetworkShare = {
+    .name = "network_share",
+    .value = 0.85,
+    .source = "of the link rate: NCCL over 400 Gbit/s InfiniBand, large messages (assumed)"};
+inline constexpr EfficiencyConstant kCollectiveLaunch = {
+    .name = "collective_launch",
+    .value = 20e-6,
+    .source = "seconds before the first byte moves: 22-26 us fitted on NVLink (the same file)"};
+
+inline constexpr std::array<EfficiencyConstant, 13> kEfficiencyConstants = {
+    kGemmShareAmpere,     kGemmShareHopper, kGemmShareBlackwell, kAttentionScaleBlackwell,
+    kWeightGradientShare, kFp8GemmShare,    kGemmPrologue,       kSmallHeadShare,
+    kCopyShare,           kNvlinkShare,     kPcieShare,          kNetworkShare,
+    kCollectiveLaunch};
+
+// Causal attention forward over the dense bf16 peak, by sequence length: cuDNN 9.19 on H200, 64
+// query and 8 key-value heads of 128 (cudnn-frontend benchmarks): 484, 591, 644, 673, 688 TFLOP/s.
+inline constexpr std::array<CurvePoint, 5> kAttentionForwardShare = {{
+    {.size = 2048, .share = 0.489},
+    {.size = 4096, .share = 0.597},
+    {.size = 8192, .share = 0.651},
+    {.size = 16384, .share = 0.680},
+    {.size = 32768, .share = 0.695},
+}};
+
+// The same backward, counted as 2.5 forwards: 370, 474, 541, 579, 581 TFLOP/s.
+inline constexpr std::array<CurvePoint, 5> kAttentionBackwardShare = {{
+    {.size = 2048, .share = 0.374},
+    {.size = 4096, .share = 0.479},
+    {.size = 8192, .share = 0.547},
+    {.size = 16384, .share = 0.585},
+    {.size = 32768, .share = 0.587},
+}};
+
+}  // namespace shardplan

@@ -1,0 +1,49 @@
+// Seconds of single kernels on one GPU: matrix products, attention, memory-bound work.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/cluster_spec.h"
+#include "estimator/plan.h"
+
+namespace shardplan {
+
+// Dense peak of the precision's matrix products.
+double peak_flops_per_s(const GpuSpec& gpu, Precision precision);
+
+// `count` independent products [m, k] x [k, n], one launch.
+struct GemmShape {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  std::int64_t count = 1;
+
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
+           static_cast<double>(count);
+  }
+};
+double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape);
+
+// Fused causal attention on one rank. `pairs` counts the (query, key) pairs of one head.
+struct AttentionWork {
+  double pairs = 0;
+  std::int64_t heads = 0;
+  std::int64_t qk_dim = 0;
+  std::int64_t v_dim = 0;
+  std::int64_t length = 0;  // keys a query sees at most: decides the efficiency
+
+  // Two products per pair and head: q k^T and p v.
+  double forward_flops() const {
+    return 2 * pairs * static_cast<double>(heads) * static_cast<double>(qk_dim + v_dim);
+  }
+};
+double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work);
+double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work);
+
+double memory_bound_s(const GpuSpec& gpu, double bytes);
+
+// All three measured: GEMM curve, attention curve and copy efficiency.
+bool is_calibrated(const GpuSpec& gpu);
+
+}  // namespace shardplan

@@ -1,0 +1,121 @@
+#include "estimator/sharding_time.h"
+
+#include <algorithm>
+
+#include "estimator/collective_time.h"
+#include "estimator/efficiency.h"
+#include "estimator/kernel_time.h"
+
+namespace shardplan {
+namespace {
+
+double number(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+// Parameters as gathered and used.
+double weight_bytes(const Plan& plan) {
+  return plan.precision == Precision::kFp32 ? 4 : 2;
+}
+
+// One reduction of all gradients and one gather of all parameters, dense and expert.
+struct Collectives {
+  double reduce_s = 0;      // reduce-scatter, and all-reduce of the shards between replicas
+  double all_reduce_s = 0;  // of whole gradients: no sharding
+  double gather_s = 0;
+};
+
+void add(Collectives& total, const Job& job, const Plan& plan, std::int64_t elements,
+         const GroupShape& shard, const GroupShape& replica) {
+  if (elements == 0) {
+    return;
+  }
+  const double grad = number(elements * bytes_of(plan.grad_dtype));
+  const double shard_grad = grad / number(shard.size);
+  const double between_replicas_s = all_reduce_s(job.cluster, replica, shard_grad);
+  total.reduce_s += reduce_scatter_s(job.cluster, shard, grad) + between_replicas_s;
+  total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
+  total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
+}
+
+double exceeding(double cost_s, double hidden_behind_s) {
+  return std::max(0.0, cost_s - hidden_behind_s);
+}
+
+// ZeRO 0 reduces once; 1 reduces once and gathers the updated parameters; 2 keeps gradients
+// sharded, so every microbatch reduces; 3 gathers every block for forward and for backward and
+// reduces, every microbatch, with the next block in flight (arXiv 1910.02054 section 7).
+double exposed_s(const Job& job, const Plan& plan, const ShardedRank& rank,
+                 const Collectives& once) {
+  const double m = number(num_microbatches(job, plan));
+  const double forward_s = job.profile.overlap_param_gather ? rank.forward_s : 0;
+  const double backward_s = job.profile.overlap_grad_reduce ? rank.backward_s : 0;
+  switch (plan.zero) {
+    case 0: return exceeding(once.all_reduce_s, backward_s);
+    case 1: return exceeding(once.reduce_s, backward_s) + exceeding(once.gather_s, forward_s);
+    case 2: return m * exceeding(once.reduce_s, backward_s) + exceeding(once.gather_s, forward_s);
+    default:
+      return m * (exceeding(once.gather_s, rank.forward_s) +
+                  exceeding(once.gather_s + once.reduce_s, rank.backward_s));
+  }
+}
+
+// Bytes that one parameter's update reads and writes. Fused: the gradient for its norm, then
+// gradient, moments and main parameter read, moments, main parameter and weight written (34 bytes
+// in fp32 with bf16 weights). Unfused (torch foreach AdamW) passes over the same tensors again:
+// decay, two moment updates of two kernels each, root, division, addition and the update read and
+// write 20 fp32 numbers.
+double update_bytes(const Job& job, const Plan& plan) {
+  const double grad = number(bytes_of(plan.grad_dtype));
+  const double moments =
+      job.optimizer == OptimizerKind::kAdamW
+          ? number(bytes_of(plan.exp_avg_dtype) + bytes_of(plan.exp_avg_sq_dtype))
+          : number(bytes_of(plan.exp_avg_dtype));
+  const double master = number(bytes_of(plan.master_dtype));
+  const double fused = 2 * grad + 2 * (moments + master) + weight_bytes(plan);
+  return job.profile.fused_optimizer ? fused : fused + 20 * 4;
+}
+
+}  // namespace
+
+ShardingGroups::ShardingGroups(const Job& job, const Plan& plan)
+    : dense_shard(group_shape(job, plan, GroupKind::kDenseShard)),
+      dense_replica(group_shape(job, plan, GroupKind::kDenseReplica)),
+      embedding(group_shape(job, plan, GroupKind::kEmbedding)) {
+  if (job.model.moe.num_experts > 0) {
+    expert_shard = group_shape(job, plan, GroupKind::kExpertShard);
+    expert_replica = group_shape(job, plan, GroupKind::kExpertReplica);
+  }
+}
+
+double exposed_data_parallel_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
+                               const ShardedRank& rank) {
+  Collectives once;
+  add(once, job, plan, rank.parameters.dense, groups.dense_shard, groups.dense_replica);
+  add(once, job, plan, rank.parameters.expert, groups.expert_shard, groups.expert_replica);
+  double seconds = exposed_s(job, plan, rank, once);
+  if (rank.tied_elements > 0) {
+    seconds += all_reduce_s(job.cluster, groups.embedding,
+                            number(rank.tied_elements * bytes_of(plan.grad_dtype)));
+  }
+  return seconds * job.profile.exposed_dp_share;
+}
+
+// The offloaded share crosses PCIe instead: gradients to the host, updated weights back.
+double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
+                   const LocalParameters& parameters) {
+  const double dense_shards = plan.zero > 0 ? number(groups.dense_shard.size) : 1;
+  const double expert_shards = plan.zero > 0 ? number(groups.expert_shard.size) : 1;
+  const double elements =
+      number(parameters.dense) / dense_shards + number(parameters.expert) / expert_shards;
+  const double on_gpu = elements * (1 - plan.offload.optimizer);
+  const double seconds = memory_bound_s(job.cluster.gpu, on_gpu * update_bytes(job, plan));
+  if (plan.offload.optimizer == 0) {
+    return seconds;
+  }
+  const double moved_bytes =
+      elements * plan.offload.optimizer * (number(bytes_of(plan.grad_dtype)) + weight_bytes(plan));
+  return seconds + moved_bytes / (job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value);
+}
+
+}  // namespace shardplan

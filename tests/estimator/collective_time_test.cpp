@@ -1,0 +1,75 @@
+// Collectives: bus factors, links, hierarchy.
+#include "estimator/collective_time.h"
+
+#include <doctest/doctest.h>
+
+namespace shardplan {
+namespace {
+
+ClusterSpec cluster_without_latency() {
+  ClusterSpec cluster;
+  cluster.gpu.nvlink_bytes_per_s = 450e9;
+  cluster.gpu.pcie_bytes_per_s = 64e9;
+  cluster.inter_node_bytes_per_s = 50e9;
+  return cluster;
+}
+
+GroupShape inside(std::int64_t size) {
+  return {.size = size, .stride = 1, .ranks_per_domain = size, .ranks_per_node = size};
+}
+
+constexpr double kBytes = 1e12;  // so large that the launch does not matter
+
+TEST_CASE("an all-gather moves (n - 1) / n of its bytes at what NCCL reaches of NVLink") {
+  const ClusterSpec cluster = cluster_without_latency();
+  CHECK(all_gather_s(cluster, inside(8), kBytes) ==
+        doctest::Approx(kBytes * 7 / 8 / 369e9).epsilon(0.001));
+  CHECK(all_reduce_s(cluster, inside(8), kBytes) ==
+        doctest::Approx(2 * all_gather_s(cluster, inside(8), kBytes)));
+  CHECK(all_to_all_s(cluster, inside(8), kBytes) ==
+        doctest::Approx(all_gather_s(cluster, inside(8), kBytes)));
+}
+
+TEST_CASE("a group of one rank communicates for nothing") {
+  const ClusterSpec cluster = cluster_without_latency();
+  CHECK(all_gather_s(cluster, inside(1), kBytes) == 0);
+  CHECK(all_reduce_s(cluster, inside(1), kBytes) == 0);
+  CHECK(all_to_all_s(cluster, inside(1), kBytes) == 0);
+  CHECK(send_s(cluster, inside(1), kBytes) == 0);
+}
+
+TEST_CASE("across nodes eight ranks of a node share the network, one rank pays alone") {
+  const ClusterSpec cluster = cluster_without_latency();
+  const GroupShape rails = {.size = 16, .stride = 1, .ranks_per_domain = 8, .ranks_per_node = 8};
+  const GroupShape lone = {.size = 2, .stride = 8, .ranks_per_domain = 1, .ranks_per_node = 1};
+  const double network = 50e9 * 0.85;
+  CHECK(all_gather_s(cluster, rails, kBytes) ==
+        doctest::Approx(kBytes * 7 / 8 / 369e9).epsilon(0.001));
+  CHECK(all_gather_s(cluster, lone, kBytes) ==
+        doctest::Approx(kBytes / 2 / network).epsilon(0.001));
+  CHECK(all_to_all_s(cluster, rails, kBytes) ==
+        doctest::Approx(kBytes / 2 / network).epsilon(0.001));
+  CHECK(send_s(cluster, lone, kBytes) == doctest::Approx(kBytes / network).epsilon(0.001));
+}
+
+TEST_CASE("without NVLink a node communicates over PCIe, not over the network") {
+  const ClusterSpec cluster = cluster_without_latency();
+  const GroupShape node = {.size = 8, .stride = 1, .ranks_per_domain = 1, .ranks_per_node = 8};
+  CHECK(all_gather_s(cluster, node, kBytes) ==
+        doctest::Approx(kBytes * 7 / 8 / (64e9 * 0.8)).epsilon(0.001));
+}
+
+TEST_CASE("small tensors cost latency: every further rank adds a step") {
+  ClusterSpec cluster = cluster_without_latency();
+  cluster.intra_node_latency_s = 3e-6;
+  cluster.inter_node_latency_s = 14e-6;
+  const GroupShape two_nodes = {
+      .size = 16, .stride = 1, .ranks_per_domain = 8, .ranks_per_node = 8};
+  CHECK(all_gather_s(cluster, inside(8), 0) - all_gather_s(cluster, inside(4), 0) ==
+        doctest::Approx(4 * 3e-6));
+  CHECK(all_gather_s(cluster, two_nodes, 0) - all_gather_s(cluster, inside(8), 0) ==
+        doctest::Approx(14e-6));
+}
+
+}  // namespace
+}  // namespace shardplan
