@@ -3,7 +3,9 @@
 #include <array>
 #include <functional>
 #include <initializer_list>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "estimator/validity.h"
 #include "search/search.h"
@@ -108,20 +110,18 @@ std::vector<Value> values_of(const std::array<NamedValue<Value>, size>& rows) {
   return values;
 }
 
-// Whether the profile knows what the plan asks for, whatever else is wrong with the plan.
-bool is_supported(const Job& job, const Plan& plan) {
-  return std::ranges::none_of(validity_rules(job.profile), [&](const ValidityRule& rule) {
-    return rule.name.starts_with("unsupported") && rule.broken(job, plan);
-  });
-}
-
-// The values of one field that the profile knows.
+// The values of one field that the profile models. Its rules are asked one by one, so that whatever
+// else is wrong with the job does not empty the axis.
 template <class Value>
-std::vector<Value> supported(const Job& job, Value Plan::*field, std::vector<Value> values) {
+std::vector<Value> supported(const Job& job, std::string_view field_name, Value Plan::*field,
+                             std::vector<Value> values) {
+  const std::string refusal = "unsupported: " + std::string(field_name);
   std::erase_if(values, [&](const Value& value) {
     Plan plan;
     plan.*field = value;
-    return !is_supported(job, plan);
+    return std::ranges::any_of(validity_rules(job.profile), [&](const ValidityRule& rule) {
+      return rule.name == refusal && rule.broken(job, plan);
+    });
   });
   return values;
 }
@@ -163,16 +163,16 @@ void choose_parallel_sizes(const Job& job, SearchSpace& space) {
 SearchSpace default_space(const Job& job) {
   SearchSpace space;
   choose_parallel_sizes(job, space);
-  space.schedule = supported(job, &Plan::schedule, values_of(kSchedules));
-  space.cp_method = supported(job, &Plan::cp_method, values_of(kCpMethods));
+  space.schedule = supported(job, "schedule", &Plan::schedule, values_of(kSchedules));
+  space.cp_method = supported(job, "cp_method", &Plan::cp_method, values_of(kCpMethods));
   move_to_front(space.cp_method, job.profile.default_cp_method);
-  space.zero = supported<std::int64_t>(job, &Plan::zero, {0, 1, 2, 3});
+  space.zero = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
   move_to_front(space.zero, job.profile.default_zero);
   space.dp_replicate = {1};
   if (space.zero.size() > 2 && job.cluster.nodes > 1) {
     space.dp_replicate.push_back(job.cluster.nodes);
   }
-  space.recompute = supported(job, &Plan::recompute, recompute_choices(job.model));
+  space.recompute = supported(job, "recompute", &Plan::recompute, recompute_choices(job.model));
   space.sequence_parallel = {job.profile.default_sequence_parallel,
                              !job.profile.default_sequence_parallel};
   space.precision = {Precision::kBf16};

@@ -129,7 +129,7 @@ SearchSpace random_small_space(const Job& job, std::mt19937_64& random) {
   space.cp_method = some_of(random, space.cp_method, 1, random() % 2);
   space.recompute = some_of(random, space.recompute, 0, 3);
   if (random() % 2 == 0) {
-    space.rank_order.push_back({Dimension::kPp, Dimension::kCp, Dimension::kDp, Dimension::kTp});
+    space.rank_order.push_back({Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp});
   }
   space.uneven_layers = random() % 2 == 0;
   return space;

@@ -195,6 +195,15 @@ TEST_CASE("more memory never makes the best plan slower, and a wider space neith
   CHECK(previous > 0);
 }
 
+TEST_CASE("a job that its profile cannot model has no plan, and the reason is counted") {
+  Job job = llama_8b_job();
+  job.trained = TrainedParameters::kAdapters;
+  const SearchResult result = search_plans(job, default_space(job), {});
+  CHECK(result.plans_priced == 0);
+  CHECK(result.plans_in_space > 0);
+  CHECK(by_rule(result)["unsupported: trained"] > 0);
+}
+
 TEST_CASE("a space without plans, and a space without valid plans, have an answer") {
   const Job job = llama_8b_job();
   SearchSpace space = default_space(job);

@@ -137,18 +137,36 @@ TEST_CASE("experts, and only experts, open the axes of expert parallelism") {
   CHECK(default_space(job).etp == std::vector<std::int64_t>{1, 2, 4, 8});
 }
 
-TEST_CASE("what a profile does not know is not in its default space") {
+TEST_CASE("each profile's default space has the values that it models, its own default first") {
   Job job = llama_8b_job();
-  for (const MemoryModel model :
-       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
-    job.profile.memory_model = model;
-    const SearchSpace space = default_space(job);
-    CHECK(space.zero.front() == job.profile.default_zero);
-    CHECK(!space.schedule.empty());
-    CHECK(!space.recompute.empty());
-    CHECK(space.recompute.front() == Recompute{});
-    CHECK(!space.cp_method.empty());
-  }
+  job.profile.memory_model = MemoryModel::kMegatron;
+  const SearchSpace megatron = default_space(job);
+  CHECK(megatron.zero == std::vector<std::int64_t>{1, 0});
+  CHECK(megatron.schedule ==
+        std::vector<Schedule>{Schedule::kNone, Schedule::k1F1B, Schedule::kInterleaved1F1B});
+  CHECK(megatron.dp_replicate == std::vector<std::int64_t>{1});
+
+  job.profile.memory_model = MemoryModel::kNative;
+  job.profile.default_zero = 3;
+  job.profile.default_cp_method = CpMethod::kA2a;
+  job.cluster.nodes = 4;
+  const SearchSpace native = default_space(job);
+  CHECK(native.zero == std::vector<std::int64_t>{3, 0, 1, 2});
+  CHECK(native.cp_method.front() == CpMethod::kA2a);
+  CHECK(native.cp_method.size() == 3);
+  CHECK(native.dp_replicate == std::vector<std::int64_t>{1, 4});
+  CHECK(std::ranges::count(native.schedule, Schedule::kZbv) == 1);
+
+  job.profile.memory_model = MemoryModel::kFujii2024;
+  const SearchSpace fujii = default_space(job);
+  CHECK(fujii.recompute == std::vector<Recompute>{Recompute{}});
+}
+
+TEST_CASE("a job that the profile cannot model keeps its space, so that the answer can say why") {
+  Job job = llama_8b_job();
+  const std::int64_t plans = num_plans(plan_space(job, default_space(job)));
+  job.trained = TrainedParameters::kAdapters;
+  CHECK(num_plans(plan_space(job, default_space(job))) == plans);
 }
 
 }  // namespace shardplan
