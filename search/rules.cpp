@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <stdexcept>
+#include <vector>
 
 #include "estimator/layer_partition.h"
 #include "estimator/validity.h"
@@ -11,14 +12,24 @@ namespace shardplan {
 
 namespace {
 
-// How context-parallel ranks exchange keys and values says nothing when there is one rank.
-std::optional<Plan> other_cp_method(const Job&, const SearchSpace& space, const Plan& plan) {
-  if (plan.cp > 1 || plan.cp_method == space.cp_method.front()) {
-    return std::nullopt;
+// The plan with the first value of one axis that comes before its own, means the same and is valid.
+template <class Value, class MeansTheSame>
+std::optional<Plan> earlier_twin(const Job& job, const Plan& plan, const std::vector<Value>& values,
+                                 Value Plan::*field, const MeansTheSame& means_the_same) {
+  for (const Value& value : values) {
+    if (value == plan.*field) {
+      return std::nullopt;
+    }
+    if (!means_the_same(value)) {
+      continue;
+    }
+    Plan twin = plan;
+    twin.*field = value;
+    if (first_broken_rule(job, twin) == nullptr) {
+      return twin;
+    }
   }
-  Plan twin = plan;
-  twin.cp_method = space.cp_method.front();
-  return twin;
+  return std::nullopt;
 }
 
 bool is_plain_accumulation(Schedule schedule) {
@@ -26,17 +37,19 @@ bool is_plain_accumulation(Schedule schedule) {
 }
 
 // On one stage 1F1B is forward, backward, microbatch after microbatch: no pipeline at all.
-std::optional<Plan> other_schedule(const Job&, const SearchSpace& space, const Plan& plan) {
+std::optional<Plan> other_schedule(const Job& job, const SearchSpace& space, const Plan& plan) {
   if (plan.pp > 1 || !is_plain_accumulation(plan.schedule)) {
     return std::nullopt;
   }
-  const Schedule first = *std::ranges::find_if(space.schedule, is_plain_accumulation);
-  if (plan.schedule == first) {
+  return earlier_twin(job, plan, space.schedule, &Plan::schedule, is_plain_accumulation);
+}
+
+// How context-parallel ranks exchange keys and values says nothing when there is one rank.
+std::optional<Plan> other_cp_method(const Job& job, const SearchSpace& space, const Plan& plan) {
+  if (plan.cp > 1) {
     return std::nullopt;
   }
-  Plan twin = plan;
-  twin.schedule = first;
-  return twin;
+  return earlier_twin(job, plan, space.cp_method, &Plan::cp_method, [](CpMethod) { return true; });
 }
 
 bool has_one_rank(const Job& job, const Plan& plan, Dimension dimension) {
@@ -62,18 +75,11 @@ std::int64_t order_of_several_ranks(const Job& job, const Plan& plan,
 }
 
 std::optional<Plan> other_rank_order(const Job& job, const SearchSpace& space, const Plan& plan) {
-  const std::int64_t order = order_of_several_ranks(job, plan, plan.rank_order);
-  for (const std::array<Dimension, 4>& earlier : space.rank_order) {
-    if (earlier == plan.rank_order) {
-      return std::nullopt;
-    }
-    if (order_of_several_ranks(job, plan, earlier) == order) {
-      Plan twin = plan;
-      twin.rank_order = earlier;
-      return twin;
-    }
-  }
-  return std::nullopt;
+  const auto is_same_order = [&](const std::array<Dimension, 4>& order) {
+    return order_of_several_ranks(job, plan, order) ==
+           order_of_several_ranks(job, plan, plan.rank_order);
+  };
+  return earlier_twin(job, plan, space.rank_order, &Plan::rank_order, is_same_order);
 }
 
 // Full recompute of the first n layers of each chunk, n no less than the chunk has, is full
@@ -91,21 +97,14 @@ std::optional<Plan> longer_recompute_block(const Job& job, const SearchSpace& sp
   if (plan.recompute.granularity != RecomputeGranularity::kFull) {
     return std::nullopt;
   }
-  const std::int64_t longest_chunk = std::ranges::max(layers_per_chunk(job, plan));
-  if (!recomputes_every_layer(plan.recompute, longest_chunk)) {
+  const std::vector<std::int64_t> layers = layers_per_chunk(job, plan);
+  const std::int64_t longest_chunk = layers.empty() ? 0 : std::ranges::max(layers);
+  if (longest_chunk == 0 || !recomputes_every_layer(plan.recompute, longest_chunk)) {
     return std::nullopt;
   }
-  for (const Recompute& earlier : space.recompute) {
-    if (earlier == plan.recompute) {
-      return std::nullopt;
-    }
-    if (recomputes_every_layer(earlier, longest_chunk)) {
-      Plan twin = plan;
-      twin.recompute = earlier;
-      return twin;
-    }
-  }
-  return std::nullopt;
+  return earlier_twin(
+      job, plan, space.recompute, &Plan::recompute,
+      [&](const Recompute& recompute) { return recomputes_every_layer(recompute, longest_chunk); });
 }
 
 constexpr std::array<EquivalenceRule, 4> kEquivalenceRules = {{
@@ -123,13 +122,10 @@ std::span<const EquivalenceRule> equivalence_rules() {
 
 const EquivalenceRule* first_equivalence(const Job& job, const SearchSpace& space,
                                          const Plan& plan) {
-  for (const EquivalenceRule& rule : kEquivalenceRules) {
-    const std::optional<Plan> twin = rule.earlier_twin(job, space, plan);
-    if (twin && first_broken_rule(job, *twin) == nullptr) {
-      return &rule;
-    }
-  }
-  return nullptr;
+  const auto rule = std::ranges::find_if(kEquivalenceRules, [&](const EquivalenceRule& row) {
+    return row.earlier_twin(job, space, plan).has_value();
+  });
+  return rule == kEquivalenceRules.end() ? nullptr : &*rule;
 }
 
 }  // namespace shardplan

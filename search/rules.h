@@ -12,7 +12,8 @@ namespace shardplan {
 
 struct EquivalenceRule {
   std::string_view name;  // "cp_method_without_cp"
-  // The plan with the first value of the axis that means the same; nothing if the plan has it.
+  // For a valid plan: the first valid one whose value on the rule's axis comes before and means the
+  // same.
   std::optional<Plan> (*earlier_twin)(const Job& job, const SearchSpace& space, const Plan& plan);
 };
 
