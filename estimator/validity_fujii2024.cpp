@@ -80,20 +80,13 @@ constexpr ValidityRule kHiddenByTp = {
           return not_divisible("hidden", job.model.hidden, "tp", plan.tp);
         }};
 
-// L % p, or (L + 2) % p with embedding and head as stages of their own.
+// The calculator's "standalone embedding" option counts embedding and head as a layer each.
 constexpr ValidityRule kLayersByPp = {
     .name = "layers_divisible_by_pp",
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          const std::int64_t layers = job.model.num_layers();
-          return layers % plan.pp != 0 && (layers + 2) % plan.pp != 0;
-        },
+    .broken = [](const Job& job, const Plan& plan) { return layer_slots(job) % plan.pp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
-          const std::int64_t layers = job.model.num_layers();
-          return not_divisible("num_layers", layers, "pp", plan.pp) + ", or divisors of " +
-                 number_text(layers + 2) +
-                 " (embedding and head as a layer each): " + divisors_text(layers + 2);
+          return not_divisible("num_layers", layer_slots(job), "pp", plan.pp);
         }};
 
 constexpr std::array kRules = {

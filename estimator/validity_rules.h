@@ -271,14 +271,14 @@ inline constexpr ValidityRule kWorldByEtpEpPp = {
 
 // --- state sharding ------------------------------------------------------------------------------
 
+// Whole shards: each copy of the state takes dp / dp_replicate of the data-parallel ranks.
 inline constexpr ValidityRule kDpReplicate = {
-    .name = "dp_cp_divisible_by_dp_replicate",
+    .name = "dp_divisible_by_dp_replicate",
     .broken = [](const Job& job,
-                 const Plan& plan) { return dp_of(job, plan) * plan.cp % plan.dp_replicate != 0; },
+                 const Plan& plan) { return dp_of(job, plan) % plan.dp_replicate != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_divisible("dp * cp", dp_of(job, plan) * plan.cp, "dp_replicate",
-                               plan.dp_replicate);
+          return not_divisible("dp", dp_of(job, plan), "dp_replicate", plan.dp_replicate);
         }};
 
 inline constexpr ValidityRule kExpertDpReplicate = {
