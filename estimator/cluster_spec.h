@@ -37,7 +37,7 @@ struct GpuSpec {
   std::optional<std::int64_t> library_bytes;             // modules, cuBLAS and cuDNN handles
   std::optional<std::int64_t> first_communicator_bytes;  // first NCCL communicator used
   std::optional<std::int64_t> next_communicator_bytes;   // every further one that runs a collective
-  std::optional<std::int64_t> idle_communicator_bytes;   // one that is created and never used
+  std::optional<std::int64_t> idle_communicator_bytes;   // one of several ranks, never used
   std::vector<CurvePoint> gemm_efficiency;       // size: FLOPs of the product; empty: not measured
   std::vector<CurvePoint> attention_efficiency;  // size: sequence length; empty: not measured
   std::optional<double> copy_efficiency;         // share of memory_bytes_per_s that kernels reach

@@ -1,1 +1,318 @@
+// What the driver counts beside the allocator's segments.
+//
+// NCCL's share was taken apart on 4 H200 (NCCL 2.28.9, NVLS off; tools/measure_communicators.py,
+// data/measured/communicators_h200.json): every communicator costs the same again, whatever its
+// ranks, and connections come with the first collective or the first send of that communicator.
+// Which groups exist and which run collectives was read in Megatron-LM core_v0.16.1
+// (core/parallel_state.py, core/distributed, core/optimizer, core/transformer/moe).
 #include "estimator/outside_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "estimator/rank_grid.h"
+
+namespace shardplan {
+namespace {
+
+// Where `calibrate` has not run: the H200's values.
+constexpr std::int64_t kContextBytes = 649'986'048;  // torch process, driver 580, CUDA 13.0
+constexpr std::int64_t kLibraryBytes = 154'075'136;  // cuBLAS, cuDNN, loaded kernels
+constexpr std::int64_t kNcclBytes = 170 * kMiB;      // with the first communicator of a process
+constexpr std::int64_t kFirstCollectiveBytes = 186 * kMiB;   // with its first connected ring
+constexpr std::int64_t kFirstSendBytes = 62 * kMiB;          // with its first connected peer
+constexpr std::int64_t kIdleCommunicatorBytes = 197 * kMiB;  // of several ranks, never used
+constexpr std::int64_t kSingleRankBytes = 388 * kMiB;        // of one rank, used or not
+
+// NCCL 2.28 src/include/device.h and src/transport/p2p.cc on sm90, per channel and direction:
+// 10 MiB where data arrives (LL 512 KiB, LL128 4800 KiB, Simple 4 MiB, rounded up), 2 MiB where it
+// leaves. src/graph: 24 ring channels and 32 send/receive channels over NV18.
+constexpr std::int64_t kChannelBytes = 12 * kMiB;
+constexpr std::int64_t kRingChannels = 24;
+constexpr std::int64_t kPeerChannels = 32;
+// Peers beyond NVLink share one pool per communicator: 64 channels x 16 slots x 512 KiB.
+constexpr std::int64_t kNetworkPoolBytes = 64 * 16 * 512 * kKiB;
+// Our own trainer bounds its communicators (NCCL_MAX_CTAS, NCCL_MAX_P2P_NCHANNELS).
+constexpr std::int64_t kNativeChannels = 16;
+
+// What a communicator has been used for.
+struct Connections {
+  bool ring = false;               // all-reduce, all-gather, reduce-scatter
+  std::int64_t near_peers = 0;     // send and receive inside the NVLink domain
+  bool has_network_peers = false;  // and across it
+  bool any() const { return ring || near_peers > 0 || has_network_peers; }
+};
+
+struct Communicator {
+  std::string_view name;
+  std::int64_t ranks = 1;
+  Connections connections;
+  bool exists = true;  // on this rank: groups of the pipeline's ends have no members between
+};
+
+// Sizes of the groups of one rank and what the plan does with them.
+struct Grid {
+  const Job& job;
+  const Plan& plan;
+  std::int64_t pp_rank = 0;
+  std::int64_t world = job.cluster.world_size();
+  std::int64_t dp = data_parallel_size(job, plan);
+  bool first_stage = pp_rank == 0;
+  bool end_stage = pp_rank == 0 || pp_rank == plan.pp - 1;
+  bool has_experts = job.model.moe.num_experts > 0;
+
+  std::int64_t size(GroupKind kind) const { return group_shape(job, plan, kind).size; }
+
+  // All-to-all: every other rank is a peer.
+  Connections all_peers(GroupKind kind) const {
+    const GroupShape shape = group_shape(job, plan, kind);
+    return {.ring = false,
+            .near_peers = shape.ranks_per_domain - 1,
+            .has_network_peers = shape.size > shape.ranks_per_domain};
+  }
+
+  // A line or a ring of neighbours.
+  Connections neighbours(GroupKind kind, std::int64_t count) const {
+    const bool near = group_shape(job, plan, kind).ranks_per_domain > 1;
+    return {.ring = false, .near_peers = near ? count : 0, .has_network_peers = !near};
+  }
+
+  Connections pipeline() const {
+    if (plan.pp == 1) {
+      return {};
+    }
+    const bool wraps_around = plan.schedule == Schedule::kInterleaved1F1B ||
+                              plan.schedule == Schedule::kInterleavedZeroBubble;
+    const bool two_sided = plan.pp > 2 && (wraps_around || !end_stage);
+    return neighbours(GroupKind::kPp, two_sided ? 2 : 1);
+  }
+
+  Connections context_parallel() const {
+    if (plan.cp == 1) {
+      return {};
+    }
+    switch (plan.cp_method) {
+      case CpMethod::kRing: return neighbours(GroupKind::kCp, plan.cp > 2 ? 2 : 1);
+      case CpMethod::kAllGather: return {.ring = true};
+      case CpMethod::kA2a: return all_peers(GroupKind::kCp);
+    }
+    return {};
+  }
+
+  bool embedding_is_shared() const {
+    const bool shares = job.model.tied_embeddings || job.model.num_mtp_layers > 0;
+    return shares && size(GroupKind::kEmbedding) > 1 && end_stage;
+  }
+};
+
+// Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
+// the world (barrier), on its gradient group, and on the group over which the gradient norm is
+// reduced, even where such a group is the rank alone.
+std::array<Communicator, 21> megatron_communicators(const Grid& grid) {
+  const Plan& plan = grid.plan;
+  const bool experts_apart = grid.has_experts && plan.ep > 1;
+  const bool hybrid = plan.dp_replicate > 1;
+  const std::int64_t stage = grid.world / plan.pp;
+  const std::int64_t expert_ranks = plan.etp * plan.ep;
+  const std::int64_t expert_dp = grid.size(GroupKind::kExpertDp);
+  return {{
+      {"world", grid.world, {.ring = true}},
+      {"dp_cp", grid.dp * plan.cp, {.ring = true}},
+      {"dp_cp_shard", grid.dp * plan.cp / plan.dp_replicate, {.ring = hybrid}, hybrid},
+      {"dp", grid.dp, {}},
+      {"cp", plan.cp, grid.context_parallel()},
+      {"tp_pp", plan.tp * plan.pp, {.ring = plan.zero == 0}},
+      {"tp", plan.tp, {.ring = plan.tp > 1}},
+      {"pp", plan.pp, grid.pipeline()},
+      {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
+      {"position_embedding", 1, {}, grid.first_stage},
+      {"tp_dp_cp", stage, {}},
+      {"tp_dp", stage / plan.cp, {}},
+      {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
+      {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
+      {"etp", plan.etp, {.ring = grid.has_experts && plan.etp > 1}},
+      {"etp_ep", expert_ranks, {.ring = experts_apart}},
+      {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && plan.zero == 0}},
+      {"expert_dp", expert_dp, {.ring = experts_apart}},
+      {"expert_dp_shard", expert_dp / plan.dp_replicate, {.ring = experts_apart && hybrid}, hybrid},
+      {"expert_dp_replica", plan.dp_replicate, {.ring = hybrid}, hybrid},
+      {"optimizer_instance", grid.world / plan.dp_replicate, {.ring = plan.zero > 0}},
+  }};
+}
+
+// What our own trainer uses.
+std::array<Communicator, 9> native_communicators(const Grid& grid) {
+  const Plan& plan = grid.plan;
+  const bool experts_apart = grid.has_experts && plan.ep * plan.etp > 1;
+  return {{
+      {"world", grid.world, {.ring = true}},
+      {"dp_cp_shard", grid.size(GroupKind::kDenseShard), {.ring = true}},
+      {"dp_replica", plan.dp_replicate, {.ring = true}},
+      {"cp", plan.cp, grid.context_parallel()},
+      {"tp", plan.tp, {.ring = true}},
+      {"pp", plan.pp, grid.pipeline()},
+      {"embedding", 2, {.ring = grid.embedding_is_shared()}},
+      {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
+      {"expert_dp", grid.size(GroupKind::kExpertDp), {.ring = experts_apart}},
+  }};
+}
+
+// Bytes that one communicator and one process pay, from the GPU's file where it has them.
+struct Prices {
+  std::int64_t context = 0;
+  std::int64_t libraries = 0;
+  std::int64_t nccl = 0;
+  std::int64_t first_collective = 0;
+  std::int64_t idle = 0;
+  std::int64_t ring = 0;
+  std::int64_t peer = 0;
+};
+
+Prices prices_of(const Job& job) {
+  const GpuSpec& gpu = job.cluster.gpu;
+  const bool native = job.profile.memory_model == MemoryModel::kNative;
+  Prices prices;
+  prices.context = gpu.context_bytes.value_or(kContextBytes);
+  prices.libraries = gpu.library_bytes.value_or(kLibraryBytes);
+  prices.idle = gpu.idle_communicator_bytes.value_or(kIdleCommunicatorBytes);
+  const std::int64_t used =
+      gpu.next_communicator_bytes.value_or(prices.idle + kRingChannels * kChannelBytes);
+  prices.ring =
+      native ? kNativeChannels * kChannelBytes : std::max<std::int64_t>(used - prices.idle, 0);
+  prices.peer = (native ? kNativeChannels : kPeerChannels) * kChannelBytes;
+  const std::int64_t once =
+      gpu.first_communicator_bytes.value_or(used + kNcclBytes + kFirstCollectiveBytes) - used;
+  prices.nccl = std::clamp<std::int64_t>(once, 0, kNcclBytes);
+  prices.first_collective = std::max<std::int64_t>(once - prices.nccl, 0);
+  return prices;
+}
+
+std::int64_t bytes_of(const Communicator& communicator, const Prices& prices) {
+  if (communicator.ranks == 1) {
+    return kSingleRankBytes;
+  }
+  const Connections& used = communicator.connections;
+  return prices.idle + (used.ring ? prices.ring : 0) + used.near_peers * prices.peer +
+         (used.has_network_peers ? kNetworkPoolBytes : 0);
+}
+
+// A piece of memory outside the allocator: what a row says, without allocating.
+struct Piece {
+  Component component = Component::kCommunication;
+  std::string_view prefix = {};
+  std::string_view name = {};
+  std::int64_t bytes = 0;
+  std::string_view formula = {};
+};
+
+// Which groups have a communicator: all at start-up, those that were used, or those of several
+// ranks that were used (our own trainer makes none for a rank alone).
+enum class Creation { kAll, kUsed, kUsedBySeveral };
+
+bool is_created(const Communicator& communicator, Creation creation) {
+  switch (creation) {
+    case Creation::kAll: return communicator.exists;
+    case Creation::kUsed: return communicator.connections.any();
+    case Creation::kUsedBySeveral: return communicator.connections.any() && communicator.ranks > 1;
+  }
+  return false;
+}
+
+template <std::size_t size, class Visit>
+void visit_communicators(const std::array<Communicator, size>& communicators, Creation creation,
+                         const Prices& prices, Visit& visit) {
+  bool any = false;
+  bool any_ring = false;
+  bool any_peer = false;
+  for (const Communicator& communicator : communicators) {
+    if (!is_created(communicator, creation)) {
+      continue;
+    }
+    const Connections& used = communicator.connections;
+    any = true;
+    any_ring = any_ring || (used.ring && communicator.ranks > 1);
+    any_peer = any_peer || used.near_peers > 0 || used.has_network_peers;
+    visit({.prefix = "communicator.",
+           .name = communicator.name,
+           .bytes = bytes_of(communicator, prices),
+           .formula = "several ranks: idle [+ ring: 12 MiB x channels] [+ 12 MiB x channels x "
+                      "NVLink peers] [+ network pool]; one rank: 388 MiB (NCCL 2.28.9, measured)"});
+  }
+  if (any) {
+    visit({.name = "nccl", .bytes = prices.nccl, .formula = "once, first communicator (measured)"});
+  }
+  if (any_ring) {
+    visit({.name = "nccl.first_collective",
+           .bytes = prices.first_collective,
+           .formula = "once, first connected ring (measured)"});
+  }
+  if (any_peer) {
+    visit({.name = "nccl.first_send",
+           .bytes = kFirstSendBytes,
+           .formula = "once, first connected peer (measured)"});
+  }
+}
+
+template <class Visit>
+void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit visit) {
+  const GpuSpec& gpu = job.cluster.gpu;
+  const Prices prices = prices_of(job);
+  visit({.component = Component::kContext,
+         .name = "cuda_context",
+         .bytes = prices.context,
+         .formula = gpu.context_bytes ? "measured on this GPU" : "measured on an H200"});
+  visit({.component = Component::kWorkspace,
+         .name = "libraries",
+         .bytes = prices.libraries,
+         .formula = gpu.library_bytes ? "measured on this GPU" : "measured on an H200"});
+  const Grid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    visit_communicators(native_communicators(grid), Creation::kUsedBySeveral, prices, visit);
+    return;
+  }
+  visit_communicators(megatron_communicators(grid),
+                      job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, prices,
+                      visit);
+}
+
+}  // namespace
+
+std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+  std::vector<Row> rows;
+  visit_pieces(job, plan, pp_rank, [&](const Piece& piece) {
+    rows.push_back({.component = piece.component,
+                    .name = std::string(piece.prefix) + std::string(piece.name),
+                    .elements = piece.bytes,
+                    .dtype = DType::kBool,
+                    .bytes = piece.bytes,
+                    .copies = 1,
+                    .born = {.name = "start"},
+                    .dies = {.name = "end"},
+                    .formula = std::string(piece.formula),
+                    .in_allocator = false});
+  });
+  return rows;
+}
+
+std::int64_t outside_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+  std::int64_t bytes = 0;
+  visit_pieces(job, plan, pp_rank, [&](const Piece& piece) { bytes += piece.bytes; });
+  return bytes;
+}
+
+// cuDNN 9.19, plan construction for an H200: default engine an fp32 accumulator of dQ and the
+// statistics; deterministic one bf16 tile pair [ceil64(sq), ceil64(skv)] per query head. With fewer
+// kv heads than query heads, fp32 dK and dV are expanded to query heads.
+std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, bool deterministic) {
+  const std::int64_t heads = shape.batch * shape.query_heads;
+  const std::int64_t statistics = 4 * heads * shape.query_length;
+  const std::int64_t expanded =
+      shape.query_heads != shape.kv_heads ? 4 * heads * shape.kv_length * shape.head_dim : 0;
+  const std::int64_t gradients =
+      deterministic ? 2 * heads * round_up(shape.query_length, 64) * round_up(shape.kv_length, 64)
+                    : 4 * heads * shape.query_length * shape.head_dim;
+  return gradients + statistics + expanded;
+}
+
+}  // namespace shardplan

@@ -1,1 +1,231 @@
+#include "estimator/outside_memory.h"
+
 #include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "data/library.h"
+#include "tests/allocation_count.h"
+
+using namespace shardplan;
+
+namespace {
+
+// One measured rank: driver-level memory minus what PyTorch reserved, MiB. Megatron-core
+// core_v0.16.1 on H200 SXM, NCCL 2.28.9, NVLS off; every rank of a layout and stage agreed within
+// 4 MiB.
+struct MeasuredOutside {
+  bool eager = false;
+  bool has_experts = false;
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t vpp = 1;
+  std::int64_t dp = 1;
+  std::int64_t ep = 1;
+  std::int64_t zero = 0;
+  std::int64_t stage = 0;
+  std::int64_t outside_mib = 0;
+};
+
+constexpr std::array<MeasuredOutside, 29> kMeasured = {{
+    {false, false, 2, 1, 1, 1, 1, 0, 0, 2970}, {false, false, 2, 1, 1, 1, 1, 1, 0, 2970},
+    {false, false, 2, 1, 1, 4, 1, 1, 0, 3068}, {false, false, 2, 2, 1, 1, 1, 0, 0, 3612},
+    {false, false, 2, 2, 1, 1, 1, 0, 1, 3612}, {false, false, 2, 4, 1, 1, 1, 1, 0, 3616},
+    {false, false, 2, 4, 1, 1, 1, 1, 1, 4000}, {false, false, 2, 4, 1, 1, 1, 1, 3, 3616},
+    {false, false, 2, 4, 4, 1, 1, 0, 0, 3998}, {false, false, 2, 4, 4, 1, 1, 0, 3, 3998},
+    {false, false, 4, 2, 4, 1, 1, 1, 0, 3616}, {false, true, 1, 8, 1, 1, 1, 0, 0, 3134},
+    {false, true, 1, 8, 1, 1, 1, 0, 1, 3518},  {false, true, 1, 8, 1, 1, 1, 0, 6, 3518},
+    {false, true, 2, 1, 1, 1, 2, 1, 0, 4974},  {true, false, 1, 1, 1, 1, 1, 0, 0, 7940},
+    {true, false, 1, 1, 1, 1, 1, 1, 0, 7940},  {true, false, 1, 1, 1, 4, 1, 1, 0, 7648},
+    {true, false, 1, 2, 1, 1, 1, 0, 0, 7996},  {true, false, 1, 2, 1, 1, 1, 0, 1, 7608},
+    {true, false, 1, 2, 2, 2, 1, 1, 0, 7324},  {true, false, 1, 2, 2, 2, 1, 1, 1, 6938},
+    {true, false, 1, 2, 4, 1, 1, 1, 1, 7608},  {true, false, 1, 4, 1, 1, 1, 1, 0, 7996},
+    {true, false, 1, 4, 1, 1, 1, 1, 1, 7794},  {true, false, 1, 4, 1, 1, 1, 1, 3, 7610},
+    {true, true, 1, 1, 1, 4, 2, 1, 0, 8096},   {true, true, 1, 4, 1, 1, 1, 1, 0, 8000},
+    {true, true, 1, 4, 1, 1, 1, 1, 2, 7796},
+}};
+
+struct Case {
+  Job job;
+  Plan plan;
+};
+
+Case case_of(const MeasuredOutside& row) {
+  Case found;
+  found.plan.tp = row.tp;
+  found.plan.pp = row.pp;
+  found.plan.vpp = row.vpp;
+  found.plan.dp = row.dp;
+  found.plan.ep = row.ep;
+  found.plan.zero = row.zero;
+  found.plan.schedule = row.vpp > 1 ? Schedule::kInterleaved1F1B : Schedule::k1F1B;
+  found.job.model.layers.resize(32);
+  found.job.model.moe.num_experts = row.has_experts ? 8 : 0;
+  found.job.cluster.gpus_per_node = row.tp * row.pp * row.dp;
+  found.job.profile.eager_communicators = row.eager;
+  return found;
+}
+
+bool has_row(const std::vector<Row>& rows, const std::string& name) {
+  return std::ranges::any_of(rows, [&](const Row& row) { return row.name == name; });
+}
+
+Job job_on(std::int64_t nodes, MemoryModel memory_model) {
+  Job job;
+  job.model.layers.resize(32);
+  job.cluster.nodes = nodes;
+  job.profile.memory_model = memory_model;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("memory outside the allocator is within 20 MiB of every measured Megatron-core layout") {
+  std::int64_t worst = 0;
+  for (const MeasuredOutside& row : kMeasured) {
+    const Case measured = case_of(row);
+    const std::int64_t error =
+        outside_bytes(measured.job, measured.plan, row.stage) / kMiB - row.outside_mib;
+    worst = std::max(worst, std::abs(error));
+    CAPTURE(row.tp);
+    CAPTURE(row.pp);
+    CAPTURE(row.stage);
+    CAPTURE(row.outside_mib);
+    CHECK(std::abs(error) <= 20);
+  }
+  MESSAGE("worst error of ", kMeasured.size(), " layouts: ", worst, " MiB");
+}
+
+TEST_CASE("the shipped file of the H200 says the same of every layout as the documented values") {
+  const GpuSpec h200 = Library().gpu("h200");
+  std::int64_t worst = 0;
+  for (const MeasuredOutside& row : kMeasured) {
+    Case measured = case_of(row);
+    measured.job.cluster.gpu = h200;
+    const std::int64_t bytes = outside_bytes(measured.job, measured.plan, row.stage);
+    worst = std::max(worst, std::abs(bytes / kMiB - row.outside_mib));
+  }
+  CHECK(worst <= 20);
+}
+
+TEST_CASE("rows outside the allocator add up to outside_bytes, which allocates nothing") {
+  for (const MeasuredOutside& row : kMeasured) {
+    const Case measured = case_of(row);
+    std::int64_t sum = 0;
+    for (const Row& piece : outside_rows(measured.job, measured.plan, row.stage)) {
+      sum += piece.total_bytes();
+      REQUIRE_FALSE(piece.in_allocator);
+      REQUIRE(piece.total_bytes() >= 0);
+    }
+    const std::int64_t before = allocation_count();
+    const std::int64_t bytes = outside_bytes(measured.job, measured.plan, row.stage);
+    CHECK(allocation_count() == before);
+    CHECK(bytes == sum);
+  }
+}
+
+TEST_CASE("one GPU of the native trainer pays for context and libraries only") {
+  Job job = job_on(1, MemoryModel::kNative);
+  job.cluster.gpus_per_node = 1;
+  const std::vector<Row> rows = outside_rows(job, {}, 0);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].component == Component::kContext);
+  CHECK(rows[1].component == Component::kWorkspace);
+  job.cluster.gpu.context_bytes = 500;
+  job.cluster.gpu.library_bytes = 70;
+  CHECK(outside_bytes(job, {}, 0) == 570);
+}
+
+TEST_CASE("the GPU's measured communicators replace the documented ones") {
+  Job job = job_on(1, MemoryModel::kNative);
+  job.cluster.gpu.context_bytes = 0;
+  job.cluster.gpu.library_bytes = 0;
+  job.cluster.gpu.idle_communicator_bytes = 100 * kMiB;
+  job.cluster.gpu.next_communicator_bytes = 300 * kMiB;
+  job.cluster.gpu.first_communicator_bytes = 650 * kMiB;
+  job.profile.memory_model = MemoryModel::kMegatron;
+  Plan plan;
+  plan.zero = 1;
+  // World, gradients and gradient norm run collectives over 8 ranks; 350 MiB once.
+  CHECK(outside_bytes(job, plan, 0) == (3 * 300 + 350) * kMiB);
+}
+
+TEST_CASE("the native trainer bounds its rings to 16 channels and creates what it uses") {
+  const Job job = job_on(1, MemoryModel::kNative);
+  Plan plan;
+  plan.tp = 2;
+  const std::vector<Row> rows = outside_rows(job, plan, 0);
+  CHECK(has_row(rows, "communicator.tp"));
+  CHECK(has_row(rows, "communicator.dp_cp_shard"));
+  CHECK_FALSE(has_row(rows, "communicator.pp"));
+  CHECK_FALSE(has_row(rows, "communicator.ep"));
+  const auto tp = std::ranges::find(rows, std::string("communicator.tp"), &Row::name);
+  CHECK(tp->bytes == (197 + 16 * 12) * kMiB);
+}
+
+TEST_CASE("expert all-to-all connects every peer inside NVLink, and one pool beyond it") {
+  Job job = job_on(8, MemoryModel::kMegatron);
+  job.model.moe.num_experts = 64;
+  const auto ep_bytes = [&](std::int64_t ep) {
+    Plan plan;
+    plan.ep = ep;
+    const std::vector<Row> rows = outside_rows(job, plan, 0);
+    return std::ranges::find(rows, std::string("communicator.ep"), &Row::name)->bytes;
+  };
+  // 32 channels x 7 peers x 12 MiB = 2688 MiB.
+  CHECK(ep_bytes(8) == (197 + 2688) * kMiB);
+  CHECK(ep_bytes(2) == (197 + 384) * kMiB);
+  CHECK(ep_bytes(64) == (197 + 2688 + 512) * kMiB);
+}
+
+TEST_CASE("tied embeddings connect the ends of the pipeline, not its middle") {
+  Job job = job_on(1, MemoryModel::kMegatron);
+  job.model.tied_embeddings = true;
+  Plan plan;
+  plan.pp = 4;
+  plan.schedule = Schedule::k1F1B;
+  CHECK(has_row(outside_rows(job, plan, 0), "communicator.embedding"));
+  CHECK_FALSE(has_row(outside_rows(job, plan, 1), "communicator.embedding"));
+  CHECK(has_row(outside_rows(job, plan, 3), "communicator.embedding"));
+  job.model.tied_embeddings = false;
+  CHECK_FALSE(has_row(outside_rows(job, plan, 0), "communicator.embedding"));
+}
+
+TEST_CASE("context parallelism connects neighbours, all ranks or a ring, as its method says") {
+  const Job job = job_on(1, MemoryModel::kMegatron);
+  const auto cp_bytes = [&](CpMethod method) {
+    Plan plan;
+    plan.cp = 4;
+    plan.cp_method = method;
+    const std::vector<Row> rows = outside_rows(job, plan, 0);
+    return std::ranges::find(rows, std::string("communicator.cp"), &Row::name)->bytes;
+  };
+  CHECK(cp_bytes(CpMethod::kRing) == (197 + 2 * 384) * kMiB);
+  CHECK(cp_bytes(CpMethod::kA2a) == (197 + 3 * 384) * kMiB);
+  CHECK(cp_bytes(CpMethod::kAllGather) == (197 + 288) * kMiB);
+}
+
+TEST_CASE("cuDNN's attention backward workspace has its closed form") {
+  // cuDNN 9.19, plan construction for an H200: 32 query heads, 8 kv heads, head dimension 128.
+  const auto workspace_mib = [](std::int64_t length, bool deterministic) {
+    const AttentionShape shape = {
+        .query_heads = 32, .kv_heads = 8, .query_length = length, .kv_length = length};
+    return static_cast<double>(cudnn_backward_workspace_bytes(shape, deterministic)) /
+           static_cast<double>(kMiB);
+  };
+  CHECK(workspace_mib(4096, false) == 128.5);
+  CHECK(workspace_mib(8192, false) == 257);
+  CHECK(workspace_mib(16384, false) == 514);
+  CHECK(workspace_mib(4096, true) == 1088.5);
+  CHECK(workspace_mib(8192, true) == 4225);
+  CHECK(workspace_mib(16384, true) == 16642);
+  // Eight query heads and one kv head over 131072 keys: 1028 MiB.
+  const AttentionShape grouped = {
+      .query_heads = 8, .kv_heads = 1, .query_length = 131072, .kv_length = 131072};
+  CHECK(cudnn_backward_workspace_bytes(grouped, false) == 1028 * kMiB);
+  // Without grouping nothing is expanded; lengths round up to tiles of 64.
+  CHECK(cudnn_backward_workspace_bytes(
+            {.query_heads = 2, .kv_heads = 2, .query_length = 65, .kv_length = 1}, true) ==
+        2 * 2 * 128 * 64 + 4 * 2 * 65);
+}
