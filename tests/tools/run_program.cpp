@@ -28,6 +28,7 @@ pid_t spawn(const std::vector<std::string>& arguments, const std::string& out,
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) { argv.push_back(word.data()); }
   argv.push_back(nullptr);
 
