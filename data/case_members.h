@@ -29,6 +29,14 @@ inline bool is_given(const ObjectReader& reader, std::string_view key) {
   return reader.has(key) && !reader.is_null(key);
 }
 
+template <class Table>
+std::vector<std::string> words_of(const Table& table) {
+  std::vector<std::string> words;
+  words.reserve(table.size());
+  for (const auto& row : table) { words.emplace_back(row.name); }
+  return words;
+}
+
 // A word of the table of Value.
 template <class Value>
 Value choice(ObjectReader& reader, std::string_view key) {
@@ -36,8 +44,7 @@ Value choice(ObjectReader& reader, std::string_view key) {
   if (const std::optional<Value> value = value_of<Value>(word)) {
     return *value;
   }
-  std::vector<std::string> names;
-  for (const auto& row : names_of(Value{})) { names.emplace_back(row.name); }
+  const std::vector<std::string> names = words_of(names_of(Value{}));
   throw reader.error(key, "found \"" + shown(word, Encoding::kUtf8) + "\", expected one of " +
                               joined(names) + suggestion(word, names));
 }

@@ -24,8 +24,7 @@ RecomputeModules read_modules(ObjectReader& reader) {
     const auto* const row =
         std::ranges::find(kRecomputeModules, word, [](const auto& named) { return named.name; });
     if (row == kRecomputeModules.end()) {
-      std::vector<std::string> names;
-      for (const auto& named : kRecomputeModules) { names.emplace_back(named.name); }
+      const std::vector<std::string> names = words_of(kRecomputeModules);
       throw reader.error("modules", "found \"" + shown(word, Encoding::kUtf8) +
                                         "\", expected some of " + joined(names) +
                                         suggestion(word, names));

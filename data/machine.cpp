@@ -86,9 +86,11 @@ std::vector<CurvePoint> read_curve(ObjectReader& reader, std::string_view key) {
 }
 
 std::optional<std::int64_t> bytes_if_given(ObjectReader& reader, std::string_view key) {
-  constexpr std::int64_t kAbsent = -1;
-  const std::int64_t bytes = reader.integer_or(key, kAbsent, 0, kMaxBytes);
-  return bytes == kAbsent ? std::nullopt : std::optional(bytes);
+  if (!reader.has(key) || reader.is_null(key)) {
+    reader.ignore(key);
+    return std::nullopt;
+  }
+  return reader.integer(key, 0, kMaxBytes);
 }
 
 // What `calibrate` or a table of measured runs gave; null where nothing was measured.
@@ -296,7 +298,7 @@ std::string Library::gpu_path(const std::string& name) const {
     }
   }
   for (const std::string& id : ids) {
-    const std::string path = "gpus/" + id + ".json";
+    std::string path = "gpus/" + id + ".json";
     if (text_of(path).find('"' + lower + '"') == std::string::npos) {
       continue;
     }

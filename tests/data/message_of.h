@@ -11,9 +11,7 @@ template <class Function>
 std::string message_of(const Function& function) {
   try {
     function();
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  } catch (const InputError& error) { return error.what(); }
   return "no error";
 }
 
