@@ -6,23 +6,13 @@
 #include <limits>
 #include <string>
 
+#include "tests/data/message_of.h"
+
 namespace shardplan {
 namespace {
 
-// The message of the InputError that parsing `text` as x.json throws; empty if it parses.
 std::string refusal(std::string_view text) {
-  try {
-    parse_json(text, "x.json");
-  } catch (const InputError& error) { return error.what(); }
-  return "";
-}
-
-template <class Read>
-std::string message_of(Read read) {
-  try {
-    read();
-  } catch (const InputError& error) { return error.what(); }
-  return "";
+  return message_of([&] { parse_json(text, "x.json"); });
 }
 
 bool contains(const std::string& text, std::string_view part) {
@@ -125,13 +115,13 @@ TEST_CASE("a key given twice is refused with both lines, at every level") {
   CHECK(refusal("{\"a\": 1,\n\"b\": {\"tp\": 1,\n\"x\": 2,\n\"tp\": 1}}") ==
         "x.json:4: /b: found key \"tp\" twice (first on line 2), expected every key once");
   CHECK(contains(refusal("{\"a\": 1, \"\\u0061\": 2}"), "found key \"a\" twice"));
-  CHECK(refusal("[{\"a\": 1}, {\"a\": 1}]").empty());
+  CHECK(refusal("[{\"a\": 1}, {\"a\": 1}]") == "no error");
 }
 
 TEST_CASE("64 levels of nesting are read and 65 are refused, in arrays and objects alike") {
-  CHECK(refusal(repeated("[", 64) + repeated("]", 64)).empty());
+  CHECK(refusal(repeated("[", 64) + repeated("]", 64)) == "no error");
   CHECK(contains(refusal(repeated("[", 65) + repeated("]", 65)), "nested deeper than 64"));
-  CHECK(refusal(repeated("{\"a\":", 63) + "{}" + repeated("}", 63)).empty());
+  CHECK(refusal(repeated("{\"a\":", 63) + "{}" + repeated("}", 63)) == "no error");
   CHECK(contains(refusal(repeated("{\"a\":", 65) + "1" + repeated("}", 65)), "deeper than 64"));
 }
 
@@ -151,7 +141,7 @@ TEST_CASE("bombs are refused in under a second: a million levels, 64 MiB of brea
   for (const std::string& bomb : bombs) {
     const double start_s = processor_s();
     const std::string message = refusal(bomb);
-    CHECK_FALSE(message.empty());
+    CHECK(message != "no error");
     CHECK(message.size() < 400);
     CHECK(processor_s() - start_s < 1.0);
   }

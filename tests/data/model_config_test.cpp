@@ -3,27 +3,19 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <set>
-#include <sstream>
 
+#include "data/library.h"
 #include "estimator/parameters.h"
+#include "tests/data/message_of.h"
 
 namespace shardplan {
 namespace {
 
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 ModelConfig fixture(const std::string& name, UnknownKeys unknown_keys = UnknownKeys::kWarn) {
   const std::string file = name + ".json";
   const std::string folder = SHARDPLAN_SOURCE_DIR "/tests/data/fixtures/model_config/";
-  return read_model_config(parse_json(file_text(folder + file), file), name, file, unknown_keys);
+  return read_model_config(parse_json(read_text_file(folder + file), file), name, file,
+                           unknown_keys);
 }
 
 ModelSpec model(const std::string& name) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "data/library.h"
 #include "data/model_config.h"
 #include "estimator/parameters.h"
 
@@ -13,14 +14,6 @@ namespace shardplan {
 namespace {
 
 const std::string kModels = SHARDPLAN_SOURCE_DIR "/data/models/";
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // published: stated somewhere; derived: stated for more than the text model, less what is stated
 // of the rest; computed: by hand from the shapes.
@@ -68,8 +61,8 @@ TEST_CASE("every shipped model has exactly its published number of parameters") 
   for (const auto& [name, count] : published_counts()) {
     CAPTURE(name);
     const std::string file = name + ".json";
-    const ModelConfig config = read_model_config(parse_json(file_text(kModels + file), file), name,
-                                                 file, UnknownKeys::kRefuse);
+    const ModelConfig config = read_model_config(parse_json(read_text_file(kModels + file), file),
+                                                 name, file, UnknownKeys::kRefuse);
     CHECK(count_parameters(config.model) == count.parameters);
     CHECK(config.warnings.empty());
     CHECK(config.model.name == name);
@@ -86,7 +79,7 @@ TEST_CASE("every shipped model has a row of published.csv, and every row a model
 }
 
 TEST_CASE("every alias names a shipped model and hides none") {
-  const JsonValue aliases = parse_json(file_text(kModels + "aliases.json"), "aliases.json");
+  const JsonValue aliases = parse_json(read_text_file(kModels + "aliases.json"), "aliases.json");
   const std::set<std::string> names = shipped_names();
   std::map<std::string, std::string> targets;
   for (const auto& [alias, target] : aliases.members) {
@@ -99,7 +92,7 @@ TEST_CASE("every alias names a shipped model and hides none") {
 }
 
 TEST_CASE("DeepSeek-V3 with its multi-token module is all that its published file holds") {
-  const std::string text = file_text(kModels + "deepseek-v3.json");
+  const std::string text = read_text_file(kModels + "deepseek-v3.json");
   const ModelSpec model =
       read_model_config(parse_json(text, "x"), "deepseek-v3", "x", UnknownKeys::kRefuse).model;
   CHECK(model.num_mtp_layers == 1);
