@@ -26,6 +26,13 @@ std::string repeated(std::string_view unit, std::int64_t times) {
   return text;
 }
 
+// The promise of a second is about the released program, not about one under sanitizers.
+#ifdef NDEBUG
+constexpr double kBombLimit_s = 1.0;
+#else
+constexpr double kBombLimit_s = std::numeric_limits<double>::infinity();
+#endif
+
 // Processor seconds: the machine may be busy with something else.
 double processor_s() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
@@ -125,26 +132,30 @@ TEST_CASE("64 levels of nesting are read and 65 are refused, in arrays and objec
   CHECK(contains(refusal(repeated("{\"a\":", 65) + "1" + repeated("}", 65)), "deeper than 64"));
 }
 
+void check_refused_quickly(const std::string& bomb) {
+  const double start_s = processor_s();
+  const std::string message = refusal(bomb);
+  CHECK(message != "no error");
+  CHECK(message.size() < 400);
+  CHECK(processor_s() - start_s < kBombLimit_s);
+}
+
 TEST_CASE("bombs are refused in under a second: a million levels, 64 MiB of breadth") {
   const std::int64_t bytes = kMaxJsonBytes;
-  const std::vector<std::string> bombs = {
-      repeated("[", 1'000'000),
-      repeated("{\"a\":", 1'000'000),
-      repeated("[", 1) + repeated("0,", bytes / 2 - 1) + "0",
-      repeated("[", 1) + repeated("[],", bytes / 3 - 1),
-      repeated("{", 1) + repeated("\"\":0,", bytes / 5 - 1),
-      std::string("\"").append(static_cast<std::size_t>(bytes - 1), 'x'),
-      std::string(static_cast<std::size_t>(bytes), ' ') + "1",
-      // A long key over many items: the pointers of the items must not repeat it.
-      repeated("{\"", 1) + repeated("k", 1'000'000) + "\":[" + repeated("0,", 900'000),
-  };
-  for (const std::string& bomb : bombs) {
-    const double start_s = processor_s();
-    const std::string message = refusal(bomb);
-    CHECK(message != "no error");
-    CHECK(message.size() < 400);
-    CHECK(processor_s() - start_s < 1.0);
-  }
+  const std::string zeros = repeated("0,", 10'000);
+  const std::string arrays = repeated("[],", 10'000);
+  const std::string members = repeated("\"\":0,", 10'000);
+  check_refused_quickly(repeated("[", 1'000'000));
+  check_refused_quickly(repeated("{\"a\":", 1'000'000));
+  check_refused_quickly(repeated("[", 1) + repeated(zeros, bytes / std::ssize(zeros) - 1));
+  check_refused_quickly(repeated("[", 1) + repeated(arrays, bytes / std::ssize(arrays) - 1));
+  check_refused_quickly(repeated("{", 1) + repeated(members, bytes / std::ssize(members) - 1));
+  check_refused_quickly(std::string("\"").append(static_cast<std::size_t>(bytes - 1), 'x'));
+  check_refused_quickly(std::string(static_cast<std::size_t>(bytes - 1), ' ') + "1");
+  check_refused_quickly(std::string(static_cast<std::size_t>(bytes + 1), ' '));
+  // A long key over many items: the pointers of the items must not repeat it.
+  check_refused_quickly(repeated("{\"", 1) + std::string(1'000'000, 'k') + "\":[" +
+                        repeated("0,", 900'000));
 }
 
 TEST_CASE("a two-hundred-byte path is shown as far as it goes") {
