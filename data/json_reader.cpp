@@ -123,6 +123,7 @@ class TreeBuilder {
   [[noreturn]] void refuse(const std::string& found_expected);
   std::int64_t current_line();
   std::string current_pointer() const;
+  std::string_view refused_token() const;
 
   const std::string& file_;
   const char* consumed_;
@@ -222,13 +223,26 @@ void TreeBuilder::refuse_duplicates() const {
                    std::to_string(twice->second) + "), expected every key once");
 }
 
+// What was read since the last event, without the separators around it. A number is read one
+// character too far: that character may belong to the next token (0x10), or end this one (1e999,).
+std::string_view TreeBuilder::refused_token() const {
+  const std::string_view separators = " \t\r\n,:]}";
+  std::string_view read(event_end_, static_cast<std::size_t>(consumed_ - event_end_));
+  if (read.empty() && num_tokens_ > 0) {
+    read = {consumed_ - 1, 1};
+  }
+  const std::size_t first = read.find_first_not_of(separators);
+  if (first == std::string_view::npos) {
+    return read;
+  }
+  return read.substr(first, read.find_last_not_of(separators) + 1 - first);
+}
+
 // The parser's sentence is `... - unexpected A; expected B`, or `... - REASON; last read: 'TOKEN'`
 // from the lexer, or `... number overflow parsing 'TOKEN'`. TOKEN is not shown: it may begin with
 // separators, and the text at hand says the same.
 bool TreeBuilder::parse_error(std::size_t, const std::string&, const Json::exception& error) {
-  std::string_view read(event_end_, static_cast<std::size_t>(consumed_ - event_end_));
-  read.remove_prefix(std::min(read.find_first_not_of(" \t\r\n,:"), read.size()));
-  const std::string found = "found " + shown(read, Encoding::kUnchecked);
+  const std::string found = "found " + shown(refused_token(), Encoding::kUnchecked);
 
   const std::string_view sentence = error.what();
   const std::size_t dash = sentence.find(" - ");

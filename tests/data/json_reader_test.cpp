@@ -87,13 +87,14 @@ TEST_CASE("broken text is refused with the line, what was found and what was exp
   CHECK(refusal(" \n\t ") == "x.json:1: found an empty text, expected JSON");
   CHECK(refusal("{\"a\": 1\n\"b\": 2}") == "x.json:2: /a: found string literal, expected '}'");
   CHECK(refusal("{\"a\": [1, 2}") == "x.json:1: /a/2: found '}', expected ']'");
-  CHECK(refusal("{\"a\":\n\n nul}") == "x.json:3: /a: found nul}, expected JSON (invalid literal)");
+  CHECK(refusal("{\"a\":\n\n nul}") == "x.json:3: /a: found nul, expected JSON (invalid literal)");
   CHECK(contains(refusal("[1,\n 2"), "x.json:2: /2: found end of input, expected ']'"));
   CHECK(contains(refusal("{} {}"), "x.json:1: found '{', expected end of input"));
   CHECK(contains(refusal("{\"a\": 01}"), "found number literal"));
   CHECK(contains(refusal("[1,]"), "found ']', expected"));
   CHECK(contains(refusal("// no comments\n{}"), "invalid literal"));
   CHECK(contains(refusal("{'a': 1}"), "x.json:1: "));
+  CHECK(refusal("{\"a\": 0x10}") == "x.json:1: /a: found x, expected JSON (invalid literal)");
   CHECK(contains(refusal("[NaN]"), "x.json:1: /0: found N"));
   CHECK(contains(refusal("[Infinity]"), "x.json:1: /0: found I"));
   CHECK(contains(refusal("[\"a\nb\"]"), "control character"));
@@ -114,7 +115,7 @@ TEST_CASE("integers that do not fit 64 bits are refused, never rounded to a doub
   CHECK(contains(refusal("[-9223372036854775809]"), "/0: found integer -9223372036854775809"));
   CHECK(contains(refusal(repeated("9", 400)), "found 999"));
   CHECK(refusal("[1e999]") ==
-        "x.json:1: /0: found 1e999], expected a number that a double can hold");
+        "x.json:1: /0: found 1e999, expected a number that a double can hold");
   CHECK(parse_json("1e300", "x.json").real == 1e300);
 }
 
