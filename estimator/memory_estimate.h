@@ -57,6 +57,7 @@ struct Row {
 struct Moment {
   std::string name;  // "last warm-up forward", "loss", "first backward", "optimizer step", ...
   std::int64_t allocated_bytes = 0;
+  std::string event = {};  // the event inside it: "backward.fc1", "optimizer_step"
 };
 
 struct StageMemory {

@@ -1,0 +1,80 @@
+#include "estimator/block_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardplan {
+
+DType activation_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32: return DType::kFp32;
+    case Precision::kFp16: return DType::kFp16;
+    case Precision::kBf16:
+    case Precision::kFp8: return DType::kBf16;
+  }
+  throw std::logic_error("activation_dtype: unknown precision");
+}
+
+std::int64_t scaled(std::int64_t elements, double share) {
+  constexpr std::int64_t kMillion = 1'000'000;
+  return div_ceil(elements * std::llround(share * 1e6), kMillion);
+}
+
+BlockShape block_shape(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  BlockShape shape;
+  shape.hidden = model.hidden;
+  shape.tokens = tokens_per_microbatch(job, plan);
+  shape.gathers_sequence = plan.tp > 1 && plan.sequence_parallel;
+  shape.sharded_tokens = shape.gathers_sequence ? div_ceil(shape.tokens, plan.tp) : shape.tokens;
+  shape.query_heads = div_ceil(model.num_heads, plan.tp);
+  shape.key_value_heads = div_ceil(model.num_kv_heads, plan.tp);
+  shape.query_width = shape.query_heads * model.head_dim;
+  shape.key_value_width = shape.key_value_heads * model.head_dim;
+  shape.local_vocab = div_ceil(padded_vocab(job, plan), plan.tp);
+  shape.ffn_pieces = model.gated_ffn ? 2 : 1;
+  shape.dtype = activation_dtype(plan.precision);
+  shape.delayed_weight = delays_weight_gradients(plan.schedule);
+  return shape;
+}
+
+void RowList::add(Component component, std::string_view name, std::int64_t elements, DType dtype,
+                  Life life, std::string_view formula) {
+  if (elements == 0) {
+    return;
+  }
+  rows.push_back({.component = component,
+                  .name = name,
+                  .elements = elements,
+                  .dtype = dtype,
+                  .bytes = round_up(elements * bytes_of(dtype), alignment_),
+                  .born = life.born,
+                  .last_forward_use = life.last_forward_use,
+                  .dies = life.dies,
+                  .formula = formula});
+}
+
+void RowList::keep(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                   std::string_view formula) {
+  add(Component::kActivations, name, elements, dtype, life, formula);
+}
+
+void RowList::use(std::string_view name, std::int64_t elements, DType dtype, Step born, Step dies,
+                  std::string_view formula) {
+  use_as(Component::kTemporaries, name, elements, dtype, born, dies, formula);
+}
+
+void RowList::use_as(Component component, std::string_view name, std::int64_t elements, DType dtype,
+                     Step born, Step dies, std::string_view formula) {
+  add(component, name, elements, dtype,
+      {.born = born, .last_forward_use = std::min(dies, kLastForward), .dies = dies}, formula);
+}
+
+void RowList::recompute(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                        Step replayed, std::string_view formula) {
+  use(name, elements, dtype, life.born, life.last_forward_use, formula);
+  add(Component::kActivations, name, elements, dtype,
+      {.born = replayed, .last_forward_use = kLastForward, .dies = life.dies}, formula);
+}
+
+}  // namespace shardplan

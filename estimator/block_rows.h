@@ -1,0 +1,72 @@
+// The row tables of the frameworks, and what they are built with. Letters as in the formulas:
+//   h hidden, f FFN width, a d query heads and head dimension, k kv heads, V padded vocabulary,
+//   t tp, c cp, T = s*b/c tokens of a microbatch on one rank, u = T/t under sequence parallelism
+//   (else T), E topk fe experts, experts per token and their width.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "estimator/block_memory.h"
+
+namespace shardplan {
+
+std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
+
+// Sizes that every row table needs, of one rank.
+struct BlockShape {
+  std::int64_t hidden = 0;
+  std::int64_t tokens = 0;           // T
+  std::int64_t sharded_tokens = 0;   // u
+  std::int64_t query_width = 0;      // a*d/t
+  std::int64_t key_value_width = 0;  // k*d/t of keys alone, at least one head
+  std::int64_t query_heads = 0;      // a/t
+  std::int64_t key_value_heads = 0;
+  std::int64_t local_vocab = 0;   // V/t
+  std::int64_t ffn_pieces = 0;    // 2 with a gate
+  DType dtype = DType::kBf16;     // of activations
+  bool gathers_sequence = false;  // tp > 1 with sequence parallelism
+  bool delayed_weight = false;    // weight gradients wait for their own step
+};
+BlockShape block_shape(const Job& job, const Plan& plan);
+DType activation_dtype(Precision precision);
+
+// elements * share rounded up, with share taken to six decimals.
+std::int64_t scaled(std::int64_t elements, double share);
+
+struct Life {
+  Step born = Step::kForwardInput;
+  Step last_forward_use = Step::kForwardInput;
+  Step dies = Step::kForwardInput;
+};
+
+// Collects rows; bytes = elements * size of the dtype, rounded up to `alignment`.
+class RowList {
+ public:
+  explicit RowList(std::int64_t alignment) : alignment_(alignment) {}
+
+  // Saved by forward for backward.
+  void keep(std::string_view name, std::int64_t elements, DType dtype, Life life,
+            std::string_view formula);
+  // Lives within forward or within backward.
+  void use(std::string_view name, std::int64_t elements, DType dtype, Step born, Step dies,
+           std::string_view formula);
+  // Dropped in forward and computed again in backward, from `replayed` on.
+  void recompute(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                 Step replayed, std::string_view formula);
+  // As use, in another component than temporaries.
+  void use_as(Component component, std::string_view name, std::int64_t elements, DType dtype,
+              Step born, Step dies, std::string_view formula);
+
+  std::vector<BlockRow> rows;
+
+ private:
+  void add(Component component, std::string_view name, std::int64_t elements, DType dtype,
+           Life life, std::string_view formula);
+
+  std::int64_t alignment_;
+};
+
+}  // namespace shardplan

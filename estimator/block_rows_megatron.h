@@ -1,0 +1,46 @@
+// Pieces of Megatron-LM's row tables with Transformer Engine. Sources, read at
+//   Megatron-LM d98e8a6: core/transformer/{transformer_layer,attention,multi_latent_attention}.py,
+//     core/transformer/moe/{moe_layer,token_dispatcher,experts}.py, core/fusions/*, core/
+//     tensor_parallel/{layers,cross_entropy}.py, core/models/gpt/gpt_model.py;
+//   Transformer Engine v2.9: pytorch/module/{linear,layernorm_linear,grouped_linear,base}.py,
+//     pytorch/attention/dot_product_attention/{backends,context_parallel}.py,
+//     pytorch/triton/cross_entropy.py.
+#pragma once
+
+#include "estimator/block_rows.h"
+
+namespace shardplan {
+
+// What the pieces of one block are written with.
+struct MegatronBlock {
+  const Job& job;
+  const Plan& plan;
+  BlockShape shape;
+  bool is_moe = false;
+  RowList& rows;
+
+  const RecomputeModules& recomputed() const { return plan.recompute.modules; }
+  bool selective() const { return plan.recompute.granularity == RecomputeGranularity::kSelective; }
+  // The step at which a weight gradient is computed: its own or the delayed one.
+  Step weight_step(Step own) const { return shape.delayed_weight ? Step::kWeight : own; }
+  // Inputs of linear layers are saved in fp8 under fp8 training.
+  DType linear_dtype() const {
+    return plan.precision == Precision::kFp8 ? DType::kFp8 : shape.dtype;
+  }
+};
+
+void add_layer_input(MegatronBlock& block);
+void add_attention(MegatronBlock& block);
+void add_context_parallel(MegatronBlock& block);
+void add_dense_ffn(MegatronBlock& block);
+void add_moe(MegatronBlock& block);
+void add_embedding(MegatronBlock& block);
+void add_mtp_projection(MegatronBlock& block);
+void add_head(MegatronBlock& block);
+
+// Weight gradient of a linear layer in the parameters' dtype, where it is not added into the main
+// gradient by the product itself (gradient_accumulation_fusion off).
+void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
+                         Step own_step);
+
+}  // namespace shardplan

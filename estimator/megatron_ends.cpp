@@ -1,0 +1,190 @@
+// Ends of the pipeline under Megatron: embedding, multi-token-prediction projection, final norm,
+// head and loss; and the table that puts the blocks together. Letters in block_rows.h.
+#include "estimator/block_rows_megatron.h"
+
+namespace shardplan {
+namespace {
+
+struct LossRows {
+  Step logits_die = Step::kForwardLoss;  // bf16 logits
+  std::int64_t fp32_kept = 0;            // fp32 values per logit saved for backward
+  std::int64_t cast_back = 0;            // bf16 gradient beside the fp32 one
+  std::string_view formula;
+};
+
+// Megatron-LM core/tensor_parallel/cross_entropy.py, core/fusions/fused_cross_entropy.py;
+// Transformer Engine pytorch/triton/cross_entropy.py.
+LossRows loss_rows(CrossEntropyKind kind) {
+  switch (kind) {
+    case CrossEntropyKind::kTeFused:
+      return {.logits_die = Step::kBackwardLogits,
+              .fp32_kept = 0,
+              .cast_back = 0,
+              .formula = "V*T/t: bf16 logits; the fused loss writes the gradient over them"};
+    case CrossEntropyKind::kTeFusedSeparateGrad:
+      return {.logits_die = Step::kForwardLoss,
+              .fp32_kept = 1,
+              .cast_back = 1,
+              .formula = "V*T/t: gradient in fp32, written by the forward kernel"};
+    case CrossEntropyKind::kNativeFused:
+    case CrossEntropyKind::kUnfused:
+      return {.logits_die = Step::kForwardLoss,
+              .fp32_kept = 1,
+              .cast_back = 1,
+              .formula = "V*T/t: fp32 copy of the logits, becomes the softmax, saved"};
+    case CrossEntropyKind::kChunked: break;
+  }
+  throw std::logic_error("loss_rows: a loss that Megatron does not have");
+}
+
+void add_loss(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t logits = s.local_vocab * s.tokens;
+  const double override_bytes = block.job.profile.cross_entropy_bytes_per_logit;
+  if (override_bytes > 0) {
+    rows.use("logits", div_ceil(scaled(logits, override_bytes), bytes_of(s.dtype)), s.dtype,
+             Step::kForwardLogits, Step::kBackwardLogits,
+             "V*T/t x cross_entropy_bytes_per_logit of the profile");
+    return;
+  }
+  const LossRows loss = loss_rows(block.job.profile.cross_entropy);
+  rows.keep("logits", logits, s.dtype,
+            {.born = Step::kForwardLogits,
+             .last_forward_use = Step::kForwardLoss,
+             .dies = loss.logits_die},
+            "V*T/t: output of the head product");
+  rows.keep("loss.fp32", loss.fp32_kept * logits, DType::kFp32,
+            {.born = Step::kForwardLoss,
+             .last_forward_use = Step::kForwardLoss,
+             .dies = Step::kBackwardLoss},
+            loss.formula);
+  rows.use("loss.logits_gradient", loss.cast_back * logits, s.dtype, Step::kBackwardLoss,
+           Step::kBackwardLogits, "V*T/t: gradient cast back to the logits' dtype");
+  rows.use("loss.statistics", (3 + 3 * block.plan.tp) * s.tokens, DType::kFp32, Step::kForwardLoss,
+           Step::kForwardLoss, "3*(1+t)*T: maximum, sum and target logit of every rank");
+}
+
+}  // namespace
+
+void add_embedding(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  rows.keep("token_ids", 2 * s.tokens, DType::kInt64,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardInput},
+            "2*T: token and position ids");
+  rows.use("output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardOutput,
+           Step::kForwardOutput, "h*u: becomes the input of the first layer");
+  rows.use("output_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardOutput,
+           Step::kBackwardInput, "h*u");
+  if (s.gathers_sequence) {
+    rows.use("full_output", s.hidden * s.tokens, s.dtype, Step::kForwardOutput,
+             Step::kForwardOutput, "h*T: before the reduce-scatter");
+    rows.use("full_output_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardInput,
+             Step::kBackwardInput, "h*T: gathered");
+  }
+  rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
+           Step::kBackwardInput,
+           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype");
+}
+
+// Norms of embedding and hidden state, their concatenation, projection 2h -> h
+// (core/transformer/multi_token_prediction.py); the layer follows.
+void add_mtp_projection(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const Life saved{.born = Step::kForwardInput,
+                   .last_forward_use = Step::kForwardInput,
+                   .dies = Step::kBackwardInput};
+  rows.keep("mtp.norm_inputs", 2 * s.hidden * s.sharded_tokens, s.dtype, saved,
+            "2h*u: embedding and hidden state, inputs of their norms");
+  rows.keep("mtp.projection_input", 2 * s.hidden * s.sharded_tokens, s.dtype,
+            {.born = saved.born,
+             .last_forward_use = saved.last_forward_use,
+             .dies = block.weight_step(Step::kBackwardInput)},
+            "2h*u: concatenated norm outputs");
+  rows.use("mtp.projection_input_gradient", 2 * s.hidden * s.sharded_tokens, s.dtype,
+           Step::kBackwardInput, Step::kBackwardInput, "2h*u");
+}
+
+void add_head(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
+  rows.keep("final_norm.input", sequence, s.dtype,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardLogits,
+             .dies = Step::kBackwardInput},
+            "h*u: output of the last layer, saved by the final norm");
+  rows.keep("final_norm.statistics", s.sharded_tokens, DType::kFp32,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardInput,
+             .dies = Step::kBackwardInput},
+            "u: fp32");
+  rows.keep("final_norm.output", sequence, s.dtype,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardLogits,
+             .dies = Step::kBackwardLogits},
+            "h*u: input of the head product, whose weight gradient is not delayed");
+  add_loss(block);
+  rows.keep("labels", 2 * s.tokens, DType::kInt64,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardLoss,
+             .dies = Step::kBackwardLoss},
+            "2*T: labels and loss mask");
+  if (s.gathers_sequence) {
+    rows.use("full_input_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardLogits,
+             Step::kBackwardLogits, "h*T: input gradient before its reduce-scatter");
+  }
+  rows.use("final_norm.output_gradient", sequence, s.dtype, Step::kBackwardLogits,
+           Step::kBackwardInput, "h*u");
+  rows.use("final_norm.input_gradient", sequence, s.dtype, Step::kBackwardInput,
+           Step::kBackwardInput, "h*u");
+  if (!block.job.profile.gradient_accumulation_fusion) {
+    rows.use("head.weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits,
+             Step::kBackwardLogits, "h*V/t: before it is added to the main gradient");
+  }
+}
+
+std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind) {
+  RowList rows(1);
+  const bool mtp_is_moe = kind == BlockKind::kMtp && job.model.layers.back().is_moe;
+  MegatronBlock block{.job = job,
+                      .plan = plan,
+                      .shape = block_shape(job, plan),
+                      .is_moe = kind == BlockKind::kMoeLayer || mtp_is_moe,
+                      .rows = rows};
+  if (kind == BlockKind::kEmbedding) {
+    add_embedding(block);
+    return rows.rows;
+  }
+  if (kind == BlockKind::kHead) {
+    add_head(block);
+    return rows.rows;
+  }
+  if (kind == BlockKind::kSentOutput) {
+    rows.keep("sent_output", block.shape.hidden * block.shape.sharded_tokens, block.shape.dtype,
+              {.born = Step::kForwardOutput,
+               .last_forward_use = Step::kForwardOutput,
+               .dies = Step::kBackwardOutput},
+              "h*u: deallocate_pipeline_outputs is off");
+    return rows.rows;
+  }
+  add_layer_input(block);
+  add_attention(block);
+  add_context_parallel(block);
+  if (block.is_moe) {
+    add_moe(block);
+  } else {
+    add_dense_ffn(block);
+  }
+  if (kind == BlockKind::kMtp) {
+    add_mtp_projection(block);
+    add_head(block);
+  }
+  return rows.rows;
+}
+
+}  // namespace shardplan

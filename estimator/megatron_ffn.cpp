@@ -1,0 +1,311 @@
+// Feed-forward part of a Megatron layer: dense, and mixture of experts with the all-to-all
+// dispatcher. Letters in block_rows.h; f_s width of the shared experts, e ep, et etp.
+#include "estimator/block_rows_megatron.h"
+
+namespace shardplan {
+namespace {
+
+// Names and steps of one gated linear pair; the shared experts run inside the norm's step.
+struct FfnPiece {
+  std::string_view fc1_output;
+  std::string_view activation_output;
+  std::string_view gate_activation;
+  std::string_view activation_gradient;
+  std::string_view fc1_gradient;
+  Step fc1 = Step::kForwardFc1;
+  Step activation = Step::kForwardActivation;
+  Step fc2 = Step::kForwardFc2;
+  Step backward_fc2 = Step::kBackwardFc2;
+  Step backward_activation = Step::kBackwardActivation;
+  Step backward_fc1 = Step::kBackwardFc1;
+};
+
+constexpr FfnPiece kDense = {.fc1_output = "ffn.fc1_output",
+                             .activation_output = "ffn.activation_output",
+                             .gate_activation = "ffn.gate_activation",
+                             .activation_gradient = "ffn.activation_gradient",
+                             .fc1_gradient = "ffn.fc1_gradient"};
+constexpr FfnPiece kExperts = {.fc1_output = "experts.fc1_output",
+                               .activation_output = "experts.activation_output",
+                               .gate_activation = "experts.gate_activation",
+                               .activation_gradient = "experts.activation_gradient",
+                               .fc1_gradient = "experts.fc1_gradient"};
+constexpr FfnPiece kShared = {.fc1_output = "shared.fc1_output",
+                              .activation_output = "shared.activation_output",
+                              .gate_activation = "shared.gate_activation",
+                              .activation_gradient = "shared.activation_gradient",
+                              .fc1_gradient = "shared.fc1_gradient",
+                              .fc1 = Step::kForwardFfnNorm,
+                              .activation = Step::kForwardFfnNorm,
+                              .fc2 = Step::kForwardFfnNorm,
+                              .backward_fc2 = Step::kBackwardFfnNorm,
+                              .backward_activation = Step::kBackwardFfnNorm,
+                              .backward_fc1 = Step::kBackwardFfnNorm};
+
+// What selective recompute does to a piece.
+enum class Replay { kNothing, kActivation, kAll };
+
+struct Replayed {
+  Replay what = Replay::kNothing;
+  Step from = Step::kBackwardFc2;
+};
+
+void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
+                       std::int64_t elements, DType dtype, Life life, std::string_view formula) {
+  if (recomputed) {
+    block.rows.recompute(name, elements, dtype, life, replayed, formula);
+  } else {
+    block.rows.keep(name, elements, dtype, life, formula);
+  }
+}
+
+// `activations` = tokens x local width of one linear pair.
+void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t activations,
+                   Replayed replayed) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t pieces = s.ffn_pieces;
+  keep_or_recompute(
+      block, replayed.what == Replay::kAll, replayed.from, piece.fc1_output, pieces * activations,
+      s.dtype,
+      {.born = piece.fc1, .last_forward_use = piece.activation, .dies = piece.backward_activation},
+      "2f*T/t: gate and up, saved as input of the activation");
+  keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
+                    piece.activation_output, activations, block.linear_dtype(),
+                    {.born = piece.activation,
+                     .last_forward_use = piece.fc2,
+                     .dies = block.weight_step(piece.backward_fc2)},
+                    "f*T/t: input of the second product");
+  if (block.job.profile.swiglu == SwigluKind::kUnfused && pieces == 2) {
+    keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
+                      piece.gate_activation, activations, s.dtype,
+                      {.born = piece.activation,
+                       .last_forward_use = piece.activation,
+                       .dies = piece.backward_activation},
+                      "f*T/t: silu(gate), saved by the unfused product");
+  }
+  rows.use(piece.activation_gradient, activations, s.dtype, piece.backward_fc2,
+           piece.backward_activation, "f*T/t");
+  rows.use(piece.fc1_gradient, pieces * activations, s.dtype, piece.backward_activation,
+           block.weight_step(piece.backward_fc1), "2f*T/t");
+}
+
+void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
+  rows.keep("ffn.input", sequence, s.dtype,
+            {.born = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardFfnNorm},
+            "h*u: residual stream, saved as input of the FFN norm");
+  rows.keep("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
+            {.born = Step::kForwardFfnNorm,
+             .last_forward_use = Step::kForwardFfnNorm,
+             .dies = Step::kBackwardFfnNorm},
+            "u: reciprocal root mean square, fp32");
+  // A dense FFN has the norm inside its first linear layer; experts share one norm output among
+  // router, shared experts and dispatch, the router's weight gradient using it last.
+  const Step last = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1;
+  keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output", sequence,
+                    block.is_moe ? s.dtype : block.linear_dtype(),
+                    {.born = Step::kForwardFfnNorm,
+                     .last_forward_use = block.is_moe ? Step::kForwardDispatch : Step::kForwardFc1,
+                     .dies = s.gathers_sequence ? last : block.weight_step(last)},
+                    "h*u: saved sharded, gathered again in backward");
+  rows.use("ffn.norm_gradient", sequence, s.dtype,
+           block.is_moe ? Step::kBackwardDispatch : Step::kBackwardFc1, Step::kBackwardFfnNorm,
+           "h*u: gradient of the norm's output");
+  if (block.job.model.norms_per_layer > 2) {
+    rows.keep("ffn.post_norm_input", sequence, s.dtype,
+              {.born = Step::kForwardFc2,
+               .last_forward_use = Step::kForwardOutput,
+               .dies = Step::kBackwardOutput},
+              "h*u: input of the norm after the FFN (Gemma 2 and 3)");
+  }
+}
+
+// Gathers and partial sums of sequence parallelism round one linear pair.
+void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t full = s.hidden * s.tokens;
+  if (!s.gathers_sequence) {
+    return;
+  }
+  rows.use("ffn.gathered_norm_output", full, block.linear_dtype(), piece.fc1, piece.fc1,
+           "h*T: gathered for the first product, freed after it");
+  rows.use("ffn.full_output", full, s.dtype, piece.fc2, piece.fc2,
+           "h*T: partial sums before the reduce-scatter");
+  rows.use("ffn.gathered_output_gradient", full, block.linear_dtype(), piece.backward_fc2,
+           block.weight_step(piece.backward_fc2),
+           "h*T: gathered for both products of the second linear layer");
+  rows.use("ffn.gathered_norm_output_again", full, block.linear_dtype(), piece.backward_fc1,
+           block.weight_step(piece.backward_fc1), "h*T: gathered again for the weight gradient");
+  rows.use("ffn.full_norm_gradient", full, s.dtype, piece.backward_fc1, piece.backward_fc1,
+           "h*T: input gradient before its reduce-scatter");
+}
+
+// Buffers of token rows on their way to the experts and back; each is [rows, h].
+struct Dispatch {
+  std::int64_t local = 0;     // rows permuted on this rank: u*topk, or capacity*E
+  std::int64_t received = 0;  // after the all-to-all over ep: local * I
+  std::int64_t gathered = 0;  // after the gather over etp: what the experts work on
+  bool sorts = false;         // more than one expert on this rank
+};
+
+Dispatch dispatch_of(const MegatronBlock& block) {
+  const FrameworkProfile& profile = block.job.profile;
+  const MoeSpec& moe = block.job.model.moe;
+  const std::int64_t routed = block.shape.sharded_tokens * moe.topk;
+  Dispatch dispatch;
+  if (profile.moe_capacity_factor > 0) {
+    const std::int64_t capacity =
+        div_ceil(scaled(routed, profile.moe_capacity_factor), moe.num_experts);
+    dispatch.local = capacity * moe.num_experts;
+    dispatch.received = dispatch.local;
+  } else {
+    dispatch.local = routed;
+    dispatch.received = scaled(routed, profile.moe_imbalance_factor);
+  }
+  dispatch.gathered = dispatch.received * block.plan.etp;
+  dispatch.sorts = moe.num_experts > block.plan.ep;
+  return dispatch;
+}
+
+// The forward's local variables keep every stage of the dispatched tokens alive until the experts'
+// outputs are combined: permuted and received rows, expert outputs before and after unsorting
+// (MoELayer.forward, routed_experts_compute).
+void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t h = s.hidden;
+  const bool exchanges = block.plan.ep > 1;
+  const bool gathers = block.plan.etp > 1;
+  const Component comm = Component::kCommunication;
+  if (exchanges || gathers || dispatch.sorts) {
+    rows.use("experts.permuted_tokens", h * dispatch.local, s.dtype, Step::kForwardDispatch,
+             Step::kForwardCombine, "topk*h*u: copies by expert, held by the layer's forward");
+  }
+  if (exchanges && (gathers || dispatch.sorts)) {
+    rows.use_as(comm, "experts.received_tokens", h * dispatch.received, s.dtype,
+                Step::kForwardDispatch, Step::kForwardCombine,
+                "topk*h*u*I: after the all-to-all, held by the layer's forward");
+  }
+  if (gathers && dispatch.sorts) {
+    rows.use_as(comm, "experts.gathered_tokens", h * dispatch.gathered, s.dtype,
+                Step::kForwardDispatch, Step::kForwardDispatch, "topk*h*u*I*et");
+  }
+  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
+                    h * dispatch.gathered, block.linear_dtype(),
+                    {.born = Step::kForwardDispatch,
+                     .last_forward_use = Step::kForwardFc1,
+                     .dies = block.weight_step(Step::kBackwardFc1)},
+                    "topk*h*u*I*et: tokens in expert order, input of the grouped product");
+  rows.use("experts.fc2_output", h * dispatch.gathered, s.dtype, Step::kForwardFc2,
+           Step::kForwardUnsort, "topk*h*u*I*et");
+  rows.use("experts.unsorted_output", h * dispatch.received, s.dtype, Step::kForwardUnsort,
+           Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
+  if (exchanges) {
+    rows.use_as(comm, "experts.combined_output", h * dispatch.local, s.dtype, Step::kForwardCombine,
+                Step::kForwardCombine, "topk*h*u: after the all-to-all");
+  }
+  rows.use("experts.combined_gradient", h * dispatch.local, s.dtype, Step::kBackwardCombine,
+           Step::kBackwardCombine, "topk*h*u");
+  rows.use_as(comm, "experts.received_gradient", h * dispatch.received, s.dtype,
+              Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I");
+  rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
+           block.weight_step(Step::kBackwardFc2), "topk*h*u*I*et");
+  rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,
+           Step::kBackwardDispatch, "topk*h*u*I*et");
+  rows.use_as(comm, "experts.returned_gradient", h * dispatch.received, s.dtype,
+              Step::kBackwardDispatch, Step::kBackwardDispatch, "topk*h*u*I");
+}
+
+void add_router(MegatronBlock& block, bool recomputed) {
+  const MoeSpec& moe = block.job.model.moe;
+  const std::int64_t tokens = block.shape.sharded_tokens;
+  const Life life{.born = Step::kForwardFfnNorm,
+                  .last_forward_use = Step::kForwardCombine,
+                  .dies = Step::kBackwardFfnNorm};
+  const Step replayed = Step::kBackwardCombine;
+  keep_or_recompute(block, recomputed, replayed, "router.scores", 2 * moe.num_experts * tokens,
+                    DType::kFp32, life, "2*E*u: softmax of the router and of its auxiliary loss");
+  keep_or_recompute(block, recomputed, replayed, "router.map",
+                    (moe.num_experts + 8 * moe.topk) * tokens, DType::kBool, life,
+                    "(E+8*topk)*u bytes: tokens to experts as a mask and as 64-bit indices");
+  keep_or_recompute(block, recomputed, replayed, "router.row_map",
+                    (2 * moe.num_experts + 1) * tokens, DType::kInt32, life,
+                    "(2*E+1)*u: row map of the fused permutation (TE triton/permutation.py)");
+}
+
+}  // namespace
+
+void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
+                         Step own_step) {
+  if (block.job.profile.gradient_accumulation_fusion) {
+    return;
+  }
+  block.rows.use(name, elements, block.shape.dtype, block.weight_step(own_step),
+                 block.weight_step(own_step),
+                 "weight gradient before it is added to the main gradient");
+}
+
+void add_dense_ffn(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const std::int64_t width = div_ceil(block.job.model.ffn, block.plan.tp);
+  const bool mlp = block.selective() && block.recomputed().mlp;
+  const bool norm = block.selective() && block.recomputed().layernorm;
+  add_ffn_norm(block, mlp || norm, mlp ? Step::kBackwardOutput : Step::kBackwardFc1);
+  add_ffn_piece(block, kDense, s.tokens * width,
+                {.what = mlp ? Replay::kAll : Replay::kNothing, .from = Step::kBackwardOutput});
+  add_sequence_gathers(block, kDense);
+  block.rows.use("ffn.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFc2,
+                 Step::kForwardOutput, "h*u: before the residual add");
+  if (mlp) {
+    block.rows.use("ffn.output_replayed",
+                   s.hidden * (s.gathers_sequence ? s.tokens : 0) + s.hidden * s.sharded_tokens,
+                   s.dtype, Step::kBackwardOutput, Step::kBackwardOutput,
+                   "h*(T+u): mlp recompute runs the whole FFN again");
+  }
+  add_weight_gradient(block, "ffn.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
+                      Step::kBackwardFc1);
+  add_weight_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width, Step::kBackwardFc2);
+}
+
+void add_moe(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const MoeSpec& moe = block.job.model.moe;
+  const RecomputeModules& modules = block.recomputed();
+  const bool whole = block.selective() && modules.moe;
+  const bool shared = whole || (block.selective() && modules.shared_experts);
+  const bool activation = block.selective() && modules.moe_act;
+  const Dispatch dispatch = dispatch_of(block);
+  const std::int64_t width = div_ceil(moe.expert_ffn, block.plan.etp);
+  const std::int64_t local_experts = div_ceil(moe.num_experts, block.plan.ep);
+  add_ffn_norm(block, block.selective() && modules.layernorm, Step::kBackwardOutput);
+  add_router(block, whole);
+  add_dispatch(block, dispatch, whole);
+  const Step replay = whole ? Step::kBackwardCombine : Step::kBackwardFc2;
+  add_ffn_piece(block, kExperts, dispatch.gathered * width,
+                {.what = whole        ? Replay::kAll
+                         : activation ? Replay::kActivation
+                                      : Replay::kNothing,
+                 .from = replay});
+  if (moe.shared_ffn > 0) {
+    add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
+                  {.what = shared ? Replay::kAll : Replay::kNothing,
+                   .from = whole ? Step::kBackwardCombine : Step::kBackwardFfnNorm});
+    add_sequence_gathers(block, kShared);
+    block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
+                   Step::kForwardOutput, "h*u: added to the routed output at the end");
+  }
+  block.rows.use("ffn.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardCombine,
+                 Step::kForwardOutput, "h*u: tokens put back in order");
+  add_weight_gradient(block, "experts.fc1_weight_gradient",
+                      local_experts * s.ffn_pieces * s.hidden * width, Step::kBackwardFc1);
+  add_weight_gradient(block, "experts.fc2_weight_gradient", local_experts * s.hidden * width,
+                      Step::kBackwardFc2);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,121 @@
+#include "estimator/stage_layout.h"
+
+#include <algorithm>
+
+namespace shardplan {
+namespace {
+
+void append(std::vector<BlockRun>& runs, BlockKind kind) {
+  if (!runs.empty() && runs.back().kind == kind) {
+    ++runs.back().count;
+  } else {
+    runs.push_back({.kind = kind, .count = 1});
+  }
+}
+
+void append(std::vector<Unit>& units, Unit unit) {
+  const bool repeats = !units.empty() && units.back().blocks == unit.blocks &&
+                       units.back().checkpointed == unit.checkpointed;
+  if (repeats) {
+    units.back().count += unit.count;
+  } else {
+    units.push_back(std::move(unit));
+  }
+}
+
+BlockKind kind_of(const Job& job, std::int64_t layer) {
+  return job.model.layers[static_cast<std::size_t>(layer)].is_moe ? BlockKind::kMoeLayer
+                                                                  : BlockKind::kDenseLayer;
+}
+
+// Megatron-LM core/transformer/transformer_block.py, _checkpointed_forward: `uniform` splits the
+// chunk into groups of num_layers, `block` recomputes its first num_layers layers one by one.
+struct RecomputeGroups {
+  std::int64_t recomputed_layers = 0;
+  std::int64_t group = 1;
+};
+
+RecomputeGroups recompute_groups(const Plan& plan, std::int64_t layers) {
+  if (plan.recompute.granularity != RecomputeGranularity::kFull) {
+    return {};
+  }
+  if (plan.recompute.method == RecomputeMethod::kUniform) {
+    return {.recomputed_layers = layers,
+            .group = std::max<std::int64_t>(plan.recompute.num_layers, 1)};
+  }
+  return {.recomputed_layers = std::min(plan.recompute.num_layers, layers), .group = 1};
+}
+
+void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
+                   const ModelChunk& chunk) {
+  const RecomputeGroups groups = recompute_groups(plan, chunk.num_layers);
+  std::int64_t done = 0;
+  while (done < groups.recomputed_layers) {
+    Unit unit{.blocks = {}, .checkpointed = true, .count = 1};
+    const std::int64_t end = std::min(done + groups.group, groups.recomputed_layers);
+    for (; done < end; ++done) { append(unit.blocks, kind_of(job, chunk.first_layer + done)); }
+    append(units, std::move(unit));
+  }
+  for (; done < chunk.num_layers; ++done) {
+    append(units, {.blocks = {{.kind = kind_of(job, chunk.first_layer + done), .count = 1}},
+                   .checkpointed = false,
+                   .count = 1});
+  }
+}
+
+ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chunk,
+                         bool stage_has_embedding) {
+  ChunkLayout layout;
+  const auto single = [&](BlockKind kind, std::int64_t count) {
+    layout.units.push_back(
+        {.blocks = {{.kind = kind, .count = 1}}, .checkpointed = false, .count = count});
+  };
+  if (chunk.has_embedding) {
+    single(BlockKind::kEmbedding, 1);
+  }
+  append_layers(layout.units, job, plan, chunk);
+  if (chunk.has_head) {
+    if (job.model.num_mtp_layers > 0) {
+      single(BlockKind::kMtp, job.model.num_mtp_layers);
+    }
+    single(BlockKind::kHead, 1);
+    layout.has_embedding_copy =
+        !stage_has_embedding && (job.model.tied_embeddings || job.model.num_mtp_layers > 0);
+  }
+  layout.sends_output = !chunk.has_head;
+  if (layout.sends_output && !job.profile.deallocate_pipeline_outputs) {
+    single(BlockKind::kSentOutput, 1);
+  }
+  return layout;
+}
+
+}  // namespace
+
+StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition& partition,
+                         std::int64_t pp_rank) {
+  StageLayout stage{.pp_rank = pp_rank, .num_layers = 0, .has_head = false, .chunks = {}};
+  stage.chunks.resize(static_cast<std::size_t>(plan.vpp));
+  const bool has_embedding = partition.chunks.front().pp_rank == pp_rank;
+  for (std::int64_t local = 0; local < plan.vpp; ++local) {
+    const std::int64_t position = position_of_chunk(plan, pp_rank, local);
+    const ModelChunk& chunk = partition.chunks[static_cast<std::size_t>(position)];
+    stage.chunks[static_cast<std::size_t>(local)] = chunk_layout(job, plan, chunk, has_embedding);
+    stage.num_layers += chunk.num_layers;
+    stage.has_head = stage.has_head || chunk.has_head;
+  }
+  return stage;
+}
+
+std::int64_t count_blocks(const StageLayout& stage, BlockKind kind) {
+  std::int64_t count = 0;
+  for (const ChunkLayout& chunk : stage.chunks) {
+    for (const Unit& unit : chunk.units) {
+      for (const BlockRun& run : unit.blocks) {
+        count += run.kind == kind ? run.count * unit.count : 0;
+      }
+    }
+  }
+  return count;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,149 @@
+#include "estimator/stage_memory.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "estimator/outside_memory.h"
+
+namespace shardplan {
+namespace {
+
+Row state_row(const StateRow& row, Phase phase) {
+  const bool always = row.first == Phase::kIdle;
+  const std::string end = always ? "end" : std::string(name_of(row.last));
+  const std::string start = row.made_by_first_step ? "first optimizer_step" : "start";
+  return {.component = row.component,
+          .name = std::string(row.name),
+          .elements = row.elements,
+          .dtype = row.dtype,
+          .bytes = row.bytes,
+          .copies = row.is_alive(phase) ? row.copies : 0,
+          .born = {always ? start : std::string(name_of(row.first))},
+          .dies = {end},
+          .formula = std::string(row.formula)};
+}
+
+Row block_row(const BlockMemory& block, const BlockRow& row, std::int64_t copies) {
+  return {.component = row.component,
+          .name = std::string(block.name) + "." + std::string(row.name),
+          .elements = row.elements,
+          .dtype = row.dtype,
+          .bytes = row.bytes,
+          .copies = copies,
+          .born = {std::string(name_of(row.born))},
+          .dies = {std::string(name_of(row.dies))},
+          .formula = std::string(row.formula)};
+}
+
+// Rows of every kind of block on the stage, with the copies alive at the peak.
+void add_block_rows(std::vector<Row>& rows, const BlockSet& blocks, const StagePieces& pieces,
+                    const std::vector<AliveBlocks>& alive) {
+  for (const BlockMemory& block : blocks) {
+    if (count_blocks(pieces.layout, block.kind) == 0) {
+      continue;
+    }
+    for (const BlockRow& row : block.rows) {
+      std::int64_t copies = 0;
+      for (const AliveBlocks& entry : alive) {
+        const bool counts = entry.kind == block.kind && is_alive(row, entry.state, entry.step);
+        copies += counts ? entry.copies : 0;
+      }
+      rows.push_back(block_row(block, row, copies));
+    }
+  }
+}
+
+std::vector<AliveBlocks> alive_at_peak(const StagePieces& pieces) {
+  const StagePoint& peak = pieces.peaks.moments[static_cast<std::size_t>(pieces.peaks.peak)];
+  if (peak.point.bytes < 0) {
+    return {};
+  }
+  return alive_blocks(pieces.layout, pieces.schedule[peak.state], pieces.peaks.peak, peak.point);
+}
+
+std::vector<Moment> sorted_moments(const StagePeaks& peaks) {
+  std::vector<Moment> moments;
+  for (std::int64_t i = 0; i < kNumMoments; ++i) {
+    const StagePoint& point = peaks.moments[static_cast<std::size_t>(i)];
+    if (point.bytes < 0) {
+      continue;
+    }
+    const MomentKind kind = static_cast<MomentKind>(i);
+    const bool in_action = point.point.bytes >= 0;
+    moments.push_back(
+        {.name = std::string(name_of(kind)),
+         .allocated_bytes = point.bytes + peaks.arena_slack_bytes,
+         .event = std::string(in_action ? name_of(point.point.step) : name_of(phase_of(kind)))});
+  }
+  // The moment that gave the peak stays in front of others of the same size.
+  const auto is_peak = [&](const Moment& moment) { return moment.name == name_of(peaks.peak); };
+  std::ranges::stable_partition(moments, is_peak);
+  std::ranges::stable_sort(moments, std::ranges::greater{}, &Moment::allocated_bytes);
+  return moments;
+}
+
+}  // namespace
+
+StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition& partition,
+                         const BlockSet& blocks, std::int64_t pp_rank) {
+  StagePieces pieces;
+  pieces.layout = stage_layout(job, plan, partition, pp_rank);
+  pieces.state = stage_state(job, plan, pieces.layout);
+  for (const StateRow& row : sequence_rows(job, plan, pp_rank, pieces.layout.has_head)) {
+    if (row.elements > 0) {
+      pieces.state.rows.push_back(row);
+      pieces.state.bytes.add(row);
+    }
+  }
+  for (const ChunkLayout& chunk : pieces.layout.chunks) {
+    pieces.chunks.push_back(chunk_peaks(chunk, blocks));
+  }
+  pieces.schedule = peak_in_flight_states(schedule_shape(job, plan), pp_rank);
+  pieces.peaks = stage_peaks(job, pieces.state.bytes, pieces.chunks, pieces.schedule);
+  return pieces;
+}
+
+StageMemory stage_memory(const Job& job, const Plan& plan, const BlockSet& blocks,
+                         const StagePieces& pieces) {
+  const StagePeaks& peaks = pieces.peaks;
+  StageMemory memory;
+  memory.pp_rank = pieces.layout.pp_rank;
+  memory.num_layers = pieces.layout.num_layers;
+  memory.parameters = pieces.state.parameters;
+  for (const StateRow& row : pieces.state.rows) {
+    memory.rows.push_back(state_row(row, phase_of(peaks.peak)));
+  }
+  add_block_rows(memory.rows, blocks, pieces, alive_at_peak(pieces));
+  if (peaks.arena_slack_bytes > 0) {
+    memory.rows.push_back({.component = Component::kTemporaries,
+                           .name = "arena.unused",
+                           .elements = peaks.arena_slack_bytes,
+                           .dtype = DType::kBool,
+                           .bytes = peaks.arena_slack_bytes,
+                           .copies = 1,
+                           .born = {"start"},
+                           .dies = {"end"},
+                           .formula = "equal ring slots and 2 MiB arenas, beyond what is alive"});
+  }
+  for (const Row& row : memory.rows) { memory.allocated_bytes += row.total_bytes(); }
+  if (memory.allocated_bytes != peaks.allocated_bytes) {
+    throw std::logic_error("stage_memory: rows add up to " +
+                           std::to_string(memory.allocated_bytes) + ", the peak is " +
+                           std::to_string(peaks.allocated_bytes));
+  }
+  std::ranges::move(outside_rows(job, plan, memory.pp_rank), std::back_inserter(memory.rows));
+  for (const Row& row : memory.rows) {
+    memory.components[static_cast<std::size_t>(row.component)] += row.total_bytes();
+    memory.outside_bytes += row.in_allocator ? 0 : row.total_bytes();
+  }
+  memory.moments = sorted_moments(peaks);
+  memory.state_bytes = pieces.state.bytes.alive[static_cast<std::size_t>(Phase::kIdle)];
+  memory.first_step_bytes = peaks.first_step_bytes;
+  memory.reserved_bytes = memory.allocated_bytes;
+  memory.required_bytes = memory.allocated_bytes;
+  memory.device_used_bytes = memory.reserved_bytes + memory.outside_bytes;
+  return memory;
+}
+
+}  // namespace shardplan

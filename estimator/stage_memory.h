@@ -1,0 +1,31 @@
+// One pipeline rank's answer, and the plan-wide pieces that it is read from.
+#pragma once
+
+#include <vector>
+
+#include "estimator/block_memory.h"
+#include "estimator/memory_estimate.h"
+#include "estimator/stage_layout.h"
+#include "estimator/stage_peak.h"
+#include "estimator/stage_state.h"
+
+namespace shardplan {
+
+// What decides the memory of one stage.
+struct StagePieces {
+  StageLayout layout;
+  StageState state;
+  std::vector<ChunkPeaks> chunks;       // by local chunk
+  std::vector<InFlightState> schedule;  // peak states
+  StagePeaks peaks;
+};
+
+StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition& partition,
+                         const BlockSet& blocks, std::int64_t pp_rank);
+
+// Rows, moments, components and all totals up to allocated_bytes and outside_bytes; reserved and
+// required are those of an allocator without gaps.
+StageMemory stage_memory(const Job& job, const Plan& plan, const BlockSet& blocks,
+                         const StagePieces& pieces);
+
+}  // namespace shardplan

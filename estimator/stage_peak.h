@@ -1,0 +1,89 @@
+// The largest allocated bytes of one pipeline rank: maximum over the states of the schedule, the
+// runs of equal blocks in the running chunk, and the events inside a block. Integer sums only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "estimator/schedule.h"
+#include "estimator/stage_layout.h"
+#include "estimator/stage_state.h"
+
+namespace shardplan {
+
+// Named points of a step.
+enum class MomentKind {
+  kForward,
+  kLossForward,
+  kReplay,
+  kBackward,
+  kLossBackward,
+  kWeight,
+  kReduction,
+  kOptimizer,
+  kParameterGather,
+};
+inline constexpr std::int64_t kNumMoments = 9;
+inline constexpr std::array<std::string_view, kNumMoments> kMomentNames = {
+    "last warm-up forward", "loss forward",   "recompute replay",
+    "first backward",       "loss backward",  "weight gradient",
+    "gradient reduction",   "optimizer step", "parameter gather"};
+constexpr std::string_view name_of(MomentKind moment) {
+  return kMomentNames[static_cast<std::size_t>(moment)];
+}
+Phase phase_of(MomentKind moment);
+
+// Where in a chunk an action stands. Blocks before the running one, in forward order, are kept;
+// blocks after it have passed their backward.
+struct ChunkPoint {
+  std::int64_t bytes = -1;  // of the running microbatch's blocks in this chunk; -1: no such point
+  std::size_t unit = 0;
+  std::int64_t units_before = 0;   // equal units of the same run in front of the running one
+  std::size_t block = 0;           // run of blocks inside the unit
+  std::int64_t blocks_before = 0;  // equal blocks of that run in front of the running one
+  Step step = Step::kForwardInput;
+};
+
+struct ChunkPeaks {
+  std::int64_t kept_bytes = 0;                 // of one microbatch between forward and backward
+  std::int64_t pending_bytes = 0;              // between backward-input and weight gradient
+  std::int64_t frame_bytes = 0;                // neither, at most
+  std::array<ChunkPoint, kNumMoments> points;  // by MomentKind; only those inside actions
+};
+
+ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks);
+
+struct StagePoint {
+  std::int64_t bytes = -1;  // allocated by the whole rank; -1: the moment does not occur
+  std::size_t state = 0;    // index of the schedule state
+  ChunkPoint point;
+};
+
+struct StagePeaks {
+  std::array<StagePoint, kNumMoments> moments;
+  MomentKind peak = MomentKind::kOptimizer;
+  std::int64_t peak_bytes = 0;         // of the tensors alive
+  std::int64_t arena_slack_bytes = 0;  // static arenas: what they hold beyond that
+  std::int64_t allocated_bytes = 0;    // peak_bytes + arena_slack_bytes
+  std::int64_t first_step_bytes = 0;
+};
+
+StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const ChunkPeaks> chunks,
+                       std::span<const InFlightState> schedule);
+
+// Blocks of one kind in one state: the peak point written out.
+struct AliveBlocks {
+  BlockKind kind = BlockKind::kDenseLayer;
+  BlockState state = BlockState::kKept;
+  Step step = Step::kForwardInput;
+  std::int64_t copies = 0;
+};
+
+// Every block alive at a point of an action: the in-flight microbatches and the running one.
+std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightState& in_flight,
+                                      MomentKind moment, const ChunkPoint& point);
+
+}  // namespace shardplan

@@ -1,0 +1,371 @@
+// Sources: memory-model of Megatron-LM (core/distributed/param_and_grad_buffer.py, core/optimizer/
+// distrib_optimizer.py, core/distributed/fsdp), Transformer Engine (pytorch/module/base.py).
+// Letters:
+//   N dense and X expert parameters of the rank, S and S_x the ranks that share their optimizer
+//   state, n the parameters of the largest layer of the stage.
+#include "estimator/stage_state.h"
+
+#include <algorithm>
+
+#include "estimator/block_rows.h"
+#include "estimator/stage_tensors.h"
+
+namespace shardplan {
+namespace {
+
+// The native trainer aligns every tensor of its arenas to 256 bytes.
+std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype) {
+  constexpr std::int64_t kArenaAlignment = 256;
+  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  return round_up(elements * bytes_of(dtype), is_native ? kArenaAlignment : 1);
+}
+
+std::int64_t rotary_width(const ModelSpec& model) {
+  return model.attention == AttentionKind::kMla ? model.mla.qk_rope_head_dim : model.head_dim;
+}
+
+// What the rows of one stage are written with.
+struct StateBuilder {
+  const Job& job;
+  const Plan& plan;
+  const StageLayout& stage;
+  StageTensors tensors;
+  std::int64_t dense_shard = 1;   // S
+  std::int64_t expert_shard = 1;  // S_x
+  std::vector<StateRow> rows;
+
+  bool shards_optimizer() const { return plan.zero >= 1; }
+  bool shards_gradients() const { return plan.zero >= 2; }
+  bool shards_parameters() const { return plan.zero >= 3; }
+  bool is_native() const { return job.profile.memory_model == MemoryModel::kNative; }
+  DType parameter_dtype() const { return activation_dtype(plan.precision); }
+  DType grad_dtype() const {
+    return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
+  }
+
+  void add(StateRow row) {
+    if (row.elements == 0 || row.copies == 0) {
+      return;
+    }
+    row.bytes = state_row_bytes(job, row.elements, row.dtype);
+    rows.push_back(row);
+  }
+};
+
+struct StateNames {
+  std::string_view parameters;
+  std::string_view gradients;
+  std::string_view master;
+  std::string_view exp_avg;
+  std::string_view exp_avg_sq;
+  std::string_view parameters_padding;
+  std::string_view gradients_padding;
+  std::string_view optimizer_padding;
+};
+constexpr StateNames kDenseNames = {"parameters.dense",           "gradients.dense",
+                                    "optimizer.dense.master",     "optimizer.dense.exp_avg",
+                                    "optimizer.dense.exp_avg_sq", "parameters.dense.padding",
+                                    "gradients.dense.padding",    "optimizer.dense.padding"};
+constexpr StateNames kExpertNames = {"parameters.expert",           "gradients.expert",
+                                     "optimizer.expert.master",     "optimizer.expert.exp_avg",
+                                     "optimizer.expert.exp_avg_sq", "parameters.expert.padding",
+                                     "gradients.expert.padding",    "optimizer.expert.padding"};
+
+// One of the two groups of parameters that are sharded over different ranks.
+struct Group {
+  StateNames names;
+  std::int64_t elements = 0;
+  std::int64_t padding = 0;
+  std::int64_t shard = 1;
+};
+
+void add_optimizer_row(StateBuilder& state, std::string_view name, std::int64_t elements,
+                       DType dtype, bool made_by_first_step, std::string_view formula) {
+  state.add({.component = Component::kOptimizer,
+             .name = name,
+             .elements = elements,
+             .dtype = dtype,
+             .made_by_first_step = made_by_first_step,
+             .formula = formula});
+}
+
+void add_optimizer(StateBuilder& state, const Group& group) {
+  const Plan& plan = state.plan;
+  const std::int64_t share =
+      state.shards_optimizer() ? div_ceil(group.elements, group.shard) : group.elements;
+  const std::int64_t on_gpu = scaled(share, 1 - plan.offload.optimizer);
+  const bool lazy = !state.is_native();
+  if (plan.precision != Precision::kFp32) {
+    add_optimizer_row(state, group.names.master, on_gpu, plan.master_dtype, false,
+                      "N/S: main parameters of the optimizer (N without ZeRO)");
+  }
+  add_optimizer_row(state, group.names.exp_avg, on_gpu, plan.exp_avg_dtype, lazy,
+                    "N/S: first moment, made by the first optimizer step");
+  if (state.job.optimizer == OptimizerKind::kAdamW) {
+    add_optimizer_row(state, group.names.exp_avg_sq, on_gpu, plan.exp_avg_sq_dtype, lazy,
+                      "N/S: second moment, made by the first optimizer step");
+  }
+  if (state.shards_optimizer() && !state.shards_gradients()) {
+    // The buffer's shard is whole; the rank with no padding in it holds this much more.
+    const std::int64_t padded = div_ceil(group.elements + group.padding, group.shard);
+    add_optimizer_row(state, group.names.optimizer_padding,
+                      scaled(padded - share, 1 - plan.offload.optimizer), plan.master_dtype, false,
+                      "(N+padding)/S - N/S: the fullest shard of the padded buffer");
+  }
+}
+
+void add_group(StateBuilder& state, const Group& group) {
+  const std::int64_t share = div_ceil(group.elements, group.shard);
+  state.add({.component = Component::kParameters,
+             .name = group.names.parameters,
+             .elements = state.shards_parameters() ? share : group.elements,
+             .dtype = state.parameter_dtype(),
+             .formula = "N (N/S under ZeRO-3): working copy of the parameters"});
+  state.add({.component = Component::kGradients,
+             .name = group.names.gradients,
+             .elements = state.shards_gradients() ? share : group.elements,
+             .dtype = state.grad_dtype(),
+             .formula = "N (N/S under ZeRO-2 and 3): main gradients, accumulated in place"});
+  if (state.shards_optimizer()) {
+    state.add({.component = Component::kParameters,
+               .name = group.names.parameters_padding,
+               .elements = state.shards_parameters() ? 0 : group.padding,
+               .dtype = state.parameter_dtype(),
+               .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
+    state.add({.component = Component::kGradients,
+               .name = group.names.gradients_padding,
+               .elements = state.shards_gradients() ? 0 : group.padding,
+               .dtype = state.grad_dtype(),
+               .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
+  }
+  add_optimizer(state, group);
+}
+
+// ZeRO-2 and 3: block-wise buffers. Megatron-FSDP and the native trainer gather the block in use
+// and the next one; a block's gradients are made in the parameters' dtype and reduced from fp32.
+void add_block_buffers(StateBuilder& state) {
+  const StageTensors& t = state.tensors;
+  const std::int64_t layer = t.largest_layer_dense + t.largest_layer_expert;
+  if (state.shards_parameters()) {
+    state.add({.component = Component::kCommunication,
+               .name = "zero.gathered_layers",
+               .elements = layer,
+               .dtype = state.parameter_dtype(),
+               .copies = 2,
+               .first = Phase::kForward,
+               .last = Phase::kReduction,
+               .formula = "n, twice: the layer in use and the one that is being gathered"});
+    state.add({.component = Component::kCommunication,
+               .name = "zero.gathered_ends",
+               .elements = t.dense - t.layers_dense + t.expert - t.layers_expert,
+               .dtype = state.parameter_dtype(),
+               .first = Phase::kForward,
+               .last = Phase::kReduction,
+               .formula = "embedding, head and final norm: gathered for the whole step"});
+  }
+  if (state.shards_gradients()) {
+    state.add({.component = Component::kCommunication,
+               .name = "zero.reduction_input",
+               .elements = layer,
+               .dtype = state.grad_dtype(),
+               .first = Phase::kBackward,
+               .last = Phase::kReduction,
+               .formula = "n: gradients of one layer on their way into the reduce-scatter"});
+    state.add({.component = Component::kCommunication,
+               .name = "zero.layer_gradients",
+               .elements = layer,
+               .dtype = state.is_native() ? state.grad_dtype() : state.parameter_dtype(),
+               .first = Phase::kBackward,
+               .last = Phase::kReduction,
+               .formula = "n: gradients of the layer whose backward runs"});
+  }
+}
+
+// Temporaries of the optimizer step.
+void add_optimizer_step(StateBuilder& state) {
+  const Plan& plan = state.plan;
+  const std::int64_t share = state.shards_optimizer()
+                                 ? div_ceil(state.tensors.dense, state.dense_shard) +
+                                       div_ceil(state.tensors.expert, state.expert_shard)
+                                 : state.tensors.dense + state.tensors.expert;
+  const bool precision_aware = plan.master_dtype != DType::kFp32 ||
+                               plan.exp_avg_dtype != DType::kFp32 ||
+                               plan.exp_avg_sq_dtype != DType::kFp32;
+  if (!state.is_native() && state.grad_dtype() != DType::kFp32 && !precision_aware) {
+    state.add({.component = Component::kTemporaries,
+               .name = "optimizer.fp32_gradients",
+               .elements = share,
+               .dtype = DType::kFp32,
+               .first = Phase::kOptimizer,
+               .last = Phase::kOptimizer,
+               .formula = "N/S: the optimizer works on an fp32 copy of the gradients"});
+  }
+  if (!state.is_native() && !state.job.profile.fused_optimizer) {
+    state.add({.component = Component::kTemporaries,
+               .name = "optimizer.step_temporary",
+               .elements = share,
+               .dtype = DType::kFp32,
+               .first = Phase::kOptimizer,
+               .last = Phase::kOptimizer,
+               .formula = "N/S: torch's foreach AdamW makes one fp32 list; measured (6+16/S)*N"});
+  }
+}
+
+// Transformer Engine hands autograd a dummy gradient where the product already added into the main
+// gradient; one per distinct weight shape, cached for ever (get_dummy_wgrad, module/base.py).
+void add_dummy_gradients(StateBuilder& state) {
+  const FrameworkProfile& profile = state.job.profile;
+  if (state.is_native() || !profile.gradient_accumulation_fusion ||
+      !profile.dummy_weight_gradients) {
+    return;
+  }
+  std::vector<WeightShape> seen;
+  std::int64_t elements = 0;
+  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
+    const BlockKind kind = static_cast<BlockKind>(i);
+    if (count_blocks(state.stage, kind) == 0) {
+      continue;
+    }
+    for (WeightShape shape : weight_shapes(state.job, state.plan, kind)) {
+      shape.count = 1;
+      if (std::ranges::find(seen, shape) == seen.end()) {
+        seen.push_back(shape);
+        elements += shape.rows * shape.columns;
+      }
+    }
+  }
+  state.add({.component = Component::kWorkspace,
+             .name = "dummy_weight_gradients",
+             .elements = elements,
+             .dtype = state.parameter_dtype(),
+             .formula = "sum of distinct weight shapes of the stage, cached by TE"});
+}
+
+// fp8 training with bf16 parameters: Transformer Engine caches an fp8 copy of every linear weight
+// and its transpose for the step.
+void add_fp8_weights(StateBuilder& state) {
+  if (state.plan.precision != Precision::kFp8) {
+    return;
+  }
+  std::int64_t elements = 0;
+  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
+    for (const WeightShape& shape : weight_shapes(state.job, state.plan, kind)) {
+      elements += count_blocks(state.stage, kind) * shape.rows * shape.columns * shape.count;
+    }
+  }
+  state.add({.component = Component::kParameters,
+             .name = "parameters.fp8_copies",
+             .elements = elements,
+             .dtype = DType::kFp8,
+             .copies = 2,
+             .formula = "linear weights, row-wise and transposed"});
+}
+
+// Workspaces that stay: one per stream that multiplies matrices. Transformer Engine has its own and
+// four more for grouped products (get_multi_stream_cublas_workspace); torch has one for the head
+// and the router.
+std::int64_t workspace_count(const StateBuilder& state) {
+  const bool has_head = count_blocks(state.stage, BlockKind::kHead) > 0;
+  const bool has_moe =
+      count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
+      (count_blocks(state.stage, BlockKind::kMtp) > 0 && state.job.model.layers.back().is_moe);
+  if (state.is_native()) {
+    return 1;
+  }
+  constexpr std::int64_t kGroupedStreams = 4;
+  return 1 + (has_head || has_moe ? 1 : 0) + (has_moe ? kGroupedStreams : 0);
+}
+
+void add_resident(StateBuilder& state) {
+  const FrameworkProfile& profile = state.job.profile;
+  state.add({.component = Component::kWorkspace,
+             .name = "cublas_workspace",
+             .elements = profile.fixed_workspace_bytes,
+             .dtype = DType::kBool,
+             .copies = workspace_count(state),
+             .formula = "fixed_workspace_bytes of the profile, one per stream"});
+  state.add({.component = Component::kWorkspace,
+             .name = "small_tensors",
+             .elements = profile.fixed_allocated_bytes,
+             .dtype = DType::kBool,
+             .formula = "fixed_allocated_bytes of the profile"});
+}
+
+}  // namespace
+
+void StateBytes::add(const StateRow& row) {
+  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
+    alive[static_cast<std::size_t>(phase)] +=
+        row.is_alive(static_cast<Phase>(phase)) ? row.total_bytes() : 0;
+  }
+  made_by_first_step += row.made_by_first_step ? row.total_bytes() : 0;
+}
+
+StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
+  StateBuilder builder{.job = job,
+                       .plan = plan,
+                       .stage = stage,
+                       .tensors = stage_tensors(job, plan, stage),
+                       .dense_shard = dense_shard_size(job, plan),
+                       .expert_shard = expert_shard_size(job, plan),
+                       .rows = {}};
+  const StageTensors& tensors = builder.tensors;
+  add_group(builder, {.names = kDenseNames,
+                      .elements = tensors.dense,
+                      .padding = tensors.dense_padding,
+                      .shard = builder.dense_shard});
+  add_group(builder, {.names = kExpertNames,
+                      .elements = tensors.expert,
+                      .padding = tensors.expert_padding,
+                      .shard = builder.expert_shard});
+  add_fp8_weights(builder);
+  add_block_buffers(builder);
+  add_optimizer_step(builder);
+  add_dummy_gradients(builder);
+  add_resident(builder);
+
+  StageState state;
+  state.rows = std::move(builder.rows);
+  state.parameters = tensors.dense + tensors.expert;
+  for (const StateRow& row : state.rows) { state.bytes.add(row); }
+  return state;
+}
+
+SequenceRows sequence_rows(const Job& job, const Plan& plan, std::int64_t pp_rank, bool has_head) {
+  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  const BlockShape shape = block_shape(job, plan);
+  const bool keeps_gathered = !is_native && has_head && shape.gathers_sequence;
+  const bool receives_ahead = plan.pp > 1 && (plan.vpp > 1 || is_native);
+  const bool holds_last_gradient = !is_native && plan.vpp == 1 && pp_rank > 0;
+  SequenceRows rows = {
+      {{.component = Component::kCommunication,
+        .name = "head.gather_buffer",
+        .elements = keeps_gathered ? shape.hidden * shape.tokens : 0,
+        .dtype = shape.dtype,
+        .formula = "h*T: global memory buffer for the head's gathered input, never freed"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.receive_buffers",
+        .elements = receives_ahead ? shape.hidden * shape.sharded_tokens : 0,
+        .dtype = shape.dtype,
+        .copies = 2,
+        .first = Phase::kForward,
+        .last = Phase::kBackward,
+        .formula = "h*u: next input and next output gradient, received ahead"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.last_input_gradient",
+        .elements = holds_last_gradient ? shape.hidden * shape.sharded_tokens : 0,
+        .dtype = shape.dtype,
+        .first = Phase::kForward,
+        .last = Phase::kBackward,
+        .formula = "h*u: input_tensor_grad of the microbatch before, held by the schedule's loop "
+                   "until the next one replaces it (core/pipeline_parallel/schedules.py)"},
+       {.component = Component::kWorkspace,
+        .name = "rotary_table",
+        .elements = job.sequence_length * rotary_width(job.model),
+        .dtype = DType::kFp32,
+        .formula = "s*d: angles of the rotary embedding, fp32, cached"}}};
+  for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
+  return rows;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,63 @@
+// What one pipeline rank holds besides activations: parameters, gradients, optimizer state, their
+// padding, gathered blocks of ZeRO-3, reduction buffers, resident workspaces.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimator/stage_layout.h"
+
+namespace shardplan {
+
+// Parts of a step in which a row of the state is alive.
+enum class Phase { kIdle, kForward, kBackward, kReduction, kOptimizer, kParameterGather };
+inline constexpr std::int64_t kNumPhases = 6;
+inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
+    "between_steps",      "forward",        "backward",
+    "gradient_reduction", "optimizer_step", "parameter_gather"};
+constexpr std::string_view name_of(Phase phase) {
+  return kPhaseNames[static_cast<std::size_t>(phase)];
+}
+
+struct StateRow {
+  Component component = Component::kParameters;
+  std::string_view name;
+  std::int64_t elements = 0;
+  DType dtype = DType::kBf16;
+  std::int64_t bytes = 0;  // of one copy
+  std::int64_t copies = 1;
+  Phase first = Phase::kIdle;  // kIdle: always there
+  Phase last = Phase::kIdle;
+  bool made_by_first_step = false;  // created by the first optimizer step
+  std::string_view formula;
+
+  bool is_alive(Phase phase) const {
+    return first == Phase::kIdle || (first <= phase && phase <= last);
+  }
+  std::int64_t total_bytes() const { return bytes * copies; }
+};
+
+// Bytes of state rows alive in each phase; what search sums without keeping rows.
+struct StateBytes {
+  std::array<std::int64_t, kNumPhases> alive{};  // by Phase
+  std::int64_t made_by_first_step = 0;
+
+  void add(const StateRow& row);
+};
+
+struct StageState {
+  std::vector<StateRow> rows;
+  std::int64_t parameters = 0;  // elements on one rank before ZeRO-3 divides them
+  StateBytes bytes;
+};
+
+// Everything that does not depend on the sequence or the micro-batch.
+StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage);
+
+// Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
+using SequenceRows = std::array<StateRow, 4>;
+SequenceRows sequence_rows(const Job& job, const Plan& plan, std::int64_t pp_rank, bool has_head);
+
+}  // namespace shardplan

@@ -1,0 +1,210 @@
+#include "estimator/stage_tensors.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "estimator/parameters.h"
+
+namespace shardplan {
+namespace {
+
+std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kEmbedding: return embedding_parameters(model);
+    case BlockKind::kDenseLayer: return layer_parameters(model, {.is_moe = false});
+    case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
+    case BlockKind::kMtp: return mtp_parameters(model);
+    case BlockKind::kHead: return head_parameters(model);
+    case BlockKind::kSentOutput: return {};
+  }
+  return {};
+}
+
+struct LocalTensor {
+  std::int64_t elements = 0;
+  bool is_expert = false;
+};
+
+std::vector<LocalTensor> local_tensors(const Job& job, const Plan& plan, BlockKind kind) {
+  std::vector<LocalTensor> local;
+  for (const ParameterTensor& tensor : tensors_of(job.model, kind)) {
+    local.push_back({.elements = local_elements(job, plan, tensor),
+                     .is_expert = tensor.sharding == Sharding::kExpert});
+  }
+  return local;
+}
+
+// One contiguous buffer of Megatron-LM (core/distributed/param_and_grad_buffer.py): parameters in
+// reverse order, each at a multiple of 64 elements, buckets of at least bucket_size elements padded
+// at their end to a multiple of lcm(S, 128).
+class PaddedBuffer {
+ public:
+  PaddedBuffer(std::int64_t shard, std::int64_t bucket_size)
+      : end_multiple_(std::lcm(shard, std::int64_t{128})), bucket_size_(bucket_size) {}
+
+  void add(std::int64_t elements) {
+    constexpr std::int64_t kStartMultiple = 64;
+    end_ = round_up(end_, kStartMultiple) + elements;
+    elements_ += elements;
+    if (bucket_size_ > 0 && end_ - bucket_start_ >= bucket_size_) {
+      close_bucket();
+    }
+  }
+  std::int64_t padding() {
+    close_bucket();
+    return end_ - elements_;
+  }
+
+ private:
+  void close_bucket() {
+    end_ = round_up(end_, end_multiple_);
+    bucket_start_ = end_;
+  }
+
+  std::int64_t end_multiple_;
+  std::int64_t bucket_size_;
+  std::int64_t elements_ = 0;
+  std::int64_t end_ = 0;
+  std::int64_t bucket_start_ = 0;
+};
+
+// distributed_data_parallel.py and training.py: buckets only with overlapped reduction, on the
+// first pipeline rank and in its first chunk.
+std::int64_t bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
+                             std::int64_t shard) {
+  constexpr std::int64_t kSmallest = 40'000'000;
+  constexpr std::int64_t kPerRank = 1'000'000;
+  const bool buckets = job.profile.overlap_grad_reduce && stage.pp_rank == 0 && chunk == 0;
+  return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
+}
+
+using TensorsByKind = std::array<std::vector<LocalTensor>, kNumBlockKinds>;
+
+void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLayout& chunk,
+               PaddedBuffer& dense, PaddedBuffer& expert) {
+  const auto add = [&](BlockKind kind) {
+    for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
+      (tensor.is_expert ? tensors.expert : tensors.dense) += tensor.elements;
+      (tensor.is_expert ? expert : dense).add(tensor.elements);
+    }
+  };
+  for (auto unit = chunk.units.rbegin(); unit != chunk.units.rend(); ++unit) {
+    for (std::int64_t i = 0; i < unit->count; ++i) {
+      for (auto run = unit->blocks.rbegin(); run != unit->blocks.rend(); ++run) {
+        for (std::int64_t block = 0; block < run->count; ++block) { add(run->kind); }
+      }
+    }
+  }
+  if (chunk.has_embedding_copy) {
+    add(BlockKind::kEmbedding);
+  }
+}
+
+void sum_layers(StageTensors& tensors, const TensorsByKind& local, const StageLayout& stage) {
+  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
+    const std::int64_t count = count_blocks(stage, kind);
+    if (count == 0) {
+      continue;
+    }
+    std::int64_t dense = 0;
+    std::int64_t expert = 0;
+    for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
+      (tensor.is_expert ? expert : dense) += tensor.elements;
+    }
+    tensors.layers_dense += count * dense;
+    tensors.layers_expert += count * expert;
+    if (dense + expert > tensors.largest_layer_dense + tensors.largest_layer_expert) {
+      tensors.largest_layer_dense = dense;
+      tensors.largest_layer_expert = expert;
+    }
+  }
+}
+
+void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  const MlaSpec& mla = model.mla;
+  const std::int64_t h = model.hidden;
+  const std::int64_t heads = div_ceil(model.num_heads, plan.tp);
+  if (model.attention != AttentionKind::kMla) {
+    const std::int64_t query = heads * model.head_dim;
+    const std::int64_t key_value = 2 * div_ceil(model.num_kv_heads, plan.tp) * model.head_dim;
+    shapes.push_back({.rows = query + key_value, .columns = h});
+    shapes.push_back({.rows = h, .columns = query});
+    return;
+  }
+  const std::int64_t query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+  const std::int64_t key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim);
+  if (mla.q_lora_rank > 0) {
+    shapes.push_back({.rows = mla.q_lora_rank, .columns = h});
+    shapes.push_back({.rows = query, .columns = mla.q_lora_rank});
+  } else {
+    shapes.push_back({.rows = query, .columns = h});
+  }
+  shapes.push_back({.rows = mla.kv_lora_rank + mla.qk_rope_head_dim, .columns = h});
+  shapes.push_back({.rows = key_value, .columns = mla.kv_lora_rank});
+  shapes.push_back({.rows = h, .columns = heads * mla.v_head_dim});
+}
+
+void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, std::int64_t width,
+                    std::int64_t count) {
+  if (width > 0) {
+    const std::int64_t pieces = model.gated_ffn ? 2 : 1;
+    shapes.push_back({.rows = pieces * width, .columns = model.hidden, .count = count});
+    shapes.push_back({.rows = model.hidden, .columns = width, .count = count});
+  }
+}
+
+}  // namespace
+
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage) {
+  StageTensors tensors;
+  TensorsByKind local;
+  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
+    const BlockKind kind = static_cast<BlockKind>(i);
+    if (count_blocks(stage, kind) > 0 || kind == BlockKind::kEmbedding) {
+      local[static_cast<std::size_t>(i)] = local_tensors(job, plan, kind);
+    }
+  }
+  for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
+    const std::int64_t dense_shard = dense_shard_size(job, plan);
+    const std::int64_t expert_shard = expert_shard_size(job, plan);
+    PaddedBuffer dense(dense_shard, bucket_elements(job, stage, chunk, dense_shard));
+    PaddedBuffer expert(expert_shard, bucket_elements(job, stage, chunk, expert_shard));
+    add_chunk(tensors, local, stage.chunks[chunk], dense, expert);
+    tensors.dense_padding += dense.padding();
+    tensors.expert_padding += expert.padding();
+  }
+  sum_layers(tensors, local, stage);
+  return tensors;
+}
+
+std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind) {
+  const ModelSpec& model = job.model;
+  const bool is_moe =
+      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && model.layers.back().is_moe);
+  std::vector<WeightShape> shapes;
+  switch (kind) {
+    case BlockKind::kEmbedding:
+    case BlockKind::kSentOutput: return shapes;
+    case BlockKind::kHead:
+      shapes.push_back(
+          {.rows = div_exact(padded_vocab(job, plan), plan.tp), .columns = model.hidden});
+      return shapes;
+    case BlockKind::kMtp:
+      shapes.push_back({.rows = div_ceil(model.hidden, plan.tp), .columns = 2 * model.hidden});
+      break;
+    case BlockKind::kDenseLayer:
+    case BlockKind::kMoeLayer: break;
+  }
+  add_attention_shapes(shapes, job, plan);
+  if (!is_moe) {
+    add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);
+    return shapes;
+  }
+  add_ffn_shapes(shapes, model, div_ceil(model.moe.expert_ffn, plan.etp),
+                 div_ceil(model.moe.num_experts, plan.ep));
+  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
+  return shapes;
+}
+
+}  // namespace shardplan

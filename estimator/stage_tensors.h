@@ -1,0 +1,35 @@
+// Parameter tensors of one pipeline rank: sizes after tensor and expert parallelism, padding of
+// Megatron's contiguous buffers, shapes of linear weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/stage_layout.h"
+
+namespace shardplan {
+
+struct StageTensors {
+  std::int64_t dense = 0;  // elements on one rank
+  std::int64_t expert = 0;
+  std::int64_t dense_padding = 0;  // elements of padding in contiguous buffers
+  std::int64_t expert_padding = 0;
+  std::int64_t largest_layer_dense = 0;  // of one layer of the stage, the largest
+  std::int64_t largest_layer_expert = 0;
+  std::int64_t layers_dense = 0;  // of all its layers; the rest are embedding, head, norms
+  std::int64_t layers_expert = 0;
+};
+
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage);
+
+// Shape of the weight of a linear layer on one rank, and how many the block has.
+struct WeightShape {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t count = 1;
+  friend bool operator==(const WeightShape&, const WeightShape&) = default;
+};
+
+std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind);
+
+}  // namespace shardplan
