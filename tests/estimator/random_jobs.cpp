@@ -1,0 +1,161 @@
+#include "tests/estimator/random_jobs.h"
+
+#include "estimator/layer_partition.h"
+#include "estimator/validity.h"
+
+namespace shardplan {
+
+RandomJobs::RandomJobs(const Library& library, std::uint64_t seed)
+    : cluster_(library.cluster("1x8-h200")), random_(seed) {
+  for (const std::string& name : library.framework_names()) {
+    profiles_.push_back(library.framework(name));
+  }
+}
+
+std::int64_t RandomJobs::pick(std::initializer_list<std::int64_t> values) {
+  std::uniform_int_distribution<std::size_t> index(0, values.size() - 1);
+  return values.begin()[index(random_)];
+}
+
+bool RandomJobs::chance(double share) {
+  return std::bernoulli_distribution(share)(random_);
+}
+
+void RandomJobs::add_experts(ModelSpec& model) {
+  model.moe = {.num_experts = pick({4, 8, 16, 64}),
+               .topk = pick({1, 2, 4}),
+               .expert_ffn = pick({256, 512, 1536}),
+               .shared_ffn = pick({0, 512, 2048}),
+               .shared_gate = false,
+               .router_bias = chance(0.2)};
+  const std::int64_t dense = pick({0, 1, 2});
+  const std::int64_t every = pick({1, 1, 2});
+  for (std::int64_t i = dense; i < model.num_layers(); i += every) {
+    model.layers[static_cast<std::size_t>(i)].is_moe = true;
+  }
+  model.num_mtp_layers = pick({0, 0, 0, 1});
+}
+
+ModelSpec RandomJobs::model() {
+  ModelSpec model;
+  model.name = "random";
+  model.num_heads = pick({8, 16, 32, 64});
+  model.head_dim = pick({64, 128});
+  model.hidden = pick({512, 1024, 2048, 4096, 8192});
+  model.ffn = pick({1024, 3072, 11008, 14336, 28672});
+  model.vocab = pick({1000, 32000, 128256, 151936});
+  model.num_kv_heads = pick({1, 2, 4, 8, 16, 32, 64});
+  if (model.num_heads % model.num_kv_heads != 0) {
+    model.num_kv_heads = model.num_heads;
+  }
+  model.layers.resize(static_cast<std::size_t>(pick({2, 4, 6, 8, 12, 16, 24, 32})));
+  model.gated_ffn = !chance(0.1);
+  model.tied_embeddings = chance(0.3);
+  model.qkv_bias = chance(0.2);
+  model.qk_norm = chance(0.2);
+  model.norms_per_layer = chance(0.1) ? 4 : 2;
+  if (chance(0.2)) {
+    model.attention = AttentionKind::kMla;
+    model.num_kv_heads = model.num_heads;
+    model.qk_norm = false;
+    model.mla = {.q_lora_rank = pick({0, 512, 1536}),
+                 .kv_lora_rank = 512,
+                 .qk_nope_head_dim = 128,
+                 .qk_rope_head_dim = 64,
+                 .v_head_dim = 128};
+  }
+  if (chance(0.4)) {
+    add_experts(model);
+  }
+  return model;
+}
+
+Job RandomJobs::job(const FrameworkProfile& profile) {
+  Job job;
+  job.profile = profile;
+  if (profile.memory_model == MemoryModel::kMegatron) {
+    job.profile.swiglu = chance(0.2) ? SwigluKind::kUnfused : SwigluKind::kFused;
+    job.profile.cross_entropy =
+        chance(0.5) ? CrossEntropyKind::kTeFused : CrossEntropyKind::kUnfused;
+    job.profile.gradient_accumulation_fusion = !chance(0.2);
+    job.profile.overlap_grad_reduce = chance(0.5);
+    job.profile.deallocate_pipeline_outputs = !chance(0.2);
+    job.profile.fused_optimizer = !chance(0.2);
+    job.profile.moe_imbalance_factor = chance(0.2) ? 1.5 : 1;
+    job.profile.moe_capacity_factor = chance(0.2) ? 1.25 : 0;
+  }
+  job.model = model();
+  job.cluster = cluster_;
+  job.cluster.nodes = pick({1, 1, 2, 4, 8});
+  job.sequence_length = pick({1024, 2048, 4096, 8192, 32768});
+  job.global_batch = job.cluster.world_size() * pick({1, 2, 4, 8});
+  return job;
+}
+
+Recompute RandomJobs::recompute() {
+  Recompute recompute;
+  if (chance(0.4)) {
+    return recompute;
+  }
+  if (chance(0.5)) {
+    recompute.granularity = RecomputeGranularity::kFull;
+    recompute.method = chance(0.5) ? RecomputeMethod::kUniform : RecomputeMethod::kBlock;
+    recompute.num_layers = pick({1, 1, 2, 3});
+    return recompute;
+  }
+  recompute.granularity = RecomputeGranularity::kSelective;
+  for (const auto& module : kRecomputeModules) { recompute.modules.*module.value = chance(0.3); }
+  return recompute;
+}
+
+Plan RandomJobs::plan(const Job& job) {
+  Plan plan;
+  plan.tp = pick({1, 1, 2, 4, 8});
+  plan.cp = pick({1, 1, 1, 2, 4});
+  plan.pp = pick({1, 1, 2, 4, 8});
+  plan.ep = job.model.moe.num_experts > 0 ? pick({1, 2, 4, 8}) : 1;
+  plan.etp = job.model.moe.num_experts > 0 ? pick({1, 1, 1, 2}) : 1;
+  plan.schedule = Schedule::kNone;
+  if (plan.pp > 1) {
+    plan.schedule = kSchedules[static_cast<std::size_t>(pick({1, 2, 2, 3, 3, 4, 5, 6}))].value;
+    const bool interleaved = plan.schedule == Schedule::kInterleaved1F1B ||
+                             plan.schedule == Schedule::kInterleavedZeroBubble;
+    plan.vpp = plan.schedule == Schedule::kZbv ? 2 : interleaved ? pick({2, 3, 4}) : 1;
+  }
+  plan.zero = pick({0, 1, 1, 1, 2, 3});
+  plan.dp_replicate = pick({1, 1, 1, 2});
+  plan.micro_batch = pick({1, 1, 2, 4});
+  plan.sequence_parallel = plan.tp > 1 && !chance(0.2);
+  plan.recompute = recompute();
+  plan.cp_method = kCpMethods[static_cast<std::size_t>(pick({0, 1, 2}))].value;
+  plan.precision = kPrecisions[static_cast<std::size_t>(pick({0, 1, 1, 1, 1, 2, 3}))].value;
+  plan.grad_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
+  if (chance(0.2)) {
+    plan.exp_avg_dtype = DType::kBf16;
+    plan.exp_avg_sq_dtype = DType::kBf16;
+  }
+  plan.moe_buffer_factor = chance(0.2) ? 1.5 : 1;
+  return plan;
+}
+
+RandomCase RandomJobs::next(const FrameworkProfile& profile) {
+  constexpr int kPlansPerJob = 50;
+  while (true) {
+    const Job drawn = job(profile);
+    for (int i = 0; i < kPlansPerJob; ++i) {
+      const Plan candidate = plan(drawn);
+      // fujii2024 rounds uneven splits up, which no schedule can time: left out.
+      if (first_broken_rule(drawn, candidate) == nullptr &&
+          !layers_per_chunk(drawn, candidate).empty()) {
+        return {.job = drawn, .plan = candidate};
+      }
+    }
+  }
+}
+
+RandomCase RandomJobs::next() {
+  std::uniform_int_distribution<std::size_t> index(0, profiles_.size() - 1);
+  return next(profiles_[index(random_)]);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,40 @@
+// Random valid jobs and plans for property tests: dense and mixture-of-experts models, GQA and MLA,
+// all profiles, all axes of a plan. Deterministic for a seed.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "data/library.h"
+#include "estimator/job.h"
+
+namespace shardplan {
+
+struct RandomCase {
+  Job job;
+  Plan plan;
+};
+
+// Draws until a plan is valid for its profile. The library gives profiles, GPUs and clusters.
+class RandomJobs {
+ public:
+  RandomJobs(const Library& library, std::uint64_t seed);
+
+  RandomCase next();  // any profile
+  RandomCase next(const FrameworkProfile& profile);
+
+ private:
+  std::int64_t pick(std::initializer_list<std::int64_t> values);
+  bool chance(double share);
+  ModelSpec model();
+  void add_experts(ModelSpec& model);
+  Job job(const FrameworkProfile& profile);
+  Plan plan(const Job& job);
+  Recompute recompute();
+
+  std::vector<FrameworkProfile> profiles_;
+  ClusterSpec cluster_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace shardplan
