@@ -22,7 +22,7 @@ double across_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group) {
 // The launch, and the steps of a ring: k - 1 inside the domain, one per further domain across.
 double latency_s(const ClusterSpec& cluster, const GroupShape& group) {
   const double inside = static_cast<double>(group.ranks_per_domain - 1);
-  const double across = static_cast<double>(group.size / group.ranks_per_domain - 1);
+  const double across = static_cast<double>(div_exact(group.size, group.ranks_per_domain) - 1);
   return kCollectiveLaunch.value + inside * cluster.intra_node_latency_s +
          across * cluster.inter_node_latency_s;
 }

@@ -239,7 +239,7 @@ std::int64_t microbatch_group(const ScheduleShape& shape) {
 ScheduleShape shortest_equivalent(const ScheduleShape& shape) {
   ScheduleShape shorter = shape;
   shorter.group = microbatch_group(shape);
-  const std::int64_t enough = 4 * shape.pp + 4 * shorter.group;
+  const std::int64_t enough = 3 * shape.pp + 2 * shorter.group;
   if (shape.num_microbatches > enough) {
     shorter.num_microbatches -= (shape.num_microbatches - enough) / shorter.group * shorter.group;
   }

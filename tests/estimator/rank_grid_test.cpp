@@ -26,9 +26,9 @@ std::vector<Plan> plans_of_64_ranks() {
   std::ranges::sort(order);
   std::vector<Plan> plans;
   do {
-    for (const std::int64_t tp : {1, 2, 8}) {
+    for (const std::int64_t tp : {1, 4}) {
       for (const std::int64_t cp : {1, 2}) {
-        for (const std::int64_t pp : {1, 2, 4}) {
+        for (const std::int64_t pp : {1, 4}) {
           for (const std::int64_t ep : {1, 4}) {
             for (const std::int64_t replicate : {1, 2}) {
               Plan plan = {.tp = tp, .cp = cp, .ep = ep, .etp = tp > 1 ? 2 : 1, .pp = pp};
@@ -88,10 +88,12 @@ TEST_CASE("the groups of one kind partition all ranks and have the size of their
 std::int64_t fewest_together(const Job& job, const Plan& plan, GroupKind kind, std::int64_t block) {
   std::int64_t fewest = job.cluster.world_size();
   for (std::int64_t rank = 0; rank < job.cluster.world_size(); ++rank) {
-    std::map<std::int64_t, std::int64_t> together;
-    for (const std::int64_t member : group_ranks(job, plan, kind, rank)) {
-      ++together[member / block];
+    const Ranks ranks = group_ranks(job, plan, kind, rank);
+    if (ranks.empty() || ranks.front() != rank) {
+      continue;  // every group once
     }
+    std::map<std::int64_t, std::int64_t> together;
+    for (const std::int64_t member : ranks) { ++together[member / block]; }
     for (const auto& [index, count] : together) { fewest = std::min(fewest, count); }
   }
   return fewest;

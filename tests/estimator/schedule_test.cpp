@@ -181,22 +181,21 @@ std::vector<InFlightState> brute_force_states(const ScheduleShape& shape, std::i
   InFlightState now;
   now.saved.assign(static_cast<std::size_t>(shape.vpp), 0);
   now.pending_weight = now.saved;
-  const auto count = [](std::vector<std::int64_t>& counts, const ScheduleAction& action) {
-    return &counts[static_cast<std::size_t>(action.chunk)];
-  };
   for (const ScheduleAction& action : schedule_actions(shape, rank)) {
     now.action = action.kind;
     now.chunk = action.chunk;
+    std::int64_t& saved = now.saved[static_cast<std::size_t>(action.chunk)];
+    std::int64_t& pending = now.pending_weight[static_cast<std::size_t>(action.chunk)];
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput) {
-      --*count(now.saved, action);
+      --saved;
     } else if (action.kind == ActionKind::kBackwardWeight) {
-      --*count(now.pending_weight, action);
+      --pending;
     }
     all.push_back(now);
     if (action.kind == ActionKind::kForward) {
-      ++*count(now.saved, action);
+      ++saved;
     } else if (action.kind == ActionKind::kBackwardInput) {
-      ++*count(now.pending_weight, action);
+      ++pending;
     }
   }
   std::vector<InFlightState> kept;
@@ -218,7 +217,7 @@ TEST_CASE("the peak states of a shortened schedule are those of the whole walk")
   std::int64_t failures = 0;
   std::vector<ScheduleShape> all = shapes(4, 8);
   for (const ScheduleShape& shape : shapes(4, 1)) {
-    for (const std::int64_t m : {23, 24, 40, 61}) {
+    for (const std::int64_t m : {23, 40}) {
       all.push_back(shape);
       all.back().num_microbatches = m;
     }
