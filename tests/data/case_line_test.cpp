@@ -181,6 +181,31 @@ TEST_CASE("microbatches and global batch give one another and must agree") {
         "expected one");
 }
 
+TEST_CASE("every word that a table has is read as its own value") {
+  for (const auto& [schedule, name] : kSchedules) {
+    const std::string plan = R"({"pp": 2, "schedule": ")" + std::string(name) + "\"}";
+    CHECK(read({.plan = plan}).plan.schedule == schedule);
+  }
+  for (const auto& [method, name] : kCpMethods) {
+    const std::string plan = R"({"cp_method": ")" + std::string(name) + "\"}";
+    CHECK(read({.plan = plan}).plan.cp_method == method);
+  }
+  for (const auto& [precision, name] : kPrecisions) {
+    const std::string training =
+        R"({"sequence_length": 1, "global_batch": 1, "precision": ")" + std::string(name) + "\"}";
+    CHECK(read({.training = training}).plan.precision == precision);
+  }
+  for (const auto& [module, name] : kRecomputeModules) {
+    const std::string plan =
+        R"({"recompute": {"granularity": "selective", "modules": [")" + std::string(name) + "\"]}}";
+    CHECK(read({.plan = plan}).plan.recompute.modules.*module);
+  }
+  for (const auto& [status, name] : kRunStatuses) {
+    const std::string measured = R"(, "measured": {"status": ")" + std::string(name) + "\"}";
+    CHECK(read({.more = measured}).measured.value().status == status);
+  }
+}
+
 TEST_CASE("a given dp is kept for the rules to judge") {
   CHECK(read({.plan = R"({"tp": 2, "dp": 3})"}).plan.dp == 3);
   CHECK(read({.plan = R"({"tp": 3})"}).plan.dp == 0);
