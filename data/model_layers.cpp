@@ -45,11 +45,11 @@ std::optional<std::int64_t> aliased(ConfigReading& reading, std::span<const std:
 }
 
 std::int64_t num_experts(ConfigReading& reading) {
-  constexpr std::array names =
+  constexpr std::array kNames =
       std::to_array<std::string_view>({"num_experts", "num_local_experts", "n_routed_experts"});
-  const std::optional<std::int64_t> found = aliased(reading, names, kMaxExperts);
+  const std::optional<std::int64_t> found = aliased(reading, kNames, kMaxExperts);
   return found ? *found
-               : class_default(reading, names[0], reading.family.moe.num_experts, kMaxExperts);
+               : class_default(reading, kNames[0], reading.family.moe.num_experts, kMaxExperts);
 }
 
 std::int64_t topk(ConfigReading& reading) {
@@ -222,9 +222,9 @@ void read_deepseek_experts(ConfigReading& reading) {
       mark_moe(reading.model, i);
     }
   }
-  constexpr std::array mtp_names =
+  constexpr std::array kMtpNames =
       std::to_array<std::string_view>({"num_nextn_predict_layers", "num_mtp_layers"});
-  reading.model.num_mtp_layers = aliased(reading, mtp_names, 16).value_or(0);
+  reading.model.num_mtp_layers = aliased(reading, kMtpNames, 16).value_or(0);
 }
 
 // intermediate_size is the width of an expert and of the one shared expert; dense layers have
