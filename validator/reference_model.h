@@ -1,0 +1,57 @@
+// A plain float64 Llama-family model without any parallelism: loss and every gradient of one step.
+// The host and CUDA backends are judged against it; it shares nothing with lowering.
+//
+// Block: x += attention(rms_norm(x)); x += ffn(rms_norm(x)). Attention: grouped-query, causal,
+// optionally windowed, rotary positions (the two halves of a head rotate against each other, as in
+// Llama). FFN: down(silu(gate(x)) * up(x)), or a mixture of experts: softmax over all experts, the
+// topk largest renormalised to sum 1, plus shared experts.
+// Loss: mean cross-entropy over all tokens + aux_coefficient * mean over MoE layers' sequences of
+// E * sum_e f_e * P_e, f_e the share of a sequence's topk choices that fell on e, P_e its mean
+// probability of e.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "estimator/model_spec.h"
+#include "validator/reference_math.h"
+
+namespace shardplan {
+
+// Logical tensors by name, unsharded and unpacked; y = x * W with W [inputs, outputs]:
+//   embedding [V,h], head [h,V] (absent when tied), final_norm [1,h],
+//   layers.I.attention.{norm,q,k,v,o}, layers.I.ffn.norm, layers.I.ffn.{gate,up,down},
+//   layers.I.router [h,E], layers.I.experts.J.{gate,up,down}, layers.I.shared.{gate,up,down}
+using Tensors = std::map<std::string, Matrix>;
+
+struct ReferenceSettings {
+  double rms_epsilon = 1e-5;
+  double rope_theta = 10000;
+  double aux_coefficient = 0.01;
+};
+
+// The initial value of element `index` of a logical tensor: the same numbers for every sharding.
+double initial_value(const std::string& tensor, std::int64_t index, std::uint64_t seed);
+
+// All logical tensors of the model with their initial values.
+Tensors initial_tensors(const ModelSpec& model, std::uint64_t seed);
+
+struct Batch {
+  std::int64_t sequence_length = 0;
+  std::vector<std::int64_t> tokens;   // [sequences, sequence_length]
+  std::vector<std::int64_t> targets;  // the same shape
+};
+
+struct ReferenceStep {
+  double loss = 0;
+  Tensors gradients;  // of the loss, one per tensor
+};
+
+ReferenceStep reference_step(const ModelSpec& model, const Tensors& tensors, const Batch& batch,
+                             const ReferenceSettings& settings);
+double reference_loss(const ModelSpec& model, const Tensors& tensors, const Batch& batch,
+                      const ReferenceSettings& settings);
+
+}  // namespace shardplan
