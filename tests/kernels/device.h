@@ -1,61 +1,17 @@
-// What GPU tests share: a buffer on the device, values of a fixed seed, and the error against a
-// double-precision reference. Plain C++: launchers are called from g++ code.
+// What GPU tests share: values of a fixed seed, and the error against a double-precision reference.
+// Plain C++: launchers are called from g++ code.
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_runtime_api.h>
 
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "kernels/cuda_check.h"
+#include "kernels/device_buffer.h"
 
 namespace shardplan {
-
-template <class T>
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(std::int64_t size) : size_(size) {
-    CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&data_), bytes()));
-  }
-  explicit DeviceBuffer(const std::vector<T>& values)
-      : DeviceBuffer(static_cast<std::int64_t>(values.size())) {
-    CUDA_CHECK(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice));
-  }
-  ~DeviceBuffer() { cudaFree(data_); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-
-  T* data() { return data_; }
-  // Waits for the device.
-  std::vector<T> host() const {
-    std::vector<T> values(static_cast<std::size_t>(size_));
-    CUDA_CHECK(cudaDeviceSynchronize());
-    CUDA_CHECK(cudaMemcpy(values.data(), data_, bytes(), cudaMemcpyDeviceToHost));
-    return values;
-  }
-
- private:
-  std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
-
-  T* data_ = nullptr;
-  std::int64_t size_ = 0;
-};
-
-// One stream for a test; nothing uses the default stream.
-class TestStream {
- public:
-  TestStream() { CUDA_CHECK(cudaStreamCreate(&stream_)); }
-  ~TestStream() { cudaStreamDestroy(stream_); }
-  TestStream(const TestStream&) = delete;
-  TestStream& operator=(const TestStream&) = delete;
-  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor)
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 inline double to_double(double value) {
   return value;

@@ -60,7 +60,7 @@ void check_shape(Shape shape) {
   const std::vector<T> dy = random_values<T>(size, 4);
   const Reference<T> want(shape, x, residual, weight, dy);
 
-  TestStream stream;
+  ScopedStream stream;
   DeviceBuffer<T> dev_x(x), dev_residual(residual), dev_weight(weight), dev_dy(dy), y(size),
       sum(size), dx(size);
   DeviceBuffer<float> rstd(shape.rows), partial(kRmsNormPartials * shape.width),
