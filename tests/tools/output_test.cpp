@@ -1,0 +1,70 @@
+#include "tools/output.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/tools/run_program.h"
+
+namespace shardplan {
+namespace {
+
+std::int64_t entries_in(const std::string& directory) {
+  const std::filesystem::directory_iterator first(directory);
+  return std::distance(first, std::filesystem::directory_iterator());
+}
+
+}  // namespace
+
+TEST_CASE("a file appears when it is committed and not before") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/answer.json";
+  Output output(path);
+  output.write("one\n");
+  CHECK(!std::filesystem::exists(path));
+  output.write("two\n");
+  output.commit();
+  CHECK(read_file(path) == "one\ntwo\n");
+  CHECK(entries_in(directory.path()) == 1);
+}
+
+TEST_CASE("an output that is not committed leaves the old file and nothing else") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/answer.json";
+  write_file(path, "old");
+  {
+    Output output(path);
+    output.write("half of the ans");
+  }
+  CHECK(read_file(path) == "old");
+  CHECK(entries_in(directory.path()) == 1);
+}
+
+TEST_CASE("a replaced file keeps its permissions") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/answer.json";
+  write_file(path, "old");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  Output output(path);
+  output.write("new");
+  output.commit();
+  CHECK(read_file(path) == "new");
+  CHECK(std::filesystem::status(path).permissions() == std::filesystem::perms::owner_all);
+}
+
+TEST_CASE("links, folders and devices are not replaced") {
+  const TemporaryDirectory directory;
+  const std::string target = directory.path() + "/target";
+  const std::string link = directory.path() + "/link";
+  write_file(target, "precious");
+  std::filesystem::create_symlink(target, link);
+  CHECK_THROWS_AS(Output output(link), EnvironmentError);
+  CHECK_THROWS_AS(Output output(directory.path()), EnvironmentError);
+  CHECK_THROWS_AS(Output output("/dev/null"), EnvironmentError);
+  CHECK_THROWS_AS(Output output(directory.path() + "/missing/answer.json"), EnvironmentError);
+  CHECK(read_file(target) == "precious");
+  CHECK(entries_in(directory.path()) == 2);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,46 @@
+// shardplan estimate: the memory and time of one plan.
+#include "tools/assumptions.h"
+#include "tools/command.h"
+#include "tools/find_max.h"
+#include "tools/question.h"
+#include "tools/report.h"
+
+namespace shardplan {
+namespace {
+
+std::string render(const EstimateReport& report, Format format, const Paint& paint) {
+  switch (format) {
+    case Format::kTable: return estimate_text(report, paint);
+    case Format::kCsv: return csv_text(estimate_table(report));
+    case Format::kJson: return estimate_json(report);
+  }
+  return "";
+}
+
+}  // namespace
+
+ExitCode run_estimate(const Arguments& arguments) {
+  const Options options = parse_options("estimate", arguments);
+  if (given(options, "help")) {
+    return run_help({"estimate"});
+  }
+  refuse_positional(options);
+  const Library library = library_of(options);
+  EstimateReport report = {.question = question_of(options, library),
+                           .rule = memory_rule_of(options)};
+  Output output(text_or(options, "out", ""));
+  for (const std::string& warning : report.question.warnings) {
+    print_message("warning: " + warning);
+  }
+  if (given(options, "find-max")) {
+    report.maximum = find_max(report.question, text_or(options, "find-max", ""), report.rule);
+  }
+  report.detail = given(options, "explain") ? Detail::kRows : Detail::kTotals;
+  report.prediction = predict(report.question.job, report.question.plan, report.rule);
+  report.assumptions = assumptions_of(report.question, report.prediction, report.rule);
+  output.write(render(report, format_of(options), paint_for(options, output)));
+  output.commit();
+  return is_negative(report.prediction.status) ? ExitCode::kNegative : ExitCode::kOk;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,50 @@
+// Commands that need CUDA: handed to the program shardplan-validate, beside this one or on PATH.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "tools/command.h"
+#include "tools/output.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kProgram = "shardplan-validate";
+
+// Replaces this process; returns only if there is no such program.
+ExitCode hand_over(const std::string& command, const Arguments& arguments) {
+  std::vector<std::string> words = {kProgram, command};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) { pointers.push_back(word.data()); }
+  pointers.push_back(nullptr);
+  std::error_code problem;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", problem);
+  if (!problem) {
+    execv((self.parent_path() / kProgram).c_str(), pointers.data());
+    if (errno != ENOENT) {
+      throw EnvironmentError(std::string(kProgram) +
+                             ": cannot be started: " + std::strerror(errno));
+    }
+  }
+  execvp(kProgram, pointers.data());
+  if (errno != ENOENT) {
+    throw EnvironmentError(std::string(kProgram) + ": cannot be started: " + std::strerror(errno));
+  }
+  throw EnvironmentError(command + ": needs the program " + kProgram +
+                         ", which is not built: it is neither beside this one nor on PATH");
+}
+
+}  // namespace
+
+ExitCode run_validate(const Arguments& arguments) {
+  return hand_over("validate", arguments);
+}
+
+ExitCode run_calibrate(const Arguments& arguments) {
+  return hand_over("calibrate", arguments);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,113 @@
+// shardplan help and version; the command table.
+#include <array>
+
+#include "data/json_message.h"
+#include "tools/command.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/text.h"
+#include "tools/version.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::array<Command, 8> kCommands = {{
+    {.name = "estimate",
+     .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
+     .summary = "memory and step time of one plan on every GPU",
+     .run = run_estimate},
+    {.name = "search",
+     .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
+     .summary = "every plan of a cluster, the fastest that fit first",
+     .run = run_search},
+    {.name = "batch",
+     .arguments = "FILE|- [options]",
+     .summary = "one answer per case line of a file; exit 2 if a line was bad, after all others",
+     .run = run_batch},
+    {.name = "list",
+     .arguments = "models | gpus | clusters | frameworks | options FRAMEWORK",
+     .summary = "what is known by name",
+     .run = run_list},
+    {.name = "validate",
+     .arguments = "...",
+     .summary = "run plans on GPUs and measure (needs shardplan-validate)",
+     .run = run_validate},
+    {.name = "calibrate",
+     .arguments = "...",
+     .summary = "measure this machine's GPUs and network (needs shardplan-validate)",
+     .run = run_calibrate},
+    {.name = "version", .arguments = "", .summary = "the program's version", .run = run_version},
+    {.name = "help", .arguments = "[COMMAND]", .summary = "this text", .run = run_help},
+}};
+
+constexpr std::string_view kExitCodes =
+    "Exit codes: 0 ok, 1 negative answer (does not fit, invalid plan, nothing found), 2 bad "
+    "input,\n"
+    "3 environment (a file cannot be written), 4 a bug of shardplan.\n";
+
+std::string overview() {
+  std::string text = "usage: shardplan COMMAND [options]\n\n";
+  for (const Command& command : kCommands) {
+    text += "  " + padded_right(command.name, 11) + std::string(command.summary) + "\n";
+  }
+  return text + "\nshardplan help COMMAND lists the options of a command.\n" +
+         std::string(kExitCodes);
+}
+
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+const Command& command_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (command.name == name) {
+      return command;
+    }
+    names.push_back(std::string(command.name));
+  }
+  throw InputError("unknown command '" + name + "'" + suggestion(name, names) +
+                   "; see 'shardplan help'");
+}
+
+std::string help_text(const Command& command) {
+  std::string text = "usage: shardplan " + std::string(command.name) + " " +
+                     std::string(command.arguments) + "\n\n" + std::string(command.summary) + "\n";
+  std::string group;
+  for (const OptionRow* row : options_of(command.name)) {
+    if (row->group != group) {
+      group = row->group;
+      text += "\n" + group + "\n";
+    }
+    const std::string flag =
+        "  --" + row->name + (row->argument.empty() ? "" : " " + row->argument);
+    constexpr std::int64_t kHelpColumn = 34;
+    const bool is_long = display_width(flag) + 2 > kHelpColumn;
+    text +=
+        (is_long ? flag + "\n" + std::string(kHelpColumn, ' ') : padded_right(flag, kHelpColumn)) +
+        row->help + "\n";
+  }
+  return text + "\n" + std::string(kExitCodes);
+}
+
+ExitCode run_help(const Arguments& arguments) {
+  if (arguments.size() > 1) {
+    throw InputError("help: expected one command, found " + std::to_string(arguments.size()));
+  }
+  Output output("");
+  output.write(arguments.empty() ? overview() : help_text(command_named(arguments.front())));
+  return ExitCode::kOk;
+}
+
+ExitCode run_version(const Arguments& arguments) {
+  if (!arguments.empty()) {
+    throw InputError("version: takes no arguments, found '" + arguments.front() + "'");
+  }
+  Output output("");
+  output.write(std::string(kVersionText) + "\n");
+  return ExitCode::kOk;
+}
+
+}  // namespace shardplan

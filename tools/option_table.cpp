@@ -1,0 +1,199 @@
+// The rows of the option table. One row here is all that a new option needs to be parsed, checked,
+// shown in help and suggested.
+#include <utility>
+
+#include "estimator/plan.h"
+#include "estimator/units.h"
+#include "tools/options.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+// Largest sizes that are accepted. Their products stay far inside 64 bits.
+constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 27;
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 27;
+constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxWorld = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxDegree = 1024;
+constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
+
+OptionRow count(const char* name, const char* help, std::int64_t low, std::int64_t high) {
+  return {.name = name,
+          .argument = "N",
+          .help = help,
+          .kind = OptionKind::kCount,
+          .low = low,
+          .high = high};
+}
+
+OptionRow text(const char* name, const char* argument, const char* help) {
+  return {.name = name, .argument = argument, .help = help, .kind = OptionKind::kText};
+}
+
+OptionRow choice(const char* name, const char* help, std::vector<std::string> choices) {
+  std::string argument;
+  for (const std::string& word : choices) { argument += (argument.empty() ? "" : "|") + word; }
+  return {.name = name,
+          .argument = argument,
+          .help = help,
+          .kind = OptionKind::kChoice,
+          .choices = std::move(choices)};
+}
+
+OptionRow number(const char* name, const char* help, std::int64_t low, std::int64_t high) {
+  return {.name = name,
+          .argument = "X",
+          .help = help,
+          .kind = OptionKind::kNumber,
+          .low = low,
+          .high = high};
+}
+
+OptionRow repeated(OptionRow row) {
+  row.repeatable = true;
+  return row;
+}
+
+OptionRow flag(const char* name, const char* help) {
+  return {.name = name, .help = help, .kind = OptionKind::kSwitch};
+}
+
+std::vector<OptionRow> machine_rows() {
+  OptionRow memory = {.name = "gpu-memory",
+                      .argument = "SIZE",
+                      .help = "pretend that every GPU has this much: 80GiB, 80GB",
+                      .kind = OptionKind::kBytes,
+                      .low = kGiB / 4,
+                      .high = kGiB * 1024 * 16};
+  return {
+      text("model", "NAME|FILE", "a shipped model (list models) or a Hugging Face config.json"),
+      text("cluster", "NAME|FILE", "NODESxGPUS-GPU, such as 1x8-h200, or a cluster file"),
+      count("num-gpus", "use this many GPUs instead of the cluster's own number", 1, kMaxWorld),
+      std::move(memory),
+      text("framework", "NAME", "training framework (list frameworks); default megatron"),
+      repeated(text("framework-option", "KEY=VALUE",
+                    "a switch of the framework (list options FRAMEWORK); repeatable")),
+      flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
+  };
+}
+
+std::vector<OptionRow> training_rows() {
+  return {
+      count("sequence-length", "tokens per sequence; 8k is 8192", 1, kMaxSequenceLength),
+      count("global-batch", "sequences per optimizer step, over all GPUs", 1, kMaxBatch),
+      choice("optimizer", "default adamw", words_of(kOptimizerKinds)),
+  };
+}
+
+std::vector<OptionRow> microbatch_rows() {
+  return {count("num-microbatches",
+                "microbatches per data-parallel rank, instead of --global-batch", 1, kMaxBatch)};
+}
+
+std::vector<OptionRow> plan_rows() {
+  return {
+      count("micro-batch", "sequences per microbatch; default 1", 1, kMaxMicroBatch),
+      count("tp", "tensor parallel size; default 1", 1, kMaxDegree),
+      count("pp", "pipeline parallel size; default 1", 1, kMaxDegree),
+      count("vpp", "model chunks per pipeline rank; default 1", 1, kMaxDegree),
+      count("cp", "context parallel size; default 1", 1, kMaxDegree),
+      count("ep", "expert parallel size; default 1", 1, kMaxDegree),
+      count("etp", "expert tensor parallel size; default 1", 1, kMaxDegree),
+      count("dp", "data parallel size; default: what the other sizes leave", 1, kMaxWorld),
+      count("dp-replicate", "hybrid sharding: copies of the sharded state; default 1", 1,
+            kMaxWorld),
+      count("zero", "ZeRO stage 0..3; default of the framework", 0, 3),
+      choice("sequence-parallel", "default of the framework", {"on", "off"}),
+      choice("schedule", "pipeline schedule; default of the framework", words_of(kSchedules)),
+      choice("cp-method", "default of the framework", words_of(kCpMethods)),
+      choice("recompute", "activation recomputation; default none",
+             words_of(kRecomputeGranularities)),
+      choice("recompute-method", "for --recompute full; default uniform",
+             words_of(kRecomputeMethods)),
+      count("recompute-num-layers", "for --recompute full: layers per group, or per chunk", 1,
+            kMaxLayers),
+      text("recompute-modules", "A,B", "for --recompute selective: core_attn, layernorm, mlp, ..."),
+      text("layers-per-chunk", "A,B,...", "layers of each of the pp * vpp chunks; default even"),
+      text("rank-order", "A-B-C-D", "slowest to fastest; default pp-dp-cp-tp"),
+      choice("precision", "compute type; default bf16", words_of(kPrecisions)),
+      choice("grad-dtype", "gradients as accumulated and reduced; default of the framework",
+             state_dtype_words()),
+      choice("master-dtype", "main parameters of the optimizer; default fp32", state_dtype_words()),
+      choice("exp-avg-dtype", "first moment; default fp32", state_dtype_words()),
+      choice("exp-avg-sq-dtype", "second moment; default fp32", state_dtype_words()),
+      number("offload-optimizer", "share of the optimizer state in host memory; default 0", 0, 1),
+      number("moe-buffer-factor", "native: bound on received tokens over the even share", 1, 4096),
+  };
+}
+
+std::vector<OptionRow> memory_rows() {
+  return {
+      number("memory-threshold", "share of the GPU memory a plan may use; search: 0.80", 0, 1),
+      choice("memory-basis", "the total that is held against it; default allocated",
+             words_of(kMemoryBases)),
+  };
+}
+
+std::vector<OptionRow> estimate_rows() {
+  return {
+      choice("find-max", "the largest value of this that still fits",
+             {"micro_batch", "sequence_length"}),
+      flag("explain", "also every row of the ledger and where its formula comes from"),
+  };
+}
+
+std::vector<OptionRow> search_rows() {
+  return {
+      count("top", "plans to show; default 10", 1, 100'000),
+      repeated(text("fix", "AXIS=VALUE", "only this value of an axis, as in tp=8; repeatable")),
+      repeated(text("range", "AXIS=A..B|A,B",
+                    "only values within a range, or exactly these; repeatable")),
+  };
+}
+
+std::vector<OptionRow> output_rows() {
+  return {
+      text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
+      choice("format", "table (GiB, for people), csv or json (bytes); default table",
+             {"table", "csv", "json"}),
+      text("out", "FILE", "write the answer to a file, complete or not at all"),
+      choice("color", "default auto: only on a terminal, never with NO_COLOR set",
+             {"auto", "always", "never"}),
+      flag("help", "this text"),
+  };
+}
+
+std::vector<OptionRow> build_table() {
+  const std::vector<std::string> all = {"estimate", "search", "batch", "list"};
+  const std::vector<std::string> both = {"estimate", "search"};
+  const std::vector<std::string> estimate = {"estimate"};
+  const std::vector<std::string> search = {"search"};
+  std::vector<OptionRow> table;
+  const auto add = [&table](std::string_view title, const std::vector<std::string>& commands,
+                            std::vector<OptionRow> rows) {
+    for (OptionRow& row : rows) {
+      row.group = title;
+      row.commands = commands;
+      table.push_back(std::move(row));
+    }
+  };
+  add("Model and machine", both, machine_rows());
+  add("Training", both, training_rows());
+  add("Training", estimate, microbatch_rows());
+  add(kPlanGroup, estimate, plan_rows());
+  add("Memory rule", both, memory_rows());
+  add("Question", estimate, estimate_rows());
+  add("Search", search, search_rows());
+  add("Output", all, output_rows());
+  return table;
+}
+
+}  // namespace
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> table = build_table();
+  return table;
+}
+
+}  // namespace shardplan

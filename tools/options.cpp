@@ -1,0 +1,337 @@
+#include "tools/options.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/program_options.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "data/json_message.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+namespace {
+
+namespace po = boost::program_options;
+
+// Only `--name value` and `--name=value`. The library's default style would complete names from
+// their beginning (--se for --sequence-length): adding an option would break scripts.
+constexpr int kStyle = po::command_line_style::allow_long |
+                       po::command_line_style::long_allow_adjacent |
+                       po::command_line_style::long_allow_next;
+
+InputError wrong(const std::string& place, const std::string& found, const std::string& expected) {
+  return InputError(place + ": found '" + found + "', expected " + expected);
+}
+
+std::string range_text(std::int64_t low, std::int64_t high) {
+  return "an integer from " + std::to_string(low) + " to " + std::to_string(high);
+}
+
+const OptionRow* find_row(std::string_view command, std::string_view name) {
+  for (const OptionRow* row : options_of(command)) {
+    if (row->name == name) {
+      return row;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> flag_names(std::string_view command) {
+  std::vector<std::string> names;
+  for (const OptionRow* row : options_of(command)) { names.push_back("--" + row->name); }
+  return names;
+}
+
+std::string without_dashes(const std::string& flag) {
+  const std::size_t start = flag.find_first_not_of('-');
+  return start == std::string::npos ? "" : flag.substr(start, flag.find('=') - start);
+}
+
+InputError unknown_option(std::string_view command, const std::string& token) {
+  const std::string flag = token.substr(0, token.find('='));
+  const std::string name = without_dashes(flag);
+  std::set<std::string> others;
+  for (const OptionRow& row : option_table()) {
+    if (row.name == name) {
+      others.insert(row.commands.begin(), row.commands.end());
+    }
+  }
+  std::string hint = suggestion(flag, flag_names(command));
+  if (!others.empty()) {
+    hint = "; it belongs to";
+    for (const std::string& other : others) { hint += " " + other; }
+  }
+  return InputError("unknown option '" + flag + "' of " + std::string(command) + hint);
+}
+
+void check_value(const OptionRow& row, std::string& value) {
+  const std::string place = "--" + row.name;
+  switch (row.kind) {
+    case OptionKind::kSwitch: return;
+    case OptionKind::kCount: parse_count(value, row.low, row.high, place); return;
+    case OptionKind::kBytes: parse_bytes(value, row.low, row.high, place); return;
+    case OptionKind::kNumber:
+      parse_number(value, static_cast<double>(row.low), static_cast<double>(row.high), place);
+      return;
+    case OptionKind::kChoice: value = parse_choice(value, row.choices, place); return;
+    case OptionKind::kText:
+      if (value.empty()) {
+        throw wrong(place, value, row.argument);
+      }
+      return;
+  }
+}
+
+// The one place that sees the library's exceptions: its words become ours.
+po::parsed_options split_tokens(std::string_view command, const std::vector<std::string>& tokens) {
+  po::options_description description;
+  for (const OptionRow* row : options_of(command)) {
+    if (row->kind == OptionKind::kSwitch) {
+      description.add_options()(row->name.c_str(), "");
+    } else {
+      description.add_options()(row->name.c_str(), po::value<std::string>(), "");
+    }
+  }
+  try {
+    return po::command_line_parser(tokens)
+        .options(description)
+        .style(kStyle)
+        .allow_unregistered()
+        .run();
+  } catch (const po::invalid_command_line_syntax& problem) {
+    const std::string flag = "--" + without_dashes(problem.get_option_name());
+    if (problem.kind() == po::invalid_syntax::extra_parameter) {
+      throw InputError(flag + ": takes no value");
+    }
+    throw InputError(flag + ": needs a value");
+  }
+}
+
+// The digits and the suffix of a word like 4k; nothing if it does not start with an integer.
+struct Amount {
+  double number = 0;
+  bool whole = false;  // digits only: `count` is exact
+  std::int64_t count = 0;
+  std::string_view suffix;
+};
+
+std::optional<Amount> split_amount(std::string_view word) {
+  Amount amount;
+  const std::size_t length = std::min(word.size(), word.find_first_not_of("0123456789."));
+  const std::string_view digits = word.substr(0, length);
+  amount.suffix = word.substr(length);
+  const char* end = digits.data() + digits.size();
+  const auto number = std::from_chars(digits.data(), end, amount.number);
+  const auto count = std::from_chars(digits.data(), end, amount.count);
+  amount.whole = count.ec == std::errc() && count.ptr == end;
+  if (digits.empty() || number.ec != std::errc() || number.ptr != end) {
+    return std::nullopt;
+  }
+  return amount;
+}
+
+struct Suffix {
+  std::string_view name;
+  std::int64_t factor;
+};
+
+constexpr std::array<Suffix, 7> kCountSuffixes = {{
+    {.name = "", .factor = 1},
+    {.name = "k", .factor = kKiB},
+    {.name = "K", .factor = kKiB},
+    {.name = "Ki", .factor = kKiB},
+    {.name = "m", .factor = kMiB},
+    {.name = "M", .factor = kMiB},
+    {.name = "Mi", .factor = kMiB},
+}};
+
+constexpr std::array<Suffix, 8> kByteSuffixes = {{
+    {.name = "", .factor = 1},
+    {.name = "B", .factor = 1},
+    {.name = "MiB", .factor = kMiB},
+    {.name = "GiB", .factor = kGiB},
+    {.name = "TiB", .factor = kGiB * 1024},
+    {.name = "MB", .factor = 1'000'000},
+    {.name = "GB", .factor = 1'000'000'000},
+    {.name = "TB", .factor = 1'000'000'000'000},
+}};
+
+template <std::size_t n>
+const Suffix* find_suffix(const std::array<Suffix, n>& suffixes, std::string_view name) {
+  for (const Suffix& suffix : suffixes) {
+    if (suffix.name == name) {
+      return &suffix;
+    }
+  }
+  return nullptr;
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  if (bytes % kGiB == 0) {
+    return std::to_string(bytes / kGiB) + "GiB";
+  }
+  return std::to_string(bytes);
+}
+
+}  // namespace
+
+std::int64_t parse_count(const std::string& word, std::int64_t low, std::int64_t high,
+                         const std::string& place) {
+  const std::optional<Amount> amount = split_amount(word);
+  const Suffix* suffix = amount ? find_suffix(kCountSuffixes, amount->suffix) : nullptr;
+  std::int64_t value = 0;
+  if (suffix == nullptr || !amount->whole ||
+      __builtin_mul_overflow(amount->count, suffix->factor, &value) || value < low ||
+      value > high) {
+    throw wrong(place, word, range_text(low, high));
+  }
+  return value;
+}
+
+std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t high,
+                         const std::string& place) {
+  const std::optional<Amount> amount = split_amount(word);
+  const Suffix* suffix = amount ? find_suffix(kByteSuffixes, amount->suffix) : nullptr;
+  const double bytes =
+      suffix == nullptr ? -1 : amount->number * static_cast<double>(suffix->factor);
+  if (!(bytes >= static_cast<double>(low) && bytes <= static_cast<double>(high))) {
+    throw wrong(
+        place, word,
+        "bytes from " + bytes_text(low) + " to " + bytes_text(high) + ", such as 80GiB or 80GB");
+  }
+  return std::llround(bytes);
+}
+
+double parse_number(const std::string& word, double low, double high, const std::string& place) {
+  double value = 0;
+  const char* end = word.data() + word.size();
+  const auto parsed = std::from_chars(word.data(), end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || !(value >= low && value <= high)) {
+    std::array<char, 64> expected{};
+    std::snprintf(expected.data(), expected.size(), "a number from %g to %g", low, high);
+    throw wrong(place, word, expected.data());
+  }
+  return value;
+}
+
+std::vector<std::string> parse_list(const std::string& word, const std::string& place) {
+  std::vector<std::string> pieces;
+  std::size_t start = 0;
+  while (true) {
+    const std::size_t comma = word.find(',', start);
+    pieces.push_back(word.substr(start, comma - start));
+    if (pieces.back().empty()) {
+      throw wrong(place, word, "words separated by single commas");
+    }
+    if (comma == std::string::npos) {
+      return pieces;
+    }
+    start = comma + 1;
+  }
+}
+
+std::string parse_choice(const std::string& word, const std::vector<std::string>& choices,
+                         const std::string& place) {
+  std::string normal = word;
+  std::replace(normal.begin(), normal.end(), '-', '_');
+  if (std::find(choices.begin(), choices.end(), normal) != choices.end()) {
+    return normal;
+  }
+  std::string expected;
+  for (const std::string& choice : choices) {
+    expected += (expected.empty() ? "" : " | ") + choice;
+  }
+  throw wrong(place, word, expected + suggestion(word, choices));
+}
+
+Options parse_options(std::string_view command, const std::vector<std::string>& arguments) {
+  Options options;
+  options.command = command;
+  for (const po::option& token : split_tokens(command, arguments).options) {
+    const bool is_positional = token.string_key.empty();
+    const std::string& first = token.original_tokens.front();
+    if (token.unregistered || (is_positional && first.size() > 1 && first.front() == '-')) {
+      throw unknown_option(command, first);
+    }
+    if (is_positional) {
+      options.positional.push_back(first);
+      continue;
+    }
+    const OptionRow* row = find_row(command, token.string_key);
+    std::vector<std::string>& values = options.values[row->name];
+    if (!row->repeatable && !values.empty()) {
+      throw InputError("--" + row->name + ": given more than once");
+    }
+    values.push_back(token.value.empty() ? "" : token.value.front());
+    // The library takes the next word as the value even if it is the next option.
+    const bool is_next_option = token.original_tokens.size() > 1 && values.back().starts_with("--");
+    if (is_next_option) {
+      throw InputError("--" + row->name + ": needs a value");
+    }
+    check_value(*row, values.back());
+  }
+  return options;
+}
+
+std::vector<const OptionRow*> options_of(std::string_view command) {
+  std::vector<const OptionRow*> rows;
+  for (const OptionRow& row : option_table()) {
+    if (std::find(row.commands.begin(), row.commands.end(), command) != row.commands.end()) {
+      rows.push_back(&row);
+    }
+  }
+  return rows;
+}
+
+bool given(const Options& options, std::string_view name) {
+  return options.values.find(std::string(name)) != options.values.end();
+}
+
+std::string text_or(const Options& options, std::string_view name, const std::string& fallback) {
+  return given(options, name) ? options.values.at(std::string(name)).front() : fallback;
+}
+
+std::vector<std::string> all_of(const Options& options, std::string_view name) {
+  return given(options, name) ? options.values.at(std::string(name)) : std::vector<std::string>{};
+}
+
+std::string required_text(const Options& options, std::string_view name) {
+  if (!given(options, name)) {
+    throw InputError(options.command + ": --" + std::string(name) +
+                     " is missing; see 'shardplan help " + options.command + "'");
+  }
+  return text_or(options, name, "");
+}
+
+void refuse_positional(const Options& options) {
+  if (!options.positional.empty()) {
+    throw InputError(options.command + ": found '" + options.positional.front() +
+                     "', expected options only");
+  }
+}
+
+std::int64_t count_or(const Options& options, std::string_view name, std::int64_t fallback) {
+  if (!given(options, name)) {
+    return fallback;
+  }
+  const OptionRow* row = find_row(options.command, name);
+  const std::string place = "--" + row->name;
+  const std::string word = text_or(options, name, "");
+  return row->kind == OptionKind::kBytes ? parse_bytes(word, row->low, row->high, place)
+                                         : parse_count(word, row->low, row->high, place);
+}
+
+double number_or(const Options& options, std::string_view name, double fallback) {
+  if (!given(options, name)) {
+    return fallback;
+  }
+  const OptionRow* row = find_row(options.command, name);
+  return parse_number(text_or(options, name, ""), static_cast<double>(row->low),
+                      static_cast<double>(row->high), "--" + row->name);
+}
+
+}  // namespace shardplan

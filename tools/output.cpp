@@ -1,0 +1,140 @@
+#include "tools/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "tools/text.h"
+
+namespace shardplan {
+namespace {
+
+// The temporary that a signal must remove. Signal handlers reach nothing but statics.
+constexpr std::size_t kMaxPath = 4096;
+std::array<char, kMaxPath> pending_path{};
+volatile std::sig_atomic_t is_pending = 0;
+
+extern "C" void remove_pending(int signal_number) {
+  if (is_pending != 0) {
+    unlink(pending_path.data());
+  }
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
+}
+
+void watch_signals(const std::string& temporary) {
+  std::copy(temporary.begin(), temporary.end(), pending_path.begin());
+  pending_path[temporary.size()] = '\0';
+  is_pending = 1;
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    std::signal(signal_number, remove_pending);
+  }
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) {
+    return ".";
+  }
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+Output::Output(const std::string& path) : path_(path == "-" ? "" : path) {
+  if (!path_.empty()) {
+    open_temporary();
+  }
+}
+
+Output::~Output() {
+  if (!path_.empty() && descriptor_ >= 0) {
+    close(descriptor_);
+  }
+  if (!temporary_.empty()) {
+    unlink(temporary_.c_str());
+    is_pending = 0;
+  }
+}
+
+void Output::fail(const std::string& what) const {
+  throw EnvironmentError((path_.empty() ? "standard output" : path_) + ": " + what);
+}
+
+void Output::open_temporary() {
+  struct stat existing = {};
+  const bool exists = lstat(path_.c_str(), &existing) == 0;
+  if (exists && !S_ISREG(existing.st_mode)) {
+    fail("exists and is not a regular file");
+  }
+  // Beside the target, so that the rename stays inside one file system.
+  const std::string name = path_ + ".tmp." + std::to_string(getpid());
+  if (name.size() >= kMaxPath) {
+    fail("path is too long");
+  }
+  descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    fail(std::string("cannot create: ") + std::strerror(errno));
+  }
+  temporary_ = name;
+  watch_signals(temporary_);
+  if (exists && fchmod(descriptor_, existing.st_mode & 07777) != 0) {
+    fail(std::string("cannot set its permissions: ") + std::strerror(errno));
+  }
+}
+
+void Output::write(std::string_view text) {
+  while (!text.empty() && !abandoned_) {
+    const ssize_t written = ::write(descriptor_, text.data(), text.size());
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EPIPE) {
+      abandoned_ = true;
+    } else if (errno != EINTR) {
+      fail(std::string("cannot write: ") + std::strerror(errno));
+    }
+  }
+}
+
+bool Output::is_terminal() const {
+  return path_.empty() && isatty(descriptor_) != 0;
+}
+
+void Output::commit() {
+  if (path_.empty()) {
+    return;
+  }
+  if (fsync(descriptor_) != 0 && errno != EINVAL) {  // EINVAL: not supported there
+    fail(std::string("cannot write: ") + std::strerror(errno));
+  }
+  const int closed = close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0) {
+    fail(std::string("cannot write: ") + std::strerror(errno));
+  }
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail(std::string("cannot rename to it: ") + std::strerror(errno));
+  }
+  is_pending = 0;
+  temporary_.clear();
+  // The name itself lives in the folder. Where folders cannot be synced, the file is still whole.
+  const int folder = open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    fsync(folder);
+    close(folder);
+  }
+}
+
+void print_message(std::string_view message) {
+  const std::string line = "shardplan: " + one_line(message) + "\n";
+  // A message that cannot be shown has nowhere else to go.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace shardplan

@@ -1,0 +1,242 @@
+#include "tools/plan_words.h"
+
+#include <algorithm>
+#include <set>
+
+#include "data/json_message.h"
+#include "tools/text.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+// The word was checked against the table's names when the options were parsed.
+template <class Value>
+void take_choice(const Options& options, const char* name, Value& value) {
+  if (given(options, name)) {
+    value = value_of<Value>(text_or(options, name, "")).value();
+  }
+}
+
+void take_dtype(const Options& options, const char* name, DType& value) {
+  if (given(options, name)) {
+    value = dtype_named(text_or(options, name, "")).value();
+  }
+}
+
+RecomputeModules parse_modules(const std::string& word) {
+  const std::string place = "--recompute-modules";
+  RecomputeModules modules;
+  for (const std::string& piece : parse_list(word, place)) {
+    const std::string name = parse_choice(piece, words_of(kRecomputeModules), place);
+    for (const auto& row : kRecomputeModules) {
+      if (row.name == name) {
+        modules.*row.value = true;
+      }
+    }
+  }
+  return modules;
+}
+
+// Options that mean nothing beside the granularity are mistakes, not to be dropped silently.
+void refuse_unused(const Options& options, const char* name, RecomputeGranularity actual,
+                   RecomputeGranularity needed) {
+  if (given(options, name) && actual != needed) {
+    throw InputError("--" + std::string(name) + ": means something only with --recompute " +
+                     std::string(name_of(needed)));
+  }
+}
+
+Recompute recompute_of(const Options& options) {
+  Recompute recompute;
+  take_choice(options, "recompute", recompute.granularity);
+  for (const char* name : {"recompute-method", "recompute-num-layers"}) {
+    refuse_unused(options, name, recompute.granularity, RecomputeGranularity::kFull);
+  }
+  refuse_unused(options, "recompute-modules", recompute.granularity,
+                RecomputeGranularity::kSelective);
+  take_choice(options, "recompute-method", recompute.method);
+  recompute.num_layers = count_or(options, "recompute-num-layers", recompute.num_layers);
+  if (given(options, "recompute-modules")) {
+    recompute.modules = parse_modules(text_or(options, "recompute-modules", ""));
+  } else if (recompute.granularity == RecomputeGranularity::kSelective) {
+    recompute.modules.core_attn = true;  // Megatron-LM: recompute_modules defaults to core_attn
+  }
+  return recompute;
+}
+
+std::vector<std::int64_t> parse_layers(const std::string& word) {
+  constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
+  std::vector<std::int64_t> layers;
+  for (const std::string& piece : parse_list(word, "--layers-per-chunk")) {
+    layers.push_back(parse_count(piece, 0, kMaxLayers, "--layers-per-chunk"));
+  }
+  return layers;
+}
+
+std::string joined(const std::vector<std::string>& words, std::string_view separator) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : std::string(separator)) + word;
+  }
+  return text;
+}
+
+std::vector<std::string> module_names(const RecomputeModules& modules) {
+  std::vector<std::string> names;
+  for (const auto& row : kRecomputeModules) {
+    if (modules.*row.value) {
+      names.push_back(std::string(row.name));
+    }
+  }
+  return names;
+}
+
+std::string recompute_options(const Recompute& recompute) {
+  std::string text = " --recompute " + std::string(name_of(recompute.granularity));
+  switch (recompute.granularity) {
+    case RecomputeGranularity::kNone: break;
+    case RecomputeGranularity::kFull:
+      text += " --recompute-method " + std::string(name_of(recompute.method)) +
+              " --recompute-num-layers " + std::to_string(recompute.num_layers);
+      break;
+    case RecomputeGranularity::kSelective:
+      text += " --recompute-modules " + joined(module_names(recompute.modules), ",");
+      break;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string option_name(std::string_view field) {
+  std::string name(field);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+Plan plan_of(const Options& options, std::vector<std::string>& given_fields) {
+  Plan plan;
+  for (const PlanSize& size : kPlanSizes) {
+    plan.*size.field = count_or(options, option_name(size.name), plan.*size.field);
+  }
+  plan.sequence_parallel = text_or(options, "sequence-parallel", "off") == "on";
+  take_choice(options, "schedule", plan.schedule);
+  take_choice(options, "cp-method", plan.cp_method);
+  take_choice(options, "precision", plan.precision);
+  take_dtype(options, "grad-dtype", plan.grad_dtype);
+  take_dtype(options, "master-dtype", plan.master_dtype);
+  take_dtype(options, "exp-avg-dtype", plan.exp_avg_dtype);
+  take_dtype(options, "exp-avg-sq-dtype", plan.exp_avg_sq_dtype);
+  plan.recompute = recompute_of(options);
+  plan.offload.optimizer = number_or(options, "offload-optimizer", plan.offload.optimizer);
+  plan.moe_buffer_factor = number_or(options, "moe-buffer-factor", plan.moe_buffer_factor);
+  if (given(options, "layers-per-chunk")) {
+    plan.layers_per_chunk = parse_layers(text_or(options, "layers-per-chunk", ""));
+  }
+  if (given(options, "rank-order")) {
+    plan.rank_order = parse_rank_order(text_or(options, "rank-order", ""), "--rank-order");
+  }
+  for (const OptionRow* row : options_of("estimate")) {
+    if (row->group == kPlanGroup && given(options, row->name)) {
+      std::string field = row->name;
+      std::replace(field.begin(), field.end(), '-', '_');
+      given_fields.push_back(field);
+    }
+  }
+  return plan;
+}
+
+std::string options_of_plan(const Plan& plan) {
+  const Plan plain;
+  std::string text;
+  const auto add = [&text](std::string_view name, std::string_view value) {
+    text += " --" + option_name(name) + " " + std::string(value);
+  };
+  for (const PlanSize& size : kPlanSizes) {
+    const bool is_always =
+        size.name == "tp" || size.name == "pp" || size.name == "zero" || size.name == "micro_batch";
+    if (is_always || plan.*size.field != plain.*size.field) {
+      add(size.name, std::to_string(plan.*size.field));
+    }
+  }
+  add("sequence_parallel", plan.sequence_parallel ? "on" : "off");
+  add("schedule", name_of(plan.schedule));
+  add("cp_method", name_of(plan.cp_method));
+  add("grad_dtype", name_of(plan.grad_dtype));
+  if (plan.precision != plain.precision) {
+    add("precision", name_of(plan.precision));
+  }
+  if (plan.recompute != plain.recompute) {
+    text += recompute_options(plan.recompute);
+  }
+  if (!plan.layers_per_chunk.empty()) {
+    std::vector<std::string> layers;
+    layers.reserve(plan.layers_per_chunk.size());
+    for (const std::int64_t count : plan.layers_per_chunk) {
+      layers.push_back(std::to_string(count));
+    }
+    add("layers_per_chunk", joined(layers, ","));
+  }
+  if (plan.rank_order != plain.rank_order) {
+    add("rank_order", dimensions_text(plan.rank_order));
+  }
+  for (const auto& [name, field] : {std::pair{"master_dtype", &Plan::master_dtype},
+                                    std::pair{"exp_avg_dtype", &Plan::exp_avg_dtype},
+                                    std::pair{"exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype}}) {
+    if (plan.*field != plain.*field) {
+      add(name, name_of(plan.*field));
+    }
+  }
+  if (plan.offload.optimizer != plain.offload.optimizer) {
+    add("offload_optimizer", exact_text(plan.offload.optimizer));
+  }
+  if (plan.moe_buffer_factor != plain.moe_buffer_factor) {
+    add("moe_buffer_factor", exact_text(plan.moe_buffer_factor));
+  }
+  return text.substr(1);
+}
+
+std::string recompute_text(const Recompute& recompute) {
+  std::string text(name_of(recompute.granularity));
+  switch (recompute.granularity) {
+    case RecomputeGranularity::kNone: break;
+    case RecomputeGranularity::kFull:
+      text += "/";
+      text += name_of(recompute.method);
+      text += "/";
+      text += std::to_string(recompute.num_layers);
+      break;
+    case RecomputeGranularity::kSelective:
+      text += "/";
+      text += recompute.policy.empty() ? joined(module_names(recompute.modules), "+")
+                                       : recompute.policy;
+      break;
+  }
+  return text;
+}
+
+std::string dimensions_text(const std::array<Dimension, 4>& order) {
+  std::vector<std::string> names;
+  names.reserve(order.size());
+  for (const Dimension dimension : order) { names.push_back(std::string(name_of(dimension))); }
+  return joined(names, "-");
+}
+
+std::array<Dimension, 4> parse_rank_order(const std::string& word, const std::string& place) {
+  std::string commas = word;
+  std::replace(commas.begin(), commas.end(), '-', ',');
+  const std::vector<std::string> pieces = parse_list(commas, place);
+  std::array<Dimension, 4> order{};
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < pieces.size() && i < order.size(); ++i) {
+    order[i] = value_of<Dimension>(parse_choice(pieces[i], words_of(kDimensions), place)).value();
+    seen.insert(pieces[i]);
+  }
+  if (pieces.size() != order.size() || seen.size() != order.size()) {
+    throw InputError(place + ": found '" + word + "', expected pp, dp, cp, tp once each");
+  }
+  return order;
+}
+
+}  // namespace shardplan

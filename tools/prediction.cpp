@@ -1,0 +1,67 @@
+#include "tools/prediction.h"
+
+#include "tools/text.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::string_view kUnsupportedRule = "unsupported";  // how such rules' names begin
+
+std::string memory_reason(const Job& job, const MemoryEstimate& memory) {
+  const StageMemory& stage = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+  return "stage " + std::to_string(stage.pp_rank) + " at '" + stage.peak_moment() +
+         "': allocated " + gib(stage.allocated_bytes) + ", required " + gib(stage.required_bytes) +
+         ", device used " + gib(stage.device_used_bytes) + " of " +
+         gib(device_capacity_bytes(job.cluster)) + " GiB";
+}
+
+PredictedStatus status_of(Fit fit) {
+  switch (fit) {
+    case Fit::kFits: return PredictedStatus::kFits;
+    case Fit::kTight: return PredictedStatus::kTight;
+    case Fit::kDoesNotFit: return PredictedStatus::kDoesNotFit;
+  }
+  return PredictedStatus::kDoesNotFit;
+}
+
+}  // namespace
+
+bool is_negative(PredictedStatus status) {
+  return status != PredictedStatus::kFits && status != PredictedStatus::kTight;
+}
+
+bool keeps_share(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule) {
+  return basis_bytes(memory, rule.share.basis) <= memory_limit_bytes(job.cluster, rule.share);
+}
+
+std::string share_text(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule) {
+  return std::string(name_of(rule.share.basis)) + " " + gib(basis_bytes(memory, rule.share.basis)) +
+         (keeps_share(job, memory, rule) ? " <= " : " > ") +
+         gib(memory_limit_bytes(job.cluster, rule.share)) + " GiB, " +
+         percent(rule.share.memory_threshold) + " of the memory";
+}
+
+Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {
+  Prediction prediction;
+  if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
+    prediction.status = reason->rule.starts_with(kUnsupportedRule) ? PredictedStatus::kUnsupported
+                                                                   : PredictedStatus::kInvalid;
+    prediction.reason = reason->rule + ": " + reason->message;
+    return prediction;
+  }
+  prediction.memory = estimate_memory(job, plan);
+  prediction.time = estimate_step_time(job, plan);
+  prediction.status = status_of(prediction.memory.fit);
+  if (prediction.status != PredictedStatus::kFits) {
+    prediction.reason = memory_reason(job, prediction.memory);
+  }
+  if (rule.decides_verdict && !is_negative(prediction.status) &&
+      !keeps_share(job, prediction.memory, rule)) {
+    prediction.status = PredictedStatus::kDoesNotFit;
+    prediction.reason = share_text(job, prediction.memory, rule);
+  }
+  return prediction;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,77 @@
+// Answers in the three formats: a table for people (GiB), CSV and JSON for programs (bytes).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/search.h"
+#include "tools/prediction.h"
+#include "tools/question.h"
+#include "tools/table.h"
+#include "tools/terminal.h"
+
+namespace shardplan {
+
+enum class Format { kTable, kCsv, kJson };
+inline constexpr std::array<NamedValue<Format>, 3> kFormats = {{
+    {.value = Format::kTable, .name = "table"},
+    {.value = Format::kCsv, .name = "csv"},
+    {.value = Format::kJson, .name = "json"},
+}};
+constexpr const auto& names_of(Format) {
+  return kFormats;
+}
+inline Format format_of(const Options& options) {
+  return value_of<Format>(text_or(options, "format", "table")).value();  // checked when parsed
+}
+
+// The answer to --find-max: the plan and the job of the report have this value.
+struct Maximum {
+  std::string name;  // "micro_batch"
+  std::int64_t value = 0;
+  bool fits = false;  // false: not even the smallest value fits
+};
+
+enum class Detail { kTotals, kRows };
+
+struct EstimateReport {
+  Question question;
+  MemoryRule rule;
+  Prediction prediction = {};
+  std::vector<Assumption> assumptions = {};  // the estimator's and the defaults of the plan
+  std::optional<Maximum> maximum = std::nullopt;
+  Detail detail = Detail::kTotals;
+};
+
+struct SearchReport {
+  Job job;
+  SearchOptions options;
+  SearchResult result = {};
+  std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
+};
+
+// One line of a batch.
+struct BatchAnswer {
+  std::int64_t line = 0;
+  std::string id;
+  std::string framework;
+  Prediction prediction;
+};
+
+std::string estimate_text(const EstimateReport& report, const Paint& paint);
+std::string search_text(const SearchReport& report, const Paint& paint);
+
+Table estimate_table(const EstimateReport& report);
+Table search_table(const SearchReport& report);
+Table batch_table(const BatchAnswer& answer);  // one row per stage
+
+// One line each; keys in a fixed order.
+std::string estimate_json(const EstimateReport& report);
+std::string search_json(const SearchReport& report);
+std::string batch_json(const BatchAnswer& answer);
+std::string table_json(const Table& table);
+
+}  // namespace shardplan

@@ -1,0 +1,287 @@
+// Answers as JSON, one line each: keys in a fixed order, bytes as integers, doubles as the shortest
+// text that reads back equal. The words are those of case lines.
+#include <nlohmann/json.hpp>
+
+#include "estimator/parameters.h"
+#include "tools/plan_words.h"
+#include "tools/report.h"
+#include "tools/version.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kSchema = 1;
+
+// Text that is no UTF-8 (file names may be anything) is repaired rather than refused.
+std::string one_line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json json_of(const Recompute& recompute) {
+  Json json = {{"granularity", name_of(recompute.granularity)}};
+  if (recompute.granularity == RecomputeGranularity::kFull) {
+    json["method"] = name_of(recompute.method);
+    json["num_layers"] = recompute.num_layers;
+  }
+  if (recompute.granularity == RecomputeGranularity::kSelective && !recompute.policy.empty()) {
+    json["policy"] = recompute.policy;
+  } else if (recompute.granularity == RecomputeGranularity::kSelective) {
+    json["modules"] = Json::array();
+    for (const auto& row : kRecomputeModules) {
+      if (recompute.modules.*row.value) {
+        json["modules"].push_back(row.name);
+      }
+    }
+  }
+  return json;
+}
+
+// The `plan` object of a case line.
+Json json_of(const Plan& plan) {
+  Json json;
+  for (const PlanSize& size : kPlanSizes) {
+    const bool is_unknown_dp =
+        size.name == "dp" && plan.dp == 0;               // derived, nothing to derive from
+    if (size.name != "micro_batch" && !is_unknown_dp) {  // micro_batch is of `training`
+      json[std::string(size.name)] = plan.*size.field;
+    }
+  }
+  json["sequence_parallel"] = plan.sequence_parallel;
+  json["schedule"] = name_of(plan.schedule);
+  json["cp_method"] = name_of(plan.cp_method);
+  json["recompute"] = json_of(plan.recompute);
+  json["grad_dtype"] = name_of(plan.grad_dtype);
+  json["master_dtype"] = name_of(plan.master_dtype);
+  json["exp_avg_dtype"] = name_of(plan.exp_avg_dtype);
+  json["exp_avg_sq_dtype"] = name_of(plan.exp_avg_sq_dtype);
+  json["rank_order"] = dimensions_text(plan.rank_order);
+  if (!plan.layers_per_chunk.empty()) {
+    json["layers_per_chunk"] = plan.layers_per_chunk;
+  }
+  if (plan.offload.optimizer > 0) {
+    json["offload"] = {{"optimizer", plan.offload.optimizer}};
+  }
+  if (plan.moe_buffer_factor != Plan{}.moe_buffer_factor) {
+    json["moe_buffer_factor"] = plan.moe_buffer_factor;
+  }
+  return json;
+}
+
+Json json_of_rows(const std::vector<Row>& rows) {
+  Json json = Json::array();
+  for (const Row& row : rows) {
+    json.push_back({{"component", name_of(row.component)},
+                    {"name", row.name},
+                    {"elements", row.elements},
+                    {"dtype", name_of(row.dtype)},
+                    {"bytes", row.bytes},
+                    {"copies", row.copies},
+                    {"total_bytes", row.total_bytes()},
+                    {"born", row.born.name},
+                    {"dies", row.dies.name},
+                    {"in_allocator", row.in_allocator},
+                    {"formula", row.formula}});
+  }
+  return json;
+}
+
+Json json_of(const StageMemory& stage, Detail detail) {
+  Json components;
+  for (std::size_t i = 0; i < stage.components.size(); ++i) {
+    components[std::string(kComponentNames[i])] = stage.components[i];
+  }
+  Json moments = Json::array();
+  for (const Moment& moment : stage.moments) {
+    moments.push_back({{"name", moment.name}, {"allocated", moment.allocated_bytes}});
+  }
+  Json json = {{"stage", stage.pp_rank},
+               {"num_layers", stage.num_layers},
+               {"parameters", stage.parameters},
+               {"peak_allocated", stage.allocated_bytes},
+               {"peak_reserved", stage.reserved_bytes},
+               {"required", stage.required_bytes},
+               {"device_used", stage.device_used_bytes},
+               {"outside", stage.outside_bytes},
+               {"state", stage.state_bytes},
+               {"first_step_allocated", stage.first_step_bytes},
+               {"components", components},
+               {"peak_moment", stage.peak_moment()},
+               {"moments", moments}};
+  if (detail == Detail::kRows) {
+    json["rows"] = json_of_rows(stage.rows);
+  }
+  return json;
+}
+
+Json json_of(const StepTime& time) {
+  return {{"compute", time.compute_s},       {"recompute", time.recompute_s},
+          {"exposed_tp", time.exposed_tp_s}, {"exposed_cp", time.exposed_cp_s},
+          {"exposed_ep", time.exposed_ep_s}, {"exposed_pp", time.exposed_pp_s},
+          {"exposed_dp", time.exposed_dp_s}, {"bubble", time.bubble_s},
+          {"optimizer", time.optimizer_s},   {"host", time.host_s}};
+}
+
+// The `predicted` object of a case line.
+Json json_of(const Prediction& prediction, Detail detail) {
+  Json json = {{"status", name_of(prediction.status)}, {"reason", prediction.reason}};
+  if (!prediction.has_numbers()) {
+    return json;
+  }
+  json["stages"] = Json::array();
+  for (const StageMemory& stage : prediction.memory.stages) {
+    json["stages"].push_back(json_of(stage, detail));
+  }
+  json["worst_stage"] = prediction.memory.worst_stage;
+  json["step_time_s"] = prediction.time.total_s;
+  json["tokens_per_s_per_gpu"] = prediction.time.tokens_per_s_per_gpu;
+  json["mfu"] = prediction.time.mfu;
+  json["calibrated"] = prediction.time.calibrated;
+  json["step_time_parts_s"] = json_of(prediction.time);
+  return json;
+}
+
+Json json_of(const std::vector<Assumption>& assumptions) {
+  Json json = Json::array();
+  for (const Assumption& assumption : assumptions) {
+    json.push_back({{"text", assumption.text}, {"decides", assumption.decides}});
+  }
+  return json;
+}
+
+Json head_of(const char* command, const Job& job) {
+  return {{"schema", kSchema},
+          {"program", kVersionText},
+          {"command", command},
+          {"model",
+           {{"name", job.model.name},
+            {"family", job.model.family},
+            {"parameters", count_parameters(job.model)},
+            {"mtp_parameters", count_mtp_parameters(job.model)}}},
+          {"cluster",
+           {{"name", job.cluster.name},
+            {"gpu", job.cluster.gpu.id},
+            {"gpus", job.cluster.world_size()},
+            {"nominal_memory", nominal_capacity_bytes(job.cluster)},
+            {"device_memory", device_capacity_bytes(job.cluster)}}},
+          {"framework", job.profile.name},
+          {"framework_version", job.profile.version},
+          {"sequence_length", job.sequence_length},
+          {"global_batch", job.global_batch}};
+}
+
+Json json_of(const SearchOptions& options, const Job& job) {
+  return {{"threshold", options.memory_threshold},
+          {"basis", name_of(options.basis)},
+          {"limit", memory_limit_bytes(job.cluster, options)}};
+}
+
+Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::int64_t rank) {
+  Plan plan = ranked.plan;
+  plan.dp = data_parallel_size(report.job, plan);
+  const Prediction prediction = {
+      .status = PredictedStatus::kFits, .reason = "", .memory = ranked.memory, .time = ranked.time};
+  Json json = {{"rank", rank},
+               {"micro_batch", plan.micro_batch},
+               {"precision", name_of(plan.precision)},
+               {"plan", json_of(plan)},
+               {"peak_allocated", basis_bytes(ranked.memory, MemoryBasis::kAllocated)},
+               {"device_used", basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed)},
+               {"exceeds_device", ranked.exceeds_device}};
+  json.update(json_of(prediction, Detail::kTotals));
+  json["command"] = report.estimate_command + " " + options_of_plan(ranked.plan);
+  return json;
+}
+
+Json json_of_smallest(const SearchReport& report) {
+  const SearchResult& result = report.result;
+  return {{"plan", json_of(result.smallest)},
+          {"micro_batch", result.smallest.micro_batch},
+          {"peak_allocated", result.smallest_price.allocated_bytes},
+          {"device_used_at_most", result.smallest_price.device_used_bytes},
+          {"command", report.estimate_command + " " + options_of_plan(result.smallest)}};
+}
+
+struct CellJson {
+  Json operator()(std::monostate) const { return nullptr; }
+  Json operator()(std::int64_t value) const { return value; }
+  Json operator()(double value) const { return value; }
+  Json operator()(const std::string& value) const { return value; }
+};
+
+}  // namespace
+
+std::string estimate_json(const EstimateReport& report) {
+  const Job& job = report.question.job;
+  Plan plan = report.question.plan;
+  Json json = head_of("estimate", job);
+  if (report.prediction.has_numbers()) {
+    plan.dp = data_parallel_size(job, plan);
+    json["num_microbatches"] = num_microbatches(job, plan);
+  }
+  json["micro_batch"] = plan.micro_batch;
+  json["precision"] = name_of(plan.precision);
+  json["plan"] = json_of(plan);
+  json["given"] = report.question.given;
+  if (report.maximum) {
+    json["find_max"] = {{"name", report.maximum->name},
+                        {"value", report.maximum->value},
+                        {"fits", report.maximum->fits}};
+  }
+  json["predicted"] = json_of(report.prediction, report.detail);
+  if (report.prediction.has_numbers()) {
+    json["memory_rule"] = json_of(report.rule.share, job);
+    json["memory_rule"]["kept"] = keeps_share(job, report.prediction.memory, report.rule);
+    json["assumptions"] = json_of(report.assumptions);
+    json["not_counted"] = report.prediction.memory.not_counted;
+  }
+  json["warnings"] = report.question.warnings;
+  return one_line_of(json);
+}
+
+std::string search_json(const SearchReport& report) {
+  const SearchResult& result = report.result;
+  Json json = head_of("search", report.job);
+  json["memory_rule"] = json_of(report.options, report.job);
+  json["plans_in_space"] = result.plans_in_space;
+  json["plans_priced"] = result.plans_priced;
+  json["plans_fitting"] = result.plans_fitting;
+  json["seconds"] = result.seconds;
+  json["pruned"] = Json::array();
+  for (const RuleCount& count : result.pruned) {
+    json["pruned"].push_back({{"rule", count.rule}, {"plans", count.plans}});
+  }
+  json["top"] = Json::array();
+  std::int64_t rank = 0;
+  for (const RankedPlan& ranked : result.top) {
+    json["top"].push_back(json_of_ranked(report, ranked, ++rank));
+  }
+  if (result.top.empty() && result.plans_priced > 0) {
+    json["smallest"] = json_of_smallest(report);
+  }
+  return one_line_of(json);
+}
+
+std::string batch_json(const BatchAnswer& answer) {
+  return one_line_of({{"schema", kSchema},
+                      {"id", answer.id},
+                      {"line", answer.line},
+                      {"framework", answer.framework},
+                      {"predicted", json_of(answer.prediction, Detail::kTotals)}});
+}
+
+std::string table_json(const Table& table) {
+  Json json = Json::array();
+  for (const std::vector<Cell>& row : table.rows) {
+    Json object;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      object[table.columns[i]] = std::visit(CellJson{}, row[i]);
+    }
+    json.push_back(std::move(object));
+  }
+  return one_line_of(json);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,338 @@
+// Answers for people: verdict first, GiB, what the answer rests on.
+#include <algorithm>
+
+#include "data/json_message.h"
+
+#include "estimator/parameters.h"
+#include "tools/plan_words.h"
+#include "tools/report.h"
+#include "tools/text.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+std::string line(std::string_view label, const std::string& text) {
+  return padded_right(label, 13) + text + "\n";
+}
+
+Colour colour_of(PredictedStatus status) {
+  switch (status) {
+    case PredictedStatus::kFits: return Colour::kGreen;
+    case PredictedStatus::kTight: return Colour::kYellow;
+    default: return Colour::kRed;
+  }
+}
+
+std::string words_of(PredictedStatus status) {
+  switch (status) {
+    case PredictedStatus::kFits: return "FITS";
+    case PredictedStatus::kTight: return "TIGHT";
+    case PredictedStatus::kDoesNotFit: return "DOES NOT FIT";
+    case PredictedStatus::kInvalid: return "INVALID PLAN";
+    case PredictedStatus::kUnsupported: return "UNSUPPORTED";
+    case PredictedStatus::kError: return "ERROR";
+  }
+  return "";
+}
+
+std::string job_lines(const Job& job) {
+  std::string model =
+      job.model.name + ", derived " + grouped(count_parameters(job.model)) + " parameters";
+  if (count_active_parameters(job.model) != count_parameters(job.model)) {
+    model += " (" + grouped(count_active_parameters(job.model)) + " active)";
+  }
+  if (count_mtp_parameters(job.model) > 0) {
+    model += " + " + grouped(count_mtp_parameters(job.model)) + " of prediction modules";
+  }
+  return line("model", model) +
+         line("cluster", job.cluster.name + ": " + grouped(job.cluster.world_size()) + " x " +
+                             job.cluster.gpu.id + ", " + gib(device_capacity_bytes(job.cluster)) +
+                             " GiB each") +
+         line("framework", job.profile.name + " " + job.profile.version);
+}
+
+std::string batch_line(const Job& job, const Plan& plan) {
+  return line("batch", grouped(job.global_batch) + " sequences of " + grouped(job.sequence_length) +
+                           " tokens per step, " + grouped(num_microbatches(job, plan)) +
+                           " microbatches of " + grouped(plan.micro_batch) + " per rank");
+}
+
+bool is_always_shown(std::string_view size) {
+  return size == "tp" || size == "pp" || size == "zero" || size == "micro_batch";
+}
+
+// "tp 8  pp 2  dp 4 ...": fields whose value is the framework's or shardplan's default end in '*'.
+std::string plan_line(const EstimateReport& report) {
+  const Job& job = report.question.job;
+  const Plan& plan = report.question.plan;
+  const std::vector<std::string>& given_fields = report.question.given;
+  std::string text;
+  const auto add = [&text, &given_fields](std::string_view name, std::string_view value) {
+    const bool is_given =
+        std::find(given_fields.begin(), given_fields.end(), name) != given_fields.end();
+    text += (text.empty() ? "" : "  ") + std::string(name) + " " + std::string(value) +
+            (is_given ? "" : "*");
+  };
+  for (const PlanSize& size : kPlanSizes) {
+    const bool is_moe_size =
+        job.model.moe.num_experts > 0 && (size.name == "ep" || size.name == "etp");
+    const bool is_default = plan.*size.field == Plan{}.*size.field;
+    if (size.name == "dp") {
+      add("dp", std::to_string(data_parallel_size(job, plan)));
+    } else if (is_always_shown(size.name) || is_moe_size || !is_default) {
+      add(size.name, std::to_string(plan.*size.field));
+    }
+  }
+  add("sequence_parallel", plan.sequence_parallel ? "on" : "off");
+  add("schedule", name_of(plan.schedule));
+  add("recompute", recompute_text(plan.recompute));
+  add("precision", name_of(plan.precision));
+  add("grad_dtype", name_of(plan.grad_dtype));
+  return line("plan", text) + line("", "(* not given: default of " + job.profile.name +
+                                           ", or what the other sizes leave)");
+}
+
+std::vector<Cell> stage_row(const StageMemory& stage) {
+  std::vector<Cell> row = {std::to_string(stage.pp_rank), std::to_string(stage.num_layers)};
+  for (const std::int64_t bytes : stage.components) { row.push_back(gib(bytes)); }
+  for (const std::int64_t bytes : {stage.allocated_bytes, stage.reserved_bytes,
+                                   stage.required_bytes, stage.device_used_bytes}) {
+    row.push_back(gib(bytes));
+  }
+  row.push_back(stage.peak_moment());
+  return row;
+}
+
+std::string stage_table(const MemoryEstimate& memory) {
+  Table table = {.columns = {"stage", "layers"}};
+  for (const char* name :
+       {"params", "grads", "optim", "activ", "temps", "comm", "workspace", "context", "allocated",
+        "reserved", "required", "device used", "peak at"}) {
+    table.columns.push_back(name);
+  }
+  for (const StageMemory& stage : memory.stages) { table.rows.push_back(stage_row(stage)); }
+  return "Memory of one GPU of each pipeline stage at its peak, GiB\n" + table_text(table);
+}
+
+std::string time_lines(const StepTime& time) {
+  std::string parts;
+  const auto add = [&parts, &time](const char* name, double seconds) {
+    if (seconds / time.total_s >= 0.0005) {
+      parts +=
+          (parts.empty() ? "" : ", ") + std::string(name) + " " + percent(seconds / time.total_s);
+    }
+  };
+  add("compute", time.compute_s);
+  add("recompute", time.recompute_s);
+  add("tp", time.exposed_tp_s);
+  add("cp", time.exposed_cp_s);
+  add("ep", time.exposed_ep_s);
+  add("pp", time.exposed_pp_s);
+  add("dp", time.exposed_dp_s);
+  add("bubble", time.bubble_s);
+  add("optimizer", time.optimizer_s);
+  add("host", time.host_s);
+  return line("step time", fixed(time.total_s, 3) + " s, " +
+                               grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
+                               " tokens/s per GPU, MFU " + percent(time.mfu) +
+                               (time.calibrated ? ""
+                                                : "  (uncalibrated: datasheet peaks and "
+                                                  "documented efficiencies)")) +
+         line("", parts);
+}
+
+std::string row_lines(const StageMemory& stage) {
+  Table table = {.columns = {"component", "row", "dtype", "elements", "bytes", "copies", "total",
+                             "born", "dies", "formula"}};
+  std::vector<Row> rows = stage.rows;
+  std::stable_partition(rows.begin(), rows.end(), [](const Row& row) { return row.copies > 0; });
+  for (const Row& row : rows) {
+    table.rows.push_back(
+        {std::string(name_of(row.component)) + (row.in_allocator ? "" : " (outside)"), row.name,
+         std::string(name_of(row.dtype)), row.elements, row.bytes, row.copies, row.total_bytes(),
+         row.born.name, row.dies.name, row.formula});
+  }
+  Table moments = {.columns = {"moment", "allocated GiB"}};
+  for (const Moment& moment : stage.moments) {
+    moments.rows.push_back({moment.name, gib(moment.allocated_bytes)});
+  }
+  return "\nRows of stage " + std::to_string(stage.pp_rank) +
+         ", bytes; copies are what is alive at the peak, what is not comes last\n" +
+         table_text(table) + "\n" + table_text(moments);
+}
+
+std::string list_lines(const std::string& title, const std::vector<std::string>& items) {
+  if (items.empty()) {
+    return "";
+  }
+  std::string text = "\n" + title + "\n";
+  for (const std::string& item : items) { text += "  - " + item + "\n"; }
+  return text;
+}
+
+std::string assumption_lines(const std::vector<Assumption>& assumptions) {
+  std::vector<std::string> items;
+  items.reserve(assumptions.size());
+  for (const Assumption& assumption : assumptions) {
+    items.push_back(assumption.text + (assumption.decides ? "  <- decides the verdict" : ""));
+  }
+  return list_lines("Assumptions", items);
+}
+
+double share_of(std::int64_t device_used_bytes, const Job& job) {
+  return static_cast<double>(device_used_bytes) /
+         static_cast<double>(device_capacity_bytes(job.cluster));
+}
+
+std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
+  const Prediction& prediction = report.prediction;
+  std::string text = paint(colour_of(prediction.status), words_of(prediction.status));
+  if (!prediction.has_numbers()) {
+    return text + "  " + prediction.reason + "\n";
+  }
+  const Job& job = report.question.job;
+  const MemoryEstimate& memory = prediction.memory;
+  const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+  text += "  stage " + std::to_string(worst.pp_rank) + " peaks at '" + worst.peak_moment() +
+          "': allocated " + gib(worst.allocated_bytes) + ", device used " +
+          gib(worst.device_used_bytes) + " of " + gib(device_capacity_bytes(job.cluster)) +
+          " GiB (" + percent(share_of(worst.device_used_bytes, job)) + ")\n";
+  const bool is_kept = keeps_share(job, memory, report.rule);
+  text += line(is_kept ? "rule kept" : "rule broken",
+               share_text(job, memory, report.rule) +
+                   (report.rule.decides_verdict ? "" : " (arXiv 2411.06465)"));
+  return text;
+}
+
+std::string maximum_line(const Maximum& maximum) {
+  if (!maximum.fits) {
+    return line("find-max",
+                "no " + maximum.name + " fits; shown is the smallest, " + grouped(maximum.value));
+  }
+  return line("find-max",
+              "the largest " + maximum.name + " that fits is " + grouped(maximum.value));
+}
+
+// What distinguishes plans and has no column of its own.
+std::string notes_of(const RankedPlan& ranked) {
+  const Plan& plan = ranked.plan;
+  const Plan plain;
+  std::vector<std::string> notes;
+  if (ranked.exceeds_device) {
+    notes.push_back("EXCEEDS THE CARD");
+  }
+  if (plan.cp > 1) {
+    notes.push_back("cp by " + std::string(name_of(plan.cp_method)));
+  }
+  if (!plan.layers_per_chunk.empty()) {
+    notes.push_back("layers " + std::to_string(plan.layers_per_chunk.front()) + " first, " +
+                    std::to_string(plan.layers_per_chunk.back()) + " last");
+  }
+  if (plan.precision != plain.precision) {
+    notes.emplace_back(name_of(plan.precision));
+  }
+  if (plan.grad_dtype != plain.grad_dtype) {
+    notes.push_back("gradients " + std::string(name_of(plan.grad_dtype)));
+  }
+  if (plan.rank_order != plain.rank_order) {
+    notes.push_back(dimensions_text(plan.rank_order));
+  }
+  return joined(notes);
+}
+
+std::string ranked_table(const SearchReport& report) {
+  Table table = {.columns = {"rank", "tokens/s/GPU", "step s", "MFU", "allocated", "device used"}};
+  for (const PlanSize& size : kPlanSizes) {
+    table.columns.push_back(size.name == "dp_replicate"  ? "rep"
+                            : size.name == "micro_batch" ? "mbs"
+                                                         : std::string(size.name));
+  }
+  for (const char* name : {"sp", "schedule", "recompute", "notes"}) {
+    table.columns.push_back(name);
+  }
+  std::int64_t rank = 0;
+  for (const RankedPlan& ranked : report.result.top) {
+    std::vector<Cell> row = {++rank,
+                             static_cast<std::int64_t>(ranked.time.tokens_per_s_per_gpu),
+                             fixed(ranked.time.total_s, 3),
+                             percent(ranked.time.mfu),
+                             gib(basis_bytes(ranked.memory, MemoryBasis::kAllocated)),
+                             gib(basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed))};
+    for (const PlanSize& size : kPlanSizes) {
+      row.emplace_back(size.name == "dp" ? data_parallel_size(report.job, ranked.plan)
+                                         : ranked.plan.*size.field);
+    }
+    row.emplace_back(std::string(ranked.plan.sequence_parallel ? "on" : "off"));
+    row.emplace_back(std::string(name_of(ranked.plan.schedule)));
+    row.emplace_back(recompute_text(ranked.plan.recompute));
+    row.emplace_back(notes_of(ranked));
+    table.rows.push_back(std::move(row));
+  }
+  return table_text(table);
+}
+
+std::string pruned_table(const SearchResult& result) {
+  Table table = {.columns = {"plans", "pruned by"}};
+  for (const RuleCount& count : result.pruned) { table.rows.push_back({count.plans, count.rule}); }
+  return table_text(table);
+}
+
+std::string nothing_fits(const SearchReport& report, const Paint& paint) {
+  const SearchResult& result = report.result;
+  std::string text = paint(Colour::kRed, "NOTHING FITS");
+  if (result.plans_priced == 0) {
+    return text + "  no plan of this space is valid; the rules below say why\n";
+  }
+  return text + "  the smallest valid plan allocates " +
+         gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
+         gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
+         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB\n" +
+         line("", report.estimate_command + " " + options_of_plan(result.smallest));
+}
+
+}  // namespace
+
+std::string estimate_text(const EstimateReport& report, const Paint& paint) {
+  const Question& question = report.question;
+  std::string text = verdict_lines(report, paint);
+  if (!report.prediction.has_numbers()) {
+    return text;
+  }
+  if (report.maximum) {
+    text += maximum_line(*report.maximum);
+  }
+  text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
+          "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
+          assumption_lines(report.assumptions) +
+          list_lines("Not counted", report.prediction.memory.not_counted);
+  if (report.detail == Detail::kRows) {
+    for (const StageMemory& stage : report.prediction.memory.stages) { text += row_lines(stage); }
+  }
+  return text;
+}
+
+std::string search_text(const SearchReport& report, const Paint& paint) {
+  const SearchResult& result = report.result;
+  std::string text =
+      job_lines(report.job) +
+      line("batch", grouped(report.job.global_batch) + " sequences of " +
+                        grouped(report.job.sequence_length) + " tokens per step") +
+      line("rule", std::string(name_of(report.options.basis)) +
+                       " <= " + gib(memory_limit_bytes(report.job.cluster, report.options)) +
+                       " GiB, " + percent(report.options.memory_threshold) + " of the memory") +
+      "\n";
+  if (result.top.empty()) {
+    text += nothing_fits(report, paint);
+  } else {
+    text += std::string("Fastest plans, memory in GiB") +
+            (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
+            ranked_table(report) + "\nIn full: " + report.estimate_command + " " +
+            options_of_plan(result.top.front().plan) + "\n";
+  }
+  return text + "\n" + grouped(result.plans_in_space) + " plans in the space, " +
+         grouped(result.plans_priced) + " priced, " + grouped(result.plans_fitting) + " fit, " +
+         fixed(result.seconds, 2) + " s\n" + pruned_table(result);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,92 @@
+// shardplan search: every plan of a cluster, the fastest that fit first.
+#include "search/search.h"
+
+#include "tools/command.h"
+#include "tools/plan_words.h"
+#include "tools/question.h"
+#include "tools/report.h"
+
+namespace shardplan {
+namespace {
+
+// A word as a POSIX shell takes it.
+std::string shell_word(const std::string& word) {
+  const bool is_plain = word.find_first_not_of(
+                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                            "_-./=:,+@") == std::string::npos;
+  if (is_plain) {
+    return word;
+  }
+  std::string quoted = "'";
+  for (const char letter : word) {
+    if (letter == '\'') {
+      quoted += "'\\'";
+    }
+    quoted += letter;
+  }
+  quoted += "'";
+  return quoted;
+}
+
+// `shardplan estimate` with every option of the search that estimate knows, output apart.
+std::string estimate_command(const Options& options) {
+  std::string command = "shardplan estimate";
+  for (const OptionRow* row : options_of("estimate")) {
+    const bool is_of_output = row->name == "format" || row->name == "out" || row->name == "color";
+    if (is_of_output) {
+      continue;
+    }
+    for (const std::string& value : all_of(options, row->name)) {
+      command += " --" + row->name;
+      if (row->kind != OptionKind::kSwitch) {
+        command += " ";
+        command += shell_word(value);
+      }
+    }
+  }
+  return command;
+}
+
+SearchSpace space_of(const Options& options, const Job& job) {
+  SearchSpace space = default_space(job);
+  for (const std::string& word : all_of(options, "fix")) { fix_axis(space, word); }
+  for (const std::string& word : all_of(options, "range")) { restrict_axis(space, word); }
+  return space;
+}
+
+std::string render(const SearchReport& report, Format format, const Paint& paint) {
+  switch (format) {
+    case Format::kTable: return search_text(report, paint);
+    case Format::kCsv: return csv_text(search_table(report));
+    case Format::kJson: return search_json(report);
+  }
+  return "";
+}
+
+}  // namespace
+
+ExitCode run_search(const Arguments& arguments) {
+  const Options options = parse_options("search", arguments);
+  if (given(options, "help")) {
+    return run_help({"search"});
+  }
+  refuse_positional(options);
+  const Library library = library_of(options);
+  std::vector<std::string> warnings;
+  required_text(options, "global-batch");
+  SearchReport report;
+  report.job = job_of(options, library, warnings);
+  report.options = memory_rule_of(options).share;
+  report.estimate_command = estimate_command(options);
+  report.job.global_batch = count_or(options, "global-batch", 0);
+  report.options.top = count_or(options, "top", report.options.top);
+  const SearchSpace space = space_of(options, report.job);
+  Output output(text_or(options, "out", ""));
+  for (const std::string& warning : warnings) { print_message("warning: " + warning); }
+  report.result = search_plans(report.job, space, report.options);
+  output.write(render(report, format_of(options), paint_for(options, output)));
+  output.commit();
+  return report.result.top.empty() ? ExitCode::kNegative : ExitCode::kOk;
+}
+
+}  // namespace shardplan

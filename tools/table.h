@@ -1,0 +1,28 @@
+// Rows with named columns: what `list` shows and what every CSV is made of.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace shardplan {
+
+// Nothing, a count or bytes, a number, text. Text that a user supplied is only ever a string.
+using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
+
+struct Table {
+  std::vector<std::string> columns;
+  std::vector<std::vector<Cell>> rows = {};
+};
+
+// Aligned columns for people: numbers right, words left.
+std::string table_text(const Table& table);
+
+// RFC 4180 with LF. Text that begins with = + - @ tab or CR is written behind a single quote, so
+// that no spreadsheet takes it for a formula; numbers are never touched.
+std::string csv_text(const Table& table);
+std::string csv_header(const Table& table);
+std::string csv_rows(const Table& table);
+
+}  // namespace shardplan

@@ -1,0 +1,19 @@
+// Numbers and words as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace shardplan {
+
+std::string grouped(std::int64_t value);            // 8,030,261,248
+std::string fixed(double value, int decimals);      // 12.34
+std::string gib(std::int64_t bytes);                // 61.20, without the unit
+std::string percent(double share);                  // 80 %, 43.1 %
+std::string one_line(std::string_view text);        // control characters as \xNN
+std::int64_t display_width(std::string_view text);  // columns of UTF-8 text, one per character
+std::string padded_left(std::string_view text, std::int64_t width);
+std::string padded_right(std::string_view text, std::int64_t width);
+
+}  // namespace shardplan

@@ -1,0 +1,43 @@
+// Words of the command line and of reports for what the estimator's tables do not name.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "estimator/job.h"
+#include "search/search.h"
+
+namespace shardplan {
+
+inline constexpr std::array<NamedValue<MemoryBasis>, 4> kMemoryBases = {{
+    {.value = MemoryBasis::kAllocated, .name = "allocated"},
+    {.value = MemoryBasis::kReserved, .name = "reserved"},
+    {.value = MemoryBasis::kRequired, .name = "required"},
+    {.value = MemoryBasis::kDeviceUsed, .name = "device_used"},
+}};
+constexpr const auto& names_of(MemoryBasis) {
+  return kMemoryBases;
+}
+
+// Types that gradients, main parameters and moments may have.
+inline constexpr std::array<DType, 4> kStateDTypes = {DType::kFp32, DType::kBf16, DType::kFp16,
+                                                      DType::kFp8};
+
+// Every name of a table, as the choices of an option.
+template <class Table>
+std::vector<std::string> words_of(const Table& table) {
+  std::vector<std::string> words;
+  words.reserve(table.size());
+  for (const auto& row : table) { words.push_back(std::string(row.name)); }
+  return words;
+}
+
+inline std::vector<std::string> state_dtype_words() {
+  std::vector<std::string> words;
+  words.reserve(kStateDTypes.size());
+  for (const DType dtype : kStateDTypes) { words.push_back(std::string(name_of(dtype))); }
+  return words;
+}
+
+}  // namespace shardplan
