@@ -80,7 +80,7 @@ using ScheduleKey = Key<4>;
 struct PriceTable::Pieces {
   struct StageParts {
     StateBytes state;
-    bool has_head = false;
+    StageEnds ends;
   };
 
   Job job;
@@ -131,8 +131,7 @@ struct PriceTable::Pieces {
     const auto [entry, is_new] = states.try_emplace(key);
     if (is_new) {
       for (const StageLayout& stage : layouts_of(plan, layout)) {
-        entry->second.push_back(
-            {.state = stage_state(job, plan, stage).bytes, .has_head = stage.has_head});
+        entry->second.push_back({.state = stage_state(job, plan, stage).bytes, .ends = stage.ends});
       }
     }
     return entry->second;
@@ -231,9 +230,7 @@ Price price(PriceTable& table, const Plan& plan) {
     for (std::int64_t pp_rank = 0; pp_rank < plan.pp; ++pp_rank) {
       const std::size_t stage = static_cast<std::size_t>(pp_rank);
       StateBytes state = states[stage].state;
-      for (const StateRow& row : sequence_rows(job, plan, pp_rank, states[stage].has_head)) {
-        state.add(row);
-      }
+      for (const StateRow& row : sequence_rows(job, plan, states[stage].ends)) { state.add(row); }
       const std::int64_t allocated =
           stage_peaks(job, state, chunks[stage], schedules[stage]).allocated_bytes;
       if (allocated > price.allocated_bytes) {

@@ -93,7 +93,7 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
 
 StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition& partition,
                          std::int64_t pp_rank) {
-  StageLayout stage{.pp_rank = pp_rank, .num_layers = 0, .has_head = false, .chunks = {}};
+  StageLayout stage{.pp_rank = pp_rank, .num_layers = 0, .ends = {}, .chunks = {}};
   stage.chunks.resize(static_cast<std::size_t>(plan.vpp));
   const bool has_embedding = partition.chunks.front().pp_rank == pp_rank;
   for (std::int64_t local = 0; local < plan.vpp; ++local) {
@@ -101,7 +101,8 @@ StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition&
     const ModelChunk& chunk = partition.chunks[static_cast<std::size_t>(position)];
     stage.chunks[static_cast<std::size_t>(local)] = chunk_layout(job, plan, chunk, has_embedding);
     stage.num_layers += chunk.num_layers;
-    stage.has_head = stage.has_head || chunk.has_head;
+    stage.ends.has_head = stage.ends.has_head || chunk.has_head;
+    stage.ends.receiving_chunks += chunk.has_embedding ? 0 : 1;
   }
   return stage;
 }

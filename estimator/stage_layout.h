@@ -28,10 +28,16 @@ struct ChunkLayout {
   bool sends_output = false;        // a chunk follows on another rank
 };
 
+// Which ends of the model a stage holds.
+struct StageEnds {
+  bool has_head = false;
+  std::int64_t receiving_chunks = 0;  // chunks whose input comes from another chunk
+};
+
 struct StageLayout {
   std::int64_t pp_rank = 0;
   std::int64_t num_layers = 0;
-  bool has_head = false;
+  StageEnds ends;
   std::vector<ChunkLayout> chunks;  // by local chunk
 };
 

@@ -10,7 +10,7 @@ namespace shardplan {
 namespace {
 
 Row state_row(const StateRow& row, Phase phase) {
-  const bool always = row.first == Phase::kIdle;
+  const bool always = row.is_resident();
   const std::string end = always ? "end" : std::string(name_of(row.last));
   const std::string start = row.made_by_first_step ? "first optimizer_step" : "start";
   return {.component = row.component,
@@ -90,8 +90,8 @@ StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition&
   StagePieces pieces;
   pieces.layout = stage_layout(job, plan, partition, pp_rank);
   pieces.state = stage_state(job, plan, pieces.layout);
-  for (const StateRow& row : sequence_rows(job, plan, pp_rank, pieces.layout.has_head)) {
-    if (row.elements > 0) {
+  for (const StateRow& row : sequence_rows(job, plan, pieces.layout.ends)) {
+    if (row.total_bytes() > 0) {
       pieces.state.rows.push_back(row);
       pieces.state.bytes.add(row);
     }

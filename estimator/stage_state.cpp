@@ -331,12 +331,13 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   return state;
 }
 
-SequenceRows sequence_rows(const Job& job, const Plan& plan, std::int64_t pp_rank, bool has_head) {
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const bool is_native = job.profile.memory_model == MemoryModel::kNative;
   const BlockShape shape = block_shape(job, plan);
-  const bool keeps_gathered = !is_native && has_head && shape.gathers_sequence;
+  const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;
+  const bool keeps_gathered = !is_native && ends.has_head && shape.gathers_sequence;
   const bool receives_ahead = plan.pp > 1 && (plan.vpp > 1 || is_native);
-  const bool holds_last_gradient = !is_native && plan.vpp == 1 && pp_rank > 0;
+  const bool holds_last_gradient = !is_native && plan.vpp == 1 && ends.receiving_chunks > 0;
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "head.gather_buffer",
@@ -345,7 +346,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, std::int64_t pp_ran
         .formula = "h*T: global memory buffer for the head's gathered input, never freed"},
        {.component = Component::kCommunication,
         .name = "pipeline.receive_buffers",
-        .elements = receives_ahead ? shape.hidden * shape.sharded_tokens : 0,
+        .elements = receives_ahead ? hidden_state : 0,
         .dtype = shape.dtype,
         .copies = 2,
         .first = Phase::kForward,
@@ -353,12 +354,21 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, std::int64_t pp_ran
         .formula = "h*u: next input and next output gradient, received ahead"},
        {.component = Component::kCommunication,
         .name = "pipeline.last_input_gradient",
-        .elements = holds_last_gradient ? shape.hidden * shape.sharded_tokens : 0,
+        .elements = holds_last_gradient ? hidden_state : 0,
         .dtype = shape.dtype,
         .first = Phase::kForward,
         .last = Phase::kBackward,
         .formula = "h*u: input_tensor_grad of the microbatch before, held by the schedule's loop "
                    "until the next one replaces it (core/pipeline_parallel/schedules.py)"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.last_inputs",
+        .elements = is_native ? 0 : hidden_state,
+        .dtype = shape.dtype,
+        .copies = 2 * ends.receiving_chunks,
+        .first = Phase::kReduction,
+        .last = Phase::kIdle,
+        .formula = "h*u: each chunk's last input and its gradient, held by set_input_tensor until "
+                   "the next step; measured between steps"},
        {.component = Component::kWorkspace,
         .name = "rotary_table",
         .elements = job.sequence_length * rotary_width(job.model),

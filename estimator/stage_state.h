@@ -12,11 +12,11 @@
 namespace shardplan {
 
 // Parts of a step in which a row of the state is alive.
-enum class Phase { kIdle, kForward, kBackward, kReduction, kOptimizer, kParameterGather };
+enum class Phase { kForward, kBackward, kReduction, kOptimizer, kParameterGather, kIdle };
 inline constexpr std::int64_t kNumPhases = 6;
 inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
-    "between_steps",      "forward",        "backward",
-    "gradient_reduction", "optimizer_step", "parameter_gather"};
+    "forward",        "backward",         "gradient_reduction",
+    "optimizer_step", "parameter_gather", "between_steps"};
 constexpr std::string_view name_of(Phase phase) {
   return kPhaseNames[static_cast<std::size_t>(phase)];
 }
@@ -28,14 +28,13 @@ struct StateRow {
   DType dtype = DType::kBf16;
   std::int64_t bytes = 0;  // of one copy
   std::int64_t copies = 1;
-  Phase first = Phase::kIdle;  // kIdle: always there
+  Phase first = Phase::kForward;  // by default always there
   Phase last = Phase::kIdle;
   bool made_by_first_step = false;  // created by the first optimizer step
   std::string_view formula;
 
-  bool is_alive(Phase phase) const {
-    return first == Phase::kIdle || (first <= phase && phase <= last);
-  }
+  bool is_alive(Phase phase) const { return first <= phase && phase <= last; }
+  bool is_resident() const { return first == Phase::kForward && last == Phase::kIdle; }
   std::int64_t total_bytes() const { return bytes * copies; }
 };
 
@@ -57,7 +56,7 @@ struct StageState {
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage);
 
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
-using SequenceRows = std::array<StateRow, 4>;
-SequenceRows sequence_rows(const Job& job, const Plan& plan, std::int64_t pp_rank, bool has_head);
+using SequenceRows = std::array<StateRow, 5>;
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
 }  // namespace shardplan
