@@ -1,1 +1,196 @@
+#include "estimator/estimate.h"
+
 #include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "estimator/parameters.h"
+#include "tests/estimator/random_jobs.h"
+
+namespace shardplan {
+namespace {
+
+bool is_fujii(const RandomCase& drawn) {
+  return drawn.job.profile.memory_model == MemoryModel::kFujii2024;
+}
+
+bool rows_add_up(const StageMemory& stage) {
+  std::array<std::int64_t, kNumComponents> components{};
+  std::int64_t allocated = 0;
+  std::int64_t outside = 0;
+  bool sane = true;
+  for (const Row& row : stage.rows) {
+    sane = sane && row.copies >= 0 && row.bytes >= row.elements * bytes_of(row.dtype);
+    components[static_cast<std::size_t>(row.component)] += row.total_bytes();
+    (row.in_allocator ? allocated : outside) += row.total_bytes();
+  }
+  return sane && allocated == stage.allocated_bytes && outside == stage.outside_bytes &&
+         components == stage.components;
+}
+
+bool totals_are_ordered(const StageMemory& stage) {
+  const bool sorted =
+      std::ranges::is_sorted(stage.moments, std::ranges::greater{}, &Moment::allocated_bytes);
+  return sorted && stage.moments.front().allocated_bytes == stage.allocated_bytes &&
+         stage.first_step_bytes <= stage.allocated_bytes &&
+         stage.state_bytes <= stage.allocated_bytes &&
+         stage.allocated_bytes <= stage.required_bytes &&
+         stage.required_bytes <= stage.reserved_bytes &&
+         stage.device_used_bytes == stage.reserved_bytes + stage.outside_bytes;
+}
+
+TEST_CASE("rows add up to the totals of every stage, for 10,000 random jobs and plans") {
+  const Library library;
+  RandomJobs random(library, 2);
+  int failures = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const RandomCase drawn = random.next();
+    const MemoryEstimate estimate = estimate_memory(drawn.job, drawn.plan);
+    for (const StageMemory& stage : estimate.stages) {
+      failures += rows_add_up(stage) && (is_fujii(drawn) || totals_are_ordered(stage)) ? 0 : 1;
+    }
+  }
+  CHECK(failures == 0);
+}
+
+TEST_CASE("a stage holds the parameters of its part of the model") {
+  const Library library;
+  RandomJobs random(library, 3);
+  int failures = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const RandomCase drawn = random.next();
+    if (is_fujii(drawn)) {
+      continue;
+    }
+    for (const StageMemory& stage : estimate_memory(drawn.job, drawn.plan).stages) {
+      const LocalParameters local = local_parameters(drawn.job, drawn.plan, stage.pp_rank);
+      failures += stage.parameters == local.total() ? 0 : 1;
+    }
+  }
+  CHECK(failures == 0);
+}
+
+// Stage by stage, `larger` needs at least what `smaller` needs.
+bool needs_no_less(const RandomCase& larger, const RandomCase& smaller) {
+  const MemoryEstimate more = estimate_memory(larger.job, larger.plan);
+  const MemoryEstimate less = estimate_memory(smaller.job, smaller.plan);
+  for (std::size_t i = 0; i < less.stages.size(); ++i) {
+    if (more.stages[i].allocated_bytes < less.stages[i].allocated_bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct Growth {
+  const char* what;
+  void (*grow)(RandomCase& drawn);
+};
+
+// The global batch grows with the micro-batch: as many microbatches stay in flight.
+constexpr Growth kGrowths[] = {
+    {"micro_batch",
+     [](RandomCase& drawn) {
+       drawn.plan.micro_batch *= 2;
+       drawn.job.global_batch *= 2;
+     }},
+    {"sequence_length", [](RandomCase& drawn) { drawn.job.sequence_length *= 2; }},
+    {"layers",
+     [](RandomCase& drawn) {
+       std::vector<LayerSpec>& layers = drawn.job.model.layers;
+       const std::vector<LayerSpec> copy = layers;
+       layers.insert(layers.end(), copy.begin(), copy.end());
+     }},
+};
+
+TEST_CASE("more tokens, a longer sequence or more layers never need less memory") {
+  const Library library;
+  RandomJobs random(library, 4);
+  for (const Growth& growth : kGrowths) {
+    int failures = 0;
+    int compared = 0;
+    while (compared < 1200) {
+      RandomCase drawn = random.next();
+      // Layers of one kind only: doubling a mixed model moves dense and expert layers between
+      // stages.
+      const bool uniform =
+          std::ranges::adjacent_find(drawn.job.model.layers, std::ranges::not_equal_to{}) ==
+          drawn.job.model.layers.end();
+      RandomCase larger = drawn;
+      growth.grow(larger);
+      if (!uniform || first_broken_rule(larger.job, larger.plan) != nullptr) {
+        continue;
+      }
+      ++compared;
+      failures += needs_no_less(larger, drawn) ? 0 : 1;
+    }
+    INFO(growth.what);
+    CHECK(failures == 0);
+  }
+}
+
+std::int64_t row_elements(const StageMemory& stage, std::string_view name) {
+  const auto row = std::ranges::find(stage.rows, name, &Row::name);
+  return row == stage.rows.end() ? 0 : row->elements;
+}
+
+TEST_CASE("twice the data-parallel ranks halve the sharded state, up to rounding up") {
+  const Library library;
+  RandomJobs random(library, 5);
+  int failures = 0;
+  int compared = 0;
+  while (compared < 1500) {
+    const RandomCase drawn = random.next();
+    RandomCase wider = drawn;
+    wider.job.cluster.nodes *= 2;
+    wider.job.global_batch *= 2;
+    if (is_fujii(drawn) || first_broken_rule(wider.job, wider.plan) != nullptr) {
+      continue;
+    }
+    ++compared;
+    const MemoryEstimate narrow = estimate_memory(drawn.job, drawn.plan);
+    const MemoryEstimate wide = estimate_memory(wider.job, wider.plan);
+    for (std::size_t i = 0; i < narrow.stages.size(); ++i) {
+      const std::int64_t before = row_elements(narrow.stages[i], "optimizer.dense.exp_avg");
+      const std::int64_t after = row_elements(wide.stages[i], "optimizer.dense.exp_avg");
+      const bool shards = drawn.plan.zero >= 1;
+      failures +=
+          (shards ? after == div_ceil(before, 2) || 2 * after == before + 1 || after == before / 2
+                  : after == before)
+              ? 0
+              : 1;
+    }
+  }
+  CHECK(failures == 0);
+}
+
+TEST_CASE("each ZeRO level holds no more between steps than the one below") {
+  const Library library;
+  RandomJobs random(library, 6);
+  int failures = 0;
+  int compared = 0;
+  while (compared < 500) {
+    RandomCase drawn = random.next();
+    drawn.plan.zero = 3;
+    if (is_fujii(drawn) || first_broken_rule(drawn.job, drawn.plan) != nullptr) {
+      continue;
+    }
+    ++compared;
+    std::vector<std::int64_t> state;
+    for (std::int64_t zero = 0; zero <= 3; ++zero) {
+      RandomCase level = drawn;
+      level.plan.zero = zero;
+      level.plan.dp_replicate = 1;
+      state.push_back(estimate_memory(level.job, level.plan).stages.front().state_bytes);
+    }
+    // Level 1 pads its buffers: allow one bucket's padding and the 64-element starts.
+    const std::int64_t padding = 18 * 64 * 4096;
+    failures +=
+        state[1] <= state[0] + padding && state[2] <= state[1] && state[3] <= state[2] ? 0 : 1;
+  }
+  CHECK(failures == 0);
+}
+
+}  // namespace
+}  // namespace shardplan
