@@ -118,6 +118,7 @@ constexpr std::array kRules = {
     kHiddenByTp,
     kScheduleFitsPipeline,
     kLayersByPp,
+    kLayersSplitEvenly,
     kDpMatchesWorld,
     kGlobalBatch,
     kSpNeedsTp,
