@@ -77,12 +77,11 @@ Recompute full(RecomputeMethod method, std::int64_t num_layers) {
 // left to --range. Full recompute of the first n layers of a chunk: n in powers of two.
 std::vector<Recompute> recompute_choices(const ModelSpec& model) {
   using Modules = RecomputeModules;
-  std::vector<Recompute> choices = {
-      Recompute{},
-      selective({&Modules::layernorm}),
-      selective({&Modules::mlp}),
-      selective({&Modules::layernorm, &Modules::mlp}),
-  };
+  std::vector<Recompute> choices = {Recompute{}, selective({&Modules::layernorm})};
+  if (std::ranges::any_of(model.layers, [](const LayerSpec& layer) { return !layer.is_moe; })) {
+    choices.push_back(selective({&Modules::mlp}));
+    choices.push_back(selective({&Modules::layernorm, &Modules::mlp}));
+  }
   if (model.moe.num_experts > 0) {
     choices.push_back(selective({&Modules::moe_act}));
     choices.push_back(selective({&Modules::layernorm, &Modules::moe_act}));

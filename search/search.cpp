@@ -20,7 +20,9 @@ namespace shardplan {
 
 namespace {
 
-constexpr std::int64_t kPlansPerTask = 4096;   // one thread's share at a time
+constexpr std::int64_t kPlansPerTask = 4096;  // one thread's share at a time
+constexpr std::int64_t kPricesPerTable =
+    8192;                                      // then a fresh one: it keeps pieces of all it priced
 constexpr std::int64_t kReplaysPerRound = 16;  // fixed: the result must not know the threads
 
 // What one thread has seen of the space. Merging in any order gives the same.
@@ -124,10 +126,15 @@ Tally visit_all(const Search& search) {
   std::exception_ptr failure;  // an exception must not leave a parallel region
 #pragma omp parallel num_threads(num_threads(search))
   try {
-    PriceTable table = build_price_table(search.job);
     Tally part = empty_tally(search);
+    PriceTable table = build_price_table(search.job);
+    std::int64_t priced_before_table = 0;
     for (std::int64_t first = next.fetch_add(kPlansPerTask); first < search.plans;
          first = next.fetch_add(kPlansPerTask)) {
+      if (part.priced - priced_before_table > kPricesPerTable) {
+        table = build_price_table(search.job);
+        priced_before_table = part.priced;
+      }
       visit(search, first, std::min(first + kPlansPerTask, search.plans), table, part);
     }
 #pragma omp critical

@@ -123,11 +123,11 @@ SearchSpace random_small_space(const Job& job, std::mt19937_64& random) {
   space.pp = some_of(random, space.pp, 0, 2);
   space.vpp = some_of(random, space.vpp, 1, 1);
   space.dp_replicate = some_of<std::int64_t>(random, {1, 2}, 1, random() % 2);
-  space.zero = some_of(random, space.zero, 1, 1);
-  space.micro_batch = some_of(random, space.micro_batch, 1, 1);
+  space.zero = some_of(random, space.zero, 0, 1 + random() % 2);
+  space.micro_batch = some_of(random, space.micro_batch, 0, 1 + random() % 2);
   space.schedule = some_of(random, space.schedule, 1, 2);
   space.cp_method = some_of(random, space.cp_method, 1, random() % 2);
-  space.recompute = some_of(random, space.recompute, 0, 3);
+  space.recompute = some_of(random, space.recompute, 0, 2);
   if (random() % 2 == 0) {
     space.rank_order.push_back({Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp});
   }
