@@ -78,7 +78,7 @@ std::vector<Moment> sorted_moments(const StagePeaks& peaks) {
   }
   // The moment that gave the peak stays in front of others of the same size.
   const auto is_peak = [&](const Moment& moment) { return moment.name == name_of(peaks.peak); };
-  std::ranges::stable_partition(moments, is_peak);
+  std::stable_partition(moments.begin(), moments.end(), is_peak);
   std::ranges::stable_sort(moments, std::ranges::greater{}, &Moment::allocated_bytes);
   return moments;
 }

@@ -58,7 +58,8 @@ std::set<std::string> shipped_names() {
 
 TEST_CASE("every shipped model has exactly its published number of parameters") {
   std::int64_t num_published = 0;
-  for (const auto& [name, count] : published_counts()) {
+  for (const auto& [key, count] : published_counts()) {
+    const std::string& name = key;  // clang 14 cannot capture a structured binding
     CAPTURE(name);
     const std::string file = name + ".json";
     const ModelConfig config = read_model_config(parse_json(read_text_file(kModels + file), file),
@@ -82,7 +83,8 @@ TEST_CASE("every alias names a shipped model and hides none") {
   const JsonValue aliases = parse_json(read_text_file(kModels + "aliases.json"), "aliases.json");
   const std::set<std::string> names = shipped_names();
   std::map<std::string, std::string> targets;
-  for (const auto& [alias, target] : aliases.members) {
+  for (const auto& [key, target] : aliases.members) {
+    const std::string& alias = key;
     CAPTURE(alias);
     CHECK(names.contains(target.string));
     CHECK_FALSE(names.contains(alias));
