@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "estimator/price.h"
 #include "tools/plan_words.h"
 
 namespace shardplan {
@@ -73,41 +74,92 @@ const std::array<DefaultField, 5> kDefaultFields = {{
      .others = other_grad_dtypes},
 }};
 
+// Whether a price leaves room for the other verdict: no plan fits that allocates more than there
+// is, and none fails whose upper bound of device memory is below every limit. A price costs a small
+// part of a prediction, and most alternatives are far from the limit.
+bool may_turn(const Job& job, const Plan& plan, PredictedStatus verdict, const MemoryRule& rule) {
+  PriceTable table = build_price_table(job);
+  const Price bounds = price(table, plan);
+  std::int64_t most =
+      std::max(device_capacity_bytes(job.cluster), nominal_capacity_bytes(job.cluster));
+  std::int64_t least =
+      std::min(device_capacity_bytes(job.cluster), nominal_capacity_bytes(job.cluster));
+  if (rule.decides_verdict) {
+    most = std::min(most, memory_limit_bytes(job.cluster, rule.share));
+    least = std::min(least, memory_limit_bytes(job.cluster, rule.share));
+  }
+  return is_negative(verdict) ? bounds.allocated_bytes <= most : bounds.device_used_bytes > least;
+}
+
+bool turns_verdict(const Job& job, const Plan& plan, PredictedStatus verdict,
+                   const MemoryRule& rule) {
+  return first_broken_rule(job, plan) == nullptr && may_turn(job, plan, verdict, rule) &&
+         is_negative(predict(job, plan, rule).status) != is_negative(verdict);
+}
+
 // The text of the first other value that is valid and turns the verdict; "" if none does.
 std::string turning_value(const Question& question, const DefaultField& field,
                           PredictedStatus verdict, const MemoryRule& rule) {
   for (const Plan& other : field.others(question.plan)) {
-    if (other == question.plan || first_broken_rule(question.job, other) != nullptr) {
-      continue;
-    }
-    if (is_negative(predict(question.job, other, rule).status) != is_negative(verdict)) {
+    if (other != question.plan && turns_verdict(question.job, other, verdict, rule)) {
       return field.text(other);
     }
   }
   return "";
 }
 
+// The same for a switch of the framework. Numbers have no other value to try.
+std::string turning_value(const Question& question, const ProfileOption& option,
+                          const Library& library, PredictedStatus verdict, const MemoryRule& rule) {
+  std::vector<std::string> words = option.choices;
+  if (option.type == "bool") {
+    words = {"true", "false"};
+  }
+  for (const std::string& word : words) {
+    Job other = question.job;
+    apply_option(other.profile, option.name, word, library);
+    if (word != option.default_value && turns_verdict(other, question.plan, verdict, rule)) {
+      return word;
+    }
+  }
+  return "";
+}
+
+bool is_among(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Assumption assumption_of(std::string_view name, const std::string& value,
+                         const std::string& turning, PredictedStatus verdict) {
+  std::string text = std::string(name) + ": " + value + " (default";
+  if (!turning.empty()) {
+    text += is_negative(verdict) ? "; fits with " : "; does not fit with ";
+    text += turning;
+  }
+  return {.text = text + ")", .decides = !turning.empty()};
+}
+
 }  // namespace
 
-std::vector<Assumption> assumptions_of(const Question& question, const Prediction& prediction,
-                                       const MemoryRule& rule) {
+std::vector<Assumption> assumptions_of(const Question& question, const Library& library,
+                                       const Prediction& prediction, const MemoryRule& rule) {
   std::vector<Assumption> assumptions = prediction.memory.assumptions;
   if (!prediction.has_numbers()) {
     return assumptions;
   }
+  const PredictedStatus verdict = prediction.status;
   for (const DefaultField& field : kDefaultFields) {
-    const bool is_given =
-        std::find(question.given.begin(), question.given.end(), field.name) != question.given.end();
-    if (is_given) {
-      continue;
+    if (!is_among(question.given, field.name)) {
+      assumptions.push_back(assumption_of(field.name, field.text(question.plan),
+                                          turning_value(question, field, verdict, rule), verdict));
     }
-    const std::string turning = turning_value(question, field, prediction.status, rule);
-    std::string text = std::string(field.name) + ": " + field.text(question.plan) + " (default";
-    if (!turning.empty()) {
-      text += is_negative(prediction.status) ? "; fits with " : "; does not fit with ";
-      text += turning;
+  }
+  for (const ProfileOption& option : profile_options(library, question.job.profile.name)) {
+    if (!is_among(question.given_options, option.name)) {
+      assumptions.push_back(assumption_of(option.name, option.default_value,
+                                          turning_value(question, option, library, verdict, rule),
+                                          verdict));
     }
-    assumptions.push_back({.text = text + ")", .decides = !turning.empty()});
   }
   return assumptions;
 }

@@ -8,9 +8,10 @@
 
 namespace shardplan {
 
-// The estimator's assumptions and the plan's fields that the user left to defaults. A default
-// decides if one of its other values is valid and turns "fits" into "does not fit" or back.
-std::vector<Assumption> assumptions_of(const Question& question, const Prediction& prediction,
-                                       const MemoryRule& rule);
+// The estimator's assumptions, then the plan's fields and the framework's switches that the user
+// left to defaults. A default decides if one of its other values is valid and turns "fits" into
+// "does not fit" or back.
+std::vector<Assumption> assumptions_of(const Question& question, const Library& library,
+                                       const Prediction& prediction, const MemoryRule& rule);
 
 }  // namespace shardplan

@@ -37,7 +37,7 @@ ExitCode run_estimate(const Arguments& arguments) {
   }
   report.detail = given(options, "explain") ? Detail::kRows : Detail::kTotals;
   report.prediction = predict(report.question.job, report.question.plan, report.rule);
-  report.assumptions = assumptions_of(report.question, report.prediction, report.rule);
+  report.assumptions = assumptions_of(report.question, library, report.prediction, report.rule);
   output.write(render(report, format_of(options), paint_for(options, output)));
   output.commit();
   return is_negative(report.prediction.status) ? ExitCode::kNegative : ExitCode::kOk;

@@ -18,6 +18,7 @@ ExitCode hand_over(const std::string& command, const Arguments& arguments) {
   std::vector<std::string> words = {kProgram, command};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) { pointers.push_back(word.data()); }
   pointers.push_back(nullptr);
   std::error_code problem;

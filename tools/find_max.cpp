@@ -86,8 +86,7 @@ Maximum bisect(Question& question, const std::string& name, std::int64_t step, s
     const std::int64_t middle = low + (high - low) / 2;
     (middle * step <= most && fits(middle) ? low : high) = middle;
   }
-  const Maximum maximum = {
-      .name = name, .value = std::max<std::int64_t>(low, 1) * step, .fits = low > 0};
+  Maximum maximum = {.name = name, .value = std::max<std::int64_t>(low, 1) * step, .fits = low > 0};
   question = with_value(asked, name, maximum.value);
   return maximum;
 }

@@ -89,6 +89,9 @@ Question question_of(const Options& options, const Library& library) {
   question.job = job_of(options, library, question.warnings);
   question.plan =
       with_profile_defaults(question.job.profile, plan_of(options, question.given), question.given);
+  for (const std::string& word : all_of(options, "framework-option")) {
+    question.given_options.push_back(word.substr(0, word.find('=')));
+  }
   question.microbatches_given = given(options, "num-microbatches");
   if (question.microbatches_given == given(options, "global-batch")) {
     throw InputError(options.command +

@@ -21,7 +21,8 @@ MemoryRule memory_rule_of(const Options& options);
 struct Question {
   Job job;
   Plan plan;
-  std::vector<std::string> given;  // fields of the plan that the user set
+  std::vector<std::string> given;          // fields of the plan that the user set
+  std::vector<std::string> given_options;  // switches of the framework that the user set
   std::vector<std::string> warnings;
   bool microbatches_given = false;  // --num-microbatches: the global batch follows the micro batch
 };

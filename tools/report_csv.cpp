@@ -10,7 +10,7 @@ namespace {
 std::string quoted(const std::string& text) {
   const bool is_formula =
       !text.empty() && std::string("=+-@\t\r").find(text.front()) != std::string::npos;
-  const std::string safe = (is_formula ? "'" : "") + text;
+  std::string safe = (is_formula ? "'" : "") + text;
   if (safe.find_first_of(",\"\r\n") == std::string::npos) {
     return safe;
   }

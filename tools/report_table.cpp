@@ -172,9 +172,12 @@ std::string list_lines(const std::string& title, const std::vector<std::string>&
 }
 
 std::string assumption_lines(const std::vector<Assumption>& assumptions) {
+  std::vector<Assumption> sorted = assumptions;  // what decides first
+  std::stable_partition(sorted.begin(), sorted.end(),
+                        [](const Assumption& assumption) { return assumption.decides; });
   std::vector<std::string> items;
-  items.reserve(assumptions.size());
-  for (const Assumption& assumption : assumptions) {
+  items.reserve(sorted.size());
+  for (const Assumption& assumption : sorted) {
     items.push_back(assumption.text + (assumption.decides ? "  <- decides the verdict" : ""));
   }
   return list_lines("Assumptions", items);
@@ -187,7 +190,10 @@ double share_of(std::int64_t device_used_bytes, const Job& job) {
 
 std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   const Prediction& prediction = report.prediction;
-  std::string text = paint(colour_of(prediction.status), words_of(prediction.status));
+  const bool is_doubtful = prediction.has_numbers() && !is_negative(prediction.status) &&
+                           !keeps_share(report.question.job, prediction.memory, report.rule);
+  std::string text = paint(is_doubtful ? Colour::kYellow : colour_of(prediction.status),
+                           words_of(prediction.status));
   if (!prediction.has_numbers()) {
     return text + "  " + prediction.reason + "\n";
   }

@@ -95,6 +95,7 @@ std::vector<Recompute> keep_recomputes(const std::vector<Recompute>& known,
 
 std::vector<std::string> axis_names() {
   std::vector<std::string> names;
+  names.reserve(kPlanSizes.size() + 8);
   for (const PlanSize& size : kPlanSizes) { names.push_back(std::string(size.name)); }
   for (const char* name : {"sequence_parallel", "schedule", "cp_method", "recompute", "precision",
                            "grad_dtype", "rank_order", "uneven_layers"}) {

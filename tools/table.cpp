@@ -30,6 +30,7 @@ std::string table_text(const Table& table) {
   std::vector<std::vector<std::string>> rows;
   for (const std::vector<Cell>& cells : table.rows) {
     std::vector<std::string> row;
+    row.reserve(cells.size());
     for (const Cell& cell : cells) { row.push_back(std::visit(CellWords{}, cell)); }
     rows.push_back(std::move(row));
   }

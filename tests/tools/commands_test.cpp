@@ -159,6 +159,24 @@ TEST_CASE("a plan that does not fit is a negative answer with all its numbers") 
   CHECK(at(predicted, "stages").items.size() == 1);
 }
 
+TEST_CASE("a default that would turn the verdict is marked, a choice of the user is not listed") {
+  const Words job = {
+      "estimate", "--model",        "llama3-70b", "--cluster", "2x8-h100", "--sequence-length",
+      "8192",     "--global-batch", "64",         "--tp",      "8",        "--pp",
+      "2",        "--gpu-memory",   "90GiB"};
+  const ProgramRun run = run_shardplan(job);
+  CHECK(run.exit_code == 1);
+  CHECK(contains(run.out, "recompute: none (default; fits with full/uniform/1)  <- decides"));
+  CHECK(contains(run.out, "cross_entropy: te_fused (default)\n"));
+  Words chosen = job;
+  chosen.insert(chosen.end(),
+                {"--recompute", "full", "--framework-option", "cross_entropy=native_fused"});
+  const ProgramRun fitting = run_shardplan(chosen);
+  CHECK(fitting.exit_code == 0);
+  CHECK(!contains(fitting.out, "- recompute:"));
+  CHECK(!contains(fitting.out, "- cross_entropy:"));
+}
+
 TEST_CASE("a threshold that the user sets decides the verdict") {
   const Words plan = {"--tp", "2", "--pp", "2", "--memory-threshold", "0.01"};
   const ProgramRun run = run_shardplan(estimate_words(plan));
