@@ -9,7 +9,6 @@
 // mapped page by page.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <limits>
 #include <set>
@@ -53,13 +52,17 @@ class CachingAllocator {
     std::int64_t size = 0;
     std::int64_t address = 0;
     std::int32_t block = -1;
-    friend auto operator<=>(const FreeBlock&, const FreeBlock&) = default;
+    friend bool operator<(const FreeBlock& a, const FreeBlock& b) {
+      return a.size != b.size ? a.size < b.size : a.address < b.address;
+    }
   };
 
   struct UnmappedBlock {
     std::int64_t address = 0;
     std::int32_t block = -1;
-    friend auto operator<=>(const UnmappedBlock&, const UnmappedBlock&) = default;
+    friend bool operator<(const UnmappedBlock& a, const UnmappedBlock& b) {
+      return a.address < b.address;
+    }
   };
 
   struct Pool {

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "estimator/estimate.h"
+
 namespace shardplan {
 namespace {
 
@@ -223,8 +225,7 @@ MemoryEstimate estimate_fujii2024(const Job& job, const Plan& plan) {
   stage.moments = {{.name = "whole step", .allocated_bytes = total}};
 
   MemoryEstimate estimate;
-  estimate.fit =
-      fit_of(total, job.cluster.memory_limit_bytes.value_or(job.cluster.gpu.nominal_memory_bytes));
+  estimate.fit = fit_of(total, nominal_capacity_bytes(job.cluster));
   estimate.stages = {std::move(stage)};
   estimate.assumptions = {
       {.text = "fujii2024: sequence parallelism, fused attention, unfused SwiGLU (8f per token)"},

@@ -32,7 +32,7 @@ constexpr std::int64_t kChannelBytes = 12 * kMiB;
 constexpr std::int64_t kRingChannels = 24;
 constexpr std::int64_t kPeerChannels = 32;
 // Peers beyond NVLink share one pool per communicator: 64 channels x 16 slots x 512 KiB.
-constexpr std::int64_t kNetworkPoolBytes = 64 * 16 * 512 * kKiB;
+constexpr std::int64_t kNetworkPoolBytes = std::int64_t{64} * 16 * 512 * kKiB;
 // Our own trainer bounds its communicators (NCCL_MAX_CTAS, NCCL_MAX_P2P_NCHANNELS).
 constexpr std::int64_t kNativeChannels = 16;
 

@@ -134,9 +134,8 @@ std::string explain_sequence_by_cp(const Job& job, const Plan& plan) {
 }
 
 std::string explain_schedule_fits_pipeline(const Job&, const Plan& plan) {
-  const std::string found = "schedule " + std::string(name_of(plan.schedule)) + " with pp " +
-                            number_text(plan.pp) + " and vpp " + number_text(plan.vpp) +
-                            "; valid: ";
+  std::string found = "schedule " + std::string(name_of(plan.schedule)) + " with pp " +
+                      number_text(plan.pp) + " and vpp " + number_text(plan.vpp) + "; valid: ";
   switch (plan.schedule) {
     case Schedule::kNone: return found + "pp 1 and vpp 1";
     case Schedule::k1F1B: return found + "vpp 1, or schedule interleaved_1f1b";
@@ -189,11 +188,11 @@ std::string explain_interleaved_microbatches(const Job& job, const Plan& plan) {
 }
 
 std::string explain_recompute_fields(const Job&, const Plan& plan) {
-  const std::string found =
-      "recompute.granularity " + std::string(name_of(plan.recompute.granularity)) + " with " +
-      (plan.recompute.modules == RecomputeModules{} ? "no modules" : "modules") + ", " +
-      (plan.recompute.policy.empty() ? "no policy" : "a policy") + ", num_layers " +
-      number_text(plan.recompute.num_layers) + "; valid: ";
+  std::string found = "recompute.granularity " + std::string(name_of(plan.recompute.granularity)) +
+                      " with " +
+                      (plan.recompute.modules == RecomputeModules{} ? "no modules" : "modules") +
+                      ", " + (plan.recompute.policy.empty() ? "no policy" : "a policy") +
+                      ", num_layers " + number_text(plan.recompute.num_layers) + "; valid: ";
   switch (plan.recompute.granularity) {
     case RecomputeGranularity::kNone: return found + "no modules, no policy, num_layers 1";
     case RecomputeGranularity::kSelective: return found + "modules or a policy, num_layers 1";

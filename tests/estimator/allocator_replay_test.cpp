@@ -97,7 +97,7 @@ TEST_CASE("the replay gives PyTorch's measured peaks to the byte") {
     } else {
       // The measured limit (set_per_process_memory_fraction) looks at the request before pages are
       // mapped; a full GPU refuses pages. They differ by a few pages of 20 MiB.
-      CHECK(std::abs(peaks.required_bytes - trace.peaks.required_bytes) <= 3 * 20 * kMiB);
+      CHECK(std::abs(peaks.required_bytes - trace.peaks.required_bytes) <= 60 * kMiB);
     }
   }
 }

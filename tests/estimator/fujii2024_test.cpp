@@ -135,8 +135,9 @@ TEST_CASE("experts are divided by tp times ep, and their activations by the expe
   Plan plan = plan_of(2, 1, 1, 4);
   plan.ep = 4;
   const StageMemory stage = estimate_of(job, plan).stages.front();
-  const std::int64_t attention = 32 * 2 * 4096 * std::int64_t{40} * 128 / 2;
-  const std::int64_t ffn = 32 * (8 * 3 * std::int64_t{4096} * 14336 + 4096 * 8) / 8;
+  const std::int64_t attention = std::int64_t{32} * 2 * 4096 * 40 * 128 / 2;
+  const std::int64_t ffn =
+      std::int64_t{32} * (std::int64_t{8} * 3 * 4096 * 14336 + std::int64_t{4096} * 8) / 8;
   const std::int64_t norms = 32 * 2 * 4096 + 4096;
   const std::int64_t tables = 2 * std::int64_t{4096} * 32000 / 2;
   CHECK(stage.parameters == attention + ffn + norms + tables);

@@ -89,14 +89,14 @@ TEST_CASE("DeepSeek-V3 counts 671 billion, 37 billion of them active, and its MT
   const ModelSpec model = deepseek_v3();
   // One MLA attention: 7168*1536 + 1536 + 1536*128*192 + 7168*576 + 512 + 512*128*256 + 16384*7168.
   const std::vector<ParameterTensor> dense = layer_parameters(model, {});
-  CHECK(sum_of(dense) == 187'107'328 + 2 * 7168 + 3 * 7168 * 18432);
+  CHECK(sum_of(dense) == 187'107'328 + 2 * 7168 + std::int64_t{3} * 7168 * 18432);
   // huggingface.co/deepseek-ai/DeepSeek-V3: 671B in total, 37B active (routing bias not counted).
   CHECK(count_parameters(model) == 671'026'404'352);
   CHECK(count_active_parameters(model) / 1'000'000'000 == 37);
   // One more MoE layer, projection of [embedding, hidden], three norms (README_WEIGHTS.md there:
   // "11.5B unique parameters").
-  CHECK(count_mtp_parameters(model) ==
-        sum_of(layer_parameters(model, {.is_moe = true})) + 2 * 7168 * 7168 + 3 * 7168);
+  CHECK(count_mtp_parameters(model) == sum_of(layer_parameters(model, {.is_moe = true})) +
+                                           std::int64_t{2} * 7168 * 7168 + std::int64_t{3} * 7168);
 }
 
 TEST_CASE("without q-LoRA the query is one projection and has no norm") {
@@ -161,7 +161,7 @@ TEST_CASE("a mixture of experts adds router, experts and the gated shared expert
   CHECK(count_parameters(model) == 14'315'784'192);
   // Of 60 experts a token uses 4.
   CHECK(count_parameters(model) - count_active_parameters(model) ==
-        24 * 56 * 3 * std::int64_t{2048} * 1408);
+        std::int64_t{24} * 56 * 3 * 2048 * 1408);
 }
 
 namespace {
