@@ -148,6 +148,14 @@ TEST_CASE("an invalid plan is a negative answer that names the rule and the numb
   CHECK(at(at(answer, "predicted"), "status").string == "invalid");
 }
 
+TEST_CASE("microbatches whose bytes would leave 64 bits are refused, not wrapped around") {
+  const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-405b", "--cluster",
+                                        "2048x8-h100", "--sequence-length", "128M",
+                                        "--num-microbatches", "1", "--micro-batch", "1M"});
+  CHECK(run.exit_code == 1);
+  CHECK(run.out.starts_with("INVALID PLAN  microbatch_too_large"));
+}
+
 TEST_CASE("a plan that does not fit is a negative answer with all its numbers") {
   const ProgramRun run =
       run_shardplan(estimate_words({"--gpu-memory", "24GiB", "--format", "json"}));
