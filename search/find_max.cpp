@@ -1,7 +1,9 @@
 #include "search/find_max.h"
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 namespace shardplan {
 
@@ -12,7 +14,7 @@ constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 26;
 
 std::int64_t cap(FindMaxAxis axis) {
-  return axis == FindMaxAxis::kMicroBatch ? kMaxMicroBatch : kMaxSequenceLength;
+  return axis == FindMaxAxis::kSequenceLength ? kMaxSequenceLength : kMaxMicroBatch;
 }
 
 SizedPlan sized(const Job& job, const Plan& plan, FindMaxAxis axis, std::int64_t value) {
@@ -22,6 +24,7 @@ SizedPlan sized(const Job& job, const Plan& plan, FindMaxAxis axis, std::int64_t
       at.plan.micro_batch = value;
       at.job.global_batch = value * data_parallel_size(job, plan) * num_microbatches(job, plan);
       break;
+    case FindMaxAxis::kMicroBatchOfGlobalBatch: at.plan.micro_batch = value; break;
     case FindMaxAxis::kSequenceLength: at.job.sequence_length = value; break;
   }
   return at;
@@ -31,7 +34,7 @@ SizedPlan sized(const Job& job, const Plan& plan, FindMaxAxis axis, std::int64_t
 // balanced by giving each rank an early and a late one) and, with sequence parallelism, into cp tp;
 // a profile that asks for more gets the first power of two times that which it accepts.
 std::int64_t step_of(const Job& job, const Plan& plan, FindMaxAxis axis) {
-  if (axis == FindMaxAxis::kMicroBatch) {
+  if (axis != FindMaxAxis::kSequenceLength) {
     return 1;
   }
   std::int64_t step = plan.cp == 1 ? 1 : 2 * plan.cp;
@@ -48,6 +51,28 @@ std::int64_t step_of(const Job& job, const Plan& plan, FindMaxAxis axis) {
   throw std::logic_error("find_max: no sequence length is valid for this plan");
 }
 
+// Estimates the value and moves the side of the boundary on which it lies; whether it fits.
+bool try_value(FindMaxResult& result, SizedPlan at, const SearchOptions& options) {
+  at.memory = estimate_memory(at.job, at.plan);
+  const bool fits =
+      basis_bytes(at.memory, options.basis) <= memory_limit_bytes(at.job.cluster, options);
+  (fits ? result.largest : result.next) = std::move(at);
+  return fits;
+}
+
+FindMaxResult largest_divisor(const Job& job, const Plan& plan, const SearchOptions& options) {
+  const FindMaxAxis axis = FindMaxAxis::kMicroBatchOfGlobalBatch;
+  const std::int64_t share = div_exact(job.global_batch, data_parallel_size(job, plan));
+  FindMaxResult result;
+  for (std::int64_t value = std::min(share, cap(axis)); value >= 1 && !result.largest; --value) {
+    SizedPlan at = sized(job, plan, axis, value);
+    if (share % value == 0 && !why_invalid(at.job, at.plan)) {
+      try_value(result, std::move(at), options);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 FindMaxResult find_max(const Job& job, const Plan& plan, FindMaxAxis axis,
@@ -55,16 +80,13 @@ FindMaxResult find_max(const Job& job, const Plan& plan, FindMaxAxis axis,
   if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
     throw std::logic_error("find_max: " + reason->message);
   }
-  const std::int64_t limit_bytes = memory_limit_bytes(job.cluster, options);
+  if (axis == FindMaxAxis::kMicroBatchOfGlobalBatch) {
+    return largest_divisor(job, plan, options);
+  }
   FindMaxResult result = {
       .largest = std::nullopt, .next = std::nullopt, .step = step_of(job, plan, axis)};
-  // Estimates the value of `steps` steps and moves the side of the boundary on which it lies.
   const auto try_steps = [&](std::int64_t steps) {
-    SizedPlan at = sized(job, plan, axis, steps * result.step);
-    at.memory = estimate_memory(at.job, at.plan);
-    const bool fits = basis_bytes(at.memory, options.basis) <= limit_bytes;
-    (fits ? result.largest : result.next) = std::move(at);
-    return fits;
+    return try_value(result, sized(job, plan, axis, steps * result.step), options);
   };
   std::int64_t fits = 0;
   std::int64_t fails = 1;

@@ -9,8 +9,9 @@
 namespace shardplan {
 
 enum class FindMaxAxis {
-  kMicroBatch,      // the number of microbatches stays, the global batch follows
-  kSequenceLength,  // in steps of what the plan divides it by
+  kMicroBatch,               // the number of microbatches stays, the global batch follows
+  kMicroBatchOfGlobalBatch,  // the global batch stays: the values that divide a rank's share of it
+  kSequenceLength,           // in steps of what the plan divides it by
 };
 
 // A value of the axis with the job and the plan that have it, and their estimate.
@@ -24,12 +25,13 @@ struct SizedPlan {
 struct FindMaxResult {
   std::optional<SizedPlan> largest;  // fits; nothing if the smallest value does not
   std::optional<SizedPlan> next;     // the value after it, which does not; nothing at the cap
-  std::int64_t step = 1;             // between neighbouring values
+  std::int64_t step = 1;             // between neighbouring values; the smallest value
 };
 
 // The plan must be valid as it stands (else logic_error); its own value of the axis does not
-// matter. Bytes grow with either axis, so that a bisection finds the boundary; both of its sides
-// are estimated.
+// matter. Bytes grow with the axis, so that a bisection finds the boundary; both of its sides are
+// estimated. Under a fixed global batch larger micro-batches mean fewer of them in flight, so every
+// value is tried and `next` is the first beyond the largest that fits.
 FindMaxResult find_max(const Job& job, const Plan& plan, FindMaxAxis axis,
                        const SearchOptions& options);
 

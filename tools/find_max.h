@@ -1,4 +1,5 @@
-// --find-max: the largest micro batch or sequence length with which a plan still fits.
+// --find-max: the largest micro batch or sequence length with which a plan keeps to its share of
+// the memory.
 #pragma once
 
 #include <string>
@@ -8,11 +9,7 @@
 namespace shardplan {
 
 // `name` is "micro_batch" or "sequence_length". The question becomes that of the largest value that
-// fits, or of the smallest valid one if none does; a question without any valid value stays as it
-// is.
-//
-// A fixed global batch allows the micro batches that divide a rank's share of it; all of them are
-// tried. Otherwise values are multiples of a step and memory grows with each: bisection.
+// keeps the memory rule, or of the smallest value if none does; an invalid plan stays as it is.
 Maximum find_max(Question& question, const std::string& name, const MemoryRule& rule);
 
 }  // namespace shardplan

@@ -137,7 +137,7 @@ std::vector<OptionRow> memory_rows() {
 
 std::vector<OptionRow> estimate_rows() {
   return {
-      choice("find-max", "the largest value of this that still fits",
+      choice("find-max", "the largest value of this that keeps the memory rule",
              {"micro_batch", "sequence_length"}),
       flag("explain", "also every row of the ledger and where its formula comes from"),
   };

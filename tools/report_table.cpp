@@ -212,12 +212,9 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
 }
 
 std::string maximum_line(const Maximum& maximum) {
-  if (!maximum.fits) {
-    return line("find-max",
-                "no " + maximum.name + " fits; shown is the smallest, " + grouped(maximum.value));
-  }
-  return line("find-max",
-              "the largest " + maximum.name + " that fits is " + grouped(maximum.value));
+  const std::string value = maximum.name + " " + grouped(maximum.value);
+  return line("find-max", maximum.fits ? value + " is the largest that keeps the rule"
+                                       : "nothing keeps the rule; shown is the smallest, " + value);
 }
 
 // What distinguishes plans and has no column of its own.

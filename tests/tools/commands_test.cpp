@@ -193,7 +193,7 @@ TEST_CASE("a threshold that the user sets decides the verdict") {
   CHECK(contains(run.out, "rule broken"));
 }
 
-TEST_CASE("the largest micro batch fits and the next one does not") {
+TEST_CASE("the largest sequence keeps the memory rule and the next one does not") {
   const Words common = {"--tp", "2", "--pp", "2", "--recompute", "full", "--format", "json"};
   Words words = common;
   words.insert(words.end(), {"--find-max", "sequence_length", "--gpu-memory", "40GiB"});
@@ -202,7 +202,7 @@ TEST_CASE("the largest micro batch fits and the next one does not") {
   const JsonValue answer = json_of(run);
   const std::int64_t most = at(at(answer, "find_max"), "value").integer;
   CHECK(at(answer, "sequence_length").integer == most);
-  for (const auto& [length, exit_code] : {std::pair{most, 0}, std::pair{most + 128, 1}}) {
+  for (const auto& [length, exit_code] : {std::pair{most, 0}, std::pair{most + 2, 1}}) {
     Words again = {"estimate",
                    "--model",
                    "llama3-8b",
@@ -213,10 +213,22 @@ TEST_CASE("the largest micro batch fits and the next one does not") {
                    "--global-batch",
                    "64",
                    "--gpu-memory",
-                   "40GiB"};
+                   "40GiB",
+                   "--memory-threshold",
+                   "0.8"};
     again.insert(again.end(), common.begin(), common.end());
     CHECK(run_shardplan(again).exit_code == exit_code);
   }
+}
+
+TEST_CASE("the largest micro batch of a fixed global batch divides it") {
+  Words words = {"--tp", "2", "--find-max", "micro_batch", "--format", "json"};
+  const JsonValue answer = json_of(run_shardplan(estimate_words(words)));
+  const std::int64_t most = at(at(answer, "find_max"), "value").integer;
+  CHECK(at(at(answer, "find_max"), "fits").boolean);
+  CHECK(at(answer, "global_batch").integer == 64);
+  CHECK(64 / 4 % most == 0);  // dp 4
+  CHECK(at(answer, "micro_batch").integer == most);
 }
 
 TEST_CASE("mistakes exit with 2 and one line that names the flag or the preset") {
