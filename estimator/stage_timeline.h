@@ -1,0 +1,16 @@
+// The allocations of one pipeline rank in the order of time: start-up, the first step, one more
+// step; what a replay of the caching allocator is fed with.
+#pragma once
+
+#include <vector>
+
+#include "estimator/allocator_replay.h"
+#include "estimator/stage_memory.h"
+
+namespace shardplan {
+
+// Steps are cut to the shortest schedule that reaches the same peaks.
+std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
+                                            const BlockSet& blocks, const StagePieces& pieces);
+
+}  // namespace shardplan
