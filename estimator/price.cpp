@@ -178,16 +178,6 @@ struct PriceTable::Pieces {
 
 namespace {
 
-// Reserved over allocated of the caching allocator is at most this, for search's first look.
-std::int64_t reserved_upper_bytes(AllocatorKind kind, std::int64_t allocated_bytes) {
-  switch (kind) {
-    case AllocatorKind::kStaticArenas: return allocated_bytes;
-    case AllocatorKind::kCachingExpandable: return allocated_bytes + allocated_bytes / 8;
-    case AllocatorKind::kCaching: return allocated_bytes + allocated_bytes / 4;
-  }
-  throw std::logic_error("reserved_upper_bytes: unknown allocator");
-}
-
 Price fujii_price(const Job& job, const Plan& plan) {
   const MemoryEstimate estimate = estimate_memory(job, plan);
   const StageMemory& worst = estimate.stages.front();
@@ -237,9 +227,9 @@ Price price(PriceTable& table, const Plan& plan) {
         price.allocated_bytes = allocated;
         price.allocated_stage = pp_rank;
       }
-      price.device_used_bytes =
-          std::max(price.device_used_bytes, reserved_upper_bytes(job.profile.allocator, allocated) +
-                                                outside_bytes(job, plan, pp_rank));
+      price.device_used_bytes = std::max(
+          price.device_used_bytes, reserved_upper_bytes(job.profile.allocator, state, allocated) +
+                                       outside_bytes(job, plan, pp_rank));
     }
   }
   const StepTime time = step_time_of(job, plan, pieces.times_of(plan));

@@ -83,8 +83,6 @@ std::vector<Moment> sorted_moments(const StagePeaks& peaks) {
   return moments;
 }
 
-}  // namespace
-
 StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition& partition,
                          const BlockSet& blocks, std::int64_t pp_rank) {
   StagePieces pieces;
@@ -101,6 +99,17 @@ StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition&
   }
   pieces.schedule = peak_in_flight_states(schedule_shape(job, plan), pp_rank);
   pieces.peaks = stage_peaks(job, pieces.state.bytes, pieces.chunks, pieces.schedule);
+  return pieces;
+}
+
+}  // namespace
+
+PlanPieces plan_pieces(const Job& job, const Plan& plan) {
+  PlanPieces pieces{.blocks = block_set(job, plan), .stages = {}};
+  const LayerPartition partition = partition_layers(job, plan);
+  for (std::int64_t pp_rank = 0; pp_rank < plan.pp; ++pp_rank) {
+    pieces.stages.push_back(stage_pieces(job, plan, partition, pieces.blocks, pp_rank));
+  }
   return pieces;
 }
 

@@ -20,8 +20,13 @@ struct StagePieces {
   StagePeaks peaks;
 };
 
-StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition& partition,
-                         const BlockSet& blocks, std::int64_t pp_rank);
+// What decides the memory of a plan.
+struct PlanPieces {
+  BlockSet blocks;
+  std::vector<StagePieces> stages;  // by pipeline rank
+};
+
+PlanPieces plan_pieces(const Job& job, const Plan& plan);
 
 // Rows, moments, components and all totals up to allocated_bytes and outside_bytes; reserved and
 // required are those of an allocator without gaps.

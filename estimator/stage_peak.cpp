@@ -185,8 +185,21 @@ std::int64_t arena_bytes(const StateBytes& state, std::span<const ChunkPeaks> ch
 
 }  // namespace
 
+std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateBytes& state,
+                                  std::int64_t allocated_bytes) {
+  constexpr std::int64_t kSegments = 256 * kMiB;  // unfilled 2 and 20 MiB segments
+  if (kind == AllocatorKind::kStaticArenas) {
+    return allocated_bytes;
+  }
+  const std::int64_t between_steps = state.alive[static_cast<std::size_t>(Phase::kIdle)];
+  const std::int64_t dynamic = allocated_bytes - between_steps;
+  return allocated_bytes + state.start_up_only + between_steps / 16 + dynamic + dynamic / 2 +
+         kSegments;
+}
+
 Phase phase_of(MomentKind moment) {
   switch (moment) {
+    case MomentKind::kStartUp: return Phase::kStartUp;
     case MomentKind::kForward:
     case MomentKind::kLossForward: return Phase::kForward;
     case MomentKind::kReplay:
@@ -256,13 +269,15 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
   for (const StagePoint& point : peaks.moments) {
     first_step = std::max(first_step, point.bytes - state.made_by_first_step);
   }
-  for (const MomentKind moment :
-       {MomentKind::kReduction, MomentKind::kOptimizer, MomentKind::kParameterGather}) {
+  for (const MomentKind moment : {MomentKind::kStartUp, MomentKind::kReduction,
+                                  MomentKind::kOptimizer, MomentKind::kParameterGather}) {
     StagePoint& point = peaks.moments[static_cast<std::size_t>(moment)];
     point.bytes = state.alive[static_cast<std::size_t>(phase_of(moment))];
-    first_step =
-        std::max(first_step,
-                 point.bytes - (moment == MomentKind::kReduction ? state.made_by_first_step : 0));
+    // Start-up is before the first step; the optimizer's state is there from its step on.
+    const std::int64_t missing = moment == MomentKind::kReduction ? state.made_by_first_step : 0;
+    if (moment != MomentKind::kStartUp) {
+      first_step = std::max(first_step, point.bytes - missing);
+    }
   }
   for (std::int64_t i = 0; i < kNumMoments; ++i) {
     const std::int64_t bytes = peaks.moments[static_cast<std::size_t>(i)].bytes;

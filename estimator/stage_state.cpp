@@ -120,25 +120,42 @@ void add_group(StateBuilder& state, const Group& group) {
              .name = group.names.parameters,
              .elements = state.shards_parameters() ? share : group.elements,
              .dtype = state.parameter_dtype(),
+             .first = Phase::kStartUp,
              .formula = "N (N/S under ZeRO-3): working copy of the parameters"});
   state.add({.component = Component::kGradients,
              .name = group.names.gradients,
              .elements = state.shards_gradients() ? share : group.elements,
              .dtype = state.grad_dtype(),
+             .first = Phase::kStartUp,
              .formula = "N (N/S under ZeRO-2 and 3): main gradients, accumulated in place"});
   if (state.shards_optimizer()) {
     state.add({.component = Component::kParameters,
                .name = group.names.parameters_padding,
                .elements = state.shards_parameters() ? 0 : group.padding,
                .dtype = state.parameter_dtype(),
+               .first = Phase::kStartUp,
                .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
     state.add({.component = Component::kGradients,
                .name = group.names.gradients_padding,
                .elements = state.shards_gradients() ? 0 : group.padding,
                .dtype = state.grad_dtype(),
+               .first = Phase::kStartUp,
                .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
   }
   add_optimizer(state, group);
+}
+
+// Megatron builds a chunk tensor by tensor, then moves its parameters into a contiguous buffer; the
+// gradient buffer is made before the old tensors go (param_and_grad_buffer.py).
+void add_built_parameters(StateBuilder& state) {
+  const bool moves = !state.is_native() && state.shards_optimizer();
+  state.add({.component = Component::kParameters,
+             .name = "start_up.parameters",
+             .elements = moves ? state.tensors.largest_chunk : 0,
+             .dtype = state.parameter_dtype(),
+             .first = Phase::kStartUp,
+             .last = Phase::kStartUp,
+             .formula = "N/v: a chunk's tensors before its contiguous buffers take over"});
 }
 
 // ZeRO-2 and 3: block-wise buffers. Megatron-FSDP and the native trainer gather the block in use
@@ -299,6 +316,7 @@ void StateBytes::add(const StateRow& row) {
         row.is_alive(static_cast<Phase>(phase)) ? row.total_bytes() : 0;
   }
   made_by_first_step += row.made_by_first_step ? row.total_bytes() : 0;
+  start_up_only += row.last == Phase::kStartUp ? row.total_bytes() : 0;
 }
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
@@ -310,6 +328,7 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
                        .expert_shard = expert_shard_size(job, plan),
                        .rows = {}};
   const StageTensors& tensors = builder.tensors;
+  add_built_parameters(builder);
   add_group(builder, {.names = kDenseNames,
                       .elements = tensors.dense,
                       .padding = tensors.dense_padding,

@@ -12,10 +12,10 @@
 namespace shardplan {
 
 // Parts of a step in which a row of the state is alive.
-enum class Phase { kForward, kBackward, kReduction, kOptimizer, kParameterGather, kIdle };
-inline constexpr std::int64_t kNumPhases = 6;
+enum class Phase { kStartUp, kForward, kBackward, kReduction, kOptimizer, kParameterGather, kIdle };
+inline constexpr std::int64_t kNumPhases = 7;
 inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
-    "forward",        "backward",         "gradient_reduction",
+    "start_up",       "forward",          "backward",     "gradient_reduction",
     "optimizer_step", "parameter_gather", "between_steps"};
 constexpr std::string_view name_of(Phase phase) {
   return kPhaseNames[static_cast<std::size_t>(phase)];
@@ -28,13 +28,13 @@ struct StateRow {
   DType dtype = DType::kBf16;
   std::int64_t bytes = 0;  // of one copy
   std::int64_t copies = 1;
-  Phase first = Phase::kForward;  // by default always there
+  Phase first = Phase::kForward;  // by default from the first step on
   Phase last = Phase::kIdle;
   bool made_by_first_step = false;  // created by the first optimizer step
   std::string_view formula;
 
   bool is_alive(Phase phase) const { return first <= phase && phase <= last; }
-  bool is_resident() const { return first == Phase::kForward && last == Phase::kIdle; }
+  bool is_resident() const { return first <= Phase::kForward && last == Phase::kIdle; }
   std::int64_t total_bytes() const { return bytes * copies; }
 };
 
@@ -42,6 +42,7 @@ struct StateRow {
 struct StateBytes {
   std::array<std::int64_t, kNumPhases> alive{};  // by Phase
   std::int64_t made_by_first_step = 0;
+  std::int64_t start_up_only = 0;
 
   void add(const StateRow& row);
 };

@@ -170,7 +170,10 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
     const std::int64_t expert_shard = expert_shard_size(job, plan);
     PaddedBuffer dense(dense_shard, bucket_elements(job, stage, chunk, dense_shard));
     PaddedBuffer expert(expert_shard, bucket_elements(job, stage, chunk, expert_shard));
+    const std::int64_t before = tensors.dense + tensors.expert;
     add_chunk(tensors, local, stage.chunks[chunk], dense, expert);
+    tensors.largest_chunk =
+        std::max(tensors.largest_chunk, tensors.dense + tensors.expert - before);
     tensors.dense_padding += dense.padding();
     tensors.expert_padding += expert.padding();
   }

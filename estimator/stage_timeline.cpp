@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/schedule.h"
+#include "estimator/stage_tensors.h"
 
 namespace shardplan {
 namespace {
@@ -173,11 +174,35 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
   }
 }
 
+// The tensors behind a row of the state: optimizer state lies in one tensor per parameter of the
+// rank's shard, a contiguous part of the parameters, and the model is built tensor by tensor;
+// everything else is one tensor a copy.
+std::vector<std::int64_t> tensor_bytes(const StateRow& row,
+                                       const std::vector<std::int64_t>& parameters) {
+  const bool is_split = row.component == Component::kOptimizer || row.last == Phase::kStartUp;
+  if (!is_split || parameters.empty()) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(row.copies), row.bytes);
+  }
+  std::vector<std::int64_t> tensors;
+  std::int64_t left = row.bytes;
+  for (std::size_t i = 0; left > 0; i = (i + 1) % parameters.size()) {
+    tensors.push_back(std::min(left, parameters[i] * bytes_of(row.dtype)));
+    left -= tensors.back();
+  }
+  return tensors;
+}
+
 // Rows of the state that come and go with the phases of a step.
 class StateTensors {
  public:
-  StateTensors(TimelineWriter& writer, const StageState& state) : writer_(writer), state_(state) {
-    ids_.resize(state.rows.size());
+  // `parameters`: elements of the tensors that make up the stage.
+  StateTensors(TimelineWriter& writer, const StageState& state,
+               const std::vector<std::int64_t>& parameters)
+      : writer_(writer), state_(state) {
+    for (const StateRow& row : state.rows) {
+      sizes_.push_back(tensor_bytes(row, parameters));
+      ids_.emplace_back(sizes_.back().size(), 0);
+    }
   }
   // Allocates what is alive in the phase and frees what is not. Before the first optimizer step
   // what it makes is not there.
@@ -186,10 +211,10 @@ class StateTensors {
     for (std::size_t i = 0; i < state_.rows.size(); ++i) {
       const StateRow& row = state_.rows[i];
       const bool exists = row.is_alive(phase) && !(row.made_by_first_step && is_first_step_);
-      ids_[i].resize(static_cast<std::size_t>(row.copies), 0);
-      for (std::int64_t& id : ids_[i]) {
+      for (std::size_t tensor = 0; tensor < ids_[i].size(); ++tensor) {
+        std::int64_t& id = ids_[i][tensor];
         if (exists && id == 0) {
-          id = writer_.allocate(row.bytes);
+          id = writer_.allocate(sizes_[i][tensor]);
         }
         if (!exists) {
           writer_.free(id);
@@ -201,6 +226,7 @@ class StateTensors {
  private:
   TimelineWriter& writer_;
   const StageState& state_;
+  std::vector<std::vector<std::int64_t>> sizes_;  // by row, tensor
   std::vector<std::vector<std::int64_t>> ids_;
   bool is_first_step_ = true;
 };
@@ -273,15 +299,35 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
   return actions;
 }
 
+// Elements of the large parameter tensors of a stage, in model order.
+std::vector<std::int64_t> parameter_elements(const Job& job, const Plan& plan,
+                                             const StageLayout& stage) {
+  std::vector<std::int64_t> tensors;
+  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
+    const BlockKind kind = static_cast<BlockKind>(i);
+    const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
+    for (std::int64_t block = 0; block < count_blocks(stage, kind); ++block) {
+      for (const WeightShape& shape : weight_shapes(job, plan, shapes)) {
+        tensors.insert(tensors.end(), static_cast<std::size_t>(shape.count),
+                       shape.rows * shape.columns);
+      }
+    }
+  }
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
   TimelineWriter writer(blocks);
-  StateTensors state(writer, pieces.state);
+  const std::vector<std::int64_t> built = parameter_elements(job, plan, pieces.layout);
+  StateTensors state(writer, pieces.state, built);
   std::vector<std::vector<FlatUnit>> chunks;
   for (const ChunkLayout& chunk : pieces.layout.chunks) { chunks.push_back(flatten(chunk)); }
   const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);
+  state.enter(Phase::kStartUp);
+  state.enter(Phase::kIdle);
   constexpr int kSteps = 2;
   for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions); }
   return writer.events;

@@ -10,10 +10,11 @@
 namespace shardplan {
 namespace {
 
-TEST_CASE("a price equals the estimates of memory and of time") {
+TEST_CASE("a price equals the estimates of memory and time and bounds the device's memory") {
   const Library library;
   RandomJobs random(library, 1);
-  for (int i = 0; i < 3000; ++i) {
+  int failures = 0;  // of the bound on what the driver will report
+  for (int i = 0; i < 1200; ++i) {
     const RandomCase drawn = random.next();
     PriceTable table = build_price_table(drawn.job);
     const Price priced = price(table, drawn.plan);
@@ -23,9 +24,13 @@ TEST_CASE("a price equals the estimates of memory and of time") {
     const bool equal = priced.allocated_bytes == largest->allocated_bytes &&
                        priced.allocated_stage == largest->pp_rank &&
                        priced.step_time_s == time.total_s;
+    const auto fullest =
+        std::ranges::max_element(memory.stages, {}, &StageMemory::device_used_bytes);
+    failures += priced.device_used_bytes >= fullest->device_used_bytes ? 0 : 1;
     INFO(drawn.job.profile.name << " case " << i);
     REQUIRE(equal);
   }
+  CHECK(failures == 0);
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "estimator/stage_memory.h"
+#include "estimator/stage_timeline.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
@@ -177,16 +179,59 @@ TEST_CASE("a stage's peak is the maximum over every event of the whole schedule"
       continue;
     }
     ++walked;
-    const BlockSet blocks = block_set(drawn.job, drawn.plan);
     const std::int64_t pp_rank = walked % drawn.plan.pp;
-    const StagePieces pieces = stage_pieces(
-        drawn.job, drawn.plan, partition_layers(drawn.job, drawn.plan), blocks, pp_rank);
-    EventWalk walk(blocks, pieces);
+    const PlanPieces whole = plan_pieces(drawn.job, drawn.plan);
+    const StagePieces& pieces = whole.stages[static_cast<std::size_t>(pp_rank)];
+    EventWalk walk(whole.blocks, pieces);
     const std::int64_t truth =
         walk.peak(schedule_actions(schedule_shape(drawn.job, drawn.plan), pp_rank));
     failures += truth == largest_action_moment(pieces.peaks) ? 0 : 1;
   }
   CHECK(failures == 0);
+}
+
+// Bytes alive after each event of a timeline, at most.
+std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
+  std::unordered_map<std::int64_t, std::int64_t> live;
+  std::int64_t bytes = 0;
+  std::int64_t largest = 0;
+  for (const AllocationEvent& event : events) {
+    bytes += event.bytes > 0 ? event.bytes : -live.at(event.id);
+    live[event.id] = event.bytes;
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+TEST_CASE("the allocations written for the allocator peak at the same byte") {
+  const Library library;
+  RandomJobs random(library, 8);
+  int failures = 0;
+  int bounded = 0;
+  int replayed = 0;
+  for (int i = 0; i < 1500; ++i) {
+    const RandomCase drawn = random.next();
+    if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
+      continue;
+    }
+    const PlanPieces whole = plan_pieces(drawn.job, drawn.plan);
+    const StagePieces& stage = whole.stages[static_cast<std::size_t>(i % drawn.plan.pp)];
+    const std::vector<AllocationEvent> events =
+        stage_timeline(drawn.job, drawn.plan, whole.blocks, stage);
+    failures += largest_sum(events) == stage.peaks.peak_bytes ? 0 : 1;
+    constexpr std::int64_t kQuick = 4000;
+    if (drawn.job.profile.memory_model == MemoryModel::kMegatron && std::ssize(events) < kQuick) {
+      const AllocatorPeaks peaks = replay_allocator(events, AllocatorKind::kCaching);
+      ++replayed;
+      bounded +=
+          peaks.reserved_bytes <= reserved_upper_bytes(AllocatorKind::kCaching, stage.state.bytes,
+                                                       stage.peaks.allocated_bytes)
+              ? 1
+              : 0;
+    }
+  }
+  CHECK(failures == 0);
+  CHECK(bounded == replayed);
 }
 
 }  // namespace

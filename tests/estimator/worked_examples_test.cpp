@@ -119,8 +119,9 @@ std::int64_t bytes_starting_with(const StageMemory& stage, const std::string& pr
 // What transformer layers keep of all microbatches at the fullest state of the schedule, the
 // running one included; under full recompute the inputs of the groups.
 std::int64_t kept_by_layers(const Job& job, const Plan& plan, std::int64_t stage) {
-  const BlockSet blocks = block_set(job, plan);
-  const StagePieces pieces = stage_pieces(job, plan, partition_layers(job, plan), blocks, stage);
+  const PlanPieces whole = plan_pieces(job, plan);
+  const BlockSet& blocks = whole.blocks;
+  const StagePieces& pieces = whole.stages[static_cast<std::size_t>(stage)];
   const BlockSummary& layer = blocks[static_cast<std::size_t>(BlockKind::kDenseLayer)].summary;
   const bool full = plan.recompute.granularity == RecomputeGranularity::kFull;
   const std::int64_t layers_per_chunk = div_exact(pieces.layout.num_layers, plan.vpp);

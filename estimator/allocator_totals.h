@@ -1,0 +1,23 @@
+// Reserved and required memory of the stages of a plan, from replays of the allocator.
+#pragma once
+
+#include <vector>
+
+#include "estimator/memory_estimate.h"
+#include "estimator/stage_memory.h"
+
+namespace shardplan {
+
+// Fills reserved, required and device_used. Stages are replayed from the fullest on, as long as
+// their events are few; the others are given the worst ratios met.
+void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                   std::vector<StageMemory>& stages);
+
+// Against what the driver reports as capacity, or the user's limit.
+Fit fit_of(const Job& job, const std::vector<StageMemory>& stages);
+
+// The same for a plan of which nothing is known yet: bounds first, replays only where they leave it
+// open.
+Fit fit_of_plan(const Job& job, const Plan& plan);
+
+}  // namespace shardplan
