@@ -131,4 +131,19 @@ AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, Allocat
           .required_bytes = required_capacity(trace, kind, unlimited)};
 }
 
+CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
+                                   std::int64_t capacity_bytes) {
+  const Trace trace = trace_of(events);
+  if (kind == AllocatorKind::kStaticArenas) {
+    return replay_arenas(trace).reserved_bytes <= capacity_bytes ? CapacityOutcome::kPlentiful
+                                                                 : CapacityOutcome::kFails;
+  }
+  const Replay limited = replay(trace, kind, capacity_bytes);
+  if (!limited.survives) {
+    return CapacityOutcome::kFails;
+  }
+  return limited.smallest_refused_bytes >= kUnlimited ? CapacityOutcome::kPlentiful
+                                                      : CapacityOutcome::kReleases;
+}
+
 }  // namespace shardplan

@@ -25,4 +25,13 @@ struct AllocatorPeaks {
 
 AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind);
 
+// What happens on a device with that much memory: one replay instead of a search for the capacity.
+enum class CapacityOutcome {
+  kPlentiful,  // reserved memory stays below the capacity
+  kReleases,   // survives by giving cached segments back
+  kFails,      // out of memory
+};
+CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
+                                   std::int64_t capacity_bytes);
+
 }  // namespace shardplan

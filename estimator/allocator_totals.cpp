@@ -29,11 +29,6 @@ void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t re
   stage.device_used_bytes = stage.reserved_bytes + stage.outside_bytes;
 }
 
-AllocatorPeaks replay_stage(const Job& job, const Plan& plan, const BlockSet& blocks,
-                            const StagePieces& stage) {
-  return replay_allocator(stage_timeline(job, plan, blocks, stage), job.profile.allocator);
-}
-
 }  // namespace
 
 void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
@@ -85,28 +80,34 @@ Fit fit_of(const Job& job, const std::vector<StageMemory>& stages) {
 Fit fit_of_plan(const Job& job, const Plan& plan) {
   const std::int64_t capacity = device_capacity_bytes(job.cluster);
   const PlanPieces pieces = plan_pieces(job, plan);
-  std::vector<const StagePieces*> open;
+  const StagePieces* fullest = nullptr;
+  std::int64_t fullest_bytes = 0;
+  bool is_open = false;
   for (const StagePieces& stage : pieces.stages) {
     const std::int64_t outside = outside_bytes(job, plan, stage.layout.pp_rank);
     const std::int64_t allocated = stage.peaks.allocated_bytes;
     if (allocated + outside > capacity) {
       return Fit::kDoesNotFit;
     }
-    if (reserved_upper_bytes(job.profile.allocator, stage.state.bytes, allocated) + outside >
-        capacity) {
-      open.push_back(&stage);
+    const std::int64_t upper =
+        reserved_upper_bytes(job.profile.allocator, stage.state.bytes, allocated);
+    is_open = is_open || upper + outside > capacity;
+    if (allocated + outside > fullest_bytes) {
+      fullest = &stage;
+      fullest_bytes = allocated + outside;
     }
   }
-  Fit fit = Fit::kFits;
-  for (const StagePieces* stage : open) {
-    const AllocatorPeaks peaks = replay_stage(job, plan, pieces.blocks, *stage);
-    const std::int64_t outside = outside_bytes(job, plan, stage->layout.pp_rank);
-    if (peaks.required_bytes + outside > capacity) {
-      return Fit::kDoesNotFit;
-    }
-    fit = peaks.reserved_bytes + outside > capacity ? Fit::kTight : fit;
+  if (!is_open) {
+    return Fit::kFits;
   }
-  return fit;
+  const std::int64_t outside = outside_bytes(job, plan, fullest->layout.pp_rank);
+  switch (replay_at_capacity(stage_timeline(job, plan, pieces.blocks, *fullest),
+                             job.profile.allocator, capacity - outside)) {
+    case CapacityOutcome::kPlentiful: return Fit::kFits;
+    case CapacityOutcome::kReleases: return Fit::kTight;
+    case CapacityOutcome::kFails: return Fit::kDoesNotFit;
+  }
+  return Fit::kDoesNotFit;
 }
 
 }  // namespace shardplan

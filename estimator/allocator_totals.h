@@ -16,8 +16,8 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
 // Against what the driver reports as capacity, or the user's limit.
 Fit fit_of(const Job& job, const std::vector<StageMemory>& stages);
 
-// The same for a plan of which nothing is known yet: bounds first, replays only where they leave it
-// open.
+// The same for a plan of which nothing is known yet: bounds first, and where they leave it open one
+// replay of the fullest stage at the card's capacity.
 Fit fit_of_plan(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

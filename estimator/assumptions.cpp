@@ -117,10 +117,10 @@ std::string_view name_of(Fit fit) {
 
 }  // namespace
 
-std::vector<Assumption> assumptions_behind(const Job& job, const Plan& plan,
-                                           const MemoryEstimate& estimate) {
+std::vector<Assumption> assumptions_behind(const Job& job, const Plan& plan) {
   std::vector<Assumption> assumptions;
   const Setting assumed{.job = job, .plan = plan};
+  const Fit assumed_fit = fit_of_plan(job, plan);
   for (const Alternative& alternative : alternatives_of(job.profile.memory_model)) {
     if (!alternative.applies(assumed)) {
       continue;
@@ -131,7 +131,7 @@ std::vector<Assumption> assumptions_behind(const Job& job, const Plan& plan,
       continue;
     }
     const Fit fit = fit_of_plan(other.job, other.plan);
-    const bool decides = fit != estimate.fit;
+    const bool decides = fit != assumed_fit;
     const std::string verdict =
         decides ? std::string(" would turn the verdict to: ") + std::string(name_of(fit))
                 : " would not turn the verdict";

@@ -10,9 +10,8 @@
 
 namespace shardplan {
 
-// Each says what its alternative would change; it decides where the alternative turns `fit`.
-std::vector<Assumption> assumptions_behind(const Job& job, const Plan& plan,
-                                           const MemoryEstimate& estimate);
+// Each names its alternative; it decides where the alternative turns the verdict of fit_of_plan.
+std::vector<Assumption> assumptions_behind(const Job& job, const Plan& plan);
 
 // Moments and tensors outside the model, by name.
 std::vector<std::string> not_counted(const FrameworkProfile& profile);

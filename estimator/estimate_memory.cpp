@@ -33,7 +33,7 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   const auto worst = std::ranges::max_element(estimate.stages, {}, &StageMemory::device_used_bytes);
   estimate.worst_stage = worst - estimate.stages.begin();
   estimate.fit = fit_of(job, estimate.stages);
-  estimate.assumptions = assumptions_behind(job, plan, estimate);
+  estimate.assumptions = assumptions_behind(job, plan);
   estimate.not_counted = not_counted(job.profile);
   return estimate;
 }

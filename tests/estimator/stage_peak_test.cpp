@@ -209,6 +209,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   int failures = 0;
   int bounded = 0;
   int replayed = 0;
+  int outcomes = 0;  // as the capacities say
   for (int i = 0; i < 1500; ++i) {
     const RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
@@ -223,6 +224,14 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
     if (drawn.job.profile.memory_model == MemoryModel::kMegatron && std::ssize(events) < kQuick) {
       const AllocatorPeaks peaks = replay_allocator(events, AllocatorKind::kCaching);
       ++replayed;
+      const auto at = [&](std::int64_t bytes) {
+        return replay_at_capacity(events, AllocatorKind::kCaching, bytes);
+      };
+      outcomes += at(peaks.reserved_bytes) == CapacityOutcome::kPlentiful &&
+                          at(peaks.required_bytes) != CapacityOutcome::kFails &&
+                          at(peaks.allocated_bytes - 1) == CapacityOutcome::kFails
+                      ? 1
+                      : 0;
       bounded +=
           peaks.reserved_bytes <= reserved_upper_bytes(AllocatorKind::kCaching, stage.state.bytes,
                                                        stage.peaks.allocated_bytes)
@@ -232,6 +241,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   }
   CHECK(failures == 0);
   CHECK(bounded == replayed);
+  CHECK(outcomes == replayed);
 }
 
 }  // namespace
