@@ -1,0 +1,142 @@
+// Derives the events between streams from the bytes that operations touch.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "validator/program_builder.h"
+
+namespace shardplan {
+namespace {
+
+// For every stream, the last of its operations that is surely complete (-1: none).
+using Clock = std::array<std::int64_t, kNumStreams>;
+
+constexpr Clock never() {
+  Clock clock{};
+  clock.fill(-1);
+  return clock;
+}
+
+// Who wrote a run of bytes last and who has read it since, by stream.
+struct Users {
+  Clock writer = never();
+  Clock readers = never();
+};
+
+std::size_t index_of(Stream stream) {
+  return static_cast<std::size_t>(stream);
+}
+
+// Runs of bytes of one arena that have the same users, by first byte.
+class Bytes {
+ public:
+  Bytes() { runs_.emplace(0, Users{}); }
+  template <class Visit>
+  void visit(std::int64_t begin, std::int64_t end, const Visit& visit) {
+    split(begin);
+    split(end);
+    for (auto run = runs_.find(begin); run->first < end; ++run) { visit(run->second); }
+  }
+
+ private:
+  void split(std::int64_t at) {
+    const auto behind = runs_.upper_bound(at);
+    const auto run = std::prev(behind);
+    if (run->first != at) {
+      runs_.emplace_hint(behind, at, run->second);
+    }
+  }
+  std::map<std::int64_t, Users> runs_;
+};
+
+class Orderer {
+ public:
+  explicit Orderer(Program& program) : program_(program) {}
+
+  void run() {
+    done_.assign(program_.operations.size(), never());
+    streams_.fill(never());
+    for (std::size_t i = 0; i < program_.operations.size(); ++i) { order(i); }
+    program_.num_events = num_events_;
+  }
+
+ private:
+  template <class Visit>
+  void for_each_run(const View& view, const Visit& visit) {
+    const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
+    const std::int64_t size = bytes_of(tensor.dtype);
+    arenas_[static_cast<std::size_t>(tensor.arena)].visit(tensor.offset + view.offset * size,
+                                                          tensor.offset + view.end() * size, visit);
+  }
+
+  // The latest operation of every stream that this one must follow.
+  Clock needed_before(const Operation& op) {
+    Clock needed = never();
+    const auto follow = [&](const Clock& users) {
+      for (std::size_t s = 0; s < needed.size(); ++s) { needed[s] = std::max(needed[s], users[s]); }
+    };
+    for (const View& view : op.in) {
+      if (view.present()) {
+        for_each_run(view, [&](Users& users) { follow(users.writer); });
+      }
+    }
+    for (const View& view : op.out) {
+      if (view.present()) {
+        for_each_run(view, [&](Users& users) {
+          follow(users.writer);
+          follow(users.readers);
+        });
+      }
+    }
+    return needed;
+  }
+
+  void order(std::size_t i) {
+    Operation& op = program_.operations[i];
+    const std::size_t own = index_of(op.stream);
+    const Clock needed = needed_before(op);
+    Clock& clock = streams_[own];
+    for (std::size_t s = 0; s < needed.size(); ++s) {
+      if (s == own || needed[s] <= clock[s]) {
+        continue;
+      }
+      Operation& earlier = program_.operations[static_cast<std::size_t>(needed[s])];
+      if (earlier.records < 0) {
+        earlier.records = num_events_++;
+      }
+      op.waits.push_back(earlier.records);
+      const Clock& behind = done_[static_cast<std::size_t>(needed[s])];
+      for (std::size_t k = 0; k < clock.size(); ++k) { clock[k] = std::max(clock[k], behind[k]); }
+    }
+    clock[own] = static_cast<std::int64_t>(i);
+    done_[i] = clock;
+    for (const View& view : op.in) {
+      if (view.present()) {
+        for_each_run(view,
+                     [&](Users& users) { users.readers[own] = static_cast<std::int64_t>(i); });
+      }
+    }
+    for (const View& view : op.out) {
+      if (view.present()) {
+        for_each_run(view, [&](Users& users) {
+          users = {};
+          users.writer[own] = static_cast<std::int64_t>(i);
+        });
+      }
+    }
+  }
+
+  Program& program_;
+  std::array<Bytes, 2> arenas_;
+  std::array<Clock, kNumStreams> streams_{};
+  std::vector<Clock> done_;  // by operation: what is complete when it is
+  std::int64_t num_events_ = 0;
+};
+
+}  // namespace
+
+void order_streams(Program& program) {
+  Orderer(program).run();
+}
+
+}  // namespace shardplan

@@ -1,0 +1,111 @@
+#include "validator/program.h"
+
+#include <array>
+#include <stdexcept>
+
+namespace shardplan {
+namespace {
+
+constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
+    "fill",
+    "copy",
+    "add",
+    "embedding_forward",
+    "embedding_backward",
+    "rms_norm_forward",
+    "add_rms_norm_forward",
+    "rms_norm_backward",
+    "gemm",
+    "rope",
+    "attention_forward",
+    "attention_backward",
+    "swiglu_forward",
+    "swiglu_backward",
+    "loss_statistics",
+    "loss_combine",
+    "loss_gradient",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "send",
+    "receive",
+    "squared_norm",
+    "clip_factor",
+    "adamw",
+};
+constexpr std::array<std::string_view, kNumStreams> kStreamNames = {"compute", "tensor", "data",
+                                                                    "send", "receive"};
+
+}  // namespace
+
+View rows_of(const View& view, std::int64_t first, std::int64_t count) {
+  if (first < 0 || count < 0 || first + count > view.rows) {
+    throw std::logic_error("rows_of: rows outside the view");
+  }
+  View part = view;
+  part.offset += first * view.stride;
+  part.rows = count;
+  return part;
+}
+
+View columns_of(const View& view, std::int64_t first, std::int64_t count) {
+  if (first < 0 || count < 0 || first + count > view.cols) {
+    throw std::logic_error("columns_of: columns outside the view");
+  }
+  View part = view;
+  part.offset += first;
+  part.cols = count;
+  return part;
+}
+
+std::string_view name_of(OpKind kind) {
+  return kOpNames[static_cast<std::size_t>(kind)];
+}
+
+std::string_view name_of(Stream stream) {
+  return kStreamNames[static_cast<std::size_t>(stream)];
+}
+
+bool is_communication(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kAllReduce || kind == OpKind::kSend || kind == OpKind::kReceive;
+}
+
+bool reads_output(const Operation& operation, std::int64_t index) {
+  switch (operation.kind) {
+    case OpKind::kEmbeddingBackward: return true;
+    case OpKind::kAdamW: return index < 3;
+    case OpKind::kGemm: return operation.attributes.accumulate;
+    case OpKind::kRmsNormBackward:
+    case OpKind::kLossCombine:
+    case OpKind::kSquaredNorm:
+    case OpKind::kAttentionBackward:
+      return operation.attributes.accumulate &&
+             (operation.kind == OpKind::kSquaredNorm || index > 0);
+    default: return false;
+  }
+}
+
+std::string place_of(const Program& program, std::int64_t operation) {
+  const Operation& op = program.operations.at(static_cast<std::size_t>(operation));
+  return "rank " + std::to_string(program.rank) + ", operation " + std::to_string(operation) +
+         " (" + std::string(name_of(op.kind)) + " " + op.label + ")";
+}
+
+std::vector<std::int64_t> live_bytes(const Program& program) {
+  const std::size_t count = program.operations.size();
+  std::vector<std::int64_t> change(count + 1, 0);
+  for (const Tensor& tensor : program.tensors) {
+    change.at(static_cast<std::size_t>(tensor.born)) += tensor.bytes;
+    change.at(static_cast<std::size_t>(tensor.dies) + 1) -= tensor.bytes;
+  }
+  std::vector<std::int64_t> live(count, 0);
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes += change[i];
+    live[i] = bytes;
+  }
+  return live;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,197 @@
+#include "validator/program_builder.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace shardplan {
+
+std::int64_t padded_bytes(const TensorSpec& spec) {
+  return round_up(spec.rows * spec.cols * bytes_of(spec.dtype), kTensorAlignment);
+}
+
+View ProgramBuilder::add(const TensorSpec& spec, const Cell& cell, Arena arena) {
+  const std::int64_t index = static_cast<std::int64_t>(program_.tensors.size());
+  program_.tensors.push_back({.component = spec.component,
+                              .name = spec.name,
+                              .dtype = spec.dtype,
+                              .rows = spec.rows,
+                              .cols = spec.cols,
+                              .bytes = padded_bytes(spec),
+                              .arena = arena,
+                              .placement = cell.placement,
+                              .offset = cell.offset});
+  cells_.push_back(cell);
+  return {.tensor = index, .rows = spec.rows, .cols = spec.cols, .stride = spec.cols};
+}
+
+View ProgramBuilder::persistent(const TensorSpec& spec) {
+  const Cell cell{
+      .placement = Placement::kFixed, .offset = persistent_bytes_, .bytes = padded_bytes(spec)};
+  persistent_bytes_ += cell.bytes;
+  return add(spec, cell, Arena::kPersistent);
+}
+
+Cell ProgramBuilder::fixed_cell(std::int64_t bytes) {
+  const Cell cell{.placement = Placement::kFixed, .offset = fixed_bytes_, .bytes = bytes};
+  fixed_bytes_ += bytes;
+  return cell;
+}
+
+Cell ProgramBuilder::frame_cell(std::int64_t bytes) {
+  const Cell cell{.placement = Placement::kFrame, .offset = frame_bytes_, .bytes = bytes};
+  frame_bytes_ += bytes;
+  largest_frame_bytes_ = std::max(largest_frame_bytes_, frame_bytes_);
+  return cell;
+}
+
+View ProgramBuilder::place(const Cell& cell, const TensorSpec& spec) {
+  if (padded_bytes(spec) > cell.bytes) {
+    throw std::logic_error("place: " + spec.name + " does not fit its cell");
+  }
+  return add(spec, cell, Arena::kDynamic);
+}
+
+View ProgramBuilder::push(const TensorSpec& spec) {
+  return place(frame_cell(padded_bytes(spec)), spec);
+}
+
+std::int64_t ProgramBuilder::take_slot() {
+  const auto free = std::ranges::find(slot_taken_, false);
+  const std::int64_t slot = free - slot_taken_.begin();
+  if (free == slot_taken_.end()) {
+    slot_taken_.push_back(false);
+    slot_bytes_.push_back(0);
+  }
+  slot_taken_[static_cast<std::size_t>(slot)] = true;
+  slot_bytes_[static_cast<std::size_t>(slot)] = 0;
+  return slot;
+}
+
+void ProgramBuilder::free_slot(std::int64_t slot) {
+  slot_taken_.at(static_cast<std::size_t>(slot)) = false;
+}
+
+View ProgramBuilder::keep(std::int64_t slot, const TensorSpec& spec) {
+  std::int64_t& used = slot_bytes_.at(static_cast<std::size_t>(slot));
+  const Cell cell{
+      .placement = Placement::kSlot, .slot = slot, .offset = used, .bytes = padded_bytes(spec)};
+  used += cell.bytes;
+  largest_slot_bytes_ = std::max(largest_slot_bytes_, used);
+  return add(spec, cell, Arena::kDynamic);
+}
+
+void ProgramBuilder::emit(Operation operation) {
+  program_.operations.push_back(std::move(operation));
+}
+
+void ProgramBuilder::cut(std::string label) {
+  program_.cuts.push_back({.operation = static_cast<std::int64_t>(program_.operations.size()),
+                           .label = std::move(label)});
+}
+
+void ProgramBuilder::resolve_addresses() {
+  const std::int64_t slots = static_cast<std::int64_t>(slot_bytes_.size());
+  const std::int64_t frame_begin = fixed_bytes_ + slots * largest_slot_bytes_;
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
+    Tensor& tensor = program_.tensors[i];
+    switch (cells_[i].placement) {
+      case Placement::kFixed: break;
+      case Placement::kSlot:
+        tensor.offset += fixed_bytes_ + cells_[i].slot * largest_slot_bytes_;
+        break;
+      case Placement::kFrame: tensor.offset += frame_begin; break;
+    }
+  }
+  program_.persistent_bytes = round_up(persistent_bytes_, kArenaMultiple);
+  program_.dynamic_bytes = round_up(frame_begin + largest_frame_bytes_, kArenaMultiple);
+}
+
+void ProgramBuilder::resolve_lifetimes() {
+  const std::int64_t last = static_cast<std::int64_t>(program_.operations.size()) - 1;
+  std::vector<bool> used(program_.tensors.size(), false);
+  for (std::int64_t i = 0; i <= last; ++i) {
+    const Operation& op = program_.operations[static_cast<std::size_t>(i)];
+    for (const std::vector<View>* views : {&op.in, &op.out}) {
+      for (const View& view : *views) {
+        if (!view.present()) {
+          continue;
+        }
+        const std::size_t index = static_cast<std::size_t>(view.tensor);
+        Tensor& tensor = program_.tensors[index];
+        tensor.born = used[index] ? tensor.born : i;
+        tensor.dies = i;
+        used[index] = true;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    Tensor& tensor = program_.tensors[i];
+    if (tensor.arena == Arena::kPersistent) {
+      tensor.born = 0;
+      tensor.dies = last;
+    } else if (!used[i]) {
+      throw std::logic_error("finish: no operation uses tensor " + tensor.name);
+    }
+  }
+}
+
+Program ProgramBuilder::finish() {
+  if (frame_bytes_ != 0) {
+    throw std::logic_error("finish: the frame is not empty");
+  }
+  resolve_addresses();
+  fuse_add_norm(program_);
+  resolve_lifetimes();
+  order_streams(program_);
+  return std::move(program_);
+}
+
+namespace {
+
+bool share_memory(const Program& program, const View& a, const View& b) {
+  const Tensor& first = program.tensors[static_cast<std::size_t>(a.tensor)];
+  const Tensor& second = program.tensors[static_cast<std::size_t>(b.tensor)];
+  return first.arena == second.arena && first.offset < second.offset + second.bytes &&
+         second.offset < first.offset + first.bytes;
+}
+
+// The norm's output may lie where the addition's inputs lay: then both cannot be alive at once.
+bool can_fuse(const Program& program, const Operation& add, const Operation& norm) {
+  if (add.kind != OpKind::kAdd || norm.kind != OpKind::kRmsNormForward ||
+      add.out[0] != norm.in[0] || !norm.out[1].present()) {
+    return false;
+  }
+  for (const View& in : add.in) {
+    for (const View& out : norm.out) {
+      if (share_memory(program, in, out)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+// x' = a + b; y = norm(x') as one operation. Cut points move with the operations behind them.
+void fuse_add_norm(Program& program) {
+  std::vector<Operation> fused;
+  std::vector<std::int64_t> moved_to;
+  for (Operation& op : program.operations) {
+    if (!fused.empty() && can_fuse(program, fused.back(), op)) {
+      const Operation add = std::move(fused.back());
+      fused.pop_back();
+      op.kind = OpKind::kAddRmsNormForward;
+      op.in = {add.in[0], op.in[1], add.in[1]};
+      op.out.push_back(add.out[0]);
+    }
+    moved_to.push_back(static_cast<std::int64_t>(fused.size()));
+    fused.push_back(std::move(op));
+  }
+  for (CutPoint& cut : program.cuts) {
+    cut.operation = moved_to.at(static_cast<std::size_t>(cut.operation));
+  }
+  program.operations = std::move(fused);
+}
+
+}  // namespace shardplan

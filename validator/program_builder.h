@@ -1,0 +1,97 @@
+// Writes a Program: places tensors in the arenas and appends operations. Regions get their
+// addresses when everything is known: dynamic arena = fixed regions, ring of slots, frame.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "validator/program.h"
+
+namespace shardplan {
+
+struct TensorSpec {
+  Component component = Component::kTemporaries;
+  std::string name = {};
+  DType dtype = DType::kBf16;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+// Bytes that a tensor of this kind takes in an arena.
+std::int64_t padded_bytes(const TensorSpec& spec);
+
+// An address that several tensors use, one after the other.
+struct Cell {
+  Placement placement = Placement::kFrame;
+  std::int64_t slot = -1;
+  std::int64_t offset = 0;  // from the start of the fixed regions, the slot or the frame
+  std::int64_t bytes = 0;
+};
+
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(std::int64_t rank) { program_.rank = rank; }
+
+  Program& program() { return program_; }
+  const Program& program() const { return program_; }
+
+  View persistent(const TensorSpec& spec);  // alive for the whole program
+
+  Cell fixed_cell(std::int64_t bytes);
+  Cell frame_cell(std::int64_t bytes);                   // pushed on the frame
+  View place(const Cell& cell, const TensorSpec& spec);  // a new lifetime at the cell's address
+  View push(const TensorSpec& spec);                     // frame_cell and place
+  std::int64_t frame_mark() const { return frame_bytes_; }
+  void pop_to(std::int64_t mark) { frame_bytes_ = mark; }
+
+  // The lowest free slot; tensors are placed in it one after the other until it is freed.
+  std::int64_t take_slot();
+  void free_slot(std::int64_t slot);
+  View keep(std::int64_t slot, const TensorSpec& spec);
+
+  void emit(Operation operation);
+  void cut(std::string label);
+
+  // Resolves addresses, fuses, takes lifetimes and orders the streams.
+  Program finish();
+
+ private:
+  View add(const TensorSpec& spec, const Cell& cell, Arena arena);
+  void resolve_addresses();
+  void resolve_lifetimes();
+
+  Program program_;
+  std::vector<Cell> cells_;  // by tensor
+  std::int64_t persistent_bytes_ = 0;
+  std::int64_t fixed_bytes_ = 0;
+  std::int64_t frame_bytes_ = 0;
+  std::int64_t largest_frame_bytes_ = 0;
+  std::int64_t largest_slot_bytes_ = 0;
+  std::vector<std::int64_t> slot_bytes_;  // by slot, of the current use
+  std::vector<bool> slot_taken_;
+};
+
+// Pops what its scope pushed on the frame.
+class FrameScope {
+ public:
+  explicit FrameScope(ProgramBuilder& builder) : builder_(builder), mark_(builder.frame_mark()) {}
+  ~FrameScope() { builder_.pop_to(mark_); }
+  FrameScope(const FrameScope&) = delete;
+  FrameScope& operator=(const FrameScope&) = delete;
+
+ private:
+  ProgramBuilder& builder_;
+  std::int64_t mark_;
+};
+
+// An addition followed by the norm of its result becomes one operation, where their memory allows.
+void fuse_add_norm(Program& program);
+
+// Writes the events that order the streams: every operation waits for the operations of other
+// streams whose bytes it reads or overwrites, or that read what it overwrites, unless it is behind
+// them already.
+void order_streams(Program& program);
+
+}  // namespace shardplan
