@@ -1,0 +1,35 @@
+// Tiny jobs and plans for the tests of lowering, checks and the host backend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "validator/host_backend.h"
+#include "validator/lower.h"
+#include "validator/reference_model.h"
+
+namespace shardplan {
+
+ModelSpec tiny_model();  // hidden 16, 4 layers, vocabulary 29, 4 query and 2 kv heads
+ModelSpec wide_model();  // 8 query and 8 kv heads, for tp up to 8; the second layer has a window
+
+Job tiny_job(const ModelSpec& model, std::int64_t world);
+Batch random_batch(const Job& job, std::uint64_t seed);
+
+std::vector<Program> lower_all(const Job& job, const Plan& plan);
+
+struct StepResult {
+  double loss = 0;
+  Tensors gradients;
+};
+
+// One step of the plan on the host from the initial tensors of seed 7; dead memory is poisoned.
+StepResult run_step(const Job& job, const Plan& plan, const Batch& batch);
+
+// The largest |a - b| over the largest |b|, tensor by tensor; infinity for different names.
+double worst_relative_difference(const Tensors& a, const Tensors& b);
+bool bitwise_equal(const Tensors& a, const Tensors& b);
+
+std::string text_of(const Plan& plan);
+
+}  // namespace shardplan

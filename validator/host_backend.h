@@ -1,0 +1,61 @@
+// Runs the programs of all ranks on the host: threads stand for ranks, arenas are plain memory with
+// the programs' offsets, so that a wrong address or lifetime shows as a wrong number.
+#pragma once
+
+#include <vector>
+
+#include "validator/host_communicator.h"
+#include "validator/program.h"
+#include "validator/reference_model.h"
+
+namespace shardplan {
+
+// Every byte of the table is this many bytes of host memory, so that an element of two bytes has
+// room for a double.
+inline constexpr std::int64_t kHostBytesPerByte = 4;
+
+enum class DeadMemory {
+  kKept,      // as on a GPU
+  kPoisoned,  // NaN before a tensor is born and after it has died
+};
+
+template <class T>
+class HostBackend {
+ public:
+  HostBackend(std::vector<Program> programs, DeadMemory dead_memory);
+
+  // Weights and master weights from the logical tensors; everything else persistent is zero.
+  void load(const Tensors& tensors);
+
+  // One optimizer step over the global batch; returns the mean loss.
+  double step(const Batch& batch, double learning_rate);
+
+  // Logical tensors put together from all ranks. Throws std::logic_error where two ranks hold
+  // different values of one element, or no rank holds one.
+  Tensors gradients() const { return collected(&ParameterPart::gradient); }
+  Tensors weights() const { return collected(&ParameterPart::weight); }
+  Tensors master_weights() const { return collected(&ParameterPart::master); }
+
+ private:
+  struct Rank {
+    Program program;
+    std::vector<T> arenas[2];
+    std::vector<std::vector<std::int64_t>> born;  // tensors by operation
+    std::vector<std::vector<std::int64_t>> dying;
+  };
+
+  HostView<T> resolve(Rank& rank, const View& view) const;
+  HostView<T> whole(Rank& rank, std::int64_t tensor) const;
+  void poison(Rank& rank, const std::vector<std::int64_t>& tensors) const;
+  void fill_inputs(Rank& rank, const Batch& batch, double learning_rate) const;
+  void run(Rank& rank, HostCommunicator<T>& communicator) const;
+  void run_all();
+  Tensors collected(ParameterRange ParameterPart::*range) const;
+
+  std::vector<Rank> ranks_;
+  DeadMemory dead_memory_;
+  Tensors shapes_;  // of the logical tensors, filled with NaN
+  std::int64_t num_steps_ = 0;
+};
+
+}  // namespace shardplan

@@ -1,0 +1,146 @@
+#include "validator/host_communicator.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace shardplan {
+namespace {
+
+// Part `index` of `count` equal parts of a view, or the view that stands for it.
+template <class T>
+struct Part {
+  const HostView<T>& view;
+  std::int64_t first = 0;
+  std::int64_t elements = 0;
+
+  T& operator[](std::int64_t element) const { return view[first + element]; }
+};
+
+template <class T>
+Part<T> part_of(const std::vector<HostView<T>>& views, std::int64_t index, std::int64_t count) {
+  if (views.size() > 1) {
+    const HostView<T>& view = views[static_cast<std::size_t>(index)];
+    return {.view = view, .first = 0, .elements = view.elements()};
+  }
+  const std::int64_t elements = views[0].elements() / count;
+  return {.view = views[0], .first = index * elements, .elements = elements};
+}
+
+// The sum over the members of a part of their inputs, in the order of the members.
+template <class T>
+std::vector<T> summed(const std::vector<std::vector<HostView<T>>>& inputs, std::int64_t index,
+                      std::int64_t count) {
+  std::vector<T> sum;
+  for (const std::vector<HostView<T>>& views : inputs) {
+    const Part<T> part = part_of(views, index, count);
+    sum.resize(static_cast<std::size_t>(part.elements), T{0});
+    for (std::size_t e = 0; e < sum.size(); ++e) { sum[e] += part[static_cast<std::int64_t>(e)]; }
+  }
+  return sum;
+}
+
+template <class T>
+void write(const HostView<T>& view, const std::vector<T>& values) {
+  for (std::size_t e = 0; e < values.size(); ++e) {
+    view[static_cast<std::int64_t>(e)] = values[e];
+  }
+}
+
+template <class T>
+void gather(const std::vector<std::vector<HostView<T>>>& inputs,
+            const std::vector<HostView<T>>& out) {
+  const auto count = static_cast<std::int64_t>(inputs.size());
+  for (std::int64_t member = 0; member < count; ++member) {
+    const HostView<T>& in = inputs[static_cast<std::size_t>(member)][0];
+    const Part<T> part = part_of(out, member, count);
+    if (&part[0] == in.data) {
+      continue;  // in place
+    }
+    for (std::int64_t e = 0; e < part.elements; ++e) { part[e] = in[e]; }
+  }
+}
+
+}  // namespace
+
+template <class T>
+typename HostCommunicator<T>::Meeting& HostCommunicator<T>::meeting_of(const Group& group) {
+  const std::lock_guard lock(mutex_);
+  Meeting& meeting = meetings_[group.ranks];
+  meeting.inputs.resize(group.ranks.size());
+  return meeting;
+}
+
+template <class T>
+void HostCommunicator<T>::wait_for_all(Meeting& meeting, std::int64_t size) {
+  std::unique_lock lock(mutex_);
+  const std::int64_t generation = meeting.generation;
+  if (++meeting.arrived == size) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+    changed_.notify_all();
+    return;
+  }
+  changed_.wait(lock, [&] { return failed_ || meeting.generation != generation; });
+  if (meeting.generation == generation) {
+    throw std::runtime_error("another rank has failed");
+  }
+}
+
+template <class T>
+void HostCommunicator<T>::send(const Address& address, const HostView<T>& what) {
+  std::vector<T> message(static_cast<std::size_t>(what.elements()));
+  for (std::size_t e = 0; e < message.size(); ++e) {
+    message[e] = what[static_cast<std::int64_t>(e)];
+  }
+  const std::lock_guard lock(mutex_);
+  messages_[address] = std::move(message);
+  changed_.notify_all();
+}
+
+template <class T>
+void HostCommunicator<T>::receive(const Address& address, const HostView<T>& where) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failed_ || messages_.contains(address); });
+  if (!messages_.contains(address)) {
+    throw std::runtime_error("another rank has failed");
+  }
+  write(where, messages_.at(address));
+  messages_.erase(address);
+}
+
+template <class T>
+void HostCommunicator<T>::fail() {
+  const std::lock_guard lock(mutex_);
+  failed_ = true;
+  changed_.notify_all();
+}
+
+template <class T>
+void HostCommunicator<T>::run(const Operation& operation, const Group& group, std::int64_t rank,
+                              const HostArguments<T>& arguments) {
+  const std::int64_t tag = operation.attributes.tag;
+  if (operation.kind == OpKind::kSend || operation.kind == OpKind::kReceive) {
+    const std::int64_t peer = group.ranks.at(static_cast<std::size_t>(operation.attributes.peer));
+    return operation.kind == OpKind::kSend ? send({rank, peer, tag}, arguments.in[0])
+                                           : receive({peer, rank, tag}, arguments.out[0]);
+  }
+  const auto count = static_cast<std::int64_t>(group.ranks.size());
+  const std::int64_t self = std::ranges::find(group.ranks, rank) - group.ranks.begin();
+  Meeting& meeting = meeting_of(group);
+  meeting.inputs[static_cast<std::size_t>(self)] = arguments.in;
+  wait_for_all(meeting, count);
+  if (operation.kind == OpKind::kAllGather) {
+    gather(meeting.inputs, arguments.out);
+    wait_for_all(meeting, count);
+    return;
+  }
+  const bool is_whole = operation.kind == OpKind::kAllReduce;
+  const std::vector<T> sum = summed(meeting.inputs, is_whole ? 0 : self, is_whole ? 1 : count);
+  wait_for_all(meeting, count);
+  write(arguments.out[0], sum);
+}
+
+template class HostCommunicator<float>;
+template class HostCommunicator<double>;
+
+}  // namespace shardplan

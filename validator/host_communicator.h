@@ -1,0 +1,47 @@
+// Collectives between threads that stand for ranks. One object for all ranks of a run.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "validator/host_ops.h"
+#include "validator/program.h"
+
+namespace shardplan {
+
+template <class T>
+class HostCommunicator {
+ public:
+  // Runs a collective, send or receive of the rank; returns when its outputs are written and its
+  // inputs may change. Throws std::runtime_error when another rank has failed.
+  void run(const Operation& operation, const Group& group, std::int64_t rank,
+           const HostArguments<T>& arguments);
+
+  // A rank has failed: nobody waits for it.
+  void fail();
+
+ private:
+  struct Meeting {  // of the members of one group
+    std::vector<std::vector<HostView<T>>> inputs;
+    std::int64_t arrived = 0;
+    std::int64_t generation = 0;
+  };
+  // From, to, tag.
+  using Address = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+
+  void wait_for_all(Meeting& meeting, std::int64_t size);
+  Meeting& meeting_of(const Group& group);
+  void send(const Address& address, const HostView<T>& what);
+  void receive(const Address& address, const HostView<T>& where);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool failed_ = false;
+  std::map<std::vector<std::int64_t>, Meeting> meetings_;
+  std::map<Address, std::vector<T>> messages_;
+};
+
+}  // namespace shardplan

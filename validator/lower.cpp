@@ -1,0 +1,229 @@
+#include "validator/lower.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "estimator/schedule.h"
+#include "estimator/validity.h"
+#include "validator/lowering.h"
+
+namespace shardplan {
+namespace {
+
+std::string number(std::int64_t value) {
+  return std::to_string(value);
+}
+
+std::optional<std::string> model_not_lowered(const ModelSpec& model) {
+  if (model.attention != AttentionKind::kGqa) {
+    return "model.attention: mla";
+  }
+  if (!model.gated_ffn || model.qkv_bias || model.attention_output_bias || model.ffn_bias ||
+      model.qk_norm) {
+    return "model: gated_ffn off, a bias or qk_norm";
+  }
+  if (model.norms_per_layer != 2) {
+    return "model.norms_per_layer: " + number(model.norms_per_layer);
+  }
+  if (model.num_mtp_layers != 0) {
+    return "model.num_mtp_layers: " + number(model.num_mtp_layers);
+  }
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.is_moe) {
+      return "model.layers.is_moe: true";
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> recompute_not_lowered(const Recompute& recompute) {
+  const RecomputeModules& modules = recompute.modules;
+  if (!recompute.policy.empty()) {
+    return "plan.recompute.policy: " + recompute.policy;
+  }
+  if (modules.moe_act || modules.mla_up_proj || modules.moe || modules.shared_experts) {
+    return "plan.recompute.modules: one of experts or latent attention";
+  }
+  return std::nullopt;
+}
+
+bool splits_backward(Schedule schedule) {
+  return schedule == Schedule::kZbH1 || schedule == Schedule::kInterleavedZeroBubble ||
+         schedule == Schedule::kZbv;
+}
+
+LocalSizes local_sizes(const Job& job, const Plan& plan, const RankCoordinates& at) {
+  LocalSizes s;
+  s.tokens = tokens_per_microbatch(job, plan);
+  s.rows = plan.sequence_parallel ? div_exact(s.tokens, plan.tp) : s.tokens;
+  s.hidden = job.model.hidden;
+  s.query_heads = div_exact(job.model.num_heads, plan.tp);
+  s.kv_heads = div_exact(job.model.num_kv_heads, plan.tp);
+  s.head_dim = job.model.head_dim;
+  s.ffn = div_exact(job.model.ffn, plan.tp);
+  s.vocab_rows = div_exact(padded_vocab(job, plan), plan.tp);
+  s.first_vocab_row = at.tp * s.vocab_rows;
+  return s;
+}
+
+// The group of this kind that the rank belongs to; -1 where it is alone.
+std::int64_t add_group(Lowering& l, GroupKind kind) {
+  Program& program = l.builder.program();
+  const std::vector<std::int64_t> ranks = group_ranks(l.job, l.plan, kind, program.rank);
+  if (ranks.size() < 2) {
+    return -1;
+  }
+  program.groups.push_back({.kind = kind, .ranks = ranks});
+  return static_cast<std::int64_t>(program.groups.size()) - 1;
+}
+
+void place_groups(Lowering& l) {
+  l.groups = {.tp = add_group(l, GroupKind::kTp),
+              .cp = add_group(l, GroupKind::kCp),
+              .pp = add_group(l, GroupKind::kPp),
+              .dp_cp = add_group(l, GroupKind::kDpCp),
+              .shard = add_group(l, GroupKind::kDenseShard),
+              .replica = add_group(l, GroupKind::kDenseReplica),
+              .embedding = add_group(l, GroupKind::kEmbedding)};
+}
+
+bool holds(const Lowering& l, bool ModelChunk::*end) {
+  for (const ChunkWeights& w : l.chunks) {
+    if (w.chunk.*end) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void place_inputs(Lowering& l) {
+  Program& program = l.builder.program();
+  const std::int64_t data_ranks = data_parallel_size(l.job, l.plan);
+  const auto input = [&](const std::string& name) {
+    return l.builder
+        .persistent({.component = Component::kActivations,
+                     .name = name,
+                     .dtype = DType::kInt32,
+                     .rows = l.sizes.tokens,
+                     .cols = 1})
+        .tensor;
+  };
+  for (std::int64_t m = 0; m < num_microbatches(l.job, l.plan); ++m) {
+    MicrobatchInputs inputs{.first_sequence = (m * data_ranks + l.at.dp) * l.plan.micro_batch};
+    if (holds(l, &ModelChunk::has_embedding)) {
+      inputs.ids = input("token_ids");
+    }
+    if (holds(l, &ModelChunk::has_head)) {
+      inputs.targets = input("labels");
+    }
+    program.inputs.push_back(inputs);
+  }
+  for (std::int64_t sequence = 0; sequence < l.plan.micro_batch; ++sequence) {
+    for (TokenRun run : runs_of_sequence(l.job, l.plan, l.at.cp)) {
+      run.sequence = sequence;
+      program.token_order.push_back(run);
+    }
+  }
+}
+
+void place_scalars(Lowering& l) {
+  const auto scalar = [&](const std::string& name, std::int64_t cols) {
+    TensorSpec spec = statistics(name, 1, cols);
+    spec.component = Component::kOptimizer;
+    return l.builder.persistent(spec);
+  };
+  l.schedule = scalar("step_and_learning_rate", 2);
+  l.clip = scalar("clip_factor", 1);
+  l.builder.program().schedule_tensor = l.schedule.tensor;
+  if (holds(l, &ModelChunk::has_head)) {
+    l.loss = scalar("loss", 1);
+    l.builder.program().loss = l.loss.tensor;
+  }
+}
+
+void place_cells(Lowering& l) {
+  const TensorSpec residual = temporary("residual", l.sizes.rows, l.sizes.hidden);
+  const std::int64_t count = l.plan.pp == 1 ? 1 : 2;
+  for (std::int64_t i = 0; i < count; ++i) {
+    l.gradient_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
+    if (l.plan.pp > 1) {
+      l.output_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
+    }
+  }
+}
+
+// A chunk's gradients are reduced behind its last backward pass; those that wait for another stage
+// come last, so that no rank waits for a stage that still needs it.
+void run_schedule(Lowering& l) {
+  const ScheduleShape shape = schedule_shape(l.job, l.plan);
+  std::vector<std::int64_t> backward_left(l.chunks.size(), shape.num_microbatches);
+  for (const ScheduleAction& action : schedule_actions(shape, l.at.pp)) {
+    if (action.kind == ActionKind::kForward) {
+      chunk_forward(l, action.chunk, action.microbatch);
+      continue;
+    }
+    chunk_backward(l, action.chunk, action.microbatch);
+    ChunkWeights& w = l.chunks[static_cast<std::size_t>(action.chunk)];
+    if (--backward_left[static_cast<std::size_t>(action.chunk)] == 0 && !shares_embedding(l, w)) {
+      reduce_gradients(l, w);
+    }
+  }
+  for (std::size_t c = 0; c < l.chunks.size(); ++c) {
+    if (shares_embedding(l, l.chunks[c])) {
+      l.chunk = static_cast<std::int64_t>(c);
+      reduce_gradients(l, l.chunks[c]);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
+  if (const auto reason = model_not_lowered(job.model)) {
+    return reason;
+  }
+  if (plan.zero > 1) {
+    return "plan.zero: " + number(plan.zero);
+  }
+  if (splits_backward(plan.schedule)) {
+    return "plan.schedule: " + std::string(name_of(plan.schedule));
+  }
+  if (plan.cp > 1 && plan.cp_method != CpMethod::kAllGather) {
+    return "plan.cp_method: " + std::string(name_of(plan.cp_method));
+  }
+  if (plan.precision != Precision::kBf16) {
+    return "plan.precision: " + std::string(name_of(plan.precision));
+  }
+  if (job.model.num_kv_heads % plan.tp != 0) {
+    return "plan.tp: " + number(plan.tp) + " with num_kv_heads " + number(job.model.num_kv_heads);
+  }
+  return recompute_not_lowered(plan.recompute);
+}
+
+Program lower(const Job& job, const Plan& plan, std::int64_t rank,
+              const Hyperparameters& hyperparameters) {
+  if (const auto reason = why_invalid(job, plan)) {
+    throw std::logic_error("lower: invalid plan: " + reason->message);
+  }
+  if (const auto reason = why_not_lowered(job, plan)) {
+    throw std::logic_error("lower: not lowered: " + *reason);
+  }
+  const RankCoordinates at = coordinates_of(job, plan, rank);
+  Lowering l{.job = job,
+             .plan = plan,
+             .hyperparameters = hyperparameters,
+             .at = at,
+             .sizes = local_sizes(job, plan, at),
+             .groups = {},
+             .builder = ProgramBuilder(rank)};
+  place_groups(l);
+  place_weights(l);
+  place_inputs(l);
+  place_scalars(l);
+  place_cells(l);
+  run_schedule(l);
+  update_weights(l);
+  return l.builder.finish();
+}
+
+}  // namespace shardplan

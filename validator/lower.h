@@ -1,0 +1,35 @@
+// Job + Plan + rank -> Program. Small passes: weights, blocks, pipeline schedule, reductions,
+// update.
+//
+// What it knows so far: dense Llama models; tp with and without sequence parallelism, pp with every
+// looping schedule that runs backward in one piece, dp with ZeRO 0 and 1 and hybrid sharding, cp by
+// all-gather of keys and values over zigzag chunks, every recompute choice of dense layers.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "estimator/job.h"
+#include "estimator/plan.h"
+#include "validator/program.h"
+
+namespace shardplan {
+
+struct Hyperparameters {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  double weight_decay = 0.1;       // of matrices; norms do not decay
+  double max_gradient_norm = 1.0;  // infinity: no clipping
+  double rms_epsilon = 1e-5;
+  double rope_theta = 10000;
+};
+
+// Nothing, or the field whose value has no lowering, with the value: "plan.zero: 3".
+std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan);
+
+// Throws std::logic_error for plans that are invalid or not lowered.
+Program lower(const Job& job, const Plan& plan, std::int64_t rank,
+              const Hyperparameters& hyperparameters);
+
+}  // namespace shardplan

@@ -1,0 +1,196 @@
+// Attention on packed q, k, v. Without context parallelism one call. With it the sequence lies in
+// 2 * cp chunks, rank i holding chunks i and 2 * cp - 1 - i (zigzag: equal work under the causal
+// mask); keys and values of all ranks are gathered in the order of the sequence, and each of the
+// two chunks attends to the keys before its end (Llama 3, arXiv 2407.21783, section 3.3.2).
+#include "validator/lowering.h"
+
+namespace shardplan {
+namespace {
+
+Operation attention(const Lowering& l, OpKind kind, std::int64_t batch,
+                    std::int64_t first_position) {
+  const std::int64_t layer = l.layer;
+  return {.kind = kind,
+          .attributes = {
+              .batch = batch,
+              .heads = l.sizes.query_heads,
+              .kv_heads = l.sizes.kv_heads,
+              .head_dim = l.sizes.head_dim,
+              .query_position = first_position,
+              .window = l.job.model.layers[static_cast<std::size_t>(layer)].attention_window}};
+}
+
+View queries(const Lowering& l, const View& qkv) {
+  return columns_of(qkv, 0, l.sizes.query_width());
+}
+
+View keys_and_values(const Lowering& l, const View& qkv) {
+  return columns_of(qkv, l.sizes.query_width(), 2 * l.sizes.kv_width());
+}
+
+View keys(const Lowering& l, const View& kv) {
+  return columns_of(kv, 0, l.sizes.kv_width());
+}
+
+View values(const Lowering& l, const View& kv) {
+  return columns_of(kv, l.sizes.kv_width(), l.sizes.kv_width());
+}
+
+void rotate(Lowering& l, const View& qkv, OpAttributes direction, const std::string& label) {
+  const View rotated = columns_of(qkv, 0, l.sizes.query_width() + l.sizes.kv_width());
+  direction.theta = l.hyperparameters.rope_theta;
+  direction.heads = l.sizes.query_heads + l.sizes.kv_heads;
+  direction.head_dim = l.sizes.head_dim;
+  if (l.plan.cp == 1) {
+    direction.batch = l.plan.micro_batch;
+    emit(l, {.kind = OpKind::kRope, .in = {rotated}, .out = {rotated}, .attributes = direction},
+         label);
+    return;
+  }
+  std::int64_t row = 0;
+  for (const TokenRun& run : l.program().token_order) {
+    const View part = rows_of(rotated, row, run.count);
+    direction.query_position = run.first_position;
+    emit(l, {.kind = OpKind::kRope, .in = {part}, .out = {part}, .attributes = direction}, label);
+    row += run.count;
+  }
+}
+
+// One zigzag chunk of one sequence: where its rows lie locally and in the order of the sequence.
+struct Piece {
+  View whole;               // keys and values of the sequence
+  std::vector<View> parts;  // of `whole`, by member of the group
+  View own;
+  View local;  // rows of the local packed tensor
+};
+
+Piece piece_of(const Lowering& l, const View& ordered, const View& local, std::size_t index) {
+  const std::int64_t length = l.job.sequence_length;
+  const TokenRun& run = l.program().token_order[index];
+  Piece piece;
+  piece.whole = rows_of(ordered, run.sequence * length, length);
+  for (std::int64_t member = 0; member < l.plan.cp; ++member) {
+    const TokenRun theirs = runs_of_sequence(l.job, l.plan, member)[index % 2];
+    piece.parts.push_back(rows_of(piece.whole, theirs.first_position, theirs.count));
+  }
+  piece.own = rows_of(piece.whole, run.first_position, run.count);
+  piece.local = rows_of(local, static_cast<std::int64_t>(index) * run.count, run.count);
+  return piece;
+}
+
+View gather_keys(Lowering& l, const View& qkv, const std::string& label) {
+  const View ordered = l.builder.push(exchanged(
+      temporary(label, l.plan.micro_batch * l.job.sequence_length, 2 * l.sizes.kv_width())));
+  for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
+    const Piece piece = piece_of(l, ordered, keys_and_values(l, qkv), i);
+    emit(l, {.kind = OpKind::kCopy, .in = {piece.local}, .out = {piece.own}}, label + ".own");
+    emit(l,
+         {.kind = OpKind::kAllGather,
+          .in = {piece.own},
+          .out = piece.parts,
+          .group = l.groups.cp,
+          .stream = Stream::kTensor},
+         label);
+  }
+  return ordered;
+}
+
+// Keys and values that a run of queries may see: its sequence up to its end.
+View visible(const Lowering& l, const View& ordered, const TokenRun& run) {
+  return rows_of(ordered, run.sequence * l.job.sequence_length, run.first_position + run.count);
+}
+
+void attend_gathered(Lowering& l, const LayerActivations& a) {
+  const FrameScope scope(l.builder);
+  const View ordered = gather_keys(l, a.qkv, "attention.gathered_key_values");
+  std::int64_t row = 0;
+  for (const TokenRun& run : l.program().token_order) {
+    const View kv = visible(l, ordered, run);
+    Operation op = attention(l, OpKind::kAttentionForward, 1, run.first_position);
+    op.in = {rows_of(queries(l, a.qkv), row, run.count), keys(l, kv), values(l, kv)};
+    op.out = {rows_of(a.attention_output, row, run.count), rows_of(a.log_sum_exp, row, run.count)};
+    emit(l, std::move(op), "attention.core");
+    row += run.count;
+  }
+}
+
+void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
+                              const LayerActivations& a) {
+  const FrameScope scope(l.builder);
+  const View ordered = gather_keys(l, a.qkv, "attention.gathered_key_values");
+  const View gradient = l.builder.push(
+      exchanged(temporary("attention.key_value_gradients", ordered.rows, ordered.cols)));
+  emit(l, {.kind = OpKind::kFill, .out = {gradient}}, "attention.key_value_gradients");
+  std::int64_t row = 0;
+  for (const TokenRun& run : l.program().token_order) {
+    const auto part = [&](const View& view) { return rows_of(view, row, run.count); };
+    const View kv = visible(l, ordered, run);
+    const View dkv = visible(l, gradient, run);
+    Operation op = attention(l, OpKind::kAttentionBackward, 1, run.first_position);
+    op.in = {part(dout),    part(queries(l, a.qkv)),  keys(l, kv),
+             values(l, kv), part(a.attention_output), part(a.log_sum_exp)};
+    op.out = {part(queries(l, dqkv)), keys(l, dkv), values(l, dkv)};
+    op.attributes.accumulate = true;
+    emit(l, std::move(op), "attention.core");
+    row += run.count;
+  }
+  for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
+    const Piece piece = piece_of(l, gradient, keys_and_values(l, dqkv), i);
+    emit(l,
+         {.kind = OpKind::kReduceScatter,
+          .in = piece.parts,
+          .out = {piece.own},
+          .group = l.groups.cp,
+          .stream = Stream::kTensor},
+         "attention.key_value_gradients.reduce");
+    emit(l, {.kind = OpKind::kCopy, .in = {piece.own}, .out = {piece.local}},
+         "attention.key_value_gradients.own");
+  }
+}
+
+}  // namespace
+
+std::vector<TokenRun> runs_of_sequence(const Job& job, const Plan& plan, std::int64_t cp_rank) {
+  if (plan.cp == 1) {
+    return {{.count = job.sequence_length}};
+  }
+  const std::int64_t length = div_exact(job.sequence_length, 2 * plan.cp);
+  return {{.first_position = cp_rank * length, .count = length},
+          {.first_position = (2 * plan.cp - 1 - cp_rank) * length, .count = length}};
+}
+
+void attention_forward(Lowering& l, const LayerActivations& a) {
+  if (l.plan.cp > 1) {
+    attend_gathered(l, a);
+    return;
+  }
+  const View kv = keys_and_values(l, a.qkv);
+  Operation op = attention(l, OpKind::kAttentionForward, l.plan.micro_batch, 0);
+  op.in = {queries(l, a.qkv), keys(l, kv), values(l, kv)};
+  op.out = {a.attention_output, a.log_sum_exp};
+  emit(l, std::move(op), "attention.core");
+}
+
+void attention_backward(Lowering& l, const View& dqkv, const View& dout,
+                        const LayerActivations& a) {
+  if (l.plan.cp > 1) {
+    attend_gathered_backward(l, dqkv, dout, a);
+    return;
+  }
+  const View kv = keys_and_values(l, a.qkv);
+  const View dkv = keys_and_values(l, dqkv);
+  Operation op = attention(l, OpKind::kAttentionBackward, l.plan.micro_batch, 0);
+  op.in = {dout, queries(l, a.qkv), keys(l, kv), values(l, kv), a.attention_output, a.log_sum_exp};
+  op.out = {queries(l, dqkv), keys(l, dkv), values(l, dkv)};
+  emit(l, std::move(op), "attention.core");
+}
+
+void rotate_forward(Lowering& l, const View& qkv) {
+  rotate(l, qkv, {}, "attention.rope");
+}
+
+void rotate_backward(Lowering& l, const View& dqkv) {
+  rotate(l, dqkv, {.inverse = true}, "attention.rope");
+}
+
+}  // namespace shardplan

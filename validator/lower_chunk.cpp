@@ -1,0 +1,236 @@
+// One action of the pipeline schedule: a chunk's forward or backward pass of one microbatch, with
+// what it receives, keeps, recomputes and sends.
+#include <functional>
+
+#include "validator/lowering.h"
+
+namespace shardplan {
+namespace {
+
+using Allocate = std::function<View(const TensorSpec&)>;
+
+bool recomputes(const Lowering& l, bool RecomputeModules::*module) {
+  return l.plan.recompute.granularity == RecomputeGranularity::kSelective &&
+         l.plan.recompute.modules.*module;
+}
+
+TensorSpec residual(const std::string& name, const Lowering& l) {
+  return temporary(name, l.sizes.rows, l.sizes.hidden);
+}
+
+// Everything that backward reads of one layer except its input.
+LayerActivations all_activations(const Lowering& l, const View& x, const Allocate& allocate) {
+  const LocalSizes& s = l.sizes;
+  LayerActivations a{.x = x};
+  a.attention_rstd = allocate(statistics("attention.norm_statistics", s.rows, 1));
+  a.attention_normed = allocate(residual("attention.norm_output", l));
+  a.qkv = allocate(temporary("attention.packed_qkv", s.tokens, s.qkv_width()));
+  a.attention_output = allocate(temporary("attention.output", s.tokens, s.query_width()));
+  a.log_sum_exp = allocate(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
+  a.middle = allocate(residual("ffn.input", l));
+  a.ffn_rstd = allocate(statistics("ffn.norm_statistics", s.rows, 1));
+  a.ffn_normed = allocate(residual("ffn.norm_output", l));
+  a.gate_up = allocate(temporary("ffn.gate_up", s.tokens, 2 * s.ffn));
+  a.activation = allocate(temporary("ffn.activation", s.tokens, s.ffn));
+  return a;
+}
+
+// What a layer keeps in the slot; under selective recompute some of it is not kept.
+LayerActivations kept_activations(Lowering& l, const View& x, std::int64_t slot) {
+  const auto is_dropped = [&](const std::string& name) {
+    const bool is_norm = name.ends_with("norm_output");
+    const bool is_attention = name == "attention.output" || name == "attention.log_sum_exp";
+    return (is_norm && recomputes(l, &RecomputeModules::layernorm)) ||
+           (is_attention && recomputes(l, &RecomputeModules::core_attn)) ||
+           (name == "ffn.activation" && recomputes(l, &RecomputeModules::mlp));
+  };
+  return all_activations(l, x, [&](const TensorSpec& spec) {
+    return is_dropped(spec.name) ? View{} : l.builder.keep(slot, kept(spec));
+  });
+}
+
+LayerActivations frame_activations(Lowering& l, const View& x) {
+  return all_activations(l, x, [&](const TensorSpec& spec) { return l.builder.push(spec); });
+}
+
+std::vector<LayerGroup> layer_groups(const Lowering& l, const ModelChunk& chunk) {
+  const Recompute& recompute = l.plan.recompute;
+  const bool is_full = recompute.granularity == RecomputeGranularity::kFull;
+  const bool is_uniform = is_full && recompute.method == RecomputeMethod::kUniform;
+  std::vector<LayerGroup> groups;
+  for (std::int64_t first = 0; first < chunk.num_layers;) {
+    LayerGroup group{.first = first};
+    if (is_uniform) {
+      group.count = std::min(recompute.num_layers, chunk.num_layers - first);
+    }
+    group.is_recomputed = is_uniform || (is_full && first < recompute.num_layers);
+    groups.push_back(group);
+    first += group.count;
+  }
+  return groups;
+}
+
+// A message between neighbouring chunks: about the boundary in front of chunk `position`.
+Operation message(const Lowering& l, OpKind kind, std::int64_t peer, std::int64_t boundary) {
+  return {.kind = kind,
+          .attributes = {.peer = peer,
+                         .tag = boundary * num_microbatches(l.job, l.plan) + l.microbatch},
+          .group = l.groups.pp,
+          .stream = kind == OpKind::kSend ? Stream::kSend : Stream::kReceive};
+}
+
+std::int64_t position(const Lowering& l) {
+  return position_of_chunk(l.plan, l.at.pp, l.chunk);
+}
+
+void send(Lowering& l, const View& what, std::int64_t to, const std::string& label) {
+  Operation op = message(l, OpKind::kSend, pp_rank_of_chunk(l.plan, to), std::max(position(l), to));
+  op.in = {what};
+  emit(l, std::move(op), label);
+}
+
+void receive(Lowering& l, const View& what, std::int64_t from, const std::string& label) {
+  Operation op =
+      message(l, OpKind::kReceive, pp_rank_of_chunk(l.plan, from), std::max(position(l), from));
+  op.out = {what};
+  emit(l, std::move(op), label);
+}
+
+View in_turn(Lowering& l, const std::vector<Cell>& cells, std::int64_t& used, TensorSpec spec) {
+  const Cell& cell = cells[static_cast<std::size_t>(used++) % cells.size()];
+  return l.builder.place(cell, spec);
+}
+
+void begin(Lowering& l, const std::string& phase, std::int64_t chunk, std::int64_t microbatch,
+           std::int64_t slot) {
+  l.phase = phase;
+  l.chunk = chunk;
+  l.microbatch = microbatch;
+  l.layer = -1;
+  l.builder.cut(phase + " chunk " + std::to_string(chunk) + " slot " + std::to_string(slot));
+}
+
+// Runs a recomputed group forward, its inner layers' outputs taking turns on the frame.
+void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
+                        const View& out) {
+  const FrameScope scope(l.builder);
+  const std::int64_t bytes = padded_bytes(residual("input", l));
+  std::vector<Cell> cells;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(2, group.count - 1); ++i) {
+    cells.push_back(l.builder.frame_cell(bytes));
+  }
+  std::int64_t used = 0;
+  for (std::int64_t i = 0; i < group.count; ++i) {
+    const FrameScope layer(l.builder);
+    const View y =
+        i + 1 == group.count ? out : in_turn(l, cells, used, residual("recomputed.input", l));
+    layer_forward(l, w.layers[static_cast<std::size_t>(group.first + i)], frame_activations(l, x),
+                  y);
+    x = y;
+  }
+}
+
+// Runs a recomputed group forward again, keeping everything on the frame, then backward.
+void backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
+                         const View& dx) {
+  const FrameScope scope(l.builder);
+  const std::string phase = l.phase;
+  l.phase = "replay";
+  std::vector<LayerActivations> layers;
+  for (std::int64_t i = 0; i < group.count; ++i) {
+    const LayerWeights& layer = w.layers[static_cast<std::size_t>(group.first + i)];
+    layers.push_back(frame_activations(l, x));
+    if (i + 1 < group.count) {
+      x = l.builder.push(residual("recomputed.input", l));
+      layer_forward(l, layer, layers.back(), x);
+    } else {
+      layer_replay(l, layer, layers.back());
+    }
+  }
+  l.phase = phase;
+  for (std::int64_t i = group.count - 1; i >= 0; --i) {
+    layer_backward(l, w.layers[static_cast<std::size_t>(group.first + i)],
+                   layers[static_cast<std::size_t>(i)], dx);
+  }
+}
+
+View chunk_input(Lowering& l, const ChunkWeights& w, const InFlight& flight) {
+  const View x = l.builder.keep(flight.slot, kept(residual("input", l)));
+  if (w.chunk.has_embedding) {
+    embedding_forward(l, w, x);
+  } else {
+    receive(l, x, position(l) - 1, "receive");
+  }
+  return x;
+}
+
+// Where the last layer of the chunk writes.
+View chunk_output(Lowering& l, const ChunkWeights& w, InFlight& flight) {
+  if (w.chunk.has_head) {
+    flight.last = l.builder.keep(flight.slot, kept(residual("final_norm.input", l)));
+    return flight.last;
+  }
+  TensorSpec output = exchanged(residual("output", l));
+  return in_turn(l, l.output_cells, l.num_outputs, output);
+}
+
+}  // namespace
+
+void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
+  const ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
+  InFlight flight{.slot = l.builder.take_slot()};
+  begin(l, "forward", chunk, microbatch, flight.slot);
+  View x = chunk_input(l, w, flight);
+  flight.layers.resize(w.layers.size());
+  for (const LayerGroup& group : layer_groups(l, w.chunk)) {
+    const bool is_last = group.first + group.count == w.chunk.num_layers;
+    LayerActivations& first = flight.layers[static_cast<std::size_t>(group.first)];
+    first = group.is_recomputed ? LayerActivations{.x = x} : kept_activations(l, x, flight.slot);
+    const View out = is_last ? chunk_output(l, w, flight)
+                             : l.builder.keep(flight.slot, kept(residual("input", l)));
+    if (group.is_recomputed) {
+      forward_recomputed(l, w, group, x, out);
+    } else {
+      layer_forward(l, w.layers[static_cast<std::size_t>(group.first)], first, out);
+    }
+    x = out;
+  }
+  l.layer = -1;
+  if (w.chunk.has_head) {
+    head_forward(l, w, flight);
+  } else {
+    send(l, x, position(l) + 1, "send");
+  }
+  l.in_flight[{chunk, microbatch}] = std::move(flight);
+}
+
+void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
+  const ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
+  const InFlight flight = std::move(l.in_flight.at({chunk, microbatch}));
+  l.in_flight.erase({chunk, microbatch});
+  begin(l, "backward", chunk, microbatch, flight.slot);
+  const View dx = in_turn(l, l.gradient_cells, l.num_gradients, residual("output_gradient", l));
+  if (w.chunk.has_head) {
+    head_backward(l, w, flight, dx);
+  } else {
+    receive(l, dx, position(l) + 1, "receive");
+  }
+  const std::vector<LayerGroup> groups = layer_groups(l, w.chunk);
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    const LayerActivations& first = flight.layers[static_cast<std::size_t>(group->first)];
+    if (group->is_recomputed) {
+      backward_recomputed(l, w, *group, first.x, dx);
+    } else {
+      layer_backward(l, w.layers[static_cast<std::size_t>(group->first)], first, dx);
+    }
+  }
+  l.layer = -1;
+  if (w.chunk.has_embedding) {
+    embedding_backward(l, w, dx);
+  } else {
+    send(l, dx, position(l) - 1, "send");
+  }
+  l.builder.free_slot(flight.slot);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,189 @@
+// One dense transformer layer: x + attention(norm(x)), then + ffn(norm(.)), forward and backward.
+// Temporaries are nested scopes of the frame: what lives longer is pushed first.
+#include "validator/lowering.h"
+
+namespace shardplan {
+namespace {
+
+// Activations that the forward pass does not keep, on the frame until the caller's scope ends. The
+// two norm outputs take turns.
+LayerActivations with_temporaries(Lowering& l, LayerActivations a) {
+  const LocalSizes& s = l.sizes;
+  if (!a.attention_normed.present()) {
+    const TensorSpec normed = temporary("attention.norm_output", s.rows, s.hidden);
+    const Cell cell = l.builder.frame_cell(padded_bytes(normed));
+    a.attention_normed = l.builder.place(cell, normed);
+    a.ffn_normed = l.builder.place(cell, temporary("ffn.norm_output", s.rows, s.hidden));
+  }
+  if (!a.attention_output.present()) {
+    a.attention_output = l.builder.push(temporary("attention.output", s.tokens, s.query_width()));
+    a.log_sum_exp = l.builder.push(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
+  }
+  if (!a.activation.present()) {
+    a.activation = l.builder.push(temporary("ffn.activation", s.tokens, s.ffn));
+  }
+  return a;
+}
+
+void attention_half(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
+  const FrameScope scope(l.builder);
+  const View y = l.builder.push(temporary("attention.projection", l.sizes.rows, l.sizes.hidden));
+  rms_norm(l, a.attention_normed, a.attention_rstd, a.x, w.attention_norm, "attention.norm");
+  {
+    const FrameScope inner(l.builder);
+    const View x = gathered(l, a.attention_normed, "attention.gathered_input");
+    linear(l, a.qkv, x, w.qkv, "attention.qkv");
+  }
+  rotate_forward(l, a.qkv);
+  attention_forward(l, a);
+  write_reduced(l, y, "attention.projection", [&](const View& partial) {
+    linear(l, partial, a.attention_output, w.projection, "attention.projection");
+  });
+  emit(l, {.kind = OpKind::kAdd, .in = {a.x, y}, .out = {a.middle}}, "attention.residual");
+  rms_norm(l, a.ffn_normed, a.ffn_rstd, a.middle, w.ffn_norm, "ffn.norm");
+}
+
+void ffn_activation(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
+  const FrameScope scope(l.builder);
+  const View x = gathered(l, a.ffn_normed, "ffn.gathered_input");
+  linear(l, a.gate_up, x, w.gate_up, "ffn.gate_up");
+  emit(l, {.kind = OpKind::kSwigluForward, .in = {a.gate_up}, .out = {a.activation}}, "ffn.swiglu");
+}
+
+// What norm's output was, unless it is kept.
+View normed_again(Lowering& l, const View& normed, const View& x, const Weight& w,
+                  const std::string& label) {
+  if (normed.present()) {
+    return normed;
+  }
+  const View again = l.builder.push(temporary(label + "_output", l.sizes.rows, l.sizes.hidden));
+  rms_norm(l, again, {}, x, w, label);
+  return again;
+}
+
+// The gradients of a linear layer behind a norm: of its weight, and through the norm into dx.
+struct NormedLinear {
+  Weight norm;
+  Weight weight;
+  View x;
+  View rstd;
+  View normed;
+  View dy;
+  std::string name;    // "ffn.gate_up"
+  std::string family;  // "ffn"
+};
+
+void normed_linear_backward(Lowering& l, const NormedLinear& n, const View& dnormed,
+                            const View& dx) {
+  {
+    const FrameScope scope(l.builder);
+    const View normed = normed_again(l, n.normed, n.x, n.norm, n.family + ".norm");
+    const View input = gathered(l, normed, n.family + ".gathered_input");
+    write_reduced(l, dnormed, n.family + ".norm_gradient", [&](const View& partial) {
+      linear_input_gradient(l, partial, n.dy, n.weight, n.name);
+    });
+    linear_weight_gradient(l, n.weight, n.dy, input, n.name);
+  }
+  rms_norm_backward(l, dx, dnormed, n.x, n.rstd, n.norm, n.family + ".norm");
+}
+
+void ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
+  const LocalSizes& s = l.sizes;
+  const FrameScope scope(l.builder);
+  const View dnormed = l.builder.push(temporary("ffn.norm_gradient", s.rows, s.hidden));
+  const View dgate_up = l.builder.push(temporary("ffn.gate_up_gradient", s.tokens, 2 * s.ffn));
+  {
+    const FrameScope inner(l.builder);
+    const View dy = gathered(l, dx, "ffn.gathered_gradient");
+    View again;
+    if (!a.activation.present()) {
+      again = l.builder.push(temporary("ffn.activation", s.tokens, s.ffn));
+    }
+    const View dactivation = l.builder.push(temporary("ffn.activation_gradient", s.tokens, s.ffn));
+    linear_input_gradient(l, dactivation, dy, w.down, "ffn.down");
+    emit(
+        l,
+        {.kind = OpKind::kSwigluBackward, .in = {dactivation, a.gate_up}, .out = {dgate_up, again}},
+        "ffn.swiglu");
+    linear_weight_gradient(l, w.down, dy, again.present() ? again : a.activation, "ffn.down");
+  }
+  normed_linear_backward(l,
+                         {.norm = w.ffn_norm,
+                          .weight = w.gate_up,
+                          .x = a.middle,
+                          .rstd = a.ffn_rstd,
+                          .normed = a.ffn_normed,
+                          .dy = dgate_up,
+                          .name = "ffn.gate_up",
+                          .family = "ffn"},
+                         dnormed, dx);
+}
+
+// Writes attention's output and its statistics again where they are not kept.
+LayerActivations with_attention_output(Lowering& l, LayerActivations a) {
+  if (!a.attention_output.present()) {
+    const LocalSizes& s = l.sizes;
+    a.attention_output = l.builder.push(temporary("attention.output", s.tokens, s.query_width()));
+    a.log_sum_exp = l.builder.push(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
+    attention_forward(l, a);
+  }
+  return a;
+}
+
+void attention_half_backward(Lowering& l, const LayerWeights& w, const LayerActivations& kept,
+                             const View& dx) {
+  const LocalSizes& s = l.sizes;
+  const FrameScope scope(l.builder);
+  const View dnormed = l.builder.push(temporary("attention.norm_gradient", s.rows, s.hidden));
+  const View dqkv = l.builder.push(temporary("attention.qkv_gradient", s.tokens, s.qkv_width()));
+  {
+    const FrameScope inner(l.builder);
+    const View dy = gathered(l, dx, "attention.gathered_gradient");
+    const LayerActivations a = with_attention_output(l, kept);
+    const View dout =
+        l.builder.push(temporary("attention.output_gradient", s.tokens, s.query_width()));
+    linear_input_gradient(l, dout, dy, w.projection, "attention.projection");
+    linear_weight_gradient(l, w.projection, dy, a.attention_output, "attention.projection");
+    attention_backward(l, dqkv, dout, a);
+  }
+  rotate_backward(l, dqkv);
+  normed_linear_backward(l,
+                         {.norm = w.attention_norm,
+                          .weight = w.qkv,
+                          .x = kept.x,
+                          .rstd = kept.attention_rstd,
+                          .normed = kept.attention_normed,
+                          .dy = dqkv,
+                          .name = "attention.qkv",
+                          .family = "attention"},
+                         dnormed, dx);
+}
+
+}  // namespace
+
+void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& out) {
+  l.layer = w.layer;
+  const FrameScope scope(l.builder);
+  const LayerActivations all = with_temporaries(l, a);
+  attention_half(l, w, all);
+  ffn_activation(l, w, all);
+  const View y = l.builder.push(temporary("ffn.down", l.sizes.rows, l.sizes.hidden));
+  write_reduced(l, y, "ffn.down", [&](const View& partial) {
+    linear(l, partial, all.activation, w.down, "ffn.down");
+  });
+  emit(l, {.kind = OpKind::kAdd, .in = {all.middle, y}, .out = {out}}, "ffn.residual");
+}
+
+void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
+  l.layer = w.layer;
+  attention_half(l, w, a);
+  ffn_activation(l, w, a);
+}
+
+void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
+  l.layer = w.layer;
+  ffn_backward(l, w, a, dx);
+  attention_half_backward(l, w, a, dx);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,106 @@
+// The operations that the passes write, one function each.
+#include "validator/lowering.h"
+
+namespace shardplan {
+
+TensorSpec temporary(std::string name, std::int64_t rows, std::int64_t cols) {
+  return {.name = std::move(name), .rows = rows, .cols = cols};
+}
+
+TensorSpec statistics(std::string name, std::int64_t rows, std::int64_t cols) {
+  return {.name = std::move(name), .dtype = DType::kFp32, .rows = rows, .cols = cols};
+}
+
+TensorSpec kept(TensorSpec spec) {
+  spec.component = Component::kActivations;
+  return spec;
+}
+
+TensorSpec exchanged(TensorSpec spec) {
+  spec.component = Component::kCommunication;
+  return spec;
+}
+
+void emit(Lowering& l, Operation operation, const std::string& label) {
+  operation.chunk = l.chunk;
+  operation.microbatch = l.microbatch;
+  operation.layer = l.layer;
+  operation.label = l.phase + "." + label;
+  l.builder.emit(std::move(operation));
+}
+
+bool accumulates(Lowering& l, const View& gradient) {
+  return !l.written.insert({gradient.tensor, gradient.offset}).second;
+}
+
+void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label) {
+  emit(
+      l,
+      {.kind = OpKind::kGemm, .in = {x, w.weight}, .out = {y}, .attributes = {.transpose_b = true}},
+      label);
+}
+
+void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const Weight& w,
+                           const std::string& label) {
+  emit(l, {.kind = OpKind::kGemm, .in = {dy, w.weight}, .out = {dx}}, label + ".input_gradient");
+}
+
+void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
+                            const std::string& label) {
+  emit(l,
+       {.kind = OpKind::kGemm,
+        .in = {dy, x},
+        .out = {w.gradient},
+        .attributes = {.accumulate = accumulates(l, w.gradient), .transpose_a = true}},
+       label + ".weight_gradient");
+}
+
+View gathered(Lowering& l, const View& x, const std::string& label) {
+  if (!l.has_sequence_parallel()) {
+    return x;
+  }
+  const View all = l.builder.push(exchanged(temporary(label, l.sizes.tokens, x.cols)));
+  emit(l,
+       {.kind = OpKind::kAllGather,
+        .in = {x},
+        .out = {all},
+        .group = l.groups.tp,
+        .stream = Stream::kTensor},
+       label);
+  return all;
+}
+
+void reduce_over_tp(Lowering& l, const View& partial, const View& out, const std::string& label) {
+  if (l.plan.tp == 1) {
+    return;
+  }
+  emit(l,
+       {.kind = l.has_sequence_parallel() ? OpKind::kReduceScatter : OpKind::kAllReduce,
+        .in = {partial},
+        .out = {out},
+        .group = l.groups.tp,
+        .stream = Stream::kTensor},
+       label + ".reduce");
+}
+
+void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
+              const std::string& label) {
+  emit(l,
+       {.kind = OpKind::kRmsNormForward,
+        .in = {x, w.weight},
+        .out = {y, rstd},
+        .attributes = {.epsilon = l.hyperparameters.rms_epsilon}},
+       label);
+}
+
+void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& x, const View& rstd,
+                       const Weight& w, const std::string& label) {
+  emit(l,
+       {.kind = OpKind::kRmsNormBackward,
+        .in = {dy, x, rstd, w.weight, dx},
+        .out = {dx, w.gradient},
+        .attributes = {.accumulate = accumulates(l, w.gradient)}},
+       label);
+}
+
+}  // namespace shardplan

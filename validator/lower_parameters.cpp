@@ -1,0 +1,222 @@
+// Where the weights of a rank lie. A chunk's weights form one flat buffer, so that one collective
+// reduces its gradients; parameters start at multiples of 64 elements and the buffer ends at a
+// multiple of lcm(shards, 128), as in Megatron-LM core/distributed/param_and_grad_buffer.py.
+#include <algorithm>
+#include <numeric>
+
+#include "validator/lowering.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kParameterMultiple = 64;  // elements
+constexpr std::int64_t kBufferMultiple = 128;    // elements
+
+// Rows of a parameter that are one logical tensor.
+struct LogicalRows {
+  ParameterPart part = {};
+  std::int64_t row = 0;  // of the parameter
+};
+
+struct Parameter {
+  Weight* weight = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::vector<LogicalRows> logical = {};
+  std::int64_t start = 0;  // element of the flat buffer
+};
+
+ParameterPart part_of(const std::string& logical, std::int64_t rows, std::int64_t cols) {
+  return {.logical = logical, .rows = rows, .cols = cols};
+}
+
+// Output features divided over tp: rows of ours are columns of the logical [inputs, outputs].
+ParameterPart column_parallel(const Lowering& l, const std::string& logical, std::int64_t rows) {
+  ParameterPart part = part_of(logical, rows, l.sizes.hidden);
+  part.first_col = l.at.tp * rows;
+  part.transposed = true;
+  return part;
+}
+
+// Input features divided over tp: columns of ours are rows of the logical one.
+ParameterPart row_parallel(const Lowering& l, const std::string& logical, std::int64_t cols) {
+  ParameterPart part = part_of(logical, l.sizes.hidden, cols);
+  part.first_row = l.at.tp * cols;
+  part.transposed = true;
+  return part;
+}
+
+Parameter single(Weight& weight, const ParameterPart& part) {
+  return {.weight = &weight, .rows = part.rows, .cols = part.cols, .logical = {{.part = part}}};
+}
+
+Parameter stacked(Weight& weight, const std::vector<ParameterPart>& parts) {
+  Parameter parameter{.weight = &weight, .cols = parts.front().cols};
+  for (const ParameterPart& part : parts) {
+    parameter.logical.push_back({.part = part, .row = parameter.rows});
+    parameter.rows += part.rows;
+  }
+  return parameter;
+}
+
+// Rows of the vocabulary's shard that exist; the rest is padding.
+ParameterPart vocabulary_part(const Lowering& l, const std::string& logical) {
+  const std::int64_t real =
+      std::clamp<std::int64_t>(l.job.model.vocab - l.sizes.first_vocab_row, 0, l.sizes.vocab_rows);
+  ParameterPart part = part_of(logical, real, l.sizes.hidden);
+  part.transposed = logical == "head";
+  (part.transposed ? part.first_col : part.first_row) = l.sizes.first_vocab_row;
+  return part;
+}
+
+Parameter vocabulary(const Lowering& l, Weight& weight, const std::string& logical) {
+  Parameter parameter = single(weight, vocabulary_part(l, logical));
+  parameter.rows = l.sizes.vocab_rows;
+  return parameter;
+}
+
+std::vector<Parameter> layer_matrices(const Lowering& l, LayerWeights& w) {
+  const LocalSizes& s = l.sizes;
+  const std::string name = "layers." + std::to_string(w.layer) + ".";
+  return {
+      stacked(w.qkv, {column_parallel(l, name + "attention.q", s.query_width()),
+                      column_parallel(l, name + "attention.k", s.kv_width()),
+                      column_parallel(l, name + "attention.v", s.kv_width())}),
+      single(w.projection, row_parallel(l, name + "attention.o", s.query_width())),
+      stacked(w.gate_up, {column_parallel(l, name + "ffn.gate", s.ffn),
+                          column_parallel(l, name + "ffn.up", s.ffn)}),
+      single(w.down, row_parallel(l, name + "ffn.down", s.ffn)),
+  };
+}
+
+bool is_tied_copy(const Lowering& l, const ModelChunk& chunk) {
+  return l.job.model.tied_embeddings && chunk.has_head && !chunk.has_embedding;
+}
+
+// Matrices, then the copy of the tied embedding, then norms; `ends` gets where the first two end.
+struct Layout {
+  std::vector<Parameter> parameters;
+  std::int64_t elements = 0;
+
+  void add(Parameter parameter) {
+    parameter.start = round_up(elements, kParameterMultiple);
+    elements = parameter.start + parameter.rows * parameter.cols;
+    parameters.push_back(std::move(parameter));
+  }
+};
+
+Layout lay_out(const Lowering& l, ChunkWeights& w) {
+  Layout layout;
+  if (w.chunk.has_embedding) {
+    layout.add(vocabulary(l, w.embedding, "embedding"));
+  }
+  for (LayerWeights& layer : w.layers) {
+    for (Parameter& parameter : layer_matrices(l, layer)) { layout.add(std::move(parameter)); }
+  }
+  if (w.chunk.has_head && !l.job.model.tied_embeddings) {
+    layout.add(vocabulary(l, w.head, "head"));
+  }
+  w.copy_begin = layout.elements;
+  if (is_tied_copy(l, w.chunk)) {
+    layout.add(vocabulary(l, w.head, "embedding"));
+  }
+  w.norms_begin = round_up(layout.elements, kParameterMultiple);
+  const auto add_norm = [&](Weight& weight, const std::string& name) {
+    layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
+  };
+  for (LayerWeights& layer : w.layers) {
+    const std::string name = "layers." + std::to_string(layer.layer) + ".";
+    add_norm(layer.attention_norm, name + "attention.norm");
+    add_norm(layer.ffn_norm, name + "ffn.norm");
+  }
+  if (w.chunk.has_head) {
+    add_norm(w.final_norm, "final_norm");
+  }
+  layout.elements =
+      round_up(layout.elements, std::lcm(dense_shard_size(l.job, l.plan), kBufferMultiple));
+  return layout;
+}
+
+// Elements of a part, which starts at element `start` of the flat buffer, that lie in
+// [begin, end) of it; the tensor starts with element `origin` of the flat buffer.
+ParameterRange range_in(const View& tensor, std::int64_t origin, std::int64_t begin,
+                        std::int64_t end, std::int64_t start, std::int64_t count) {
+  const std::int64_t first = std::clamp<std::int64_t>(begin - start, 0, count);
+  const std::int64_t last = std::clamp<std::int64_t>(end - start, first, count);
+  return {.tensor = tensor.tensor, .offset = start + first - origin, .begin = first, .end = last};
+}
+
+void describe(Lowering& l, const ChunkWeights& w, const Parameter& parameter) {
+  const std::int64_t share = w.master.cols;
+  const std::int64_t begin = share == w.elements() ? 0 : owned_begin(l, w);
+  for (const LogicalRows& rows : parameter.logical) {
+    ParameterPart part = rows.part;
+    const std::int64_t start = parameter.start + rows.row * parameter.cols;
+    const std::int64_t count = part.rows * part.cols;
+    part.weight = range_in(w.weight, 0, 0, w.elements(), start, count);
+    part.gradient = range_in(w.gradient, 0, begin, begin + share, start, count);
+    part.master = range_in(w.master, begin, begin, begin + share, start, count);
+    l.builder.program().parameters.push_back(part);
+  }
+}
+
+View matrix_in(const View& flat, const Parameter& parameter) {
+  return {.tensor = flat.tensor,
+          .offset = parameter.start,
+          .rows = parameter.rows,
+          .cols = parameter.cols,
+          .stride = parameter.cols};
+}
+
+void place_chunk(Lowering& l, ChunkWeights& w) {
+  const Layout layout = lay_out(l, w);
+  const auto flat = [&](Component component, const std::string& name, DType dtype,
+                        std::int64_t elements) {
+    return l.builder.persistent(
+        {.component = component, .name = name, .dtype = dtype, .rows = 1, .cols = elements});
+  };
+  const std::int64_t share = l.plan.zero == 0
+                                 ? layout.elements
+                                 : div_exact(layout.elements, dense_shard_size(l.job, l.plan));
+  w.weight = flat(Component::kParameters, "weights", DType::kBf16, layout.elements);
+  w.gradient = flat(Component::kGradients, "main_gradients", l.plan.grad_dtype, layout.elements);
+  w.master = flat(Component::kOptimizer, "master_weights", l.plan.master_dtype, share);
+  w.exp_avg = flat(Component::kOptimizer, "exp_avg", l.plan.exp_avg_dtype, share);
+  w.exp_avg_sq = flat(Component::kOptimizer, "exp_avg_sq", l.plan.exp_avg_sq_dtype, share);
+  for (const Parameter& parameter : layout.parameters) {
+    *parameter.weight = {.weight = matrix_in(w.weight, parameter),
+                         .gradient = matrix_in(w.gradient, parameter)};
+    describe(l, w, parameter);
+  }
+  if (w.chunk.has_head && w.chunk.has_embedding && l.job.model.tied_embeddings) {
+    w.head = w.embedding;
+  }
+}
+
+}  // namespace
+
+std::int64_t owned_begin(const Lowering& l, const ChunkWeights& w) {
+  if (l.groups.shard < 0) {
+    return 0;
+  }
+  const Program& program = l.program();
+  const std::vector<std::int64_t>& ranks =
+      program.groups[static_cast<std::size_t>(l.groups.shard)].ranks;
+  const std::int64_t index = std::ranges::find(ranks, program.rank) - ranks.begin();
+  return index * div_exact(w.elements(), static_cast<std::int64_t>(ranks.size()));
+}
+
+void place_weights(Lowering& l) {
+  const LayerPartition partition = partition_layers(l.job, l.plan);
+  l.chunks.resize(static_cast<std::size_t>(l.plan.vpp));
+  for (std::int64_t c = 0; c < l.plan.vpp; ++c) {
+    ChunkWeights& w = l.chunks[static_cast<std::size_t>(c)];
+    w.chunk = partition.chunks[static_cast<std::size_t>(position_of_chunk(l.plan, l.at.pp, c))];
+    for (std::int64_t i = 0; i < w.chunk.num_layers; ++i) {
+      w.layers.push_back({.layer = w.chunk.first_layer + i});
+    }
+    place_chunk(l, w);
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,212 @@
+// What the passes of lower() share: sizes on this rank, its weights, what is in flight, and the
+// builder that they all write to. Only validator/lower*.cpp include this.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "estimator/layer_partition.h"
+#include "validator/lower.h"
+#include "validator/program_builder.h"
+
+namespace shardplan {
+
+struct LocalSizes {
+  std::int64_t tokens = 0;  // of one microbatch after cp
+  std::int64_t rows = 0;    // of the residual stream: tokens, / tp under sequence parallelism
+  std::int64_t hidden = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab_rows = 0;  // of this shard, padding included
+  std::int64_t first_vocab_row = 0;
+
+  std::int64_t query_width() const { return query_heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+};
+
+// A parameter and its gradient, both [outputs, inputs] (norms [1, hidden]) in their flat buffers.
+struct Weight {
+  View weight = {};
+  View gradient = {};
+};
+
+struct LayerWeights {
+  std::int64_t layer = 0;
+  Weight attention_norm = {};
+  Weight qkv = {};  // q, k, v rows one after the other
+  Weight projection = {};
+  Weight ffn_norm = {};
+  Weight gate_up = {};  // gate rows, then up rows
+  Weight down = {};
+};
+
+// The weights of one local chunk: one flat buffer of weights and one of gradients, matrices first,
+// then a copy of the tied embedding whose norm another rank counts, then the norms.
+struct ChunkWeights {
+  ModelChunk chunk = {};
+  Weight embedding = {};
+  Weight head = {};
+  Weight final_norm = {};
+  std::vector<LayerWeights> layers = {};
+  View weight = {};  // flat [1, elements], padded for the shards
+  View gradient = {};
+  View master = {};  // this rank's shard, or all under ZeRO 0
+  View exp_avg = {};
+  View exp_avg_sq = {};
+  std::int64_t copy_begin = 0;  // elements: matrices end, the tied copy begins
+  std::int64_t norms_begin = 0;
+
+  std::int64_t elements() const { return weight.cols; }
+};
+
+// What the forward pass of a layer keeps; absent: written again when needed.
+struct LayerActivations {
+  View x = {};
+  View attention_rstd = {};
+  View attention_normed = {};
+  View qkv = {};
+  View attention_output = {};
+  View log_sum_exp = {};
+  View middle = {};  // x + attention
+  View ffn_rstd = {};
+  View ffn_normed = {};
+  View gate_up = {};
+  View activation = {};
+};
+
+// Neighbouring layers of a chunk that are recomputed together, or one layer that is not.
+struct LayerGroup {
+  std::int64_t first = 0;  // within the chunk
+  std::int64_t count = 1;
+  bool is_recomputed = false;
+};
+
+struct InFlight {
+  std::int64_t slot = 0;
+  std::vector<LayerActivations> layers = {};  // of recomputed groups only the first layer's x
+  View last = {};                             // head: input of the final norm
+  View last_rstd = {};
+  View last_normed_gradient = {};
+};
+
+struct CommunicatorIndex {  // into Program::groups; -1: this rank alone
+  std::int64_t tp = -1;
+  std::int64_t cp = -1;
+  std::int64_t pp = -1;
+  std::int64_t dp_cp = -1;
+  std::int64_t shard = -1;
+  std::int64_t replica = -1;
+  std::int64_t embedding = -1;
+};
+
+struct Lowering {
+  const Job& job;
+  const Plan& plan;
+  const Hyperparameters& hyperparameters;
+  RankCoordinates at = {};
+  LocalSizes sizes = {};
+  CommunicatorIndex groups = {};
+  ProgramBuilder builder;
+  std::vector<ChunkWeights> chunks = {};                                     // by local chunk
+  std::map<std::pair<std::int64_t, std::int64_t>, InFlight> in_flight = {};  // by chunk, microbatch
+  std::vector<Cell> output_cells = {};    // outputs on their way to the next stage, in turn
+  std::vector<Cell> gradient_cells = {};  // gradient of the residual stream, in turn
+  std::int64_t num_outputs = 0;           // sent so far
+  std::int64_t num_gradients = 0;
+  std::set<std::pair<std::int64_t, std::int64_t>> written =
+      {};  // gradients this step: tensor, offset
+  View loss = {};
+  View clip = {};      // [1,1] factor
+  View schedule = {};  // [1,2] number of the step, learning rate
+  // Where the operations that are emitted belong.
+  std::string phase = {};
+  std::int64_t chunk = -1;
+  std::int64_t microbatch = -1;
+  std::int64_t layer = -1;
+
+  const Program& program() const { return builder.program(); }
+  bool has_sequence_parallel() const { return plan.sequence_parallel && plan.tp > 1; }
+};
+
+// Specifications of tensors.
+TensorSpec temporary(std::string name, std::int64_t rows, std::int64_t cols);
+TensorSpec statistics(std::string name, std::int64_t rows, std::int64_t cols);  // fp32
+TensorSpec kept(TensorSpec spec);                                               // as activation
+TensorSpec exchanged(TensorSpec spec);  // as communication buffer
+
+// Appends an operation, labelled "<phase>.<label>".
+void emit(Lowering& l, Operation operation, const std::string& label);
+
+// Whether a gradient holds something of this step already; from now on it does.
+bool accumulates(Lowering& l, const View& gradient);
+
+// Linear layers on row-major [tokens, features] matrices and [outputs, inputs] weights.
+void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label);
+void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const Weight& w,
+                           const std::string& label);
+void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
+                            const std::string& label);
+
+// Rows of all tp ranks under sequence parallelism, on the frame; else x itself.
+View gathered(Lowering& l, const View& x, const std::string& label);
+// The sum over tp of a partial result [tokens, h] as rows of the residual stream: `write` gets
+// where to write the partial result.
+template <class Write>
+void write_reduced(Lowering& l, const View& out, const std::string& label, const Write& write);
+// All-reduce over tp, or reduce-scatter of `partial` into `out`; nothing for tp 1.
+void reduce_over_tp(Lowering& l, const View& partial, const View& out, const std::string& label);
+
+template <class Write>
+void write_reduced(Lowering& l, const View& out, const std::string& label, const Write& write) {
+  const FrameScope scope(l.builder);
+  View partial = out;
+  if (l.has_sequence_parallel()) {
+    partial =
+        l.builder.push(exchanged(temporary(label + ".partial", l.sizes.tokens, l.sizes.hidden)));
+  }
+  write(partial);
+  reduce_over_tp(l, partial, out, label);
+}
+
+void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
+              const std::string& label);
+// dx = dx + gradient through the norm.
+void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& x, const View& rstd,
+                       const Weight& w, const std::string& label);
+
+// The first element of a chunk's flat buffer whose optimizer state and reduced gradient would be
+// this rank's if they are divided over the shard group.
+std::int64_t owned_begin(const Lowering& l, const ChunkWeights& w);
+
+// The passes.
+void place_weights(Lowering& l);
+void attention_forward(Lowering& l, const LayerActivations& a);
+void attention_backward(Lowering& l, const View& dqkv, const View& dout, const LayerActivations& a);
+void rotate_forward(Lowering& l, const View& qkv);  // positions of q and k, in place
+void rotate_backward(Lowering& l, const View& dqkv);
+void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& out);
+// What a layer keeps, without its output.
+void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
+void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
+void embedding_forward(Lowering& l, const ChunkWeights& w, const View& x);
+void embedding_backward(Lowering& l, const ChunkWeights& w, const View& dx);
+void head_forward(Lowering& l, const ChunkWeights& w, InFlight& flight);
+void head_backward(Lowering& l, const ChunkWeights& w, const InFlight& flight, const View& dx);
+void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
+void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
+void reduce_gradients(Lowering& l, ChunkWeights& w);
+// Gradients of tied embeddings on two stages: both ends first sum theirs.
+bool shares_embedding(const Lowering& l, const ChunkWeights& w);
+void update_weights(Lowering& l);
+
+// Runs of positions of one sequence that this rank holds: two zigzag chunks under cp, else one.
+std::vector<TokenRun> runs_of_sequence(const Job& job, const Plan& plan, std::int64_t cp_rank);
+
+}  // namespace shardplan
