@@ -43,4 +43,8 @@ void add_head(MegatronBlock& block);
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
                          Step own_step);
 
+// Output gradient of a linear layer under fp8: cast row-wise and transposed for its two products
+// (Transformer Engine pytorch/module/base.py, grad_output_preprocess).
+void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step);
+
 }  // namespace shardplan

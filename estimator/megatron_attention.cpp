@@ -62,6 +62,7 @@ void add_qkv_projection(MegatronBlock& block) {
            block.weight_step(Step::kBackwardQkv), "(a+2k)*d*T/t");
   rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardQkv,
            Step::kBackwardNorm, "h*u: gradient of the norm's output");
+  add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", packed, Step::kBackwardQkv);
   add_weight_gradient(block, "attention.qkv_weight_gradient", s.hidden * widths.qkv(),
                       Step::kBackwardQkv);
 }
@@ -203,6 +204,8 @@ void add_projection(MegatronBlock& block) {
                .dies = Step::kBackwardProjection},
               "h*u: input of the norm after attention (Gemma 2 and 3)");
   }
+  add_fp8_cast(block, "attention.projection_gradient_fp8", s.hidden * s.tokens,
+               Step::kBackwardProjection);
   add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
                       Step::kBackwardProjection);
 }
@@ -282,6 +285,9 @@ void add_context_parallel(MegatronBlock& block) {
                backward, "(a+2k)*d*T/t: gradients of one step before they are added");
       break;
     case CpMethod::kAllGather:
+      rows.keep("attention.step_outputs", output, s.dtype,
+                {.born = forward, .last_forward_use = forward, .dies = backward},
+                "a*d*T/t: outputs of the two halves, saved apart from the projection's input");
       rows.use_as(comm, "attention.gathered_key_values", 2 * c * key_values, s.dtype, forward,
                   forward, "2*c*KV: gathered, and reordered to sequence order");
       rows.use_as(comm, "attention.gathered_key_values_again", 2 * c * key_values, s.dtype,

@@ -12,6 +12,8 @@ struct FfnPiece {
   std::string_view gate_activation;
   std::string_view activation_gradient;
   std::string_view fc1_gradient;
+  std::string_view activation_cast;  // fp8: the activation's output before it is cast
+  std::string_view fc1_gradient_cast;
   Step fc1 = Step::kForwardFc1;
   Step activation = Step::kForwardActivation;
   Step fc2 = Step::kForwardFc2;
@@ -24,17 +26,23 @@ constexpr FfnPiece kDense = {.fc1_output = "ffn.fc1_output",
                              .activation_output = "ffn.activation_output",
                              .gate_activation = "ffn.gate_activation",
                              .activation_gradient = "ffn.activation_gradient",
-                             .fc1_gradient = "ffn.fc1_gradient"};
+                             .fc1_gradient = "ffn.fc1_gradient",
+                             .activation_cast = "ffn.activation_output_bf16",
+                             .fc1_gradient_cast = "ffn.fc1_gradient_fp8"};
 constexpr FfnPiece kExperts = {.fc1_output = "experts.fc1_output",
                                .activation_output = "experts.activation_output",
                                .gate_activation = "experts.gate_activation",
                                .activation_gradient = "experts.activation_gradient",
-                               .fc1_gradient = "experts.fc1_gradient"};
+                               .fc1_gradient = "experts.fc1_gradient",
+                               .activation_cast = "experts.activation_output_bf16",
+                               .fc1_gradient_cast = "experts.fc1_gradient_fp8"};
 constexpr FfnPiece kShared = {.fc1_output = "shared.fc1_output",
                               .activation_output = "shared.activation_output",
                               .gate_activation = "shared.gate_activation",
                               .activation_gradient = "shared.activation_gradient",
                               .fc1_gradient = "shared.fc1_gradient",
+                              .activation_cast = "shared.activation_output_bf16",
+                              .fc1_gradient_cast = "shared.fc1_gradient_fp8",
                               .fc1 = Step::kForwardFfnNorm,
                               .activation = Step::kForwardFfnNorm,
                               .fc2 = Step::kForwardFfnNorm,
@@ -84,6 +92,11 @@ void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t act
                        .dies = piece.backward_activation},
                       "f*T/t: silu(gate), saved by the unfused product");
   }
+  if (block.plan.precision == Precision::kFp8) {
+    rows.use(piece.activation_cast, activations, s.dtype, piece.activation, piece.fc2,
+             "f*T/t: the activation's output before the second linear layer casts it");
+  }
+  add_fp8_cast(block, piece.fc1_gradient_cast, pieces * activations, piece.backward_fc1);
   rows.use(piece.activation_gradient, activations, s.dtype, piece.backward_fc2,
            piece.backward_activation, "f*T/t");
   rows.use(piece.fc1_gradient, pieces * activations, s.dtype, piece.backward_activation,
@@ -249,6 +262,13 @@ void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64
   block.rows.use(name, elements, block.shape.dtype, block.weight_step(own_step),
                  block.weight_step(own_step),
                  "weight gradient before it is added to the main gradient");
+}
+
+void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
+  if (block.plan.precision == Precision::kFp8) {
+    block.rows.use(name, 2 * elements, DType::kFp8, step, step,
+                   "output gradient in fp8, row-wise and transposed");
+  }
 }
 
 void add_dense_ffn(MegatronBlock& block) {

@@ -2,6 +2,7 @@
 // Transformer Engine, measured on every rank. Nothing in the profile is fitted to them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -68,6 +69,37 @@ TEST_CASE("published peaks of Megatron with Transformer Engine are met on every 
               static_cast<int>(worst.pp_rank));
   CHECK(mean <= 0.005);
   CHECK(std::abs(worst.share) <= 0.014);
+}
+
+std::int64_t measured_reserved(const Case& published, std::int64_t pp_rank) {
+  std::int64_t reserved = 0;
+  for (const MeasuredRank& rank : published.measured->ranks) {
+    reserved = rank.pp_rank == pp_rank ? std::max(reserved, *rank.peak_reserved) : reserved;
+  }
+  return reserved;
+}
+
+// The replay sees one stream and no other library; the ranks of a stage differ by up to 5 %.
+TEST_CASE("reserved memory follows from the replay, half of the stages within 2 %") {
+  std::vector<double> errors;
+  for (const Case& published : published_cases()) {
+    for (const StageMemory& stage : estimate_memory(published.job, published.plan).stages) {
+      errors.push_back(static_cast<double>(stage.reserved_bytes) /
+                           static_cast<double>(measured_reserved(published, stage.pp_rank)) -
+                       1);
+    }
+  }
+  std::ranges::sort(errors);
+  const auto by_size = [](double a, double b) { return std::abs(a) < std::abs(b); };
+  const double lowest = errors.front();
+  const double highest = errors.back();
+  std::ranges::sort(errors, by_size);
+  const double median = std::abs(errors[errors.size() / 2]);
+  std::printf("published reserved: %zu stages, median |error| %.2f %%, %+.2f to %+.2f %%\n",
+              errors.size(), 100 * median, 100 * lowest, 100 * highest);
+  CHECK(median <= 0.02);
+  CHECK(lowest >= -0.03);
+  CHECK(highest <= 0.06);
 }
 
 TEST_CASE("the stage with the largest published peak is the one predicted") {
