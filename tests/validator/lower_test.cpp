@@ -1,0 +1,104 @@
+#include "validator/lower.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "tests/validator/layouts.h"
+
+namespace shardplan {
+namespace {
+
+std::string refusal(const Job& job, const Plan& plan) {
+  try {
+    lower(job, plan, 0, {});
+  } catch (const std::logic_error& error) { return error.what(); }
+  return "";
+}
+
+std::int64_t bytes_named(const Program& program, const std::string& name) {
+  std::int64_t bytes = 0;
+  for (const Tensor& tensor : program.tensors) { bytes += tensor.name == name ? tensor.bytes : 0; }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("what is not lowered is refused by the name of its field") {
+  const Job job = tiny_job(tiny_model(), 4);
+  CHECK(refusal(job, {.zero = 2}) == "lower: not lowered: plan.zero: 2");
+  CHECK(refusal(job, {.zero = 3}) == "lower: not lowered: plan.zero: 3");
+  CHECK(refusal(job, {.pp = 2, .schedule = Schedule::kZbH1}) ==
+        "lower: not lowered: plan.schedule: zb_h1");
+  CHECK(refusal(job, {.cp = 2, .cp_method = CpMethod::kRing}) ==
+        "lower: not lowered: plan.cp_method: ring");
+  CHECK(refusal(job, {.tp = 4}) == "lower: not lowered: plan.tp: 4 with num_kv_heads 2");
+  Job moe = job;
+  moe.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 8};
+  moe.model.layers[1].is_moe = true;
+  CHECK(refusal(moe, {}) == "lower: not lowered: model.layers.is_moe: true");
+}
+
+TEST_CASE("invalid plans are refused with the reason of the validity rules") {
+  CHECK(refusal(tiny_job(tiny_model(), 4), {.tp = 3}).starts_with("lower: invalid plan: "));
+}
+
+TEST_CASE("state of one rank, counted by hand") {
+  // Elements: embedding 30 * 16 = 480, so the layers start at 512; a layer has qkv 32 * 16,
+  // projection 16 * 16, gate and up 48 * 16 and down 16 * 24, together 1920; four end at 8192. Head
+  // 480: the norms start at 8704, nine of them at multiples of 64 end at 9232, rounded up to 128:
+  // 9344.
+  const Program program = lower(tiny_job(tiny_model(), 1), {}, 0, {});
+  CHECK(bytes_named(program, "weights") == 2 * 9344);
+  CHECK(bytes_named(program, "main_gradients") == 4 * 9344);
+  CHECK(bytes_named(program, "master_weights") == 4 * 9344);
+  const Program shard = lower(tiny_job(tiny_model(), 4), {.zero = 1}, 0, {});
+  CHECK(bytes_named(shard, "weights") == 2 * 9344);
+  CHECK(bytes_named(shard, "master_weights") == 9472);  // 4 * 9344 / 4 at the next multiple of 256
+}
+
+TEST_CASE("1F1B keeps as many microbatches as there are stages behind a rank, GPipe keeps all") {
+  const Job job = tiny_job(tiny_model(), 4);
+  const auto slots = [&](Schedule schedule, std::int64_t rank) {
+    const Program program = lower(job, {.pp = 4, .schedule = schedule}, rank, {});
+    std::vector<std::int64_t> offsets;
+    for (const Tensor& tensor : program.tensors) {
+      if (tensor.name == "attention.packed_qkv") {
+        offsets.push_back(tensor.offset);
+      }
+    }
+    std::ranges::sort(offsets);
+    const auto repeated = std::ranges::unique(offsets);
+    return static_cast<std::int64_t>(offsets.size() - repeated.size());
+  };
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    CHECK(slots(Schedule::k1F1B, rank) == 4 - rank);
+    CHECK(slots(Schedule::kGpipe, rank) == 8);
+  }
+}
+
+TEST_CASE("bytes alive never exceed the arenas, and recomputing everything lowers their peak") {
+  const Job job = tiny_job(tiny_model(), 1);
+  const auto peak = [&](const Plan& plan) {
+    const Program program = lower(job, plan, 0, {});
+    const std::vector<std::int64_t> live = live_bytes(program);
+    const std::int64_t most = *std::ranges::max_element(live);
+    CHECK(most <= program.persistent_bytes + program.dynamic_bytes);
+    return most;
+  };
+  CHECK(peak({.recompute = {.granularity = RecomputeGranularity::kFull}}) < peak({}));
+}
+
+TEST_CASE("a residual addition in front of a norm is one operation with it") {
+  const Program program = lower(tiny_job(tiny_model(), 1), {}, 0, {});
+  const auto count = [&](OpKind kind) {
+    return std::ranges::count(program.operations, kind, &Operation::kind);
+  };
+  // 8 microbatches of 4 layers with two additions; the last is followed by the final norm, whose
+  // output lies where the addend lay.
+  CHECK(count(OpKind::kAddRmsNormForward) == 8 * 7);
+  CHECK(count(OpKind::kAdd) == 8);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,256 @@
+// Checks of single operations: arguments, views, shapes, groups and events.
+#include <algorithm>
+#include <array>
+
+#include "validator/checks.h"
+
+namespace shardplan {
+namespace {
+
+// How many inputs and outputs an operation has; optional ones may be absent or missing.
+struct Arity {
+  OpKind kind;
+  std::int64_t in;
+  std::int64_t out;
+  std::int64_t optional_in = -1;   // index of the input that may be absent
+  std::int64_t optional_out = -1;  // and of the output
+};
+
+constexpr std::array<Arity, kNumOpKinds> kArities = {{
+    {.kind = OpKind::kFill, .in = 0, .out = 1},
+    {.kind = OpKind::kCopy, .in = 1, .out = 1},
+    {.kind = OpKind::kAdd, .in = 2, .out = 1},
+    {.kind = OpKind::kEmbeddingForward, .in = 2, .out = 1},
+    {.kind = OpKind::kEmbeddingBackward, .in = 2, .out = 1},
+    {.kind = OpKind::kRmsNormForward, .in = 2, .out = 2, .optional_out = 1},
+    {.kind = OpKind::kAddRmsNormForward, .in = 3, .out = 3},
+    {.kind = OpKind::kRmsNormBackward, .in = 5, .out = 2, .optional_in = 4},
+    {.kind = OpKind::kGemm, .in = 2, .out = 1},
+    {.kind = OpKind::kRope, .in = 1, .out = 1},
+    {.kind = OpKind::kAttentionForward, .in = 3, .out = 2},
+    {.kind = OpKind::kAttentionBackward, .in = 6, .out = 3},
+    {.kind = OpKind::kSwigluForward, .in = 1, .out = 1},
+    {.kind = OpKind::kSwigluBackward, .in = 2, .out = 2, .optional_out = 1},
+    {.kind = OpKind::kLossStatistics, .in = 2, .out = 1},
+    {.kind = OpKind::kLossCombine, .in = 1, .out = 2},
+    {.kind = OpKind::kLossGradient, .in = 3, .out = 1},
+    {.kind = OpKind::kAllGather, .in = 1, .out = 1},      // or one output per member
+    {.kind = OpKind::kReduceScatter, .in = 1, .out = 1},  // or one input per member
+    {.kind = OpKind::kAllReduce, .in = 1, .out = 1},
+    {.kind = OpKind::kSend, .in = 1, .out = 0},
+    {.kind = OpKind::kReceive, .in = 0, .out = 1},
+    {.kind = OpKind::kSquaredNorm, .in = 1, .out = 1},
+    {.kind = OpKind::kClipFactor, .in = 1, .out = 1},
+    {.kind = OpKind::kAdamW, .in = 3, .out = 4},
+}};
+
+const Arity& arity_of(OpKind kind) {
+  return *std::ranges::find(kArities, kind, &Arity::kind);
+}
+
+class OperationCheck {
+ public:
+  explicit OperationCheck(const Program& program)
+      : program_(program), recorded_(static_cast<std::size_t>(program.num_events), false) {}
+
+  Problems run() {
+    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+      index_ = static_cast<std::int64_t>(i);
+      const Operation& op = program_.operations[i];
+      const std::size_t before = problems_.size();
+      check_group(op);
+      check_arguments(op);
+      if (problems_.size() == before) {
+        check_shapes(op);
+      }
+      check_events(op);
+    }
+    return std::move(problems_);
+  }
+
+ private:
+  void report(const std::string& what) {
+    problems_.push_back(place_of(program_, index_) + " " + what);
+  }
+  const Tensor& tensor(const View& view) const {
+    return program_.tensors[static_cast<std::size_t>(view.tensor)];
+  }
+  std::string named(const View& view) const {
+    return "tensor " + std::to_string(view.tensor) + " '" + tensor(view).name + "'";
+  }
+  std::int64_t members(const Operation& op) const {
+    return static_cast<std::int64_t>(
+        program_.groups[static_cast<std::size_t>(op.group)].ranks.size());
+  }
+
+  void check_group(const Operation& op) {
+    const auto num_groups = static_cast<std::int64_t>(program_.groups.size());
+    if (is_communication(op.kind) != (op.group >= 0) || op.group >= num_groups) {
+      report("has group " + std::to_string(op.group) + " of " + std::to_string(num_groups));
+      return;
+    }
+    if (op.kind != OpKind::kSend && op.kind != OpKind::kReceive) {
+      return;
+    }
+    const std::int64_t peer = op.attributes.peer;
+    if (peer < 0 || peer >= members(op) ||
+        program_.groups[static_cast<std::size_t>(op.group)].ranks[static_cast<std::size_t>(peer)] ==
+            program_.rank) {
+      report("has peer " + std::to_string(peer) + ", expected another member of its group");
+    }
+  }
+
+  void check_arguments(const Operation& op) {
+    const Arity& arity = arity_of(op.kind);
+    const bool scatters = op.kind == OpKind::kReduceScatter && op.in.size() > 1;
+    const bool gathers = op.kind == OpKind::kAllGather && op.out.size() > 1;
+    check_views(op.in, scatters ? members(op) : arity.in, arity.optional_in, "inputs");
+    check_views(op.out, gathers ? members(op) : arity.out, arity.optional_out, "outputs");
+  }
+
+  void check_views(const std::vector<View>& views, std::int64_t expected, std::int64_t optional,
+                   const std::string& what) {
+    if (static_cast<std::int64_t>(views.size()) != expected) {
+      report("has " + std::to_string(views.size()) + " " + what + ", expected " +
+             std::to_string(expected));
+      return;
+    }
+    for (std::int64_t i = 0; i < expected; ++i) {
+      const View& view = views[static_cast<std::size_t>(i)];
+      if (view.present()) {
+        check_view(view);
+      } else if (i != optional) {
+        report("lacks number " + std::to_string(i) + " of its " + what);
+      }
+    }
+  }
+
+  void check_view(const View& view) {
+    if (view.tensor >= static_cast<std::int64_t>(program_.tensors.size())) {
+      report("names tensor " + std::to_string(view.tensor) + ", which does not exist");
+      return;
+    }
+    const Tensor& row = tensor(view);
+    if (view.offset < 0 || view.rows < 1 || view.cols < 1 || view.end() > row.elements()) {
+      report("reaches beyond " + named(view));
+    } else if (!view.contiguous() &&
+               (view.stride != row.cols || view.offset % row.cols + view.cols > row.cols)) {
+      report("has a view of " + named(view) + " that is no rectangle of its rows");
+    }
+    if (index_ < row.born || index_ > row.dies) {
+      report("uses " + named(view) + ", which is alive from operation " + std::to_string(row.born) +
+             " to " + std::to_string(row.dies));
+    }
+  }
+
+  void expect(bool holds, const View& view, const std::string& expected) {
+    if (!holds) {
+      report("has " + named(view) + " [" + std::to_string(view.rows) + ", " +
+             std::to_string(view.cols) + "], expected " + expected);
+    }
+  }
+
+  void check_gemm(const Operation& op) {
+    const View& a = op.in[0];
+    const View& b = op.in[1];
+    const std::int64_t m = op.attributes.transpose_a ? a.cols : a.rows;
+    const std::int64_t k = op.attributes.transpose_a ? a.rows : a.cols;
+    const std::int64_t n = op.attributes.transpose_b ? b.rows : b.cols;
+    expect((op.attributes.transpose_b ? b.cols : b.rows) == k, b, "the inner size of the product");
+    expect(op.out[0].rows == m && op.out[0].cols == n, op.out[0], "the product's shape");
+  }
+
+  void check_collective(const Operation& op) {
+    for (const std::vector<View>* views : {&op.in, &op.out}) {
+      for (const View& view : *views) { expect(view.contiguous(), view, "a contiguous view"); }
+    }
+    const std::int64_t count = members(op);
+    const bool is_split = op.kind == OpKind::kReduceScatter;
+    const std::vector<View>& whole = is_split ? op.in : op.out;
+    const std::vector<View>& part = is_split ? op.out : op.in;
+    if (op.kind == OpKind::kAllGather || op.kind == OpKind::kReduceScatter) {
+      std::int64_t elements = 0;
+      for (const View& view : whole) { elements += view.elements(); }
+      expect(elements == count * part[0].elements(), part[0], "one member's part");
+    } else if (op.kind == OpKind::kAllReduce) {
+      expect(op.in[0].elements() == op.out[0].elements(), op.out[0], "the input's size");
+    }
+  }
+
+  void check_attention(const Operation& op) {
+    const OpAttributes& a = op.attributes;
+    const std::size_t query = op.kind == OpKind::kAttentionForward ? 0 : 1;
+    expect(op.in[query].cols == a.heads * a.head_dim, op.in[query], "heads * head_dim columns");
+    for (const std::size_t i : {query + 1, query + 2}) {
+      expect(op.in[i].cols == a.kv_heads * a.head_dim, op.in[i], "kv_heads * head_dim columns");
+      expect(op.in[i].rows >= a.query_position + op.in[query].rows / a.batch, op.in[i],
+             "rows up to the last query's position");
+    }
+  }
+
+  void check_shapes(const Operation& op) {
+    if (is_communication(op.kind)) {
+      check_collective(op);
+    }
+    switch (op.kind) {
+      case OpKind::kGemm: return check_gemm(op);
+      case OpKind::kAttentionForward:
+      case OpKind::kAttentionBackward: return check_attention(op);
+      case OpKind::kCopy:
+      case OpKind::kAdd:
+      case OpKind::kRope:
+      case OpKind::kLossGradient:
+      case OpKind::kRmsNormForward:
+      case OpKind::kAddRmsNormForward:
+      case OpKind::kRmsNormBackward:
+        return expect(op.in[0].rows == op.out[0].rows && op.in[0].cols == op.out[0].cols, op.out[0],
+                      "the input's shape");
+      case OpKind::kSwigluForward:
+        return expect(op.in[0].rows == op.out[0].rows && op.in[0].cols == 2 * op.out[0].cols,
+                      op.out[0], "half the input's columns");
+      case OpKind::kSwigluBackward:
+        return expect(op.in[1].rows == op.out[0].rows && op.in[1].cols == op.out[0].cols, op.out[0],
+                      "the shape of gate and up");
+      case OpKind::kAdamW:
+        for (const View& view : op.out) {
+          expect(view.elements() == op.in[0].elements(), view, "the gradient's size");
+        }
+        return;
+      default: return;
+    }
+  }
+
+  // Events are recorded once, and before anyone waits for them.
+  void check_events(const Operation& op) {
+    for (const std::int64_t event : op.waits) {
+      if (event < 0 || event >= program_.num_events) {
+        report("waits for event " + std::to_string(event) + " of " +
+               std::to_string(program_.num_events));
+      } else if (!recorded_[static_cast<std::size_t>(event)]) {
+        report("waits for event " + std::to_string(event) + ", which nothing has recorded before");
+      }
+    }
+    if (op.records >= program_.num_events) {
+      report("records event " + std::to_string(op.records) + " of " +
+             std::to_string(program_.num_events));
+    } else if (op.records >= 0) {
+      if (recorded_[static_cast<std::size_t>(op.records)]) {
+        report("records event " + std::to_string(op.records) + " again");
+      }
+      recorded_[static_cast<std::size_t>(op.records)] = true;
+    }
+  }
+
+  const Program& program_;
+  std::vector<bool> recorded_;
+  std::int64_t index_ = 0;
+  Problems problems_;
+};
+
+}  // namespace
+
+Problems operation_problems(const Program& program) {
+  return OperationCheck(program).run();
+}
+
+}  // namespace shardplan
