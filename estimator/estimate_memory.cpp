@@ -2,12 +2,28 @@
 #include <stdexcept>
 
 #include "estimator/allocator_totals.h"
-#include "estimator/assumptions.h"
 #include "estimator/estimate.h"
 #include "estimator/fujii2024.h"
 #include "estimator/stage_memory.h"
 
 namespace shardplan {
+namespace {
+
+// Moments and tensors outside the model, by name.
+std::vector<std::string> not_counted(MemoryModel model) {
+  switch (model) {
+    case MemoryModel::kFujii2024: return {};
+    case MemoryModel::kMegatron:
+      return {"evaluation", "checkpoint save and load", "CUDA graphs", "user buffers of overlap",
+              "other processes on the GPU"};
+    case MemoryModel::kNative:
+      return {"evaluation", "checkpoint save and load", "CUDA graphs",
+              "other processes on the GPU"};
+  }
+  return {};
+}
+
+}  // namespace
 
 std::int64_t nominal_capacity_bytes(const ClusterSpec& cluster) {
   return cluster.memory_limit_bytes.value_or(cluster.gpu.nominal_memory_bytes);
@@ -33,8 +49,7 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   const auto worst = std::ranges::max_element(estimate.stages, {}, &StageMemory::device_used_bytes);
   estimate.worst_stage = worst - estimate.stages.begin();
   estimate.fit = fit_of(job, estimate.stages);
-  estimate.assumptions = assumptions_behind(job, plan);
-  estimate.not_counted = not_counted(job.profile);
+  estimate.not_counted = not_counted(job.profile.memory_model);
   return estimate;
 }
 

@@ -1,8 +1,12 @@
 #include "tools/assumptions.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <string>
 
+#include "data/json_message.h"
+#include "estimator/allocator_totals.h"
 #include "estimator/price.h"
 #include "tools/plan_words.h"
 
@@ -91,10 +95,15 @@ bool may_turn(const Job& job, const Plan& plan, PredictedStatus verdict, const M
   return is_negative(verdict) ? bounds.allocated_bytes <= most : bounds.device_used_bytes > least;
 }
 
+bool is_negative_plan(const Job& job, const Plan& plan, const MemoryRule& rule) {
+  return rule.decides_verdict ? is_negative(predict(job, plan, rule).status)
+                              : fit_of_plan(job, plan) == Fit::kDoesNotFit;
+}
+
 bool turns_verdict(const Job& job, const Plan& plan, PredictedStatus verdict,
                    const MemoryRule& rule) {
   return first_broken_rule(job, plan) == nullptr && may_turn(job, plan, verdict, rule) &&
-         is_negative(predict(job, plan, rule).status) != is_negative(verdict);
+         is_negative_plan(job, plan, rule) != is_negative(verdict);
 }
 
 // The text of the first other value that is valid and turns the verdict; "" if none does.
@@ -108,17 +117,35 @@ std::string turning_value(const Question& question, const DefaultField& field,
   return "";
 }
 
-// The same for a switch of the framework. Numbers have no other value to try.
+// Other values of a switch: its words, or of a number twice and half as much where that is allowed.
+std::vector<std::string> other_words(const ProfileOption& option) {
+  if (option.type == "bool") {
+    return {"true", "false"};
+  }
+  if (!option.choices.empty()) {
+    return option.choices;
+  }
+  const double value = std::strtod(option.default_value.c_str(), nullptr);
+  std::vector<std::string> words;
+  for (const double other : {2 * value, value / 2}) {
+    const bool is_whole = option.type != "integer" || other == std::floor(other);
+    if (is_whole && other >= option.low && other <= option.high) {
+      words.push_back(exact_text(other));
+    }
+  }
+  return words;
+}
+
+// The same for a switch of the framework.
 std::string turning_value(const Question& question, const ProfileOption& option,
                           const Library& library, PredictedStatus verdict, const MemoryRule& rule) {
-  std::vector<std::string> words = option.choices;
-  if (option.type == "bool") {
-    words = {"true", "false"};
-  }
-  for (const std::string& word : words) {
+  for (const std::string& word : other_words(option)) {
+    if (word == option.default_value) {
+      continue;
+    }
     Job other = question.job;
     apply_option(other.profile, option.name, word, library);
-    if (word != option.default_value && turns_verdict(other, question.plan, verdict, rule)) {
+    if (turns_verdict(other, question.plan, verdict, rule)) {
       return word;
     }
   }
