@@ -27,30 +27,55 @@ struct Trace {
   std::int32_t num_slots = 0;
 };
 
+// Slot of every live id. Callers that number their tensors from 0 or 1 on get an array.
+class SlotTable {
+ public:
+  explicit SlotTable(std::span<const AllocationEvent> events) {
+    std::int64_t largest = 0;
+    bool is_dense = true;
+    for (const AllocationEvent& event : events) {
+      is_dense = is_dense && event.id >= 0;
+      largest = std::max(largest, event.id);
+    }
+    if (is_dense && largest <= std::ssize(events)) {
+      array_.assign(static_cast<std::size_t>(largest) + 1, kNone);
+    }
+  }
+
+  std::int32_t& operator[](std::int64_t id) {
+    return array_.empty() ? map_.try_emplace(id, kNone).first->second
+                          : array_[static_cast<std::size_t>(id)];
+  }
+
+ private:
+  std::vector<std::int32_t> array_;
+  std::unordered_map<std::int64_t, std::int32_t> map_;
+};
+
 Trace trace_of(std::span<const AllocationEvent> events) {
   Trace trace;
   trace.steps.reserve(events.size());
-  std::unordered_map<std::int64_t, std::int32_t> slots;  // of live ids
+  SlotTable slots(events);
   std::vector<std::int32_t> unused;
   for (const AllocationEvent& event : events) {
     if (event.bytes < 0) {
       throw std::logic_error("replay_allocator: negative bytes");
     }
-    const auto found = slots.find(event.id);
-    if ((event.bytes == 0) != (found != slots.end())) {
+    std::int32_t& slot = slots[event.id];
+    if ((event.bytes == 0) == (slot == kNone)) {
       throw std::logic_error("replay_allocator: an id is allocated twice or freed while not live");
     }
     if (event.bytes == 0) {
-      trace.steps.push_back({.slot = found->second, .bytes = 0});
-      unused.push_back(found->second);
-      slots.erase(found);
+      trace.steps.push_back({.slot = slot, .bytes = 0});
+      unused.push_back(slot);
+      slot = kNone;
       continue;
     }
     if (unused.empty()) {
       unused.push_back(trace.num_slots++);
     }
-    trace.steps.push_back({.slot = unused.back(), .bytes = event.bytes});
-    slots.emplace(event.id, unused.back());
+    slot = unused.back();
+    trace.steps.push_back({.slot = slot, .bytes = event.bytes});
     unused.pop_back();
   }
   return trace;
