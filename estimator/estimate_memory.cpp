@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "estimator/allocator_totals.h"
 #include "estimator/estimate.h"
@@ -49,6 +50,12 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   const auto worst = std::ranges::max_element(estimate.stages, {}, &StageMemory::device_used_bytes);
   estimate.worst_stage = worst - estimate.stages.begin();
   estimate.fit = fit_of(job, estimate.stages);
+  if (job.profile.memory_model == MemoryModel::kMegatron && plan.zero >= 2) {
+    estimate.assumptions.push_back(
+        {.text =
+             "zero " + std::to_string(plan.zero) +
+             ": Megatron-FSDP, whose buffers follow its documentation; no measurement covers it"});
+  }
   estimate.not_counted = not_counted(job.profile.memory_model);
   return estimate;
 }

@@ -12,8 +12,9 @@ namespace {
 
 // --- what is modelled ----------------------------------------------------------------------------
 
-// ZeRO 1 is the distributed optimizer; 2 and 3 would be Megatron-FSDP.
-constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
+// ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP (--use-megatron-fsdp with
+// --data-parallel-sharding-strategy optim_grads, optim_grads_params).
+constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1, 2, 3>;
 
 // fp32, or the type that computes (--grad-reduce-in-bf16; fp16 without fp32 accumulation).
 constexpr bool is_gradient_dtype(Precision precision, DType dtype) {

@@ -166,6 +166,11 @@ SearchSpace default_space(const Job& job) {
   space.cp_method = supported(job, "cp_method", &Plan::cp_method, values_of(kCpMethods));
   move_to_front(space.cp_method, job.profile.default_cp_method);
   space.zero = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
+  // Megatron's stages 2 and 3 are another implementation, Megatron-FSDP, which no measurement here
+  // covers: they are tried where they are asked for.
+  if (job.profile.memory_model == MemoryModel::kMegatron) {
+    std::erase_if(space.zero, [](std::int64_t zero) { return zero > 1; });
+  }
   move_to_front(space.zero, job.profile.default_zero);
   space.dp_replicate = {1};
   if (space.zero.size() > 2 && job.cluster.nodes > 1) {

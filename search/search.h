@@ -25,7 +25,7 @@ struct SearchSpace {
                                   // misses them by at most 3
   std::vector<std::int64_t> dp;   // empty: whatever follows (default)
   std::vector<std::int64_t> dp_replicate;  // 1; where the profile shards gradients, also the nodes
-  std::vector<std::int64_t> zero;          // all stages the profile knows
+  std::vector<std::int64_t> zero;          // all stages the profile knows; megatron: 0 and 1
   std::vector<std::int64_t> micro_batch;   // divisors of global batch up to 32 and 131072 tokens
   std::vector<bool> sequence_parallel;     // on and off
   std::vector<Schedule> schedule;          // all the profile knows
