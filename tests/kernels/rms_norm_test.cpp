@@ -72,12 +72,7 @@ void check_shape(Shape shape) {
   const std::vector<T> fused = y.host();
   rms_norm_forward(y.data(), rstd.data(), sum.data(), dev_weight.data(), shape.rows, shape.width,
                    kEpsilon, stream);
-  const std::vector<T> alone = y.host();
-  std::int64_t differing = 0;
-  for (std::size_t i = 0; i < alone.size(); ++i) {
-    differing += to_double(alone[i]) != to_double(fused[i]) ? 1 : 0;
-  }
-  CHECK(differing == 0);
+  CHECK(num_differing(y.host(), fused) == 0);
 
   rms_norm_backward(dx.data(), dweight.data(), partial.data(), dev_dy.data(), sum.data(),
                     rstd.data(), dev_weight.data(), dev_residual.data(), shape.rows, shape.width,
