@@ -1,0 +1,68 @@
+#include "kernels/convert.h"
+
+#include "kernels/elementwise.cuh"
+
+namespace shardplan {
+namespace {
+
+constexpr int kUnroll = 4;
+
+template <class To, class From>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    convert_kernel(To* __restrict__ to, const From* __restrict__ from, std::int64_t num_packs) {
+  for_each_vector<kUnroll>(
+      num_packs, [&](std::int64_t index) { return load_pack(from + index * kPackWidth); },
+      [&](std::int64_t index, const Pack<From>& in) {
+        Pack<To> out;
+        for (int k = 0; k < kPackWidth; ++k) { out.at[k] = from_float<To>(to_float(in.at[k])); }
+        store_pack(to + index * kPackWidth, out);
+      });
+}
+
+template <class A, class B>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    add_kernel(A* sum, const A* a, const B* b, std::int64_t num_packs) {
+  struct Loaded {
+    Pack<A> a;
+    Pack<B> b;
+  };
+  for_each_vector<kUnroll>(
+      num_packs,
+      [&](std::int64_t index) {
+        return Loaded{load_pack(a + index * kPackWidth), load_pack(b + index * kPackWidth)};
+      },
+      [&](std::int64_t index, const Loaded& in) {
+        Pack<A> out;
+        for (int k = 0; k < kPackWidth; ++k) {
+          out.at[k] = from_float<A>(to_float(in.a.at[k]) + to_float(in.b.at[k]));
+        }
+        store_pack(sum + index * kPackWidth, out);
+      });
+}
+
+}  // namespace
+
+template <class To, class From>
+void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream) {
+  const std::int64_t num_packs = size / kPackWidth;
+  convert_kernel<<<elementwise_blocks<kUnroll>(num_packs), kElementwiseThreads, 0, stream>>>(
+      to, from, num_packs);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+template <class A, class B>
+void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream) {
+  const std::int64_t num_packs = size / kPackWidth;
+  add_kernel<<<elementwise_blocks<kUnroll>(num_packs), kElementwiseThreads, 0, stream>>>(sum, a, b,
+                                                                                         num_packs);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+template void convert(float*, const __nv_bfloat16*, std::int64_t, cudaStream_t);
+template void convert(__nv_bfloat16*, const float*, std::int64_t, cudaStream_t);
+template void add(float*, const float*, const float*, std::int64_t, cudaStream_t);
+template void add(__nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*, std::int64_t,
+                  cudaStream_t);
+template void add(float*, const float*, const __nv_bfloat16*, std::int64_t, cudaStream_t);
+
+}  // namespace shardplan

@@ -1,0 +1,24 @@
+// Conversion between bf16 and fp32, and addition.
+// size is a multiple of 8 elements; pointers are 16-byte aligned.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace shardplan {
+
+// to = from, rounded to nearest where To is narrower. (To, From): (float, __nv_bfloat16) or
+// (__nv_bfloat16, float).
+// to, from [size]
+template <class To, class From>
+void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream);
+
+// sum = a + b, added in float and rounded once. (A, B): both float, both __nv_bfloat16, or a float
+// accumulator A and __nv_bfloat16 B.
+// sum, a, b [size]; sum may be a or, of the same type, b
+template <class A, class B>
+void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream);
+
+}  // namespace shardplan

@@ -1,0 +1,44 @@
+#include "kernels/squared_norm.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/kernels/device.h"
+
+namespace shardplan {
+namespace {
+
+template <class T>
+void check_size(std::int64_t size) {
+  CAPTURE(size);
+  const std::vector<T> values = random_values<T>(size, 1, 0, 0.01);
+  double want = 0;
+  for (const T value : values) { want += to_double(value) * to_double(value); }
+  ScopedStream stream;
+  DeviceBuffer<T> dev_values(values);
+  DeviceBuffer<double> partial(kSquaredNormPartials), result(std::vector<double>{0});
+  add_squared_norm(result.data(), partial.data(), dev_values.data(), size, stream);
+  const double once = result.host()[0];
+  CHECK(std::abs(once - want) < 1e-6 * want);
+  add_squared_norm(result.data(), partial.data(), dev_values.data(), size, stream);
+  CHECK(result.host()[0] == 2 * once);
+
+  DeviceBuffer<float> factor(1), norm(1);
+  clip_factor(factor.data(), norm.data(), result.data(), 1e6F, stream);
+  CHECK(factor.host()[0] == 1);
+  CHECK(norm.host()[0] == doctest::Approx(std::sqrt(2 * want)).epsilon(1e-6));
+  const double max_norm = std::sqrt(2 * want) / 4;
+  clip_factor(factor.data(), norm.data(), result.data(), static_cast<float>(max_norm), stream);
+  CHECK(factor.host()[0] == doctest::Approx(max_norm / (std::sqrt(2 * want) + 1e-6)).epsilon(1e-6));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the squared norm equals a double-precision sum, adds up over calls and repeats exactly") {
+  for (const std::int64_t size : {8, 1000, 1048576 + 8, 5000000}) {
+    check_size<float>(size);
+    check_size<__nv_bfloat16>(size);
+  }
+}
+
+}  // namespace shardplan
