@@ -1,0 +1,168 @@
+#include "kernels/cross_entropy.h"
+
+#include "kernels/elementwise.cuh"
+
+namespace shardplan {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kUnroll = 4;  // vectors of a thread in flight at once
+
+// One block per row; every thread keeps a running maximum and the sum relative to it.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    statistics_kernel(RowStatistics* __restrict__ statistics, const T* __restrict__ logits,
+                      const std::int32_t* __restrict__ targets, int width, int num_valid,
+                      std::int64_t first_column) {
+  constexpr int kWidth = kVectorWidth<T>;
+  __shared__ float maxima[kThreads / 32];
+  __shared__ float scratch[kThreads / 32];
+  const T* row = logits + static_cast<std::int64_t>(blockIdx.x) * width;
+  float max = -kInfinity;
+  float sum = 0;
+  const auto add = [&](const Vector<T>& vector) {
+    float next = max;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) { next = fmaxf(next, to_float(vector.at[k])); }
+    sum *= quick_exp(max - next);
+    max = next;
+    const float offset = max * kLog2E;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      sum += quick_exp2(__fmaf_rn(to_float(vector.at[k]), kLog2E, -offset));
+    }
+  };
+  const int num_full = num_valid / kWidth;
+  for (int first = static_cast<int>(threadIdx.x); first < num_full; first += kUnroll * kThreads) {
+    Vector<T> vectors[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (first + i * kThreads < num_full) {
+        vectors[i] = load_vector(row + (first + i * kThreads) * kWidth);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (first + i * kThreads < num_full) {
+        add(vectors[i]);
+      }
+    }
+  }
+  if (threadIdx.x == 0 && num_valid % kWidth != 0) {
+    Vector<T> last = load_vector(row + num_full * kWidth);
+#pragma unroll
+    for (int k = 1; k < kWidth; ++k) {
+      last.at[k] = k < num_valid % kWidth ? last.at[k] : from_float<T>(-kInfinity);
+    }
+    add(last);
+  }
+  const float warp = warp_max(max);
+  if (threadIdx.x % 32 == 0) {
+    maxima[threadIdx.x / 32] = warp;
+  }
+  __syncthreads();
+  float row_max = -kInfinity;
+  for (const float value : maxima) { row_max = fmaxf(row_max, value); }
+  const float row_total = row_sum(sum == 0 ? 0.0F : sum * quick_exp(max - row_max), scratch);
+  if (threadIdx.x == 0) {
+    const std::int64_t target = targets[blockIdx.x] - first_column;
+    const bool mine = targets[blockIdx.x] >= 0 && target >= 0 && target < num_valid;
+    statistics[blockIdx.x] = {row_max, row_total, mine ? to_float(row[target]) : 0.0F};
+  }
+}
+
+__global__ void __launch_bounds__(kElementwiseThreads)
+    combine_kernel(float* __restrict__ loss, float* __restrict__ lse,
+                   const RowStatistics* __restrict__ statistics,
+                   const std::int32_t* __restrict__ targets, std::int64_t shards,
+                   std::int64_t rows) {
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * kElementwiseThreads + threadIdx.x;
+  if (row >= rows) {
+    return;
+  }
+  float max = -kInfinity;
+  for (std::int64_t i = 0; i < shards; ++i) { max = fmaxf(max, statistics[i * rows + row].max); }
+  float sum = 0;
+  float target = 0;
+  for (std::int64_t i = 0; i < shards; ++i) {
+    const RowStatistics shard = statistics[i * rows + row];
+    sum += shard.sum * expf(shard.max - max);
+    target += shard.target;
+  }
+  lse[row] = max + logf(sum);
+  loss[row] = targets[row] < 0 ? 0.0F : lse[row] - target;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    gradient_kernel(T* __restrict__ logits, const float* __restrict__ lse,
+                    const std::int32_t* __restrict__ targets, std::int64_t num_vectors,
+                    unsigned row_vectors, int num_valid, std::int64_t first_column, float scale) {
+  constexpr int kWidth = kVectorWidth<T>;
+  struct Loaded {
+    Vector<T> logits;
+    float lse;
+    std::int32_t target;
+  };
+  for_each_vector<2>(
+      num_vectors,
+      [&](std::int64_t index) {
+        const unsigned row = static_cast<unsigned>(index) / row_vectors;
+        return Loaded{load_vector(logits + index * kWidth), lse[row], targets[row]};
+      },
+      [&](std::int64_t index, Loaded in) {
+        const int column = static_cast<int>(static_cast<unsigned>(index) % row_vectors) * kWidth;
+        const std::int64_t hit = in.target - first_column - column;
+        const float factor = in.target < 0 ? 0.0F : scale;
+        for (int k = 0; k < kWidth; ++k) {
+          const float share =
+              quick_exp(to_float(in.logits.at[k]) - in.lse) - (hit == k ? 1.0F : 0.0F);
+          in.logits.at[k] =
+              from_float<T>(factor == 0 || column + k >= num_valid ? 0.0F : share * factor);
+        }
+        store_vector(logits + index * kWidth, in.logits);
+      });
+}
+
+}  // namespace
+
+template <class T>
+void cross_entropy_statistics(RowStatistics* statistics, const T* logits,
+                              const std::int32_t* targets, const VocabularyShard& shard,
+                              cudaStream_t stream) {
+  statistics_kernel<<<static_cast<unsigned>(shard.rows), kThreads, 0, stream>>>(
+      statistics, logits, targets, static_cast<int>(shard.width), static_cast<int>(shard.num_valid),
+      shard.first_column);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void cross_entropy_combine(float* loss, float* lse, const RowStatistics* statistics,
+                           const std::int32_t* targets, std::int64_t shards, std::int64_t rows,
+                           cudaStream_t stream) {
+  combine_kernel<<<elementwise_blocks<1>(rows), kElementwiseThreads, 0, stream>>>(
+      loss, lse, statistics, targets, shards, rows);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+template <class T>
+void cross_entropy_gradient(T* logits, const float* lse, const std::int32_t* targets,
+                            const VocabularyShard& shard, float scale, cudaStream_t stream) {
+  const std::int64_t row_vectors = shard.width / kVectorWidth<T>;
+  gradient_kernel<<<elementwise_blocks<2>(shard.rows * row_vectors), kElementwiseThreads, 0,
+                    stream>>>(logits, lse, targets, shard.rows * row_vectors,
+                              static_cast<unsigned>(row_vectors), static_cast<int>(shard.num_valid),
+                              shard.first_column, scale);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+#define SHARDPLAN_INSTANTIATE(T)                                                        \
+  template void cross_entropy_statistics(RowStatistics*, const T*, const std::int32_t*, \
+                                         const VocabularyShard&, cudaStream_t);         \
+  template void cross_entropy_gradient(T*, const float*, const std::int32_t*,           \
+                                       const VocabularyShard&, float, cudaStream_t);
+SHARDPLAN_INSTANTIATE(float)
+SHARDPLAN_INSTANTIATE(__nv_bfloat16)
+#undef SHARDPLAN_INSTANTIATE
+
+}  // namespace shardplan

@@ -1,0 +1,124 @@
+#include "kernels/cross_entropy.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/kernels/device.h"
+
+namespace shardplan {
+namespace {
+
+struct Shape {
+  std::int64_t rows;
+  std::int64_t columns;  // of every shard, without padding
+  std::int64_t padding;
+  std::int64_t shards;
+};
+constexpr Shape kShapes[] = {{1, 1, 7, 1}, {7, 1000, 24, 3}, {37, 32064, 0, 1}, {5, 17001, 7, 2}};
+
+constexpr float kScale = 0.125F;
+
+struct Reference {
+  std::vector<double> loss, gradient;  // gradient [rows, columns of all shards]
+};
+
+Reference reference(const std::vector<double>& logits, const std::vector<std::int32_t>& targets) {
+  Reference want;
+  const std::size_t columns = logits.size() / targets.size();
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    const double* values = logits.data() + row * columns;
+    const double max = *std::max_element(values, values + columns);
+    double sum = 0;
+    for (std::size_t j = 0; j < columns; ++j) { sum += std::exp(values[j] - max); }
+    const double lse = max + std::log(sum);
+    const bool counts = targets[row] >= 0;
+    want.loss.push_back(counts ? lse - values[targets[row]] : 0);
+    for (std::size_t j = 0; j < columns; ++j) {
+      const double hit = static_cast<std::int64_t>(j) == targets[row] ? 1 : 0;
+      want.gradient.push_back(
+          counts ? (std::exp(values[j] - lse) - hit) * static_cast<double>(kScale) : 0);
+    }
+  }
+  return want;
+}
+
+template <class T>
+void check_shape(Shape shape) {
+  CAPTURE(shape.rows);
+  CAPTURE(shape.columns);
+  CAPTURE(shape.shards);
+  const std::int64_t vocabulary = shape.columns * shape.shards;
+  const std::int64_t width = shape.columns + shape.padding;
+  const std::vector<T> logits = random_values<T>(shape.rows * vocabulary, 1, 0, 3);
+  std::vector<double> exact;
+  for (const T value : logits) { exact.push_back(to_double(value)); }
+  std::vector<std::int32_t> targets;
+  for (std::int64_t row = 0; row < shape.rows; ++row) {
+    targets.push_back(row % 5 == 3 ? -1 : static_cast<std::int32_t>(row * 7919 % vocabulary));
+  }
+  const Reference want = reference(exact, targets);
+
+  ScopedStream stream;
+  DeviceBuffer<std::int32_t> dev_targets(targets);
+  DeviceBuffer<RowStatistics> statistics(shape.shards * shape.rows);
+  DeviceBuffer<float> loss(shape.rows), lse(shape.rows);
+  std::vector<std::vector<T>> parts;
+  const auto shard_of = [&](std::int64_t index) {
+    return VocabularyShard{.rows = shape.rows,
+                           .width = width,
+                           .num_valid = shape.columns,
+                           .first_column = index * shape.columns};
+  };
+  for (std::int64_t index = 0; index < shape.shards; ++index) {
+    // Padding that would be the maximum, were it read.
+    std::vector<T> part(static_cast<std::size_t>(shape.rows * width), from_double<T>(1000));
+    for (std::int64_t i = 0; i < shape.rows * shape.columns; ++i) {
+      part[static_cast<std::size_t>(i / shape.columns * width + i % shape.columns)] =
+          logits[static_cast<std::size_t>(i / shape.columns * vocabulary + index * shape.columns +
+                                          i % shape.columns)];
+    }
+    DeviceBuffer<T> dev_part(part);
+    cross_entropy_statistics(statistics.data() + index * shape.rows, dev_part.data(),
+                             dev_targets.data(), shard_of(index), stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    parts.push_back(part);
+  }
+  cross_entropy_combine(loss.data(), lse.data(), statistics.data(), dev_targets.data(),
+                        shape.shards, shape.rows, stream);
+  const double loss_error = relative_error(loss.host(), want.loss);
+  CHECK((shape.rows == 1 ? loss.host()[0] == 0 : loss_error < 1e-6));
+
+  std::vector<T> gradient(logits.size());
+  double largest_padding = 0;
+  for (std::int64_t index = 0; index < shape.shards; ++index) {
+    DeviceBuffer<T> dev_part(parts[static_cast<std::size_t>(index)]);
+    cross_entropy_gradient(dev_part.data(), lse.data(), dev_targets.data(), shard_of(index), kScale,
+                           stream);
+    const std::vector<T> part = dev_part.host();
+    for (std::int64_t i = 0; i < shape.rows * width; ++i) {
+      const T value = part[static_cast<std::size_t>(i)];
+      if (i % width >= shape.columns) {
+        largest_padding = std::max(largest_padding, std::abs(to_double(value)));
+      } else {
+        gradient[static_cast<std::size_t>(i / width * vocabulary + index * shape.columns +
+                                          i % width)] = value;
+      }
+    }
+  }
+  CHECK(largest_padding == 0);
+  CHECK((shape.rows == 1 ? to_double(gradient[0]) == 0
+                         : relative_error(gradient, want.gradient) < kRoundingError<T>));
+}
+
+}  // namespace
+
+TEST_CASE("cross-entropy over shards equals the whole vocabulary in double precision, in fp32") {
+  for (const Shape shape : kShapes) { check_shape<float>(shape); }
+}
+
+TEST_CASE("cross-entropy over shards equals the whole vocabulary in double precision, in bf16") {
+  for (const Shape shape : kShapes) { check_shape<__nv_bfloat16>(shape); }
+}
+
+}  // namespace shardplan
