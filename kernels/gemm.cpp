@@ -1,0 +1,125 @@
+#include "kernels/gemm.h"
+
+#include <cublasLt.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace shardplan {
+namespace {
+
+void check_cublas(cublasStatus_t status, const char* call, const char* file, int line) {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
+                             cublasLtGetStatusString(status));
+  }
+}
+#define CUBLAS_CHECK(call) check_cublas((call), #call, __FILE__, __LINE__)
+
+cudaDataType_t data_type(GemmType type) {
+  return type == GemmType::kFloat ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+// A row-major matrix is the column-major transpose with the same stride.
+cublasLtMatrixLayout_t make_layout(GemmType type, std::int64_t stored_rows,
+                                   std::int64_t stored_columns, std::int64_t stride) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, data_type(type),
+                                          static_cast<std::uint64_t>(stored_columns),
+                                          static_cast<std::uint64_t>(stored_rows), stride));
+  return layout;
+}
+
+}  // namespace
+
+// Column-major cuBLASLt computes out^T = op(b)^T * op(a)^T: its first matrix is b.
+struct Gemm::Descriptors {
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr;
+  cublasLtMatrixLayout_t b = nullptr;
+  cublasLtMatrixLayout_t out = nullptr;
+  cublasLtMatmulAlgo_t algorithm = {};
+  std::size_t workspace_bytes = 0;
+
+  Descriptors() = default;
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+  ~Descriptors() {
+    for (const cublasLtMatrixLayout_t layout : {a, b, out}) {
+      if (layout != nullptr) {
+        cublasLtMatrixLayoutDestroy(layout);
+      }
+    }
+    if (operation != nullptr) {
+      cublasLtMatmulDescDestroy(operation);
+    }
+  }
+
+  void describe(const GemmShape& shape) {
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const bool a_turned = shape.a_layout == GemmLayout::kTransposed;
+    const bool b_turned = shape.b_layout == GemmLayout::kTransposed;
+    const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                                sizeof(first)));
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                                sizeof(second)));
+    a = make_layout(shape.in_type, a_turned ? shape.inner : shape.rows,
+                    a_turned ? shape.rows : shape.inner, shape.a_stride);
+    b = make_layout(shape.in_type, b_turned ? shape.columns : shape.inner,
+                    b_turned ? shape.inner : shape.columns, shape.b_stride);
+    out = make_layout(shape.out_type, shape.rows, shape.columns, shape.out_stride);
+  }
+
+  void choose_algorithm() {
+    cublasLtMatmulPreference_t preference = nullptr;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    cublasLtMatmulHeuristicResult_t result = {};
+    int found = 0;
+    const cublasStatus_t set =
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &workspace_bytes, sizeof(workspace_bytes));
+    const cublasStatus_t chosen = cublasLtMatmulAlgoGetHeuristic(handle, operation, b, a, out, out,
+                                                                 preference, 1, &result, &found);
+    CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+    CUBLAS_CHECK(set);
+    CUBLAS_CHECK(chosen);
+    if (found == 0) {
+      throw std::runtime_error("cuBLASLt: found no algorithm within " +
+                               std::to_string(workspace_bytes) + " bytes of workspace, expected 1");
+    }
+    algorithm = result.algo;
+  }
+};
+
+GemmLibrary::GemmLibrary() {
+  cublasLtHandle_t handle = nullptr;
+  CUBLAS_CHECK(cublasLtCreate(&handle));
+  handle_ = handle;
+}
+
+GemmLibrary::~GemmLibrary() {
+  cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
+}
+
+Gemm::Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes)
+    : descriptors_(std::make_unique<Descriptors>()) {
+  descriptors_->handle = static_cast<cublasLtHandle_t>(library.handle_);
+  descriptors_->workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  descriptors_->describe(shape);
+  descriptors_->choose_algorithm();
+}
+
+Gemm::~Gemm() = default;
+
+void Gemm::run(void* out, const void* a, const void* b, float beta, void* workspace,
+               cudaStream_t stream) const {
+  const Descriptors& d = *descriptors_;
+  const float alpha = 1;
+  CUBLAS_CHECK(cublasLtMatmul(d.handle, d.operation, &alpha, b, d.b, a, d.a, &beta, out, d.out, out,
+                              d.out, &d.algorithm, workspace, d.workspace_bytes, stream));
+}
+
+}  // namespace shardplan

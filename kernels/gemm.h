@@ -1,0 +1,63 @@
+// Matrix product by cuBLASLt, row-major: out = op(a) * op(b) + beta * out.
+// Products of float run in float (no TF32), products of bf16 accumulate in float.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace shardplan {
+
+enum class GemmType { kFloat, kBf16 };
+enum class GemmLayout { kPlain, kTransposed };
+
+// out [rows, columns], a [rows, inner] or, transposed, [inner, rows], b [inner, columns] or,
+// transposed, [columns, inner]. A stride is the number of elements from one row of the stored
+// matrix to the next. Rows of bf16 start at 16-byte addresses: strides are multiples of 8.
+struct GemmShape {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t inner = 0;
+  GemmLayout a_layout = GemmLayout::kPlain;
+  GemmLayout b_layout = GemmLayout::kPlain;
+  std::int64_t a_stride = 0;
+  std::int64_t b_stride = 0;
+  std::int64_t out_stride = 0;
+  GemmType in_type = GemmType::kBf16;
+  GemmType out_type = GemmType::kBf16;  // bf16 in, float out: a gradient accumulator
+};
+
+// cuBLASLt's handle; one for each thread that launches.
+class GemmLibrary {
+ public:
+  GemmLibrary();
+  ~GemmLibrary();
+  GemmLibrary(const GemmLibrary&) = delete;
+  GemmLibrary& operator=(const GemmLibrary&) = delete;
+
+ private:
+  friend class Gemm;
+  void* handle_ = nullptr;
+};
+
+// One product of a program: descriptors and algorithm are chosen once, here.
+class Gemm {
+ public:
+  // Algorithms that need more than workspace_bytes are not considered; throws where none is left.
+  Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  // beta 0 does not read out, beta 1 accumulates. The workspace is aligned to 256 bytes and is not
+  // shared by products that may run at the same time.
+  void run(void* out, const void* a, const void* b, float beta, void* workspace,
+           cudaStream_t stream) const;
+
+ private:
+  struct Descriptors;
+  std::unique_ptr<Descriptors> descriptors_;
+};
+
+}  // namespace shardplan
