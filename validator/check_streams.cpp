@@ -78,12 +78,12 @@ class StreamCheck {
       }
     }
     for (std::size_t arena = 0; arena < bounds_.size(); ++arena) {
-      std::ranges::sort(bounds_[arena]);
-      const auto repeated = std::ranges::unique(bounds_[arena]);
-      bounds_[arena].erase(repeated.begin(), repeated.end());
+      std::vector<std::int64_t>& bounds = bounds_[arena];
+      std::ranges::sort(bounds);
+      bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
       Piece nobody;
       nobody.readers.fill(-1);
-      pieces_[arena].assign(bounds_[arena].size(), nobody);
+      pieces_[arena].assign(bounds.size(), nobody);
     }
   }
 

@@ -37,10 +37,10 @@ double& logical_element(Matrix& matrix, const ParameterPart& part, std::int64_t 
 }  // namespace
 
 template <class T>
-HostBackend<T>::HostBackend(std::vector<Program> programs, DeadMemory dead_memory)
+HostBackend<T>::HostBackend(const std::vector<Program>& programs, DeadMemory dead_memory)
     : dead_memory_(dead_memory) {
-  for (Program& program : programs) {
-    Rank rank{.program = std::move(program), .arenas = {}, .born = {}, .dying = {}};
+  for (const Program& program : programs) {
+    Rank rank{.program = program, .arenas = {}, .born = {}, .dying = {}};
     rank.born.resize(rank.program.operations.size());
     rank.dying.resize(rank.program.operations.size());
     std::int64_t ends[2] = {0, 0};

@@ -22,7 +22,7 @@ enum class DeadMemory {
 template <class T>
 class HostBackend {
  public:
-  HostBackend(std::vector<Program> programs, DeadMemory dead_memory);
+  HostBackend(const std::vector<Program>& programs, DeadMemory dead_memory);
 
   // Weights and master weights from the logical tensors; everything else persistent is zero.
   void load(const Tensors& tensors);

@@ -179,7 +179,7 @@ void run_schedule(Lowering& l) {
 }  // namespace
 
 std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
-  if (const auto reason = model_not_lowered(job.model)) {
+  if (auto reason = model_not_lowered(job.model)) {
     return reason;
   }
   if (plan.zero > 1) {

@@ -96,7 +96,8 @@ void receive(Lowering& l, const View& what, std::int64_t from, const std::string
   emit(l, std::move(op), label);
 }
 
-View in_turn(Lowering& l, const std::vector<Cell>& cells, std::int64_t& used, TensorSpec spec) {
+View in_turn(Lowering& l, const std::vector<Cell>& cells, std::int64_t& used,
+             const TensorSpec& spec) {
   const Cell& cell = cells[static_cast<std::size_t>(used++) % cells.size()];
   return l.builder.place(cell, spec);
 }
@@ -170,8 +171,7 @@ View chunk_output(Lowering& l, const ChunkWeights& w, InFlight& flight) {
     flight.last = l.builder.keep(flight.slot, kept(residual("final_norm.input", l)));
     return flight.last;
   }
-  TensorSpec output = exchanged(residual("output", l));
-  return in_turn(l, l.output_cells, l.num_outputs, output);
+  return in_turn(l, l.output_cells, l.num_outputs, exchanged(residual("output", l)));
 }
 
 }  // namespace

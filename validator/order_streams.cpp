@@ -1,7 +1,9 @@
 // Derives the events between streams from the bytes that operations touch.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
+#include <numeric>
 
 #include "validator/program_builder.h"
 
@@ -96,7 +98,11 @@ class Orderer {
     const std::size_t own = index_of(op.stream);
     const Clock needed = needed_before(op);
     Clock& clock = streams_[own];
-    for (std::size_t s = 0; s < needed.size(); ++s) {
+    // The latest first: what it is behind of need not be waited for.
+    std::array<std::size_t, kNumStreams> order{};
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::sort(order, std::greater{}, [&](std::size_t s) { return needed[s]; });
+    for (const std::size_t s : order) {
       if (s == own || needed[s] <= clock[s]) {
         continue;
       }

@@ -69,6 +69,41 @@ TEST_CASE("sound programs have no problems") {
   CHECK(problems_of(sound_programs()).empty());
 }
 
+TEST_CASE("every event is needed: without any one wait there is a hazard") {
+  Program program = sound_programs()[0];
+  std::int64_t waits = 0;
+  std::int64_t not_missed = 0;
+  for (Operation& op : program.operations) {
+    const std::vector<std::int64_t> all = op.waits;
+    for (const std::int64_t event : all) {
+      op.waits = all;
+      std::erase(op.waits, event);
+      ++waits;
+      not_missed += stream_problems(program).empty() ? 1 : 0;
+    }
+    op.waits = all;
+  }
+  CHECK(waits > 100);
+  CHECK(not_missed == 0);
+}
+
+TEST_CASE("every lifetime is needed: one that is an operation shorter on either side is refused") {
+  Program program = sound_programs()[0];
+  std::int64_t not_missed = 0;
+  for (Tensor& tensor : program.tensors) {
+    if (tensor.arena == Arena::kPersistent) {
+      continue;
+    }
+    ++tensor.born;
+    not_missed += operation_problems(program).empty() ? 1 : 0;
+    --tensor.born;
+    --tensor.dies;
+    not_missed += operation_problems(program).empty() ? 1 : 0;
+    ++tensor.dies;
+  }
+  CHECK(not_missed == 0);
+}
+
 TEST_CASE("a tensor that is too small for its elements is refused") {
   check_refused(
       [](std::vector<Program>& p) {
