@@ -269,16 +269,17 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
   for (const StagePoint& point : peaks.moments) {
     first_step = std::max(first_step, point.bytes - state.made_by_first_step);
   }
-  for (const MomentKind moment : {MomentKind::kStartUp, MomentKind::kReduction,
-                                  MomentKind::kOptimizer, MomentKind::kParameterGather}) {
-    StagePoint& point = peaks.moments[static_cast<std::size_t>(moment)];
-    point.bytes = state.alive[static_cast<std::size_t>(phase_of(moment))];
-    // Start-up is before the first step; the optimizer's state is there from its step on.
-    const std::int64_t missing = moment == MomentKind::kReduction ? state.made_by_first_step : 0;
-    if (moment != MomentKind::kStartUp) {
-      first_step = std::max(first_step, point.bytes - missing);
-    }
-  }
+  const auto set_between_actions = [&peaks, &state](MomentKind moment) {
+    const std::int64_t bytes = state.alive[static_cast<std::size_t>(phase_of(moment))];
+    peaks.moments[static_cast<std::size_t>(moment)].bytes = bytes;
+    return bytes;
+  };
+  // Start-up is before the first step; the optimizer's state is there from its step on.
+  set_between_actions(MomentKind::kStartUp);
+  first_step =
+      std::max({first_step, set_between_actions(MomentKind::kReduction) - state.made_by_first_step,
+                set_between_actions(MomentKind::kOptimizer),
+                set_between_actions(MomentKind::kParameterGather)});
   for (std::int64_t i = 0; i < kNumMoments; ++i) {
     const std::int64_t bytes = peaks.moments[static_cast<std::size_t>(i)].bytes;
     if (bytes > peaks.peak_bytes) {
