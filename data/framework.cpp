@@ -327,7 +327,8 @@ void apply_options(FrameworkProfile& profile, const JsonValue& options, const st
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                   const Library& library) {
   const std::vector<ProfileOption> known = profile_options(library, profile.name);
-  const ProfileOption& option = find_option(known, name, "option: ", profile.name);
+  const std::string opening = "option: ";
+  const ProfileOption& option = find_option(known, name, opening, profile.name);
   const JsonValue value = value_of_word(option, word);
   if (!accepts(option, value)) {
     throw InputError("option " + name + ": found \"" + shown(word, Encoding::kUnchecked) +
