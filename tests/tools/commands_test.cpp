@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "data/json_reader.h"
 #include "tests/tools/run_program.h"
@@ -21,7 +22,7 @@ Words estimate_words(const Words& more) {
   return words;
 }
 
-const JsonValue& at(const JsonValue& value, const std::string& key) {
+const JsonValue& at(const JsonValue& value, std::string_view key) {
   for (const auto& [name, member] : value.members) {
     if (name == key) {
       return member;
