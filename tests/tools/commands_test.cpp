@@ -61,10 +61,9 @@ void check_refused(const ProgramRun& run, int exit_code) {
   CHECK(run.err.starts_with("shardplan: "));
 }
 
-// A shell line in which $shardplan is the program; its exit code.
+// A shell line in which shardplan is the program; its exit code.
 int shell(const std::string& line) {
-  const std::string command =
-      "shardplan='" + std::string(SHARDPLAN_BINARY_DIR) + "/shardplan'; " + line;
+  const std::string command = "PATH='" SHARDPLAN_BINARY_DIR "':\"$PATH\"; " + line;
   const int status = std::system(command.c_str());
   return WEXITSTATUS(status);
 }
@@ -270,7 +269,7 @@ TEST_CASE("a file that cannot be written exits with 3 and nothing is left") {
   check_refused(run_shardplan({"list", "models", "--out", path}), 3);
   check_refused(run_shardplan({"list", "models", "--out", directory.path() + "/no/answer"}), 3);
   CHECK(std::filesystem::is_empty(path));
-  CHECK(shell("$shardplan list models > /dev/full 2> /dev/null") == 3);
+  CHECK(shell("shardplan list models > /dev/full 2> /dev/null") == 3);
 }
 
 TEST_CASE("--out holds what standard output would have shown") {
@@ -294,8 +293,7 @@ TEST_CASE("an input mistake leaves no file") {
 TEST_CASE("a closed pipe is not an error") {
   const TemporaryDirectory directory;
   const std::string code = directory.path() + "/code";
-  CHECK(shell("( $shardplan list models 2> " + code + ".err; echo $? > " + code + " ) | true") ==
-        0);
+  CHECK(shell("( shardplan list models 2> " + code + ".err; echo $? > " + code + " ) | true") == 0);
   CHECK(read_file(code) == "0\n");
   CHECK(read_file(code + ".err").empty());
 }
@@ -303,7 +301,7 @@ TEST_CASE("a closed pipe is not an error") {
 TEST_CASE("an interrupted batch removes its temporary file") {
   const TemporaryDirectory directory;
   const std::string path = directory.path();
-  CHECK(shell("cd " + path + "; mkfifo pipe; $shardplan batch pipe --out answer & exec 3> pipe; " +
+  CHECK(shell("cd " + path + "; mkfifo pipe; shardplan batch pipe --out answer & exec 3> pipe; " +
               "while ! ls answer.tmp.* > /dev/null 2>&1; do sleep 0.01; done; kill -TERM $!; " +
               "wait $! 2> /dev/null; test $? -eq 143") == 0);
   CHECK(std::distance(std::filesystem::directory_iterator(path), {}) == 1);
@@ -358,7 +356,7 @@ TEST_CASE("a batch whose lines all have answers exits with 0, read from a pipe a
   const ProgramRun run = run_shardplan({"batch", cases, "--format", "json"});
   CHECK(run.exit_code == 0);
   CHECK(run.err.empty());
-  CHECK(shell("$shardplan batch - --format json < " + cases + " > " + piped) == 0);
+  CHECK(shell("shardplan batch - --format json < " + cases + " > " + piped) == 0);
   CHECK(read_file(piped) == run.out);
 }
 
@@ -453,7 +451,7 @@ TEST_CASE("the command that search prints estimates the same plan to the byte") 
   REQUIRE(command.starts_with("shardplan estimate "));
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/estimate.json";
-  CHECK(shell("$" + command + " --format json --out " + path) == 0);
+  CHECK(shell(command + " --format json --out " + path) == 0);
   const JsonValue estimate = parse_json(read_file(path), path);
   const JsonValue& predicted = at(estimate, "predicted");
   CHECK(at(predicted, "step_time_s").real == at(best, "step_time_s").real);
