@@ -28,9 +28,9 @@ std::string repeated(std::string_view unit, std::int64_t times) {
 
 // The promise of a second is about the released program, not about one under sanitizers.
 #ifdef NDEBUG
-constexpr double kBombLimit_s = 1.0;
+constexpr double kBombLimitSeconds = 1.0;
 #else
-constexpr double kBombLimit_s = std::numeric_limits<double>::infinity();
+constexpr double kBombLimitSeconds = std::numeric_limits<double>::infinity();
 #endif
 
 // Processor seconds: the machine may be busy with something else.
@@ -138,7 +138,7 @@ void check_refused_quickly(const std::string& bomb) {
   const std::string message = refusal(bomb);
   CHECK(message != "no error");
   CHECK(message.size() < 400);
-  CHECK(processor_s() - start_s < kBombLimit_s);
+  CHECK(processor_s() - start_s < kBombLimitSeconds);
 }
 
 TEST_CASE("bombs are refused in under a second: a million levels, 64 MiB of breadth") {

@@ -204,16 +204,16 @@ TEST_CASE("a text_config may leave every size to its class") {
 
 TEST_CASE("biases and norms without a key are the family's") {
   CHECK(count_parameters(model("tie_absent_llama")) == kToy);
-  CHECK(count_parameters(model("qwen2_bias")) == kToy + 4 * (64 + 2 * 32));
-  CHECK(count_parameters(model("qwen3_qknorm")) == kToy + 4 * 2 * 16);
+  CHECK(count_parameters(model("qwen2_bias")) == kToy + 4L * (64 + 2 * 32));
+  CHECK(count_parameters(model("qwen3_qknorm")) == kToy + 4L * 2 * 16);
   // Two more norms per layer, q and k norms, and one table for both ends.
-  CHECK(count_parameters(model("gemma3_norms")) == kToy - kToyTable + 4 * (2 * 64 + 2 * 16));
-  CHECK(count_parameters(model("llama_biases")) == kToy + 4 * (64 + 2 * 32 + 64 + 2 * 128 + 64));
+  CHECK(count_parameters(model("gemma3_norms")) == kToy - kToyTable + 4L * (2 * 64 + 2 * 16));
+  CHECK(count_parameters(model("llama_biases")) == kToy + 4L * (64 + 2 * 32 + 64 + 2 * 128 + 64));
   // 8 experts of 3 x 64 x 32 and a router of 8 x 64 for the FFN; a shared one of 3 x 64 x 48 with
   // its gate of 64.
-  const std::int64_t experts = 4 * (8 * 3 * 64 * 32 + 8 * 64 + 3 * 64 * 48 + 64 - 3 * 8192);
+  const std::int64_t experts = 4L * (8 * 3 * 64 * 32 + 8 * 64 + 3 * 64 * 48 + 64 - 3 * 8192);
   CHECK(count_parameters(model("qwen2_moe_no_bias")) == kToy + experts);
-  CHECK(count_parameters(model("qwen2_moe_gate")) == kToy + experts + 4 * (64 + 2 * 32));
+  CHECK(count_parameters(model("qwen2_moe_gate")) == kToy + experts + 4L * (64 + 2 * 32));
 }
 
 TEST_CASE("every key that selects the layers with experts is honoured") {

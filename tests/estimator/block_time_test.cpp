@@ -233,7 +233,7 @@ TEST_CASE("fp8 halves less than the products: casts, attention and head stay") {
 }
 
 TEST_CASE("parameters of the blocks of one rank are those that are counted for it") {
-  for (Job job : {job_on_h200(), moe_job(), mla_job()}) {
+  for (const Job& job : {job_on_h200(), moe_job(), mla_job()}) {
     for (const std::int64_t tp : {1, 4}) {
       const Plan plan = {.tp = tp, .ep = job.model.moe.num_experts > 0 ? 4 : 1};
       const ModelTimes times = model_times(job, plan);

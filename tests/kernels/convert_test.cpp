@@ -13,6 +13,7 @@ template <class To, class From>
 void check_convert(std::int64_t size) {
   const std::vector<From> from = random_values<From>(size, 1, 0, 1e3);
   std::vector<To> want;
+  want.reserve(from.size());
   for (const From value : from) { want.push_back(from_double<To>(to_double(value))); }
   ScopedStream stream;
   DeviceBuffer<From> dev_from(from);

@@ -52,6 +52,7 @@ void check_shape(Shape shape) {
   const std::int64_t width = shape.columns + shape.padding;
   const std::vector<T> logits = random_values<T>(shape.rows * vocabulary, 1, 0, 3);
   std::vector<double> exact;
+  exact.reserve(logits.size());
   for (const T value : logits) { exact.push_back(to_double(value)); }
   std::vector<std::int32_t> targets;
   for (std::int64_t row = 0; row < shape.rows; ++row) {

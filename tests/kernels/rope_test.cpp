@@ -18,9 +18,9 @@ struct Shape {
 };
 const Shape kShapes[] = {
     {{.rows = 1, .length = 1}, 1, 16, 16},
-    {{.rows = 6, .length = 6, .first_start = 0, .second_start = 3}, 5, 64, 7 * 64},
+    {{.rows = 6, .length = 6, .first_start = 0, .second_start = 3}, 5, 64, 448},
     // Two sequences, the zigzag share of rank 1 of 4: chunks 1 and 6 of 8.
-    {{.rows = 2 * 2048, .length = 2048, .first_start = 1024, .second_start = 6144}, 10, 128, 1536},
+    {{.rows = 4096, .length = 2048, .first_start = 1024, .second_start = 6144}, 10, 128, 1536},
 };
 
 template <class T>
@@ -29,6 +29,7 @@ void check_shape(const Shape& shape) {
   CAPTURE(shape.head_dim);
   const std::vector<T> qkv = random_values<T>(shape.rows.rows * shape.row_width, 1);
   std::vector<double> want;
+  want.reserve(qkv.size());
   for (const T value : qkv) { want.push_back(to_double(value)); }
   const std::int64_t half = shape.head_dim / 2;
   for (std::int64_t row = 0; row < shape.rows.rows; ++row) {
@@ -58,6 +59,7 @@ void check_shape(const Shape& shape) {
   rope(dev_qkv.data(), table.data(), shape.rows, shape.row_width, shape.num_heads, shape.head_dim,
        RopeDirection::kInverse, stream);
   std::vector<double> original;
+  original.reserve(qkv.size());
   for (const T value : qkv) { original.push_back(to_double(value)); }
   CHECK(relative_error(dev_qkv.host(), original) < 2 * kRoundingError<T>);
 }

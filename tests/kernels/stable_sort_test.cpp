@@ -30,6 +30,7 @@ void check_shape(Shape shape) {
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return keys[std::size_t(i)]; });
   std::vector<std::int32_t> sorted;
+  sorted.reserve(order.size());
   for (const std::int32_t i : order) { sorted.push_back(keys[std::size_t(i)]); }
 
   ScopedStream stream;

@@ -250,11 +250,11 @@ TEST_CASE("mistakes exit with 2 and one line that names the flag or the preset")
       {{"help", "serach"}, "did you mean \"search\"?"},
       {{"version", "x"}, "takes no arguments"},
   };
-  for (const auto& [words, expected] : mistakes) {
-    const ProgramRun run = run_shardplan(words);
-    INFO(expected << " <- " << run.err);
+  for (const std::pair<Words, std::string>& mistake : mistakes) {
+    const ProgramRun run = run_shardplan(mistake.first);
+    INFO(mistake.second << " <- " << run.err);
     check_refused(run, 2);
-    CHECK(contains(run.err, expected));
+    CHECK(contains(run.err, mistake.second));
   }
 }
 
@@ -300,7 +300,7 @@ TEST_CASE("a closed pipe is not an error") {
 
 TEST_CASE("an interrupted batch removes its temporary file") {
   const TemporaryDirectory directory;
-  const std::string path = directory.path();
+  const std::string& path = directory.path();
   CHECK(shell("cd " + path + "; mkfifo pipe; shardplan batch pipe --out answer & exec 3> pipe; " +
               "while ! ls answer.tmp.* > /dev/null 2>&1; do sleep 0.01; done; kill -TERM $!; " +
               "wait $! 2> /dev/null; test $? -eq 143") == 0);

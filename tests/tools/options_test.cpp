@@ -42,12 +42,12 @@ TEST_CASE("counts accept suffixes: 4k tokens are 4096") {
 }
 
 TEST_CASE("memory needs no guess: GiB is binary, GB is decimal") {
-  const std::int64_t most = kGiB * 1024;
-  CHECK(parse_bytes("80GiB", 1, most, "x") == 85899345920);
-  CHECK(parse_bytes("80GB", 1, most, "x") == 80000000000);
-  CHECK(parse_bytes("0.5GiB", 1, most, "x") == 536870912);
-  CHECK(parse_bytes("85899345920", 1, most, "x") == 85899345920);
-  CHECK(contains(message_of([most] { parse_bytes("80G", 1, most, "--gpu-memory"); }),
+  constexpr std::int64_t kMost = kGiB * 1024;
+  CHECK(parse_bytes("80GiB", 1, kMost, "x") == 85899345920);
+  CHECK(parse_bytes("80GB", 1, kMost, "x") == 80000000000);
+  CHECK(parse_bytes("0.5GiB", 1, kMost, "x") == 536870912);
+  CHECK(parse_bytes("85899345920", 1, kMost, "x") == 85899345920);
+  CHECK(contains(message_of([] { parse_bytes("80G", 1, kMost, "--gpu-memory"); }),
                  "--gpu-memory: found '80G'"));
 }
 

@@ -156,9 +156,9 @@ TEST_CASE("random layouts of up to 16 ranks compute the reference's loss and gra
     mixed["tied"] += layout.job.model.tied_embeddings && plan.pp > 1 ? 1 : 0;
     check_against_reference(layout.job, plan);
   }
-  for (const auto& [name, count] : mixed) {
-    INFO(name);
-    CHECK(count >= 5);
+  for (const auto& feature : mixed) {
+    INFO(feature.first);
+    CHECK(feature.second >= 5);
   }
 }
 
@@ -244,9 +244,10 @@ TEST_CASE("twenty steps: the loss falls and all layouts follow one curve") {
         .schedule = Schedule::k1F1B,
         .cp_method = CpMethod::kAllGather}},
   };
-  for (const auto& [world, plan] : layouts) {
-    INFO(text_of(plan));
-    const std::vector<double> losses = loss_curve(tiny_job(tiny_model(), world), plan, 20);
+  for (const std::pair<std::int64_t, Plan>& layout : layouts) {
+    INFO(text_of(layout.second));
+    const std::vector<double> losses =
+        loss_curve(tiny_job(tiny_model(), layout.first), layout.second, 20);
     double worst = 0;
     for (std::size_t i = 0; i < losses.size(); ++i) {
       worst = std::max(worst, std::abs(losses[i] / expected[i] - 1));
