@@ -2,6 +2,7 @@
 // A share of 100 % means: as fast as a device-to-device copy of the same number of bytes.
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <random>
 #include <string>
@@ -206,7 +207,8 @@ void bench_embedding(Bench& bench, const std::string& type) {
   DeviceBuffer<float> dtable(kTokens * kWidth);
   CUDA_CHECK(cudaMemset(dtable.data(), 0, kTokens * kWidth * sizeof(float)));
   std::ranges::sort(tokens);
-  const double distinct = static_cast<double>(std::ranges::unique(tokens).begin() - tokens.begin());
+  const double distinct =
+      static_cast<double>(std::unique(tokens.begin(), tokens.end()) - tokens.begin());
   const std::string shape = shape_text(type, kRows, kWidth);
   bench.row("embedding_forward" + shape, 2.0 * kRows * kWidth * sizeof(T), [&](cudaStream_t on) {
     embedding_forward(out.data(), table.data(), dev_tokens.data(), kRows, kWidth, 0, kTokens, on);
@@ -303,6 +305,11 @@ void run() {
 }  // namespace shardplan
 
 int main() {
-  shardplan::run();
+  try {
+    shardplan::run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_kernels: %s\n", error.what());
+    return 3;
+  }
   return 0;
 }

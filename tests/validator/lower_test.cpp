@@ -69,8 +69,7 @@ TEST_CASE("1F1B keeps as many microbatches as there are stages behind a rank, GP
       }
     }
     std::ranges::sort(offsets);
-    const auto repeated = std::ranges::unique(offsets);
-    return static_cast<std::int64_t>(offsets.size() - repeated.size());
+    return static_cast<std::int64_t>(std::unique(offsets.begin(), offsets.end()) - offsets.begin());
   };
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     CHECK(slots(Schedule::k1F1B, rank) == 4 - rank);
