@@ -1,5 +1,7 @@
 // What the formula of arXiv 2411.06465 covers, and the divisibility that its author's calculator
-// asks for (okoge-kaz.github.io static/js/memory-estimator.js).
+// (okoge-kaz.github.io static/js/memory-estimator.js) and Megatron-LM, on which the paper measured,
+// ask for.
+#include "estimator/validity_limits.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"
@@ -121,12 +123,16 @@ constexpr std::array kRules = {
     kLayersSplitEvenly,
     kDpMatchesWorld,
     kGlobalBatch,
+    kInterleavedMicrobatches,
     kSpNeedsTp,
+    kSequenceByCp,
+    kSequenceByTp,
     kExpertAxesNeedExperts,
     kExpertsByEp,
     kEtpIsTp,
     kWorldByEtpEpPp,
     kFp8NeedsGpu,
+    kMicrobatchTooLarge,
 };
 
 }  // namespace

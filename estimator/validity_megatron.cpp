@@ -3,6 +3,7 @@
 // core/parallel_state.py, core/optimizer/optimizer_config.py, training/arguments.py
 // (validate_args); transformer_engine/pytorch/utils.py (assert_dim_for_fp8_exec) and
 // attention/dot_product_attention/context_parallel.py.
+#include "estimator/validity_limits.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"
@@ -244,6 +245,7 @@ constexpr std::array kRules = {
     kFp8NeedsGpu,
     kFp8Tokens,
     kFp8Widths,
+    kMicrobatchTooLarge,
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 // What our own trainer accepts.
+#include "estimator/validity_limits.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"
@@ -81,6 +82,7 @@ constexpr std::array kRules = {
     kRecomputeModulesExist,
     kMoeBufferFactor,
     kFp8NeedsGpu,
+    kMicrobatchTooLarge,
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace shardplan {
 
 namespace {
 
-// Far beyond any training run; byte counts stay within 64 bits.
+// Far beyond any training run.
 constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 26;
 
@@ -31,24 +31,23 @@ SizedPlan sized(const Job& job, const Plan& plan, FindMaxAxis axis, std::int64_t
 }
 
 // Neighbouring micro-batches differ by 1. A sequence is cut into 2 cp pieces (the causal load is
-// balanced by giving each rank an early and a late one) and, with sequence parallelism, into cp tp;
-// a profile that asks for more gets the first power of two times that which it accepts.
+// balanced by giving each rank an early and a late one) and, with sequence parallelism, into cp tp.
+// A profile that asks for more gets the first power of two times that which it accepts; the plan's
+// own value is always one.
 std::int64_t step_of(const Job& job, const Plan& plan, FindMaxAxis axis) {
-  if (axis != FindMaxAxis::kSequenceLength) {
-    return 1;
-  }
-  std::int64_t step = plan.cp == 1 ? 1 : 2 * plan.cp;
-  if (plan.sequence_parallel) {
+  const bool is_sequence = axis == FindMaxAxis::kSequenceLength;
+  std::int64_t step = is_sequence && plan.cp > 1 ? 2 * plan.cp : 1;
+  if (is_sequence && plan.sequence_parallel) {
     step = std::lcm(step, plan.cp * plan.tp);
   }
-  for (; step <= kMaxSequenceLength; step *= 2) {
+  for (; step <= cap(axis); step *= 2) {
     const SizedPlan one = sized(job, plan, axis, step);
     const SizedPlan three = sized(job, plan, axis, 3 * step);
     if (!why_invalid(one.job, one.plan) && !why_invalid(three.job, three.plan)) {
       return step;
     }
   }
-  throw std::logic_error("find_max: no sequence length is valid for this plan");
+  return is_sequence ? job.sequence_length : plan.micro_batch;
 }
 
 // Estimates the value and moves the side of the boundary on which it lies; whether it fits.
@@ -90,7 +89,7 @@ FindMaxResult find_max(const Job& job, const Plan& plan, FindMaxAxis axis,
   };
   std::int64_t fits = 0;
   std::int64_t fails = 1;
-  const std::int64_t max_steps = cap(axis) / result.step;
+  const std::int64_t max_steps = std::max<std::int64_t>(1, cap(axis) / result.step);
   while (fails <= max_steps && try_steps(fails)) {
     fits = fails;
     fails *= 2;

@@ -25,7 +25,7 @@ struct SizedPlan {
 struct FindMaxResult {
   std::optional<SizedPlan> largest;  // fits; nothing if the smallest value does not
   std::optional<SizedPlan> next;     // the value after it, which does not; nothing at the cap
-  std::int64_t step = 1;             // between neighbouring values; the smallest value
+  std::int64_t step = 1;             // between neighbouring values that are valid; the smallest one
 };
 
 // The plan must be valid as it stands (else logic_error); its own value of the axis does not

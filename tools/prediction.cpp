@@ -25,15 +25,6 @@ PredictedStatus status_of(Fit fit) {
   return PredictedStatus::kDoesNotFit;
 }
 
-// Beyond this, bytes of large models leave 64 bits; no GPU holds a millionth of it.
-constexpr std::int64_t kMaxTokensPerMicrobatch = std::int64_t{1} << 30;
-
-bool is_beyond_counting(const Job& job, const Plan& plan) {
-  std::int64_t tokens = 0;
-  return __builtin_mul_overflow(job.sequence_length, plan.micro_batch, &tokens) ||
-         tokens > kMaxTokensPerMicrobatch;
-}
-
 }  // namespace
 
 bool is_negative(PredictedStatus status) {
@@ -53,14 +44,6 @@ std::string share_text(const Job& job, const MemoryEstimate& memory, const Memor
 
 Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {
   Prediction prediction;
-  if (is_beyond_counting(job, plan)) {
-    prediction.status = PredictedStatus::kInvalid;
-    prediction.reason = "microbatch_too_large: sequence_length " +
-                        std::to_string(job.sequence_length) + " * micro_batch " +
-                        std::to_string(plan.micro_batch) + " is over " +
-                        std::to_string(kMaxTokensPerMicrobatch) + " tokens";
-    return prediction;
-  }
   if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
     prediction.status = reason->rule.starts_with(kUnsupportedRule) ? PredictedStatus::kUnsupported
                                                                    : PredictedStatus::kInvalid;

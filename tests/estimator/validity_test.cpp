@@ -117,6 +117,34 @@ TEST_CASE("huge sizes are refused without overflow, whatever the profile") {
   }
 }
 
+TEST_CASE("a microbatch whose bytes would leave 64 bits is refused, whatever the profile") {
+  for (const MemoryModel model :
+       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+    Job job = moe_job(model);
+    job.sequence_length = std::int64_t{1} << 27;
+    job.global_batch = std::int64_t{1} << 27;
+    Plan plan;
+    CHECK_FALSE(why_invalid(job, plan).has_value());
+    plan.micro_batch = std::int64_t{1} << 20;
+    const std::optional<InvalidReason> reason = why_invalid(job, plan);
+    REQUIRE(reason.has_value());
+    CHECK(reason->rule == "microbatch_too_large");
+    CHECK(reason->message.find("134217728 / cp 1 * micro_batch 1048576") != std::string::npos);
+  }
+}
+
+TEST_CASE("GPipe's microbatches are all in flight and counted together") {
+  Job job = dense_job(MemoryModel::kNative);
+  job.sequence_length = 1 << 20;
+  job.global_batch = 1 << 24;
+  Plan plan;
+  sets_pp2(job, plan);
+  CHECK_FALSE(why_invalid(job, plan).has_value());
+  plan.schedule = Schedule::kGpipe;
+  REQUIRE(why_invalid(job, plan).has_value());
+  CHECK(why_invalid(job, plan)->rule == "microbatch_too_large");
+}
+
 TEST_CASE("the grid must fill the GPUs and the batch") {
   check_refused(
       dense_job(MemoryModel::kMegatron),
@@ -572,6 +600,27 @@ TEST_CASE("fujii2024 refuses by name what the paper's formula leaves out") {
           plan.sequence_parallel = true;
         },
         {"num_kv_heads 4", "tp 8", "1, 2, 4"}},
+       {"sequence_divisible_by_2_cp",
+        [](Job& job, Plan& plan) {
+          job.sequence_length = 4;
+          plan.cp = 4;
+        },
+        {"sequence_length 4", "cp 4"}},
+       {"sequence_divisible_by_cp_tp",
+        [](Job& job, Plan& plan) {
+          job.sequence_length = 4099;
+          plan.tp = 2;
+          plan.sequence_parallel = true;
+        },
+        {"4099", "tp 2"}},
+       {"microbatches_fill_interleaved_groups",
+        [](Job& job, Plan& plan) {
+          job.global_batch = 10;
+          plan.pp = 4;
+          plan.vpp = 4;
+          plan.schedule = Schedule::kInterleaved1F1B;
+        },
+        {"5 microbatches", "pp 4", "a multiple of 4"}},
        {"layers_divisible_by_pp",
         [](Job& job, Plan& plan) {
           sets_pp2(job, plan);

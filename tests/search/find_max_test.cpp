@@ -64,6 +64,22 @@ TEST_CASE("the largest sequence is a multiple of what the plan divides it by") {
   }
 }
 
+TEST_CASE("a micro-batch grows in steps that the profile accepts") {
+  Job job = llama_8b_job();
+  job.sequence_length = 4098;  // fp8 products want rows in multiples of 8: 4 sequences of these
+  job.global_batch = 256;
+  Plan plan;
+  plan.zero = 1;
+  plan.precision = Precision::kFp8;
+  plan.micro_batch = 4;
+  REQUIRE_FALSE(why_invalid(job, plan));
+  const FindMaxResult found = find_max(job, plan, FindMaxAxis::kMicroBatch, {});
+  CHECK(found.step == 4);
+  REQUIRE(found.next);
+  CHECK(found.next->value % 4 == 0);
+  CHECK_FALSE(why_invalid(found.next->job, found.next->plan));
+}
+
 TEST_CASE("the maximum grows with memory and with recomputation") {
   Job job = llama_8b_job();
   Plan plan = two_by_two_by_two();

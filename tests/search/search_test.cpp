@@ -217,6 +217,18 @@ TEST_CASE("a space without plans, and a space without valid plans, have an answe
   CHECK(search_plans(job, space, {}).plans_in_space == 0);
 }
 
+TEST_CASE("sizes beyond counting are pruned by name, not wrapped around to plans that fit") {
+  Job job = llama_8b_job();
+  job.sequence_length = std::int64_t{1} << 27;
+  job.global_batch = std::int64_t{1} << 27;
+  SearchSpace space = default_space(job);
+  space.micro_batch = {std::int64_t{1} << 20};
+  const SearchResult result = search_plans(job, space, {});
+  CHECK(result.top.empty());
+  CHECK(by_rule(result)["invalid: microbatch_too_large"] > 0);
+  CHECK(total(result) == result.plans_in_space);
+}
+
 TEST_CASE("405B on 16,384 GPUs: 126 layers go to 16 stages and the best plans use every GPU") {
   const Job job = llama_405b_job(2048);
   SearchSpace space = default_space(job);

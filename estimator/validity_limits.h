@@ -1,0 +1,78 @@
+// The rule that keeps byte counts inside 64 bits: sizes far beyond any GPU are refused, not
+// wrapped.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "estimator/validity_rules.h"
+
+namespace shardplan {
+
+// 2^62 bytes at 256 bytes for every element of width; the largest of Megatron-LM's activations,
+// fp32 logits with their gradient, take some tens.
+inline constexpr double kMaxActivationElements = 18014398509481984.0;  // 2^54
+
+// Microbatches of which a rank holds activations, at most: all of them under GPipe, else the
+// warm-up of estimator/schedule.cpp.
+inline double most_in_flight(const Job& job, const Plan& plan) {
+  const double all = static_cast<double>(microbatches_of(job, plan));
+  if (plan.pp == 1) {
+    return 1;
+  }
+  if (plan.schedule == Schedule::kGpipe) {
+    return all;
+  }
+  const double group = plan.vpp == 1 ? 1 : static_cast<double>(interleaved_group(job, plan));
+  return std::min(all, 2 * static_cast<double>(plan.pp) + static_cast<double>(plan.vpp) * group);
+}
+
+// Elements of width that one token has in all layers and the head together, as if the rank held
+// the whole model.
+inline double widths_of_token(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  const MlaSpec& mla = model.mla;
+  const MoeSpec& moe = model.moe;
+  const std::int64_t head_dim =
+      std::max(model.head_dim, mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim);
+  const std::int64_t attention =
+      (model.num_heads + 2 * model.num_kv_heads) * head_dim + mla.q_lora_rank + mla.kv_lora_rank;
+  const double copies = static_cast<double>(moe.topk * plan.etp) *
+                        std::max({1.0, job.profile.moe_imbalance_factor,
+                                  job.profile.moe_capacity_factor, plan.moe_buffer_factor});
+  const double experts = copies * static_cast<double>(model.hidden + moe.expert_ffn) +
+                         static_cast<double>(moe.num_experts);
+  const double layer = static_cast<double>(model.hidden + attention + model.ffn + moe.shared_ffn);
+  return static_cast<double>(model.num_layers() + model.num_mtp_layers) * (layer + experts) +
+         static_cast<double>(model.vocab + job.profile.vocab_multiple * plan.tp) *
+             static_cast<double>(1 + model.num_mtp_layers);
+}
+
+inline double most_tokens_of_microbatch(const Job& job, const Plan& plan) {
+  return std::floor(kMaxActivationElements /
+                    (most_in_flight(job, plan) * widths_of_token(job, plan)));
+}
+
+// Assumes that all rules about divisibility hold.
+inline constexpr ValidityRule kMicrobatchTooLarge = {
+    .name = "microbatch_too_large",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return static_cast<double>(job.sequence_length / plan.cp) *
+                     static_cast<double>(plan.micro_batch) >
+                 most_tokens_of_microbatch(job, plan);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "sequence_length " + number_text(job.sequence_length) + " / cp " +
+                 number_text(plan.cp) + " * micro_batch " + number_text(plan.micro_batch) +
+                 " tokens, up to " +
+                 number_text(static_cast<std::int64_t>(most_in_flight(job, plan))) +
+                 " times in flight, are beyond counting; valid: at most " +
+                 number_text(static_cast<std::int64_t>(most_tokens_of_microbatch(job, plan))) +
+                 " tokens";
+        }};
+
+}  // namespace shardplan
