@@ -210,7 +210,7 @@ TEST_CASE("more tokens, a longer sequence or more layers never need less memory"
   for (const Growth& growth : kGrowths) {
     int failures = 0;
     int compared = 0;
-    while (compared < 1200) {
+    while (compared < 10000) {
       RandomCase drawn = next_with_rows(random);
       // Layers of one kind only: doubling a mixed model moves dense and expert layers between
       // stages.
@@ -240,7 +240,7 @@ TEST_CASE("twice the data-parallel ranks halve the sharded state, up to rounding
   RandomJobs random(library, 5);
   int failures = 0;
   int compared = 0;
-  while (compared < 1500) {
+  while (compared < 10000) {
     const RandomCase drawn = next_with_rows(random);
     RandomCase wider = drawn;
     wider.job.cluster.nodes *= 2;
