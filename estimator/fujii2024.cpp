@@ -217,7 +217,9 @@ MemoryEstimate estimate_fujii2024(const Job& job, const Plan& plan) {
   const std::int64_t total =
       std::reduce(stage.components.begin(), stage.components.end(), std::int64_t{0});
   // The paper has one number; its communicators are part of it.
+  stage.built_bytes = stage.state_bytes;
   stage.first_step_bytes = total;
+  stage.steady_bytes = total;
   stage.allocated_bytes = total;
   stage.reserved_bytes = total;
   stage.required_bytes = total;

@@ -69,8 +69,10 @@ struct StageMemory {
   std::array<std::int64_t, 8>
       components{};  // bytes at the peak by Component; allocator and outside
 
+  std::int64_t built_bytes = 0;        // once model and optimizer are built, before step 1
   std::int64_t state_bytes = 0;        // between steps: parameters, gradients, optimizer, resident
   std::int64_t first_step_bytes = 0;   // allocated peak of step 1 (optimizer state not there yet)
+  std::int64_t steady_bytes = 0;       // allocated peak of every later step
   std::int64_t allocated_bytes = 0;    // peak over all steps: the sum of the rows in the allocator
   std::int64_t reserved_bytes = 0;     // kept by the caching allocator when memory is plentiful
   std::int64_t required_bytes = 0;     // the smallest capacity at which the allocator survives

@@ -148,6 +148,8 @@ StageMemory stage_memory(const Job& job, const Plan& plan, const BlockSet& block
   }
   memory.moments = sorted_moments(peaks);
   memory.state_bytes = pieces.state.bytes.alive[static_cast<std::size_t>(Phase::kIdle)];
+  memory.built_bytes = pieces.state.bytes.alive[static_cast<std::size_t>(Phase::kBuilt)];
+  memory.steady_bytes = peaks.steady_bytes;
   memory.first_step_bytes = peaks.first_step_bytes;
   memory.reserved_bytes = memory.allocated_bytes;
   memory.required_bytes = memory.allocated_bytes;

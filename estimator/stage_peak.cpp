@@ -280,8 +280,10 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
       std::max({first_step, set_between_actions(MomentKind::kReduction) - state.made_by_first_step,
                 set_between_actions(MomentKind::kOptimizer),
                 set_between_actions(MomentKind::kParameterGather)});
+  std::int64_t steady = 0;
   for (std::int64_t i = 0; i < kNumMoments; ++i) {
     const std::int64_t bytes = peaks.moments[static_cast<std::size_t>(i)].bytes;
+    steady = static_cast<MomentKind>(i) == MomentKind::kStartUp ? steady : std::max(steady, bytes);
     if (bytes > peaks.peak_bytes) {
       peaks.peak_bytes = bytes;
       peaks.peak = static_cast<MomentKind>(i);
@@ -292,9 +294,11 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
         std::max(arena_bytes(state, chunks, schedule), round_up(peaks.peak_bytes, kArenaMultiple)) -
         peaks.peak_bytes;
     first_step = peaks.peak_bytes;
+    steady = peaks.peak_bytes;
   }
   peaks.allocated_bytes = peaks.peak_bytes + peaks.arena_slack_bytes;
   peaks.first_step_bytes = first_step + peaks.arena_slack_bytes;
+  peaks.steady_bytes = steady + peaks.arena_slack_bytes;
   return peaks;
 }
 

@@ -70,6 +70,7 @@ struct StagePeaks {
   std::int64_t arena_slack_bytes = 0;  // static arenas: what they hold beyond that
   std::int64_t allocated_bytes = 0;    // peak_bytes + arena_slack_bytes
   std::int64_t first_step_bytes = 0;
+  std::int64_t steady_bytes = 0;  // of every later step: all moments but start-up
 };
 
 StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const ChunkPeaks> chunks,

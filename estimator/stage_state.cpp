@@ -85,6 +85,7 @@ void add_optimizer_row(StateBuilder& state, std::string_view name, std::int64_t 
              .name = name,
              .elements = elements,
              .dtype = dtype,
+             .first = made_by_first_step ? Phase::kForward : Phase::kBuilt,
              .made_by_first_step = made_by_first_step,
              .formula = formula});
 }

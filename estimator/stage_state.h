@@ -11,12 +11,22 @@
 
 namespace shardplan {
 
-// Parts of a step in which a row of the state is alive.
-enum class Phase { kStartUp, kForward, kBackward, kReduction, kOptimizer, kParameterGather, kIdle };
-inline constexpr std::int64_t kNumPhases = 7;
+// Parts of a run in which a row of the state is alive: model and optimizer are built (kStartUp),
+// stand there (kBuilt: "after init"), then come the steps.
+enum class Phase {
+  kStartUp,
+  kBuilt,
+  kForward,
+  kBackward,
+  kReduction,
+  kOptimizer,
+  kParameterGather,
+  kIdle
+};
+inline constexpr std::int64_t kNumPhases = 8;
 inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
-    "start_up",       "forward",          "backward",     "gradient_reduction",
-    "optimizer_step", "parameter_gather", "between_steps"};
+    "start_up",           "after_init",     "forward",          "backward",
+    "gradient_reduction", "optimizer_step", "parameter_gather", "between_steps"};
 constexpr std::string_view name_of(Phase phase) {
   return kPhaseNames[static_cast<std::size_t>(phase)];
 }

@@ -28,11 +28,11 @@ struct CellText {
 
 // The columns that `estimate` and `batch` share, after the ones that say which case it is.
 std::vector<std::string> prediction_columns() {
-  std::vector<std::string> columns = {"status",        "reason",     "stage",
-                                      "num_layers",    "parameters", "peak_allocated",
-                                      "peak_reserved", "required",   "device_used",
-                                      "outside",       "state",      "first_step_allocated",
-                                      "peak_moment"};
+  std::vector<std::string> columns = {
+      "status",      "reason",           "stage",         "num_layers",
+      "parameters",  "peak_allocated",   "peak_reserved", "required",
+      "device_used", "outside",          "state",         "first_step_allocated",
+      "after_init",  "steady_allocated", "peak_moment"};
   for (const std::string_view name : kComponentNames) {
     columns.push_back(std::string(name) + "_bytes");
   }
@@ -45,7 +45,7 @@ void append_stage(std::vector<Cell>& row, const StageMemory& stage) {
   for (const std::int64_t value :
        {stage.pp_rank, stage.num_layers, stage.parameters, stage.allocated_bytes,
         stage.reserved_bytes, stage.required_bytes, stage.device_used_bytes, stage.outside_bytes,
-        stage.state_bytes, stage.first_step_bytes}) {
+        stage.state_bytes, stage.first_step_bytes, stage.built_bytes, stage.steady_bytes}) {
     row.emplace_back(value);
   }
   row.emplace_back(stage.peak_moment());

@@ -105,8 +105,10 @@ Json json_of(const StageMemory& stage, Detail detail) {
                {"required", stage.required_bytes},
                {"device_used", stage.device_used_bytes},
                {"outside", stage.outside_bytes},
+               {"after_init", stage.built_bytes},
                {"state", stage.state_bytes},
                {"first_step_allocated", stage.first_step_bytes},
+               {"steady_allocated", stage.steady_bytes},
                {"components", components},
                {"peak_moment", stage.peak_moment()},
                {"moments", moments}};
