@@ -1,56 +1,14 @@
 // One action of the pipeline schedule: a chunk's forward or backward pass of one microbatch, with
 // what it receives, keeps, recomputes and sends.
-#include <functional>
+#include <algorithm>
 
 #include "validator/lowering.h"
 
 namespace shardplan {
 namespace {
 
-using Allocate = std::function<View(const TensorSpec&)>;
-
-bool recomputes(const Lowering& l, bool RecomputeModules::*module) {
-  return l.plan.recompute.granularity == RecomputeGranularity::kSelective &&
-         l.plan.recompute.modules.*module;
-}
-
 TensorSpec residual(const std::string& name, const Lowering& l) {
   return temporary(name, l.sizes.rows, l.sizes.hidden);
-}
-
-// Everything that backward reads of one layer except its input.
-LayerActivations all_activations(const Lowering& l, const View& x, const Allocate& allocate) {
-  const LocalSizes& s = l.sizes;
-  LayerActivations a{.x = x};
-  a.attention_rstd = allocate(statistics("attention.norm_statistics", s.rows, 1));
-  a.attention_normed = allocate(residual("attention.norm_output", l));
-  a.qkv = allocate(temporary("attention.packed_qkv", s.tokens, s.qkv_width()));
-  a.attention_output = allocate(temporary("attention.output", s.tokens, s.query_width()));
-  a.log_sum_exp = allocate(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
-  a.middle = allocate(residual("ffn.input", l));
-  a.ffn_rstd = allocate(statistics("ffn.norm_statistics", s.rows, 1));
-  a.ffn_normed = allocate(residual("ffn.norm_output", l));
-  a.gate_up = allocate(temporary("ffn.gate_up", s.tokens, 2 * s.ffn));
-  a.activation = allocate(temporary("ffn.activation", s.tokens, s.ffn));
-  return a;
-}
-
-// What a layer keeps in the slot; under selective recompute some of it is not kept.
-LayerActivations kept_activations(Lowering& l, const View& x, std::int64_t slot) {
-  const auto is_dropped = [&](const std::string& name) {
-    const bool is_norm = name.ends_with("norm_output");
-    const bool is_attention = name == "attention.output" || name == "attention.log_sum_exp";
-    return (is_norm && recomputes(l, &RecomputeModules::layernorm)) ||
-           (is_attention && recomputes(l, &RecomputeModules::core_attn)) ||
-           (name == "ffn.activation" && recomputes(l, &RecomputeModules::mlp));
-  };
-  return all_activations(l, x, [&](const TensorSpec& spec) {
-    return is_dropped(spec.name) ? View{} : l.builder.keep(slot, kept(spec));
-  });
-}
-
-LayerActivations frame_activations(Lowering& l, const View& x) {
-  return all_activations(l, x, [&](const TensorSpec& spec) { return l.builder.push(spec); });
 }
 
 std::vector<LayerGroup> layer_groups(const Lowering& l, const ModelChunk& chunk) {
@@ -125,8 +83,8 @@ void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& gr
     const FrameScope layer(l.builder);
     const View y =
         i + 1 == group.count ? out : in_turn(l, cells, used, residual("recomputed.input", l));
-    layer_forward(l, w.layers[static_cast<std::size_t>(group.first + i)], frame_activations(l, x),
-                  y);
+    const LayerWeights& weights = w.layers[static_cast<std::size_t>(group.first + i)];
+    layer_forward(l, weights, frame_activations(l, weights.layer, x), y);
     x = y;
   }
 }
@@ -140,7 +98,7 @@ void backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& g
   std::vector<LayerActivations> layers;
   for (std::int64_t i = 0; i < group.count; ++i) {
     const LayerWeights& layer = w.layers[static_cast<std::size_t>(group.first + i)];
-    layers.push_back(frame_activations(l, x));
+    layers.push_back(frame_activations(l, layer.layer, x));
     if (i + 1 < group.count) {
       x = l.builder.push(residual("recomputed.input", l));
       layer_forward(l, layer, layers.back(), x);
@@ -185,7 +143,9 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   for (const LayerGroup& group : layer_groups(l, w.chunk)) {
     const bool is_last = group.first + group.count == w.chunk.num_layers;
     LayerActivations& first = flight.layers[static_cast<std::size_t>(group.first)];
-    first = group.is_recomputed ? LayerActivations{.x = x} : kept_activations(l, x, flight.slot);
+    first = group.is_recomputed
+                ? LayerActivations{.x = x}
+                : kept_activations(l, w.chunk.first_layer + group.first, x, flight.slot);
     const View out = is_last ? chunk_output(l, w, flight)
                              : l.builder.keep(flight.slot, kept(residual("input", l)));
     if (group.is_recomputed) {

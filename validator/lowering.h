@@ -185,6 +185,12 @@ void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& 
 // this rank's if they are divided over the shard group.
 std::int64_t owned_begin(const Lowering& l, const ChunkWeights& w);
 
+// Where the activations of a layer lie, by its index in the model: in the slot what it keeps for
+// its backward (under selective recompute some is absent), or all of it on the frame.
+LayerActivations kept_activations(Lowering& l, std::int64_t layer, const View& x,
+                                  std::int64_t slot);
+LayerActivations frame_activations(Lowering& l, std::int64_t layer, const View& x);
+
 // The passes.
 void place_weights(Lowering& l);
 void attention_forward(Lowering& l, const LayerActivations& a);
