@@ -81,10 +81,10 @@ void place_groups(Lowering& l) {
   l.groups = {.tp = add_group(l, GroupKind::kTp),
               .cp = add_group(l, GroupKind::kCp),
               .pp = add_group(l, GroupKind::kPp),
-              .dp_cp = add_group(l, GroupKind::kDpCp),
-              .shard = add_group(l, GroupKind::kDenseShard),
-              .replica = add_group(l, GroupKind::kDenseReplica),
-              .embedding = add_group(l, GroupKind::kEmbedding)};
+              .embedding = add_group(l, GroupKind::kEmbedding),
+              .dense = {.all = add_group(l, GroupKind::kDpCp),
+                        .shard = add_group(l, GroupKind::kDenseShard),
+                        .replica = add_group(l, GroupKind::kDenseReplica)}};
 }
 
 bool holds(const Lowering& l, bool ModelChunk::*end) {

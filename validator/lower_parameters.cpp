@@ -1,6 +1,7 @@
-// Where the weights of a rank lie. A chunk's weights form one flat buffer, so that one collective
-// reduces its gradients; parameters start at multiples of 64 elements and the buffer ends at a
-// multiple of lcm(shards, 128), as in Megatron-LM core/distributed/param_and_grad_buffer.py.
+// Where the weights of a rank lie. The weights of a chunk that have the same groups form one flat
+// buffer, so that one collective reduces their gradients; parameters start at multiples of 64
+// elements and a buffer ends at a multiple of lcm(shards, 128), as in Megatron-LM
+// core/distributed/param_and_grad_buffer.py.
 #include <algorithm>
 #include <numeric>
 
@@ -93,20 +94,37 @@ bool is_tied_copy(const Lowering& l, const ModelChunk& chunk) {
   return l.job.model.tied_embeddings && chunk.has_head && !chunk.has_embedding;
 }
 
-// Matrices, then the copy of the tied embedding, then norms; `ends` gets where the first two end.
+// Which parameters a flat buffer holds, and where its sections lie.
 struct Layout {
-  std::vector<Parameter> parameters;
-  std::int64_t elements = 0;
+  std::vector<Parameter> parameters = {};
+  FlatBuffer buffer = {};
 
   void add(Parameter parameter) {
-    parameter.start = round_up(elements, kParameterMultiple);
-    elements = parameter.start + parameter.rows * parameter.cols;
+    parameter.start = round_up(buffer.elements, kParameterMultiple);
+    buffer.elements = parameter.start + parameter.rows * parameter.cols;
     parameters.push_back(std::move(parameter));
+  }
+  void end_matrices() { buffer.copy_begin = buffer.elements; }
+  void end_copy() { buffer.norms_begin = round_up(buffer.elements, kParameterMultiple); }
+  void end() {
+    buffer.elements = round_up(buffer.elements, std::lcm(buffer.num_shards, kBufferMultiple));
   }
 };
 
-Layout lay_out(const Lowering& l, ChunkWeights& w) {
-  Layout layout;
+Layout empty_layout(const Lowering& l, const DataGroups& groups) {
+  Layout layout{.buffer = {.groups = groups}};
+  if (groups.shard >= 0) {
+    const Program& program = l.program();
+    const std::vector<std::int64_t>& ranks =
+        program.groups[static_cast<std::size_t>(groups.shard)].ranks;
+    layout.buffer.num_shards = static_cast<std::int64_t>(ranks.size());
+    layout.buffer.shard = std::ranges::find(ranks, program.rank) - ranks.begin();
+  }
+  return layout;
+}
+
+Layout dense_layout(const Lowering& l, ChunkWeights& w) {
+  Layout layout = empty_layout(l, l.groups.dense);
   if (w.chunk.has_embedding) {
     layout.add(vocabulary(l, w.embedding, "embedding"));
   }
@@ -116,11 +134,11 @@ Layout lay_out(const Lowering& l, ChunkWeights& w) {
   if (w.chunk.has_head && !l.job.model.tied_embeddings) {
     layout.add(vocabulary(l, w.head, "head"));
   }
-  w.copy_begin = layout.elements;
+  layout.end_matrices();
   if (is_tied_copy(l, w.chunk)) {
     layout.add(vocabulary(l, w.head, "embedding"));
   }
-  w.norms_begin = round_up(layout.elements, kParameterMultiple);
+  layout.end_copy();
   const auto add_norm = [&](Weight& weight, const std::string& name) {
     layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
   };
@@ -132,30 +150,33 @@ Layout lay_out(const Lowering& l, ChunkWeights& w) {
   if (w.chunk.has_head) {
     add_norm(w.final_norm, "final_norm");
   }
-  layout.elements =
-      round_up(layout.elements, std::lcm(dense_shard_size(l.job, l.plan), kBufferMultiple));
+  layout.end();
   return layout;
 }
 
-// Elements of a part, which starts at element `start` of the flat buffer, that lie in
-// [begin, end) of it; the tensor starts with element `origin` of the flat buffer.
-ParameterRange range_in(const View& tensor, std::int64_t origin, std::int64_t begin,
+// Elements of a part, which starts at element `start` of the parameters, in a tensor of the buffer.
+ParameterRange range_in(const FlatBuffer& buffer, const View& tensor, std::int64_t begin,
                         std::int64_t end, std::int64_t start, std::int64_t count) {
   const std::int64_t first = std::clamp<std::int64_t>(begin - start, 0, count);
   const std::int64_t last = std::clamp<std::int64_t>(end - start, first, count);
-  return {.tensor = tensor.tensor, .offset = start + first - origin, .begin = first, .end = last};
+  return {.tensor = tensor.tensor,
+          .offset = start + first - buffer.begin_of(tensor),
+          .begin = first,
+          .end = last};
 }
 
-void describe(Lowering& l, const ChunkWeights& w, const Parameter& parameter) {
-  const std::int64_t share = w.master.cols;
-  const std::int64_t begin = share == w.elements() ? 0 : owned_begin(l, w);
+void describe(Lowering& l, const FlatBuffer& buffer, const Parameter& parameter) {
   for (const LogicalRows& rows : parameter.logical) {
     ParameterPart part = rows.part;
     const std::int64_t start = parameter.start + rows.row * parameter.cols;
     const std::int64_t count = part.rows * part.cols;
-    part.weight = range_in(w.weight, 0, 0, w.elements(), start, count);
-    part.gradient = range_in(w.gradient, 0, begin, begin + share, start, count);
-    part.master = range_in(w.master, begin, begin, begin + share, start, count);
+    const auto range = [&](const View& tensor, const View& extent) {
+      return range_in(buffer, tensor, buffer.begin_of(extent), buffer.end_of(extent), start, count);
+    };
+    part.weight = range(buffer.weight, buffer.weight);
+    // Reduced where the optimizer reads it.
+    part.gradient = range(buffer.gradient, buffer.master);
+    part.master = range(buffer.master, buffer.master);
     l.builder.program().parameters.push_back(part);
   }
 }
@@ -168,43 +189,39 @@ View matrix_in(const View& flat, const Parameter& parameter) {
           .stride = parameter.cols};
 }
 
-void place_chunk(Lowering& l, ChunkWeights& w) {
-  const Layout layout = lay_out(l, w);
+void place_tensors(Lowering& l, FlatBuffer& buffer) {
   const auto flat = [&](Component component, const std::string& name, DType dtype,
                         std::int64_t elements) {
     return l.builder.persistent(
         {.component = component, .name = name, .dtype = dtype, .rows = 1, .cols = elements});
   };
-  const std::int64_t share = l.plan.zero == 0
-                                 ? layout.elements
-                                 : div_exact(layout.elements, dense_shard_size(l.job, l.plan));
-  w.weight = flat(Component::kParameters, "weights", DType::kBf16, layout.elements);
-  w.gradient = flat(Component::kGradients, "main_gradients", l.plan.grad_dtype, layout.elements);
-  w.master = flat(Component::kOptimizer, "master_weights", l.plan.master_dtype, share);
-  w.exp_avg = flat(Component::kOptimizer, "exp_avg", l.plan.exp_avg_dtype, share);
-  w.exp_avg_sq = flat(Component::kOptimizer, "exp_avg_sq", l.plan.exp_avg_sq_dtype, share);
+  const std::int64_t share = l.plan.zero == 0 ? buffer.elements : buffer.shard_elements();
+  buffer.weight = flat(Component::kParameters, "weights", DType::kBf16, buffer.elements);
+  buffer.gradient =
+      flat(Component::kGradients, "main_gradients", l.plan.grad_dtype, buffer.elements);
+  buffer.master = flat(Component::kOptimizer, "master_weights", l.plan.master_dtype, share);
+  buffer.exp_avg = flat(Component::kOptimizer, "exp_avg", l.plan.exp_avg_dtype, share);
+  buffer.exp_avg_sq = flat(Component::kOptimizer, "exp_avg_sq", l.plan.exp_avg_sq_dtype, share);
+}
+
+void place_buffer(Lowering& l, ChunkWeights& w, Layout layout) {
+  place_tensors(l, layout.buffer);
   for (const Parameter& parameter : layout.parameters) {
-    *parameter.weight = {.weight = matrix_in(w.weight, parameter),
-                         .gradient = matrix_in(w.gradient, parameter)};
-    describe(l, w, parameter);
+    *parameter.weight = {.weight = matrix_in(layout.buffer.weight, parameter),
+                         .gradient = matrix_in(layout.buffer.gradient, parameter)};
+    describe(l, layout.buffer, parameter);
   }
+  w.buffers.push_back(layout.buffer);
+}
+
+void place_chunk(Lowering& l, ChunkWeights& w) {
+  place_buffer(l, w, dense_layout(l, w));
   if (w.chunk.has_head && w.chunk.has_embedding && l.job.model.tied_embeddings) {
     w.head = w.embedding;
   }
 }
 
 }  // namespace
-
-std::int64_t owned_begin(const Lowering& l, const ChunkWeights& w) {
-  if (l.groups.shard < 0) {
-    return 0;
-  }
-  const Program& program = l.program();
-  const std::vector<std::int64_t>& ranks =
-      program.groups[static_cast<std::size_t>(l.groups.shard)].ranks;
-  const std::int64_t index = std::ranges::find(ranks, program.rank) - ranks.begin();
-  return index * div_exact(w.elements(), static_cast<std::int64_t>(ranks.size()));
-}
 
 void place_weights(Lowering& l) {
   const LayerPartition partition = partition_layers(l.job, l.plan);

@@ -47,23 +47,52 @@ struct LayerWeights {
   Weight down = {};
 };
 
-// The weights of one local chunk: one flat buffer of weights and one of gradients, matrices first,
-// then a copy of the tied embedding whose norm another rank counts, then the norms.
+// Groups of one kind of parameters, into Program::groups; -1: this rank alone.
+struct DataGroups {
+  std::int64_t all = -1;      // gradients are summed over these ranks
+  std::int64_t shard = -1;    // those that share one copy of what is sharded
+  std::int64_t replica = -1;  // those that hold the same shard
+};
+
+// Parameters that are reduced, sharded and updated together, as one flat matrix [1, elements]:
+// matrices, then a copy of the tied embedding whose norm another rank counts, then what every tp
+// rank holds (norms). Every tensor has all elements or this rank's shard of them.
+struct FlatBuffer {
+  DataGroups groups = {};
+  std::int64_t num_shards = 1;
+  std::int64_t shard = 0;        // of this rank
+  std::int64_t elements = 0;     // padded for the shards
+  std::int64_t copy_begin = 0;   // matrices end, the tied copy begins
+  std::int64_t norms_begin = 0;  // the copy ends
+  View weight = {};
+  View gradient = {};
+  View master = {};
+  View exp_avg = {};
+  View exp_avg_sq = {};
+
+  std::int64_t shard_elements() const { return div_exact(elements, num_shards); }
+  std::int64_t shard_begin() const { return shard * shard_elements(); }
+  std::int64_t shard_end() const { return shard_begin() + shard_elements(); }
+  // The parameters' first element that a tensor of the buffer holds, and one past its last.
+  std::int64_t begin_of(const View& tensor) const {
+    return tensor.cols == elements ? 0 : shard_begin();
+  }
+  std::int64_t end_of(const View& tensor) const { return begin_of(tensor) + tensor.cols; }
+  // Elements [begin, end) of the parameters in a tensor of the buffer.
+  View range(const View& tensor, std::int64_t begin, std::int64_t end) const {
+    return columns_of(tensor, begin - begin_of(tensor), end - begin);
+  }
+  View owned(const View& tensor) const { return range(tensor, shard_begin(), shard_end()); }
+};
+
+// The weights of one local chunk, in one flat buffer for every kind of groups.
 struct ChunkWeights {
   ModelChunk chunk = {};
   Weight embedding = {};
   Weight head = {};
   Weight final_norm = {};
   std::vector<LayerWeights> layers = {};
-  View weight = {};  // flat [1, elements], padded for the shards
-  View gradient = {};
-  View master = {};  // this rank's shard, or all under ZeRO 0
-  View exp_avg = {};
-  View exp_avg_sq = {};
-  std::int64_t copy_begin = 0;  // elements: matrices end, the tied copy begins
-  std::int64_t norms_begin = 0;
-
-  std::int64_t elements() const { return weight.cols; }
+  std::vector<FlatBuffer> buffers = {};
 };
 
 // What the forward pass of a layer keeps; absent: written again when needed.
@@ -100,10 +129,8 @@ struct CommunicatorIndex {  // into Program::groups; -1: this rank alone
   std::int64_t tp = -1;
   std::int64_t cp = -1;
   std::int64_t pp = -1;
-  std::int64_t dp_cp = -1;
-  std::int64_t shard = -1;
-  std::int64_t replica = -1;
   std::int64_t embedding = -1;
+  DataGroups dense = {};
 };
 
 struct Lowering {
@@ -180,10 +207,6 @@ void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const
 // dx = dx + gradient through the norm.
 void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& x, const View& rstd,
                        const Weight& w, const std::string& label);
-
-// The first element of a chunk's flat buffer whose optimizer state and reduced gradient would be
-// this rank's if they are divided over the shard group.
-std::int64_t owned_begin(const Lowering& l, const ChunkWeights& w);
 
 // Where the activations of a layer lie, by its index in the model: in the slot what it keeps for
 // its backward (under selective recompute some is absent), or all of it on the frame.
