@@ -29,6 +29,11 @@ struct MegatronBlock {
   }
 };
 
+// Values that a norm saves per token of this rank's sequence: one, of LayerNorm two.
+inline std::int64_t norm_statistics(const MegatronBlock& block) {
+  return (block.job.model.layer_norm ? 2 : 1) * block.shape.sharded_tokens;
+}
+
 void add_layer_input(MegatronBlock& block);
 void add_attention(MegatronBlock& block);
 void add_context_parallel(MegatronBlock& block);

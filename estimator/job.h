@@ -37,6 +37,8 @@ struct Job {
   std::int64_t global_batch = 0;     // sequences per optimizer step, all data-parallel ranks
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   TrainedParameters trained = TrainedParameters::kAll;
+  double hidden_dropout = 0;     // after attention, FFN and embedding
+  double attention_dropout = 0;  // of attention probabilities
 };
 
 // Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.

@@ -74,8 +74,10 @@ LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t 
   }
   // Megatron-LM core/models/gpt/gpt_model.py: the stage with MTP modules embeds tokens as well.
   const bool head_reads_table = model.tied_embeddings || model.num_mtp_layers > 0;
-  if (stage.has_embedding || (stage.has_head && head_reads_table)) {
+  if (stage.has_embedding) {
     add_tensors(local, job, plan, embedding_parameters(model), 1);
+  } else if (stage.has_head && head_reads_table) {
+    add_tensors(local, job, plan, table_parameters(model), 1);
   }
   if (stage.has_head) {
     add_tensors(local, job, plan, head_parameters(model), 1);

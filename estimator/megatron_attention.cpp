@@ -221,11 +221,11 @@ void add_layer_input(MegatronBlock& block) {
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardNorm},
             "h*u: residual stream, saved as input of the attention norm");
-  rows.keep("attention.norm_statistics", s.sharded_tokens, DType::kFp32,
+  rows.keep("attention.norm_statistics", norm_statistics(block), DType::kFp32,
             {.born = Step::kForwardNorm,
              .last_forward_use = Step::kForwardNorm,
              .dies = Step::kBackwardNorm},
-            "u: reciprocal root mean square, fp32");
+            "u: reciprocal root mean square (LayerNorm: and the mean), fp32");
   const Life norm{
       .born = Step::kForwardNorm,
       .last_forward_use = Step::kForwardQkv,

@@ -118,7 +118,7 @@ void add_head(MegatronBlock& block) {
              .last_forward_use = Step::kForwardLogits,
              .dies = Step::kBackwardInput},
             "h*u: output of the last layer, saved by the final norm");
-  rows.keep("final_norm.statistics", s.sharded_tokens, DType::kFp32,
+  rows.keep("final_norm.statistics", norm_statistics(block), DType::kFp32,
             {.born = Step::kForwardInput,
              .last_forward_use = Step::kForwardInput,
              .dies = Step::kBackwardInput},

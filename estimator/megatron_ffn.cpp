@@ -112,11 +112,11 @@ void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
              .last_forward_use = Step::kForwardOutput,
              .dies = Step::kBackwardFfnNorm},
             "h*u: residual stream, saved as input of the FFN norm");
-  rows.keep("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
+  rows.keep("ffn.norm_statistics", norm_statistics(block), DType::kFp32,
             {.born = Step::kForwardFfnNorm,
              .last_forward_use = Step::kForwardFfnNorm,
              .dies = Step::kBackwardFfnNorm},
-            "u: reciprocal root mean square, fp32");
+            "u: reciprocal root mean square (LayerNorm: and the mean), fp32");
   // A dense FFN has the norm inside its first linear layer; experts share one norm output among
   // router, shared experts and dispatch, the router's weight gradient using it last.
   const Step last = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1;

@@ -53,7 +53,9 @@ struct ModelSpec {
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool ffn_bias = false;
-  bool qk_norm = false;              // RMSNorm weights of head_dim on q and on k (Qwen3, Gemma 3)
+  bool qk_norm = false;                // norms of head_dim on q and on k (Qwen3, Gemma 3)
+  bool layer_norm = false;             // LayerNorm with weight and bias; else RMSNorm with weight
+  std::int64_t learned_positions = 0;  // rows of a learned position table (GPT-2); 0: rotary
   std::int64_t norms_per_layer = 2;  // 4 in Gemma 2 and 3 (also after attention and after the FFN)
   AttentionKind attention = AttentionKind::kGqa;
   MlaSpec mla;

@@ -24,6 +24,15 @@ void add(Tensors& tensors, std::string name, std::int64_t elements, Sharding sha
       {.name = std::move(name), .elements = elements, .sharding = sharding, .kv_elements = 0});
 }
 
+// A LayerNorm has a bias beside its weight (GPT-2; Megatron-LM --normalization LayerNorm).
+void add_norm(Tensors& tensors, const ModelSpec& model, const std::string& name,
+              std::int64_t width) {
+  add(tensors, name, width, Sharding::kReplicated);
+  if (model.layer_norm) {
+    add(tensors, name + "_bias", width, Sharding::kReplicated);
+  }
+}
+
 // fc1 is gate and up together, [2f, h]; fc2 is the down projection, [h, f].
 void add_ffn(Tensors& tensors, const ModelSpec& model, const std::string& name, std::int64_t width,
              Sharding sharding) {
@@ -48,8 +57,8 @@ void add_gqa(Tensors& tensors, const ModelSpec& model) {
                        .kv_elements = key_value});
   }
   if (model.qk_norm) {
-    add(tensors, "attention.q_norm", model.head_dim, Sharding::kReplicated);
-    add(tensors, "attention.k_norm", model.head_dim, Sharding::kReplicated);
+    add_norm(tensors, model, "attention.q_norm", model.head_dim);
+    add_norm(tensors, model, "attention.k_norm", model.head_dim);
   }
   add(tensors, "attention.output", query * h, Sharding::kTp);
 }
@@ -69,14 +78,14 @@ void add_mla(Tensors& tensors, const ModelSpec& model) {
     if (model.qkv_bias) {
       add(tensors, "attention.q_down_bias", mla.q_lora_rank, Sharding::kReplicated);
     }
-    add(tensors, "attention.q_down_norm", mla.q_lora_rank, Sharding::kReplicated);
+    add_norm(tensors, model, "attention.q_down_norm", mla.q_lora_rank);
     add(tensors, "attention.q_up", mla.q_lora_rank * query, Sharding::kTp);
   }
   add(tensors, "attention.kv_down", h * kv_down, Sharding::kReplicated);
   if (model.qkv_bias) {
     add(tensors, "attention.kv_down_bias", kv_down, Sharding::kReplicated);
   }
-  add(tensors, "attention.kv_down_norm", mla.kv_lora_rank, Sharding::kReplicated);
+  add_norm(tensors, model, "attention.kv_down_norm", mla.kv_lora_rank);
   add(tensors, "attention.kv_up", mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim),
       Sharding::kTp);
   add(tensors, "attention.output", a * mla.v_head_dim * h, Sharding::kTp);
@@ -121,7 +130,7 @@ std::int64_t count_model(const ModelSpec& model, std::int64_t topk, std::int64_t
 std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t h = model.hidden;
   Tensors tensors;
-  add(tensors, "attention.norm", h, Sharding::kReplicated);
+  add_norm(tensors, model, "attention.norm", h);
   if (model.attention == AttentionKind::kMla) {
     add_mla(tensors, model);
   } else {
@@ -130,9 +139,9 @@ std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const Laye
   if (model.attention_output_bias) {
     add(tensors, "attention.output_bias", h, Sharding::kReplicated);
   }
-  add(tensors, "ffn.norm", h, Sharding::kReplicated);
+  add_norm(tensors, model, "ffn.norm", h);
   if (model.norms_per_layer > 2) {
-    add(tensors, "post_norms", (model.norms_per_layer - 2) * h, Sharding::kReplicated);
+    add_norm(tensors, model, "post_norms", (model.norms_per_layer - 2) * h);
   }
   if (layer.is_moe) {
     add_moe(tensors, model);
@@ -146,15 +155,24 @@ std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const Laye
   return tensors;
 }
 
-std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model) {
+std::vector<ParameterTensor> table_parameters(const ModelSpec& model) {
   Tensors tensors;
   add(tensors, "embedding", model.hidden * model.vocab, Sharding::kVocab);
   return tensors;
 }
 
+std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model) {
+  Tensors tensors = table_parameters(model);
+  if (model.learned_positions > 0) {
+    add(tensors, "embedding.positions", model.hidden * model.learned_positions,
+        Sharding::kReplicated);
+  }
+  return tensors;
+}
+
 std::vector<ParameterTensor> head_parameters(const ModelSpec& model) {
   Tensors tensors;
-  add(tensors, "final_norm", model.hidden, Sharding::kReplicated);
+  add_norm(tensors, model, "final_norm", model.hidden);
   if (!model.tied_embeddings) {
     add(tensors, "head", model.hidden * model.vocab, Sharding::kVocab);
   }
@@ -164,10 +182,10 @@ std::vector<ParameterTensor> head_parameters(const ModelSpec& model) {
 std::vector<ParameterTensor> mtp_parameters(const ModelSpec& model) {
   const std::int64_t h = model.hidden;
   Tensors tensors = layer_parameters(model, model.layers.back());
-  add(tensors, "mtp.embedding_norm", h, Sharding::kReplicated);
-  add(tensors, "mtp.hidden_norm", h, Sharding::kReplicated);
+  add_norm(tensors, model, "mtp.embedding_norm", h);
+  add_norm(tensors, model, "mtp.hidden_norm", h);
   add(tensors, "mtp.projection", 2 * h * h, Sharding::kTp);
-  add(tensors, "mtp.final_norm", h, Sharding::kReplicated);
+  add_norm(tensors, model, "mtp.final_norm", h);
   return tensors;
 }
 

@@ -29,6 +29,8 @@ struct ParameterTensor {
 // tied and on the same stage), and of one multi-token-prediction module.
 std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const LayerSpec& layer);
 std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model);
+// Of these the token table alone: what a second stage holds that reads it again.
+std::vector<ParameterTensor> table_parameters(const ModelSpec& model);
 std::vector<ParameterTensor> head_parameters(const ModelSpec& model);  // final norm [+ head matrix]
 std::vector<ParameterTensor> mtp_parameters(const ModelSpec& model);
 

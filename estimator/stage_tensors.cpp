@@ -95,8 +95,10 @@ void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLay
       }
     }
   }
-  if (chunk.has_embedding_copy) {
-    add(BlockKind::kEmbedding);
+  if (chunk.has_embedding_copy) {  // the token table without learned positions
+    const LocalTensor& table = local[static_cast<std::size_t>(BlockKind::kEmbedding)].front();
+    tensors.dense += table.elements;
+    dense.add(table.elements);
   }
 }
 

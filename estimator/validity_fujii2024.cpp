@@ -112,6 +112,10 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kLayerNormUnsupported,
+    kLearnedPositionsUnsupported,
+    kHiddenDropoutUnsupported,
+    kAttentionDropoutUnsupported,
     // accepted
     kRankOrderComplete,
     kWorldByTpCpPp,

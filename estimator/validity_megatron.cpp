@@ -208,6 +208,8 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kHiddenDropoutUnsupported,
+    kAttentionDropoutUnsupported,
     kAdamWOnly,
     // accepted
     kWorldByTpCpPp,

@@ -51,6 +51,10 @@ constexpr std::array kRules = {
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
     kTrainsAll,
+    kLayerNormUnsupported,
+    kLearnedPositionsUnsupported,
+    kHiddenDropoutUnsupported,
+    kAttentionDropoutUnsupported,
     kAdamWOnly,
     // accepted
     kRankOrderComplete,

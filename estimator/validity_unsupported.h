@@ -29,6 +29,8 @@ template <auto field>
 constexpr const auto& value_in(const Job& job, const Plan& plan) {
   if constexpr (requires { plan.*field; }) {
     return plan.*field;
+  } else if constexpr (requires { job.model.*field; }) {
+    return job.model.*field;
   } else {
     return job.*field;
   }
@@ -43,7 +45,8 @@ std::string value_text(Value value) {
   }
 }
 
-// "unsupported: <field>": the field of a plan or job has none of the values that a profile models.
+// "unsupported: <field>": the field of a plan, job or model has none of the values that a profile
+// models.
 template <FixedText rule, auto field, auto... values>
 inline constexpr ValidityRule kOnlyValues = {
     .name = rule.view(),
@@ -92,6 +95,27 @@ inline constexpr ValidityRule kOffloadOptimizerUnsupported = {
     .explain =
         [](const Job& job, const Plan& plan) {
           return not_modelled(job, "offload.optimizer", number_text(plan.offload.optimizer), "0");
+        }};
+
+inline constexpr ValidityRule kLayerNormUnsupported =
+    kOnlyValues<"unsupported: model.layer_norm", &ModelSpec::layer_norm, false>;
+inline constexpr ValidityRule kLearnedPositionsUnsupported =
+    kOnlyValues<"unsupported: model.learned_positions", &ModelSpec::learned_positions, 0>;
+
+inline constexpr ValidityRule kHiddenDropoutUnsupported = {
+    .name = "unsupported: hidden_dropout",
+    .broken = [](const Job& job, const Plan&) { return job.hidden_dropout != 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "hidden_dropout", number_text(job.hidden_dropout), "0");
+        }};
+
+inline constexpr ValidityRule kAttentionDropoutUnsupported = {
+    .name = "unsupported: attention_dropout",
+    .broken = [](const Job& job, const Plan&) { return job.attention_dropout != 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_dropout", number_text(job.attention_dropout), "0");
         }};
 
 inline constexpr ValidityRule kRecomputePolicyUnsupported = {

@@ -132,6 +132,28 @@ TEST_CASE("each bias adds its own width") {
         32 * (6144 + 4096 + 2 * 14336 + 4096));
 }
 
+TEST_CASE("LayerNorm adds a bias to every norm, learned positions one table to the first stage") {
+  const ModelSpec plain = llama3_8b();
+  ModelSpec layer_norm = plain;
+  layer_norm.layer_norm = true;
+  CHECK(count_parameters(layer_norm) - count_parameters(plain) == (2 * 32 + 1) * 4096);
+  Job job;
+  job.model = plain;
+  job.sequence_length = 1024;
+  job.global_batch = 2;
+  job.cluster.gpus_per_node = 2;
+  job.model.tied_embeddings = true;
+  job.model.learned_positions = 1024;
+  Job rotary = job;
+  rotary.model.learned_positions = 0;
+  Plan plan;
+  plan.pp = 2;
+  plan.schedule = Schedule::k1F1B;
+  CHECK(local_parameters(job, plan, 0).total() ==
+        local_parameters(rotary, plan, 0).total() + 1024 * 4096);
+  CHECK(local_parameters(job, plan, 1).total() == local_parameters(rotary, plan, 1).total());
+}
+
 TEST_CASE("tied embeddings are counted once, Gemma's extra norms twice a layer") {
   const ModelSpec plain = llama3_8b();
   ModelSpec tied = plain;
