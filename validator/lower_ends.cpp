@@ -17,58 +17,70 @@ const MicrobatchInputs& inputs(const Lowering& l) {
   return l.program().inputs[static_cast<std::size_t>(l.microbatch)];
 }
 
-// Statistics of all vocabulary shards [tp * rows, 3].
-View all_statistics(Lowering& l, const View& own) {
-  if (l.plan.tp == 1) {
-    return own;
-  }
-  const View all = l.builder.push(
-      exchanged(statistics("loss.gathered_statistics", l.plan.tp * own.rows, own.cols)));
-  emit(l,
-       {.kind = OpKind::kAllGather,
-        .in = {own},
-        .out = {all},
-        .group = l.groups.tp,
-        .stream = Stream::kTensor},
-       "loss.gathered_statistics");
-  return all;
+// What the loss needs of one chunk of tokens [n,h]; the chunks use it in turn.
+struct LossBuffers {
+  View logits;    // [n, V/t]
+  View combined;  // statistics of the whole vocabulary [n,3]
+  View own;       // of this shard
+  View gathered;  // of all shards [tp * n,3]; tp 1: own
+};
+
+LossBuffers push_loss_buffers(Lowering& l, std::int64_t rows) {
+  LossBuffers b;
+  b.logits = l.builder.push(temporary("loss.logits", rows, l.sizes.vocab_rows));
+  b.combined = l.builder.push(statistics("loss.statistics", rows, 3));
+  b.own = l.builder.push(statistics("loss.shard_statistics", rows, 3));
+  b.gathered =
+      l.plan.tp == 1
+          ? b.own
+          : l.builder.push(exchanged(statistics("loss.gathered_statistics", l.plan.tp * rows, 3)));
+  return b;
+}
+
+// The first `rows` tokens of them.
+LossBuffers rows_of(const LossBuffers& b, std::int64_t rows, std::int64_t shards) {
+  return {.logits = rows_of(b.logits, 0, rows),
+          .combined = rows_of(b.combined, 0, rows),
+          .own = rows_of(b.own, 0, rows),
+          .gathered = rows_of(b.gathered, 0, shards * rows)};
 }
 
 // Loss and gradient of some tokens: x their rows [n,h], dx where their gradient goes.
-void loss_of_chunk(Lowering& l, const Weight& head, const View& x, const View& dx,
-                   const View& targets) {
-  const FrameScope scope(l.builder);
+void loss_of_chunk(Lowering& l, const Weight& head, const LossBuffers& b, const View& x,
+                   const View& dx, const View& targets) {
   const double scale = 1.0 / static_cast<double>(l.job.global_batch * l.job.sequence_length);
   const OpAttributes shard{
       .value = scale, .first_row = l.sizes.first_vocab_row, .vocab = l.job.model.vocab};
-  const View logits = l.builder.push(temporary("loss.logits", x.rows, l.sizes.vocab_rows));
-  const View combined = l.builder.push(statistics("loss.statistics", x.rows, 3));
-  linear(l, logits, x, head, "head");
-  {
-    const FrameScope inner(l.builder);
-    const View own = l.builder.push(statistics("loss.shard_statistics", x.rows, 3));
+  linear(l, b.logits, x, head, "head");
+  emit(l,
+       {.kind = OpKind::kLossStatistics,
+        .in = {b.logits, targets},
+        .out = {b.own},
+        .attributes = shard},
+       "loss.statistics");
+  if (l.plan.tp > 1) {
     emit(l,
-         {.kind = OpKind::kLossStatistics,
-          .in = {logits, targets},
-          .out = {own},
-          .attributes = shard},
-         "loss.statistics");
-    const View all = all_statistics(l, own);
-    emit(l,
-         {.kind = OpKind::kLossCombine,
-          .in = {all},
-          .out = {combined, l.loss},
-          .attributes = {.value = scale, .accumulate = accumulates(l, l.loss)}},
-         "loss");
+         {.kind = OpKind::kAllGather,
+          .in = {b.own},
+          .out = {b.gathered},
+          .group = l.groups.tp,
+          .stream = Stream::kTensor},
+         "loss.gathered_statistics");
   }
   emit(l,
+       {.kind = OpKind::kLossCombine,
+        .in = {b.gathered},
+        .out = {b.combined, l.loss},
+        .attributes = {.value = scale, .accumulate = accumulates(l, l.loss)}},
+       "loss");
+  emit(l,
        {.kind = OpKind::kLossGradient,
-        .in = {logits, targets, combined},
-        .out = {logits},
+        .in = {b.logits, targets, b.combined},
+        .out = {b.logits},
         .attributes = shard},
        "loss.gradient");
-  linear_input_gradient(l, dx, logits, head, "head");
-  linear_weight_gradient(l, head, logits, x, "head");
+  linear_input_gradient(l, dx, b.logits, head, "head");
+  linear_weight_gradient(l, head, b.logits, x, "head");
 }
 
 }  // namespace
@@ -111,10 +123,11 @@ void head_forward(Lowering& l, const ChunkWeights& w, InFlight& flight) {
   const View targets = tensor_view(l, inputs(l).targets);
   write_reduced(l, flight.last_normed_gradient, "head.input_gradient", [&](const View& partial) {
     const std::int64_t step = div_ceil(s.tokens, l.job.profile.cross_entropy_chunks);
+    const LossBuffers buffers = push_loss_buffers(l, step);
     for (std::int64_t row = 0; row < s.tokens; row += step) {
       const std::int64_t count = std::min(step, s.tokens - row);
-      loss_of_chunk(l, w.head, rows_of(x, row, count), rows_of(partial, row, count),
-                    rows_of(targets, row, count));
+      loss_of_chunk(l, w.head, rows_of(buffers, count, l.plan.tp), rows_of(x, row, count),
+                    rows_of(partial, row, count), rows_of(targets, row, count));
     }
   });
 }
