@@ -28,7 +28,7 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kGemm, .in = 2, .out = 1},
     {.kind = OpKind::kRope, .in = 1, .out = 1},
     {.kind = OpKind::kAttentionForward, .in = 3, .out = 2},
-    {.kind = OpKind::kAttentionBackward, .in = 6, .out = 3},
+    {.kind = OpKind::kAttentionBackward, .in = 6, .out = 4},
     {.kind = OpKind::kSwigluForward, .in = 1, .out = 1},
     {.kind = OpKind::kSwigluBackward, .in = 2, .out = 2, .optional_out = 1},
     {.kind = OpKind::kLossStatistics, .in = 2, .out = 1},

@@ -1,6 +1,6 @@
 #include "validator/lower.h"
 
-#include <cmath>
+#include <algorithm>
 #include <stdexcept>
 
 #include "estimator/schedule.h"
@@ -141,12 +141,23 @@ void place_scalars(Lowering& l) {
   }
 }
 
+// Sines and cosines of every position, written once; the host backend computes them instead.
+void place_rotary_table(Lowering& l) {
+  l.builder.persistent({.component = Component::kWorkspace,
+                        .name = "rotary_table",
+                        .dtype = DType::kFp32,
+                        .rows = l.job.sequence_length,
+                        .cols = l.sizes.head_dim});
+}
+
 void place_cells(Lowering& l) {
   const TensorSpec residual = temporary("residual", l.sizes.rows, l.sizes.hidden);
+  const bool sends =
+      std::ranges::any_of(l.chunks, [](const ChunkWeights& w) { return !w.chunk.has_head; });
   const std::int64_t count = l.plan.pp == 1 ? 1 : 2;
   for (std::int64_t i = 0; i < count; ++i) {
     l.gradient_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
-    if (l.plan.pp > 1) {
+    if (sends) {
       l.output_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
     }
   }
@@ -220,6 +231,7 @@ Program lower(const Job& job, const Plan& plan, std::int64_t rank,
   place_weights(l);
   place_inputs(l);
   place_scalars(l);
+  place_rotary_table(l);
   place_cells(l);
   run_schedule(l);
   update_weights(l);

@@ -36,6 +36,23 @@ View values(const Lowering& l, const View& kv) {
   return columns_of(kv, l.sizes.kv_width(), l.sizes.kv_width());
 }
 
+// Scratch of attention's backward pass, after cuDNN 9.19 on an H200: per query head a softmax term
+// and an fp32 accumulator of dq per query, or tiles of 64 x 64 in bf16 where it is deterministic;
+// and fp32 key and value gradients by query head where heads share them.
+View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys) {
+  constexpr std::int64_t kTile = 64;
+  const LocalSizes& s = l.sizes;
+  const std::int64_t tiles = round_up(queries, kTile) * round_up(keys, kTile) / 2;
+  std::int64_t per_head =
+      queries + (l.job.profile.deterministic_attention ? tiles : queries * s.head_dim);
+  if (s.kv_heads != s.query_heads) {
+    per_head += keys * s.head_dim;
+  }
+  TensorSpec spec = statistics("attention.backward_workspace", batch * s.query_heads, per_head);
+  spec.component = Component::kWorkspace;
+  return l.builder.push(spec);
+}
+
 void rotate(Lowering& l, const View& qkv, OpAttributes direction, const std::string& label) {
   const View rotated = columns_of(qkv, 0, l.sizes.query_width() + l.sizes.kv_width());
   direction.theta = l.hyperparameters.rope_theta;
@@ -121,6 +138,8 @@ void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
   const View gradient = l.builder.push(
       exchanged(temporary("attention.key_value_gradients", ordered.rows, ordered.cols)));
   emit(l, {.kind = OpKind::kFill, .out = {gradient}}, "attention.key_value_gradients");
+  const std::int64_t run_length = l.program().token_order.front().count;
+  const View workspace = backward_workspace(l, 1, run_length, l.job.sequence_length);
   std::int64_t row = 0;
   for (const TokenRun& run : l.program().token_order) {
     const auto part = [&](const View& view) { return rows_of(view, row, run.count); };
@@ -129,7 +148,7 @@ void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
     Operation op = attention(l, OpKind::kAttentionBackward, 1, run.first_position);
     op.in = {part(dout),    part(queries(l, a.qkv)),  keys(l, kv),
              values(l, kv), part(a.attention_output), part(a.log_sum_exp)};
-    op.out = {part(queries(l, dqkv)), keys(l, dkv), values(l, dkv)};
+    op.out = {part(queries(l, dqkv)), keys(l, dkv), values(l, dkv), workspace};
     op.attributes.accumulate = true;
     emit(l, std::move(op), "attention.core");
     row += run.count;
@@ -177,11 +196,14 @@ void attention_backward(Lowering& l, const View& dqkv, const View& dout,
     attend_gathered_backward(l, dqkv, dout, a);
     return;
   }
+  const FrameScope scope(l.builder);
   const View kv = keys_and_values(l, a.qkv);
   const View dkv = keys_and_values(l, dqkv);
   Operation op = attention(l, OpKind::kAttentionBackward, l.plan.micro_batch, 0);
   op.in = {dout, queries(l, a.qkv), keys(l, kv), values(l, kv), a.attention_output, a.log_sum_exp};
-  op.out = {queries(l, dqkv), keys(l, dkv), values(l, dkv)};
+  const std::int64_t length = l.job.sequence_length;
+  op.out = {queries(l, dqkv), keys(l, dkv), values(l, dkv),
+            backward_workspace(l, l.plan.micro_batch, length, length)};
   emit(l, std::move(op), "attention.core");
 }
 

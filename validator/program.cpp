@@ -76,10 +76,11 @@ bool reads_output(const Operation& operation, std::int64_t index) {
     case OpKind::kEmbeddingBackward: return true;
     case OpKind::kAdamW: return index < 3;
     case OpKind::kGemm: return operation.attributes.accumulate;
+    case OpKind::kAttentionBackward:
+      return operation.attributes.accumulate && (index == 1 || index == 2);
     case OpKind::kRmsNormBackward:
     case OpKind::kLossCombine:
     case OpKind::kSquaredNorm:
-    case OpKind::kAttentionBackward:
       return operation.attributes.accumulate &&
              (operation.kind == OpKind::kSquaredNorm || index > 0);
     default: return false;

@@ -91,7 +91,7 @@ enum class OpKind {
   kAttentionForward,  // out0 (o [T,a*d]), out1 (log-sum-exp [T,a]) from in0 (q [T,a*d]), in1 (k),
                       // in2 (v [keys,k*d]); query head i uses kv head i / (a / k); causal
   kAttentionBackward,  // out0 (dq), out1 (dk), out2 (dv) from in0 (do), in1 q, in2 k, in3 v, in4 o,
-                       // in5 log-sum-exp; dk and dv +=, dq is overwritten
+                       // in5 log-sum-exp; dk and dv +=, dq is overwritten; out3: workspace
   kSwigluForward,      // out0 [T,f] = silu(gate) * up of in0 [T,2f], gate first
   kSwigluBackward,  // out0 [T,2f] from in0 (dy [T,f]), in1 (gate|up [T,2f]); out1, if present, is
                     // the forward's output again
