@@ -49,7 +49,7 @@ LayerActivations kept_activations(Lowering& l, std::int64_t /*layer*/, const Vie
 }
 
 LayerActivations frame_activations(Lowering& l, std::int64_t /*layer*/, const View& x) {
-  return all_activations(l, x, [&](const TensorSpec& spec) { return l.builder.push(spec); });
+  return all_activations(l, x, [&](const TensorSpec& spec) { return l.builder.push(kept(spec)); });
 }
 
 }  // namespace shardplan

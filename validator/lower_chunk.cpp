@@ -81,8 +81,7 @@ void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& gr
   std::int64_t used = 0;
   for (std::int64_t i = 0; i < group.count; ++i) {
     const FrameScope layer(l.builder);
-    const View y =
-        i + 1 == group.count ? out : in_turn(l, cells, used, residual("recomputed.input", l));
+    const View y = i + 1 == group.count ? out : in_turn(l, cells, used, kept(residual("input", l)));
     const LayerWeights& weights = w.layers[static_cast<std::size_t>(group.first + i)];
     layer_forward(l, weights, frame_activations(l, weights.layer, x), y);
     x = y;
@@ -93,20 +92,18 @@ void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& gr
 void backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
                          const View& dx) {
   const FrameScope scope(l.builder);
-  const std::string phase = l.phase;
-  l.phase = "replay";
   std::vector<LayerActivations> layers;
   for (std::int64_t i = 0; i < group.count; ++i) {
+    const PhaseScope replay(l, "replay");
     const LayerWeights& layer = w.layers[static_cast<std::size_t>(group.first + i)];
     layers.push_back(frame_activations(l, layer.layer, x));
     if (i + 1 < group.count) {
-      x = l.builder.push(residual("recomputed.input", l));
+      x = l.builder.push(kept(residual("input", l)));
       layer_forward(l, layer, layers.back(), x);
     } else {
       layer_replay(l, layer, layers.back());
     }
   }
-  l.phase = phase;
   for (std::int64_t i = group.count - 1; i >= 0; --i) {
     layer_backward(l, w.layers[static_cast<std::size_t>(group.first + i)],
                    layers[static_cast<std::size_t>(i)], dx);

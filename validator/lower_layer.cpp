@@ -57,6 +57,7 @@ View normed_again(Lowering& l, const View& normed, const View& x, const Weight& 
     return normed;
   }
   const View again = l.builder.push(temporary(label + "_output", l.sizes.rows, l.sizes.hidden));
+  const PhaseScope replay(l, "replay");
   rms_norm(l, again, {}, x, w, label);
   return again;
 }
@@ -125,6 +126,7 @@ LayerActivations with_attention_output(Lowering& l, LayerActivations a) {
     const LocalSizes& s = l.sizes;
     a.attention_output = l.builder.push(temporary("attention.output", s.tokens, s.query_width()));
     a.log_sum_exp = l.builder.push(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
+    const PhaseScope replay(l, "replay");
     attention_forward(l, a);
   }
   return a;

@@ -162,6 +162,21 @@ struct Lowering {
   bool has_sequence_parallel() const { return plan.sequence_parallel && plan.tp > 1; }
 };
 
+// Operations of its scope belong to another phase: "replay" within "backward".
+class PhaseScope {
+ public:
+  PhaseScope(Lowering& l, std::string phase) : l_(l), before_(std::move(l.phase)) {
+    l.phase = std::move(phase);
+  }
+  ~PhaseScope() { l_.phase = std::move(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Lowering& l_;
+  std::string before_;
+};
+
 // Specifications of tensors.
 TensorSpec temporary(std::string name, std::int64_t rows, std::int64_t cols);
 TensorSpec statistics(std::string name, std::int64_t rows, std::int64_t cols);  // fp32

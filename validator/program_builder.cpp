@@ -156,8 +156,10 @@ bool share_memory(const Program& program, const View& a, const View& b) {
 }
 
 // The norm's output may lie where the addition's inputs lay: then both cannot be alive at once.
+// That of the final norm, which belongs to no layer, may or may not; it is never fused, so that
+// what is alive does not hang on addresses.
 bool can_fuse(const Program& program, const Operation& add, const Operation& norm) {
-  if (add.kind != OpKind::kAdd || norm.kind != OpKind::kRmsNormForward ||
+  if (add.kind != OpKind::kAdd || norm.kind != OpKind::kRmsNormForward || norm.layer < 0 ||
       add.out[0] != norm.in[0] || !norm.out[1].present()) {
     return false;
   }
