@@ -109,6 +109,21 @@ ClusterSpec read_cluster_member(const JsonValue& value, const std::string& file,
   return path.empty() ? read_cluster(value, file, library) : library.cluster(path, where);
 }
 
+std::vector<CaseOption> stated_options(const JsonValue& options, const std::string& file) {
+  const ObjectReader refuses_what_is_no_object(options, file);
+  std::vector<CaseOption> stated;
+  for (const auto& [name, value] : options.members) {
+    switch (value.kind) {
+      case JsonKind::kBool: stated.push_back({name, value.boolean ? "true" : "false"}); break;
+      case JsonKind::kInteger: stated.push_back({name, std::to_string(value.integer)}); break;
+      case JsonKind::kReal: stated.push_back({name, exact_text(value.real)}); break;
+      case JsonKind::kString: stated.push_back({name, value.string}); break;
+      default: break;  // no profile has such options
+    }
+  }
+  return stated;
+}
+
 // The profile with the line's options; without a profile the options are only looked at.
 void read_framework(ObjectReader& reader, const std::string& file, const Library& library,
                     Case& result) {
@@ -117,10 +132,10 @@ void read_framework(ObjectReader& reader, const std::string& file, const Library
   result.supported = library.known_framework(result.framework);
   const bool has_options = is_given(reader, "options");
   reader.ignore("options");
+  if (has_options) {
+    result.options = stated_options(reader.value("options"), file);
+  }
   if (!result.supported) {
-    if (has_options) {
-      const ObjectReader any_options(reader.value("options"), file);  // refuses what is no object
-    }
     return;
   }
   result.job.profile = library.framework(result.framework);

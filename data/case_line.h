@@ -11,6 +11,12 @@
 
 namespace shardplan {
 
+// An option of the framework as the line states it: {"compile", "true"}.
+struct CaseOption {
+  std::string name;
+  std::string value;
+};
+
 struct Case {
   std::string id;
   std::string framework;
@@ -18,6 +24,7 @@ struct Case {
   bool supported = false;  // the library has a profile for the framework; else job.profile is unset
   Job job;
   Plan plan;
+  std::vector<CaseOption> options;  // also where there is no profile
   std::optional<Measurement> measured;
   std::vector<std::string> warnings;
 };

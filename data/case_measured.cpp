@@ -32,8 +32,11 @@ constexpr std::array kRankFields = std::to_array<RankField>({
 MeasuredRank read_rank(const JsonValue& value, const std::string& file) {
   ObjectReader reader(value, file);
   MeasuredRank rank;
-  rank.rank = reader.integer("rank", 0, kMaxDegree);
-  rank.pp_rank = reader.integer("pp_rank", 0, kMaxDegree);
+  rank.is_largest = !reader.has("rank") && !reader.has("pp_rank");
+  if (!rank.is_largest) {
+    rank.rank = reader.integer("rank", 0, kMaxDegree);
+    rank.pp_rank = reader.integer("pp_rank", 0, kMaxDegree);
+  }
   for (const RankField& field : kRankFields) {
     if (is_given(reader, field.name)) {
       rank.*(field.member) = reader.integer(field.name, 0, kMaxMeasured);

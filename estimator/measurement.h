@@ -31,6 +31,7 @@ constexpr const auto& names_of(RunStatus) {
 struct MeasuredRank {
   std::int64_t rank = 0;
   std::int64_t pp_rank = 0;
+  bool is_largest = false;  // of all ranks, as logs say it; which one is not known
   std::optional<std::int64_t> parameters;
   std::optional<std::int64_t> allocated_after_init;
   std::optional<std::int64_t> peak_allocated_first_step;

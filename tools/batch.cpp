@@ -1,12 +1,8 @@
 // shardplan batch: case lines in, one answer per line out, in input order.
-#include <cerrno>
-#include <cstring>
 #include <exception>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
 
 #include "data/case_line.h"
+#include "tools/case_file.h"
 #include "tools/command.h"
 #include "tools/question.h"
 #include "tools/report.h"
@@ -21,14 +17,6 @@ struct Tally {
   std::int64_t bugs = 0;  // ours
   std::string first_problem;
 };
-
-Prediction predict_case(const Case& question) {
-  if (!question.supported) {
-    return {.status = PredictedStatus::kUnsupported,
-            .reason = "no profile for the framework '" + question.framework + "'"};
-  }
-  return predict(question.job, question.plan, {});
-}
 
 // One line must not end a batch, whatever is wrong with it: the one place besides main that
 // catches.
@@ -91,62 +79,17 @@ std::string render(const BatchAnswer& answer, Format format) {
   return "";
 }
 
-// The next line without its end. Of a line that no reader accepts for its length, only the start is
-// kept.
-bool next_line(std::istream& input, std::string& text) {
-  text.clear();
-  std::streambuf& buffer = *input.rdbuf();
-  constexpr int kEnd = std::char_traits<char>::eof();
-  int letter = buffer.sbumpc();
-  if (letter == kEnd) {
-    return false;
-  }
-  for (; letter != kEnd && letter != '\n'; letter = buffer.sbumpc()) {
-    if (static_cast<std::int64_t>(text.size()) <= kMaxJsonBytes) {
-      text += static_cast<char>(letter);
-    }
-  }
-  return true;
-}
-
-bool is_blank(const std::string& text) {
-  return text.find_first_not_of(" \t\r") == std::string::npos;
-}
-
-Tally answer_all(std::istream& input, const std::string& name, const Library& library,
-                 Format format, Output& output) {
+Tally answer_file(const std::string& path, const Library& library, Format format, Output& output) {
+  CaseFile file(path);
   Tally tally;
   output.write(heading(format));
-  std::string text;
-  for (std::int64_t line = 1; !output.abandoned() && next_line(input, text); ++line) {
-    if (is_blank(text)) {
-      continue;
-    }
+  for (CaseText line; !output.abandoned() && file.next(line);) {
     ++tally.lines;
-    BatchAnswer answer = answer_line(text, name + ":" + std::to_string(line), library, tally);
-    answer.line = line;
+    BatchAnswer answer = answer_line(line.text, line.place(), library, tally);
+    answer.line = line.line;
     output.write(render(answer, format));
   }
   return tally;
-}
-
-void check_readable(const std::string& path) {
-  std::error_code problem;
-  if (std::filesystem::is_directory(path, problem)) {
-    throw InputError(path + ": found a directory, expected a file of case lines");
-  }
-}
-
-Tally answer_file(const std::string& path, const Library& library, Format format, Output& output) {
-  if (path == "-") {
-    return answer_all(std::cin, "standard input", library, format, output);
-  }
-  check_readable(path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw InputError(path + ": cannot be read: " + std::strerror(errno));
-  }
-  return answer_all(file, path, library, format, output);
 }
 
 }  // namespace

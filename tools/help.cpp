@@ -11,7 +11,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array<Command, 8> kCommands = {{
+constexpr std::array<Command, 9> kCommands = {{
     {.name = "estimate",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "memory and step time of one plan on every GPU",
@@ -24,6 +24,10 @@ constexpr std::array<Command, 8> kCommands = {{
      .arguments = "FILE|- [options]",
      .summary = "one answer per case line of a file; exit 2 if a line was bad, after all others",
      .run = run_batch},
+    {.name = "accuracy",
+     .arguments = "FILE... [options]",
+     .summary = "predictions of case lines held against their measurements",
+     .run = run_accuracy},
     {.name = "list",
      .arguments = "models | gpus | clusters | frameworks | options FRAMEWORK",
      .summary = "what is known by name",

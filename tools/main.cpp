@@ -1,5 +1,5 @@
 // shardplan: the command-line program. Picks the command and turns mistakes into exit codes; the
-// only place that catches (besides a line of a batch).
+// only place that catches (besides a line of batch or accuracy).
 #include <csignal>
 #include <exception>
 #include <new>

@@ -165,7 +165,7 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "search", "batch", "list"};
+  const std::vector<std::string> all = {"estimate", "search", "batch", "accuracy", "list"};
   const std::vector<std::string> both = {"estimate", "search"};
   const std::vector<std::string> estimate = {"estimate"};
   const std::vector<std::string> search = {"search"};

@@ -1,0 +1,87 @@
+// shardplan accuracy: every case line that carries `measured`, predicted and held against it. One
+// bad line does not end it: besides main and batch the place that catches.
+#include "tools/accuracy.h"
+
+#include <filesystem>
+
+#include "tools/case_file.h"
+#include "tools/command.h"
+#include "tools/question.h"
+#include "tools/report.h"
+
+namespace shardplan {
+namespace {
+
+std::string render(const AccuracyReport& report, Format format) {
+  switch (format) {
+    case Format::kTable: return accuracy_text(report);
+    case Format::kCsv: return accuracy_csv(report);
+    case Format::kJson: return accuracy_json(report);
+  }
+  return "";
+}
+
+std::string first_problem(const AccuracyReport& report) {
+  for (const AccuracyCase& run : report.cases) {
+    if (run.status == PredictedStatus::kError) {
+      return run.reason;
+    }
+  }
+  return "";
+}
+
+void add_line(AccuracyReport& report, const std::string& set, const CaseText& line,
+              const Library& library) {
+  try {
+    const Case question = read_case(line.text, line.place(), library);
+    if (question.measured) {
+      report.cases.push_back(accuracy_case(question, set, library));
+    } else {
+      ++report.unmeasured;
+    }
+  } catch (const InputError& problem) {
+    AccuracyCase unreadable;
+    unreadable.set = set;
+    unreadable.id = case_id_of(line.text);
+    unreadable.framework = "unreadable";
+    unreadable.reason = problem.what();
+    report.cases.push_back(std::move(unreadable));
+    ++report.unreadable;
+  }
+}
+
+}  // namespace
+
+AccuracyReport accuracy_report(const std::vector<std::string>& files, const Library& library) {
+  AccuracyReport report;
+  for (const std::string& file : files) {
+    const std::string set =
+        file == "-" ? "standard input" : std::filesystem::path(file).stem().string();
+    CaseFile lines(file);
+    for (CaseText line; lines.next(line);) { add_line(report, set, line, library); }
+  }
+  return report;
+}
+
+ExitCode run_accuracy(const Arguments& arguments) {
+  const Options options = parse_options("accuracy", arguments);
+  if (given(options, "help")) {
+    return run_help({"accuracy"});
+  }
+  if (options.positional.empty()) {
+    throw InputError("accuracy: expected files of case lines with \"measured\", found none");
+  }
+  const Library library = library_of(options);
+  Output output(text_or(options, "out", ""));
+  const AccuracyReport report = accuracy_report(options.positional, library);
+  output.write(render(report, format_of(options)));
+  output.commit();
+  if (report.unreadable > 0) {
+    print_message("accuracy: " + std::to_string(report.unreadable) +
+                  " lines cannot be read; the first: " + first_problem(report));
+    return ExitCode::kInput;
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace shardplan

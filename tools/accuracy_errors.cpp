@@ -1,0 +1,253 @@
+// What many runs say together: errors, capacity tests, step times.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tools/accuracy.h"
+
+namespace shardplan {
+namespace {
+
+using Cases = std::vector<const AccuracyCase*>;
+
+struct NamedError {
+  double error = 0;
+  const std::string* id = nullptr;
+};
+
+double nearest_rank(const std::vector<double>& sorted, double share) {
+  const auto rank =
+      static_cast<std::int64_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  return sorted[static_cast<std::size_t>(std::max<std::int64_t>(rank, 1) - 1)];
+}
+
+double median_of(const std::vector<double>& sorted) {
+  const std::size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+ErrorSummary summary_of(const std::vector<NamedError>& errors) {
+  ErrorSummary summary = {.count = std::ssize(errors), .over_id = {}, .under_id = {}};
+  if (errors.empty()) {
+    return summary;
+  }
+  std::vector<double> sizes;
+  for (const NamedError& named : errors) {
+    sizes.push_back(std::fabs(named.error));
+    if (named.error > summary.over) {
+      summary.over = named.error;
+      summary.over_id = *named.id;
+    }
+    if (named.error < summary.under) {
+      summary.under = named.error;
+      summary.under_id = *named.id;
+    }
+  }
+  std::ranges::sort(sizes);
+  summary.median = median_of(sizes);
+  summary.p95 = nearest_rank(sizes, 0.95);
+  return summary;
+}
+
+std::vector<NamedError> errors_in(const Cases& cases, std::size_t quantity, Scope scope) {
+  std::vector<NamedError> errors;
+  for (const AccuracyCase* run : cases) {
+    if (scope == Scope::kWorstRank && run->worst[quantity]) {
+      errors.push_back({.error = run->worst[quantity]->error(), .id = &run->id});
+    }
+    if (scope == Scope::kEveryRank) {
+      for (const RankPairs& rank : run->ranks) {
+        if (rank.pairs[quantity]) {
+          errors.push_back({.error = rank.pairs[quantity]->error(), .id = &run->id});
+        }
+      }
+    }
+  }
+  return errors;
+}
+
+// Places from 0 on; equal values share the mean of theirs.
+std::vector<double> places_of(const std::vector<double>& values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return values[i]; });
+  std::vector<double> places(values.size());
+  for (std::size_t start = 0; start < order.size();) {
+    std::size_t end = start;
+    while (end < order.size() && values[order[end]] == values[order[start]]) { ++end; }
+    for (std::size_t i = start; i < end; ++i) {
+      places[order[i]] = static_cast<double>(start + end - 1) / 2;
+    }
+    start = end;
+  }
+  return places;
+}
+
+double correlation(const std::vector<double>& x, const std::vector<double>& y) {
+  const double count = static_cast<double>(x.size());
+  const double mean_x = std::reduce(x.begin(), x.end()) / count;
+  const double mean_y = std::reduce(y.begin(), y.end()) / count;
+  double xy = 0;
+  double xx = 0;
+  double yy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mean_x) * (y[i] - mean_y);
+    xx += (x[i] - mean_x) * (x[i] - mean_x);
+    yy += (y[i] - mean_y) * (y[i] - mean_y);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+}
+
+// One rule tried at every capacity around what the run used.
+void try_capacities(CapacityTest& test, std::int64_t used_bytes, std::int64_t predicted_bytes,
+                    double threshold) {
+  ++test.cases;
+  for (const double factor : kCapacityFactors) {
+    const double capacity = factor * static_cast<double>(used_bytes);
+    const bool fits = static_cast<double>(predicted_bytes) <= threshold * capacity;
+    if (factor < 1) {
+      ++test.trials_below;
+      test.false_fits += fits ? 1 : 0;
+      test.false_fits_by_10 += fits && factor * 1.1 < 1 ? 1 : 0;
+    } else if (factor < 1.1) {
+      ++test.trials_near;
+      test.near_refusals += fits ? 0 : 1;
+    } else {
+      ++test.trials_above;
+      test.false_refusals += fits ? 0 : 1;
+    }
+  }
+}
+
+constexpr std::size_t index_of(Quantity quantity) {
+  return static_cast<std::size_t>(quantity);
+}
+
+}  // namespace
+
+std::vector<QuantityErrors> errors_of(const Cases& cases) {
+  std::vector<QuantityErrors> result;
+  for (const auto& [scope, scope_name] : kScopes) {
+    for (std::size_t i = 0; i < kQuantities.size(); ++i) {
+      ErrorSummary errors = summary_of(errors_in(cases, i, scope));
+      if (errors.count > 0) {
+        result.push_back(
+            {.quantity = kQuantities[i].value, .scope = scope, .errors = std::move(errors)});
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<FeatureErrors> errors_by_feature(const Cases& cases) {
+  std::vector<std::pair<std::string, Cases>> by_feature;
+  for (const AccuracyCase* run : cases) {
+    for (const std::string& feature : run->features) {
+      auto found = std::ranges::find_if(
+          by_feature, [&feature](const auto& entry) { return entry.first == feature; });
+      if (found == by_feature.end()) {
+        by_feature.emplace_back(feature, Cases());
+        found = std::prev(by_feature.end());
+      }
+      found->second.push_back(run);
+    }
+  }
+  std::erase_if(by_feature,
+                [&cases](const auto& entry) { return entry.second.size() == cases.size(); });
+  std::ranges::stable_sort(by_feature, [](const auto& left, const auto& right) {
+    return left.second.size() > right.second.size();
+  });
+  std::vector<FeatureErrors> result;
+  for (const auto& [feature, members] : by_feature) {
+    result.push_back({.feature = feature, .errors = errors_of(members)});
+  }
+  return result;
+}
+
+std::optional<TimeErrors> time_errors(const Cases& cases) {
+  std::vector<NamedError> errors;
+  std::vector<double> measured;
+  std::vector<double> predicted;
+  for (const AccuracyCase* run : cases) {
+    if (run->measured_step_s && run->predicted_step_s) {
+      measured.push_back(*run->measured_step_s);
+      predicted.push_back(*run->predicted_step_s);
+      errors.push_back(
+          {.error = (predicted.back() - measured.back()) / measured.back(), .id = &run->id});
+    }
+  }
+  if (errors.empty()) {
+    return std::nullopt;
+  }
+  return TimeErrors{.errors = summary_of(errors),
+                    .rank_correlation = correlation(places_of(measured), places_of(predicted))};
+}
+
+std::vector<CapacityTest> capacity_tests(const Cases& cases) {
+  CapacityTest ours = {.rule = "device_used <= capacity"};
+  CapacityTest share = {.rule = "allocated <= 80 % of capacity"};
+  CapacityTest paper = {.rule = "fujii2024's formula <= 80 % of capacity"};
+  constexpr double kPaperShare = 0.8;  // arXiv 2411.06465, section 4
+  for (const AccuracyCase* run : cases) {
+    const std::optional<BytesPair>& used = run->worst[index_of(Quantity::kDeviceUsed)];
+    if (!used) {
+      continue;
+    }
+    try_capacities(ours, used->measured, used->predicted, 1);
+    if (const auto& allocated = run->worst[index_of(Quantity::kPeakAllocated)]) {
+      try_capacities(share, used->measured, allocated->predicted, kPaperShare);
+    }
+    if (run->paper_allocated_bytes) {
+      try_capacities(paper, used->measured, *run->paper_allocated_bytes, kPaperShare);
+    } else {
+      ++paper.unanswered;
+    }
+  }
+  if (ours.cases == 0) {
+    return {};
+  }
+  return {ours, share, paper};
+}
+
+std::vector<CaseGroup> groups_of(const AccuracyReport& report) {
+  constexpr const char* kAll = "all";
+  std::vector<CaseGroup> groups;
+  std::vector<CaseGroup> sets;
+  CaseGroup all = {.set = kAll, .framework = kAll, .cases = {}};
+  const auto add = [](std::vector<CaseGroup>& to, const std::string& set,
+                      const std::string& framework, const AccuracyCase& run) {
+    auto found = std::ranges::find_if(to, [&](const CaseGroup& group) {
+      return group.set == set && group.framework == framework;
+    });
+    if (found == to.end()) {
+      to.push_back({.set = set, .framework = framework, .cases = {}});
+      found = std::prev(to.end());
+    }
+    if (run.is_predicted()) {
+      found->cases.push_back(&run);
+    } else {
+      ++found->refused;
+    }
+  };
+  for (const AccuracyCase& run : report.cases) {
+    add(groups, run.set, run.framework, run);
+    add(sets, run.set, kAll, run);
+    if (run.is_predicted()) {
+      all.cases.push_back(&run);
+    } else {
+      ++all.refused;
+    }
+  }
+  for (const CaseGroup& set : sets) {
+    const auto members = std::ranges::count(groups, set.set, &CaseGroup::set);
+    if (members > 1) {
+      groups.push_back(set);
+    }
+  }
+  if (sets.size() > 1) {
+    groups.push_back(all);
+  }
+  return groups;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,38 @@
+// Files of case lines, one line at a time.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "data/case_line.h"
+#include "tools/prediction.h"
+
+namespace shardplan {
+
+struct CaseText {
+  std::string file;  // as messages name it
+  std::int64_t line = 0;
+  std::string text;
+
+  std::string place() const { return file + ":" + std::to_string(line); }
+};
+
+// "-" is standard input. InputError for a file that cannot be read.
+class CaseFile {
+ public:
+  explicit CaseFile(const std::string& path);
+  // The next line that is not blank; false at the end.
+  bool next(CaseText& line);
+
+ private:
+  std::ifstream file_;
+  std::istream& input_;
+  std::string name_;
+  std::int64_t line_ = 0;
+};
+
+// What the estimator says about a case at its own card; a framework without a profile is an answer.
+Prediction predict_case(const Case& question);
+
+}  // namespace shardplan
