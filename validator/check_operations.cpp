@@ -29,6 +29,7 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kRope, .in = 1, .out = 1},
     {.kind = OpKind::kAttentionForward, .in = 3, .out = 2},
     {.kind = OpKind::kAttentionBackward, .in = 6, .out = 4},
+    {.kind = OpKind::kLseMerge, .in = 2, .out = 2},
     {.kind = OpKind::kSwigluForward, .in = 1, .out = 1},
     {.kind = OpKind::kSwigluBackward, .in = 2, .out = 2, .optional_out = 1},
     {.kind = OpKind::kLossStatistics, .in = 2, .out = 1},
@@ -37,6 +38,7 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kAllGather, .in = 1, .out = 1},      // or one output per member
     {.kind = OpKind::kReduceScatter, .in = 1, .out = 1},  // or one input per member
     {.kind = OpKind::kAllReduce, .in = 1, .out = 1},
+    {.kind = OpKind::kRingShift, .in = 1, .out = 1},
     {.kind = OpKind::kSend, .in = 1, .out = 0},
     {.kind = OpKind::kReceive, .in = 0, .out = 1},
     {.kind = OpKind::kSquaredNorm, .in = 1, .out = 1},
@@ -172,7 +174,7 @@ class OperationCheck {
       std::int64_t elements = 0;
       for (const View& view : whole) { elements += view.elements(); }
       expect(elements == count * part[0].elements(), part[0], "one member's part");
-    } else if (op.kind == OpKind::kAllReduce) {
+    } else if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kRingShift) {
       expect(op.in[0].elements() == op.out[0].elements(), op.out[0], "the input's size");
     }
   }
@@ -183,8 +185,9 @@ class OperationCheck {
     expect(op.in[query].cols == a.heads * a.head_dim, op.in[query], "heads * head_dim columns");
     for (const std::size_t i : {query + 1, query + 2}) {
       expect(op.in[i].cols == a.kv_heads * a.head_dim, op.in[i], "kv_heads * head_dim columns");
-      expect(op.in[i].rows >= a.query_position + op.in[query].rows / a.batch, op.in[i],
-             "rows up to the last query's position");
+      const std::int64_t end = a.key_position + op.in[i].rows / a.batch;
+      expect(end >= a.query_position + op.in[query].rows / a.batch || end <= a.query_position,
+             op.in[i], "rows up to the last query's position, or none beyond the first query");
     }
   }
 
@@ -205,6 +208,12 @@ class OperationCheck {
       case OpKind::kRmsNormBackward:
         return expect(op.in[0].rows == op.out[0].rows && op.in[0].cols == op.out[0].cols, op.out[0],
                       "the input's shape");
+      case OpKind::kLseMerge:
+        for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+          expect(op.in[i].rows == op.out[i].rows && op.in[i].cols == op.out[i].cols, op.out[i],
+                 "the shape of the part that it takes in");
+        }
+        return;
       case OpKind::kSwigluForward:
         return expect(op.in[0].rows == op.out[0].rows && op.in[0].cols == 2 * op.out[0].cols,
                       op.out[0], "half the input's columns");

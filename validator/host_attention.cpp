@@ -27,15 +27,17 @@ void for_each_query(const OpAttributes& a, const HostView<T>& q, const HostView<
   for (std::int64_t row = 0; row < q.rows; ++row) {
     const std::int64_t position = a.query_position + row % queries;
     const std::int64_t base = row / queries * keys;
+    const std::int64_t behind = position - a.key_position + 1;  // keys up to the query's position
+    const std::int64_t end = std::clamp<std::int64_t>(behind, 0, keys);
     const std::int64_t first =
-        a.window == 0 ? 0 : std::max<std::int64_t>(0, position - a.window + 1);
+        a.window == 0 ? 0 : std::clamp<std::int64_t>(behind - a.window, 0, end);
     for (std::int64_t head = 0; head < a.heads; ++head) {
       visit(Query{.row = row,
                   .head = head,
                   .col = head * a.head_dim,
                   .key_col = head / (a.heads / a.kv_heads) * a.head_dim,
                   .first_key = base + first,
-                  .end_key = base + std::min(keys, position + 1)});
+                  .end_key = base + end});
     }
   }
 }
@@ -174,6 +176,30 @@ void attention_backward_on_host(const HostArguments<T>& a) {
   });
 }
 
+// Liu et al., arXiv 2310.01889: with new = log(exp(lse) + exp(part)), both results scaled by how
+// much of all weights their keys had.
+template <class T>
+void lse_merge_on_host(const HostArguments<T>& a) {
+  const HostView<T>& lse = a.out[1];
+  const std::int64_t head_dim = a.out[0].cols / lse.cols;
+  for (std::int64_t i = 0; i < lse.rows; ++i) {
+    for (std::int64_t head = 0; head < lse.cols; ++head) {
+      const T old = lse(i, head);
+      const T part = a.in[1](i, head);
+      if (part == -std::numeric_limits<T>::infinity()) {
+        continue;
+      }
+      const T top = std::max(old, part);
+      const T sum = top + std::log(std::exp(old - top) + std::exp(part - top));
+      for (std::int64_t d = head * head_dim; d < (head + 1) * head_dim; ++d) {
+        a.out[0](i, d) =
+            a.out[0](i, d) * std::exp(old - sum) + a.in[0](i, d) * std::exp(part - sum);
+      }
+      lse(i, head) = sum;
+    }
+  }
+}
+
 template <class T>
 void run_loss_on_host(OpKind kind, const HostArguments<T>& a) {
   switch (kind) {
@@ -188,6 +214,8 @@ template void attention_forward_on_host<float>(const HostArguments<float>&);
 template void attention_forward_on_host<double>(const HostArguments<double>&);
 template void attention_backward_on_host<float>(const HostArguments<float>&);
 template void attention_backward_on_host<double>(const HostArguments<double>&);
+template void lse_merge_on_host<float>(const HostArguments<float>&);
+template void lse_merge_on_host<double>(const HostArguments<double>&);
 template void run_loss_on_host<float>(OpKind, const HostArguments<float>&);
 template void run_loss_on_host<double>(OpKind, const HostArguments<double>&);
 

@@ -134,6 +134,12 @@ void HostCommunicator<T>::run(const Operation& operation, const Group& group, st
     wait_for_all(meeting, count);
     return;
   }
+  if (operation.kind == OpKind::kRingShift) {
+    const HostView<T> in = meeting.inputs[static_cast<std::size_t>((self + count - 1) % count)][0];
+    for (std::int64_t e = 0; e < in.elements(); ++e) { arguments.out[0][e] = in[e]; }
+    wait_for_all(meeting, count);
+    return;
+  }
   const bool is_whole = operation.kind == OpKind::kAllReduce;
   const std::vector<T> sum = summed(meeting.inputs, is_whole ? 0 : self, is_whole ? 1 : count);
   wait_for_all(meeting, count);

@@ -219,6 +219,7 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
     case OpKind::kRope: return rope(a);
     case OpKind::kAttentionForward: return attention_forward_on_host(a);
     case OpKind::kAttentionBackward: return attention_backward_on_host(a);
+    case OpKind::kLseMerge: return lse_merge_on_host(a);
     case OpKind::kSwigluForward: return swiglu(a.out[0], a.in[0]);
     case OpKind::kSwigluBackward: return swiglu_backward(a);
     case OpKind::kLossStatistics:
@@ -233,6 +234,7 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
     case OpKind::kAllReduce:
+    case OpKind::kRingShift:
     case OpKind::kSend:
     case OpKind::kReceive: break;
   }

@@ -199,7 +199,7 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   if (splits_backward(plan.schedule)) {
     return "plan.schedule: " + std::string(name_of(plan.schedule));
   }
-  if (plan.cp > 1 && plan.cp_method != CpMethod::kAllGather) {
+  if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
     return "plan.cp_method: " + std::string(name_of(plan.cp_method));
   }
   if (plan.precision != Precision::kBf16) {

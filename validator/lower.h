@@ -3,7 +3,7 @@
 //
 // What it knows so far: dense Llama models; tp with and without sequence parallelism, pp with every
 // looping schedule that runs backward in one piece, dp with ZeRO 0 and 1 and hybrid sharding, cp by
-// all-gather of keys and values over zigzag chunks, every recompute choice of dense layers.
+// all-gather of keys and values or by a ring, over zigzag chunks, every recompute choice of dense layers.
 #pragma once
 
 #include <optional>

@@ -1,11 +1,11 @@
 // Attention on packed q, k, v. Without context parallelism one call. With it the sequence lies in
 // 2 * cp chunks, rank i holding chunks i and 2 * cp - 1 - i (zigzag: equal work under the causal
-// mask); keys and values of all ranks are gathered in the order of the sequence, and each of the
-// two chunks attends to the keys before its end (Llama 3, arXiv 2407.21783, section 3.3.2).
+// mask). By all-gather: keys and values of all ranks are gathered in the order of the sequence, and
+// each of the two chunks attends to the keys before its end (Llama 3, arXiv 2407.21783, section
+// 3.3.2). The ring is in lower_ring.cpp.
 #include "validator/lowering.h"
 
 namespace shardplan {
-namespace {
 
 Operation attention(const Lowering& l, OpKind kind, std::int64_t batch,
                     std::int64_t first_position) {
@@ -20,19 +20,19 @@ Operation attention(const Lowering& l, OpKind kind, std::int64_t batch,
               .window = l.job.model.layers[static_cast<std::size_t>(layer)].attention_window}};
 }
 
-View queries(const Lowering& l, const View& qkv) {
+View queries_of(const Lowering& l, const View& qkv) {
   return columns_of(qkv, 0, l.sizes.query_width());
 }
 
-View keys_and_values(const Lowering& l, const View& qkv) {
+View keys_and_values_of(const Lowering& l, const View& qkv) {
   return columns_of(qkv, l.sizes.query_width(), 2 * l.sizes.kv_width());
 }
 
-View keys(const Lowering& l, const View& kv) {
+View keys_of(const Lowering& l, const View& kv) {
   return columns_of(kv, 0, l.sizes.kv_width());
 }
 
-View values(const Lowering& l, const View& kv) {
+View values_of(const Lowering& l, const View& kv) {
   return columns_of(kv, l.sizes.kv_width(), l.sizes.kv_width());
 }
 
@@ -52,6 +52,8 @@ View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, s
   spec.component = Component::kWorkspace;
   return l.builder.push(spec);
 }
+
+namespace {
 
 void rotate(Lowering& l, const View& qkv, OpAttributes direction, const std::string& label) {
   const View rotated = columns_of(qkv, 0, l.sizes.query_width() + l.sizes.kv_width());
@@ -99,7 +101,7 @@ View gather_keys(Lowering& l, const View& qkv, const std::string& label) {
   const View ordered = l.builder.push(exchanged(
       temporary(label, l.plan.micro_batch * l.job.sequence_length, 2 * l.sizes.kv_width())));
   for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
-    const Piece piece = piece_of(l, ordered, keys_and_values(l, qkv), i);
+    const Piece piece = piece_of(l, ordered, keys_and_values_of(l, qkv), i);
     emit(l, {.kind = OpKind::kCopy, .in = {piece.local}, .out = {piece.own}}, label + ".own");
     emit(l,
          {.kind = OpKind::kAllGather,
@@ -124,7 +126,7 @@ void attend_gathered(Lowering& l, const LayerActivations& a) {
   for (const TokenRun& run : l.program().token_order) {
     const View kv = visible(l, ordered, run);
     Operation op = attention(l, OpKind::kAttentionForward, 1, run.first_position);
-    op.in = {rows_of(queries(l, a.qkv), row, run.count), keys(l, kv), values(l, kv)};
+    op.in = {rows_of(queries_of(l, a.qkv), row, run.count), keys_of(l, kv), values_of(l, kv)};
     op.out = {rows_of(a.attention_output, row, run.count), rows_of(a.log_sum_exp, row, run.count)};
     emit(l, std::move(op), "attention.core");
     row += run.count;
@@ -146,15 +148,15 @@ void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
     const View kv = visible(l, ordered, run);
     const View dkv = visible(l, gradient, run);
     Operation op = attention(l, OpKind::kAttentionBackward, 1, run.first_position);
-    op.in = {part(dout),    part(queries(l, a.qkv)),  keys(l, kv),
-             values(l, kv), part(a.attention_output), part(a.log_sum_exp)};
-    op.out = {part(queries(l, dqkv)), keys(l, dkv), values(l, dkv), workspace};
+    op.in = {part(dout),       part(queries_of(l, a.qkv)), keys_of(l, kv),
+             values_of(l, kv), part(a.attention_output),   part(a.log_sum_exp)};
+    op.out = {part(queries_of(l, dqkv)), keys_of(l, dkv), values_of(l, dkv), workspace};
     op.attributes.accumulate = true;
     emit(l, std::move(op), "attention.core");
     row += run.count;
   }
   for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
-    const Piece piece = piece_of(l, gradient, keys_and_values(l, dqkv), i);
+    const Piece piece = piece_of(l, gradient, keys_and_values_of(l, dqkv), i);
     emit(l,
          {.kind = OpKind::kReduceScatter,
           .in = piece.parts,
@@ -180,12 +182,11 @@ std::vector<TokenRun> runs_of_sequence(const Job& job, const Plan& plan, std::in
 
 void attention_forward(Lowering& l, const LayerActivations& a) {
   if (l.plan.cp > 1) {
-    attend_gathered(l, a);
-    return;
+    return l.plan.cp_method == CpMethod::kRing ? attend_ring(l, a) : attend_gathered(l, a);
   }
-  const View kv = keys_and_values(l, a.qkv);
+  const View kv = keys_and_values_of(l, a.qkv);
   Operation op = attention(l, OpKind::kAttentionForward, l.plan.micro_batch, 0);
-  op.in = {queries(l, a.qkv), keys(l, kv), values(l, kv)};
+  op.in = {queries_of(l, a.qkv), keys_of(l, kv), values_of(l, kv)};
   op.out = {a.attention_output, a.log_sum_exp};
   emit(l, std::move(op), "attention.core");
 }
@@ -193,16 +194,17 @@ void attention_forward(Lowering& l, const LayerActivations& a) {
 void attention_backward(Lowering& l, const View& dqkv, const View& dout,
                         const LayerActivations& a) {
   if (l.plan.cp > 1) {
-    attend_gathered_backward(l, dqkv, dout, a);
-    return;
+    return l.plan.cp_method == CpMethod::kRing ? attend_ring_backward(l, dqkv, dout, a)
+                                               : attend_gathered_backward(l, dqkv, dout, a);
   }
   const FrameScope scope(l.builder);
-  const View kv = keys_and_values(l, a.qkv);
-  const View dkv = keys_and_values(l, dqkv);
+  const View kv = keys_and_values_of(l, a.qkv);
+  const View dkv = keys_and_values_of(l, dqkv);
   Operation op = attention(l, OpKind::kAttentionBackward, l.plan.micro_batch, 0);
-  op.in = {dout, queries(l, a.qkv), keys(l, kv), values(l, kv), a.attention_output, a.log_sum_exp};
+  op.in = {dout,         queries_of(l, a.qkv), keys_of(l, kv), values_of(l, kv), a.attention_output,
+           a.log_sum_exp};
   const std::int64_t length = l.job.sequence_length;
-  op.out = {queries(l, dqkv), keys(l, dkv), values(l, dkv),
+  op.out = {queries_of(l, dqkv), keys_of(l, dkv), values_of(l, dkv),
             backward_workspace(l, l.plan.micro_batch, length, length)};
   emit(l, std::move(op), "attention.core");
 }

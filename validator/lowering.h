@@ -233,6 +233,19 @@ LayerActivations frame_activations(Lowering& l, std::int64_t layer, const View& 
 void place_weights(Lowering& l);
 void attention_forward(Lowering& l, const LayerActivations& a);
 void attention_backward(Lowering& l, const View& dqkv, const View& dout, const LayerActivations& a);
+// Of attention: an operation without its arguments, and columns of packed q, k, v and of k, v.
+Operation attention(const Lowering& l, OpKind kind, std::int64_t batch,
+                    std::int64_t first_position);
+View queries_of(const Lowering& l, const View& qkv);
+View keys_and_values_of(const Lowering& l, const View& qkv);
+View keys_of(const Lowering& l, const View& kv);
+View values_of(const Lowering& l, const View& kv);
+// Scratch of one call of attention's backward pass, on the frame.
+View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys);
+// Attention whose keys and values travel around the cp group.
+void attend_ring(Lowering& l, const LayerActivations& a);
+void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
+                          const LayerActivations& a);
 void rotate_forward(Lowering& l, const View& qkv);  // positions of q and k, in place
 void rotate_backward(Lowering& l, const View& dqkv);
 void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& out);

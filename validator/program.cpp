@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
     "rope",
     "attention_forward",
     "attention_backward",
+    "lse_merge",
     "swiglu_forward",
     "swiglu_backward",
     "loss_statistics",
@@ -27,14 +28,15 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
     "all_gather",
     "reduce_scatter",
     "all_reduce",
+    "ring_shift",
     "send",
     "receive",
     "squared_norm",
     "clip_factor",
     "adamw",
 };
-constexpr std::array<std::string_view, kNumStreams> kStreamNames = {"compute", "tensor", "data",
-                                                                    "send", "receive"};
+constexpr std::array<std::string_view, kNumStreams> kStreamNames = {"compute", "tensor", "context",
+                                                                    "data",    "send",   "receive"};
 
 }  // namespace
 
@@ -68,12 +70,14 @@ std::string_view name_of(Stream stream) {
 
 bool is_communication(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kAllReduce || kind == OpKind::kSend || kind == OpKind::kReceive;
+         kind == OpKind::kAllReduce || kind == OpKind::kRingShift || kind == OpKind::kSend ||
+         kind == OpKind::kReceive;
 }
 
 bool reads_output(const Operation& operation, std::int64_t index) {
   switch (operation.kind) {
-    case OpKind::kEmbeddingBackward: return true;
+    case OpKind::kEmbeddingBackward:
+    case OpKind::kLseMerge: return true;
     case OpKind::kAdamW: return index < 3;
     case OpKind::kGemm: return operation.attributes.accumulate;
     case OpKind::kAttentionBackward:

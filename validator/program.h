@@ -91,7 +91,10 @@ enum class OpKind {
   kAttentionForward,  // out0 (o [T,a*d]), out1 (log-sum-exp [T,a]) from in0 (q [T,a*d]), in1 (k),
                       // in2 (v [keys,k*d]); query head i uses kv head i / (a / k); causal
   kAttentionBackward,  // out0 (dq), out1 (dk), out2 (dv) from in0 (do), in1 q, in2 k, in3 v, in4 o,
-                       // in5 log-sum-exp; dk and dv +=, dq is overwritten; out3: workspace
+                       // in5 log-sum-exp; dk and dv +=, dq is overwritten; out3: workspace. o and
+                       // log-sum-exp may be of more keys than in2 holds: then of these their part
+  kLseMerge,           // out0 (o [n,a*d]), out1 (log-sum-exp [n,a]) of some keys become those of
+                       // these and in0, in1 of other keys; minus infinity: no key was seen
   kSwigluForward,      // out0 [T,f] = silu(gate) * up of in0 [T,2f], gate first
   kSwigluBackward,  // out0 [T,2f] from in0 (dy [T,f]), in1 (gate|up [T,2f]); out1, if present, is
                     // the forward's output again
@@ -108,6 +111,8 @@ enum class OpKind {
   kReduceScatter,  // out0 = this member's part of the sum of in0 over the members; or one input per
                    // member. Here and above a member's own part may be the other side in place
   kAllReduce,      // out0 = sum of in0 over the members; in place allowed
+  kRingShift,      // in0 to the next member (of the last: the first), out0 from the one before;
+                   // one grouped call, so that no order of the two can deadlock
   kSend,           // in0 to member `peer` of the group
   kReceive,        // out0 from member `peer`
   // Optimizer.
@@ -132,11 +137,12 @@ struct OpAttributes {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t query_position = 0;  // of the first row of each sequence of in0
-  std::int64_t window = 0;     // attention: keys a query sees; 0: all. Keys start at position 0
-  std::int64_t first_row = 0;  // of the vocabulary shard
-  std::int64_t vocab = 0;      // entries of the whole vocabulary without padding
-  std::int64_t peer = -1;      // index within the group
-  std::int64_t tag = 0;        // tells messages between the same two ranks apart
+  std::int64_t key_position = 0;    // attention: of the first key of each sequence
+  std::int64_t window = 0;          // attention: keys a query sees, its own included; 0: all
+  std::int64_t first_row = 0;       // of the vocabulary shard
+  std::int64_t vocab = 0;           // entries of the whole vocabulary without padding
+  std::int64_t peer = -1;           // index within the group
+  std::int64_t tag = 0;             // tells messages between the same two ranks apart
   double beta1 = 0;
   double beta2 = 0;
   double weight_decay = 0;
@@ -145,12 +151,13 @@ struct OpAttributes {
 // Operations of one stream run in order; across streams only events order them.
 enum class Stream {
   kCompute,
-  kTensor,   // collectives of tensor and context parallelism
+  kTensor,   // collectives of tensor parallelism; keys and values gathered over cp
+  kContext,  // keys, values and their gradients on their way around the cp ring
   kData,     // gradients and parameters of data parallelism
   kSend,     // pipeline
   kReceive,  // pipeline
 };
-inline constexpr std::int64_t kNumStreams = 5;
+inline constexpr std::int64_t kNumStreams = 6;
 
 struct Operation {
   OpKind kind = OpKind::kFill;

@@ -73,7 +73,7 @@ Layout random_layout(Chooser& choose) {
   plan.dp_replicate = plan.zero == 0 ? 1 : choose.one_of<std::int64_t>({1, 2});
   plan.micro_batch = choose.one_of<std::int64_t>({1, 2});
   plan.sequence_parallel = choose.one_of<int>({0, 1}) == 1;
-  plan.cp_method = CpMethod::kAllGather;
+  plan.cp_method = choose.one_of<CpMethod>({CpMethod::kAllGather, CpMethod::kRing});
   plan.recompute = choose.one_of(recomputes());
   plan.schedule = plan.pp == 1   ? Schedule::kNone
                   : plan.vpp > 1 ? Schedule::kInterleaved1F1B
@@ -148,6 +148,7 @@ TEST_CASE("random layouts of up to 16 ranks compute the reference's loss and gra
     mixed["tp"] += plan.tp > 1 ? 1 : 0;
     mixed["sp"] += plan.sequence_parallel ? 1 : 0;
     mixed["cp"] += plan.cp > 1 ? 1 : 0;
+    mixed["ring"] += plan.cp > 1 && plan.cp_method == CpMethod::kRing ? 1 : 0;
     mixed["pp"] += plan.pp > 1 ? 1 : 0;
     mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
     mixed["zero"] += plan.zero;

@@ -100,15 +100,36 @@ bool bitwise_equal(const Tensors& a, const Tensors& b) {
 }
 
 std::string text_of(const Plan& plan) {
-  const auto field = [](const std::string& name, std::int64_t value) {
-    return " " + name + std::to_string(value);
+  std::string text;
+  const auto word = [&](std::string_view what) { text.append(" ").append(what); };
+  const auto field = [&](const std::string& name, std::int64_t value) {
+    word(name + std::to_string(value));
   };
-  return field("tp", plan.tp) + (plan.sequence_parallel ? " sp" : "") + field("cp", plan.cp) +
-         field("pp", plan.pp) + field("vpp", plan.vpp) + " " + std::string(name_of(plan.schedule)) +
-         field("dp", plan.dp) + field("replicate", plan.dp_replicate) + field("zero", plan.zero) +
-         field("micro_batch", plan.micro_batch) + " recompute " +
-         std::string(name_of(plan.recompute.granularity)) + " " +
-         std::string(name_of(plan.recompute.method)) + field("layers", plan.recompute.num_layers);
+  field("tp", plan.tp);
+  if (plan.sequence_parallel) {
+    word("sp");
+  }
+  field("cp", plan.cp);
+  if (plan.cp > 1) {
+    word(name_of(plan.cp_method));
+  }
+  field("pp", plan.pp);
+  field("vpp", plan.vpp);
+  word(name_of(plan.schedule));
+  field("dp", plan.dp);
+  field("replicate", plan.dp_replicate);
+  field("zero", plan.zero);
+  field("micro_batch", plan.micro_batch);
+  word("recompute");
+  word(name_of(plan.recompute.granularity));
+  word(name_of(plan.recompute.method));
+  field("layers", plan.recompute.num_layers);
+  for (const auto& module : kRecomputeModules) {
+    if (plan.recompute.modules.*module.value) {
+      word(module.name);
+    }
+  }
+  return text;
 }
 
 }  // namespace shardplan
