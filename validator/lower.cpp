@@ -150,16 +150,14 @@ void place_rotary_table(Lowering& l) {
                         .cols = l.sizes.head_dim});
 }
 
+// Outputs that go to another stage, and gradients that come from there.
 void place_cells(Lowering& l) {
   const TensorSpec residual = temporary("residual", l.sizes.rows, l.sizes.hidden);
   const bool sends =
       std::ranges::any_of(l.chunks, [](const ChunkWeights& w) { return !w.chunk.has_head; });
-  const std::int64_t count = l.plan.pp == 1 ? 1 : 2;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < 2 && sends; ++i) {
     l.gradient_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
-    if (sends) {
-      l.output_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
-    }
+    l.output_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
   }
 }
 

@@ -121,10 +121,9 @@ View chunk_input(Lowering& l, const ChunkWeights& w, const InFlight& flight) {
 }
 
 // Where the last layer of the chunk writes.
-View chunk_output(Lowering& l, const ChunkWeights& w, InFlight& flight) {
+View chunk_output(Lowering& l, const ChunkWeights& w) {
   if (w.chunk.has_head) {
-    flight.last = l.builder.keep(flight.slot, kept(residual("final_norm.input", l)));
-    return flight.last;
+    return l.builder.push(residual("final_norm.input", l));
   }
   return in_turn(l, l.output_cells, l.num_outputs, exchanged(residual("output", l)));
 }
@@ -133,6 +132,7 @@ View chunk_output(Lowering& l, const ChunkWeights& w, InFlight& flight) {
 
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   const ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
+  const FrameScope scope(l.builder);
   InFlight flight{.slot = l.builder.take_slot()};
   begin(l, "forward", chunk, microbatch, flight.slot);
   View x = chunk_input(l, w, flight);
@@ -143,8 +143,8 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
     first = group.is_recomputed
                 ? LayerActivations{.x = x}
                 : kept_activations(l, w.chunk.first_layer + group.first, x, flight.slot);
-    const View out = is_last ? chunk_output(l, w, flight)
-                             : l.builder.keep(flight.slot, kept(residual("input", l)));
+    const View out =
+        is_last ? chunk_output(l, w) : l.builder.keep(flight.slot, kept(residual("input", l)));
     if (group.is_recomputed) {
       forward_recomputed(l, w, group, x, out);
     } else {
@@ -154,7 +154,8 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   }
   l.layer = -1;
   if (w.chunk.has_head) {
-    head_forward(l, w, flight);
+    flight.output_gradient = l.builder.keep(flight.slot, kept(residual("output_gradient", l)));
+    head(l, w, x, flight.output_gradient);
   } else {
     send(l, x, position(l) + 1, "send");
   }
@@ -166,10 +167,9 @@ void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   const InFlight flight = std::move(l.in_flight.at({chunk, microbatch}));
   l.in_flight.erase({chunk, microbatch});
   begin(l, "backward", chunk, microbatch, flight.slot);
-  const View dx = in_turn(l, l.gradient_cells, l.num_gradients, residual("output_gradient", l));
-  if (w.chunk.has_head) {
-    head_backward(l, w, flight, dx);
-  } else {
+  View dx = flight.output_gradient;
+  if (!w.chunk.has_head) {
+    dx = in_turn(l, l.gradient_cells, l.num_gradients, residual("output_gradient", l));
     receive(l, dx, position(l) + 1, "receive");
   }
   const std::vector<LayerGroup> groups = layer_groups(l, w.chunk);

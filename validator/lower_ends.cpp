@@ -1,6 +1,6 @@
 // Vocabulary-parallel ends of the model. The loss is computed over chunks of tokens whose logits
-// exist one chunk at a time; its gradient is taken at once, in the forward pass, so that the head's
-// product is not computed twice and what stays for backward is [U,h].
+// exist one chunk at a time; its gradient is taken at once, in the forward pass, back to the output
+// of the last layer: the head's product is not computed twice and [U,h] stays for backward.
 #include <algorithm>
 
 #include "validator/lowering.h"
@@ -110,35 +110,33 @@ void embedding_backward(Lowering& l, const ChunkWeights& w, const View& dx) {
        "embedding.weight_gradient");
 }
 
-void head_forward(Lowering& l, const ChunkWeights& w, InFlight& flight) {
+void head(Lowering& l, const ChunkWeights& w, const View& x, const View& dx) {
   const LocalSizes& s = l.sizes;
-  flight.last_rstd =
-      l.builder.keep(flight.slot, kept(statistics("final_norm.statistics", s.rows, 1)));
-  flight.last_normed_gradient =
-      l.builder.keep(flight.slot, kept(temporary("final_norm.output_gradient", s.rows, s.hidden)));
   const FrameScope scope(l.builder);
-  const View normed = l.builder.push(temporary("final_norm.output", s.rows, s.hidden));
-  rms_norm(l, normed, flight.last_rstd, flight.last, w.final_norm, "final_norm");
-  const View x = gathered(l, normed, "head.gathered_input");
-  const View targets = tensor_view(l, inputs(l).targets);
-  write_reduced(l, flight.last_normed_gradient, "head.input_gradient", [&](const View& partial) {
-    const std::int64_t step = div_ceil(s.tokens, l.job.profile.cross_entropy_chunks);
-    const LossBuffers buffers = push_loss_buffers(l, step);
-    for (std::int64_t row = 0; row < s.tokens; row += step) {
-      const std::int64_t count = std::min(step, s.tokens - row);
-      loss_of_chunk(l, w.head, rows_of(buffers, count, l.plan.tp), rows_of(x, row, count),
-                    rows_of(partial, row, count), rows_of(targets, row, count));
-    }
-  });
-}
-
-void head_backward(Lowering& l, const ChunkWeights& w, const InFlight& flight, const View& dx) {
+  const View rstd = l.builder.push(statistics("final_norm.statistics", s.rows, 1));
+  const View dnormed = l.builder.push(temporary("final_norm.output_gradient", s.rows, s.hidden));
+  {
+    const FrameScope inner(l.builder);
+    const View normed = l.builder.push(temporary("final_norm.output", s.rows, s.hidden));
+    rms_norm(l, normed, rstd, x, w.final_norm, "final_norm");
+    const View all = gathered(l, normed, "head.gathered_input");
+    const View targets = tensor_view(l, inputs(l).targets);
+    write_reduced(l, dnormed, "head.input_gradient", [&](const View& partial) {
+      const std::int64_t step = div_ceil(s.tokens, l.job.profile.cross_entropy_chunks);
+      const LossBuffers buffers = push_loss_buffers(l, step);
+      for (std::int64_t row = 0; row < s.tokens; row += step) {
+        const std::int64_t count = std::min(step, s.tokens - row);
+        loss_of_chunk(l, w.head, rows_of(buffers, count, l.plan.tp), rows_of(all, row, count),
+                      rows_of(partial, row, count), rows_of(targets, row, count));
+      }
+    });
+  }
   emit(l,
        {.kind = OpKind::kRmsNormBackward,
-        .in = {flight.last_normed_gradient, flight.last, flight.last_rstd, w.final_norm.weight, {}},
+        .in = {dnormed, x, rstd, w.final_norm.weight, {}},
         .out = {dx, w.final_norm.gradient},
         .attributes = {.accumulate = accumulates(l, w.final_norm.gradient)}},
-       "final_norm");
+       "final_norm.backward");
 }
 
 }  // namespace shardplan

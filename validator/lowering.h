@@ -120,9 +120,7 @@ struct LayerGroup {
 struct InFlight {
   std::int64_t slot = 0;
   std::vector<LayerActivations> layers = {};  // of recomputed groups only the first layer's x
-  View last = {};                             // head: input of the final norm
-  View last_rstd = {};
-  View last_normed_gradient = {};
+  View output_gradient = {};                  // with the head: of the last layer's output
 };
 
 struct CommunicatorIndex {  // into Program::groups; -1: this rank alone
@@ -254,8 +252,8 @@ void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a)
 void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
 void embedding_forward(Lowering& l, const ChunkWeights& w, const View& x);
 void embedding_backward(Lowering& l, const ChunkWeights& w, const View& dx);
-void head_forward(Lowering& l, const ChunkWeights& w, InFlight& flight);
-void head_backward(Lowering& l, const ChunkWeights& w, const InFlight& flight, const View& dx);
+// Final norm, head and loss of x, forward and at once backward into its gradient dx.
+void head(Lowering& l, const ChunkWeights& w, const View& x, const View& dx);
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void reduce_gradients(Lowering& l, ChunkWeights& w);

@@ -77,6 +77,18 @@ TEST_CASE("1F1B keeps as many microbatches as there are stages behind a rank, GP
   }
 }
 
+TEST_CASE("of the head one gradient [U,h] stays for the backward pass") {
+  const Program program = lower(tiny_job(tiny_model(), 1), {}, 0, {});
+  std::int64_t kept = 0;
+  for (const Tensor& tensor : program.tensors) {
+    const bool is_of_head =
+        tensor.name.starts_with("final_norm") || tensor.name.starts_with("head");
+    CHECK_FALSE((is_of_head && tensor.placement == Placement::kSlot));
+    kept += tensor.name == "output_gradient" && tensor.placement == Placement::kSlot ? 1 : 0;
+  }
+  CHECK(kept == 8);  // microbatches
+}
+
 TEST_CASE("bytes alive never exceed the arenas, and recomputing everything lowers their peak") {
   const Job job = tiny_job(tiny_model(), 1);
   const auto peak = [&](const Plan& plan) {
