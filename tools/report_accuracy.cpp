@@ -143,17 +143,35 @@ std::string worst_table(const AccuracyReport& report) {
   return table.rows.empty() ? "" : "\nWorst runs (worst rank)\n" + table_text(table);
 }
 
+// By reason, the most frequent first, every case by its name.
 std::string refused_lines(const AccuracyReport& report) {
-  std::string text;
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
   std::int64_t refused = 0;
   for (const AccuracyCase& run : report.cases) {
-    if (!run.is_predicted()) {
-      ++refused;
-      text += "  " + one_line(run.id) + ": " + std::string(name_of(run.status)) + ": " +
-              one_line(run.reason) + "\n";
+    if (run.is_predicted()) {
+      continue;
     }
+    ++refused;
+    const std::string reason = std::string(name_of(run.status)) + ": " + one_line(run.reason);
+    auto found = std::ranges::find_if(
+        by_reason, [&reason](const auto& entry) { return entry.first == reason; });
+    if (found == by_reason.end()) {
+      by_reason.push_back({reason, {}});
+      found = std::prev(by_reason.end());
+    }
+    found->second.push_back(one_line(run.id));
   }
-  return refused == 0 ? "" : "\nNot predicted: " + grouped(refused) + "\n" + text;
+  if (refused == 0) {
+    return "";
+  }
+  std::ranges::stable_sort(by_reason, std::ranges::greater{},
+                           [](const auto& entry) { return entry.second.size(); });
+  std::string text = "\nNot predicted: " + grouped(refused) + "\n";
+  for (const auto& [reason, ids] : by_reason) {
+    text += "  " + reason + ": " + grouped(std::ssize(ids)) + "\n";
+    for (const std::string& id : ids) { text += "    " + id + "\n"; }
+  }
+  return text;
 }
 
 // What was said of runs at their own card.
@@ -260,8 +278,8 @@ std::string accuracy_text(const AccuracyReport& report) {
                      " with measurements, " + grouped(predicted) + " predicted\n" +
                      "errors are (predicted - measured) / measured; median and p95 of their size\n";
   for (const CaseGroup& group : groups_of(report)) {
-    text += std::string("\n") + group_name(group) + ": " + grouped(std::ssize(group.cases)) + " predicted, " +
-            grouped(group.refused) + " not\n";
+    text += std::string("\n") + group_name(group) + ": " + grouped(std::ssize(group.cases)) +
+            " predicted, " + grouped(group.refused) + " not\n";
     if (!group.cases.empty()) {
       text += group_table(group) + feature_table(group) + capacity_table(group) + time_line(group);
     }

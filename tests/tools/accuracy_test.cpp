@@ -107,13 +107,16 @@ TEST_CASE("every line with measurements is answered: predicted, refused by name,
   INFO(run.out);
   CHECK(run.exit_code == 0);
   CHECK(run.out.find("4 case lines, 3 with measurements, 1 predicted\n") == 0);
-  CHECK(run.out.find("another framework: unsupported: no profile") != std::string::npos);
-  CHECK(run.out.find("too many GPUs: invalid: ") != std::string::npos);
+  CHECK(run.out.find("unsupported: no profile for the framework 'no-such-thing': 1\n    another "
+                     "framework\n") != std::string::npos);
+  CHECK(run.out.find("  invalid: ") != std::string::npos);
+  CHECK(run.out.find("    too many GPUs\n") != std::string::npos);
 
   write_file(path, measured_line("good", ranks) + "{\"id\": \"bad\"}\n");
   const ProgramRun bad = run_shardplan({"accuracy", path});
   CHECK(bad.exit_code == 2);
-  CHECK(bad.out.find("bad: error: ") != std::string::npos);
+  CHECK(bad.out.find("  error: ") != std::string::npos);
+  CHECK(bad.out.find("    bad\n") != std::string::npos);
   CHECK(bad.err.find("runs.jsonl:2") != std::string::npos);
 }
 

@@ -1,0 +1,131 @@
+// Accuracy over all measurements shipped under data/ may only get better: every figure against
+// tests/tools/accuracy_bounds.csv. After an intended change:
+// SHARDPLAN_UPDATE_BOUNDS=1 build/accuracy_tests, then read the diff: what grew is worse.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "tests/tools/run_program.h"
+#include "tools/accuracy.h"
+#include "tools/text.h"
+
+namespace shardplan {
+namespace {
+
+const std::string kBounds = std::string(SHARDPLAN_SOURCE_DIR) + "/tests/tools/accuracy_bounds.csv";
+
+// Every figure is one where less is better; in its unit, three decimals, rounded up.
+using Figures = std::map<std::string, double>;
+
+std::vector<std::string> case_files() {
+  std::vector<std::string> files;
+  const std::string data = std::string(SHARDPLAN_SOURCE_DIR) + "/data";
+  files.push_back(data + "/measured/h200_frameworks.jsonl");
+  for (const auto& entry : std::filesystem::directory_iterator(data + "/published")) {
+    if (entry.path().extension() == ".jsonl") {
+      files.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+double rounded_up(double value) {
+  return std::ceil(value * 1000 - 1e-6) / 1000;
+}
+
+void add_errors(Figures& figures, const std::string& name, const ErrorSummary& errors) {
+  figures[name + ",median %"] = rounded_up(errors.median * 100);
+  figures[name + ",p95 %"] = rounded_up(errors.p95 * 100);
+  figures[name + ",over %"] = rounded_up(errors.over * 100);
+  figures[name + ",under %"] = rounded_up(-errors.under * 100);
+}
+
+Figures figures_of(const AccuracyReport& report) {
+  Figures figures;
+  figures["all,all,unreadable lines"] = static_cast<double>(report.unreadable);
+  for (const CaseGroup& group : groups_of(report)) {
+    if (group.framework == "all") {
+      continue;  // moves when a framework joins
+    }
+    const std::string name = group.set + "," + group.framework + ",";
+    figures[name + "not predicted"] = static_cast<double>(group.refused);
+    for (const QuantityErrors& row : errors_of(group.cases)) {
+      add_errors(figures,
+                 name + std::string(name_of(row.scope)) + " " + std::string(name_of(row.quantity)),
+                 row.errors);
+    }
+    if (const std::optional<TimeErrors> times = time_errors(group.cases)) {
+      add_errors(figures, name + "step time", times->errors);
+      figures[name + "step time,1 - rank correlation"] = rounded_up(1 - times->rank_correlation);
+    }
+    for (const CapacityTest& test : capacity_tests(group.cases)) {
+      if (test.rule.starts_with("device_used")) {
+        figures[name + "capacity,false fits"] = static_cast<double>(test.false_fits);
+        figures[name + "capacity,false fits over 1.1x"] =
+            static_cast<double>(test.false_fits_by_10);
+        figures[name + "capacity,refused from 1.1x on"] = static_cast<double>(test.false_refusals);
+      }
+    }
+  }
+  return figures;
+}
+
+std::string text_of(const Figures& figures) {
+  std::string text;
+  for (const auto& [name, value] : figures) { text += name + "," + fixed(value, 3) + "\n"; }
+  return text;
+}
+
+Figures recorded_bounds() {
+  Figures bounds;
+  std::istringstream text(read_file(kBounds));
+  for (std::string line; std::getline(text, line);) {
+    const std::size_t comma = line.rfind(',');
+    bounds[line.substr(0, comma)] = std::stod(line.substr(comma + 1));
+  }
+  return bounds;
+}
+
+}  // namespace
+
+TEST_CASE("predictions of every shipped measurement are at least as good as recorded") {
+  const Figures figures = figures_of(accuracy_report(case_files(), Library()));
+  if (std::getenv("SHARDPLAN_UPDATE_BOUNDS") != nullptr) {
+    write_file(kBounds, text_of(figures));
+  }
+  const Figures bounds = recorded_bounds();
+  for (const auto& [name, value] : figures) {
+    const auto bound = bounds.find(name);
+    const bool is_recorded = bound != bounds.end();
+    CHECK_MESSAGE(is_recorded, name << " is " << value << " and has no bound yet");
+    if (is_recorded) {
+      CHECK_MESSAGE(value <= bound->second + 1e-9,
+                    name << " is " << value << ", the bound is " << bound->second);
+    }
+  }
+  for (const auto& [name, bound] : bounds) {
+    CHECK_MESSAGE(figures.contains(name), name << " has a bound and is not there any more");
+  }
+}
+
+TEST_CASE("every shipped measurement is read and answered, none is dropped") {
+  const AccuracyReport report = accuracy_report(case_files(), Library());
+  CHECK(report.unreadable == 0);
+  CHECK(report.unmeasured == 0);
+  std::int64_t counted = 0;
+  for (const CaseGroup& group : groups_of(report)) {
+    if (group.set != "all" && group.framework != "all") {
+      counted += std::ssize(group.cases) + group.refused;
+    }
+  }
+  CHECK(counted == std::ssize(report.cases));
+  CHECK(counted >= 264);
+}
+
+}  // namespace shardplan
