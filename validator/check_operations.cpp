@@ -32,6 +32,15 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kLseMerge, .in = 2, .out = 2},
     {.kind = OpKind::kSwigluForward, .in = 1, .out = 1},
     {.kind = OpKind::kSwigluBackward, .in = 2, .out = 2, .optional_out = 1},
+    {.kind = OpKind::kRouterForward, .in = 1, .out = 4},
+    {.kind = OpKind::kExpertRows, .in = 2, .out = 3},
+    {.kind = OpKind::kExpertDispatch, .in = 4, .out = 2, .optional_in = 3, .optional_out = 1},
+    {.kind = OpKind::kExpertCombine, .in = 4, .out = 2, .optional_in = 3, .optional_out = 1},
+    {.kind = OpKind::kGroupedGemm, .in = 3, .out = 1},
+    {.kind = OpKind::kGroupedWeightGradient, .in = 3, .out = 1},
+    {.kind = OpKind::kExpertSwigluForward, .in = 3, .out = 1},
+    {.kind = OpKind::kExpertSwigluBackward, .in = 4, .out = 3, .optional_out = 2},
+    {.kind = OpKind::kRouterBackward, .in = 4, .out = 2},
     {.kind = OpKind::kLossStatistics, .in = 2, .out = 1},
     {.kind = OpKind::kLossCombine, .in = 1, .out = 2},
     {.kind = OpKind::kLossGradient, .in = 3, .out = 1},
@@ -164,7 +173,11 @@ class OperationCheck {
 
   void check_collective(const Operation& op) {
     for (const std::vector<View>* views : {&op.in, &op.out}) {
-      for (const View& view : *views) { expect(view.contiguous(), view, "a contiguous view"); }
+      for (const View& view : *views) {
+        if (view.present()) {
+          expect(view.contiguous(), view, "a contiguous view");
+        }
+      }
     }
     const std::int64_t count = members(op);
     const bool is_split = op.kind == OpKind::kReduceScatter;
@@ -188,6 +201,86 @@ class OperationCheck {
       const std::int64_t end = a.key_position + op.in[i].rows / a.batch;
       expect(end >= a.query_position + op.in[query].rows / a.batch || end <= a.query_position,
              op.in[i], "rows up to the last query's position, or none beyond the first query");
+    }
+  }
+
+  void expect_shape(const View& view, std::int64_t rows, std::int64_t cols) {
+    if (view.present()) {
+      expect(view.rows == rows && view.cols == cols, view,
+             std::to_string(rows) + " rows of " + std::to_string(cols));
+    }
+  }
+
+  // Rows of the tokens and rows that the experts receive: in0 and out0, or the other way round.
+  void check_exchange(const Operation& op) {
+    const bool sends = op.kind == OpKind::kExpertDispatch;
+    const View& tokens = sends ? op.in[0] : op.out[0];
+    const View& received = sends ? op.out[0] : op.in[0];
+    const View& scalars = sends ? op.out[1] : op.in[3];
+    const View& choice_scalars = sends ? op.in[3] : op.out[1];
+    const std::int64_t choices = op.in[1].cols;
+    expect_shape(op.in[1], tokens.rows, choices);
+    expect_shape(op.in[2], tokens.rows, choices);
+    expect_shape(received, received.rows, tokens.cols);
+    expect_shape(scalars, received.rows, 1);
+    expect_shape(choice_scalars, tokens.rows, choices);
+    expect(scalars.present() == choice_scalars.present(), op.in[1], "scalars on both sides");
+    expect(op.attributes.experts > 0 && op.attributes.copies > 0 &&
+               members(op) % op.attributes.copies == 0,
+           op.in[1], "experts on runs of members");
+  }
+
+  void check_router(const Operation& op) {
+    const bool is_forward = op.kind == OpKind::kRouterForward;
+    const View& scores = op.in[0];
+    const View& choices = is_forward ? op.out[1] : op.in[1];
+    const View& counts = is_forward ? op.out[3] : op.in[3];
+    expect_shape(op.out[0], scores.rows, scores.cols);
+    expect_shape(choices, scores.rows, choices.cols);
+    expect_shape(is_forward ? op.out[2] : op.in[2], scores.rows, choices.cols);
+    expect(op.attributes.sequence_rows > 0 &&
+               op.attributes.first_row + scores.rows <= counts.rows * op.attributes.sequence_rows,
+           counts, "one row for every sequence");
+    expect(counts.cols == scores.cols && choices.cols <= scores.cols, counts,
+           "one column for every expert");
+  }
+
+  void check_rows_of_experts(const Operation& op) {
+    const OpAttributes& a = op.attributes;
+    const View& counts = op.in[1];
+    expect_shape(op.out[0], op.in[0].rows, op.in[0].cols);
+    expect_shape(op.out[1], 1, a.experts + 1);
+    expect_shape(op.out[2], 1, 1);
+    const std::int64_t members = a.experts > 0 ? counts.cols / a.experts * a.copies : 0;
+    expect(members > 0 && counts.cols % a.experts == 0 && counts.rows % members == 0, counts,
+           "the counts of all members");
+    expect(a.member >= 0 && a.member < members, counts, "this member among the others");
+  }
+
+  void check_grouped(const Operation& op) {
+    const std::int64_t experts = op.in[2].cols - 1;
+    if (op.kind == OpKind::kGroupedWeightGradient) {
+      expect(op.in[0].rows == op.in[1].rows, op.in[1], "as many rows as the other factor");
+      return expect_shape(op.out[0], experts * op.in[0].cols, op.in[1].cols);
+    }
+    const View& weight = op.in[1];
+    const std::int64_t height = weight.rows / experts;
+    expect(weight.rows % experts == 0, weight, "one matrix for every expert");
+    expect((op.attributes.transpose_b ? weight.cols : height) == op.in[0].cols, weight,
+           "the inner size of the product");
+    expect_shape(op.out[0], op.in[0].rows, op.attributes.transpose_b ? height : weight.cols);
+  }
+
+  void check_expert_swiglu(const Operation& op) {
+    const bool is_forward = op.kind == OpKind::kExpertSwigluForward;
+    const View& gate_up = is_forward ? op.in[0] : op.in[1];
+    const View& activation = is_forward ? op.out[0] : op.in[0];
+    expect_shape(activation, gate_up.rows, gate_up.cols / 2);
+    expect_shape(is_forward ? op.in[1] : op.in[2], gate_up.rows, 1);
+    if (!is_forward) {
+      expect_shape(op.out[0], gate_up.rows, gate_up.cols);
+      expect_shape(op.out[1], gate_up.rows, 1);
+      expect_shape(op.out[2], gate_up.rows, gate_up.cols / 2);
     }
   }
 
@@ -220,6 +313,15 @@ class OperationCheck {
       case OpKind::kSwigluBackward:
         return expect(op.in[1].rows == op.out[0].rows && op.in[1].cols == op.out[0].cols, op.out[0],
                       "the shape of gate and up");
+      case OpKind::kExpertDispatch:
+      case OpKind::kExpertCombine: return check_exchange(op);
+      case OpKind::kRouterForward:
+      case OpKind::kRouterBackward: return check_router(op);
+      case OpKind::kExpertRows: return check_rows_of_experts(op);
+      case OpKind::kGroupedGemm:
+      case OpKind::kGroupedWeightGradient: return check_grouped(op);
+      case OpKind::kExpertSwigluForward:
+      case OpKind::kExpertSwigluBackward: return check_expert_swiglu(op);
       case OpKind::kAdamW:
         for (const View& view : op.out) {
           expect(view.elements() == op.in[0].elements(), view, "the gradient's size");

@@ -60,6 +60,54 @@ void gather(const std::vector<std::vector<HostView<T>>>& inputs,
   }
 }
 
+// Rows of all members that chose one of this member's experts. in: rows, choices, where they go,
+// and their weights, if any.
+template <class T>
+void dispatch(const std::vector<std::vector<HostView<T>>>& inputs, std::int64_t self,
+              const HostArguments<T>& a) {
+  const std::int64_t run = self / a.attributes.copies;
+  for (const std::vector<HostView<T>>& theirs : inputs) {
+    const HostView<T>& x = theirs[0];
+    for (std::int64_t i = 0; i < theirs[1].elements(); ++i) {
+      const auto expert = static_cast<std::int64_t>(theirs[1][i]);
+      const auto row = static_cast<std::int64_t>(theirs[2][i]);
+      if (expert / a.attributes.experts != run || row >= a.out[0].rows) {
+        continue;
+      }
+      for (std::int64_t j = 0; j < x.cols; ++j) { a.out[0](row, j) = x(i / theirs[1].cols, j); }
+      if (theirs[3].present()) {
+        a.out[1](row, 0) = theirs[3][i];
+      }
+    }
+  }
+}
+
+// What the experts of this member's choices made of its rows.
+template <class T>
+void combine(const std::vector<std::vector<HostView<T>>>& inputs, const HostArguments<T>& a) {
+  const HostView<T>& choices = a.in[1];
+  for (std::int64_t e = 0; e < a.out[0].elements() && !a.attributes.accumulate; ++e) {
+    a.out[0][e] = 0;
+  }
+  for (std::int64_t i = 0; i < choices.elements(); ++i) {
+    const auto expert = static_cast<std::int64_t>(choices[i]);
+    const auto row = static_cast<std::int64_t>(a.in[2][i]);
+    const bool fits = row < a.in[0].rows;
+    const std::int64_t first = expert / a.attributes.experts * a.attributes.copies;
+    T scalar = 0;
+    for (std::int64_t copy = 0; copy < a.attributes.copies && fits; ++copy) {
+      const std::vector<HostView<T>>& theirs = inputs[static_cast<std::size_t>(first + copy)];
+      for (std::int64_t j = 0; j < a.out[0].cols; ++j) {
+        a.out[0](i / choices.cols, j) += theirs[0](row, j);
+      }
+      scalar += theirs[3].present() ? theirs[3](row, 0) : 0;
+    }
+    if (a.out[1].present()) {
+      a.out[1][i] = scalar;
+    }
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -137,6 +185,12 @@ void HostCommunicator<T>::run(const Operation& operation, const Group& group, st
   if (operation.kind == OpKind::kRingShift) {
     const HostView<T> in = meeting.inputs[static_cast<std::size_t>((self + count - 1) % count)][0];
     for (std::int64_t e = 0; e < in.elements(); ++e) { arguments.out[0][e] = in[e]; }
+    wait_for_all(meeting, count);
+    return;
+  }
+  if (operation.kind == OpKind::kExpertDispatch || operation.kind == OpKind::kExpertCombine) {
+    operation.kind == OpKind::kExpertDispatch ? dispatch(meeting.inputs, self, arguments)
+                                              : combine(meeting.inputs, arguments);
     wait_for_all(meeting, count);
     return;
   }

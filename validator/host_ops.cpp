@@ -225,6 +225,13 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
     case OpKind::kLossStatistics:
     case OpKind::kLossCombine:
     case OpKind::kLossGradient: return run_loss_on_host(kind, a);
+    case OpKind::kRouterForward:
+    case OpKind::kExpertRows:
+    case OpKind::kGroupedGemm:
+    case OpKind::kGroupedWeightGradient:
+    case OpKind::kExpertSwigluForward:
+    case OpKind::kExpertSwigluBackward:
+    case OpKind::kRouterBackward: return run_experts_on_host(kind, a);
     case OpKind::kSquaredNorm: return squared_norm(a);
     case OpKind::kClipFactor:
       a.out[0](0, 0) =
@@ -236,6 +243,8 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
     case OpKind::kAllReduce:
     case OpKind::kRingShift:
     case OpKind::kSend:
+    case OpKind::kExpertDispatch:
+    case OpKind::kExpertCombine:
     case OpKind::kReceive: break;
   }
   throw std::logic_error("run_on_host: " + std::string(name_of(kind)) + " needs other ranks");

@@ -46,5 +46,7 @@ template <class T>
 void lse_merge_on_host(const HostArguments<T>& arguments);
 template <class T>
 void run_loss_on_host(OpKind kind, const HostArguments<T>& arguments);
+template <class T>
+void run_experts_on_host(OpKind kind, const HostArguments<T>& arguments);
 
 }  // namespace shardplan

@@ -22,6 +22,15 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
     "lse_merge",
     "swiglu_forward",
     "swiglu_backward",
+    "router_forward",
+    "expert_rows",
+    "expert_dispatch",
+    "expert_combine",
+    "grouped_gemm",
+    "grouped_weight_gradient",
+    "expert_swiglu_forward",
+    "expert_swiglu_backward",
+    "router_backward",
     "loss_statistics",
     "loss_combine",
     "loss_gradient",
@@ -71,7 +80,8 @@ std::string_view name_of(Stream stream) {
 bool is_communication(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
          kind == OpKind::kAllReduce || kind == OpKind::kRingShift || kind == OpKind::kSend ||
-         kind == OpKind::kReceive;
+         kind == OpKind::kReceive || kind == OpKind::kExpertDispatch ||
+         kind == OpKind::kExpertCombine;
 }
 
 bool reads_output(const Operation& operation, std::int64_t index) {
@@ -79,9 +89,13 @@ bool reads_output(const Operation& operation, std::int64_t index) {
     case OpKind::kEmbeddingBackward:
     case OpKind::kLseMerge: return true;
     case OpKind::kAdamW: return index < 3;
-    case OpKind::kGemm: return operation.attributes.accumulate;
+    case OpKind::kGemm:
+    case OpKind::kGroupedWeightGradient: return operation.attributes.accumulate;
+    case OpKind::kExpertCombine: return operation.attributes.accumulate && index == 0;
+    case OpKind::kExpertRows: return operation.attributes.accumulate && index == 2;
     case OpKind::kAttentionBackward:
       return operation.attributes.accumulate && (index == 1 || index == 2);
+    case OpKind::kRouterBackward:
     case OpKind::kRmsNormBackward:
     case OpKind::kLossCombine:
     case OpKind::kSquaredNorm:
@@ -89,6 +103,13 @@ bool reads_output(const Operation& operation, std::int64_t index) {
              (operation.kind == OpKind::kSquaredNorm || index > 0);
     default: return false;
   }
+}
+
+std::optional<double> needed_buffer_factor(const ExpertBound& bound, std::int64_t required_rows) {
+  if (required_rows <= bound.rows) {
+    return std::nullopt;
+  }
+  return static_cast<double>(div_ceil(required_rows * 1'000'000, bound.even_rows)) / 1e6;
 }
 
 std::string place_of(const Program& program, std::int64_t operation) {

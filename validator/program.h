@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,39 @@ enum class OpKind {
   kSwigluForward,      // out0 [T,f] = silu(gate) * up of in0 [T,2f], gate first
   kSwigluBackward,  // out0 [T,2f] from in0 (dy [T,f]), in1 (gate|up [T,2f]); out1, if present, is
                     // the forward's output again
+  // Mixture of experts: E experts, n choices of every token, R rows that a rank can receive.
+  // Experts
+  // lie on the members of a group in runs of `copies` members: run i holds experts
+  // [i * experts, (i + 1) * experts), every member of it a share of their width, and receives all
+  // rows that chose them, in the order of expert, member, row and choice. Counts, rows and offsets
+  // stay on the device. A row at or beyond R is an overflow: it is not moved, but it is counted.
+  kRouterForward,  // out0 (probabilities [U,E]) = softmax of in0 (logits), in place allowed; out1
+                   // (choices [U,n]): the n likeliest experts, of equals the lower first; out2
+                   // [U,n] their probabilities divided by their sum; out3 (counts [b,E]): how often
+                   // rows of a sequence chose an expert, row i being of sequence (first_row + i) /
+                   // sequence_rows
+  kExpertRows,     // out0 (rows [U,n]): where the choices in0 [U,n] of member `member` go; out1
+  // (offsets [1,experts+1]): where the rows of this member's experts begin, at most
+  // `capacity`; out2 [1,1] = the larger of its old value and the most rows that any
+  // member needs. in1: the counts of all members [members*b,E]
+  kExpertDispatch,  // out0 [R,h]: row in2(t,k) of the members that hold expert in1(t,k) = row t of
+                    // in0 [U,h]; and out1 [R,1] = in3(t,k), if present. Collective over `group`
+  kExpertCombine,  // out0 [U,h]: row t += the sum of rows in2(t,k) of in0 [R,h] of the members that
+                   // hold expert in1(t,k); and out1(t,k) = that of in3 [R,1], if present.
+                   // Collective over `group`
+  kGroupedGemm,    // out0 [R,m] = in0 [R,k] * op(in1), in1 one matrix per expert, one below the
+                   // other, for the rows between its offsets in2; other rows are not touched
+  kGroupedWeightGradient,  // out0 (one [m,k] per expert) += in0 [R,m]^T * in1 [R,k] over its rows,
+                           // by offsets in2
+  kExpertSwigluForward,    // out0 [R,f] = in1 [R,1] * silu(gate) * up of in0 [R,2f], of the rows
+                           // before the last offset of in2
+  kExpertSwigluBackward,   // out0 [R,2f], out1 [R,1] (gradient of in2) from in0 (dy [R,f]), in1
+                           // (gate|up), in2 [R,1], of the rows before the last offset of in3; out2,
+                           // if present, is the forward's output again
+  kRouterBackward,  // out0 (gradient of the logits [U,E]) from in0 (probabilities), in1 (choices),
+                    // in2 (gradient of what kRouterForward divided [U,n]), and of the auxiliary
+                    // loss value * sum over rows and e of in3(sequence, e) * probability e; out1
+                    // [1,1] += that loss; in3: counts of whole sequences [b,E]
   // Loss over vocabulary shards. Rows of the shard at or beyond `vocab` are padding.
   kLossStatistics,  // out0 [T,3]: maximum, sum of exp(x - maximum), target's logit (0 if it lies in
                     // another shard) of in0 (logits [T,V/t]) for in1 (targets [T,1])
@@ -139,7 +173,12 @@ struct OpAttributes {
   std::int64_t query_position = 0;  // of the first row of each sequence of in0
   std::int64_t key_position = 0;    // attention: of the first key of each sequence
   std::int64_t window = 0;          // attention: keys a query sees, its own included; 0: all
-  std::int64_t first_row = 0;       // of the vocabulary shard
+  std::int64_t first_row = 0;       // of the vocabulary shard; router: of in0 within the microbatch
+  std::int64_t sequence_rows = 0;   // router: of one sequence of the microbatch
+  std::int64_t experts = 0;         // of one member
+  std::int64_t copies = 1;          // members that hold shares of the same experts
+  std::int64_t member = 0;          // kExpertRows: this one's index
+  std::int64_t capacity = 0;        // kExpertRows: R
   std::int64_t vocab = 0;           // entries of the whole vocabulary without padding
   std::int64_t peer = -1;           // index within the group
   std::int64_t tag = 0;             // tells messages between the same two ranks apart
@@ -223,6 +262,17 @@ struct TokenRun {
   std::int64_t count = 0;
 };
 
+// Rows that a rank can receive for its experts. More are an outcome, not an error: nothing of the
+// step counts then, and the factor is what would have been needed.
+struct ExpertBound {
+  std::int64_t required =
+      -1;                 // tensor [1,1]: most rows that any rank of the group needed; -1: none
+  std::int64_t rows = 0;  // that fit
+  std::int64_t even_rows = 0;  // if all experts were chosen equally often
+};
+// plan.moe_buffer_factor with which so many rows fit, to six decimals; nothing if they do anyway.
+std::optional<double> needed_buffer_factor(const ExpertBound& bound, std::int64_t required_rows);
+
 struct Program {
   std::int64_t rank = 0;
   std::vector<Group> groups = {};
@@ -237,12 +287,15 @@ struct Program {
   std::vector<TokenRun> token_order = {};     // which tokens the rows of an input are
   std::int64_t schedule_tensor = -1;          // [1,2]: number of the step, learning rate
   std::int64_t loss = -1;  // [1,1]: this rank's share of the mean loss, on ranks with the head
+  std::int64_t aux_loss =
+      -1;  // [1,1]: this rank's share of the routers' loss, on ranks with experts
+  ExpertBound expert_bound = {};
 };
 
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Stream stream);
 
-// Collectives, send and receive.
+// Collectives, send and receive. Those of experts also read tensors of other members.
 bool is_communication(OpKind kind);
 // Whether the operation needs the old value of out[index].
 bool reads_output(const Operation& operation, std::int64_t index);
