@@ -200,8 +200,25 @@ double HostBackend<T>::step(const Batch& batch, double learning_rate) {
     if (speaks) {
       loss += static_cast<double>(whole(rank, rank.program.loss)(0, 0));
     }
+    if (rank.program.aux_loss >= 0) {  // every rank routed other tokens
+      loss += static_cast<double>(whole(rank, rank.program.aux_loss)(0, 0));
+    }
   }
   return loss;
+}
+
+template <class T>
+std::optional<double> HostBackend<T>::needed_buffer_factor() {
+  std::optional<double> needed;
+  for (Rank& rank : ranks_) {
+    const ExpertBound& bound = rank.program.expert_bound;
+    if (bound.required >= 0) {
+      const auto rows = static_cast<std::int64_t>(whole(rank, bound.required)(0, 0));
+      const std::optional<double> factor = shardplan::needed_buffer_factor(bound, rows);
+      needed = factor && (!needed || *factor > *needed) ? factor : needed;
+    }
+  }
+  return needed;
 }
 
 template <class T>

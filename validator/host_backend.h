@@ -2,6 +2,7 @@
 // the programs' offsets, so that a wrong address or lifetime shows as a wrong number.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "validator/host_communicator.h"
@@ -29,6 +30,10 @@ class HostBackend {
 
   // One optimizer step over the global batch; returns the mean loss.
   double step(const Batch& batch, double learning_rate);
+
+  // After a step: nothing, or plan.moe_buffer_factor that some rank would have needed. The step's
+  // results mean nothing then.
+  std::optional<double> needed_buffer_factor();
 
   // Logical tensors put together from all ranks. Throws std::logic_error where two ranks hold
   // different values of one element, or no rank holds one.

@@ -1,6 +1,7 @@
 #include "validator/lower.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "estimator/schedule.h"
@@ -28,21 +29,18 @@ std::optional<std::string> model_not_lowered(const ModelSpec& model) {
   if (model.num_mtp_layers != 0) {
     return "model.num_mtp_layers: " + number(model.num_mtp_layers);
   }
-  for (const LayerSpec& layer : model.layers) {
-    if (layer.is_moe) {
-      return "model.layers.is_moe: true";
-    }
+  if (model.moe.shared_gate || model.moe.router_bias) {
+    return "model.moe: shared_gate or router_bias";
   }
   return std::nullopt;
 }
 
 std::optional<std::string> recompute_not_lowered(const Recompute& recompute) {
-  const RecomputeModules& modules = recompute.modules;
   if (!recompute.policy.empty()) {
     return "plan.recompute.policy: " + recompute.policy;
   }
-  if (modules.moe_act || modules.mla_up_proj || modules.moe || modules.shared_experts) {
-    return "plan.recompute.modules: one of experts or latent attention";
+  if (recompute.modules.mla_up_proj) {
+    return "plan.recompute.modules.mla_up_proj: true";
   }
   return std::nullopt;
 }
@@ -50,6 +48,15 @@ std::optional<std::string> recompute_not_lowered(const Recompute& recompute) {
 bool splits_backward(Schedule schedule) {
   return schedule == Schedule::kZbH1 || schedule == Schedule::kInterleavedZeroBubble ||
          schedule == Schedule::kZbv;
+}
+
+bool has_experts(const ModelSpec& model) {
+  return std::ranges::any_of(model.layers, &LayerSpec::is_moe);
+}
+
+// rows * factor rounded up, the factor taken to six decimals.
+std::int64_t bounded_rows(std::int64_t rows, double factor) {
+  return div_ceil(rows * std::llround(factor * 1e6), 1'000'000);
 }
 
 LocalSizes local_sizes(const Job& job, const Plan& plan, const RankCoordinates& at) {
@@ -63,6 +70,16 @@ LocalSizes local_sizes(const Job& job, const Plan& plan, const RankCoordinates& 
   s.ffn = div_exact(job.model.ffn, plan.tp);
   s.vocab_rows = div_exact(padded_vocab(job, plan), plan.tp);
   s.first_vocab_row = at.tp * s.vocab_rows;
+  if (has_experts(job.model)) {
+    const MoeSpec& moe = job.model.moe;
+    s.own_rows = div_exact(s.tokens, plan.tp);
+    s.choices = moe.topk;
+    s.experts = div_exact(moe.num_experts, plan.ep);
+    s.expert_ffn = div_exact(moe.expert_ffn, plan.etp);
+    s.shared_ffn = div_exact(moe.shared_ffn, plan.tp);
+    s.even_rows = s.own_rows * s.choices * plan.etp;
+    s.received_rows = bounded_rows(s.even_rows, plan.moe_buffer_factor);
+  }
   return s;
 }
 
@@ -77,6 +94,25 @@ std::int64_t add_group(Lowering& l, GroupKind kind) {
   return static_cast<std::int64_t>(program.groups.size()) - 1;
 }
 
+// Ranks that hold all experts together: the etp groups of an ep group.
+void place_expert_groups(Lowering& l) {
+  Program& program = l.builder.program();
+  std::vector<std::int64_t> ranks;
+  for (const std::int64_t peer : group_ranks(l.job, l.plan, GroupKind::kEp, program.rank)) {
+    for (const std::int64_t rank : group_ranks(l.job, l.plan, GroupKind::kEtp, peer)) {
+      ranks.push_back(rank);
+    }
+  }
+  std::ranges::sort(ranks);
+  l.expert_member = std::ranges::find(ranks, program.rank) - ranks.begin();
+  program.groups.push_back({.kind = GroupKind::kEp, .ranks = ranks});
+  l.groups.experts = static_cast<std::int64_t>(program.groups.size()) - 1;
+  l.groups.expert = {.all = add_group(l, GroupKind::kExpertDp),
+                     .shard = add_group(l, GroupKind::kExpertShard),
+                     .replica = add_group(l, GroupKind::kExpertReplica)};
+  l.groups.tp_cp = add_group(l, GroupKind::kTpCp);
+}
+
 void place_groups(Lowering& l) {
   l.groups = {.tp = add_group(l, GroupKind::kTp),
               .cp = add_group(l, GroupKind::kCp),
@@ -85,6 +121,9 @@ void place_groups(Lowering& l) {
               .dense = {.all = add_group(l, GroupKind::kDpCp),
                         .shard = add_group(l, GroupKind::kDenseShard),
                         .replica = add_group(l, GroupKind::kDenseReplica)}};
+  if (has_experts(l.job.model)) {
+    place_expert_groups(l);
+  }
 }
 
 bool holds(const Lowering& l, bool ModelChunk::*end) {
@@ -138,6 +177,14 @@ void place_scalars(Lowering& l) {
   if (holds(l, &ModelChunk::has_head)) {
     l.loss = scalar("loss", 1);
     l.builder.program().loss = l.loss.tensor;
+  }
+  if (std::ranges::any_of(l.chunks, [&](const ChunkWeights& w) { return w.buffers.size() > 1; })) {
+    l.aux_loss = scalar("aux_loss", 1);
+    l.required_rows = scalar("required_expert_rows", 1);
+    l.builder.program().aux_loss = l.aux_loss.tensor;
+    l.builder.program().expert_bound = {.required = l.required_rows.tensor,
+                                        .rows = l.sizes.received_rows,
+                                        .even_rows = l.sizes.even_rows};
   }
 }
 
@@ -205,6 +252,10 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   }
   if (job.model.num_kv_heads % plan.tp != 0) {
     return "plan.tp: " + number(plan.tp) + " with num_kv_heads " + number(job.model.num_kv_heads);
+  }
+  if (has_experts(job.model) && tokens_per_microbatch(job, plan) % plan.tp != 0) {
+    return "plan.tp: " + number(plan.tp) + " with " + number(tokens_per_microbatch(job, plan)) +
+           " tokens that its ranks route";
   }
   return recompute_not_lowered(plan.recompute);
 }

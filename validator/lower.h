@@ -1,9 +1,10 @@
 // Job + Plan + rank -> Program. Small passes: weights, blocks, pipeline schedule, reductions,
 // update.
 //
-// What it knows so far: dense Llama models; tp with and without sequence parallelism, pp with every
+// What it knows so far: Llama models, dense or with experts (ep and expert tp over ranks that the
+// other dimensions use, too); tp with and without sequence parallelism, pp with every
 // looping schedule that runs backward in one piece, dp with ZeRO 0 and 1 and hybrid sharding, cp by
-// all-gather of keys and values or by a ring, over zigzag chunks, every recompute choice of dense layers.
+// all-gather of keys and values or by a ring, over zigzag chunks, every recompute choice.
 #pragma once
 
 #include <optional>
@@ -23,6 +24,7 @@ struct Hyperparameters {
   double max_gradient_norm = 1.0;  // infinity: no clipping
   double rms_epsilon = 1e-5;
   double rope_theta = 10000;
+  double aux_coefficient = 0.01;  // of the routers' load-balancing loss
 };
 
 // Nothing, or the field whose value has no lowering, with the value: "plan.zero: 3".

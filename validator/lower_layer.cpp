@@ -1,4 +1,5 @@
-// One dense transformer layer: x + attention(norm(x)), then + ffn(norm(.)), forward and backward.
+// One transformer layer: x + attention(norm(x)), then + ffn(norm(.)), forward and backward; the FFN
+// of experts stands in lower_moe.cpp.
 // Temporaries are nested scopes of the frame: what lives longer is pushed first.
 #include "validator/lowering.h"
 
@@ -18,6 +19,9 @@ LayerActivations with_temporaries(Lowering& l, LayerActivations a) {
   if (!a.attention_output.present()) {
     a.attention_output = l.builder.push(temporary("attention.output", s.tokens, s.query_width()));
     a.log_sum_exp = l.builder.push(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
+  }
+  if (l.has_experts(l.layer)) {
+    return with_experts_on_frame(l, a);
   }
   if (!a.activation.present()) {
     a.activation = l.builder.push(temporary("ffn.activation", s.tokens, s.ffn));
@@ -168,23 +172,30 @@ void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a
   const FrameScope scope(l.builder);
   const LayerActivations all = with_temporaries(l, a);
   attention_half(l, w, all);
-  ffn_activation(l, w, all);
+  const bool has_experts = l.has_experts(w.layer);
+  if (!has_experts) {
+    ffn_activation(l, w, all);
+  }
   const View y = l.builder.push(temporary("ffn.down", l.sizes.rows, l.sizes.hidden));
-  write_reduced(l, y, "ffn.down", [&](const View& partial) {
-    linear(l, partial, all.activation, w.down, "ffn.down");
-  });
+  if (has_experts) {
+    moe_forward(l, w, all, y);
+  } else {
+    write_reduced(l, y, "ffn.down", [&](const View& partial) {
+      linear(l, partial, all.activation, w.down, "ffn.down");
+    });
+  }
   emit(l, {.kind = OpKind::kAdd, .in = {all.middle, y}, .out = {out}}, "ffn.residual");
 }
 
 void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
   l.layer = w.layer;
   attention_half(l, w, a);
-  ffn_activation(l, w, a);
+  l.has_experts(w.layer) ? moe_replay(l, w, a) : ffn_activation(l, w, a);
 }
 
 void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
   l.layer = w.layer;
-  ffn_backward(l, w, a, dx);
+  l.has_experts(w.layer) ? moe_backward(l, w, a, dx) : ffn_backward(l, w, a, dx);
   attention_half_backward(l, w, a, dx);
 }
 

@@ -76,18 +76,55 @@ Parameter vocabulary(const Lowering& l, Weight& weight, const std::string& logic
   return parameter;
 }
 
+std::string prefix(const LayerWeights& w) {
+  return "layers." + std::to_string(w.layer) + ".";
+}
+
 std::vector<Parameter> layer_matrices(const Lowering& l, LayerWeights& w) {
   const LocalSizes& s = l.sizes;
-  const std::string name = "layers." + std::to_string(w.layer) + ".";
-  return {
+  const std::string name = prefix(w);
+  std::vector<Parameter> matrices = {
       stacked(w.qkv, {column_parallel(l, name + "attention.q", s.query_width()),
                       column_parallel(l, name + "attention.k", s.kv_width()),
                       column_parallel(l, name + "attention.v", s.kv_width())}),
       single(w.projection, row_parallel(l, name + "attention.o", s.query_width())),
-      stacked(w.gate_up, {column_parallel(l, name + "ffn.gate", s.ffn),
-                          column_parallel(l, name + "ffn.up", s.ffn)}),
-      single(w.down, row_parallel(l, name + "ffn.down", s.ffn)),
   };
+  const bool has_experts = l.has_experts(w.layer);
+  const std::int64_t width = has_experts ? s.shared_ffn : s.ffn;
+  if (width > 0) {
+    const std::string ffn = name + (has_experts ? "shared." : "ffn.");
+    matrices.push_back(stacked(w.gate_up, {column_parallel(l, ffn + "gate", width),
+                                           column_parallel(l, ffn + "up", width)}));
+    matrices.push_back(single(w.down, row_parallel(l, ffn + "down", width)));
+  }
+  return matrices;
+}
+
+Parameter router(const Lowering& l, LayerWeights& w) {
+  ParameterPart part = part_of(prefix(w) + "router", l.job.model.moe.num_experts, l.sizes.hidden);
+  part.transposed = true;
+  return single(w.router, part);
+}
+
+// This rank's experts one below the other; their width is divided over etp.
+std::vector<Parameter> expert_matrices(const Lowering& l, LayerWeights& w) {
+  const LocalSizes& s = l.sizes;
+  const std::int64_t first_column = l.expert_member % l.plan.etp * s.expert_ffn;
+  const std::int64_t first_expert = l.expert_member / l.plan.etp * s.experts;
+  std::vector<ParameterPart> gate_up;
+  std::vector<ParameterPart> down;
+  for (std::int64_t e = first_expert; e < first_expert + s.experts; ++e) {
+    const std::string name = prefix(w) + "experts." + std::to_string(e) + ".";
+    for (const char* piece : {"gate", "up"}) {
+      gate_up.push_back(part_of(name + piece, s.expert_ffn, s.hidden));
+      gate_up.back().first_col = first_column;
+      gate_up.back().transposed = true;
+    }
+    down.push_back(part_of(name + "down", s.hidden, s.expert_ffn));
+    down.back().first_row = first_column;
+    down.back().transposed = true;
+  }
+  return {stacked(w.expert_gate_up, gate_up), stacked(w.expert_down, down)};
 }
 
 bool is_tied_copy(const Lowering& l, const ModelChunk& chunk) {
@@ -105,7 +142,8 @@ struct Layout {
     parameters.push_back(std::move(parameter));
   }
   void end_matrices() { buffer.copy_begin = buffer.elements; }
-  void end_copy() { buffer.norms_begin = round_up(buffer.elements, kParameterMultiple); }
+  void end_copy() { buffer.routers_begin = round_up(buffer.elements, kParameterMultiple); }
+  void end_routers() { buffer.norms_begin = round_up(buffer.elements, kParameterMultiple); }
   void end() {
     buffer.elements = round_up(buffer.elements, std::lcm(buffer.num_shards, kBufferMultiple));
   }
@@ -139,6 +177,12 @@ Layout dense_layout(const Lowering& l, ChunkWeights& w) {
     layout.add(vocabulary(l, w.head, "embedding"));
   }
   layout.end_copy();
+  for (LayerWeights& layer : w.layers) {
+    if (l.has_experts(layer.layer)) {
+      layout.add(router(l, layer));
+    }
+  }
+  layout.end_routers();
   const auto add_norm = [&](Weight& weight, const std::string& name) {
     layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
   };
@@ -151,6 +195,21 @@ Layout dense_layout(const Lowering& l, ChunkWeights& w) {
     add_norm(w.final_norm, "final_norm");
   }
   layout.end();
+  return layout;
+}
+
+// Matrices alone.
+Layout expert_layout(const Lowering& l, ChunkWeights& w) {
+  Layout layout = empty_layout(l, l.groups.expert);
+  for (LayerWeights& layer : w.layers) {
+    if (l.has_experts(layer.layer)) {
+      for (Parameter& parameter : expert_matrices(l, layer)) { layout.add(std::move(parameter)); }
+    }
+  }
+  layout.end();
+  FlatBuffer& buffer = layout.buffer;
+  buffer.is_expert = true;
+  buffer.copy_begin = buffer.routers_begin = buffer.norms_begin = buffer.elements;
   return layout;
 }
 
@@ -216,6 +275,9 @@ void place_buffer(Lowering& l, ChunkWeights& w, Layout layout) {
 
 void place_chunk(Lowering& l, ChunkWeights& w) {
   place_buffer(l, w, dense_layout(l, w));
+  if (Layout experts = expert_layout(l, w); !experts.parameters.empty()) {
+    place_buffer(l, w, std::move(experts));
+  }
   if (w.chunk.has_head && w.chunk.has_embedding && l.job.model.tied_embeddings) {
     w.head = w.embedding;
   }

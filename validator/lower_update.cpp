@@ -21,8 +21,8 @@ struct NormRange {
 
 std::vector<NormRange> norm_ranges(const Lowering& l, const FlatBuffer& buffer) {
   return {{.begin = 0, .end = buffer.copy_begin},
-          // copy_begin..norms_begin: another stage counts the tied embedding
-          {.begin = buffer.norms_begin,
+          // copy_begin..routers_begin: another stage counts the tied embedding
+          {.begin = buffer.routers_begin,
            .end = buffer.elements,
            .share = 1.0 / static_cast<double>(l.plan.tp)}};
 }
@@ -42,17 +42,35 @@ void add_squares(Lowering& l, const FlatBuffer& buffer, const View& norm) {
   }
 }
 
-void take_norm(Lowering& l) {
-  const FrameScope scope(l.builder);
+// The squares of all buffers of one kind of groups, summed over the ranks of the stage.
+View stage_norm(Lowering& l, bool is_expert) {
   const View norm = l.builder.push(statistics("gradient_norm", 1, 1));
   emit(l, {.kind = OpKind::kFill, .out = {norm}}, "gradient_norm");
   for (const ChunkWeights& w : l.chunks) {
-    for (const FlatBuffer& buffer : w.buffers) { add_squares(l, buffer, norm); }
+    for (const FlatBuffer& buffer : w.buffers) {
+      if (buffer.is_expert == is_expert) {
+        add_squares(l, buffer, norm);
+      }
+    }
   }
-  for (const std::int64_t group : {l.groups.dense.shard, l.groups.tp, l.groups.pp}) {
+  const std::int64_t shard = is_expert ? l.groups.expert.shard : l.groups.dense.shard;
+  for (const std::int64_t group : {shard, is_expert ? l.groups.experts : l.groups.tp}) {
     if (group >= 0) {
       emit(l, collective(OpKind::kAllReduce, norm, norm, group), "gradient_norm.reduce");
     }
+  }
+  return norm;
+}
+
+void take_norm(Lowering& l) {
+  const FrameScope scope(l.builder);
+  const View norm = stage_norm(l, false);
+  if (l.groups.experts >= 0) {
+    const View experts = stage_norm(l, true);
+    emit(l, {.kind = OpKind::kAdd, .in = {norm, experts}, .out = {norm}}, "gradient_norm");
+  }
+  if (l.groups.pp >= 0) {
+    emit(l, collective(OpKind::kAllReduce, norm, norm, l.groups.pp), "gradient_norm.reduce");
   }
   emit(l,
        {.kind = OpKind::kClipFactor,
@@ -97,10 +115,11 @@ void update_buffer(Lowering& l, const FlatBuffer& buffer) {
 
 void reduce_buffer(Lowering& l, const FlatBuffer& buffer) {
   const DataGroups& groups = buffer.groups;
-  if (l.has_sequence_parallel() && buffer.norms_begin < buffer.elements) {
-    // Every tp rank saw other tokens.
-    const View norms = buffer.range(buffer.gradient, buffer.norms_begin, buffer.elements);
-    emit(l, collective(OpKind::kAllReduce, norms, norms, l.groups.tp), "norm_gradients");
+  // Every tp rank routed other tokens; under sequence parallelism its norms saw others, too.
+  const std::int64_t end = l.has_sequence_parallel() ? buffer.elements : buffer.norms_begin;
+  if (l.groups.tp >= 0 && buffer.routers_begin < end) {
+    const View copies = buffer.range(buffer.gradient, buffer.routers_begin, end);
+    emit(l, collective(OpKind::kAllReduce, copies, copies, l.groups.tp), "replicated_gradients");
   }
   if (l.plan.zero == 0 && groups.all >= 0) {
     emit(l, collective(OpKind::kAllReduce, buffer.gradient, buffer.gradient, groups.all),

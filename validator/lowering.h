@@ -25,6 +25,14 @@ struct LocalSizes {
   std::int64_t ffn = 0;
   std::int64_t vocab_rows = 0;  // of this shard, padding included
   std::int64_t first_vocab_row = 0;
+  // Layers with experts.
+  std::int64_t own_rows = 0;       // tokens / tp: the tp ranks divide them to route them
+  std::int64_t choices = 0;        // of a token
+  std::int64_t experts = 0;        // on this rank
+  std::int64_t expert_ffn = 0;     // of this rank's share
+  std::int64_t shared_ffn = 0;     // 0: no shared experts
+  std::int64_t even_rows = 0;      // received if all experts are chosen equally often
+  std::int64_t received_rows = 0;  // at most
 
   std::int64_t query_width() const { return query_heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -43,8 +51,11 @@ struct LayerWeights {
   Weight qkv = {};  // q, k, v rows one after the other
   Weight projection = {};
   Weight ffn_norm = {};
-  Weight gate_up = {};  // gate rows, then up rows
+  Weight gate_up = {};  // gate rows, then up rows; with experts: of the shared ones, if any
   Weight down = {};
+  Weight router = {};
+  Weight expert_gate_up = {};  // expert by expert: gate rows, then up rows
+  Weight expert_down = {};     // expert by expert
 };
 
 // Groups of one kind of parameters, into Program::groups; -1: this rank alone.
@@ -56,14 +67,16 @@ struct DataGroups {
 
 // Parameters that are reduced, sharded and updated together, as one flat matrix [1, elements]:
 // matrices, then a copy of the tied embedding whose norm another rank counts, then what every tp
-// rank holds (norms). Every tensor has all elements or this rank's shard of them.
+// rank holds (routers, norms). Every tensor has all elements or this rank's shard of them.
 struct FlatBuffer {
+  bool is_expert = false;
   DataGroups groups = {};
   std::int64_t num_shards = 1;
-  std::int64_t shard = 0;        // of this rank
-  std::int64_t elements = 0;     // padded for the shards
-  std::int64_t copy_begin = 0;   // matrices end, the tied copy begins
-  std::int64_t norms_begin = 0;  // the copy ends
+  std::int64_t shard = 0;          // of this rank
+  std::int64_t elements = 0;       // padded for the shards
+  std::int64_t copy_begin = 0;     // matrices end, the tied copy begins
+  std::int64_t routers_begin = 0;  // the copy ends
+  std::int64_t norms_begin = 0;    // the routers end
   View weight = {};
   View gradient = {};
   View master = {};
@@ -95,6 +108,19 @@ struct ChunkWeights {
   std::vector<FlatBuffer> buffers = {};
 };
 
+// The same of a layer's experts.
+struct ExpertActivations {
+  View probabilities = {};
+  View choices = {};
+  View rows = {};     // of the choices, where they go
+  View counts = {};   // of choices, by sequence and expert
+  View offsets = {};  // of what this rank's experts received
+  View weights = {};  // of the received rows
+  View received = {};
+  View gate_up = {};
+  View activation = {};
+};
+
 // What the forward pass of a layer keeps; absent: written again when needed.
 struct LayerActivations {
   View x = {};
@@ -106,8 +132,9 @@ struct LayerActivations {
   View middle = {};  // x + attention
   View ffn_rstd = {};
   View ffn_normed = {};
-  View gate_up = {};
+  View gate_up = {};  // dense FFN, or the shared experts
   View activation = {};
+  ExpertActivations experts = {};
 };
 
 // Neighbouring layers of a chunk that are recomputed together, or one layer that is not.
@@ -128,7 +155,10 @@ struct CommunicatorIndex {  // into Program::groups; -1: this rank alone
   std::int64_t cp = -1;
   std::int64_t pp = -1;
   std::int64_t embedding = -1;
+  std::int64_t tp_cp = -1;    // ranks that divide sequences
+  std::int64_t experts = -1;  // ranks that exchange rows: ep * etp, present even for one rank
   DataGroups dense = {};
+  DataGroups expert = {};
 };
 
 struct Lowering {
@@ -148,8 +178,11 @@ struct Lowering {
   std::set<std::pair<std::int64_t, std::int64_t>> written =
       {};  // gradients this step: tensor, offset
   View loss = {};
-  View clip = {};      // [1,1] factor
-  View schedule = {};  // [1,2] number of the step, learning rate
+  View aux_loss = {};
+  View required_rows = {};         // [1,1]: most rows that an expert's rank needed
+  std::int64_t expert_member = 0;  // index of this rank in groups.experts
+  View clip = {};                  // [1,1] factor
+  View schedule = {};              // [1,2] number of the step, learning rate
   // Where the operations that are emitted belong.
   std::string phase = {};
   std::int64_t chunk = -1;
@@ -158,6 +191,9 @@ struct Lowering {
 
   const Program& program() const { return builder.program(); }
   bool has_sequence_parallel() const { return plan.sequence_parallel && plan.tp > 1; }
+  bool has_experts(std::int64_t model_layer) const {
+    return job.model.layers[static_cast<std::size_t>(model_layer)].is_moe;
+  }
 };
 
 // Operations of its scope belong to another phase: "replay" within "backward".
@@ -226,6 +262,8 @@ void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& 
 LayerActivations kept_activations(Lowering& l, std::int64_t layer, const View& x,
                                   std::int64_t slot);
 LayerActivations frame_activations(Lowering& l, std::int64_t layer, const View& x);
+// The experts' part, of the layer that is being lowered: what is absent is put on the frame.
+LayerActivations with_experts_on_frame(Lowering& l, LayerActivations a);
 
 // The passes.
 void place_weights(Lowering& l);
@@ -247,6 +285,11 @@ void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
 void rotate_forward(Lowering& l, const View& qkv);  // positions of q and k, in place
 void rotate_backward(Lowering& l, const View& dqkv);
 void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& out);
+// The MoE FFN of a layer: y = its output, or what its backward reads of it; the gradient added to
+// dx.
+void moe_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y);
+void moe_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
+void moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
 // What a layer keeps, without its output.
 void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
 void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);

@@ -28,6 +28,22 @@ ModelSpec wide_model() {
   return model;
 }
 
+ModelSpec tiny_moe() {
+  ModelSpec model = tiny_model();
+  model.name = "tiny moe";
+  model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 8, .shared_ffn = 12};
+  model.layers = {{}, {.is_moe = true}, {.is_moe = true}, {}};
+  return model;
+}
+
+ModelSpec wide_moe() {
+  ModelSpec model = wide_model();
+  model.name = "wide moe";
+  model.moe = {.num_experts = 4, .topk = 3, .expert_ffn = 8};
+  for (LayerSpec& layer : model.layers) { layer.is_moe = true; }
+  return model;
+}
+
 Job tiny_job(const ModelSpec& model, std::int64_t world) {
   Job job;
   job.model = model;
@@ -113,6 +129,8 @@ std::string text_of(const Plan& plan) {
   if (plan.cp > 1) {
     word(name_of(plan.cp_method));
   }
+  field("ep", plan.ep);
+  field("etp", plan.etp);
   field("pp", plan.pp);
   field("vpp", plan.vpp);
   word(name_of(plan.schedule));

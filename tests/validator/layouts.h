@@ -12,6 +12,10 @@ namespace shardplan {
 
 ModelSpec tiny_model();  // hidden 16, 4 layers, vocabulary 29, 4 query and 2 kv heads
 ModelSpec wide_model();  // 8 query and 8 kv heads, for tp up to 8; the second layer has a window
+// The same with experts: 8, of which a token has 2, and a shared one, in the second and third
+// layer; and 4, of which a token has 3, in every layer.
+ModelSpec tiny_moe();
+ModelSpec wide_moe();
 
 Job tiny_job(const ModelSpec& model, std::int64_t world);
 Batch random_batch(const Job& job, std::uint64_t seed);

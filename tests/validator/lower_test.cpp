@@ -34,10 +34,12 @@ TEST_CASE("what is not lowered is refused by the name of its field") {
   CHECK(refusal(job, {.cp = 2, .cp_method = CpMethod::kA2a}) ==
         "lower: not lowered: plan.cp_method: a2a");
   CHECK(refusal(job, {.tp = 4}) == "lower: not lowered: plan.tp: 4 with num_kv_heads 2");
-  Job moe = job;
-  moe.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 8};
-  moe.model.layers[1].is_moe = true;
-  CHECK(refusal(moe, {}) == "lower: not lowered: model.layers.is_moe: true");
+  Job moe = tiny_job(tiny_moe(), 4);
+  moe.sequence_length = 15;
+  CHECK(refusal(moe, {.tp = 2}) ==
+        "lower: not lowered: plan.tp: 2 with 15 tokens that its ranks route");
+  moe.model.moe.router_bias = true;
+  CHECK(refusal(moe, {}) == "lower: not lowered: model.moe: shared_gate or router_bias");
 }
 
 TEST_CASE("invalid plans are refused with the reason of the validity rules") {

@@ -1,0 +1,269 @@
+// Mixture of experts: every layout computes the reference's loss and gradients, and a bound that is
+// too small is an outcome with the factor that would have been needed.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "estimator/validity.h"
+#include "tests/validator/layouts.h"
+#include "validator/checks.h"
+#include "validator/host_backend.h"
+#include "validator/host_ops.h"
+
+namespace shardplan {
+namespace {
+
+constexpr double kTolerance = 1e-10;  // relative, of float64 sums in another order
+
+const ReferenceStep& reference_of(const Job& job) {
+  static std::map<std::string, ReferenceStep> steps;
+  if (!steps.contains(job.model.name)) {
+    steps[job.model.name] =
+        reference_step(job.model, initial_tensors(job.model, 7), random_batch(job, 3), {});
+  }
+  return steps.at(job.model.name);
+}
+
+void check_against_reference(const Job& job, const Plan& plan) {
+  INFO(job.model.name << text_of(plan));
+  const std::vector<Program> programs = lower_all(job, plan);
+  const Problems problems = problems_of(programs);
+  CHECK_MESSAGE(problems.empty(), problems.size(),
+                " problems, the first: ", problems.empty() ? std::string() : problems.front());
+  const ReferenceStep& expected = reference_of(job);
+  const StepResult result = run_step(job, plan, random_batch(job, 3));
+  CHECK(std::abs(result.loss - expected.loss) < kTolerance * expected.loss);
+  CHECK(worst_relative_difference(result.gradients, expected.gradients) < kTolerance);
+}
+
+Recompute selective(const RecomputeModules& modules) {
+  return {.granularity = RecomputeGranularity::kSelective, .modules = modules};
+}
+
+const std::vector<Recompute>& recomputes() {
+  static const std::vector<Recompute> all = {
+      {},
+      {},
+      selective({.moe_act = true}),
+      selective({.moe = true}),
+      selective({.shared_experts = true}),
+      selective({.layernorm = true, .moe = true}),
+      selective({.core_attn = true, .layernorm = true, .moe_act = true, .shared_experts = true}),
+      {.granularity = RecomputeGranularity::kFull},
+      {.granularity = RecomputeGranularity::kFull, .num_layers = 2},
+      {.granularity = RecomputeGranularity::kFull,
+       .method = RecomputeMethod::kBlock,
+       .num_layers = 1},
+  };
+  return all;
+}
+
+// Choices in turn from a counter-based generator: the same list on every machine.
+class Chooser {
+ public:
+  template <class Value>
+  Value one_of(const std::vector<Value>& values) {
+    const double uniform = initial_value("experts", next_++, 11) / 0.4 + 0.5;
+    const auto index = static_cast<std::size_t>(uniform * static_cast<double>(values.size()));
+    return values[std::min(index, values.size() - 1)];
+  }
+
+ private:
+  std::int64_t next_ = 0;
+};
+
+struct Layout {
+  Job job;
+  Plan plan;
+};
+
+// A bound of ep holds whatever the router does.
+Layout random_layout(Chooser& choose) {
+  Plan plan;
+  plan.tp = choose.one_of<std::int64_t>({1, 1, 2, 4});
+  plan.cp = choose.one_of<std::int64_t>({1, 1, 2});
+  plan.pp = choose.one_of<std::int64_t>({1, 1, 2, 4});
+  plan.vpp = plan.pp == 1 ? 1 : choose.one_of<std::int64_t>({1, 2});
+  plan.ep = choose.one_of<std::int64_t>({1, 2, 4, 8});
+  plan.etp = choose.one_of<std::int64_t>({1, 1, 2, 4});
+  plan.moe_buffer_factor = static_cast<double>(plan.ep);
+  const std::int64_t dp = choose.one_of<std::int64_t>({1, 2, 4});
+  plan.zero = choose.one_of<std::int64_t>({0, 1});
+  plan.dp_replicate = plan.zero == 0 ? 1 : choose.one_of<std::int64_t>({1, 2});
+  plan.micro_batch = choose.one_of<std::int64_t>({1, 2});
+  plan.sequence_parallel = choose.one_of<int>({0, 1}) == 1;
+  plan.cp_method = CpMethod::kAllGather;
+  plan.recompute = choose.one_of(recomputes());
+  plan.schedule = plan.pp == 1   ? Schedule::kNone
+                  : plan.vpp > 1 ? Schedule::kInterleaved1F1B
+                                 : choose.one_of<Schedule>({Schedule::kGpipe, Schedule::k1F1B});
+  if (choose.one_of<int>({0, 1}) == 1) {
+    plan.rank_order = {Dimension::kDp, Dimension::kPp, Dimension::kTp, Dimension::kCp};
+  }
+  const ModelSpec model = choose.one_of<ModelSpec>({tiny_moe(), wide_moe()});
+  return {.job = tiny_job(model, plan.tp * plan.cp * plan.pp * dp), .plan = plan};
+}
+
+}  // namespace
+
+TEST_CASE("one rank computes the loss and every gradient of a mixture of experts") {
+  check_against_reference(tiny_job(tiny_moe(), 1), {});
+  check_against_reference(tiny_job(wide_moe(), 1), {});
+}
+
+TEST_CASE("random layouts of experts on up to 16 ranks compute the reference's gradients") {
+  Chooser choose;
+  std::set<std::string> seen;
+  std::map<std::string, std::int64_t> mixed;  // how often each dimension is larger than 1
+  while (seen.size() < 120) {
+    const Layout layout = random_layout(choose);
+    const Plan& plan = layout.plan;
+    if (layout.job.cluster.world_size() > 16 || why_invalid(layout.job, plan) ||
+        why_not_lowered(layout.job, plan) ||
+        !seen.insert(layout.job.model.name + text_of(plan)).second) {
+      continue;
+    }
+    mixed["tp"] += plan.tp > 1 ? 1 : 0;
+    mixed["tp without sp"] += plan.tp > 1 && !plan.sequence_parallel ? 1 : 0;
+    mixed["sp"] += plan.sequence_parallel ? 1 : 0;
+    mixed["cp"] += plan.cp > 1 ? 1 : 0;
+    mixed["ep"] += plan.ep > 1 ? 1 : 0;
+    mixed["etp"] += plan.etp > 1 ? 1 : 0;
+    mixed["ep, etp"] += plan.ep > 1 && plan.etp > 1 ? 1 : 0;
+    mixed["ep, tp"] += plan.ep > 1 && plan.tp > 1 ? 1 : 0;
+    mixed["ep, cp"] += plan.ep > 1 && plan.cp > 1 ? 1 : 0;
+    mixed["ep, pp"] += plan.ep > 1 && plan.pp > 1 ? 1 : 0;
+    mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
+    mixed["zero"] += plan.zero;
+    mixed["replicate"] += plan.dp_replicate > 1 ? 1 : 0;
+    mixed["selective"] += plan.recompute.granularity == RecomputeGranularity::kSelective ? 1 : 0;
+    mixed["full"] += plan.recompute.granularity == RecomputeGranularity::kFull ? 1 : 0;
+    check_against_reference(layout.job, plan);
+  }
+  for (const auto& feature : mixed) {
+    INFO(feature.first << ": " << feature.second);
+    CHECK(feature.second >= 5);
+  }
+}
+
+TEST_CASE("recomputing experts and cutting the model into stages change no bit") {
+  const Job job = tiny_job(tiny_moe(), 4);
+  const Batch batch = random_batch(job, 3);
+  const Plan plain{.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true, .moe_buffer_factor = 2};
+  const StepResult expected = run_step(job, plain, batch);
+  for (const Recompute& recompute : recomputes()) {
+    Plan plan = plain;
+    plan.recompute = recompute;
+    INFO(text_of(plan));
+    const StepResult result = run_step(job, plan, batch);
+    CHECK(result.loss == expected.loss);
+    CHECK(bitwise_equal(result.gradients, expected.gradients));
+  }
+  const StepResult one = run_step(tiny_job(tiny_moe(), 1), {}, batch);
+  const StepResult stages = run_step(job, {.pp = 4, .schedule = Schedule::k1F1B}, batch);
+  CHECK(stages.loss == doctest::Approx(one.loss).epsilon(1e-15));  // its parts are added per stage
+  CHECK(bitwise_equal(stages.gradients, one.gradients));
+}
+
+TEST_CASE("clipped steps of experts follow one curve in all layouts") {
+  const auto losses = [](std::int64_t world, const Plan& plan) {
+    const Job job = tiny_job(tiny_moe(), world);
+    HostBackend<double> backend(lower_all(job, plan), DeadMemory::kPoisoned);
+    backend.load(initial_tensors(job.model, 7));
+    std::vector<double> curve;
+    for (int i = 0; i < 12; ++i) { curve.push_back(backend.step(random_batch(job, 3), 1e-2)); }
+    CHECK_FALSE(backend.needed_buffer_factor());
+    return curve;
+  };
+  const std::vector<double> expected = losses(1, {});
+  CHECK(expected.back() < 0.9 * expected.front());
+  const std::vector<std::pair<std::int64_t, Plan>> layouts = {
+      {4, {.ep = 4, .zero = 1, .moe_buffer_factor = 4}},
+      {4, {.ep = 2, .dp_replicate = 2, .zero = 1, .moe_buffer_factor = 2}},
+      {8, {.tp = 2, .ep = 2, .etp = 2, .zero = 1, .moe_buffer_factor = 2}},
+      {8,
+       {.tp = 2,
+        .cp = 2,
+        .ep = 4,
+        .pp = 2,
+        .sequence_parallel = true,
+        .schedule = Schedule::k1F1B,
+        .cp_method = CpMethod::kAllGather,
+        .moe_buffer_factor = 4}},
+  };
+  for (const auto& [world, plan] : layouts) {
+    INFO(text_of(plan));
+    const std::vector<double> curve = losses(world, plan);
+    for (std::size_t i = 0; i < curve.size(); ++i) {
+      CHECK(curve[i] == doctest::Approx(expected[i]).epsilon(1e-9));
+    }
+  }
+}
+
+TEST_CASE("more rows than fit are an outcome with the factor that suffices, to the last row") {
+  const Job job = tiny_job(tiny_moe(), 4);
+  const Batch batch = random_batch(job, 3);
+  const auto run = [&](double factor) {
+    HostBackend<double> backend(
+        lower_all(job, {.tp = 2, .ep = 2, .etp = 2, .moe_buffer_factor = factor}),
+        DeadMemory::kPoisoned);
+    backend.load(initial_tensors(job.model, 7));
+    const double loss = backend.step(batch, 1e-3);
+    return std::pair(loss, backend.needed_buffer_factor());
+  };
+  const std::optional<double> needed = run(1).second;
+  REQUIRE(needed);
+  CHECK(*needed > 1);
+  CHECK(*needed <= 2);
+  const auto [loss, more] = run(*needed);
+  CHECK_FALSE(more);
+  CHECK(loss == doctest::Approx(reference_of(job).loss).epsilon(kTolerance));
+  // 8 tokens of each of 2 ranks, 2 choices, and 2 ranks that hold shares of one expert: 32 rows.
+  const std::int64_t rows = std::llround(*needed * 32);
+  const double one_row_less = static_cast<double>(rows - 1) / 32;
+  CHECK(run(one_row_less).second == needed);
+}
+
+TEST_CASE("where rows go: by expert, then member, then token, alike on all members") {
+  // 2 members with 1 expert each; tokens of member 0 choose 1, 0, 1, those of member 1 0, 0, 1.
+  const std::vector<double> counts = {1, 2, 2, 1};
+  const auto rows_of_member = [&](std::int64_t member, std::vector<double> choices) {
+    std::vector<double> all = counts;
+    std::vector<double> rows(3);
+    std::vector<double> offsets(2);
+    std::vector<double> required = {0};
+    const auto view = [](std::vector<double>& values, std::int64_t n, std::int64_t m) {
+      return HostView<double>{
+          .data = values.data(), .rows = n, .cols = m, .row_step = m, .step = 1};
+    };
+    const OpAttributes attributes{.experts = 1, .member = member, .capacity = 2};
+    run_on_host<double>(OpKind::kExpertRows,
+                        {.attributes = attributes,
+                         .in = {view(choices, 3, 1), view(all, 2, 2)},
+                         .out = {view(rows, 3, 1), view(offsets, 1, 2), view(required, 1, 1)}});
+    CHECK(offsets == std::vector<double>{0, 2});  // 3 rows, of which 2 fit
+    CHECK(required == std::vector<double>{3});
+    return rows;
+  };
+  CHECK(rows_of_member(0, {1, 0, 1}) == std::vector<double>{0, 0, 1});
+  CHECK(rows_of_member(1, {0, 0, 1}) == std::vector<double>{1, 2, 2});
+}
+
+TEST_CASE("single precision follows double precision with experts, too") {
+  const Job job = tiny_job(tiny_moe(), 4);
+  HostBackend<float> backend(
+      lower_all(job, {.tp = 2, .ep = 4, .sequence_parallel = true, .moe_buffer_factor = 4}),
+      DeadMemory::kPoisoned);
+  backend.load(initial_tensors(job.model, 7));
+  CHECK(backend.step(random_batch(job, 3), 1e-3) ==
+        doctest::Approx(reference_of(job).loss).epsilon(1e-6));
+  CHECK(worst_relative_difference(backend.gradients(), reference_of(job).gradients) < 1e-4);
+}
+
+}  // namespace shardplan
