@@ -45,9 +45,8 @@ std::optional<std::string> recompute_not_lowered(const Recompute& recompute) {
   return std::nullopt;
 }
 
-bool splits_backward(Schedule schedule) {
-  return schedule == Schedule::kZbH1 || schedule == Schedule::kInterleavedZeroBubble ||
-         schedule == Schedule::kZbv;
+bool is_lowered(Schedule schedule) {
+  return schedule != Schedule::kInterleavedZeroBubble && schedule != Schedule::kZbv;
 }
 
 bool has_experts(const ModelSpec& model) {
@@ -202,9 +201,16 @@ void place_cells(Lowering& l) {
   const TensorSpec residual = temporary("residual", l.sizes.rows, l.sizes.hidden);
   const bool sends =
       std::ranges::any_of(l.chunks, [](const ChunkWeights& w) { return !w.chunk.has_head; });
-  for (std::int64_t i = 0; i < 2 && sends; ++i) {
-    l.gradient_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
-    l.output_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
+  // Gradients that arrive are updated in place; a split backward leaves those in the slot of their
+  // microbatch and writes what it sends.
+  const bool uses_gradients = l.splits_backward() ? !l.chunks.front().chunk.has_embedding : sends;
+  for (std::int64_t i = 0; i < 2; ++i) {
+    if (uses_gradients) {
+      l.gradient_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
+    }
+    if (sends) {
+      l.output_cells.push_back(l.builder.fixed_cell(padded_bytes(residual)));
+    }
   }
 }
 
@@ -214,11 +220,12 @@ void run_schedule(Lowering& l) {
   const ScheduleShape shape = schedule_shape(l.job, l.plan);
   std::vector<std::int64_t> backward_left(l.chunks.size(), shape.num_microbatches);
   for (const ScheduleAction& action : schedule_actions(shape, l.at.pp)) {
-    if (action.kind == ActionKind::kForward) {
-      chunk_forward(l, action.chunk, action.microbatch);
-      continue;
+    switch (action.kind) {
+      case ActionKind::kForward: chunk_forward(l, action.chunk, action.microbatch); continue;
+      case ActionKind::kBackwardInput: chunk_backward(l, action.chunk, action.microbatch); continue;
+      case ActionKind::kBackward: chunk_backward(l, action.chunk, action.microbatch); break;
+      case ActionKind::kBackwardWeight: chunk_weights(l, action.chunk, action.microbatch); break;
     }
-    chunk_backward(l, action.chunk, action.microbatch);
     ChunkWeights& w = l.chunks[static_cast<std::size_t>(action.chunk)];
     if (--backward_left[static_cast<std::size_t>(action.chunk)] == 0 && !shares_embedding(l, w)) {
       reduce_gradients(l, w);
@@ -241,8 +248,14 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   if (plan.zero > 1) {
     return "plan.zero: " + number(plan.zero);
   }
-  if (splits_backward(plan.schedule)) {
+  if (!is_lowered(plan.schedule)) {
     return "plan.schedule: " + std::string(name_of(plan.schedule));
+  }
+  if (plan.schedule == Schedule::kZbH1 && plan.zero > 1) {
+    return "plan.schedule: zb_h1 with zero " + number(plan.zero);
+  }
+  if (plan.schedule == Schedule::kZbH1 && has_experts(job.model)) {
+    return "plan.schedule: zb_h1 with experts";
   }
   if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
     return "plan.cp_method: " + std::string(name_of(plan.cp_method));

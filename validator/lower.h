@@ -2,8 +2,8 @@
 // update.
 //
 // What it knows so far: Llama models, dense or with experts (ep and expert tp over ranks that the
-// other dimensions use, too); tp with and without sequence parallelism, pp with every
-// looping schedule that runs backward in one piece, dp with ZeRO 0 and 1 and hybrid sharding, cp by
+// other dimensions use, too); tp with and without sequence parallelism, pp with GPipe, 1F1B,
+// interleaved 1F1B and (dense) zero bubble H1, dp with ZeRO 0 and 1 and hybrid sharding, cp by
 // all-gather of keys and values or by a ring, over zigzag chunks, every recompute choice.
 #pragma once
 

@@ -62,6 +62,11 @@ LayerActivations all_activations(const Lowering& l, std::int64_t layer, const Vi
   return a;
 }
 
+// What a weight gradient reads of the forward pass.
+bool is_product_input(const std::string& name) {
+  return name.ends_with("norm_output") || name == "attention.output" || name == "ffn.activation";
+}
+
 bool is_dropped(const Lowering& l, const std::string& name) {
   const bool is_norm = name.ends_with("norm_output");
   const bool is_attention = name == "attention.output" || name == "attention.log_sum_exp";
@@ -78,15 +83,18 @@ bool is_dropped(const Lowering& l, const std::string& name) {
 }  // namespace
 
 LayerActivations kept_activations(Lowering& l, std::int64_t layer, const View& x,
-                                  std::int64_t slot) {
+                                  const InFlight& flight) {
   return all_activations(l, layer, x, [&](const TensorSpec& spec) {
+    const Slot& slot = is_product_input(spec.name) ? flight.inputs : flight.slot;
     return is_dropped(l, spec.name) ? View{} : l.builder.keep(slot, kept(spec));
   });
 }
 
 LayerActivations frame_activations(Lowering& l, std::int64_t layer, const View& x) {
-  return all_activations(l, layer, x,
-                         [&](const TensorSpec& spec) { return l.builder.push(kept(spec)); });
+  return all_activations(l, layer, x, [&](const TensorSpec& spec) {
+    return is_product_input(spec.name) ? for_weight_gradient(l, kept(spec))
+                                       : l.builder.push(kept(spec));
+  });
 }
 
 LayerActivations with_experts_on_frame(Lowering& l, LayerActivations a) {

@@ -61,12 +61,12 @@ View in_turn(Lowering& l, const std::vector<Cell>& cells, std::int64_t& used,
 }
 
 void begin(Lowering& l, const std::string& phase, std::int64_t chunk, std::int64_t microbatch,
-           std::int64_t slot) {
+           const Slot& slot) {
   l.phase = phase;
   l.chunk = chunk;
   l.microbatch = microbatch;
   l.layer = -1;
-  l.builder.cut(phase + " chunk " + std::to_string(chunk) + " slot " + std::to_string(slot));
+  l.builder.cut(phase + " chunk " + std::to_string(chunk) + " slot " + std::to_string(slot.index));
 }
 
 // Runs a recomputed group forward, its inner layers' outputs taking turns on the frame.
@@ -89,8 +89,8 @@ void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& gr
 }
 
 // Runs a recomputed group forward again, keeping everything on the frame, then backward.
-void backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
-                         const View& dx) {
+View backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
+                         View dx) {
   const FrameScope scope(l.builder);
   std::vector<LayerActivations> layers;
   for (std::int64_t i = 0; i < group.count; ++i) {
@@ -105,9 +105,10 @@ void backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& g
     }
   }
   for (std::int64_t i = group.count - 1; i >= 0; --i) {
-    layer_backward(l, w.layers[static_cast<std::size_t>(group.first + i)],
-                   layers[static_cast<std::size_t>(i)], dx);
+    dx = layer_backward(l, w.layers[static_cast<std::size_t>(group.first + i)],
+                        layers[static_cast<std::size_t>(i)], dx);
   }
+  return dx;
 }
 
 View chunk_input(Lowering& l, const ChunkWeights& w, const InFlight& flight) {
@@ -128,21 +129,40 @@ View chunk_output(Lowering& l, const ChunkWeights& w) {
   return in_turn(l, l.output_cells, l.num_outputs, exchanged(residual("output", l)));
 }
 
+// Of the chunk's output: kept for a delayed weight gradient, or where it is updated in place.
+View output_gradient(Lowering& l) {
+  const TensorSpec spec = residual("output_gradient", l);
+  return l.pending != nullptr ? for_weight_gradient(l, spec)
+                              : in_turn(l, l.gradient_cells, l.num_gradients, spec);
+}
+
+PendingWeights& begin_pending(Lowering& l, const ChunkWeights& w, const InFlight& flight) {
+  PendingWeights& pending = l.pending_weights[{l.chunk, l.microbatch}];
+  pending.inputs = flight.inputs;
+  pending.slot = l.builder.take_slot(Ring::kPending);
+  pending.first_layer = w.chunk.first_layer;
+  if (!w.chunk.has_embedding) {
+    pending.input_gradient =
+        in_turn(l, l.gradient_cells, l.num_gradients, residual("output_gradient", l));
+  }
+  return pending;
+}
+
 }  // namespace
 
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   const ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
   const FrameScope scope(l.builder);
-  InFlight flight{.slot = l.builder.take_slot()};
+  InFlight flight{.slot = l.builder.take_slot(Ring::kSaved)};
+  flight.inputs = l.splits_backward() ? l.builder.take_slot(Ring::kInputs) : flight.slot;
   begin(l, "forward", chunk, microbatch, flight.slot);
   View x = chunk_input(l, w, flight);
   flight.layers.resize(w.layers.size());
   for (const LayerGroup& group : layer_groups(l, w.chunk)) {
     const bool is_last = group.first + group.count == w.chunk.num_layers;
     LayerActivations& first = flight.layers[static_cast<std::size_t>(group.first)];
-    first = group.is_recomputed
-                ? LayerActivations{.x = x}
-                : kept_activations(l, w.chunk.first_layer + group.first, x, flight.slot);
+    first = group.is_recomputed ? LayerActivations{.x = x}
+                                : kept_activations(l, w.chunk.first_layer + group.first, x, flight);
     const View out =
         is_last ? chunk_output(l, w) : l.builder.keep(flight.slot, kept(residual("input", l)));
     if (group.is_recomputed) {
@@ -154,7 +174,7 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   }
   l.layer = -1;
   if (w.chunk.has_head) {
-    flight.output_gradient = l.builder.keep(flight.slot, kept(residual("output_gradient", l)));
+    flight.output_gradient = l.builder.keep(flight.inputs, kept(residual("output_gradient", l)));
     head(l, w, x, flight.output_gradient);
   } else {
     send(l, x, position(l) + 1, "send");
@@ -167,18 +187,19 @@ void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   const InFlight flight = std::move(l.in_flight.at({chunk, microbatch}));
   l.in_flight.erase({chunk, microbatch});
   begin(l, "backward", chunk, microbatch, flight.slot);
+  l.pending = l.splits_backward() ? &begin_pending(l, w, flight) : nullptr;
   View dx = flight.output_gradient;
   if (!w.chunk.has_head) {
-    dx = in_turn(l, l.gradient_cells, l.num_gradients, residual("output_gradient", l));
+    dx = output_gradient(l);
     receive(l, dx, position(l) + 1, "receive");
   }
   const std::vector<LayerGroup> groups = layer_groups(l, w.chunk);
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     const LayerActivations& first = flight.layers[static_cast<std::size_t>(group->first)];
     if (group->is_recomputed) {
-      backward_recomputed(l, w, *group, first.x, dx);
+      dx = backward_recomputed(l, w, *group, first.x, dx);
     } else {
-      layer_backward(l, w.layers[static_cast<std::size_t>(group->first)], first, dx);
+      dx = layer_backward(l, w.layers[static_cast<std::size_t>(group->first)], first, dx);
     }
   }
   l.layer = -1;
@@ -187,7 +208,17 @@ void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   } else {
     send(l, dx, position(l) - 1, "send");
   }
+  l.pending = nullptr;
   l.builder.free_slot(flight.slot);
+}
+
+void chunk_weights(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
+  const PendingWeights pending = std::move(l.pending_weights.at({chunk, microbatch}));
+  l.pending_weights.erase({chunk, microbatch});
+  begin(l, "weight", chunk, microbatch, pending.slot);
+  for (const auto& work : pending.work) { work(l); }
+  l.builder.free_slot(pending.inputs);
+  l.builder.free_slot(pending.slot);
 }
 
 }  // namespace shardplan

@@ -60,13 +60,15 @@ View normed_again(Lowering& l, const View& normed, const View& x, const Weight& 
   if (normed.present()) {
     return normed;
   }
-  const View again = l.builder.push(temporary(label + "_output", l.sizes.rows, l.sizes.hidden));
+  const View again =
+      for_weight_gradient(l, temporary(label + "_output", l.sizes.rows, l.sizes.hidden));
   const PhaseScope replay(l, "replay");
   rms_norm(l, again, {}, x, w, label);
   return again;
 }
 
-// The gradients of a linear layer behind a norm: of its weight, and through the norm into dx.
+// The gradients of a linear layer behind a norm: of its weight, and through the norm into dx, which
+// becomes `out`.
 struct NormedLinear {
   Weight norm;
   Weight weight;
@@ -78,31 +80,37 @@ struct NormedLinear {
   std::string family;  // "ffn"
 };
 
-void normed_linear_backward(Lowering& l, const NormedLinear& n, const View& dnormed,
-                            const View& dx) {
+void normed_linear_backward(Lowering& l, const NormedLinear& n, const View& dnormed, const View& dx,
+                            const View& out) {
   {
     const FrameScope scope(l.builder);
-    const View normed = normed_again(l, n.normed, n.x, n.norm, n.family + ".norm");
-    const View input = gathered(l, normed, n.family + ".gathered_input");
+    const std::string gathered_input = n.family + ".gathered_input";
+    Operand input{.own = normed_again(l, n.normed, n.x, n.norm, n.family + ".norm"),
+                  .gathered_name = gathered_input};
+    if (l.pending == nullptr) {
+      input.all = gathered(l, input.own, gathered_input);
+    }
     write_reduced(l, dnormed, n.family + ".norm_gradient", [&](const View& partial) {
       linear_input_gradient(l, partial, n.dy, n.weight, n.name);
     });
-    linear_weight_gradient(l, n.weight, n.dy, input, n.name);
+    weight_gradient(l, n.weight, {.own = n.dy}, input, n.name);
   }
-  rms_norm_backward(l, dx, dnormed, n.x, n.rstd, n.norm, n.family + ".norm");
+  rms_norm_backward(l, out, dx, dnormed, n.x, n.rstd, n.norm, n.family + ".norm");
 }
 
-void ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
+View ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
   const LocalSizes& s = l.sizes;
   const FrameScope scope(l.builder);
   const View dnormed = l.builder.push(temporary("ffn.norm_gradient", s.rows, s.hidden));
-  const View dgate_up = l.builder.push(temporary("ffn.gate_up_gradient", s.tokens, 2 * s.ffn));
+  const View dgate_up =
+      for_weight_gradient(l, temporary("ffn.gate_up_gradient", s.tokens, 2 * s.ffn));
+  const View out = next_residual_gradient(l, dx, false);
   {
     const FrameScope inner(l.builder);
     const View dy = gathered(l, dx, "ffn.gathered_gradient");
     View again;
     if (!a.activation.present()) {
-      again = l.builder.push(temporary("ffn.activation", s.tokens, s.ffn));
+      again = for_weight_gradient(l, temporary("ffn.activation", s.tokens, s.ffn));
     }
     const View dactivation = l.builder.push(temporary("ffn.activation_gradient", s.tokens, s.ffn));
     linear_input_gradient(l, dactivation, dy, w.down, "ffn.down");
@@ -110,7 +118,8 @@ void ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a,
         l,
         {.kind = OpKind::kSwigluBackward, .in = {dactivation, a.gate_up}, .out = {dgate_up, again}},
         "ffn.swiglu");
-    linear_weight_gradient(l, w.down, dy, again.present() ? again : a.activation, "ffn.down");
+    weight_gradient(l, w.down, {.own = dx, .all = dy, .gathered_name = "ffn.gathered_gradient"},
+                    {.own = again.present() ? again : a.activation}, "ffn.down");
   }
   normed_linear_backward(l,
                          {.norm = w.ffn_norm,
@@ -121,14 +130,16 @@ void ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a,
                           .dy = dgate_up,
                           .name = "ffn.gate_up",
                           .family = "ffn"},
-                         dnormed, dx);
+                         dnormed, dx, out);
+  return out;
 }
 
 // Writes attention's output and its statistics again where they are not kept.
 LayerActivations with_attention_output(Lowering& l, LayerActivations a) {
   if (!a.attention_output.present()) {
     const LocalSizes& s = l.sizes;
-    a.attention_output = l.builder.push(temporary("attention.output", s.tokens, s.query_width()));
+    a.attention_output =
+        for_weight_gradient(l, temporary("attention.output", s.tokens, s.query_width()));
     a.log_sum_exp = l.builder.push(statistics("attention.log_sum_exp", s.tokens, s.query_heads));
     const PhaseScope replay(l, "replay");
     attention_forward(l, a);
@@ -136,12 +147,14 @@ LayerActivations with_attention_output(Lowering& l, LayerActivations a) {
   return a;
 }
 
-void attention_half_backward(Lowering& l, const LayerWeights& w, const LayerActivations& kept,
+View attention_half_backward(Lowering& l, const LayerWeights& w, const LayerActivations& kept,
                              const View& dx) {
   const LocalSizes& s = l.sizes;
   const FrameScope scope(l.builder);
   const View dnormed = l.builder.push(temporary("attention.norm_gradient", s.rows, s.hidden));
-  const View dqkv = l.builder.push(temporary("attention.qkv_gradient", s.tokens, s.qkv_width()));
+  const View dqkv =
+      for_weight_gradient(l, temporary("attention.qkv_gradient", s.tokens, s.qkv_width()));
+  const View out = next_residual_gradient(l, dx, true);
   {
     const FrameScope inner(l.builder);
     const View dy = gathered(l, dx, "attention.gathered_gradient");
@@ -149,7 +162,9 @@ void attention_half_backward(Lowering& l, const LayerWeights& w, const LayerActi
     const View dout =
         l.builder.push(temporary("attention.output_gradient", s.tokens, s.query_width()));
     linear_input_gradient(l, dout, dy, w.projection, "attention.projection");
-    linear_weight_gradient(l, w.projection, dy, a.attention_output, "attention.projection");
+    weight_gradient(l, w.projection,
+                    {.own = dx, .all = dy, .gathered_name = "attention.gathered_gradient"},
+                    {.own = a.attention_output}, "attention.projection");
     attention_backward(l, dqkv, dout, a);
   }
   rotate_backward(l, dqkv);
@@ -162,7 +177,8 @@ void attention_half_backward(Lowering& l, const LayerWeights& w, const LayerActi
                           .dy = dqkv,
                           .name = "attention.qkv",
                           .family = "attention"},
-                         dnormed, dx);
+                         dnormed, dx, out);
+  return out;
 }
 
 }  // namespace
@@ -193,10 +209,11 @@ void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a)
   l.has_experts(w.layer) ? moe_replay(l, w, a) : ffn_activation(l, w, a);
 }
 
-void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
+View layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {
   l.layer = w.layer;
-  l.has_experts(w.layer) ? moe_backward(l, w, a, dx) : ffn_backward(l, w, a, dx);
-  attention_half_backward(l, w, a, dx);
+  const View middle =
+      l.has_experts(w.layer) ? moe_backward(l, w, a, dx) : ffn_backward(l, w, a, dx);
+  return attention_half_backward(l, w, a, middle);
 }
 
 }  // namespace shardplan

@@ -297,7 +297,7 @@ void moe_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, 
   gather_own_rows(l, y, "experts.gathered_output");
 }
 
-void moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& kept,
+View moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& kept,
                   const View& dx) {
   const LocalSizes& s = l.sizes;
   const FrameScope scope(l.builder);
@@ -327,7 +327,8 @@ void moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& ke
     router_backward(l, w, a, dweights, own_rows(l, dnormed));
   }
   gather_own_rows(l, dnormed, "ffn.gathered_norm_gradient");
-  rms_norm_backward(l, dx, dnormed, kept.middle, kept.ffn_rstd, w.ffn_norm, "ffn.norm");
+  rms_norm_backward(l, dx, dx, dnormed, kept.middle, kept.ffn_rstd, w.ffn_norm, "ffn.norm");
+  return dx;
 }
 
 }  // namespace shardplan

@@ -93,12 +93,12 @@ void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const
        label);
 }
 
-void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& x, const View& rstd,
-                       const Weight& w, const std::string& label) {
+void rms_norm_backward(Lowering& l, const View& out, const View& dx, const View& dy, const View& x,
+                       const View& rstd, const Weight& w, const std::string& label) {
   emit(l,
        {.kind = OpKind::kRmsNormBackward,
         .in = {dy, x, rstd, w.weight, dx},
-        .out = {dx, w.gradient},
+        .out = {out, w.gradient},
         .attributes = {.accumulate = accumulates(l, w.gradient)}},
        label);
 }

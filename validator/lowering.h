@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -14,6 +15,8 @@
 #include "validator/program_builder.h"
 
 namespace shardplan {
+
+struct Lowering;
 
 struct LocalSizes {
   std::int64_t tokens = 0;  // of one microbatch after cp
@@ -145,9 +148,19 @@ struct LayerGroup {
 };
 
 struct InFlight {
-  std::int64_t slot = 0;
+  Slot slot = {};
+  Slot inputs = {};  // of products whose weight gradients wait for their own action; else `slot`
   std::vector<LayerActivations> layers = {};  // of recomputed groups only the first layer's x
   View output_gradient = {};                  // with the head: of the last layer's output
+};
+
+// What backward leaves to the microbatch's weight action.
+struct PendingWeights {
+  Slot inputs = {};  // of forward
+  Slot slot = {};
+  std::int64_t first_layer = 0;  // of the chunk
+  View input_gradient = {};      // that is sent on; absent on the first stage
+  std::vector<std::function<void(Lowering&)>> work = {};
 };
 
 struct CommunicatorIndex {  // into Program::groups; -1: this rank alone
@@ -171,6 +184,8 @@ struct Lowering {
   ProgramBuilder builder;
   std::vector<ChunkWeights> chunks = {};                                     // by local chunk
   std::map<std::pair<std::int64_t, std::int64_t>, InFlight> in_flight = {};  // by chunk, microbatch
+  std::map<std::pair<std::int64_t, std::int64_t>, PendingWeights> pending_weights = {};  // likewise
+  PendingWeights* pending = nullptr;      // of the backward action that is being lowered, if split
   std::vector<Cell> output_cells = {};    // outputs on their way to the next stage, in turn
   std::vector<Cell> gradient_cells = {};  // gradient of the residual stream, in turn
   std::int64_t num_outputs = 0;           // sent so far
@@ -194,6 +209,7 @@ struct Lowering {
   bool has_experts(std::int64_t model_layer) const {
     return job.model.layers[static_cast<std::size_t>(model_layer)].is_moe;
   }
+  bool splits_backward() const { return plan.schedule == Schedule::kZbH1; }
 };
 
 // Operations of its scope belong to another phase: "replay" within "backward".
@@ -230,6 +246,22 @@ void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const We
 void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
                             const std::string& label);
 
+// One side of a weight gradient: this rank's rows, and those of all tp ranks if they are gathered
+// already. gathered_name: under sequence parallelism the rows must be gathered, with this name.
+struct Operand {
+  View own = {};
+  View all = {};
+  std::string gathered_name = {};
+};
+// The gradient of a weight: at once, or by the microbatch's weight action.
+void weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
+                     const std::string& label);
+// What a weight gradient reads and backward writes: on the frame, or kept for the weight action.
+View for_weight_gradient(Lowering& l, const TensorSpec& spec);
+// Where the gradient of the residual stream goes on behind dx: in its place, or beside it where a
+// delayed weight gradient reads dx. leaves_layer: it is the gradient of the layer's input.
+View next_residual_gradient(Lowering& l, const View& dx, bool leaves_layer);
+
 // Rows of all tp ranks under sequence parallelism, on the frame; else x itself.
 View gathered(Lowering& l, const View& x, const std::string& label);
 // The sum over tp of a partial result [tokens, h] as rows of the residual stream: `write` gets
@@ -253,14 +285,14 @@ void write_reduced(Lowering& l, const View& out, const std::string& label, const
 
 void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
               const std::string& label);
-// dx = dx + gradient through the norm.
-void rms_norm_backward(Lowering& l, const View& dx, const View& dy, const View& x, const View& rstd,
-                       const Weight& w, const std::string& label);
+// out = dx + gradient through the norm; out may be dx.
+void rms_norm_backward(Lowering& l, const View& out, const View& dx, const View& dy, const View& x,
+                       const View& rstd, const Weight& w, const std::string& label);
 
 // Where the activations of a layer lie, by its index in the model: in the slot what it keeps for
 // its backward (under selective recompute some is absent), or all of it on the frame.
 LayerActivations kept_activations(Lowering& l, std::int64_t layer, const View& x,
-                                  std::int64_t slot);
+                                  const InFlight& flight);
 LayerActivations frame_activations(Lowering& l, std::int64_t layer, const View& x);
 // The experts' part, of the layer that is being lowered: what is absent is put on the frame.
 LayerActivations with_experts_on_frame(Lowering& l, LayerActivations a);
@@ -285,20 +317,22 @@ void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
 void rotate_forward(Lowering& l, const View& qkv);  // positions of q and k, in place
 void rotate_backward(Lowering& l, const View& dqkv);
 void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& out);
-// The MoE FFN of a layer: y = its output, or what its backward reads of it; the gradient added to
-// dx.
+// The MoE FFN of a layer: y = its output, or what its backward reads of it; dx with the gradient
+// added.
 void moe_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y);
 void moe_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
-void moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
+View moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
 // What a layer keeps, without its output.
 void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
-void layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
+// The gradient of the layer's input from that of its output.
+View layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
 void embedding_forward(Lowering& l, const ChunkWeights& w, const View& x);
 void embedding_backward(Lowering& l, const ChunkWeights& w, const View& dx);
 // Final norm, head and loss of x, forward and at once backward into its gradient dx.
 void head(Lowering& l, const ChunkWeights& w, const View& x, const View& dx);
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
+void chunk_weights(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void reduce_gradients(Lowering& l, ChunkWeights& w);
 // Gradients of tied embeddings on two stages: both ends first sum theirs.
 bool shares_embedding(const Lowering& l, const ChunkWeights& w);

@@ -55,28 +55,30 @@ View ProgramBuilder::push(const TensorSpec& spec) {
   return place(frame_cell(padded_bytes(spec)), spec);
 }
 
-std::int64_t ProgramBuilder::take_slot() {
-  const auto free = std::ranges::find(slot_taken_, false);
-  const std::int64_t slot = free - slot_taken_.begin();
-  if (free == slot_taken_.end()) {
-    slot_taken_.push_back(false);
-    slot_bytes_.push_back(0);
+Slot ProgramBuilder::take_slot(Ring ring) {
+  Slots& slots = slots_of(ring);
+  const auto free = std::ranges::find(slots.taken, false);
+  const std::int64_t index = free - slots.taken.begin();
+  if (free == slots.taken.end()) {
+    slots.taken.push_back(false);
+    slots.bytes.push_back(0);
   }
-  slot_taken_[static_cast<std::size_t>(slot)] = true;
-  slot_bytes_[static_cast<std::size_t>(slot)] = 0;
-  return slot;
+  slots.taken[static_cast<std::size_t>(index)] = true;
+  slots.bytes[static_cast<std::size_t>(index)] = 0;
+  return {.ring = ring, .index = index};
 }
 
-void ProgramBuilder::free_slot(std::int64_t slot) {
-  slot_taken_.at(static_cast<std::size_t>(slot)) = false;
+void ProgramBuilder::free_slot(const Slot& slot) {
+  slots_of(slot.ring).taken.at(static_cast<std::size_t>(slot.index)) = false;
 }
 
-View ProgramBuilder::keep(std::int64_t slot, const TensorSpec& spec) {
-  std::int64_t& used = slot_bytes_.at(static_cast<std::size_t>(slot));
+View ProgramBuilder::keep(const Slot& slot, const TensorSpec& spec) {
+  Slots& slots = slots_of(slot.ring);
+  std::int64_t& used = slots.bytes.at(static_cast<std::size_t>(slot.index));
   const Cell cell{
       .placement = Placement::kSlot, .slot = slot, .offset = used, .bytes = padded_bytes(spec)};
   used += cell.bytes;
-  largest_slot_bytes_ = std::max(largest_slot_bytes_, used);
+  slots.largest_bytes = std::max(slots.largest_bytes, used);
   return add(spec, cell, Arena::kDynamic);
 }
 
@@ -90,14 +92,19 @@ void ProgramBuilder::cut(std::string label) {
 }
 
 void ProgramBuilder::resolve_addresses() {
-  const std::int64_t slots = static_cast<std::int64_t>(slot_bytes_.size());
-  const std::int64_t frame_begin = fixed_bytes_ + slots * largest_slot_bytes_;
+  std::array<std::int64_t, kNumRings> ring_begin{};
+  std::int64_t frame_begin = fixed_bytes_;
+  for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+    ring_begin[ring] = frame_begin;
+    frame_begin += rings_[ring].total_bytes();
+  }
   for (std::size_t i = 0; i < cells_.size(); ++i) {
     Tensor& tensor = program_.tensors[i];
     switch (cells_[i].placement) {
       case Placement::kFixed: break;
       case Placement::kSlot:
-        tensor.offset += fixed_bytes_ + cells_[i].slot * largest_slot_bytes_;
+        tensor.offset += ring_begin[static_cast<std::size_t>(cells_[i].slot.ring)] +
+                         cells_[i].slot.index * slots_of(cells_[i].slot.ring).largest_bytes;
         break;
       case Placement::kFrame: tensor.offset += frame_begin; break;
     }

@@ -1,7 +1,8 @@
 // Writes a Program: places tensors in the arenas and appends operations. Regions get their
-// addresses when everything is known: dynamic arena = fixed regions, ring of slots, frame.
+// addresses when everything is known: dynamic arena = fixed regions, rings of slots, frame.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -22,10 +23,23 @@ struct TensorSpec {
 // Bytes that a tensor of this kind takes in an arena.
 std::int64_t padded_bytes(const TensorSpec& spec);
 
+// Rings of equal slots in the dynamic arena, by how long a microbatch stays in them.
+enum class Ring {
+  kSaved,    // from forward to backward
+  kInputs,   // from forward to a weight gradient that is an action of its own: inputs of products
+  kPending,  // from backward to that weight gradient: gradients of products, inputs written again
+};
+inline constexpr std::int64_t kNumRings = 3;
+
+struct Slot {
+  Ring ring = Ring::kSaved;
+  std::int64_t index = -1;
+};
+
 // An address that several tensors use, one after the other.
 struct Cell {
   Placement placement = Placement::kFrame;
-  std::int64_t slot = -1;
+  Slot slot = {};
   std::int64_t offset = 0;  // from the start of the fixed regions, the slot or the frame
   std::int64_t bytes = 0;
 };
@@ -47,9 +61,9 @@ class ProgramBuilder {
   void pop_to(std::int64_t mark) { frame_bytes_ = mark; }
 
   // The lowest free slot; tensors are placed in it one after the other until it is freed.
-  std::int64_t take_slot();
-  void free_slot(std::int64_t slot);
-  View keep(std::int64_t slot, const TensorSpec& spec);
+  Slot take_slot(Ring ring);
+  void free_slot(const Slot& slot);
+  View keep(const Slot& slot, const TensorSpec& spec);
 
   void emit(Operation operation);
   void cut(std::string label);
@@ -58,6 +72,16 @@ class ProgramBuilder {
   Program finish();
 
  private:
+  struct Slots {
+    std::vector<std::int64_t> bytes = {};  // by slot, of the current use
+    std::vector<bool> taken = {};
+    std::int64_t largest_bytes = 0;
+
+    std::int64_t total_bytes() const {
+      return static_cast<std::int64_t>(bytes.size()) * largest_bytes;
+    }
+  };
+  Slots& slots_of(Ring ring) { return rings_[static_cast<std::size_t>(ring)]; }
   View add(const TensorSpec& spec, const Cell& cell, Arena arena);
   void resolve_addresses();
   void resolve_lifetimes();
@@ -68,9 +92,7 @@ class ProgramBuilder {
   std::int64_t fixed_bytes_ = 0;
   std::int64_t frame_bytes_ = 0;
   std::int64_t largest_frame_bytes_ = 0;
-  std::int64_t largest_slot_bytes_ = 0;
-  std::vector<std::int64_t> slot_bytes_;  // by slot, of the current use
-  std::vector<bool> slot_taken_;
+  std::array<Slots, kNumRings> rings_;
 };
 
 // Pops what its scope pushed on the frame.

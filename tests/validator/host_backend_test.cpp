@@ -75,9 +75,11 @@ Layout random_layout(Chooser& choose) {
   plan.sequence_parallel = choose.one_of<int>({0, 1}) == 1;
   plan.cp_method = choose.one_of<CpMethod>({CpMethod::kAllGather, CpMethod::kRing});
   plan.recompute = choose.one_of(recomputes());
-  plan.schedule = plan.pp == 1   ? Schedule::kNone
-                  : plan.vpp > 1 ? Schedule::kInterleaved1F1B
-                                 : choose.one_of<Schedule>({Schedule::kGpipe, Schedule::k1F1B});
+  plan.schedule =
+      plan.pp == 1 ? Schedule::kNone
+      : plan.vpp > 1
+          ? Schedule::kInterleaved1F1B
+          : choose.one_of<Schedule>({Schedule::kGpipe, Schedule::k1F1B, Schedule::kZbH1});
   if (choose.one_of<int>({0, 1}) == 1) {
     plan.rank_order = {Dimension::kDp, Dimension::kPp, Dimension::kTp, Dimension::kCp};
   }
@@ -149,6 +151,7 @@ TEST_CASE("random layouts of up to 16 ranks compute the reference's loss and gra
     mixed["sp"] += plan.sequence_parallel ? 1 : 0;
     mixed["cp"] += plan.cp > 1 ? 1 : 0;
     mixed["ring"] += plan.cp > 1 && plan.cp_method == CpMethod::kRing ? 1 : 0;
+    mixed["zero bubble"] += plan.schedule == Schedule::kZbH1 ? 1 : 0;
     mixed["pp"] += plan.pp > 1 ? 1 : 0;
     mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
     mixed["zero"] += plan.zero;
@@ -170,7 +173,7 @@ TEST_CASE("pipeline schedules give the same bits as one stage") {
   Plan interleaved = pipeline(2, Schedule::kInterleaved1F1B);
   interleaved.vpp = 2;
   const std::vector<Plan> plans = {pipeline(2, Schedule::kGpipe), pipeline(4, Schedule::k1F1B),
-                                   interleaved};
+                                   pipeline(4, Schedule::kZbH1), interleaved};
   for (const Plan& plan : plans) {
     INFO(text_of(plan));
     const StepResult result = run_step(tiny_job(tiny_model(), plan.pp), plan, batch);

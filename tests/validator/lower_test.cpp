@@ -29,8 +29,8 @@ TEST_CASE("what is not lowered is refused by the name of its field") {
   const Job job = tiny_job(tiny_model(), 4);
   CHECK(refusal(job, {.zero = 2}) == "lower: not lowered: plan.zero: 2");
   CHECK(refusal(job, {.zero = 3}) == "lower: not lowered: plan.zero: 3");
-  CHECK(refusal(job, {.pp = 2, .schedule = Schedule::kZbH1}) ==
-        "lower: not lowered: plan.schedule: zb_h1");
+  CHECK(refusal(job, {.pp = 2, .vpp = 2, .schedule = Schedule::kZbv}) ==
+        "lower: not lowered: plan.schedule: zbv");
   CHECK(refusal(job, {.cp = 2, .cp_method = CpMethod::kA2a}) ==
         "lower: not lowered: plan.cp_method: a2a");
   CHECK(refusal(job, {.tp = 4}) == "lower: not lowered: plan.tp: 4 with num_kv_heads 2");
