@@ -6,6 +6,7 @@
 
 #include "data/case_members.h"
 #include "data/json_message.h"
+#include "data/run_settings.h"
 
 namespace shardplan {
 
@@ -151,6 +152,38 @@ void read_framework(ObjectReader& reader, const std::string& file, const Library
   }
 }
 
+// {"from": {"arguments": ..., "environment": ...}} instead of model, framework, training and plan.
+void read_from(ObjectReader& reader, const std::string& file, const Library& library,
+               Case& result) {
+  RunReading run = read_run(run_settings(reader.value("from"), file), result.job.cluster, library);
+  result.framework = reader.string_or("framework", run.framework);
+  if (result.framework != run.framework) {
+    throw reader.error("framework", "found \"" + result.framework + "\", expected \"" +
+                                        run.framework + "\", as the arguments say, or nothing");
+  }
+  result.framework_version = reader.string_or("framework_version", run.job.profile.version);
+  result.supported = run.has_profile;
+  result.unsupported = run.unsupported;
+  result.job = std::move(run.job);
+  result.plan = std::move(run.plan);
+  for (const SettingUse& use : run.uses) {
+    if (use.effect == SettingEffect::kUnknown) {
+      result.warnings.push_back("from: unknown setting " + shown(use.name, Encoding::kUnchecked));
+    }
+  }
+  if (result.supported && is_given(reader, "options")) {
+    apply_options(result.job.profile, reader.value("options"), file, library);
+  }
+  reader.ignore("options");
+}
+
+void read_measurement(ObjectReader& reader, const std::string& file, Case& result) {
+  if (is_given(reader, "measured")) {
+    result.measured = read_measured(reader.value("measured"), file);
+  }
+  reader.ignore("measured");
+}
+
 }  // namespace
 
 Case read_case(const std::string& line, const std::string& place, const Library& library) {
@@ -162,10 +195,17 @@ Case read_case(const std::string& line, const std::string& place, const Library&
   result.id = reader.string("id");
   reader.ignore("predicted");  // a line of results can be read again
 
+  result.job.cluster = read_cluster_member(reader.value("cluster"), at.file, library);
+  if (is_given(reader, "from")) {
+    read_from(reader, at.file, library, result);
+    read_measurement(reader, at.file, result);
+    reader.finish();
+    return result;
+  }
+  reader.ignore("from");
   ModelConfig model = read_model(reader.value("model"), at.file, result.id, library);
   result.job.model = std::move(model.model);
   result.warnings = std::move(model.warnings);
-  result.job.cluster = read_cluster_member(reader.value("cluster"), at.file, library);
   read_framework(reader, at.file, library, result);
 
   std::vector<std::string> given;
@@ -177,10 +217,7 @@ Case read_case(const std::string& line, const std::string& place, const Library&
     result.plan = with_profile_defaults(result.job.profile, result.plan, given);
   }
   read_training(reader.value("training"), at.file, result.job, result.plan);
-  if (is_given(reader, "measured")) {
-    result.measured = read_measured(reader.value("measured"), at.file);
-  }
-  reader.ignore("measured");
+  read_measurement(reader, at.file, result);
   reader.finish();
   return result;
 }

@@ -22,6 +22,7 @@ struct Case {
   std::string framework;
   std::string framework_version;
   bool supported = false;  // the library has a profile for the framework; else job.profile is unset
+  std::string unsupported;  // a run's settings that nothing describes: no estimate is possible
   Job job;
   Plan plan;
   std::vector<CaseOption> options;  // also where there is no profile

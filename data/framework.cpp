@@ -293,6 +293,31 @@ JsonValue value_of_word(const ProfileOption& option, const std::string& word) {
 
 }  // namespace
 
+namespace {
+
+std::string field_text(bool value) {
+  return value ? "true" : "false";
+}
+std::string field_text(std::int64_t value) {
+  return std::to_string(value);
+}
+std::string field_text(double value) {
+  return exact_text(value);
+}
+template <class Choice>
+std::string field_text(Choice value) {
+  return std::string(name_of(value));
+}
+
+}  // namespace
+
+std::string profile_field_text(const FrameworkProfile& profile, const std::string& name) {
+  const ProfileField* field = find_field(name);
+  return field == nullptr
+             ? ""
+             : std::visit([&](auto member) { return field_text(profile.*member); }, field->member);
+}
+
 bool Library::known_framework(const std::string& name) const {
   return !is_path(name) && has("frameworks/" + name + ".json");
 }

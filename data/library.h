@@ -94,6 +94,8 @@ std::vector<ProfileOption> profile_options(const Library& library, const std::st
 // profile; unknown names and wrong types are InputErrors that list what exists.
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
                    const Library& library);
+// A field of the profile as its file would write it: "true", "8", "te_fused".
+std::string profile_field_text(const FrameworkProfile& profile, const std::string& name);
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                   const Library& library);
 

@@ -66,6 +66,9 @@ Prediction predict_case(const Case& question) {
     return {.status = PredictedStatus::kUnsupported,
             .reason = "no profile for the framework '" + question.framework + "'"};
   }
+  if (!question.unsupported.empty()) {
+    return {.status = PredictedStatus::kUnsupported, .reason = question.unsupported};
+  }
   return predict(question.job, question.plan, {});
 }
 

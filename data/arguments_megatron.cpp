@@ -1,0 +1,162 @@
+// A run of Megatron-LM: its arguments and environment -> Job and Plan.
+#include "data/arguments_megatron.h"
+
+#include <algorithm>
+
+#include "data/json_message.h"
+
+namespace shardplan {
+namespace {
+
+struct WantedOption {
+  std::string name;
+  std::string word;
+};
+
+std::string cross_entropy(const Arguments& arguments) {
+  if (!arguments.has("--cross-entropy-loss-fusion")) {
+    return "unfused";
+  }
+  return arguments.word_or("--cross-entropy-fusion-impl", "native", {"native", "te"}) == "te"
+             ? "te_fused"
+             : "native_fused";
+}
+
+const char* word_of(bool value) {
+  return value ? "true" : "false";
+}
+
+// What the arguments say about the switches of the profile.
+std::vector<WantedOption> wanted_options(const Arguments& arguments) {
+  std::vector<WantedOption> wanted = {
+      {"overlap_grad_reduce", word_of(arguments.has("--overlap-grad-reduce"))},
+      {"overlap_param_gather", word_of(arguments.has("--overlap-param-gather"))},
+      {"gradient_accumulation_fusion",
+       word_of(!arguments.has("--no-gradient-accumulation-fusion"))},
+      {"cross_entropy", cross_entropy(arguments)},
+      {"account_for_embedding_in_split",
+       word_of(arguments.has("--account-for-embedding-in-pipeline-split"))},
+      {"account_for_loss_in_split", word_of(arguments.has("--account-for-loss-in-pipeline-split"))},
+      {"microbatch_group_size",
+       std::to_string(arguments.integer_or("--microbatch-group-size-per-virtual-pipeline-stage", 0,
+                                           1, kMaxCount))},
+  };
+  if (arguments.has("--swiglu")) {
+    wanted.push_back({"swiglu", arguments.has("--no-bias-swiglu-fusion") ? "unfused" : "fused"});
+  }
+  if (arguments.has("--deterministic-mode")) {
+    wanted.push_back({"deterministic_attention", "true"});
+  }
+  const std::int64_t multiple =
+      arguments.has("--padded-vocab-size")
+          ? 1
+          : arguments.integer_or("--make-vocab-size-divisible-by", 128, 1, kMaxSize);
+  wanted.push_back({"vocab_multiple", std::to_string(multiple)});
+  if (arguments.has("--moe-expert-capacity-factor")) {
+    wanted.push_back({"moe_capacity_factor",
+                      exact_text(arguments.number_or("--moe-expert-capacity-factor", 0, 0, 1024))});
+  }
+  return wanted;
+}
+
+void want(RunReading& run, const WantedOption& option, const Library& library) {
+  const std::string reason = try_option(run.job.profile, option.name, option.word, library);
+  if (!reason.empty() && run.unsupported.empty()) {
+    run.unsupported = "unsupported: " + reason;
+  }
+}
+
+void refuse(RunReading& run, const std::string& what) {
+  if (run.unsupported.empty()) {
+    run.unsupported = "unsupported: " + what;
+  }
+}
+
+// Attention that keeps its probabilities, and experts' dispatchers other than the described one.
+void read_kernels(const Arguments& arguments, RunReading& run, const Library& library) {
+  const std::string backend =
+      arguments.has("--use-flash-attn")
+          ? "flash"
+          : arguments.word_or("--attention-backend", "auto",
+                              {"flash", "fused", "unfused", "local", "auto"});
+  const std::vector<ProfileOption> options = profile_options(library, run.job.profile.name);
+  const auto declared = std::ranges::find(options, "attention_backend", &ProfileOption::name);
+  if (declared != options.end()) {
+    if (arguments.has("--attention-backend") || arguments.has("--use-flash-attn")) {
+      want(run, {"attention_backend", backend}, library);
+    }
+  } else if (backend == "unfused" || backend == "local") {
+    refuse(run, "--attention-backend " + backend + ": attention that saves its probabilities");
+  }
+  if (run.job.model.moe.num_experts > 0) {
+    const std::string dispatcher = arguments.word_or("--moe-token-dispatcher-type", "allgather",
+                                                     {"allgather", "alltoall", "flex"});
+    if (dispatcher != "alltoall") {
+      refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described");
+    }
+    if (arguments.has("--moe-expert-capacity-factor") &&
+        !arguments.has("--moe-pad-expert-input-to-capacity")) {
+      refuse(run, "--moe-expert-capacity-factor without --moe-pad-expert-input-to-capacity");
+    }
+  }
+}
+
+void read_optimizer(const Arguments& arguments, RunReading& run) {
+  const std::string optimizer = arguments.text_or("--optimizer", "adam");
+  if (optimizer == "sgd") {
+    run.job.optimizer = OptimizerKind::kSgdMomentum;
+  } else if (optimizer != "adam") {
+    refuse(run, "--optimizer " + optimizer + ": adam and sgd are described");
+  }
+}
+
+void read_training(const Arguments& arguments, RunReading& run) {
+  Job& job = run.job;
+  const std::optional<std::int64_t> sequence = arguments.integer("--seq-length", 1, kMaxSize);
+  const std::optional<std::int64_t> encoder =
+      arguments.integer("--encoder-seq-length", 1, kMaxSize);
+  if (!sequence && !encoder) {
+    throw arguments.error("--seq-length", "found nothing, expected an integer");
+  }
+  job.sequence_length = sequence ? *sequence : *encoder;
+  if (!arguments.has("--micro-batch-size")) {
+    throw arguments.error("--micro-batch-size", "found nothing, expected an integer");
+  }
+  const std::int64_t model_parallel = run.plan.tp * run.plan.cp * run.plan.pp;
+  const std::int64_t dp = std::max(std::int64_t{1}, job.cluster.world_size() / model_parallel);
+  job.global_batch = arguments.integer_or("--global-batch-size", run.plan.micro_batch * dp, 1,
+                                          kMaxCount * kMaxCount);
+  job.hidden_dropout = arguments.number_or("--hidden-dropout", 0.1, 0, 1);
+  job.attention_dropout = arguments.number_or("--attention-dropout", 0.1, 0, 1);
+}
+
+}  // namespace
+
+RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
+                             const Library& library) {
+  const Arguments arguments(settings.arguments, argument_table(library, "megatron"));
+  RunReading run;
+  run.uses = arguments.uses();
+  run.unsupported = arguments.first_refused();
+  run.job.cluster = cluster;
+  run.job.model = megatron_model(arguments);
+  read_megatron_plan(arguments, run);
+  read_training(arguments, run);
+  read_optimizer(arguments, run);
+  const bool local =
+      arguments.word_or("--transformer-impl", "transformer_engine",
+                        {"transformer_engine", "local", "inference_optimized"}) == "local";
+  run.framework = local ? "megatron-core-local" : "megatron";
+  run.has_profile = library.known_framework(run.framework);
+  if (!run.has_profile) {
+    refuse(run, "no profile for the framework '" + run.framework + "'");
+  } else {
+    run.job.profile = library.framework(run.framework);
+    for (const WantedOption& option : wanted_options(arguments)) { want(run, option, library); }
+    read_kernels(arguments, run, library);
+  }
+  read_environment(settings, library, run);
+  return run;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,18 @@
+// Parts of data/arguments_megatron.cpp that have a file of their own. Names and defaults as in
+// Megatron-LM core_v0.16.1, training/arguments.py (validate_args,
+// core_transformer_config_from_args) and core/transformer/transformer_config.py.
+#pragma once
+
+#include "data/run_settings.h"
+
+namespace shardplan {
+
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 24;   // of widths and vocabularies
+inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;  // of layers, ranks, sequences
+
+ModelSpec megatron_model(const Arguments& arguments);
+
+// Sizes, schedule, recompute and types; with `unsupported` set where nothing describes them.
+void read_megatron_plan(const Arguments& arguments, RunReading& run);
+
+}  // namespace shardplan

@@ -1,0 +1,173 @@
+// The model that Megatron-LM arguments describe.
+#include <algorithm>
+
+#include "data/arguments_megatron.h"
+
+namespace shardplan {
+namespace {
+
+std::int64_t required(const Arguments& arguments, const char* name, const char* other) {
+  for (const char* each : {name, other}) {
+    if (const std::optional<std::int64_t> value = arguments.integer(each, 1, kMaxSize)) {
+      return *value;
+    }
+  }
+  throw arguments.error(name, "found nothing, expected an integer");
+}
+
+// The tokenizer's vocabulary; padding is the profile's. training/tokenizer/tokenizer.py.
+std::int64_t vocabulary(const Arguments& arguments) {
+  if (const std::optional<std::int64_t> padded =
+          arguments.integer("--padded-vocab-size", 1, kMaxSize)) {
+    return *padded;
+  }
+  // pretrain_gpt.py sets this default.
+  const std::string tokenizer = arguments.text_or("--tokenizer-type", "GPT2BPETokenizer");
+  const std::optional<std::int64_t> stated = arguments.integer("--vocab-size", 1, kMaxSize);
+  if (tokenizer == "GPT2BPETokenizer") {
+    return 50257;  // of the published vocabulary file; --vocab-size is not read
+  }
+  if (!stated) {
+    throw arguments.error("--tokenizer-type", "found \"" + tokenizer +
+                                                  "\", whose vocabulary is not in the arguments; "
+                                                  "expected --vocab-size beside it");
+  }
+  return tokenizer == "NullTokenizer" ? *stated + 1 : *stated;  // and an end-of-document token
+}
+
+void read_widths(const Arguments& arguments, ModelSpec& model) {
+  model.hidden = required(arguments, "--hidden-size", "--hidden-size");
+  model.num_heads = required(arguments, "--num-attention-heads", "--num-attention-heads");
+  model.gated_ffn = arguments.has("--swiglu") || arguments.has("--quick-geglu");
+  // Two thirds of 4h with a gate, which has three products instead of two.
+  const std::int64_t gated_default = model.hidden * 8 / 3 / 64 * 64;
+  model.ffn = arguments.integer_or("--ffn-hidden-size",
+                                   arguments.has("--swiglu") ? gated_default : 4 * model.hidden, 1,
+                                   kMaxSize);
+  const std::optional<std::int64_t> channels = arguments.integer("--kv-channels", 1, kMaxSize);
+  if (!channels && model.hidden % model.num_heads != 0) {
+    throw arguments.error("--hidden-size", "found " + std::to_string(model.hidden) +
+                                               ", expected a multiple of --num-attention-heads " +
+                                               std::to_string(model.num_heads));
+  }
+  model.head_dim = channels.value_or(model.hidden / model.num_heads);
+  model.num_kv_heads = arguments.has("--group-query-attention")
+                           ? arguments.integer_or("--num-query-groups", 1, 1, kMaxSize)
+                           : model.num_heads;
+  model.max_sequence_length = arguments.integer_or("--max-position-embeddings", 0, 1, kMaxSize);
+}
+
+void read_norms_and_biases(const Arguments& arguments, ModelSpec& model) {
+  model.layer_norm =
+      arguments.word_or("--normalization", "LayerNorm", {"LayerNorm", "RMSNorm"}) == "LayerNorm";
+  model.qk_norm = arguments.has("--qk-layernorm");
+  const bool biases = !arguments.has("--disable-bias-linear");
+  const bool is_mla = model.attention == AttentionKind::kMla;
+  model.attention_output_bias = biases;
+  model.ffn_bias = biases;
+  // The projections of multi-latent attention have none (core/transformer/
+  // multi_latent_attention.py).
+  model.qkv_bias = (biases || arguments.has("--add-qkv-bias")) && !is_mla;
+}
+
+void read_positions(const Arguments& arguments, ModelSpec& model) {
+  const std::string kind =
+      arguments.has("--use-rotary-position-embeddings")
+          ? "rope"
+          : arguments.word_or("--position-embedding-type", "learned_absolute",
+                              {"learned_absolute", "rope", "none", "mrope", "relative"});
+  if (kind == "learned_absolute") {
+    model.learned_positions = required(arguments, "--max-position-embeddings", "--seq-length");
+  }
+}
+
+// core/models/gpt/gpt_layer_specs.py: every n-th layer, or a list of 0 and 1.
+std::vector<std::int64_t> layer_pattern(const Arguments& arguments, const char* name,
+                                        std::int64_t num_layers, std::int64_t period_mark) {
+  const std::string text = arguments.text_or(name, "1");
+  std::vector<std::int64_t> pattern;
+  if (text.find('[') != std::string::npos) {
+    pattern = integer_pattern(text, std::string(name) + ": ");
+  } else {
+    const std::int64_t period = arguments.integer_or(name, 1, 1, kMaxCount);
+    for (std::int64_t i = 0; i < num_layers; ++i) {
+      pattern.push_back(i % period == 0 ? period_mark : 1 - period_mark);
+    }
+  }
+  if (static_cast<std::int64_t>(pattern.size()) != num_layers) {
+    throw arguments.error(name, "found a list of " + std::to_string(pattern.size()) +
+                                    ", expected one entry for each of the " +
+                                    std::to_string(num_layers) + " layers");
+  }
+  return pattern;
+}
+
+void read_experts(const Arguments& arguments, ModelSpec& model) {
+  MoeSpec& moe = model.moe;
+  moe.num_experts = arguments.integer_or("--num-experts", 0, 0, kMaxCount);
+  if (moe.num_experts == 0) {
+    return;
+  }
+  moe.topk = arguments.integer_or("--moe-router-topk", 2, 1, kMaxCount);
+  moe.expert_ffn = arguments.integer_or("--moe-ffn-hidden-size", model.ffn, 1, kMaxSize);
+  moe.shared_ffn = arguments.integer_or("--moe-shared-expert-intermediate-size", 0, 0, kMaxSize);
+  moe.shared_gate = arguments.has("--moe-shared-expert-gate");
+  const std::vector<std::int64_t> pattern =
+      layer_pattern(arguments, "--moe-layer-freq", model.num_layers(), 1);
+  for (std::size_t i = 0; i < pattern.size(); ++i) { model.layers[i].is_moe = pattern[i] != 0; }
+}
+
+void read_mla(const Arguments& arguments, ModelSpec& model) {
+  if (!arguments.has("--multi-latent-attention")) {
+    return;
+  }
+  model.attention = AttentionKind::kMla;
+  model.mla.q_lora_rank = arguments.integer_or("--q-lora-rank", 0, 1, kMaxSize);
+  model.mla.kv_lora_rank = arguments.integer_or("--kv-lora-rank", 32, 1, kMaxSize);
+  model.mla.qk_nope_head_dim = arguments.integer_or("--qk-head-dim", 128, 1, kMaxSize);
+  model.mla.qk_rope_head_dim = arguments.integer_or("--qk-pos-emb-head-dim", 64, 1, kMaxSize);
+  model.mla.v_head_dim = arguments.integer_or("--v-head-dim", 128, 1, kMaxSize);
+}
+
+// "(128,0)" or "128,0": keys before and after a query.
+void read_windows(const Arguments& arguments, ModelSpec& model) {
+  std::string text = arguments.text_or("--window-size", "");
+  std::erase_if(text, [](char letter) { return letter == '(' || letter == ')' || letter == ' '; });
+  if (text.empty()) {
+    return;
+  }
+  const std::vector<std::int64_t> window = integer_pattern("[" + text + "]", "--window-size: ");
+  // core/transformer/utils.py is_layer_window_attention: an n-th layer is skipped.
+  std::vector<std::int64_t> windowed(model.layers.size(), 1);
+  if (arguments.has("--window-attn-skip-freq")) {
+    windowed = layer_pattern(arguments, "--window-attn-skip-freq", model.num_layers(), 0);
+    if (arguments.text_or("--window-attn-skip-freq", "").find('[') == std::string::npos) {
+      std::ranges::rotate(windowed, windowed.begin() + 1);  // layers are numbered from 1
+    }
+  }
+  for (std::size_t i = 0; i < windowed.size(); ++i) {
+    model.layers[i].attention_window = windowed[i] != 0 ? window.front() + 1 : 0;
+  }
+}
+
+}  // namespace
+
+ModelSpec megatron_model(const Arguments& arguments) {
+  ModelSpec model;
+  model.name = "of the arguments";
+  model.family = "gpt";
+  const std::int64_t num_layers = required(arguments, "--num-layers", "--encoder-num-layers");
+  model.layers.resize(static_cast<std::size_t>(std::min(num_layers, kMaxCount)));
+  read_widths(arguments, model);
+  read_mla(arguments, model);
+  read_norms_and_biases(arguments, model);
+  read_positions(arguments, model);
+  read_experts(arguments, model);
+  read_windows(arguments, model);
+  model.vocab = vocabulary(arguments);
+  model.tied_embeddings = !arguments.has("--untie-embeddings-and-output-weights");
+  model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxCount);
+  return model;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,128 @@
+#include "data/run_settings.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "data/json_message.h"
+
+namespace shardplan {
+namespace {
+
+std::string text_of(const JsonValue& value, const std::string& file) {
+  switch (value.kind) {
+    case JsonKind::kString: return value.string;
+    case JsonKind::kInteger: return std::to_string(value.integer);
+    case JsonKind::kReal: return exact_text(value.real);
+    case JsonKind::kBool: return value.boolean ? "true" : "false";
+    default: break;
+  }
+  throw InputError(place(file, value.line, value.pointer) + "found " + describe(value) +
+                   ", expected a string or a number");
+}
+
+// "[attn mlp]", as Megatron-LM's test configurations write several words.
+std::vector<std::string> bracketed_words(const std::string& text) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']' ||
+      text.find_first_of("*+,") != std::string::npos) {
+    return {text};
+  }
+  std::vector<std::string> words;
+  std::size_t start = 1;
+  while ((start = text.find_first_not_of(' ', start)) < text.size() - 1) {
+    const std::size_t end = std::min(text.find(' ', start), text.size() - 1);
+    words.push_back(text.substr(start, end - start));
+    start = end;
+  }
+  return words;
+}
+
+void add_member(std::vector<Setting>& settings, const JsonMember& member, const std::string& file) {
+  const JsonValue& value = member.value;
+  if (value.kind == JsonKind::kNull || (value.kind == JsonKind::kBool && !value.boolean)) {
+    return;  // an argument that is not given
+  }
+  Setting setting{
+      .name = member.name, .values = {}, .place = place(file, value.line, value.pointer)};
+  if (value.kind == JsonKind::kArray) {
+    for (const JsonValue& item : value.items) { setting.values.push_back(text_of(item, file)); }
+  } else if (value.kind != JsonKind::kBool) {
+    setting.values = bracketed_words(text_of(value, file));
+  }
+  settings.push_back(std::move(setting));
+}
+
+bool is_name(const std::string& word) {
+  return word.size() > 2 && word.starts_with("--");
+}
+
+// ["--tp", "2", "--bf16"]
+std::vector<Setting> settings_of_words(const JsonValue& list, const std::string& file) {
+  std::vector<Setting> settings;
+  for (const JsonValue& item : list.items) {
+    const std::string word = text_of(item, file);
+    if (is_name(word)) {
+      const std::size_t equals = word.find('=');
+      settings.push_back({.name = word.substr(0, equals),
+                          .values = {},
+                          .place = place(file, item.line, item.pointer) + word + ": "});
+      if (equals != std::string::npos) {
+        settings.back().values.push_back(word.substr(equals + 1));
+      }
+    } else if (settings.empty()) {
+      throw InputError(place(file, item.line, item.pointer) + "found \"" +
+                       shown(word, Encoding::kUtf8) + "\", expected an argument such as --bf16");
+    } else {
+      settings.back().values.push_back(word);
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+RunSettings run_settings(const JsonValue& value, const std::string& file) {
+  RunSettings settings;
+  settings.file = file;
+  ObjectReader reader(value, file);
+  const JsonValue& arguments = reader.value("arguments");
+  if (arguments.kind == JsonKind::kArray) {
+    settings.arguments = settings_of_words(arguments, file);
+  } else {
+    const ObjectReader any_names(arguments, file);  // refuses what is no object
+    for (const JsonMember& member : arguments.members) {
+      add_member(settings.arguments, member, file);
+    }
+  }
+  if (reader.has("environment") && !reader.is_null("environment")) {
+    const ObjectReader any_names(reader.value("environment"), file);
+    for (const JsonMember& member : reader.value("environment").members) {
+      settings.environment.push_back(
+          {.name = member.name,
+           .values = {text_of(member.value, file)},
+           .place = place(file, member.value.line, member.value.pointer)});
+    }
+  }
+  reader.ignore("environment");
+  settings.num_gpus = reader.integer_or("num_gpus", 0, 1, std::int64_t{1} << 22);
+  reader.finish();
+  return settings;
+}
+
+RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
+                    const Library& library) {
+  return read_megatron_run(settings, cluster, library);
+}
+
+std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
+                       const Library& library) {
+  const std::vector<ProfileOption> options = profile_options(library, profile.name);
+  if (std::ranges::find(options, name, &ProfileOption::name) != options.end()) {
+    apply_option(profile, name, word, library);
+    return "";
+  }
+  const std::string fixed = profile_field_text(profile, name);
+  return fixed == word ? ""
+                       : "profile " + profile.name + " has " + name + " " + fixed + ", not " + word;
+}
+
+}  // namespace shardplan

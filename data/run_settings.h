@@ -1,0 +1,51 @@
+// The run that a user already has: its arguments and environment, and what they make of a Job and a
+// Plan, as the framework itself reads them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/arguments.h"
+#include "estimator/job.h"
+
+namespace shardplan {
+
+enum class RunFormat { kMegatron, kTorchtitan };
+
+struct RunSettings {
+  RunFormat format = RunFormat::kMegatron;
+  std::string file;  // as messages name it
+  std::vector<Setting> arguments;
+  std::vector<Setting> environment;
+  std::int64_t num_gpus = 0;  // of the launcher; 0: not stated
+};
+
+struct RunReading {
+  std::string framework;         // name of the profile
+  bool has_profile = false;      // the library knows it; else `job.profile` is unset
+  Job job;                       // all of it, for the cluster given
+  Plan plan;                     // with the framework's defaults
+  std::string unsupported;       // "unsupported: ...": why no estimate is possible; "" if it is
+  std::vector<SettingUse> uses;  // every setting, in order
+};
+
+// InputError for values of the wrong kind and for what the framework itself refuses to start with.
+RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
+                    const Library& library);
+RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
+                             const Library& library);
+
+// The environment's part, for every framework.
+void read_environment(const RunSettings& settings, const Library& library, RunReading& run);
+
+// {"arguments": {"--tp": 2, "--bf16": true} or ["--tp", "2"], "environment": {"NAME": "value"}}.
+RunSettings run_settings(const JsonValue& value, const std::string& file);
+
+// "[0]*3+([1]*2)" -> 0 0 0 1 1: a Python list of integers. InputError that begins with `place`.
+std::vector<std::int64_t> integer_pattern(const std::string& text, const std::string& place);
+
+// Sets an option of the profile, or finds that it has this value already; else the reason why not.
+std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
+                       const Library& library);
+
+}  // namespace shardplan

@@ -1,0 +1,169 @@
+#include "data/arguments.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "data/case_line.h"
+#include "data/run_settings.h"
+#include "estimator/validity.h"
+#include "tests/data/message_of.h"
+
+namespace shardplan {
+namespace {
+
+// The arguments of Megatron-LM's gpt3_7b_tp1_pp4_memory_speed, as far as they matter here.
+constexpr std::string_view kGpt7b = R"({"--num-layers": 32, "--hidden-size": 4096,
+  "--num-attention-heads": 32, "--group-query-attention": true, "--num-query-groups": 8,
+  "--untie-embeddings-and-output-weights": true, "--log-throughput": true,
+  "--micro-batch-size": 1, "--global-batch-size": 8, "--seq-length": 8192,
+  "--max-position-embeddings": 8192, "--tokenizer-type": "NullTokenizer", "--vocab-size": 131073,
+  "--weight-decay": "1e-2", "--transformer-impl": "transformer_engine",
+  "--tensor-model-parallel-size": 1, "--pipeline-model-parallel-size": 4,
+  "--num-layers-per-virtual-pipeline-stage": 1, "--use-distributed-optimizer": true,
+  "--overlap-grad-reduce": true, "--overlap-param-gather": true, "--deterministic-mode": true,
+  "--no-gradient-accumulation-fusion": true, "--bf16": true, "--async-save": true)";
+
+RunReading reading_of(const std::string& arguments, const std::string& environment = "{}") {
+  const Library library;
+  const std::string text =
+      R"({"arguments": )" + arguments + R"(, "environment": )" + environment + "}";
+  const JsonValue value = parse_json(text, "run.json");
+  return read_run(run_settings(value, "run.json"), library.cluster("1x8-h100"), library);
+}
+
+RunReading gpt7b_with(const std::string& more, const std::string& environment = "{}") {
+  return reading_of(std::string(kGpt7b) + more + "}", environment);
+}
+
+const SettingUse& use_named(const RunReading& run, std::string_view name) {
+  const auto found = std::ranges::find(run.uses, name, &SettingUse::name);
+  REQUIRE(found != run.uses.end());
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("Megatron arguments become the model that Megatron builds from them") {
+  const RunReading run = gpt7b_with("");
+  const ModelSpec& model = run.job.model;
+  CHECK(model.num_layers() == 32);
+  CHECK(model.ffn == 4 * 4096);  // no --swiglu
+  CHECK_FALSE(model.gated_ffn);
+  CHECK(model.head_dim == 128);
+  CHECK(model.num_kv_heads == 8);
+  CHECK(model.vocab == 131074);  // NullTokenizer adds an end-of-document token
+  CHECK(model.layer_norm);       // the default
+  CHECK(model.learned_positions == 8192);
+  CHECK(model.qkv_bias);
+  CHECK_FALSE(model.tied_embeddings);
+  CHECK(run.job.hidden_dropout == 0.1);
+  CHECK(run.framework == "megatron");
+}
+
+TEST_CASE("Megatron arguments become the plan that Megatron runs") {
+  const RunReading run = gpt7b_with("");
+  CHECK(run.plan.pp == 4);
+  CHECK(run.plan.vpp == 8);  // 32 layers / 4 stages / 1 layer
+  CHECK(run.plan.schedule == Schedule::kInterleaved1F1B);
+  CHECK(run.plan.zero == 1);
+  CHECK(run.plan.etp == 1);
+  CHECK(run.plan.grad_dtype == DType::kFp32);  // --bf16 implies it
+  CHECK(run.job.global_batch == 8);
+  CHECK(run.job.profile.overlap_param_gather);
+  CHECK_FALSE(run.job.profile.gradient_accumulation_fusion);
+  CHECK(run.job.profile.deterministic_attention);
+  CHECK(run.job.profile.cross_entropy == CrossEntropyKind::kUnfused);
+}
+
+TEST_CASE("a gated FFN has two thirds of 4h in multiples of 64") {
+  const RunReading run = gpt7b_with(R"(, "--swiglu": true)");
+  CHECK(run.job.model.gated_ffn);
+  CHECK(run.job.model.ffn == 10880);  // int(4 * 4096 * 2 / 3 / 64) * 64
+  CHECK(gpt7b_with(R"(, "--ffn-hidden-size": 14336)").job.model.ffn == 14336);
+}
+
+TEST_CASE("every setting is said to be read, without effect, not counted, refused or unknown") {
+  const RunReading run = gpt7b_with(R"(, "--tp-comm-overlap": true, "--my-own": 3)");
+  CHECK(use_named(run, "--hidden-size").effect == SettingEffect::kRead);
+  CHECK(use_named(run, "--weight-decay").effect == SettingEffect::kNone);
+  CHECK(use_named(run, "--async-save").effect == SettingEffect::kNotCounted);
+  CHECK(use_named(run, "--tp-comm-overlap").effect == SettingEffect::kRefused);
+  CHECK(use_named(run, "--my-own").effect == SettingEffect::kUnknown);
+  CHECK(run.unsupported.starts_with("unsupported: --tp-comm-overlap"));
+}
+
+TEST_CASE("a refused argument with a harmless value is no reason to refuse") {
+  CHECK(gpt7b_with(R"(, "--cuda-graph-impl": "none")").unsupported.empty());
+  CHECK_FALSE(gpt7b_with(R"(, "--cuda-graph-impl": "local")").unsupported.empty());
+}
+
+TEST_CASE("the allocator's settings are read from the environment") {
+  const RunReading expandable =
+      gpt7b_with("", R"({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})");
+  CHECK(expandable.job.profile.allocator == AllocatorKind::kCachingExpandable);
+  const RunReading split = gpt7b_with("", R"({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"})");
+  CHECK(split.unsupported.find("max_split_size_mb") != std::string::npos);
+  const RunReading nccl = gpt7b_with("", R"({"NCCL_BUFFSIZE": "8388608", "NCCL_X": "1"})");
+  CHECK(use_named(nccl, "NCCL_BUFFSIZE").effect == SettingEffect::kNotCounted);
+  CHECK(use_named(nccl, "NCCL_X").effect == SettingEffect::kUnknown);
+}
+
+TEST_CASE("layers are dealt out as the pipeline layout says") {
+  const std::string base =
+      R"({"--num-layers": 13, "--hidden-size": 512, "--num-attention-heads": 8, "--bf16": true,
+      "--seq-length": 1024, "--max-position-embeddings": 1024, "--micro-batch-size": 4,
+      "--mtp-num-layers": 1, "--position-embedding-type": "rope", "--disable-bias-linear": true,
+      "--pipeline-model-parallel-size": 2, "--pipeline-model-parallel-layout": )";
+  const RunReading run = reading_of(base + R"("Et|(tt|)*6mL"})");
+  CHECK(run.plan.layers_per_chunk == std::vector<std::int64_t>{1, 2, 2, 2, 2, 2, 2, 0});
+  CHECK(run.plan.vpp == 4);
+  CHECK(run.job.model.num_mtp_layers == 1);
+  CHECK(message_of([&] { reading_of(base + R"("Et|t?|L"})"); }).find("expected letters") !=
+        std::string::npos);
+}
+
+TEST_CASE("a list of layers with experts may be written as Python does") {
+  CHECK(integer_pattern("([0]*1+[1]*2)*2", "") == std::vector<std::int64_t>{0, 1, 1, 0, 1, 1});
+  CHECK(message_of([] { integer_pattern("[0]*", "--moe-layer-freq: "); }) ==
+        "--moe-layer-freq: found \"[0]*\", expected a list such as [0]*3+[1]*12");
+}
+
+TEST_CASE("mistakes in arguments name the place, what was found and what was expected") {
+  CHECK(message_of([] {
+          gpt7b_with(R"(, "--ffn-hidden-size": "wide")");
+        }).find("/arguments/--ffn-hidden-size: found \"wide\", expected an integer from 1") !=
+        std::string::npos);
+  CHECK(message_of([] { gpt7b_with(R"(, "--swiglu": 1)"); }).find("expected no value") !=
+        std::string::npos);
+  CHECK(message_of([] {
+          gpt7b_with(R"(, "--normalization": "BatchNorm")");
+        }).find("expected one of LayerNorm, RMSNorm") != std::string::npos);
+  CHECK(message_of([] { reading_of(R"(["2", "--bf16"])"); }).find("expected an argument such as") !=
+        std::string::npos);
+}
+
+TEST_CASE("a list of words is read like the command line") {
+  const RunReading run = reading_of(
+      R"(["--num-layers", 2, "--hidden-size=64", "--num-attention-heads", "4", "--seq-length", "32",
+          "--max-position-embeddings", "32", "--micro-batch-size", "1", "--bf16",
+          "--recompute-granularity", "selective", "--recompute-modules", "mlp", "layernorm"])");
+  CHECK(run.job.model.hidden == 64);
+  CHECK(run.plan.recompute.modules.mlp);
+  CHECK(run.plan.recompute.modules.layernorm);
+  CHECK_FALSE(run.plan.recompute.modules.core_attn);
+}
+
+TEST_CASE("a case line may carry the arguments of a run instead of model, training and plan") {
+  const std::string line =
+      R"({"schema": 1, "id": "ci", "cluster": "1x8-h100", "from": {"arguments": )" +
+      std::string(kGpt7b) + "}}}";
+  const Case read = read_case(line, "cases.jsonl:1", Library());
+  CHECK(read.framework == "megatron");
+  CHECK(read.supported);
+  CHECK(read.unsupported.empty());
+  CHECK(read.plan.pp == 4);
+  CHECK(read.job.cluster.world_size() == 8);
+}
+
+}  // namespace shardplan
