@@ -64,7 +64,8 @@ LayerActivations all_activations(const Lowering& l, std::int64_t layer, const Vi
 
 // What a weight gradient reads of the forward pass.
 bool is_product_input(const std::string& name) {
-  return name.ends_with("norm_output") || name == "attention.output" || name == "ffn.activation";
+  return name.ends_with("norm_output") || name == "attention.output" ||
+         name.ends_with(".activation") || name == "experts.received" || name == "experts.offsets";
 }
 
 bool is_dropped(const Lowering& l, const std::string& name) {
@@ -98,7 +99,9 @@ LayerActivations frame_activations(Lowering& l, std::int64_t layer, const View& 
 }
 
 LayerActivations with_experts_on_frame(Lowering& l, LayerActivations a) {
-  add_experts(l, a, [&](const TensorSpec& spec) { return l.builder.push(spec); });
+  add_experts(l, a, [&](const TensorSpec& spec) {
+    return is_product_input(spec.name) ? for_weight_gradient(l, spec) : l.builder.push(spec);
+  });
   return a;
 }
 

@@ -204,7 +204,7 @@ void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   }
   l.layer = -1;
   if (w.chunk.has_embedding) {
-    embedding_backward(l, w, dx);
+    at_weight_gradients(l, [&w, dx](Lowering& at) { embedding_backward(at, w, dx); });
   } else {
     send(l, dx, position(l) - 1, "send");
   }

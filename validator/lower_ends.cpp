@@ -97,10 +97,6 @@ void embedding_forward(Lowering& l, const ChunkWeights& w, const View& x) {
 }
 
 void embedding_backward(Lowering& l, const ChunkWeights& w, const View& dx) {
-  if (l.pending != nullptr) {
-    l.pending->work.push_back([&w, dx](Lowering& later) { embedding_backward(later, w, dx); });
-    return;
-  }
   const FrameScope scope(l.builder);
   const View dy = gathered(l, dx, "embedding.gathered_gradient");
   if (!accumulates(l, w.embedding.gradient)) {

@@ -123,12 +123,14 @@ void grouped(Lowering& l, const View& y, const View& x, const View& weight, cons
 
 void grouped_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
                              const View& offsets, const std::string& label) {
-  emit(l,
-       {.kind = OpKind::kGroupedWeightGradient,
-        .in = {dy, x, offsets},
-        .out = {w.gradient},
-        .attributes = {.accumulate = accumulates(l, w.gradient)}},
-       label + ".weight_gradient");
+  at_weight_gradients(l, [=](Lowering& at) {
+    emit(at,
+         {.kind = OpKind::kGroupedWeightGradient,
+          .in = {dy, x, offsets},
+          .out = {w.gradient},
+          .attributes = {.accumulate = accumulates(at, w.gradient)}},
+         label + ".weight_gradient");
+  });
 }
 
 void expert_activation(Lowering& l, const LayerWeights& w, const ExpertActivations& e) {
@@ -154,20 +156,23 @@ void shared_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
                      const View& dnormed) {
   const LocalSizes& s = l.sizes;
   const FrameScope scope(l.builder);
-  const View input = gathered(l, a.ffn_normed, "shared.gathered_input");
+  Operand input{.own = a.ffn_normed, .gathered_name = "shared.gathered_input"};
   View gate_up = a.gate_up;
+  if (l.pending == nullptr || !gate_up.present()) {
+    input.all = gathered(l, input.own, input.gathered_name);
+  }
   if (!gate_up.present()) {
     gate_up = l.builder.push(temporary("shared.gate_up", s.tokens, 2 * s.shared_ffn));
-    linear(l, gate_up, input, w.gate_up, "shared.gate_up");
+    linear(l, gate_up, input.all, w.gate_up, "shared.gate_up");
   }
   const View dgate_up =
-      l.builder.push(temporary("shared.gate_up_gradient", s.tokens, 2 * s.shared_ffn));
+      for_weight_gradient(l, temporary("shared.gate_up_gradient", s.tokens, 2 * s.shared_ffn));
   {
     const FrameScope inner(l.builder);
     const View dy = gathered(l, dx, "shared.gathered_gradient");
     View again;
     if (!a.activation.present()) {
-      again = l.builder.push(temporary("shared.activation", s.tokens, s.shared_ffn));
+      again = for_weight_gradient(l, temporary("shared.activation", s.tokens, s.shared_ffn));
     }
     const View dactivation =
         l.builder.push(temporary("shared.activation_gradient", s.tokens, s.shared_ffn));
@@ -175,12 +180,13 @@ void shared_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
     emit(l,
          {.kind = OpKind::kSwigluBackward, .in = {dactivation, gate_up}, .out = {dgate_up, again}},
          "shared.swiglu");
-    linear_weight_gradient(l, w.down, dy, again.present() ? again : a.activation, "shared.down");
+    weight_gradient(l, w.down, {.own = dx, .all = dy, .gathered_name = "shared.gathered_gradient"},
+                    {.own = again.present() ? again : a.activation}, "shared.down");
   }
   write_reduced(l, dnormed, "shared.norm_gradient", [&](const View& partial) {
     linear_input_gradient(l, partial, dgate_up, w.gate_up, "shared.gate_up");
   });
-  linear_weight_gradient(l, w.gate_up, dgate_up, input, "shared.gate_up");
+  weight_gradient(l, w.gate_up, {.own = dgate_up}, input, "shared.gate_up");
 }
 
 // The gradient of what the experts received, from that of what they returned; the shared experts
@@ -191,8 +197,8 @@ void expert_activation_backward(Lowering& l, const LayerWeights& w, const LayerA
   const LocalSizes& s = l.sizes;
   const ExpertActivations& e = a.experts;
   const FrameScope scope(l.builder);
-  const View dy =
-      l.builder.push(exchanged(temporary("experts.output_gradient", s.received_rows, s.hidden)));
+  const View dy = for_weight_gradient(
+      l, exchanged(temporary("experts.output_gradient", s.received_rows, s.hidden)));
   Operation dispatch = exchange(l, OpKind::kExpertDispatch);
   dispatch.in = {own_rows(l, dx), e.choices, e.rows, {}};
   dispatch.out = {dy, {}};
@@ -202,7 +208,7 @@ void expert_activation_backward(Lowering& l, const LayerWeights& w, const LayerA
   }
   View again;
   if (!e.activation.present()) {
-    again = l.builder.push(temporary("experts.activation", s.received_rows, s.expert_ffn));
+    again = for_weight_gradient(l, temporary("experts.activation", s.received_rows, s.expert_ffn));
   }
   const View dactivation =
       l.builder.push(temporary("experts.activation_gradient", s.received_rows, s.expert_ffn));
@@ -222,7 +228,7 @@ void router_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
   const ModelSpec& model = l.job.model;
   const FrameScope scope(l.builder);
   const View dlogits =
-      l.builder.push(temporary("router.logit_gradient", s.own_rows, model.moe.num_experts));
+      for_weight_gradient(l, temporary("router.logit_gradient", s.own_rows, model.moe.num_experts));
   std::int64_t num_moe_layers = 0;
   for (const LayerSpec& layer : model.layers) { num_moe_layers += layer.is_moe ? 1 : 0; }
   const auto length = static_cast<double>(l.job.sequence_length);
@@ -246,13 +252,14 @@ void router_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
         .out = {dnormed},
         .attributes = {.accumulate = true}},
        "router.input_gradient");
-  linear_weight_gradient(l, w.router, dlogits, own_rows(l, a.ffn_normed), "router");
+  weight_gradient(l, w.router, {.own = dlogits}, {.own = own_rows(l, a.ffn_normed)}, "router");
 }
 
 // What the layer's backward reads, written again where it was not kept.
 LayerActivations with_experts_again(Lowering& l, const LayerWeights& w, LayerActivations a) {
   if (!a.ffn_normed.present()) {
-    a.ffn_normed = l.builder.push(temporary("ffn.norm_output", l.sizes.rows, l.sizes.hidden));
+    a.ffn_normed =
+        for_weight_gradient(l, temporary("ffn.norm_output", l.sizes.rows, l.sizes.hidden));
     rms_norm(l, a.ffn_normed, {}, a.middle, w.ffn_norm, "ffn.norm");
   }
   if (!a.experts.probabilities.present()) {
@@ -302,12 +309,13 @@ View moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& ke
   const LocalSizes& s = l.sizes;
   const FrameScope scope(l.builder);
   const View dnormed = l.builder.push(temporary("ffn.norm_gradient", s.rows, s.hidden));
+  const View out = next_residual_gradient(l, dx, false);
   {
     const FrameScope inner(l.builder);
     const LayerActivations a = with_experts_again(l, w, kept);
     const ExpertActivations& e = a.experts;
-    const View dgate_up =
-        l.builder.push(temporary("experts.gate_up_gradient", s.received_rows, 2 * s.expert_ffn));
+    const View dgate_up = for_weight_gradient(
+        l, temporary("experts.gate_up_gradient", s.received_rows, 2 * s.expert_ffn));
     const View drow_weights =
         l.builder.push(exchanged(statistics("experts.weight_gradient", s.received_rows, 1)));
     expert_activation_backward(l, w, a, dx, dnormed, dgate_up, drow_weights);
@@ -327,8 +335,8 @@ View moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& ke
     router_backward(l, w, a, dweights, own_rows(l, dnormed));
   }
   gather_own_rows(l, dnormed, "ffn.gathered_norm_gradient");
-  rms_norm_backward(l, dx, dx, dnormed, kept.middle, kept.ffn_rstd, w.ffn_norm, "ffn.norm");
-  return dx;
+  rms_norm_backward(l, out, dx, dnormed, kept.middle, kept.ffn_rstd, w.ffn_norm, "ffn.norm");
+  return out;
 }
 
 }  // namespace shardplan

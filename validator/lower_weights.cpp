@@ -38,6 +38,17 @@ View next_residual_gradient(Lowering& l, const View& dx, bool leaves_layer) {
   return for_weight_gradient(l, temporary("output_gradient", dx.rows, dx.cols));
 }
 
+void at_weight_gradients(Lowering& l, std::function<void(Lowering&)> work) {
+  if (l.pending == nullptr) {
+    work(l);
+    return;
+  }
+  l.pending->work.push_back([work = std::move(work), layer = l.layer](Lowering& later) {
+    later.layer = layer;
+    work(later);
+  });
+}
+
 void weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
                      const std::string& label) {
   if (l.pending == nullptr) {
@@ -46,8 +57,7 @@ void weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Oper
   }
   const Operand dy_shard{.own = dy.own, .gathered_name = dy.gathered_name};
   const Operand x_shard{.own = x.own, .gathered_name = x.gathered_name};
-  l.pending->work.push_back([w, dy_shard, x_shard, label, layer = l.layer](Lowering& later) {
-    later.layer = layer;
+  at_weight_gradients(l, [w, dy_shard, x_shard, label](Lowering& later) {
     emit_weight_gradient(later, w, dy_shard, x_shard, label);
   });
 }

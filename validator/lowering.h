@@ -253,6 +253,8 @@ struct Operand {
   View all = {};
   std::string gathered_name = {};
 };
+// Runs work on weight gradients at once, or in the microbatch's weight action.
+void at_weight_gradients(Lowering& l, std::function<void(Lowering&)> work);
 // The gradient of a weight: at once, or by the microbatch's weight action.
 void weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
                      const std::string& label);

@@ -98,11 +98,13 @@ Layout random_layout(Chooser& choose) {
   plan.dp_replicate = plan.zero == 0 ? 1 : choose.one_of<std::int64_t>({1, 2});
   plan.micro_batch = choose.one_of<std::int64_t>({1, 2});
   plan.sequence_parallel = choose.one_of<int>({0, 1}) == 1;
-  plan.cp_method = CpMethod::kAllGather;
+  plan.cp_method = choose.one_of<CpMethod>({CpMethod::kAllGather, CpMethod::kRing});
   plan.recompute = choose.one_of(recomputes());
-  plan.schedule = plan.pp == 1   ? Schedule::kNone
-                  : plan.vpp > 1 ? Schedule::kInterleaved1F1B
-                                 : choose.one_of<Schedule>({Schedule::kGpipe, Schedule::k1F1B});
+  plan.schedule =
+      plan.pp == 1 ? Schedule::kNone
+      : plan.vpp > 1
+          ? Schedule::kInterleaved1F1B
+          : choose.one_of<Schedule>({Schedule::kGpipe, Schedule::k1F1B, Schedule::kZbH1});
   if (choose.one_of<int>({0, 1}) == 1) {
     plan.rank_order = {Dimension::kDp, Dimension::kPp, Dimension::kTp, Dimension::kCp};
   }
@@ -138,6 +140,7 @@ TEST_CASE("random layouts of experts on up to 16 ranks compute the reference's g
     mixed["ep, etp"] += plan.ep > 1 && plan.etp > 1 ? 1 : 0;
     mixed["ep, tp"] += plan.ep > 1 && plan.tp > 1 ? 1 : 0;
     mixed["ep, cp"] += plan.ep > 1 && plan.cp > 1 ? 1 : 0;
+    mixed["zero bubble"] += plan.schedule == Schedule::kZbH1 ? 1 : 0;
     mixed["ep, pp"] += plan.ep > 1 && plan.pp > 1 ? 1 : 0;
     mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
     mixed["zero"] += plan.zero;
