@@ -11,7 +11,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array<Command, 9> kCommands = {{
+constexpr std::array<Command, 10> kCommands = {{
     {.name = "estimate",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "memory and step time of one plan on every GPU",
@@ -28,6 +28,10 @@ constexpr std::array<Command, 9> kCommands = {{
      .arguments = "FILE... [options]",
      .summary = "predictions of case lines held against their measurements",
      .run = run_accuracy},
+    {.name = "why-oom",
+     .arguments = "LOG|- (--model M --cluster C ... | --case FILE) [options]",
+     .summary = "which tensor a run died of, and what would have avoided it",
+     .run = run_why_oom},
     {.name = "list",
      .arguments = "models | gpus | clusters | frameworks | options FRAMEWORK",
      .summary = "what is known by name",

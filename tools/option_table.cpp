@@ -152,6 +152,13 @@ std::vector<OptionRow> search_rows() {
   };
 }
 
+std::vector<OptionRow> case_rows() {
+  return {
+      text("case", "FILE", "the run as a case line, instead of --model and the other options"),
+      text("case-id", "ID", "which line of the file, where it has several"),
+  };
+}
+
 std::vector<OptionRow> output_rows() {
   return {
       text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
@@ -165,8 +172,11 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "search", "batch", "accuracy", "list"};
+  const std::vector<std::string> all = {"estimate", "search",  "batch",
+                                        "accuracy", "why-oom", "list"};
   const std::vector<std::string> both = {"estimate", "search"};
+  const std::vector<std::string> jobs = {"estimate", "search", "why-oom"};
+  const std::vector<std::string> plans = {"estimate", "why-oom"};
   const std::vector<std::string> estimate = {"estimate"};
   const std::vector<std::string> search = {"search"};
   std::vector<OptionRow> table;
@@ -178,10 +188,11 @@ std::vector<OptionRow> build_table() {
       table.push_back(std::move(row));
     }
   };
-  add("Model and machine", both, machine_rows());
-  add("Training", both, training_rows());
-  add("Training", estimate, microbatch_rows());
-  add(kPlanGroup, estimate, plan_rows());
+  add("Run", {"why-oom"}, case_rows());
+  add("Model and machine", jobs, machine_rows());
+  add("Training", jobs, training_rows());
+  add("Training", plans, microbatch_rows());
+  add(kPlanGroup, plans, plan_rows());
   add("Memory rule", both, memory_rows());
   add("Question", estimate, estimate_rows());
   add("Search", search, search_rows());

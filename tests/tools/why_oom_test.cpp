@@ -1,0 +1,243 @@
+// Messages as PyTorch's releases write them, and what is found for them. Texts follow the format
+// strings of c10/cuda/CUDACachingAllocator.cpp; numbers are ours.
+#include "tools/why_oom.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "estimator/units.h"
+#include "tests/tools/run_program.h"
+
+namespace shardplan {
+namespace {
+
+std::vector<OomEvent> events_of(const std::string& text) {
+  std::istringstream log(text);
+  return read_oom_log(log);
+}
+
+// Releases from 2.2 on.
+std::string message(const std::string& prefix, const std::string& tried, const std::string& gpu,
+                    const std::string& allocated) {
+  return prefix + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate " + tried +
+         ". GPU " + gpu +
+         " has a total capacity of 139.80 GiB of which 1.01 GiB is free. Including non-PyTorch "
+         "memory, this process has 138.78 GiB memory in use. Of the allocated memory " +
+         allocated +
+         " is allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated. If "
+         "reserved but unallocated memory is large try setting "
+         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.\n";
+}
+
+// Llama-3-8B over two stages, micro-batches far too large.
+const std::vector<std::string> kRun = {"--model",
+                                       "llama3-8b",
+                                       "--cluster",
+                                       "1x8-h200",
+                                       "--sequence-length",
+                                       "8192",
+                                       "--global-batch",
+                                       "64",
+                                       "--micro-batch",
+                                       "8",
+                                       "--tp",
+                                       "2",
+                                       "--pp",
+                                       "2"};
+
+ProgramRun why_oom(const std::string& log, const std::vector<std::string>& more) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/run.log";
+  write_file(path, log);
+  std::vector<std::string> words = {"why-oom", path};
+  words.insert(words.end(), kRun.begin(), kRun.end());
+  words.insert(words.end(), more.begin(), more.end());
+  return run_shardplan(words);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("sizes print as PyTorch prints them, and segments are what it asks of the driver") {
+  CHECK(printed_bytes(512) == "512 bytes");
+  CHECK(printed_bytes(1024) == "1024 bytes");
+  CHECK(printed_bytes(1536) == "1.50 KiB");
+  CHECK(printed_bytes(20 * kMiB) == "20.00 MiB");
+  CHECK(printed_bytes(kGiB) == "1024.00 MiB");
+  CHECK(printed_bytes(2 * kGiB) == "2.00 GiB");
+  CHECK(segment_bytes(1) == 2 * kMiB);
+  CHECK(segment_bytes(kMiB) == 2 * kMiB);
+  CHECK(segment_bytes(kMiB + 512) == 20 * kMiB);
+  CHECK(segment_bytes(10 * kMiB) == 10 * kMiB);
+  CHECK(segment_bytes(10 * kMiB + 512) == 12 * kMiB);
+}
+
+TEST_CASE("a message of 2.2 and later gives every number it has") {
+  const std::vector<OomEvent> events =
+      events_of(message("[rank5]: ", "1.75 GiB", "5", "133.20 GiB"));
+  REQUIRE(events.size() == 1);
+  const OomEvent& event = events[0];
+  CHECK(event.rank == 5);
+  CHECK(event.gpu == 5);
+  CHECK(event.line == 1);
+  CHECK(event.tried->text == "1.75 GiB");
+  CHECK(event.tried->covers(1879048192));
+  CHECK_FALSE(event.tried->covers(1879048192 + 8 * kMiB));
+  CHECK(event.capacity->text == "139.80 GiB");
+  CHECK(event.free->text == "1.01 GiB");
+  CHECK(event.process->text == "138.78 GiB");
+  CHECK(event.allocated->text == "133.20 GiB");
+  CHECK(event.reserved->text == "135.10 GiB");
+  CHECK_FALSE(event.last_step.has_value());
+}
+
+TEST_CASE("older messages differ in spelling, order and punctuation") {
+  // 2.0 and 2.1.
+  OomEvent event = events_of(
+      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 3 has a "
+      "total capacty of 79.15 GiB of which 0 bytes is free. Process 4711 has 79.10 GiB memory in "
+      "use. Of the allocated memory 70.44 GiB is allocated by PyTorch, and 3.16 MiB is reserved by "
+      "PyTorch but unallocated.")[0];
+  CHECK(event.gpu == 3);
+  CHECK(event.tried->text == "64.00 MiB");
+  CHECK(event.capacity->text == "79.15 GiB");
+  CHECK(event.free->text == "0 bytes");
+  CHECK_FALSE(event.process.has_value());  // another one, or this one seen from a container
+  CHECK(event.allocated->text == "70.44 GiB");
+  // 1.x.
+  event = events_of(
+      "RuntimeError: CUDA out of memory. Tried to allocate 2.87 GiB (GPU 0; 14.76 GiB total "
+      "capacity; 8.77 GiB already allocated; 19.75 MiB free; 13.71 GiB reserved in total by "
+      "PyTorch)")[0];
+  CHECK(event.gpu == 0);
+  CHECK(event.tried->text == "2.87 GiB");
+  CHECK(event.capacity->text == "14.76 GiB");
+  CHECK(event.free->text == "19.75 MiB");
+  CHECK(event.allocated->text == "8.77 GiB");
+  CHECK(event.reserved->text == "13.71 GiB");
+  // With a limit set by the process, and with private pools.
+  event = events_of(
+      "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total capacity of 79.10 GiB of "
+      "which 30.00 GiB is free. Including non-PyTorch memory, this process has 49.10 GiB memory in "
+      "use. 48.00 GiB allowed; Of the allocated memory 46.50 GiB is allocated by PyTorch, with "
+      "1.20 GiB allocated in private pools (e.g., CUDA Graphs), and 0.50 GiB is reserved by "
+      "PyTorch but unallocated.")[0];
+  CHECK(event.allocated->text == "46.50 GiB");
+  CHECK(event.reserved->text == "47.00 GiB");
+  CHECK(event.process->text == "49.10 GiB");
+}
+
+TEST_CASE("ranks, steps and copies are told apart in a log that many processes write") {
+  const std::string torn = message("[rank1]: ", "1.75 GiB", "1", "133.21 GiB");
+  const std::string log =
+      " [2026-11-02 03:01:18] iteration        2/     100 | consumed samples: 64 |\n" +
+      message("[rank5]: ", "1.75 GiB", "5", "133.20 GiB") + "[default2]:some words of another " +
+      torn.substr(0, torn.size() - 1) + message(" [rank3]: ", "2.00 GiB", "3", "1.00 GiB") +
+      "\x1b[31mstep:  7  loss: 1.0\n" + message("3: ", "4.00 GiB", "3", "9.00 GiB") +
+      "Root Cause (first observed failure):\n" + message("", "1.75 GiB", "5", "133.20 GiB") +
+      "step: 8\n[rank6]: ncclUnhandledCudaError: Cuda failure 2 'out of memory'\n";
+  const std::vector<OomEvent> events = events_of(log);
+  REQUIRE(events.size() == 5);
+  CHECK(events[0].rank == 5);
+  CHECK(events[0].repeats == 2);
+  CHECK(events[0].last_step == 2);
+  CHECK(events[1].rank == 1);
+  CHECK(events[2].rank == 3);
+  CHECK(events[2].line == 3);
+  CHECK(events[3].rank == 3);
+  CHECK(events[3].last_step == 7);
+  CHECK(events[4].rank == 6);
+  CHECK(events[4].outside == "NCCL");
+  CHECK_FALSE(events[4].tried.has_value());
+}
+
+TEST_CASE("words that only look like a message are none") {
+  CHECK(events_of("").empty());
+  CHECK(events_of("Tried to allocate memory\nTried to allocate 12 apples\nTried to allocate ")
+            .empty());
+}
+
+TEST_CASE("the rows whose segment prints as the message are found, on the stage of the rank") {
+  const ProgramRun run =
+      why_oom("iteration 2/ 100\n" + message("[rank1]: ", "1.75 GiB", "1", "133.21 GiB") +
+                  message("[rank0]: ", "1.75 GiB", "0", "133.21 GiB"),
+              {"--format", "json"});
+  INFO(run.err);
+  CHECK(run.exit_code == 0);
+  const std::string out = run.out;
+  CHECK(contains(out, "\"ranks\":[0,1],\"stages\":[0]"));
+  CHECK(contains(out, "\"last_step\":2"));
+  // 2 f T / t elements of two bytes: fc1's output and its gradient.
+  CHECK(contains(out, "\"row\":\"layer.dense.ffn.fc1_output\",\"bytes\":1879048192"));
+  CHECK(contains(out, "\"row\":\"layer.dense.ffn.fc1_gradient\",\"bytes\":1879048192"));
+  CHECK(contains(out, "\"moment\":\"last warm-up forward\""));
+  CHECK(contains(out, "\"exceeds_capacity\":true"));
+  CHECK(contains(out, "\"status\":\"does_not_fit\""));
+}
+
+TEST_CASE("every change offered fits when it is estimated by itself") {
+  const ProgramRun run = why_oom(message("[rank0]: ", "1.75 GiB", "0", "133.21 GiB"), {});
+  CHECK(run.exit_code == 0);
+  REQUIRE(contains(run.out, "--micro-batch 4"));
+  REQUIRE(contains(run.out, "--tp 4"));
+  std::vector<std::string> words = {"estimate", "--gpu-memory", "139.8GiB"};
+  words.insert(words.end(), kRun.begin(), kRun.end());
+  CHECK(run_shardplan(words).exit_code == 1);
+  for (const auto& [option, value] :
+       {std::pair<std::string, std::string>{"--micro-batch", "4"}, {"--tp", "4"}}) {
+    std::vector<std::string> changed = words;
+    *std::next(std::ranges::find(changed, option)) = value;
+    const ProgramRun estimate = run_shardplan(changed);
+    CHECK_MESSAGE(estimate.exit_code == 0, option << ": " << estimate.out);
+  }
+}
+
+TEST_CASE("no match is an answer, and so is a log without a message") {
+  const ProgramRun other = why_oom(message("[rank0]: ", "1.23 GiB", "0", "133.21 GiB"), {});
+  CHECK(other.exit_code == 1);
+  CHECK(contains(other.out, "no match: no tensor of this estimate has that size"));
+  const ProgramRun none = why_oom("all went well\n", {});
+  CHECK(none.exit_code == 1);
+  CHECK(none.out.starts_with("no match: "));
+  const ProgramRun small = why_oom(message("[rank0]: ", "20.00 MiB", "0", "133.21 GiB"), {});
+  CHECK(small.exit_code == 1);
+  CHECK(contains(small.out, "small tensors share segments of this size"));
+}
+
+TEST_CASE("a failure of NCCL is held against what lies outside the allocator") {
+  const ProgramRun run =
+      why_oom("[rank7]: ncclUnhandledCudaError: Cuda failure 2 'out of memory'\n", {});
+  CHECK(run.exit_code == 0);
+  CHECK(contains(run.out, "ran out of memory in NCCL, outside PyTorch's allocator"));
+  CHECK(contains(run.out, "communicator.tp"));
+  CHECK_FALSE(contains(run.out, "layer.dense"));
+}
+
+TEST_CASE("a run may be told as a case line") {
+  const TemporaryDirectory directory;
+  const std::string log = directory.path() + "/run.log";
+  const std::string cases = directory.path() + "/case.jsonl";
+  write_file(log, message("[rank0]: ", "1.75 GiB", "0", "133.21 GiB"));
+  const std::string line =
+      R"({"schema": 1, "id": "a", "framework": "megatron", "model": "llama3-8b",)"
+      R"( "cluster": "1x8-h200", "training": {"sequence_length": 8192, "micro_batch": 8,)"
+      R"( "global_batch": 64}, "plan": {"tp": 2, "pp": 2}})";
+  write_file(cases, line + "\n");
+  const ProgramRun by_case = run_shardplan({"why-oom", log, "--case", cases});
+  CHECK(by_case.exit_code == 0);
+  CHECK(contains(by_case.out, "layer.dense.ffn.fc1_output"));
+  write_file(cases, line + "\n" + line + "\n");
+  const ProgramRun twice = run_shardplan({"why-oom", log, "--case", cases});
+  CHECK(twice.exit_code == 2);
+  CHECK(contains(twice.err, "case.jsonl:2: found a second case"));
+  const ProgramRun absent = run_shardplan({"why-oom", log, "--case", cases, "--case-id", "b"});
+  CHECK(absent.exit_code == 2);
+  CHECK(contains(absent.err, "found no case with the id 'b'"));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,262 @@
+#include "tools/oom_log.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include "estimator/units.h"
+#include "tools/text.h"
+
+namespace shardplan {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  std::int64_t bytes;
+};
+constexpr std::array<Unit, 8> kUnits = {{{"bytes", 1},
+                                         {"KiB", kKiB},
+                                         {"MiB", kMiB},
+                                         {"GiB", kGiB},
+                                         // Written so before 2.1.
+                                         {"KB", kKiB},
+                                         {"MB", kMiB},
+                                         {"GB", kGiB},
+                                         {"B", 1}}};
+
+bool is_digit(char letter) {
+  return std::isdigit(static_cast<unsigned char>(letter)) != 0;
+}
+
+// "2.00 GiB" at the start of the text.
+std::optional<PrintedBytes> size_at(std::string_view text) {
+  double number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc{} || number < 0 || number > 1e9) {
+    return std::nullopt;
+  }
+  const auto length = static_cast<std::size_t>(read.ptr - text.data());
+  const std::string_view digits = text.substr(0, length);
+  std::string_view rest = text.substr(length);
+  rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
+  const auto unit =
+      std::ranges::find_if(kUnits, [&](const Unit& row) { return rest.starts_with(row.name); });
+  if (unit == kUnits.end()) {
+    return std::nullopt;
+  }
+  const std::size_t point = digits.find('.');
+  const auto decimals = point == std::string_view::npos ? 0 : digits.size() - point - 1;
+  const double scale = static_cast<double>(unit->bytes);
+  const double half =
+      unit->bytes == 1 ? 0 : scale * std::pow(10.0, -static_cast<double>(decimals)) / 2;
+  return PrintedBytes{.text = std::string(digits) + " " + std::string(unit->name),
+                      .low = static_cast<std::int64_t>(std::ceil(number * scale - half)),
+                      .high = static_cast<std::int64_t>(std::floor(number * scale + half))};
+}
+
+std::optional<PrintedBytes> size_after(std::string_view text, std::string_view words) {
+  const std::size_t found = text.find(words);
+  return found == std::string_view::npos ? std::nullopt
+                                         : size_at(text.substr(found + words.size()));
+}
+
+// "2.00 GiB" right before the words.
+std::optional<PrintedBytes> size_before(std::string_view text, std::string_view words) {
+  const std::size_t found = text.find(words);
+  if (found == std::string_view::npos) {
+    return std::nullopt;
+  }
+  std::size_t start = found;
+  int spaces = 0;  // one stands between number and unit
+  while (start > 0 && (text[start - 1] != ' ' || spaces == 0)) {
+    spaces += text[start - 1] == ' ' ? 1 : 0;
+    --start;
+  }
+  return size_at(text.substr(start));
+}
+
+std::optional<std::int64_t> integer_at(std::string_view text) {
+  std::int64_t value = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  return read.ec == std::errc{} && value >= 0 && value < kMost ? std::optional(value)
+                                                               : std::nullopt;
+}
+
+std::optional<std::int64_t> integer_after(std::string_view text, std::string_view words) {
+  const std::size_t found = text.find(words);
+  if (found == std::string_view::npos) {
+    return std::nullopt;
+  }
+  std::string_view rest = text.substr(found + words.size());
+  rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
+  return integer_at(rest);
+}
+
+// Prefixes of launchers: [rank3]: (torch.distributed), [default3]: (torchrun --tee), [1,3]<stderr>:
+// (mpirun --tag-output), "3: " (srun --label). The last one before the message counts.
+std::optional<std::int64_t> rank_in(std::string_view before) {
+  for (const std::string_view words : {"[rank", "[default", "[1,"}) {
+    const std::size_t found = before.rfind(words);
+    if (found != std::string_view::npos) {
+      if (const auto rank = integer_at(before.substr(found + words.size()))) {
+        return rank;
+      }
+    }
+  }
+  const std::size_t start = std::min(before.size(), before.find_first_not_of(' '));
+  const std::size_t colon = before.find(": ", start);
+  const bool is_label = colon != std::string_view::npos && colon > start &&
+                        std::all_of(before.begin() + static_cast<std::ptrdiff_t>(start),
+                                    before.begin() + static_cast<std::ptrdiff_t>(colon), is_digit);
+  return is_label ? integer_at(before.substr(start)) : std::nullopt;
+}
+
+// " iteration        3/     100 |" (Megatron), "step:  3  loss:" (torchtitan), "iteration: 3 / 100"
+// (nanotron), "step=3" and the like.
+std::optional<std::int64_t> step_in(std::string_view line) {
+  for (const std::string_view words : {"iteration:", "iteration ", "step:", "step=", "steps:"}) {
+    if (const auto step = integer_after(line, words)) {
+      return step;
+    }
+  }
+  return std::nullopt;
+}
+
+constexpr std::string_view kTried = "Tried to allocate ";
+
+// Out of memory without PyTorch's allocator in between.
+struct OutsideWords {
+  std::string_view words;
+  std::string_view owner;
+};
+constexpr std::array<OutsideWords, 5> kOutside = {
+    {{"Cuda failure 2 'out of memory'", "NCCL"},
+     {"Cuda failure 'out of memory'", "NCCL"},
+     {"CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS"},
+     {"CUDNN_STATUS_ALLOC_FAILED", "cuDNN"},
+     {"CUDA error: out of memory", "the CUDA driver"}}};
+
+OomEvent allocator_event(std::string_view before, std::string_view message) {
+  OomEvent event;
+  event.rank = rank_in(before);
+  event.gpu = integer_after(message, "GPU ");
+  event.tried = size_at(message.substr(kTried.size()));
+  event.capacity = size_after(message, "total capacity of ");
+  for (const std::string_view words : {"total capacty of "}) {  // so spelt in 2.0 and 2.1
+    event.capacity = event.capacity ? event.capacity : size_after(message, words);
+  }
+  event.capacity = event.capacity ? event.capacity : size_before(message, " total capacity");
+  event.free = size_before(message, " is free");
+  event.free = event.free ? event.free : size_before(message, " free;");
+  event.process = size_after(message, "this process has ");
+  event.allocated = size_after(message, "Of the allocated memory ");
+  event.allocated = event.allocated ? event.allocated : size_before(message, " already allocated");
+  event.reserved = size_before(message, " reserved in total");
+  event.reserved = event.reserved ? event.reserved : size_before(message, " cached)");
+  const auto unused = size_before(message, " is reserved by PyTorch but unallocated");
+  if (!event.reserved && unused && event.allocated) {
+    event.reserved = PrintedBytes{.text = "",
+                                  .low = event.allocated->low + unused->low,
+                                  .high = event.allocated->high + unused->high};
+    event.reserved->text = printed_bytes(event.reserved->middle());
+  }
+  return event;
+}
+
+std::string text_of(const std::optional<PrintedBytes>& size) {
+  return size ? size->text : "";
+}
+
+// A launcher prints a message once more in its summary, often without the rank.
+bool is_copy(const OomEvent& one, const OomEvent& other) {
+  const bool same_place = !one.rank || !other.rank || one.rank == other.rank;
+  return same_place && one.gpu == other.gpu && one.outside == other.outside &&
+         text_of(one.tried) == text_of(other.tried) && text_of(one.free) == text_of(other.free) &&
+         text_of(one.allocated) == text_of(other.allocated) &&
+         text_of(one.reserved) == text_of(other.reserved);
+}
+
+void add_event(std::vector<OomEvent>& events, OomEvent event) {
+  for (OomEvent& known : events) {
+    if (is_copy(known, event)) {
+      ++known.repeats;
+      known.rank = known.rank ? known.rank : event.rank;
+      return;
+    }
+  }
+  events.push_back(std::move(event));
+}
+
+}  // namespace
+
+std::int64_t segment_bytes(std::int64_t tensor_bytes) {
+  constexpr std::int64_t kSmall = kMiB;
+  constexpr std::int64_t kLarge = 10 * kMiB;
+  if (tensor_bytes <= kSmall) {
+    return 2 * kMiB;
+  }
+  return tensor_bytes < kLarge ? 20 * kMiB : round_up(tensor_bytes, 2 * kMiB);
+}
+
+std::string printed_bytes(std::int64_t bytes) {
+  const double size = static_cast<double>(bytes);
+  if (bytes <= kKiB) {
+    return std::to_string(bytes) + " bytes";
+  }
+  if (bytes <= kMiB) {
+    return fixed(size / static_cast<double>(kKiB), 2) + " KiB";
+  }
+  return bytes <= kGiB ? fixed(size / static_cast<double>(kMiB), 2) + " MiB"
+                       : fixed(size / static_cast<double>(kGiB), 2) + " GiB";
+}
+
+std::vector<OomEvent> read_oom_log(std::istream& log) {
+  std::vector<OomEvent> events;
+  std::optional<std::int64_t> step;
+  std::int64_t number = 0;
+  for (std::string text; std::getline(log, text);) {
+    ++number;
+    const std::string_view line = text;
+    // Processes write to one log: a line may hold several messages.
+    std::size_t found = line.find(kTried);
+    const bool is_message = found != std::string_view::npos;
+    for (std::size_t start = 0; found != std::string_view::npos;) {
+      const std::size_t next = line.find(kTried, found + kTried.size());
+      OomEvent event =
+          allocator_event(line.substr(start, found - start), line.substr(found, next - found));
+      event.line = number;
+      event.last_step = step;
+      if (event.tried) {
+        add_event(events, std::move(event));
+      }
+      start = found + kTried.size();
+      found = next;
+    }
+    for (const auto& [words, owner] : kOutside) {
+      const std::size_t at = is_message ? std::string_view::npos : line.find(words);
+      if (at != std::string_view::npos) {
+        add_event(events, {.line = number,
+                           .rank = rank_in(line.substr(0, at)),
+                           .gpu = {},
+                           .last_step = step,
+                           .tried = {},
+                           .outside = std::string(owner),
+                           .capacity = {},
+                           .free = {},
+                           .process = {},
+                           .allocated = {},
+                           .reserved = {}});
+        break;
+      }
+    }
+    if (const auto reported = is_message ? std::nullopt : step_in(line)) {
+      step = reported;
+    }
+  }
+  return events;
+}
+
+}  // namespace shardplan

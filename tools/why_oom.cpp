@@ -1,0 +1,127 @@
+// shardplan why-oom: which tensor a run died of, and what would have avoided it.
+#include "tools/why_oom.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "tools/case_file.h"
+#include "tools/command.h"
+#include "tools/report.h"
+
+namespace shardplan {
+namespace {
+
+std::vector<OomEvent> events_of(const std::string& path) {
+  if (path == "-") {
+    return read_oom_log(std::cin);
+  }
+  std::error_code problem;
+  if (std::filesystem::is_directory(path, problem)) {
+    throw InputError(path + ": found a directory, expected the log of a run");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw InputError(path + ": cannot be read: " + std::strerror(errno));
+  }
+  return read_oom_log(file);
+}
+
+// The line of the file with this id; without an id the file must have one line.
+Question question_of_case(const std::string& path, const std::string& id, const Library& library) {
+  std::optional<Case> chosen;
+  CaseFile file(path);
+  for (CaseText line; file.next(line);) {
+    if (!id.empty() && case_id_of(line.text) != id) {
+      continue;
+    }
+    if (chosen) {
+      throw InputError(line.place() + ": found a second case" +
+                       (id.empty() ? ", expected one or --case-id" : " with the id " + id));
+    }
+    chosen = read_case(line.text, line.place(), library);
+  }
+  if (!chosen) {
+    throw InputError(path + ": found no case" + (id.empty() ? "" : " with the id '" + id + "'"));
+  }
+  if (!chosen->supported) {
+    throw InputError(path + ": /framework: found '" + chosen->framework +
+                     "', expected one of the frameworks with a profile");
+  }
+  Question question;
+  question.job = std::move(chosen->job);
+  question.plan = std::move(chosen->plan);
+  return question;
+}
+
+Question asked(const Options& options, const Library& library) {
+  if (!given(options, "case")) {
+    return question_of(options, library);
+  }
+  for (const char* name : {"model", "cluster", "sequence-length", "global-batch"}) {
+    if (given(options, name)) {
+      throw InputError("--" + std::string(name) + ": found beside --case, expected one of the two");
+    }
+  }
+  return question_of_case(text_or(options, "case", ""), text_or(options, "case-id", ""), library);
+}
+
+// The run's own card, as its messages name it.
+void take_capacity(Question& question, const std::vector<OomEvent>& events) {
+  for (const OomEvent& event : events) {
+    if (event.capacity && !question.job.cluster.memory_limit_bytes) {
+      question.job.cluster.memory_limit_bytes = event.capacity->middle();
+    }
+  }
+}
+
+std::string render(const WhyOomReport& report, Format format) {
+  switch (format) {
+    case Format::kTable: return why_oom_text(report);
+    case Format::kCsv: return why_oom_csv(report);
+    case Format::kJson: return why_oom_json(report);
+  }
+  return "";
+}
+
+bool has_match(const OomDiagnosis& diagnosis) {
+  return !diagnosis.matches.empty();
+}
+
+}  // namespace
+
+ExitCode run_why_oom(const Arguments& arguments) {
+  const Options options = parse_options("why-oom", arguments);
+  if (given(options, "help")) {
+    return run_help({"why-oom"});
+  }
+  if (options.positional.size() != 1) {
+    throw InputError("why-oom: expected one log, or - for standard input, found " +
+                     std::to_string(options.positional.size()));
+  }
+  const Library library = library_of(options);
+  WhyOomReport report = {.question = asked(options, library),
+                         .prediction = {},
+                         .log = options.positional.front(),
+                         .diagnoses = {},
+                         .changes = {}};
+  const std::vector<OomEvent> events = events_of(report.log);
+  Output output(text_or(options, "out", ""));
+  take_capacity(report.question, events);
+  report.prediction = predict(report.question.job, report.question.plan, {});
+  if (!report.prediction.has_numbers()) {
+    throw InputError("why-oom: the plan cannot be estimated: " + report.prediction.reason);
+  }
+  report.diagnoses = diagnose(events, report.question, report.prediction.memory);
+  if (!report.diagnoses.empty()) {
+    find_changes(report);
+  }
+  output.write(render(report, format_of(options)));
+  output.commit();
+  return std::ranges::any_of(report.diagnoses, has_match) ? ExitCode::kOk : ExitCode::kNegative;
+}
+
+}  // namespace shardplan

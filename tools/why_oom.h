@@ -1,0 +1,63 @@
+// Why a run went out of memory: its log's messages held against the estimate of its plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/oom_log.h"
+#include "tools/prediction.h"
+#include "tools/question.h"
+
+namespace shardplan {
+
+// A row of the estimate whose size is the one in the message.
+struct RowMatch {
+  std::int64_t stage = 0;
+  Component component = Component::kTemporaries;
+  std::string row;
+  std::int64_t bytes = 0;  // of the tensor
+  bool by_segment = true;  // its segment prints as the message; false: only its own size does
+  std::string born;
+  std::string moment;                // where in the step it is made
+  std::int64_t allocated_bytes = 0;  // most that the estimate allocates there, the tensor included
+  std::int64_t device_bytes = 0;     // the same with what lies outside the allocator
+};
+
+// The same failure on one or several ranks.
+struct OomDiagnosis {
+  OomEvent event;                    // the first of them
+  std::vector<std::int64_t> ranks;   // as far as known, in order
+  std::vector<std::int64_t> stages;  // that may have failed; all of them where no rank is known
+  std::vector<RowMatch> matches;     // nearest to what the message says was allocated first
+  std::int64_t small_rows = 0;       // rows of 2 and 20 MiB segments, which say little: not listed
+};
+
+// One change of the plan that the estimate lets fit, in the words of the command line.
+struct PlanChange {
+  std::string text;
+  Question question;
+  Prediction prediction = {};
+};
+
+struct WhyOomReport {
+  Question question;  // its capacity is the log's where the log has one
+  Prediction prediction;
+  std::string log;
+  std::vector<OomDiagnosis> diagnoses;  // empty: the log has no such message
+  std::vector<PlanChange> changes;      // that fit, the fastest first
+  std::int64_t changes_tried = 0;
+};
+
+std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Question& question,
+                                   const MemoryEstimate& memory);
+
+// Single changes; where none fits, pairs of them.
+void find_changes(WhyOomReport& report);
+
+std::string why_oom_text(const WhyOomReport& report);
+std::string why_oom_csv(const WhyOomReport& report);  // one row per match
+std::string why_oom_json(const WhyOomReport& report);
+
+}  // namespace shardplan

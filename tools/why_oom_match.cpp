@@ -1,0 +1,210 @@
+// Which rows have the size that a message names, and how full the GPU is when they are made.
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
+
+#include "estimator/rank_grid.h"
+#include "estimator/stage_memory.h"
+#include "estimator/stage_tensors.h"
+#include "tools/text.h"
+#include "tools/why_oom.h"
+
+namespace shardplan {
+namespace {
+
+// Names of moments by what is being done when a row is made; a row of the head belongs to the loss.
+std::vector<std::string_view> moments_of(const Row& row) {
+  const std::string_view born = row.born.name;
+  const bool is_head = row.name.starts_with("head.");
+  if (born.starts_with("forward")) {
+    return is_head ? std::vector<std::string_view>{"loss forward"}
+                   : std::vector<std::string_view>{"last warm-up forward", "recompute replay"};
+  }
+  if (born.starts_with("backward")) {
+    return is_head ? std::vector<std::string_view>{"loss backward"}
+                   : std::vector<std::string_view>{"first backward", "weight gradient"};
+  }
+  if (born.ends_with("optimizer_step")) {
+    return {"optimizer step"};
+  }
+  if (born == "gradient_reduction") {
+    return {"gradient reduction"};
+  }
+  if (born == "parameter_gather") {
+    return {"parameter gather"};
+  }
+  return {"start-up"};
+}
+
+const Moment& fullest_moment(const StageMemory& stage, const Row& row) {
+  const std::vector<std::string_view> names = moments_of(row);
+  const Moment* fullest = nullptr;
+  for (const Moment& moment : stage.moments) {
+    const bool is_one_of = std::ranges::find(names, moment.name) != names.end();
+    if (is_one_of && (fullest == nullptr || moment.allocated_bytes > fullest->allocated_bytes)) {
+      fullest = &moment;
+    }
+  }
+  return fullest == nullptr ? stage.moments.front() : *fullest;
+}
+
+RowMatch match_of(const StageMemory& stage, const Row& row, std::int64_t bytes, bool by_segment) {
+  const Moment& moment = fullest_moment(stage, row);
+  return {.stage = stage.pp_rank,
+          .component = row.component,
+          .row = row.name,
+          .bytes = bytes,
+          .by_segment = by_segment,
+          .born = row.born.name,
+          .moment = moment.name,
+          .allocated_bytes = moment.allocated_bytes,
+          .device_bytes = moment.allocated_bytes + stage.outside_bytes};
+}
+
+// Rows of the state are lists of tensors: one per weight, where they are not sharded.
+std::vector<WeightShape> weights_of_stage(const Question& question, std::int64_t pp_rank) {
+  const PlanPieces pieces = plan_pieces(question.job, question.plan);
+  const StageLayout& layout = pieces.stages[static_cast<std::size_t>(pp_rank)].layout;
+  std::vector<WeightShape> shapes;
+  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
+    const BlockKind kind = static_cast<BlockKind>(i);
+    if (count_blocks(layout, kind) == 0) {
+      continue;
+    }
+    const BlockKind shaped = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
+    for (WeightShape shape : weight_shapes(question.job, question.plan, shaped)) {
+      shape.count = 1;
+      if (std::ranges::find(shapes, shape) == shapes.end()) {
+        shapes.push_back(shape);
+      }
+    }
+  }
+  return shapes;
+}
+
+bool is_list_of_weights(const Question& question, const Row& row) {
+  switch (row.component) {
+    case Component::kParameters: return question.plan.zero < 3;
+    case Component::kGradients: return question.plan.zero < 2;
+    case Component::kOptimizer: return question.plan.zero < 1;
+    default: return false;
+  }
+}
+
+void match_weights(const Question& question, const StageMemory& stage, const PrintedBytes& tried,
+                   std::vector<RowMatch>& matches) {
+  if (question.job.profile.memory_model == MemoryModel::kFujii2024) {
+    return;
+  }
+  for (const WeightShape& shape : weights_of_stage(question, stage.pp_rank)) {
+    const std::int64_t elements = shape.rows * shape.columns;
+    for (const Row& row : stage.rows) {
+      const std::int64_t bytes = elements * bytes_of(row.dtype);
+      if (is_list_of_weights(question, row) && row.elements > elements &&
+          tried.covers(segment_bytes(bytes))) {
+        matches.push_back(match_of(stage, row, bytes, true));
+        matches.back().row +=
+            ", a weight of " + grouped(shape.rows) + " x " + grouped(shape.columns);
+      }
+    }
+  }
+}
+
+// Segments that many tensors share: the message says little about which.
+bool is_shared_segment(const PrintedBytes& tried) {
+  return tried.covers(segment_bytes(1)) || tried.covers(segment_bytes(2 * kMiB));
+}
+
+void match_rows(const StageMemory& stage, const OomEvent& event, OomDiagnosis& diagnosis) {
+  for (const Row& row : stage.rows) {
+    if (row.bytes == 0 || row.in_allocator != event.tried.has_value()) {
+      continue;
+    }
+    if (!event.tried) {
+      diagnosis.matches.push_back(match_of(stage, row, row.bytes, false));
+      continue;
+    }
+    const bool by_segment = event.tried->covers(segment_bytes(row.bytes));
+    if (by_segment && is_shared_segment(*event.tried)) {
+      ++diagnosis.small_rows;
+    } else if (by_segment || event.tried->covers(row.bytes)) {
+      diagnosis.matches.push_back(match_of(stage, row, row.bytes, by_segment));
+    }
+  }
+}
+
+void match_event(OomDiagnosis& diagnosis, const Question& question, const MemoryEstimate& memory) {
+  const OomEvent& event = diagnosis.event;
+  for (const std::int64_t stage : diagnosis.stages) {
+    const StageMemory& estimate = memory.stages.at(static_cast<std::size_t>(stage));
+    match_rows(estimate, event, diagnosis);
+    if (event.tried && !is_shared_segment(*event.tried)) {
+      match_weights(question, estimate, *event.tried, diagnosis.matches);
+    }
+  }
+  // The message tells how much was allocated when this tensor did not fit any more.
+  const std::int64_t held = event.allocated && event.tried
+                                ? event.allocated->middle() + event.tried->middle()
+                                : std::int64_t{0};
+  std::ranges::stable_sort(diagnosis.matches, [held](const RowMatch& one, const RowMatch& other) {
+    if (held == 0) {
+      return one.device_bytes > other.device_bytes;
+    }
+    return std::llabs(one.allocated_bytes - held) < std::llabs(other.allocated_bytes - held);
+  });
+}
+
+std::optional<std::int64_t> stage_of(const OomEvent& event, const Question& question,
+                                     const MemoryEstimate& memory) {
+  if (!event.rank || *event.rank >= question.job.cluster.world_size()) {
+    return std::nullopt;
+  }
+  const std::int64_t stage = coordinates_of(question.job, question.plan, *event.rank).pp;
+  return stage < std::ssize(memory.stages) ? std::optional(stage) : std::nullopt;
+}
+
+// With all GPUs in one node and one process per GPU the index is the rank.
+void take_rank_from_gpu(OomEvent& event, const Question& question) {
+  if (!event.rank && question.job.cluster.nodes == 1 && event.gpu.value_or(0) > 0) {
+    event.rank = event.gpu;
+  }
+}
+
+}  // namespace
+
+std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Question& question,
+                                   const MemoryEstimate& memory) {
+  std::vector<OomDiagnosis> diagnoses;
+  for (OomEvent event : events) {
+    take_rank_from_gpu(event, question);
+    std::vector<std::int64_t> stages;
+    if (const auto stage = stage_of(event, question, memory)) {
+      stages = {*stage};
+    } else {
+      stages.resize(memory.stages.size());
+      std::iota(stages.begin(), stages.end(), std::int64_t{0});
+    }
+    const auto same = std::ranges::find_if(diagnoses, [&](const OomDiagnosis& known) {
+      const bool same_size = event.tried
+                                 ? known.event.tried && known.event.tried->text == event.tried->text
+                                 : known.event.outside == event.outside;
+      return same_size && known.stages == stages;
+    });
+    OomDiagnosis& diagnosis =
+        same != diagnoses.end()
+            ? *same
+            : diagnoses.emplace_back(
+                  OomDiagnosis{.event = event, .ranks = {}, .stages = stages, .matches = {}});
+    if (event.rank) {
+      diagnosis.ranks.push_back(*event.rank);
+    }
+  }
+  for (OomDiagnosis& diagnosis : diagnoses) {
+    std::ranges::sort(diagnosis.ranks);
+    match_event(diagnosis, question, memory);
+  }
+  return diagnoses;
+}
+
+}  // namespace shardplan
