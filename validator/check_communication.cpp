@@ -44,7 +44,8 @@ bool same_payload(const Program& a, const Operation& x, const Program& b, const 
   const View& second = sent_view(y);
   return first.elements() == second.elements() &&
          a.tensors[static_cast<std::size_t>(first.tensor)].dtype ==
-             b.tensors[static_cast<std::size_t>(second.tensor)].dtype;
+             b.tensors[static_cast<std::size_t>(second.tensor)].dtype &&
+         x.attributes.experts == y.attributes.experts && x.attributes.copies == y.attributes.copies;
 }
 
 // One use of a communicator or channel.

@@ -48,7 +48,7 @@ Operation exchange(const Lowering& l, OpKind kind) {
   return {.kind = kind,
           .attributes = {.experts = l.sizes.experts, .copies = l.plan.etp},
           .group = l.groups.experts,
-          .stream = Stream::kTensor};
+          .stream = Stream::kExperts};
 }
 
 // Counts [members * sequences, E] of all ranks that share the experts.
@@ -64,7 +64,7 @@ View gathered_counts(Lowering& l, const View& counts) {
         .in = {counts},
         .out = {all},
         .group = l.groups.experts,
-        .stream = Stream::kTensor},
+        .stream = Stream::kExperts},
        "router.gathered_counts");
   return all;
 }
@@ -82,12 +82,11 @@ void place_rows(Lowering& l, const ExpertActivations& e, const View& all_counts)
        "router.rows");
 }
 
-// Router, and the rows on their way to the experts.
-void route(Lowering& l, const LayerWeights& w, const View& normed, const ExpertActivations& e) {
+// Router, and the rows on their way to the experts with the weights [U,n] of the choices.
+void route(Lowering& l, const LayerWeights& w, const View& normed, const ExpertActivations& e,
+           const View& weights) {
   const FrameScope scope(l.builder);
-  const LocalSizes& s = l.sizes;
   const View x = own_rows(l, normed);
-  const View weights = l.builder.push(statistics("router.weights", s.own_rows, s.choices));
   linear(l, e.probabilities, x, w.router, "router");
   emit(l,
        {.kind = OpKind::kRouterForward,
@@ -149,6 +148,25 @@ void shared_activation(Lowering& l, const LayerWeights& w, const LayerActivation
   linear(l, a.gate_up, x, w.gate_up, "shared.gate_up");
   emit(l, {.kind = OpKind::kSwigluForward, .in = {a.gate_up}, .out = {a.activation}},
        "shared.swiglu");
+}
+
+// The shared experts run while rows are on their way: their output into y, or what backward reads
+// if y is absent.
+void route_beside_shared(Lowering& l, const LayerWeights& w, const LayerActivations& a,
+                         const View& y) {
+  const FrameScope scope(l.builder);
+  const View weights =
+      l.builder.push(statistics("router.weights", l.sizes.own_rows, l.sizes.choices));
+  route(l, w, a.ffn_normed, a.experts, weights);
+  if (!has_shared(l)) {
+    return;
+  }
+  shared_activation(l, w, a);
+  if (y.present()) {
+    write_reduced(l, y, "shared.down", [&](const View& partial) {
+      linear(l, partial, a.activation, w.down, "shared.down");
+    });
+  }
 }
 
 // Adds the shared experts' part of dnormed, or rather writes it: they come first.
@@ -272,22 +290,13 @@ LayerActivations with_experts_again(Lowering& l, const LayerWeights& w, LayerAct
 }  // namespace
 
 void moe_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
-  route(l, w, a.ffn_normed, a.experts);
-  if (has_shared(l)) {
-    shared_activation(l, w, a);
-  }
+  route_beside_shared(l, w, a, {});
   expert_activation(l, w, a.experts);
 }
 
 void moe_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y) {
   const LocalSizes& s = l.sizes;
-  route(l, w, a.ffn_normed, a.experts);
-  if (has_shared(l)) {
-    shared_activation(l, w, a);
-    write_reduced(l, y, "shared.down", [&](const View& partial) {
-      linear(l, partial, a.activation, w.down, "shared.down");
-    });
-  }
+  route_beside_shared(l, w, a, y);
   expert_activation(l, w, a.experts);
   {
     const FrameScope scope(l.builder);

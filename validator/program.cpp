@@ -44,8 +44,8 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
     "clip_factor",
     "adamw",
 };
-constexpr std::array<std::string_view, kNumStreams> kStreamNames = {"compute", "tensor", "context",
-                                                                    "data",    "send",   "receive"};
+constexpr std::array<std::string_view, kNumStreams> kStreamNames = {
+    "compute", "tensor", "context", "experts", "data", "send", "receive"};
 
 }  // namespace
 

@@ -192,11 +192,12 @@ enum class Stream {
   kCompute,
   kTensor,   // collectives of tensor parallelism; keys and values gathered over cp
   kContext,  // keys, values and their gradients on their way around the cp ring
+  kExperts,  // rows of tokens to and from their experts
   kData,     // gradients and parameters of data parallelism
   kSend,     // pipeline
   kReceive,  // pipeline
 };
-inline constexpr std::int64_t kNumStreams = 6;
+inline constexpr std::int64_t kNumStreams = 7;
 
 struct Operation {
   OpKind kind = OpKind::kFill;

@@ -4,7 +4,7 @@
 // Block: x += attention(rms_norm(x)); x += ffn(rms_norm(x)). Attention: grouped-query, causal,
 // optionally windowed, rotary positions (the two halves of a head rotate against each other, as in
 // Llama). FFN: down(silu(gate(x)) * up(x)), or a mixture of experts: softmax over all experts, the
-// topk largest renormalised to sum 1, plus shared experts.
+// topk largest (of equal ones the lower expert) renormalised to sum 1, plus shared experts.
 // Loss: mean cross-entropy over all tokens + aux_coefficient * mean over MoE layers' sequences of
 // E * sum_e f_e * P_e, f_e the share of a sequence's topk choices that fell on e, P_e its mean
 // probability of e.

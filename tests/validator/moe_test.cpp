@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -267,6 +268,151 @@ TEST_CASE("single precision follows double precision with experts, too") {
   CHECK(backend.step(random_batch(job, 3), 1e-3) ==
         doctest::Approx(reference_of(job).loss).epsilon(1e-6));
   CHECK(worst_relative_difference(backend.gradients(), reference_of(job).gradients) < 1e-4);
+}
+
+TEST_CASE(
+    "a router that knows nothing sends all to the first experts: a bound of ep, and no less") {
+  Job job = tiny_job(tiny_moe(), 4);
+  Tensors tensors = initial_tensors(job.model, 7);
+  for (auto& [name, tensor] : tensors) {
+    if (name.ends_with("router")) {
+      std::ranges::fill(tensor.values, 0.0);
+    }
+  }
+  const Batch batch = random_batch(job, 3);
+  const Hyperparameters hyperparameters{.aux_coefficient = 1};
+  const auto run = [&](double factor) {
+    std::vector<Program> programs;
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      programs.push_back(lower(job, {.ep = 4, .moe_buffer_factor = factor}, rank, hyperparameters));
+    }
+    HostBackend<double> backend(programs, DeadMemory::kPoisoned);
+    backend.load(tensors);
+    const double loss = backend.step(batch, 1e-3);
+    return std::tuple(loss, backend.needed_buffer_factor(), backend.gradients());
+  };
+  CHECK(std::get<1>(run(3.96)) == std::optional(4.0));
+  const auto [loss, needed, gradients] = run(4);
+  CHECK_FALSE(needed);
+  const ReferenceStep expected = reference_step(job.model, tensors, batch, {.aux_coefficient = 1});
+  CHECK(loss == doctest::Approx(expected.loss).epsilon(kTolerance));
+  CHECK(worst_relative_difference(gradients, expected.gradients) < kTolerance);
+  // E * sum_e f_e / E = 1 whatever was chosen, in the mean over layers and sequences.
+  const double without = reference_loss(job.model, tensors, batch, {.aux_coefficient = 0});
+  CHECK(expected.loss - without == doctest::Approx(1).epsilon(1e-12));
+}
+
+namespace {
+
+std::vector<Program> sound_programs() {
+  return lower_all(tiny_job(tiny_moe(), 4),
+                   {.tp = 2, .ep = 2, .etp = 2, .zero = 1, .sequence_parallel = true});
+}
+
+Operation& first(Program& program, OpKind kind) {
+  const auto found = std::ranges::find(program.operations, kind, &Operation::kind);
+  REQUIRE(found != program.operations.end());
+  return *found;
+}
+
+// Every text must stand in one message about the programs.
+void check_refused(const std::vector<Program>& programs, const std::vector<std::string>& texts) {
+  const Problems problems = problems_of(programs);
+  INFO((problems.empty() ? "no problem" : problems.front()));
+  CHECK(std::ranges::any_of(problems, [&](const std::string& problem) {
+    return std::ranges::all_of(
+        texts, [&](const std::string& text) { return problem.find(text) != std::string::npos; });
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("programs with experts: every event and every lifetime is needed") {
+  Program program = sound_programs()[1];
+  std::int64_t not_missed = 0;
+  for (Operation& op : program.operations) {
+    // The second microbatch repeats the first, in memory that has been used.
+    const std::vector<std::int64_t> all =
+        op.microbatch > 1 ? std::vector<std::int64_t>{} : op.waits;
+    for (const std::int64_t event : all) {
+      std::erase(op.waits, event);
+      not_missed += stream_problems(program).empty() ? 1 : 0;
+      op.waits = all;
+    }
+  }
+  CHECK(not_missed == 0);
+  for (Tensor& tensor : program.tensors) {
+    if (tensor.arena == Arena::kDynamic) {
+      ++tensor.born;
+      not_missed += operation_problems(program).empty() ? 1 : 0;
+      --tensor.born;
+      --tensor.dies;
+      not_missed += operation_problems(program).empty() ? 1 : 0;
+      ++tensor.dies;
+    }
+  }
+  CHECK(not_missed == 0);
+}
+
+TEST_CASE("broken exchanges of rows are refused by rank, operation and tensor") {
+  std::vector<Program> p = sound_programs();
+  View& choices = first(p[2], OpKind::kExpertDispatch).in[1];
+  choices = rows_of(choices, 0, choices.rows - 1);
+  check_refused(p, {"rank 2", "expert_dispatch forward.experts.dispatch", "'router.choices'"});
+
+  p = sound_programs();
+  View& received = first(p[1], OpKind::kExpertCombine).in[0];
+  received = rows_of(received, 0, received.rows - 1);
+  check_refused(p,
+                {"rank 1", "expert_combine forward.experts.combine", "'experts.output'", "meets"});
+
+  p = sound_programs();
+  first(p[3], OpKind::kExpertDispatch).attributes.copies = 1;
+  check_refused(p, {"rank 3", "expert_dispatch", "meets", "rank 0"});
+
+  p = sound_programs();
+  Operation& combine = first(p[0], OpKind::kExpertCombine);
+  combine = {.kind = OpKind::kFill,
+             .out = {combine.out[0]},
+             .stream = combine.stream,
+             .waits = combine.waits,
+             .records = combine.records};
+  check_refused(p, {"rank 0", "meets", "expert_combine", "'experts.output'"});
+
+  p = sound_programs();
+  first(p[0], OpKind::kGroupedGemm).waits.clear();
+  check_refused(p, {"rank 0", "grouped_gemm forward.experts.gate_up", "'experts.received'",
+                    "stream experts"});
+}
+
+TEST_CASE("broken operations of experts are refused by rank, operation and tensor") {
+  std::vector<Program> p = sound_programs();
+  View& offsets = first(p[0], OpKind::kGroupedGemm).in[2];
+  offsets = columns_of(offsets, 0, offsets.cols - 1);
+  check_refused(p, {"rank 0", "grouped_gemm", "'weights'", "one matrix for every expert"});
+
+  p = sound_programs();
+  first(p[0], OpKind::kRouterForward).attributes.sequence_rows = 4;
+  check_refused(p, {"rank 0", "router_forward", "'router.counts'", "one row for every sequence"});
+
+  p = sound_programs();
+  first(p[1], OpKind::kExpertRows).attributes.member = 4;
+  check_refused(p, {"rank 1", "expert_rows", "'router.gathered_counts'", "this member"});
+
+  p = sound_programs();
+  View& gradient = first(p[1], OpKind::kGroupedWeightGradient).out[0];
+  gradient = rows_of(gradient, 0, gradient.rows / 2);
+  check_refused(p, {"rank 1", "grouped_weight_gradient", "'main_gradients'"});
+
+  p = sound_programs();
+  View& weights = first(p[0], OpKind::kExpertSwigluBackward).in[2];
+  weights = rows_of(weights, 0, weights.rows - 1);
+  check_refused(p, {"rank 0", "expert_swiglu_backward", "'experts.weights'"});
+
+  p = sound_programs();
+  View& scores = first(p[0], OpKind::kRouterBackward).in[0];
+  scores.offset += 1;
+  check_refused(p, {"rank 0", "router_backward", "'router.probabilities'", "reaches beyond"});
 }
 
 }  // namespace shardplan
