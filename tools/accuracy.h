@@ -14,7 +14,7 @@ namespace shardplan {
 
 // What is measured and predicted of one rank, bytes.
 enum class Quantity {
-  kPeakAllocated,  // of all steps, without start-up
+  kPeakAllocated,  // of all steps
   kFirstStep,
   kSteady,
   kPeakReserved,

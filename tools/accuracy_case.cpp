@@ -30,9 +30,17 @@ std::optional<std::int64_t> measured_bytes(const MeasuredRank& rank, Quantity qu
   return std::nullopt;
 }
 
-std::int64_t predicted_bytes(const StageMemory& stage, Quantity quantity) {
+// Where the first step has a peak of its own, counters were reset before it; else the peak is that
+// of the whole process, start-up included.
+std::int64_t predicted_peak(const StageMemory& stage, const MeasuredRank& rank) {
+  return rank.peak_allocated_first_step ? std::max(stage.first_step_bytes, stage.steady_bytes)
+                                        : stage.allocated_bytes;
+}
+
+std::int64_t predicted_bytes(const StageMemory& stage, const MeasuredRank& rank,
+                             Quantity quantity) {
   switch (quantity) {
-    case Quantity::kPeakAllocated: return std::max(stage.first_step_bytes, stage.steady_bytes);
+    case Quantity::kPeakAllocated: return predicted_peak(stage, rank);
     case Quantity::kFirstStep: return stage.first_step_bytes;
     case Quantity::kSteady: return stage.steady_bytes;
     case Quantity::kPeakReserved: return stage.reserved_bytes;
@@ -50,11 +58,11 @@ std::int64_t predicted_bytes(const MemoryEstimate& memory, const MeasuredRank& r
   if (!rank.is_largest) {
     const std::int64_t last = std::ssize(memory.stages) - 1;
     const std::size_t stage = static_cast<std::size_t>(std::min(rank.pp_rank, last));
-    return predicted_bytes(memory.stages[stage], quantity);
+    return predicted_bytes(memory.stages[stage], rank, quantity);
   }
   std::int64_t most = 0;
   for (const StageMemory& stage : memory.stages) {
-    most = std::max(most, predicted_bytes(stage, quantity));
+    most = std::max(most, predicted_bytes(stage, rank, quantity));
   }
   return most;
 }

@@ -238,13 +238,16 @@ std::vector<CaseGroup> groups_of(const AccuracyReport& report) {
       ++all.refused;
     }
   }
+  const auto is_predicted = [](const CaseGroup& group) { return !group.cases.empty(); };
   for (const CaseGroup& set : sets) {
-    const auto members = std::ranges::count(groups, set.set, &CaseGroup::set);
+    const auto members = std::ranges::count_if(groups, [&](const CaseGroup& group) {
+      return group.set == set.set && is_predicted(group);
+    });
     if (members > 1) {
       groups.push_back(set);
     }
   }
-  if (sets.size() > 1) {
+  if (std::ranges::count_if(sets, is_predicted) > 1) {
     groups.push_back(all);
   }
   return groups;

@@ -152,7 +152,9 @@ std::string refused_lines(const AccuracyReport& report) {
       continue;
     }
     ++refused;
-    const std::string reason = std::string(name_of(run.status)) + ": " + one_line(run.reason);
+    const std::string status = std::string(name_of(run.status)) + ": ";
+    const std::string reason =
+        (run.reason.starts_with(status) ? "" : status) + one_line(run.reason);
     auto found = std::ranges::find_if(
         by_reason, [&reason](const auto& entry) { return entry.first == reason; });
     if (found == by_reason.end()) {
