@@ -180,6 +180,7 @@ void shared_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
     input.all = gathered(l, input.own, input.gathered_name);
   }
   if (!gate_up.present()) {
+    const PhaseScope replay(l, "replay");
     gate_up = l.builder.push(temporary("shared.gate_up", s.tokens, 2 * s.shared_ffn));
     linear(l, gate_up, input.all, w.gate_up, "shared.gate_up");
   }
@@ -275,6 +276,7 @@ void router_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
 
 // What the layer's backward reads, written again where it was not kept.
 LayerActivations with_experts_again(Lowering& l, const LayerWeights& w, LayerActivations a) {
+  const PhaseScope replay(l, "replay");
   if (!a.ffn_normed.present()) {
     a.ffn_normed =
         for_weight_gradient(l, temporary("ffn.norm_output", l.sizes.rows, l.sizes.hidden));

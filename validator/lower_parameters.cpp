@@ -249,10 +249,14 @@ View matrix_in(const View& flat, const Parameter& parameter) {
 }
 
 void place_tensors(Lowering& l, FlatBuffer& buffer) {
+  const std::string prefix = buffer.is_expert ? "expert_" : "";
   const auto flat = [&](Component component, const std::string& name, DType dtype,
                         std::int64_t elements) {
-    return l.builder.persistent(
-        {.component = component, .name = name, .dtype = dtype, .rows = 1, .cols = elements});
+    return l.builder.persistent({.component = component,
+                                 .name = prefix + name,
+                                 .dtype = dtype,
+                                 .rows = 1,
+                                 .cols = elements});
   };
   const std::int64_t share = l.plan.zero == 0 ? buffer.elements : buffer.shard_elements();
   buffer.weight = flat(Component::kParameters, "weights", DType::kBf16, buffer.elements);

@@ -141,6 +141,7 @@ TEST_CASE("random layouts of experts on up to 16 ranks compute the reference's g
     mixed["ep, etp"] += plan.ep > 1 && plan.etp > 1 ? 1 : 0;
     mixed["ep, tp"] += plan.ep > 1 && plan.tp > 1 ? 1 : 0;
     mixed["ep, cp"] += plan.ep > 1 && plan.cp > 1 ? 1 : 0;
+    mixed["ring"] += plan.cp > 1 && plan.cp_method == CpMethod::kRing ? 1 : 0;
     mixed["zero bubble"] += plan.schedule == Schedule::kZbH1 ? 1 : 0;
     mixed["ep, pp"] += plan.ep > 1 && plan.pp > 1 ? 1 : 0;
     mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
@@ -389,7 +390,7 @@ TEST_CASE("broken operations of experts are refused by rank, operation and tenso
   std::vector<Program> p = sound_programs();
   View& offsets = first(p[0], OpKind::kGroupedGemm).in[2];
   offsets = columns_of(offsets, 0, offsets.cols - 1);
-  check_refused(p, {"rank 0", "grouped_gemm", "'weights'", "one matrix for every expert"});
+  check_refused(p, {"rank 0", "grouped_gemm", "'expert_weights'", "one matrix for every expert"});
 
   p = sound_programs();
   first(p[0], OpKind::kRouterForward).attributes.sequence_rows = 4;
@@ -402,7 +403,7 @@ TEST_CASE("broken operations of experts are refused by rank, operation and tenso
   p = sound_programs();
   View& gradient = first(p[1], OpKind::kGroupedWeightGradient).out[0];
   gradient = rows_of(gradient, 0, gradient.rows / 2);
-  check_refused(p, {"rank 1", "grouped_weight_gradient", "'main_gradients'"});
+  check_refused(p, {"rank 1", "grouped_weight_gradient", "'expert_main_gradients'"});
 
   p = sound_programs();
   View& weights = first(p[0], OpKind::kExpertSwigluBackward).in[2];
