@@ -245,9 +245,6 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   if (auto reason = model_not_lowered(job.model)) {
     return reason;
   }
-  if (plan.zero > 1) {
-    return "plan.zero: " + number(plan.zero);
-  }
   if (!is_lowered(plan.schedule)) {
     return "plan.schedule: " + std::string(name_of(plan.schedule));
   }
@@ -292,6 +289,7 @@ Program lower(const Job& job, const Plan& plan, std::int64_t rank,
   place_scalars(l);
   place_rotary_table(l);
   place_cells(l);
+  place_unit_cells(l);
   run_schedule(l);
   update_weights(l);
   return l.builder.finish();

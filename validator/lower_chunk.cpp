@@ -69,8 +69,24 @@ void begin(Lowering& l, const std::string& phase, std::int64_t chunk, std::int64
   l.builder.cut(phase + " chunk " + std::to_string(chunk) + " slot " + std::to_string(slot.index));
 }
 
+const LayerWeights& gathered_layer(Lowering& l, ChunkWeights& w, std::int64_t index) {
+  const LayerWeights& layer = w.layers[static_cast<std::size_t>(index)];
+  l.layer = layer.layer;
+  gather_weights(l, w, layer.unit);
+  return layer;
+}
+
+View backward_of_layer(Lowering& l, ChunkWeights& w, std::int64_t index, const LayerActivations& a,
+                       const View& dx) {
+  const LayerWeights& layer = gathered_layer(l, w, index);
+  begin_gradients(l, w, layer.unit);
+  const View input_gradient = layer_backward(l, layer, a, dx);
+  end_gradients(l, w, layer.unit);
+  return input_gradient;
+}
+
 // Runs a recomputed group forward, its inner layers' outputs taking turns on the frame.
-void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
+void forward_recomputed(Lowering& l, ChunkWeights& w, const LayerGroup& group, View x,
                         const View& out) {
   const FrameScope scope(l.builder);
   const std::int64_t bytes = padded_bytes(residual("input", l));
@@ -82,20 +98,19 @@ void forward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& gr
   for (std::int64_t i = 0; i < group.count; ++i) {
     const FrameScope layer(l.builder);
     const View y = i + 1 == group.count ? out : in_turn(l, cells, used, kept(residual("input", l)));
-    const LayerWeights& weights = w.layers[static_cast<std::size_t>(group.first + i)];
+    const LayerWeights& weights = gathered_layer(l, w, group.first + i);
     layer_forward(l, weights, frame_activations(l, weights.layer, x), y);
     x = y;
   }
 }
 
 // Runs a recomputed group forward again, keeping everything on the frame, then backward.
-View backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& group, View x,
-                         View dx) {
+View backward_recomputed(Lowering& l, ChunkWeights& w, const LayerGroup& group, View x, View dx) {
   const FrameScope scope(l.builder);
   std::vector<LayerActivations> layers;
   for (std::int64_t i = 0; i < group.count; ++i) {
     const PhaseScope replay(l, "replay");
-    const LayerWeights& layer = w.layers[static_cast<std::size_t>(group.first + i)];
+    const LayerWeights& layer = gathered_layer(l, w, group.first + i);
     layers.push_back(frame_activations(l, layer.layer, x));
     if (i + 1 < group.count) {
       x = l.builder.push(kept(residual("input", l)));
@@ -105,15 +120,15 @@ View backward_recomputed(Lowering& l, const ChunkWeights& w, const LayerGroup& g
     }
   }
   for (std::int64_t i = group.count - 1; i >= 0; --i) {
-    dx = layer_backward(l, w.layers[static_cast<std::size_t>(group.first + i)],
-                        layers[static_cast<std::size_t>(i)], dx);
+    dx = backward_of_layer(l, w, group.first + i, layers[static_cast<std::size_t>(i)], dx);
   }
   return dx;
 }
 
-View chunk_input(Lowering& l, const ChunkWeights& w, const InFlight& flight) {
+View chunk_input(Lowering& l, ChunkWeights& w, const InFlight& flight) {
   const View x = l.builder.keep(flight.slot, kept(residual("input", l)));
   if (w.chunk.has_embedding) {
+    gather_weights(l, w, w.embedding_unit);
     embedding_forward(l, w, x);
   } else {
     receive(l, x, position(l) - 1, "receive");
@@ -151,7 +166,7 @@ PendingWeights& begin_pending(Lowering& l, const ChunkWeights& w, const InFlight
 }  // namespace
 
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
-  const ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
+  ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
   const FrameScope scope(l.builder);
   InFlight flight{.slot = l.builder.take_slot(Ring::kSaved)};
   flight.inputs = l.splits_backward() ? l.builder.take_slot(Ring::kInputs) : flight.slot;
@@ -168,14 +183,17 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
     if (group.is_recomputed) {
       forward_recomputed(l, w, group, x, out);
     } else {
-      layer_forward(l, w.layers[static_cast<std::size_t>(group.first)], first, out);
+      layer_forward(l, gathered_layer(l, w, group.first), first, out);
     }
     x = out;
   }
   l.layer = -1;
   if (w.chunk.has_head) {
     flight.output_gradient = l.builder.keep(flight.inputs, kept(residual("output_gradient", l)));
+    gather_weights(l, w, w.head_unit);
+    begin_gradients(l, w, w.head_unit);
     head(l, w, x, flight.output_gradient);
+    end_gradients(l, w, w.head_unit);
   } else {
     send(l, x, position(l) + 1, "send");
   }
@@ -183,7 +201,7 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
 }
 
 void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
-  const ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
+  ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
   const InFlight flight = std::move(l.in_flight.at({chunk, microbatch}));
   l.in_flight.erase({chunk, microbatch});
   begin(l, "backward", chunk, microbatch, flight.slot);
@@ -199,12 +217,16 @@ void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
     if (group->is_recomputed) {
       dx = backward_recomputed(l, w, *group, first.x, dx);
     } else {
-      dx = layer_backward(l, w.layers[static_cast<std::size_t>(group->first)], first, dx);
+      dx = backward_of_layer(l, w, group->first, first, dx);
     }
   }
   l.layer = -1;
   if (w.chunk.has_embedding) {
-    at_weight_gradients(l, [&w, dx](Lowering& at) { embedding_backward(at, w, dx); });
+    at_weight_gradients(l, [&w, dx](Lowering& at) {
+      begin_gradients(at, w, w.embedding_unit);
+      embedding_backward(at, w, dx);
+      end_gradients(at, w, w.embedding_unit);
+    });
   } else {
     send(l, dx, position(l) - 1, "send");
   }

@@ -1,9 +1,11 @@
 // Where the weights of a rank lie. The weights of a chunk that have the same groups form one flat
 // buffer, so that one collective reduces their gradients; parameters start at multiples of 64
 // elements and a buffer ends at a multiple of lcm(shards, 128), as in Megatron-LM
-// core/distributed/param_and_grad_buffer.py.
+// core/distributed/param_and_grad_buffer.py. Under ZeRO 2 and 3 every unit has buffers of its own
+// (lower_sharding.cpp), which end at a multiple of 128 * shards: shards start at 256 bytes.
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "validator/lowering.h"
 
@@ -144,10 +146,44 @@ struct Layout {
   void end_matrices() { buffer.copy_begin = buffer.elements; }
   void end_copy() { buffer.routers_begin = round_up(buffer.elements, kParameterMultiple); }
   void end_routers() { buffer.norms_begin = round_up(buffer.elements, kParameterMultiple); }
-  void end() {
-    buffer.elements = round_up(buffer.elements, std::lcm(buffer.num_shards, kBufferMultiple));
-  }
+  void end(std::int64_t multiple) { buffer.elements = round_up(buffer.elements, multiple); }
 };
+
+// What a buffer covers of its chunk.
+struct Extent {
+  bool embedding = false;
+  std::int64_t first_layer = 0;  // within the chunk
+  std::int64_t num_layers = 0;
+  bool head = false;
+};
+
+bool ties_on_one_rank(const Lowering& l, const ModelChunk& chunk) {
+  return l.job.model.tied_embeddings && chunk.has_embedding && chunk.has_head;
+}
+
+// Whether weights of these groups form a buffer per unit.
+bool has_units(const Lowering& l, const DataGroups& groups) {
+  return l.plan.zero >= 2 && groups.shard >= 0;
+}
+
+std::vector<Extent> extents(const Lowering& l, const ModelChunk& chunk, const DataGroups& groups) {
+  if (!has_units(l, groups)) {
+    return {
+        {.embedding = chunk.has_embedding, .num_layers = chunk.num_layers, .head = chunk.has_head}};
+  }
+  const bool ties = ties_on_one_rank(l, chunk);
+  std::vector<Extent> units;
+  if (chunk.has_embedding) {
+    units.push_back({.embedding = true, .head = ties});
+  }
+  for (std::int64_t i = 0; i < chunk.num_layers; ++i) {
+    units.push_back({.first_layer = i, .num_layers = 1});
+  }
+  if (chunk.has_head && !ties) {
+    units.push_back({.head = true});
+  }
+  return units;
+}
 
 Layout empty_layout(const Lowering& l, const DataGroups& groups) {
   Layout layout{.buffer = {.groups = groups}};
@@ -161,54 +197,79 @@ Layout empty_layout(const Lowering& l, const DataGroups& groups) {
   return layout;
 }
 
-Layout dense_layout(const Lowering& l, ChunkWeights& w) {
+// Ends take the first cell; of the layers the last takes the second, those before it take turns.
+std::size_t cell_of(const ChunkWeights& w, const Extent& extent) {
+  const bool is_layer = !extent.embedding && !extent.head;
+  return is_layer && (w.chunk.num_layers - 1 - extent.first_layer) % 2 == 0 ? 1 : 0;
+}
+
+std::span<LayerWeights> layers_of(ChunkWeights& w, const Extent& extent) {
+  return std::span(w.layers).subspan(static_cast<std::size_t>(extent.first_layer),
+                                     static_cast<std::size_t>(extent.num_layers));
+}
+
+std::int64_t end_multiple(const FlatBuffer& buffer, bool is_unit) {
+  return is_unit ? buffer.num_shards * kBufferMultiple
+                 : std::lcm(buffer.num_shards, kBufferMultiple);
+}
+
+void add_norms(const Lowering& l, ChunkWeights& w, const Extent& extent, Layout& layout) {
+  const auto add_norm = [&](Weight& weight, const std::string& name) {
+    layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
+  };
+  for (LayerWeights& layer : layers_of(w, extent)) {
+    add_norm(layer.attention_norm, prefix(layer) + "attention.norm");
+    add_norm(layer.ffn_norm, prefix(layer) + "ffn.norm");
+  }
+  if (extent.head) {
+    add_norm(w.final_norm, "final_norm");
+  }
+}
+
+Layout dense_layout(const Lowering& l, ChunkWeights& w, const Extent& extent) {
   Layout layout = empty_layout(l, l.groups.dense);
-  if (w.chunk.has_embedding) {
+  layout.buffer.cell = cell_of(w, extent);
+  if (extent.embedding) {
     layout.add(vocabulary(l, w.embedding, "embedding"));
   }
-  for (LayerWeights& layer : w.layers) {
+  for (LayerWeights& layer : layers_of(w, extent)) {
     for (Parameter& parameter : layer_matrices(l, layer)) { layout.add(std::move(parameter)); }
   }
-  if (w.chunk.has_head && !l.job.model.tied_embeddings) {
+  if (extent.head && !l.job.model.tied_embeddings) {
     layout.add(vocabulary(l, w.head, "head"));
   }
   layout.end_matrices();
-  if (is_tied_copy(l, w.chunk)) {
+  if (extent.head && is_tied_copy(l, w.chunk)) {
     layout.add(vocabulary(l, w.head, "embedding"));
   }
   layout.end_copy();
-  for (LayerWeights& layer : w.layers) {
+  for (LayerWeights& layer : layers_of(w, extent)) {
     if (l.has_experts(layer.layer)) {
       layout.add(router(l, layer));
     }
   }
   layout.end_routers();
-  const auto add_norm = [&](Weight& weight, const std::string& name) {
-    layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
-  };
-  for (LayerWeights& layer : w.layers) {
-    const std::string name = "layers." + std::to_string(layer.layer) + ".";
-    add_norm(layer.attention_norm, name + "attention.norm");
-    add_norm(layer.ffn_norm, name + "ffn.norm");
+  add_norms(l, w, extent, layout);
+  const bool is_unit = has_units(l, l.groups.dense);
+  if (is_unit && extent.embedding && shares_embedding(l, w)) {
+    layout.buffer.elements = layout.buffer.norms_begin + l.sizes.hidden;  // as long as its copy's
   }
-  if (w.chunk.has_head) {
-    add_norm(w.final_norm, "final_norm");
-  }
-  layout.end();
+  layout.end(end_multiple(layout.buffer, is_unit));
   return layout;
 }
 
 // Matrices alone.
-Layout expert_layout(const Lowering& l, ChunkWeights& w) {
+Layout expert_layout(const Lowering& l, ChunkWeights& w, const Extent& extent) {
   Layout layout = empty_layout(l, l.groups.expert);
-  for (LayerWeights& layer : w.layers) {
+  for (LayerWeights& layer : layers_of(w, extent)) {
     if (l.has_experts(layer.layer)) {
       for (Parameter& parameter : expert_matrices(l, layer)) { layout.add(std::move(parameter)); }
     }
   }
-  layout.end();
   FlatBuffer& buffer = layout.buffer;
+  layout.end(end_multiple(buffer, has_units(l, l.groups.expert)));
   buffer.is_expert = true;
+  buffer.cell = 2 + cell_of(w, extent);
   buffer.copy_begin = buffer.routers_begin = buffer.norms_begin = buffer.elements;
   return layout;
 }
@@ -258,32 +319,62 @@ void place_tensors(Lowering& l, FlatBuffer& buffer) {
                                  .rows = 1,
                                  .cols = elements});
   };
-  const std::int64_t share = l.plan.zero == 0 ? buffer.elements : buffer.shard_elements();
-  buffer.weight = flat(Component::kParameters, "weights", DType::kBf16, buffer.elements);
-  buffer.gradient =
-      flat(Component::kGradients, "main_gradients", l.plan.grad_dtype, buffer.elements);
-  buffer.master = flat(Component::kOptimizer, "master_weights", l.plan.master_dtype, share);
-  buffer.exp_avg = flat(Component::kOptimizer, "exp_avg", l.plan.exp_avg_dtype, share);
-  buffer.exp_avg_sq = flat(Component::kOptimizer, "exp_avg_sq", l.plan.exp_avg_sq_dtype, share);
+  const auto from_stage = [&](std::int64_t zero) {
+    return l.plan.zero >= zero ? buffer.shard_elements() : buffer.elements;
+  };
+  const Plan& plan = l.plan;
+  buffer.weight = flat(Component::kParameters, "weights", DType::kBf16, from_stage(3));
+  buffer.gradient = flat(Component::kGradients, "main_gradients", plan.grad_dtype, from_stage(2));
+  buffer.master = flat(Component::kOptimizer, "master_weights", plan.master_dtype, from_stage(1));
+  buffer.exp_avg = flat(Component::kOptimizer, "exp_avg", plan.exp_avg_dtype, from_stage(1));
+  buffer.exp_avg_sq =
+      flat(Component::kOptimizer, "exp_avg_sq", plan.exp_avg_sq_dtype, from_stage(1));
 }
 
-void place_buffer(Lowering& l, ChunkWeights& w, Layout layout) {
-  place_tensors(l, layout.buffer);
+// The unit's uses of its gradient in one step: a table that is both embedding and head has two in
+// every microbatch.
+std::int64_t reductions(const Lowering& l, const Extent& extent) {
+  return (extent.embedding && extent.head ? 2 : 1) * num_microbatches(l.job, l.plan);
+}
+
+void place_buffer(Lowering& l, ChunkWeights& w, const Extent& extent, Layout layout) {
+  FlatBuffer& buffer = layout.buffer;
+  place_tensors(l, buffer);
+  buffer.reductions_left = reductions(l, extent);
   for (const Parameter& parameter : layout.parameters) {
-    *parameter.weight = {.weight = matrix_in(layout.buffer.weight, parameter),
-                         .gradient = matrix_in(layout.buffer.gradient, parameter)};
-    describe(l, layout.buffer, parameter);
+    *parameter.weight = {.weight = matrix_in(buffer.weight, parameter),
+                         .gradient = matrix_in(buffer.gradient, parameter)};
+    buffer.parameters.push_back({.weight = parameter.weight,
+                                 .begin = parameter.start,
+                                 .end = parameter.start + parameter.rows * parameter.cols});
+    describe(l, buffer, parameter);
   }
-  w.buffers.push_back(layout.buffer);
+  if (extent.embedding && ties_on_one_rank(l, w.chunk)) {
+    FlatParameter table = buffer.parameters.front();
+    w.head = *table.weight;
+    table.weight = &w.head;
+    buffer.parameters.insert(buffer.parameters.begin(), table);
+  }
+  const std::size_t index = w.buffers.size();
+  w.buffers.push_back(buffer);
+  if (extent.embedding) {
+    w.embedding_unit.push_back(index);
+  }
+  for (LayerWeights& layer : layers_of(w, extent)) { layer.unit.push_back(index); }
+  if (extent.head) {
+    w.head_unit.push_back(index);
+  }
 }
 
 void place_chunk(Lowering& l, ChunkWeights& w) {
-  place_buffer(l, w, dense_layout(l, w));
-  if (Layout experts = expert_layout(l, w); !experts.parameters.empty()) {
-    place_buffer(l, w, std::move(experts));
+  for (const Extent& extent : extents(l, w.chunk, l.groups.dense)) {
+    place_buffer(l, w, extent, dense_layout(l, w, extent));
   }
-  if (w.chunk.has_head && w.chunk.has_embedding && l.job.model.tied_embeddings) {
-    w.head = w.embedding;
+  for (Extent extent : extents(l, w.chunk, l.groups.expert)) {
+    extent.embedding = extent.head = false;
+    if (Layout experts = expert_layout(l, w, extent); !experts.parameters.empty()) {
+      place_buffer(l, w, extent, std::move(experts));
+    }
   }
 }
 

@@ -1,16 +1,13 @@
-// Gradients summed over data and context parallel ranks, the global norm, and AdamW. Under ZeRO 1
-// every rank of the shard group updates its part and the parts are gathered; ZeRO 0 takes the norm
-// over the same parts, so that both clip by the same bits.
+// Gradients summed over data and context parallel ranks, the global norm, and AdamW. Under ZeRO
+// every rank of the shard group updates its part, and the parts are gathered where weights are not
+// sharded; ZeRO 0 takes the norm over the same parts as ZeRO 1, so that both clip by the same bits.
+// Sums over tp come last, so that all stages of ZeRO add in one order.
 #include <algorithm>
 
 #include "validator/lowering.h"
 
 namespace shardplan {
 namespace {
-
-Operation collective(OpKind kind, const View& in, const View& out, std::int64_t group) {
-  return {.kind = kind, .in = {in}, .out = {out}, .group = group, .stream = Stream::kData};
-}
 
 // A run of elements of the flat buffer that the norm counts alike.
 struct NormRange {
@@ -56,7 +53,7 @@ View stage_norm(Lowering& l, bool is_expert) {
   const std::int64_t shard = is_expert ? l.groups.expert.shard : l.groups.dense.shard;
   for (const std::int64_t group : {shard, is_expert ? l.groups.experts : l.groups.tp}) {
     if (group >= 0) {
-      emit(l, collective(OpKind::kAllReduce, norm, norm, group), "gradient_norm.reduce");
+      emit(l, data_collective(OpKind::kAllReduce, norm, norm, group), "gradient_norm.reduce");
     }
   }
   return norm;
@@ -70,7 +67,7 @@ void take_norm(Lowering& l) {
     emit(l, {.kind = OpKind::kAdd, .in = {norm, experts}, .out = {norm}}, "gradient_norm");
   }
   if (l.groups.pp >= 0) {
-    emit(l, collective(OpKind::kAllReduce, norm, norm, l.groups.pp), "gradient_norm.reduce");
+    emit(l, data_collective(OpKind::kAllReduce, norm, norm, l.groups.pp), "gradient_norm.reduce");
   }
   emit(l,
        {.kind = OpKind::kClipFactor,
@@ -105,35 +102,40 @@ void update_buffer(Lowering& l, const FlatBuffer& buffer) {
   const std::int64_t end = buffer.end_of(buffer.master);
   update_range(l, buffer, begin, std::min(end, buffer.norms_begin), l.hyperparameters.weight_decay);
   update_range(l, buffer, std::max(begin, buffer.norms_begin), end, 0);
-  if (l.plan.zero > 0 && buffer.groups.shard >= 0) {
+  if (l.plan.zero > 0 && buffer.groups.shard >= 0 && !buffer.has_weight_shard()) {
     emit(l,
-         collective(OpKind::kAllGather, buffer.owned(buffer.weight), buffer.weight,
-                    buffer.groups.shard),
+         data_collective(OpKind::kAllGather, buffer.owned(buffer.weight), buffer.weight,
+                         buffer.groups.shard),
          "gather_weights");
   }
 }
 
-void reduce_buffer(Lowering& l, const FlatBuffer& buffer) {
-  const DataGroups& groups = buffer.groups;
-  // Every tp rank routed other tokens; under sequence parallelism its norms saw others, too.
-  const std::int64_t end = l.has_sequence_parallel() ? buffer.elements : buffer.norms_begin;
-  if (l.groups.tp >= 0 && buffer.routers_begin < end) {
-    const View copies = buffer.range(buffer.gradient, buffer.routers_begin, end);
-    emit(l, collective(OpKind::kAllReduce, copies, copies, l.groups.tp), "replicated_gradients");
+// Gradients that are whole on every rank, behind the chunk's last backward pass.
+void reduce_whole(Lowering& l, const FlatBuffer& buffer) {
+  const View& whole = buffer.gradient;
+  if (l.plan.zero == 0 && buffer.groups.all >= 0) {
+    emit(l, data_collective(OpKind::kAllReduce, whole, whole, buffer.groups.all), "gradients");
   }
-  if (l.plan.zero == 0 && groups.all >= 0) {
-    emit(l, collective(OpKind::kAllReduce, buffer.gradient, buffer.gradient, groups.all),
+  if (l.plan.zero > 0 && buffer.groups.shard >= 0) {
+    emit(l,
+         data_collective(OpKind::kReduceScatter, whole, buffer.owned(whole), buffer.groups.shard),
          "gradients");
   }
-  if (l.plan.zero > 0) {
-    const View own = buffer.owned(buffer.gradient);
-    if (groups.shard >= 0) {
-      emit(l, collective(OpKind::kReduceScatter, buffer.gradient, own, groups.shard), "gradients");
-    }
-    if (groups.replica >= 0) {
-      emit(l, collective(OpKind::kAllReduce, own, own, groups.replica), "gradient_shards");
-    }
+  finish_gradients(l, buffer);
+}
+
+// The gradient of the tied table at one of the two ends, or this rank's shard of it: units of both
+// ends have equal shards.
+View tied_gradient(const ChunkWeights& w) {
+  const bool is_first = w.chunk.has_embedding;
+  const FlatBuffer& buffer = w.buffers[(is_first ? w.embedding_unit : w.head_unit).front()];
+  if (!buffer.has_gradient_shard()) {
+    return is_first ? w.embedding.gradient : w.head.gradient;
   }
+  const FlatParameter& table = buffer.parameters.front();
+  const std::int64_t begin = buffer.shard_begin();
+  const std::int64_t end = std::min(table.end, buffer.shard_end());
+  return begin < end ? buffer.range(buffer.gradient, begin, end) : View{};
 }
 
 }  // namespace
@@ -143,16 +145,44 @@ bool shares_embedding(const Lowering& l, const ChunkWeights& w) {
          (w.chunk.has_embedding || w.chunk.has_head);
 }
 
+Operation data_collective(OpKind kind, const View& in, const View& out, std::int64_t group) {
+  return {.kind = kind, .in = {in}, .out = {out}, .group = group, .stream = Stream::kData};
+}
+
+void finish_gradients(Lowering& l, const FlatBuffer& buffer) {
+  const std::int64_t begin = buffer.begin_of(buffer.master);
+  const std::int64_t end = buffer.end_of(buffer.master);
+  if (buffer.groups.replica >= 0) {
+    const View own = buffer.range(buffer.gradient, begin, end);
+    emit(l, data_collective(OpKind::kAllReduce, own, own, buffer.groups.replica),
+         "gradient_shards");
+  }
+  // Every tp rank routed other tokens; under sequence parallelism its norms saw others, too.
+  const std::int64_t first = std::max(begin, buffer.routers_begin);
+  const std::int64_t last =
+      std::min(end, l.has_sequence_parallel() ? buffer.elements : buffer.norms_begin);
+  if (l.groups.tp >= 0 && first < last) {
+    const View copies = buffer.range(buffer.gradient, first, last);
+    emit(l, data_collective(OpKind::kAllReduce, copies, copies, l.groups.tp),
+         "replicated_gradients");
+  }
+}
+
 void reduce_gradients(Lowering& l, ChunkWeights& w) {
   l.phase = "reduce";
   l.microbatch = -1;
   l.layer = -1;
   if (shares_embedding(l, w)) {
-    const View gradient = w.chunk.has_embedding ? w.embedding.gradient : w.head.gradient;
-    emit(l, collective(OpKind::kAllReduce, gradient, gradient, l.groups.embedding),
-         "embedding_gradients");
+    if (const View gradient = tied_gradient(w); gradient.present()) {
+      emit(l, data_collective(OpKind::kAllReduce, gradient, gradient, l.groups.embedding),
+           "embedding_gradients");
+    }
   }
-  for (const FlatBuffer& buffer : w.buffers) { reduce_buffer(l, buffer); }
+  for (const FlatBuffer& buffer : w.buffers) {
+    if (!buffer.has_gradient_shard()) {
+      reduce_whole(l, buffer);
+    }
+  }
 }
 
 void update_weights(Lowering& l) {

@@ -48,8 +48,13 @@ struct Weight {
   View gradient = {};
 };
 
+// Flat buffers of a chunk that are used together, by index: what ZeRO 2 and 3 reduce and gather as
+// one unit.
+using Unit = std::vector<std::size_t>;
+
 struct LayerWeights {
   std::int64_t layer = 0;
+  Unit unit = {};
   Weight attention_norm = {};
   Weight qkv = {};  // q, k, v rows one after the other
   Weight projection = {};
@@ -68,6 +73,13 @@ struct DataGroups {
   std::int64_t replica = -1;  // those that hold the same shard
 };
 
+// A parameter of a flat buffer, in elements.
+struct FlatParameter {
+  Weight* weight = nullptr;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 // Parameters that are reduced, sharded and updated together, as one flat matrix [1, elements]:
 // matrices, then a copy of the tied embedding whose norm another rank counts, then what every tp
 // rank holds (routers, norms). Every tensor has all elements or this rank's shard of them.
@@ -80,6 +92,9 @@ struct FlatBuffer {
   std::int64_t copy_begin = 0;     // matrices end, the tied copy begins
   std::int64_t routers_begin = 0;  // the copy ends
   std::int64_t norms_begin = 0;    // the routers end
+  std::vector<FlatParameter> parameters = {};
+  std::size_t cell = 0;  // of the double buffers, where weights or gradients are sharded
+  std::int64_t reductions_left = 0;  // of this step, where gradients are sharded
   View weight = {};
   View gradient = {};
   View master = {};
@@ -89,6 +104,8 @@ struct FlatBuffer {
   std::int64_t shard_elements() const { return div_exact(elements, num_shards); }
   std::int64_t shard_begin() const { return shard * shard_elements(); }
   std::int64_t shard_end() const { return shard_begin() + shard_elements(); }
+  bool has_weight_shard() const { return weight.cols < elements; }
+  bool has_gradient_shard() const { return gradient.cols < elements; }
   // The parameters' first element that a tensor of the buffer holds, and one past its last.
   std::int64_t begin_of(const View& tensor) const {
     return tensor.cols == elements ? 0 : shard_begin();
@@ -101,9 +118,12 @@ struct FlatBuffer {
   View owned(const View& tensor) const { return range(tensor, shard_begin(), shard_end()); }
 };
 
-// The weights of one local chunk, in one flat buffer for every kind of groups.
+// The weights of one local chunk: one flat buffer for every kind of groups, or under ZeRO 2 and 3
+// one for every kind of groups and unit.
 struct ChunkWeights {
   ModelChunk chunk = {};
+  Unit embedding_unit = {};
+  Unit head_unit = {};  // head and final norm
   Weight embedding = {};
   Weight head = {};
   Weight final_norm = {};
@@ -163,6 +183,15 @@ struct PendingWeights {
   std::vector<std::function<void(Lowering&)>> work = {};
 };
 
+// An address that takes turns between units, and the unit whose weights lie there now.
+struct UnitCell {
+  Cell cell = {};
+  std::int64_t elements = 0;  // of the largest unit that uses it
+  const FlatBuffer* tenant = nullptr;
+};
+// By FlatBuffer::cell: dense first and second, expert first and second.
+inline constexpr std::size_t kNumUnitCells = 4;
+
 struct CommunicatorIndex {  // into Program::groups; -1: this rank alone
   std::int64_t tp = -1;
   std::int64_t cp = -1;
@@ -185,10 +214,12 @@ struct Lowering {
   std::vector<ChunkWeights> chunks = {};                                     // by local chunk
   std::map<std::pair<std::int64_t, std::int64_t>, InFlight> in_flight = {};  // by chunk, microbatch
   std::map<std::pair<std::int64_t, std::int64_t>, PendingWeights> pending_weights = {};  // likewise
-  PendingWeights* pending = nullptr;      // of the backward action that is being lowered, if split
-  std::vector<Cell> output_cells = {};    // outputs on their way to the next stage, in turn
-  std::vector<Cell> gradient_cells = {};  // gradient of the residual stream, in turn
-  std::int64_t num_outputs = 0;           // sent so far
+  PendingWeights* pending = nullptr;  // of the backward action that is being lowered, if split
+  std::vector<UnitCell> unit_weights = {};    // ZeRO 3: gathered weights
+  std::vector<UnitCell> unit_gradients = {};  // ZeRO 2, 3: before reduction
+  std::vector<Cell> output_cells = {};        // outputs on their way to the next stage, in turn
+  std::vector<Cell> gradient_cells = {};      // gradient of the residual stream, in turn
+  std::int64_t num_outputs = 0;               // sent so far
   std::int64_t num_gradients = 0;
   std::set<std::pair<std::int64_t, std::int64_t>> written =
       {};  // gradients this step: tensor, offset
@@ -335,7 +366,17 @@ void head(Lowering& l, const ChunkWeights& w, const View& x, const View& dx);
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void chunk_weights(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
+// Sharded units (lower_sharding.cpp); of units that are not sharded these do nothing.
+void place_unit_cells(Lowering& l);
+void gather_weights(Lowering& l, ChunkWeights& w, const Unit& unit);
+void begin_gradients(Lowering& l, ChunkWeights& w, const Unit& unit);
+void end_gradients(Lowering& l, ChunkWeights& w, const Unit& unit);  // sums them into the shard
+
+// What data-parallel ranks sum and no unit has summed yet.
 void reduce_gradients(Lowering& l, ChunkWeights& w);
+// Sums over replicas, and over tp what every tp rank holds, of reduced gradients.
+void finish_gradients(Lowering& l, const FlatBuffer& buffer);
+Operation data_collective(OpKind kind, const View& in, const View& out, std::int64_t group);
 // Gradients of tied embeddings on two stages: both ends first sum theirs.
 bool shares_embedding(const Lowering& l, const ChunkWeights& w);
 void update_weights(Lowering& l);

@@ -1,6 +1,7 @@
 #include "validator/program_builder.h"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 
 namespace shardplan {
@@ -34,6 +35,12 @@ View ProgramBuilder::persistent(const TensorSpec& spec) {
 Cell ProgramBuilder::fixed_cell(std::int64_t bytes) {
   const Cell cell{.placement = Placement::kFixed, .offset = fixed_bytes_, .bytes = bytes};
   fixed_bytes_ += bytes;
+  return cell;
+}
+
+Cell ProgramBuilder::standing_cell(std::int64_t bytes) {
+  Cell cell = fixed_cell(bytes);
+  cell.stands = true;
   return cell;
 }
 
@@ -142,13 +149,35 @@ void ProgramBuilder::resolve_lifetimes() {
   }
 }
 
+// Tensors of standing cells come in the order of their births.
+void ProgramBuilder::extend_lifetimes() {
+  std::map<std::int64_t, std::size_t> last;  // by offset
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
+    if (!cells_[i].stands) {
+      continue;
+    }
+    Tensor& tensor = program_.tensors[i];
+    if (const auto before = last.find(tensor.offset); before != last.end()) {
+      program_.tensors[before->second].dies = tensor.born - 1;
+    } else {
+      tensor.born = 0;
+    }
+    last[tensor.offset] = i;
+  }
+  for (const auto& [offset, tensor] : last) {
+    program_.tensors[tensor].dies = static_cast<std::int64_t>(program_.operations.size()) - 1;
+  }
+}
+
 Program ProgramBuilder::finish() {
   if (frame_bytes_ != 0) {
     throw std::logic_error("finish: the frame is not empty");
   }
   resolve_addresses();
   fuse_add_norm(program_);
+  start_gathers_early(program_);
   resolve_lifetimes();
+  extend_lifetimes();
   order_streams(program_);
   return std::move(program_);
 }

@@ -42,6 +42,7 @@ struct Cell {
   Slot slot = {};
   std::int64_t offset = 0;  // from the start of the fixed regions, the slot or the frame
   std::int64_t bytes = 0;
+  bool stands = false;  // holds memory in the whole step: each tensor stays until the next comes
 };
 
 class ProgramBuilder {
@@ -54,6 +55,7 @@ class ProgramBuilder {
   View persistent(const TensorSpec& spec);  // alive for the whole program
 
   Cell fixed_cell(std::int64_t bytes);
+  Cell standing_cell(std::int64_t bytes);                // a fixed cell that is never free
   Cell frame_cell(std::int64_t bytes);                   // pushed on the frame
   View place(const Cell& cell, const TensorSpec& spec);  // a new lifetime at the cell's address
   View push(const TensorSpec& spec);                     // frame_cell and place
@@ -85,6 +87,7 @@ class ProgramBuilder {
   View add(const TensorSpec& spec, const Cell& cell, Arena arena);
   void resolve_addresses();
   void resolve_lifetimes();
+  void extend_lifetimes();
 
   Program program_;
   std::vector<Cell> cells_;  // by tensor
@@ -110,6 +113,10 @@ class FrameScope {
 
 // An addition followed by the norm of its result becomes one operation, where their memory allows.
 void fuse_add_norm(Program& program);
+
+// Gathers of the data stream start as soon as their memory is free: they move up behind the last
+// operation that uses the bytes they write or read, or behind the gather before them.
+void start_gathers_early(Program& program);
 
 // Writes the events that order the streams: every operation waits for the operations of other
 // streams whose bytes it reads or overwrites, or that read what it overwrites, unless it is behind

@@ -69,9 +69,12 @@ Layout random_layout(Chooser& choose) {
   plan.pp = choose.one_of<std::int64_t>({1, 2, 4});
   plan.vpp = plan.pp == 1 ? 1 : choose.one_of<std::int64_t>({1, 2});
   const std::int64_t dp = choose.one_of<std::int64_t>({1, 2, 4});
-  plan.zero = choose.one_of<std::int64_t>({0, 1});
+  plan.zero = choose.one_of<std::int64_t>({0, 1, 2, 3});
   plan.dp_replicate = plan.zero == 0 ? 1 : choose.one_of<std::int64_t>({1, 2});
   plan.micro_batch = choose.one_of<std::int64_t>({1, 2});
+  plan.grad_dtype = choose.one_of<DType>({DType::kFp32, DType::kFp32, DType::kBf16});
+  plan.exp_avg_dtype = choose.one_of<DType>({DType::kFp32, DType::kBf16});
+  plan.exp_avg_sq_dtype = plan.exp_avg_dtype;
   plan.sequence_parallel = choose.one_of<int>({0, 1}) == 1;
   plan.cp_method = choose.one_of<CpMethod>({CpMethod::kAllGather, CpMethod::kRing});
   plan.recompute = choose.one_of(recomputes());
@@ -139,7 +142,7 @@ TEST_CASE("random layouts of up to 16 ranks compute the reference's loss and gra
   Chooser choose;
   std::set<std::string> seen;
   std::map<std::string, std::int64_t> mixed;  // how often each dimension is larger than 1
-  while (seen.size() < 120) {
+  while (seen.size() < 160) {
     const Layout layout = random_layout(choose);
     const Plan& plan = layout.plan;
     if (layout.job.cluster.world_size() > 16 || why_invalid(layout.job, plan) ||
@@ -154,7 +157,12 @@ TEST_CASE("random layouts of up to 16 ranks compute the reference's loss and gra
     mixed["zero bubble"] += plan.schedule == Schedule::kZbH1 ? 1 : 0;
     mixed["pp"] += plan.pp > 1 ? 1 : 0;
     mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
-    mixed["zero"] += plan.zero;
+    const bool is_divided = dense_shard_size(layout.job, plan) > 1;
+    mixed["zero 1"] += is_divided && plan.zero == 1 ? 1 : 0;
+    mixed["zero 2"] += is_divided && plan.zero == 2 ? 1 : 0;
+    mixed["zero 3"] += is_divided && plan.zero == 3 ? 1 : 0;
+    mixed["zero 3, pp"] += is_divided && plan.zero == 3 && plan.pp > 1 ? 1 : 0;
+    mixed["bf16 gradients"] += plan.grad_dtype == DType::kBf16 ? 1 : 0;
     mixed["replicate"] += plan.dp_replicate > 1 ? 1 : 0;
     mixed["recompute"] += plan.recompute == Recompute{} ? 0 : 1;
     mixed["tied"] += layout.job.model.tied_embeddings && plan.pp > 1 ? 1 : 0;
@@ -238,6 +246,8 @@ TEST_CASE("twenty steps: the loss falls and all layouts follow one curve") {
       {4, {.zero = 1, .micro_batch = 2}},
       {4, {.cp = 2, .zero = 1, .cp_method = CpMethod::kAllGather}},
       {4, {.pp = 2, .dp_replicate = 2, .zero = 1, .schedule = Schedule::k1F1B}},
+      {8, {.pp = 2, .dp_replicate = 2, .zero = 2, .schedule = Schedule::k1F1B}},
+      {4, {.tp = 2, .zero = 3, .sequence_parallel = true}},
       {8,
        {.tp = 2,
         .cp = 2,

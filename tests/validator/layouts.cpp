@@ -138,6 +138,8 @@ std::string text_of(const Plan& plan) {
   field("replicate", plan.dp_replicate);
   field("zero", plan.zero);
   field("micro_batch", plan.micro_batch);
+  word(name_of(plan.grad_dtype));
+  word(name_of(plan.exp_avg_dtype));
   word("recompute");
   word(name_of(plan.recompute.granularity));
   word(name_of(plan.recompute.method));

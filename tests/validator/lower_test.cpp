@@ -27,8 +27,6 @@ std::int64_t bytes_named(const Program& program, const std::string& name) {
 
 TEST_CASE("what is not lowered is refused by the name of its field") {
   const Job job = tiny_job(tiny_model(), 4);
-  CHECK(refusal(job, {.zero = 2}) == "lower: not lowered: plan.zero: 2");
-  CHECK(refusal(job, {.zero = 3}) == "lower: not lowered: plan.zero: 3");
   CHECK(refusal(job, {.pp = 2, .vpp = 2, .schedule = Schedule::kZbv}) ==
         "lower: not lowered: plan.schedule: zbv");
   CHECK(refusal(job, {.cp = 2, .cp_method = CpMethod::kA2a}) ==

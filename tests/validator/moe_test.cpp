@@ -95,7 +95,7 @@ Layout random_layout(Chooser& choose) {
   plan.etp = choose.one_of<std::int64_t>({1, 1, 2, 4});
   plan.moe_buffer_factor = static_cast<double>(plan.ep);
   const std::int64_t dp = choose.one_of<std::int64_t>({1, 2, 4});
-  plan.zero = choose.one_of<std::int64_t>({0, 1});
+  plan.zero = choose.one_of<std::int64_t>({0, 1, 2, 3});
   plan.dp_replicate = plan.zero == 0 ? 1 : choose.one_of<std::int64_t>({1, 2});
   plan.micro_batch = choose.one_of<std::int64_t>({1, 2});
   plan.sequence_parallel = choose.one_of<int>({0, 1}) == 1;
@@ -124,7 +124,7 @@ TEST_CASE("random layouts of experts on up to 16 ranks compute the reference's g
   Chooser choose;
   std::set<std::string> seen;
   std::map<std::string, std::int64_t> mixed;  // how often each dimension is larger than 1
-  while (seen.size() < 120) {
+  while (seen.size() < 160) {
     const Layout layout = random_layout(choose);
     const Plan& plan = layout.plan;
     if (layout.job.cluster.world_size() > 16 || why_invalid(layout.job, plan) ||
@@ -145,7 +145,11 @@ TEST_CASE("random layouts of experts on up to 16 ranks compute the reference's g
     mixed["zero bubble"] += plan.schedule == Schedule::kZbH1 ? 1 : 0;
     mixed["ep, pp"] += plan.ep > 1 && plan.pp > 1 ? 1 : 0;
     mixed["vpp"] += plan.vpp > 1 ? 1 : 0;
-    mixed["zero"] += plan.zero;
+    mixed["zero 1"] += plan.zero == 1 ? 1 : 0;
+    const bool divides_experts = expert_shard_size(layout.job, plan) > 1;
+    mixed["zero 2, experts"] += plan.zero == 2 && divides_experts ? 1 : 0;
+    mixed["zero 3, experts"] += plan.zero == 3 && divides_experts ? 1 : 0;
+    mixed["zero 3, whole experts"] += plan.zero == 3 && !divides_experts && plan.ep > 1 ? 1 : 0;
     mixed["replicate"] += plan.dp_replicate > 1 ? 1 : 0;
     mixed["selective"] += plan.recompute.granularity == RecomputeGranularity::kSelective ? 1 : 0;
     mixed["full"] += plan.recompute.granularity == RecomputeGranularity::kFull ? 1 : 0;
@@ -191,6 +195,8 @@ TEST_CASE("clipped steps of experts follow one curve in all layouts") {
   const std::vector<std::pair<std::int64_t, Plan>> layouts = {
       {4, {.ep = 4, .zero = 1, .moe_buffer_factor = 4}},
       {4, {.ep = 2, .dp_replicate = 2, .zero = 1, .moe_buffer_factor = 2}},
+      {8, {.ep = 2, .dp_replicate = 2, .zero = 2, .moe_buffer_factor = 2}},
+      {8, {.tp = 2, .ep = 2, .zero = 3, .sequence_parallel = true, .moe_buffer_factor = 2}},
       {8, {.tp = 2, .ep = 2, .etp = 2, .zero = 1, .moe_buffer_factor = 2}},
       {8,
        {.tp = 2,
