@@ -1,5 +1,7 @@
 #include "tools/prediction.h"
 
+#include <algorithm>
+
 #include "tools/text.h"
 #include "tools/words.h"
 
@@ -8,12 +10,31 @@ namespace {
 
 constexpr std::string_view kUnsupportedRule = "unsupported";  // how such rules' names begin
 
-std::string memory_reason(const Job& job, const MemoryEstimate& memory) {
-  const StageMemory& stage = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+// The stage that decides: the one that needs most where the plan does not fit, else the one that
+// takes most.
+const StageMemory& deciding_stage(const MemoryEstimate& memory) {
+  if (memory.fit != Fit::kDoesNotFit) {
+    return memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+  }
+  return *std::ranges::max_element(memory.stages, {}, [](const StageMemory& stage) {
+    return stage.required_bytes + stage.outside_bytes;
+  });
+}
+
+}  // namespace
+
+std::string fit_reason(const Job& job, const MemoryEstimate& memory) {
+  if (memory.fit == Fit::kFits) {
+    return "";
+  }
+  const StageMemory& stage = deciding_stage(memory);
   return "stage " + std::to_string(stage.pp_rank) + " at '" + stage.peak_moment() +
          "': allocated " + gib(stage.allocated_bytes) + ", required " + gib(stage.required_bytes) +
-         ", device used " + gib(stage.device_used_bytes) + " of " +
-         gib(device_capacity_bytes(job.cluster)) + " GiB";
+         " and " + gib(stage.outside_bytes) + " outside the allocator, device used " +
+         gib(stage.device_used_bytes) + " of " + gib(device_capacity_bytes(job.cluster)) + " GiB" +
+         (memory.fit == Fit::kTight
+              ? "; runs only if the allocator gives cached memory back, which is slow"
+              : "");
 }
 
 PredictedStatus status_of(Fit fit) {
@@ -24,8 +45,6 @@ PredictedStatus status_of(Fit fit) {
   }
   return PredictedStatus::kDoesNotFit;
 }
-
-}  // namespace
 
 bool is_negative(PredictedStatus status) {
   return status != PredictedStatus::kFits && status != PredictedStatus::kTight;
@@ -53,9 +72,7 @@ Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {
   prediction.memory = estimate_memory(job, plan);
   prediction.time = estimate_step_time(job, plan);
   prediction.status = status_of(prediction.memory.fit);
-  if (prediction.status != PredictedStatus::kFits) {
-    prediction.reason = memory_reason(job, prediction.memory);
-  }
+  prediction.reason = fit_reason(job, prediction.memory);
   if (rule.decides_verdict && !is_negative(prediction.status) &&
       !keeps_share(job, prediction.memory, rule)) {
     prediction.status = PredictedStatus::kDoesNotFit;

@@ -22,6 +22,12 @@ constexpr const auto& names_of(PredictedStatus) {
   return kPredictedStatuses;
 }
 
+// fits: what the allocator reserves, and all outside it, is on the card. tight: only what it cannot
+// give back is. does_not_fit: not even that.
+PredictedStatus status_of(Fit fit);
+// Why not kFits; one line, else "".
+std::string fit_reason(const Job& job, const MemoryEstimate& memory);
+
 struct Prediction {
   PredictedStatus status = PredictedStatus::kError;
   std::string reason;          // why not "fits"; one line

@@ -84,6 +84,7 @@ std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranke
     row.emplace_back(basis_bytes(ranked.memory, basis));
   }
   row.emplace_back(std::int64_t{ranked.exceeds_device ? 1 : 0});
+  row.emplace_back(std::string(name_of(status_of(ranked.memory.fit))));
   for (const PlanSize& size : kPlanSizes) {
     row.emplace_back(size.name == "dp" ? data_parallel_size(report.job, plan) : plan.*size.field);
   }
@@ -136,7 +137,8 @@ Table batch_table(const BatchAnswer& answer) {
 
 Table search_table(const SearchReport& report) {
   Table table = {.columns = {"rank", "tokens_per_s_per_gpu", "step_time_s", "mfu", "peak_allocated",
-                             "peak_reserved", "required", "device_used", "exceeds_device"}};
+                             "peak_reserved", "required", "device_used", "exceeds_device",
+                             "status"}};
   for (const PlanSize& size : kPlanSizes) { table.columns.push_back(std::string(size.name)); }
   for (const char* name : {"sequence_parallel", "schedule", "cp_method", "recompute", "precision",
                            "grad_dtype", "rank_order", "command"}) {

@@ -183,8 +183,10 @@ Json json_of(const SearchOptions& options, const Job& job) {
 Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::int64_t rank) {
   Plan plan = ranked.plan;
   plan.dp = data_parallel_size(report.job, plan);
-  const Prediction prediction = {
-      .status = PredictedStatus::kFits, .reason = "", .memory = ranked.memory, .time = ranked.time};
+  const Prediction prediction = {.status = status_of(ranked.memory.fit),
+                                 .reason = fit_reason(report.job, ranked.memory),
+                                 .memory = ranked.memory,
+                                 .time = ranked.time};
   Json json = {{"rank", rank},
                {"micro_batch", plan.micro_batch},
                {"precision", name_of(plan.precision)},

@@ -204,6 +204,9 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
           "': allocated " + gib(worst.allocated_bytes) + ", device used " +
           gib(worst.device_used_bytes) + " of " + gib(device_capacity_bytes(job.cluster)) +
           " GiB (" + percent(share_of(worst.device_used_bytes, job)) + ")\n";
+  if (memory.fit != Fit::kFits) {
+    text += line("why", fit_reason(job, memory));
+  }
   const bool is_kept = keeps_share(job, memory, report.rule);
   text += line(is_kept ? "rule kept" : "rule broken",
                share_text(job, memory, report.rule) +
@@ -222,8 +225,10 @@ std::string notes_of(const RankedPlan& ranked) {
   const Plan& plan = ranked.plan;
   const Plan plain;
   std::vector<std::string> notes;
-  if (ranked.exceeds_device) {
-    notes.push_back("EXCEEDS THE CARD");
+  switch (ranked.memory.fit) {
+    case Fit::kFits: break;
+    case Fit::kTight: notes.emplace_back("TIGHT"); break;
+    case Fit::kDoesNotFit: notes.emplace_back("EXCEEDS THE CARD"); break;
   }
   if (plan.cp > 1) {
     notes.push_back("cp by " + std::string(name_of(plan.cp_method)));

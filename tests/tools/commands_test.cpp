@@ -391,6 +391,36 @@ TEST_CASE("the plan of an answer is the plan of a case line") {
   CHECK(contains(estimate.out, predicted.substr(0, predicted.size() - 2)));
 }
 
+TEST_CASE("between what a plan requires and what it uses it is tight, below it does not fit") {
+  const auto run_at = [](const std::string& memory) {
+    return run_shardplan(
+        estimate_words({"--tp", "2", "--pp", "2", "--format", "json", "--gpu-memory", memory}));
+  };
+  const ProgramRun roomy = run_at("141GB");
+  const JsonValue roomy_answer = json_of(roomy);
+  std::int64_t required = 0;
+  std::int64_t used = 0;
+  for (const JsonValue& stage : at(at(roomy_answer, "predicted"), "stages").items) {
+    const std::int64_t outside = at(stage, "outside").integer;
+    required = std::max(required, at(stage, "required").integer + outside);
+    used = std::max(used, at(stage, "device_used").integer);
+  }
+  REQUIRE(required < used);
+  const auto check = [&](std::int64_t bytes, const std::string& status, int exit_code) {
+    const ProgramRun run = run_at(std::to_string(bytes));
+    const JsonValue answer = json_of(run);
+    CHECK(run.exit_code == exit_code);
+    CHECK(at(at(answer, "predicted"), "status").string == status);
+    const std::string reason = at(at(answer, "predicted"), "reason").string;
+    CHECK(contains(reason, "gives cached memory back") == (status == "tight"));
+    CHECK(reason.empty() == (status == "fits"));
+  };
+  check(used, "fits", 0);
+  check(used - 1, "tight", 0);
+  check(required, "tight", 0);
+  check(required - 1, "does_not_fit", 1);
+}
+
 TEST_CASE("every measured run of the project's data is read") {
   const std::string cases =
       std::string(SHARDPLAN_SOURCE_DIR) + "/data/measured/h200_frameworks.jsonl";
