@@ -7,6 +7,11 @@
 namespace shardplan {
 namespace {
 
+// Of a microbatch after cp; the sequence divides by cp, or an earlier rule says so.
+std::int64_t routed_tokens(const Job& job, const Plan& plan) {
+  return plan.micro_batch * (job.sequence_length / plan.cp);
+}
+
 constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1, 2, 3>;
 constexpr ValidityRule kSchedule =
     kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone, Schedule::kGpipe,
@@ -34,6 +39,20 @@ constexpr ValidityRule kMoeBufferFactor = {
           return "moe_buffer_factor " + number_text(plan.moe_buffer_factor) + " with num_experts " +
                  number_text(job.model.moe.num_experts) + " and ep " + number_text(plan.ep) +
                  "; valid: 1" + (has_experts(job) ? " to ep" : " (the model has no experts)");
+        }};
+
+// The tp ranks of a group divide its tokens to route them, with sequence parallelism or without.
+constexpr ValidityRule kRoutedTokensByTp = {
+    .name = "routed_tokens_divisible_by_tp",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && routed_tokens(job, plan) % plan.tp != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_experts " + number_text(job.model.moe.num_experts) + ": " +
+                 not_divisible("micro_batch * sequence_length / cp", routed_tokens(job, plan), "tp",
+                               plan.tp);
         }};
 
 constexpr std::array kRules = {
@@ -85,6 +104,7 @@ constexpr std::array kRules = {
     kRecomputeLayers,
     kRecomputeModulesExist,
     kMoeBufferFactor,
+    kRoutedTokensByTp,
     kFp8NeedsGpu,
     kMicrobatchTooLarge,
 };

@@ -260,10 +260,6 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   if (job.model.num_kv_heads % plan.tp != 0) {
     return "plan.tp: " + number(plan.tp) + " with num_kv_heads " + number(job.model.num_kv_heads);
   }
-  if (has_experts(job.model) && tokens_per_microbatch(job, plan) % plan.tp != 0) {
-    return "plan.tp: " + number(plan.tp) + " with " + number(tokens_per_microbatch(job, plan)) +
-           " tokens that its ranks route";
-  }
   return recompute_not_lowered(plan.recompute);
 }
 

@@ -535,6 +535,12 @@ TEST_CASE("native refuses by name what it does not model") {
           plan.moe_buffer_factor = 5;
         },
         {"5", "ep 4"}},
+       {"routed_tokens_divisible_by_tp",
+        [](Job& job, Plan& plan) {
+          plan.tp = 2;
+          job.sequence_length = 4095;
+        },
+        {"4095", "tp 2"}},
        {"moe_buffer_factor_within_ep",
         [](Job&, Plan& plan) { plan.moe_buffer_factor = std::numeric_limits<double>::quiet_NaN(); },
         {"nan"}}});

@@ -33,9 +33,6 @@ TEST_CASE("what is not lowered is refused by the name of its field") {
         "lower: not lowered: plan.cp_method: a2a");
   CHECK(refusal(job, {.tp = 4}) == "lower: not lowered: plan.tp: 4 with num_kv_heads 2");
   Job moe = tiny_job(tiny_moe(), 4);
-  moe.sequence_length = 15;
-  CHECK(refusal(moe, {.tp = 2}) ==
-        "lower: not lowered: plan.tp: 2 with 15 tokens that its ranks route");
   moe.model.moe.router_bias = true;
   CHECK(refusal(moe, {}) == "lower: not lowered: model.moe: shared_gate or router_bias");
 }
