@@ -45,7 +45,8 @@ void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
     const bool is_first = point.block == 0 && point.blocks_before == 0;
     alive.add(unit.blocks.front().kind, BlockState::kCheckpointed, Step::kForwardInput,
               is_first ? 0 : 1);
-    alive.add(running.kind, BlockState::kRunningUnkept, point.step, 1);
+    alive.add(running.kind, is_first ? BlockState::kRunningFirst : BlockState::kRunningUnkept,
+              point.step, 1);
     return;
   }
   const BlockState before =
@@ -85,6 +86,11 @@ std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightSt
   const Unit& unit = running.units[point.unit];
   alive.add_unit(unit, before, point.units_before);
   add_running_unit(alive, unit, moment, point);
+  if (point.entered) {
+    const Pass pass = moment == MomentKind::kReplay ? Pass::kReplay : Pass::kForward;
+    alive.add(*point.entered, BlockState::kRunning,
+              entry_step(pass, unit.blocks[point.block].kind, *point.entered), 1);
+  }
   if (!runs_forward(moment) && moment != MomentKind::kWeight) {
     alive.add_unit(unit, Held::kPending, unit.count - 1 - point.units_before);
     for (std::size_t i = point.unit + 1; i < running.units.size(); ++i) {

@@ -30,6 +30,36 @@ StepPeak peak_between(const std::vector<BlockRow>& rows, BlockState state, Step 
   return peak;
 }
 
+// Whether the row takes room on the frame by itself.
+bool is_on_frame(const BlockRow& row) {
+  return row.place == Place::kOwn && !row.is_kept() && !row.is_pending();
+}
+
+FrameBytes frame_of(const BlockMemory& block) {
+  const auto most = [&](Step first, Step last) {
+    std::int64_t most_bytes = 0;
+    for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
+      std::int64_t bytes = 0;
+      for (const BlockRow& row : block.rows) {
+        const bool takes_room = is_on_frame(row) && row.pushed <= static_cast<Step>(step) &&
+                                static_cast<Step>(step) <= row.popped;
+        bytes += takes_room ? row.bytes : 0;
+      }
+      most_bytes = std::max(most_bytes, bytes);
+    }
+    return most_bytes;
+  };
+  FrameBytes frame{.entry = most(Step::kForwardInput, Step::kForwardInput),
+                   .forward = most(Step::kForwardInput, kLastForward),
+                   .forward_unkept = 0,
+                   .replay = most(Step::kForwardInput, block.last_replayed),
+                   .backward = most(kFirstBackward, kLastBackward)};
+  const std::int64_t kept = alive_bytes(block.rows, BlockState::kKept, Step::kForwardInput) -
+                            alive_bytes(block.rows, BlockState::kCheckpointed, Step::kForwardInput);
+  frame.forward_unkept = frame.forward + kept;
+  return frame;
+}
+
 bool exists(const Job& job, BlockKind kind) {
   switch (kind) {
     case BlockKind::kEmbedding:
@@ -61,26 +91,56 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kRunning: return row.born <= step && step <= row.dies;
     case BlockState::kReplaying: return row.name == kOutputGradientRow;
     case BlockState::kRunningUnkept: return row.born <= step && step <= row.last_forward_use;
+    case BlockState::kRunningFirst:
+      return row.born <= step && (step <= row.last_forward_use || row.name == kInputRow);
   }
   return false;
 }
 
-BlockSummary summarise(const std::vector<BlockRow>& rows) {
+BlockSummary summarise(const BlockMemory& block) {
+  const std::vector<BlockRow>& rows = block.rows;
   BlockSummary summary;
   summary.input_bytes = alive_bytes(rows, BlockState::kCheckpointed, Step::kForwardInput);
   summary.kept_bytes = alive_bytes(rows, BlockState::kKept, Step::kForwardInput);
   summary.pending_bytes = alive_bytes(rows, BlockState::kPending, Step::kForwardInput);
   summary.output_gradient_bytes = alive_bytes(rows, BlockState::kReplaying, Step::kForwardInput);
-  std::vector<BlockRow> frame = rows;
-  std::erase_if(frame, [](const BlockRow& row) { return row.is_kept() || row.is_pending(); });
-  summary.frame_bytes =
-      peak_between(frame, BlockState::kRunning, Step::kForwardInput, Step::kWeight).bytes;
-  summary.forward = peak_between(rows, BlockState::kRunning, Step::kForwardInput, kLastForward);
-  summary.forward_unkept =
-      peak_between(rows, BlockState::kRunningUnkept, Step::kForwardInput, kLastForward);
+  const auto forward = [&](BlockState state, Step last) {
+    return peak_between(rows, state, Step::kForwardInput, last);
+  };
+  summary.forward = forward(BlockState::kRunning, kLastForward);
+  summary.forward_unkept = forward(BlockState::kRunningUnkept, kLastForward);
+  summary.forward_first = forward(BlockState::kRunningFirst, kLastForward);
+  summary.replay = forward(BlockState::kRunning, block.last_replayed);
   summary.backward = peak_between(rows, BlockState::kRunning, kFirstBackward, kLastBackward);
   summary.weight = peak_between(rows, BlockState::kRunning, Step::kWeight, Step::kWeight);
+  summary.output_bytes = alive_bytes(rows, BlockState::kRunning, kLastForward);
+  summary.output_unkept_bytes = alive_bytes(rows, BlockState::kRunningUnkept, kLastForward);
+  summary.output_first_bytes = alive_bytes(rows, BlockState::kRunningFirst, kLastForward);
+  summary.frame = frame_of(block);
+  for (const BlockRow& row : rows) {
+    const auto place = std::ranges::find(kFixedPlaces, row.place);
+    if (place != kFixedPlaces.end()) {
+      summary.fixed_bytes[static_cast<std::size_t>(place - kFixedPlaces.begin())] =
+          row.buffers * row.bytes;
+    }
+  }
   return summary;
+}
+
+Step entry_step(Pass pass, BlockKind before, BlockKind block) {
+  const auto is_layer = [](BlockKind kind) {
+    return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer;
+  };
+  return pass == Pass::kForward && is_layer(before) && is_layer(block) ? Step::kForwardNorm
+                                                                       : Step::kForwardInput;
+}
+
+std::int64_t entry_bytes(const BlockSet& blocks, Pass pass, BlockKind before, BlockKind block) {
+  if (!blocks[static_cast<std::size_t>(before)].writes_next_input) {
+    return 0;
+  }
+  return alive_bytes(blocks[static_cast<std::size_t>(block)].rows, BlockState::kRunning,
+                     entry_step(pass, before, block));
 }
 
 BlockSet block_set(const Job& job, const Plan& plan) {
@@ -93,9 +153,11 @@ BlockSet block_set(const Job& job, const Plan& plan) {
     if (!exists(job, kind)) {
       continue;
     }
-    block.rows = job.profile.memory_model == MemoryModel::kNative ? native_rows(job, plan, kind)
-                                                                  : megatron_rows(job, plan, kind);
-    block.summary = summarise(block.rows);
+    const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+    block.rows = is_native ? native_rows(job, plan, kind) : megatron_rows(job, plan, kind);
+    block.writes_next_input = is_native;
+    block.last_replayed = is_native ? Step::kForwardActivation : kLastForward;
+    block.summary = summarise(block);
   }
   return set;
 }

@@ -19,72 +19,136 @@ enum class BlockKind { kEmbedding, kDenseLayer, kMoeLayer, kMtp, kHead, kSentOut
 inline constexpr std::int64_t kNumBlockKinds = 6;
 
 // The events inside a block in the order of time: forward, then backward, then the weight gradients
-// that zero-bubble schedules delay. A block uses the steps that it has work for.
+// that zero-bubble schedules delay. A block uses the steps that it has work for. The loss goes over
+// chunks of tokens: its first chunk has steps of its own, `loss_products` lasts from the products
+// of the first chunk to the statistics of the last one.
 enum class Step {
   kForwardInput,
   kForwardNorm,
+  kForwardQkvGather,
   kForwardQkv,
   kForwardLayout,
+  kForwardKeyValues,
   kForwardAttention,
   kForwardProjection,
+  kForwardProjectionReduce,
   kForwardFfnNorm,
   kForwardDispatch,
+  kForwardFc1Gather,
   kForwardFc1,
   kForwardActivation,
   kForwardFc2,
+  kForwardFc2Reduce,
   kForwardUnsort,
   kForwardCombine,
+  kForwardHeadGather,
   kForwardLogits,
+  kForwardLossStatistics,
+  kForwardLossGather,
   kForwardLoss,
+  kForwardLossGradient,
+  kForwardLossProducts,
+  kForwardLastLoss,
+  kForwardLastLossGradient,
+  kForwardLastLossProducts,
+  kForwardHeadReduce,
   kForwardOutput,
   kBackwardOutput,
   kBackwardLoss,
   kBackwardLogits,
   kBackwardCombine,
   kBackwardUnsort,
+  kBackwardFc2Gather,
   kBackwardFc2,
   kBackwardActivation,
+  kBackwardFc2Weight,
+  kBackwardFfnNormAgain,
+  kBackwardFc1Gather,
   kBackwardFc1,
+  kBackwardFc1Reduce,
+  kBackwardFc1Weight,
   kBackwardDispatch,
   kBackwardFfnNorm,
+  kBackwardProjectionGather,
+  kBackwardKeyValuesAgain,
+  kBackwardAttentionAgain,
   kBackwardProjection,
+  kBackwardProjectionWeight,
+  kBackwardKeyValues,
+  kBackwardKeyValueFill,
   kBackwardAttention,
+  kBackwardKeyValueReduce,
   kBackwardLayout,
+  kBackwardNormAgain,
+  kBackwardQkvGather,
   kBackwardQkv,
+  kBackwardQkvReduce,
+  kBackwardQkvWeight,
   kBackwardNorm,
   kBackwardInput,
   kWeight,
 };
-inline constexpr std::array<std::string_view, 33> kStepNames = {"forward.input",
+inline constexpr std::array<std::string_view, 64> kStepNames = {"forward.input",
                                                                 "forward.norm",
+                                                                "forward.qkv_gather",
                                                                 "forward.qkv",
                                                                 "forward.attention_layout",
+                                                                "forward.key_values",
                                                                 "forward.attention",
                                                                 "forward.projection",
+                                                                "forward.projection_reduce",
                                                                 "forward.ffn_norm",
                                                                 "forward.dispatch",
+                                                                "forward.fc1_gather",
                                                                 "forward.fc1",
                                                                 "forward.activation",
                                                                 "forward.fc2",
+                                                                "forward.fc2_reduce",
                                                                 "forward.unsort",
                                                                 "forward.combine",
+                                                                "forward.head_gather",
                                                                 "forward.logits",
+                                                                "forward.loss_statistics",
+                                                                "forward.loss_gather",
                                                                 "forward.loss",
+                                                                "forward.loss_gradient",
+                                                                "forward.loss_products",
+                                                                "forward.last_loss",
+                                                                "forward.last_loss_gradient",
+                                                                "forward.last_loss_products",
+                                                                "forward.head_reduce",
                                                                 "forward.output",
                                                                 "backward.output",
                                                                 "backward.loss",
                                                                 "backward.logits",
                                                                 "backward.combine",
                                                                 "backward.unsort",
+                                                                "backward.fc2_gather",
                                                                 "backward.fc2",
                                                                 "backward.activation",
+                                                                "backward.fc2_weight",
+                                                                "backward.ffn_norm_again",
+                                                                "backward.fc1_gather",
                                                                 "backward.fc1",
+                                                                "backward.fc1_reduce",
+                                                                "backward.fc1_weight",
                                                                 "backward.dispatch",
                                                                 "backward.ffn_norm",
+                                                                "backward.projection_gather",
+                                                                "backward.key_values_again",
+                                                                "backward.attention_again",
                                                                 "backward.projection",
+                                                                "backward.projection_weight",
+                                                                "backward.key_values",
+                                                                "backward.key_value_fill",
                                                                 "backward.attention",
+                                                                "backward.key_value_reduce",
                                                                 "backward.attention_layout",
+                                                                "backward.norm_again",
+                                                                "backward.qkv_gather",
                                                                 "backward.qkv",
+                                                                "backward.qkv_reduce",
+                                                                "backward.qkv_weight",
                                                                 "backward.norm",
                                                                 "backward.input",
                                                                 "backward.weight"};
@@ -96,8 +160,18 @@ constexpr std::string_view name_of(Step step) {
   return kStepNames[static_cast<std::size_t>(step)];
 }
 
+// Where a row lies in the dynamic arena of a profile that has one.
+enum class Place {
+  kOwn,              // in the microbatch's slot if backward needs it, else pushed on the frame
+  kShared,           // where another row of the frame lies
+  kOutputBuffers,    // fixed: outputs on their way to the next stage
+  kGradientBuffers,  // fixed: the gradient of the residual stream
+};
+inline constexpr std::array kFixedPlaces = {Place::kOutputBuffers, Place::kGradientBuffers};
+
 // One tensor of one block. It lives from `born` to `dies`, both included. In a forward that keeps
-// nothing (inside a full-recompute group) it dies after `last_forward_use`.
+// nothing (inside a full-recompute group) it dies after `last_forward_use`. On the frame it takes
+// room from `pushed` to `popped`.
 struct BlockRow {
   Component component = Component::kActivations;
   std::string_view name;
@@ -108,6 +182,10 @@ struct BlockRow {
   Step last_forward_use = Step::kForwardInput;
   Step dies = Step::kForwardInput;
   std::string_view formula;
+  Place place = Place::kOwn;
+  std::int64_t buffers = 0;  // fixed places: how many of this size
+  Step pushed = Step::kForwardInput;
+  Step popped = Step::kForwardInput;
 
   bool is_kept() const { return born <= kLastForward && dies >= kFirstBackward; }
   bool is_pending() const { return born <= kLastBackward && dies >= Step::kWeight; }
@@ -120,6 +198,7 @@ enum class BlockState {
   kPending,        // between its backward-input and its weight gradient
   kRunning,        // at one step
   kRunningUnkept,  // at one forward step, keeping nothing
+  kRunningFirst,   // the same, first of a group that will be recomputed: its input is held
   kReplaying,      // last of a group that replays its forward: its output's gradient waits
 };
 
@@ -131,22 +210,40 @@ struct StepPeak {
   Step step = Step::kForwardInput;
 };
 
+// Most that the frame of a static arena holds during one block.
+struct FrameBytes {
+  std::int64_t entry = 0;  // in front of the block, while those before it run
+  std::int64_t forward = 0;
+  std::int64_t forward_unkept = 0;  // with everything that would be kept, except the input
+  std::int64_t replay = 0;          // of the last block of a group
+  std::int64_t backward = 0;
+};
+
 struct BlockSummary {
   std::int64_t input_bytes = 0;  // what a full-recompute group holds: the block's input
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
-  std::int64_t frame_bytes = 0;            // most that is neither kept nor pending, over all steps
   std::int64_t output_gradient_bytes = 0;  // held while a full-recompute group replays its forward
   StepPeak forward;
   StepPeak forward_unkept;
+  StepPeak forward_first;
+  StepPeak replay;    // forward again, last of its group
   StepPeak backward;  // backward-input when weight gradients are delayed
   StepPeak weight;
+  // While its last forward step writes the input of the block behind it.
+  std::int64_t output_bytes = 0;
+  std::int64_t output_unkept_bytes = 0;
+  std::int64_t output_first_bytes = 0;
+  FrameBytes frame;
+  std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};
 };
 
 struct BlockMemory {
   BlockKind kind = BlockKind::kDenseLayer;
   std::string_view name;  // "layer.dense"
   std::vector<BlockRow> rows;
+  bool writes_next_input = false;     // with its last forward step; else a row of its own does
+  Step last_replayed = kLastForward;  // where the replay of a group ends in its last block
   BlockSummary summary;
 };
 
@@ -154,9 +251,17 @@ struct BlockMemory {
 using BlockSet = std::array<BlockMemory, kNumBlockKinds>;
 BlockSet block_set(const Job& job, const Plan& plan);
 
+enum class Pass { kForward, kReplay };
+// The first step of a block that runs together with the last forward step of the block before it.
+// The residual addition and the norm of two layers are one kernel where neither overwrites what the
+// other reads; in a replay the norm's output comes to lie where the addend lay.
+Step entry_step(Pass pass, BlockKind before, BlockKind block);
+// Bytes of the block's rows alive then; 0 where blocks do not write each other's rows.
+std::int64_t entry_bytes(const BlockSet& blocks, Pass pass, BlockKind before, BlockKind block);
+
 // Backward is split into input and weight gradients, the latter delayed.
 bool delays_weight_gradients(Schedule schedule);
 
-BlockSummary summarise(const std::vector<BlockRow>& rows);
+BlockSummary summarise(const BlockMemory& block);
 
 }  // namespace shardplan

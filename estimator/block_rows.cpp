@@ -38,10 +38,10 @@ BlockShape block_shape(const Job& job, const Plan& plan) {
   return shape;
 }
 
-void RowList::add(Component component, std::string_view name, std::int64_t elements, DType dtype,
-                  Life life, std::string_view formula) {
+BlockRow& RowList::add(Component component, std::string_view name, std::int64_t elements,
+                       DType dtype, Life life, std::string_view formula) {
   if (elements == 0) {
-    return;
+    return without_elements_;
   }
   rows.push_back({.component = component,
                   .name = name,
@@ -51,23 +51,27 @@ void RowList::add(Component component, std::string_view name, std::int64_t eleme
                   .born = life.born,
                   .last_forward_use = life.last_forward_use,
                   .dies = life.dies,
-                  .formula = formula});
+                  .formula = formula,
+                  .pushed = life.born,
+                  .popped = life.dies});
+  return rows.back();
 }
 
-void RowList::keep(std::string_view name, std::int64_t elements, DType dtype, Life life,
-                   std::string_view formula) {
-  add(Component::kActivations, name, elements, dtype, life, formula);
+BlockRow& RowList::keep(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                        std::string_view formula) {
+  return add(Component::kActivations, name, elements, dtype, life, formula);
 }
 
-void RowList::use(std::string_view name, std::int64_t elements, DType dtype, Step born, Step dies,
-                  std::string_view formula) {
-  use_as(Component::kTemporaries, name, elements, dtype, born, dies, formula);
+BlockRow& RowList::use(std::string_view name, std::int64_t elements, DType dtype, Step born,
+                       Step dies, std::string_view formula) {
+  return use_as(Component::kTemporaries, name, elements, dtype, born, dies, formula);
 }
 
-void RowList::use_as(Component component, std::string_view name, std::int64_t elements, DType dtype,
-                     Step born, Step dies, std::string_view formula) {
-  add(component, name, elements, dtype,
-      {.born = born, .last_forward_use = std::min(dies, kLastForward), .dies = dies}, formula);
+BlockRow& RowList::use_as(Component component, std::string_view name, std::int64_t elements,
+                          DType dtype, Step born, Step dies, std::string_view formula) {
+  return add(component, name, elements, dtype,
+             {.born = born, .last_forward_use = std::min(dies, kLastForward), .dies = dies},
+             formula);
 }
 
 void RowList::recompute(std::string_view name, std::int64_t elements, DType dtype, Life life,

@@ -15,6 +15,9 @@ namespace shardplan {
 std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
 std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
 
+// Tensors in the native trainer's arenas start and end at multiples of this many bytes.
+inline constexpr std::int64_t kNativeAlignment = 256;
+
 // Sizes that every row table needs, of one rank.
 struct BlockShape {
   std::int64_t hidden = 0;
@@ -42,31 +45,33 @@ struct Life {
   Step dies = Step::kForwardInput;
 };
 
-// Collects rows; bytes = elements * size of the dtype, rounded up to `alignment`.
+// Collects rows; bytes = elements * size of the dtype, rounded up to `alignment`. What they return
+// is the row, good until the next one is added.
 class RowList {
  public:
   explicit RowList(std::int64_t alignment) : alignment_(alignment) {}
 
   // Saved by forward for backward.
-  void keep(std::string_view name, std::int64_t elements, DType dtype, Life life,
-            std::string_view formula);
+  BlockRow& keep(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                 std::string_view formula);
   // Lives within forward or within backward.
-  void use(std::string_view name, std::int64_t elements, DType dtype, Step born, Step dies,
-           std::string_view formula);
+  BlockRow& use(std::string_view name, std::int64_t elements, DType dtype, Step born, Step dies,
+                std::string_view formula);
   // Dropped in forward and computed again in backward, from `replayed` on.
   void recompute(std::string_view name, std::int64_t elements, DType dtype, Life life,
                  Step replayed, std::string_view formula);
   // As use, in another component than temporaries.
-  void use_as(Component component, std::string_view name, std::int64_t elements, DType dtype,
-              Step born, Step dies, std::string_view formula);
+  BlockRow& use_as(Component component, std::string_view name, std::int64_t elements, DType dtype,
+                   Step born, Step dies, std::string_view formula);
 
   std::vector<BlockRow> rows;
 
  private:
-  void add(Component component, std::string_view name, std::int64_t elements, DType dtype,
-           Life life, std::string_view formula);
+  BlockRow& add(Component component, std::string_view name, std::int64_t elements, DType dtype,
+                Life life, std::string_view formula);
 
   std::int64_t alignment_;
+  BlockRow without_elements_;  // not a row
 };
 
 }  // namespace shardplan

@@ -1,9 +1,10 @@
-// Pieces of the native trainer's row tables. Provisional until it runs; what differs from
-// Megatron's:
+// Pieces of the native trainer's row tables: the tensors of its programs by name, alive at the same
+// steps. What differs from Megatron's:
 //   packed q, k and v with the rotary embedding in place, strides into attention, no copies;
 //   residual add and norm in one kernel; norm outputs and the activation's output written again in
-//   backward under selective recompute; a loss over chunks of tokens; products that add into the
-//   main gradients; experts with a bounded number of received rows. Letters in block_rows.h.
+//   backward under selective recompute; a loss over chunks of tokens whose gradient is taken in the
+//   forward pass; products that add into the main gradients; experts with a bounded number of
+//   received rows. Letters in block_rows.h.
 #pragma once
 
 #include "estimator/block_rows.h"
@@ -11,12 +12,10 @@
 namespace shardplan {
 
 struct NativeBlock {
-  static constexpr std::int64_t kAlignment = 256;  // bytes, of every tensor in an arena
-
   const Job& job;
   const Plan& plan;
   BlockShape shape;
-  RowList rows{kAlignment};
+  RowList rows{kNativeAlignment};
 
   bool recomputes(bool RecomputeModules::*module) const {
     return plan.recompute.granularity == RecomputeGranularity::kSelective &&
@@ -24,45 +23,79 @@ struct NativeBlock {
   }
   Step weight_step(Step own) const { return shape.delayed_weight ? Step::kWeight : own; }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }
-  // A row that selective recompute may drop and write again from the step `replayed` on.
-  void keep_or_write_again(bool again, std::string_view name, std::int64_t elements, DType dtype,
-                           Life life, Step replayed, std::string_view formula) {
-    if (again) {
-      rows.recompute(name, elements, dtype, life, replayed, formula);
-    } else {
+  // Steps between which a row is on the frame.
+  struct Hold {
+    Step pushed = Step::kForwardInput;
+    Step popped = Step::kForwardInput;
+  };
+  static void hold(BlockRow& row, Hold steps) {
+    row.pushed = steps.pushed;
+    row.popped = steps.popped;
+  }
+  // A row that selective recompute may drop and write again at the step `replayed`, held by the
+  // frame as long as `again` says. In forward the frame holds it for the whole block.
+  void keep_or_write_again(bool dropped, std::string_view name, std::int64_t elements, DType dtype,
+                           Life life, Step replayed, std::string_view formula, Hold again,
+                           Place place = Place::kOwn) {
+    if (!dropped) {
       rows.keep(name, elements, dtype, life, formula);
+      return;
     }
+    BlockRow& row = rows.use(name, elements, dtype, life.born, life.last_forward_use, formula);
+    hold(row, {.pushed = Step::kForwardInput, .popped = kLastForward});
+    row.place = place;
+    hold(rows.use(name, elements, dtype, replayed, life.dies, formula), again);
   }
 };
 
-// Residual stream and norm in front of attention or FFN.
-struct NormNames {
+// A norm in front of attention or FFN: its input, which is the residual stream, its statistics and
+// its output.
+struct NativeNorm {
   std::string_view input;
   std::string_view statistics;
   std::string_view output;
+  Step input_born = Step::kForwardInput;
+  Step born = Step::kForwardNorm;
+  Step input_last_use = Step::kForwardFfnNorm;  // in forward
+  Step last_use = Step::kForwardQkv;            // of the output, in forward
+  Step dies = Step::kBackwardQkvWeight;         // the output
+  Step again = Step::kBackwardNormAgain;        // written again from here to...
+  Step popped = Step::kBackwardQkvWeight;       // ...here
+  Step backward = Step::kBackwardNorm;
+  Place dropped_place = Place::kOwn;  // the two outputs of a layer take turns
 };
-void add_native_norm(NativeBlock& block, const NormNames& names, Life input, Life output);
+void add_native_norm(NativeBlock& block, const NativeNorm& norm);
 
-// Gathered input and partial sums of one pair of products under sequence parallelism.
-struct PairSteps {
+// Under sequence parallelism: the gathered input of a pair's first product in forward and again in
+// backward, the gathered gradient of its second product, and the partial sums of both.
+struct NativePairSteps {
+  Step gather = Step::kForwardQkvGather;
   Step first = Step::kForwardQkv;
   Step second = Step::kForwardProjection;
-  Step backward_second = Step::kBackwardProjection;
-  Step backward_first = Step::kBackwardQkv;
+  Step reduce = Step::kForwardProjectionReduce;
+  Step gather_gradient = Step::kBackwardProjectionGather;
+  Step second_weight = Step::kBackwardProjectionWeight;
+  Step gradient_popped = Step::kBackwardKeyValueReduce;
+  Step gather_again = Step::kBackwardQkvGather;
+  Step first_gradient = Step::kBackwardQkv;
+  Step reduce_gradient = Step::kBackwardQkvReduce;
+  Step first_weight = Step::kBackwardQkvWeight;
 };
-struct PairNames {
+struct NativePairNames {
   std::string_view gathered;
   std::string_view partial;
   std::string_view gathered_gradient;
-  std::string_view gathered_again;
   std::string_view partial_gradient;
 };
-void add_sequence_exchange(NativeBlock& block, const PairNames& names, const PairSteps& steps);
+void add_sequence_exchange(NativeBlock& block, const NativePairNames& names,
+                           const NativePairSteps& steps);
+BlockRow& add_output_gradient(NativeBlock& block, Step dies);
 
 void add_native_attention(NativeBlock& block);
 void add_native_dense_ffn(NativeBlock& block);
 void add_native_moe(NativeBlock& block);
 void add_native_embedding(NativeBlock& block);
+void add_native_sent_output(NativeBlock& block);
 void add_native_head(NativeBlock& block);
 void add_native_mtp_projection(NativeBlock& block);
 

@@ -23,6 +23,9 @@ AttentionShape attention_shape(const NativeBlock& block) {
     shape.query_length = shape.kv_length = job.sequence_length;
   }
   if (c > 1 && block.plan.cp_method == CpMethod::kAllGather) {
+    // One call per zigzag chunk of each sequence; the last chunk of all sees every key.
+    shape.batch = 1;
+    shape.query_length = div_ceil(job.sequence_length, 2 * c);
     shape.kv_length = job.sequence_length;
   }
   return shape;
@@ -48,6 +51,25 @@ QkvWidths qkv_widths(const NativeBlock& block) {
           .output = s.query_width};
 }
 
+// Of all cp ranks, in the order of the sequence.
+void add_gathered_key_values(NativeBlock& block, std::int64_t elements) {
+  const DType dtype = block.shape.dtype;
+  const Component comm = Component::kCommunication;
+  const auto gathered = [&](Step born, Step dies) -> BlockRow& {
+    return block.rows.use_as(comm, "attention.gathered_key_values", elements, dtype, born, dies,
+                             "c*KV: keys and values of the whole sequence");
+  };
+  gathered(Step::kForwardKeyValues, Step::kForwardAttention);
+  if (block.recomputes(&RecomputeModules::core_attn)) {
+    gathered(Step::kBackwardKeyValuesAgain, Step::kBackwardAttentionAgain);
+  }
+  gathered(Step::kBackwardKeyValues, Step::kBackwardAttention).popped =
+      Step::kBackwardKeyValueReduce;
+  block.rows.use_as(comm, "attention.key_value_gradients", elements, dtype,
+                    Step::kBackwardKeyValueFill, Step::kBackwardKeyValueReduce,
+                    "c*KV: their gradients, before the reduce-scatter");
+}
+
 void add_context_exchange(NativeBlock& block, const QkvWidths& widths) {
   const BlockShape& s = block.shape;
   const Component comm = Component::kCommunication;
@@ -67,12 +89,7 @@ void add_context_exchange(NativeBlock& block, const QkvWidths& widths) {
       block.rows.use_as(comm, "attention.ring_exchange", 4 * key_value, s.dtype, backward, backward,
                         "4*KV: keys, values and their gradients, two buffers each");
       break;
-    case CpMethod::kAllGather:
-      block.rows.use_as(comm, "attention.gathered_key_values", c * key_value, s.dtype, forward,
-                        forward, "c*KV");
-      block.rows.use_as(comm, "attention.gathered_again", 2 * c * key_value, s.dtype, backward,
-                        backward, "2*c*KV: keys, values and their gradients");
-      break;
+    case CpMethod::kAllGather: add_gathered_key_values(block, c * key_value); break;
     case CpMethod::kA2a:
       block.rows.use_as(comm, "attention.a2a_forward", s.tokens * widths.packed, s.dtype, forward,
                         forward, "(a+2k)*d*T/t");
@@ -84,101 +101,146 @@ void add_context_exchange(NativeBlock& block, const QkvWidths& widths) {
 
 }  // namespace
 
-void add_native_norm(NativeBlock& block, const NormNames& names, Life input, Life output) {
-  block.rows.keep(names.input, block.sequence(), block.shape.dtype, input,
-                  "h*u: residual stream after the fused add and norm");
-  block.rows.keep(names.statistics, block.shape.sharded_tokens, DType::kFp32,
-                  {.born = output.born, .last_forward_use = output.born, .dies = input.dies},
+void add_native_norm(NativeBlock& block, const NativeNorm& norm) {
+  const BlockShape& s = block.shape;
+  block.rows.keep(
+      norm.input, block.sequence(), s.dtype,
+      {.born = norm.input_born, .last_forward_use = norm.input_last_use, .dies = norm.backward},
+      "h*u: residual stream after the fused add and norm");
+  block.rows.keep(norm.statistics, s.sharded_tokens, DType::kFp32,
+                  {.born = norm.born, .last_forward_use = norm.born, .dies = norm.backward},
                   "u: reciprocal root mean square, fp32");
-  const bool again = block.recomputes(&RecomputeModules::layernorm);
-  const Step replayed = output.dies == Step::kWeight ? Step::kBackwardOutput : output.dies;
-  block.keep_or_write_again(again, names.output, block.sequence(), block.shape.dtype, output,
-                            replayed,
-                            "h*u: input of the next product; written again under recompute");
+  block.keep_or_write_again(
+      block.recomputes(&RecomputeModules::layernorm), norm.output, block.sequence(), s.dtype,
+      {.born = norm.born, .last_forward_use = norm.last_use, .dies = norm.dies}, norm.again,
+      "h*u: input of the next product; written again under recompute",
+      {.pushed = norm.again, .popped = norm.popped}, norm.dropped_place);
 }
 
-void add_sequence_exchange(NativeBlock& block, const PairNames& names, const PairSteps& steps) {
+void add_sequence_exchange(NativeBlock& block, const NativePairNames& names,
+                           const NativePairSteps& steps) {
   const BlockShape& s = block.shape;
-  const std::int64_t full = s.hidden * s.tokens;
   if (!s.gathers_sequence) {
     return;
   }
-  const Component comm = Component::kCommunication;
-  block.rows.use_as(comm, names.gathered, full, s.dtype, steps.first, steps.first, "h*T");
-  block.rows.use_as(comm, names.partial, full, s.dtype, steps.second, steps.second,
-                    "h*T: before the reduce-scatter");
-  block.rows.use_as(comm, names.gathered_gradient, full, s.dtype, steps.backward_second,
-                    block.weight_step(steps.backward_second), "h*T");
-  block.rows.use_as(comm, names.gathered_again, full, s.dtype, steps.backward_first,
-                    block.weight_step(steps.backward_first), "h*T");
-  block.rows.use_as(comm, names.partial_gradient, full, s.dtype, steps.backward_first,
-                    steps.backward_first, "h*T: before the reduce-scatter");
+  const auto exchange = [&](std::string_view name, Step born, Step dies,
+                            std::string_view formula) -> BlockRow& {
+    return block.rows.use_as(Component::kCommunication, name, s.hidden * s.tokens, s.dtype, born,
+                             dies, formula);
+  };
+  exchange(names.gathered, steps.gather, steps.first, "h*T");
+  exchange(names.partial, steps.second, steps.reduce, "h*T: before the reduce-scatter");
+  exchange(names.gathered_gradient, steps.gather_gradient, block.weight_step(steps.second_weight),
+           "h*T")
+      .popped = steps.gradient_popped;
+  exchange(names.gathered, steps.gather_again, block.weight_step(steps.first_weight), "h*T: again");
+  exchange(names.partial_gradient, steps.first_gradient, steps.reduce_gradient,
+           "h*T: before the reduce-scatter");
 }
 
-void add_native_attention(NativeBlock& block) {
+BlockRow& add_output_gradient(NativeBlock& block, Step dies) {
+  BlockRow& row =
+      block.rows.use("output_gradient", block.sequence(), block.shape.dtype, Step::kBackwardOutput,
+                     dies, "h*u: gradient of the residual stream, updated in place");
+  row.place = Place::kGradientBuffers;
+  return row;
+}
+
+namespace {
+
+// Softmax statistics and output, which `core_attn` recompute writes again.
+void add_attention_output(NativeBlock& block, std::int64_t width) {
   const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const QkvWidths widths = qkv_widths(block);
-  add_native_norm(block, {"input", "attention.norm_statistics", "attention.norm_output"},
-                  {.born = Step::kForwardInput,
-                   .last_forward_use = Step::kForwardProjection,
-                   .dies = Step::kBackwardNorm},
-                  {.born = Step::kForwardNorm,
-                   .last_forward_use = Step::kForwardQkv,
-                   .dies = block.weight_step(Step::kBackwardQkv)});
-  if (block.job.model.attention == AttentionKind::kMla) {
-    const MlaSpec& mla = block.job.model.mla;
-    rows.keep(
-        "attention.compressed",
-        s.sharded_tokens * (2 * mla.q_lora_rank + 2 * mla.kv_lora_rank + mla.qk_rope_head_dim),
-        s.dtype,
-        {.born = Step::kForwardQkv,
-         .last_forward_use = Step::kForwardLayout,
-         .dies = block.weight_step(Step::kBackwardQkv)},
-        "(2*ql+2*kl+dr)*u: compressed vectors before and after their norms");
-  }
-  const bool up_again = block.job.model.attention == AttentionKind::kMla &&
-                        block.recomputes(&RecomputeModules::mla_up_proj);
-  block.keep_or_write_again(up_again, "attention.packed_qkv", s.tokens * widths.packed, s.dtype,
-                            {.born = Step::kForwardQkv,
-                             .last_forward_use = Step::kForwardAttention,
-                             .dies = Step::kBackwardAttention},
-                            Step::kBackwardProjection,
-                            "(a+2k)*d*T/t: one buffer, rotary embedding in place");
-  const bool core_again = block.recomputes(&RecomputeModules::core_attn);
-  block.keep_or_write_again(core_again, "attention.log_sum_exp", s.query_heads * s.tokens,
-                            DType::kFp32,
-                            {.born = Step::kForwardAttention,
-                             .last_forward_use = Step::kForwardAttention,
-                             .dies = Step::kBackwardAttention},
-                            Step::kBackwardProjection, "a*T/t: softmax statistics, fp32");
-  block.keep_or_write_again(core_again, "attention.output", s.tokens * widths.output, s.dtype,
+  const bool again = block.recomputes(&RecomputeModules::core_attn);
+  const NativeBlock::Hold held{.pushed = Step::kBackwardKeyValuesAgain,
+                               .popped = Step::kBackwardKeyValueReduce};
+  block.keep_or_write_again(again, "attention.output", s.tokens * width, s.dtype,
                             {.born = Step::kForwardAttention,
                              .last_forward_use = Step::kForwardProjection,
                              .dies = block.weight_step(Step::kBackwardAttention)},
-                            Step::kBackwardProjection, "a*d*T/t");
+                            Step::kBackwardAttentionAgain, "a*d*T/t", held);
+  block.keep_or_write_again(again, "attention.log_sum_exp", s.query_heads * s.tokens, DType::kFp32,
+                            {.born = Step::kForwardAttention,
+                             .last_forward_use = Step::kForwardAttention,
+                             .dies = Step::kBackwardAttention},
+                            Step::kBackwardAttentionAgain, "a*T/t: softmax statistics, fp32", held);
+}
+
+void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
   rows.use("attention.output_gradient", s.tokens * widths.output, s.dtype,
-           Step::kBackwardProjection, Step::kBackwardAttention, "a*d*T/t");
-  rows.use("attention.packed_qkv_gradient", s.tokens * widths.packed, s.dtype,
-           Step::kBackwardAttention, block.weight_step(Step::kBackwardQkv), "(a+2k)*d*T/t");
+           Step::kBackwardProjection, Step::kBackwardAttention, "a*d*T/t")
+      .popped = Step::kBackwardKeyValueReduce;
+  NativeBlock::hold(rows.use("attention.qkv_gradient", s.tokens * widths.packed, s.dtype,
+                             Step::kBackwardAttention, block.weight_step(Step::kBackwardQkvWeight),
+                             "(a+2k)*d*T/t"),
+                    {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
   rows.use_as(Component::kWorkspace, "attention.backward_workspace",
               div_ceil(cudnn_backward_workspace_bytes(attention_shape(block),
                                                       block.job.profile.deterministic_attention),
                        bytes_of(DType::kFp32)),
               DType::kFp32, Step::kBackwardAttention, Step::kBackwardAttention,
-              "cuDNN 9 closed form");
+              "cuDNN 9 closed form")
+      .popped = Step::kBackwardKeyValueReduce;
+  const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;
+  NativeBlock::hold(rows.use("attention.norm_gradient", block.sequence(), s.dtype, reduced,
+                             Step::kBackwardNorm, "h*u"),
+                    {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
+}
+
+void add_latent_vectors(NativeBlock& block) {
+  const BlockShape& s = block.shape;
+  const MlaSpec& mla = block.job.model.mla;
+  block.rows.keep(
+      "attention.compressed",
+      s.sharded_tokens * (2 * mla.q_lora_rank + 2 * mla.kv_lora_rank + mla.qk_rope_head_dim),
+      s.dtype,
+      {.born = Step::kForwardQkv,
+       .last_forward_use = Step::kForwardLayout,
+       .dies = block.weight_step(Step::kBackwardQkvWeight)},
+      "(2*ql+2*kl+dr)*u: compressed vectors before and after their norms");
+}
+
+}  // namespace
+
+void add_native_attention(NativeBlock& block) {
+  const BlockShape& s = block.shape;
+  const QkvWidths widths = qkv_widths(block);
+  const bool latent = block.job.model.attention == AttentionKind::kMla;
+  add_native_norm(block,
+                  {.input = "input",
+                   .statistics = "attention.norm_statistics",
+                   .output = "attention.norm_output",
+                   .last_use = s.gathers_sequence ? Step::kForwardQkvGather : Step::kForwardQkv,
+                   .dies = block.weight_step(s.gathers_sequence ? Step::kBackwardQkvGather
+                                                                : Step::kBackwardQkvWeight)});
+  if (latent) {
+    add_latent_vectors(block);
+  }
+  block.keep_or_write_again(
+      latent && block.recomputes(&RecomputeModules::mla_up_proj), "attention.packed_qkv",
+      s.tokens * widths.packed, s.dtype,
+      {.born = Step::kForwardQkv,
+       .last_forward_use = Step::kForwardAttention,
+       .dies = Step::kBackwardAttention},
+      Step::kBackwardProjection, "(a+2k)*d*T/t: one buffer, rotary embedding in place",
+      {.pushed = Step::kBackwardProjection, .popped = Step::kBackwardKeyValueReduce});
+  add_attention_output(block, widths.output);
+  add_attention_gradients(block, widths);
   add_context_exchange(block, widths);
-  add_sequence_exchange(
-      block,
-      {"attention.gathered_input", "attention.partial_output", "attention.gathered_gradient",
-       "attention.gathered_input_again", "attention.partial_gradient"},
-      {});
-  rows.use("output_gradient", block.sequence(), s.dtype, Step::kBackwardOutput,
-           Step::kBackwardInput, "h*u: gradient of the residual stream, updated in place");
-  rows.use("attention.norm_gradient", block.sequence(), s.dtype, Step::kBackwardQkv,
-           Step::kBackwardNorm, "h*u");
-  rows.use("output", block.sequence(), s.dtype, Step::kForwardOutput, Step::kForwardOutput,
-           "h*u: becomes the input of the next layer");
+  add_sequence_exchange(block,
+                        {.gathered = "attention.gathered_input",
+                         .partial = "attention.projection.partial",
+                         .gathered_gradient = "attention.gathered_gradient",
+                         .partial_gradient = "attention.norm_gradient.partial"},
+                        {});
+  NativeBlock::hold(
+      block.rows.use("attention.projection", block.sequence(), s.dtype,
+                     s.gathers_sequence ? Step::kForwardProjectionReduce : Step::kForwardProjection,
+                     Step::kForwardFfnNorm, "h*u: added to the residual stream"),
+      {.pushed = Step::kForwardInput, .popped = Step::kForwardFfnNorm});
+  add_output_gradient(block, Step::kBackwardInput);
 }
 
 }  // namespace shardplan

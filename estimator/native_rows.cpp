@@ -5,64 +5,99 @@ namespace shardplan {
 
 void add_native_embedding(NativeBlock& block) {
   const BlockShape& s = block.shape;
-  block.rows.keep("token_ids", s.tokens, DType::kInt32,
-                  {.born = Step::kForwardInput,
-                   .last_forward_use = Step::kForwardOutput,
-                   .dies = Step::kBackwardInput},
-                  "T: token ids");
-  block.rows.use("output", block.sequence(), s.dtype, Step::kForwardOutput, Step::kForwardOutput,
-                 "h*u");
-  block.rows.use("output_gradient", block.sequence(), s.dtype, Step::kBackwardOutput,
-                 Step::kBackwardInput, "h*u: added into the fp32 main gradient row by row");
-  if (s.gathers_sequence) {
-    const Component comm = Component::kCommunication;
-    block.rows.use_as(comm, "partial_output", s.hidden * s.tokens, s.dtype, Step::kForwardOutput,
-                      Step::kForwardOutput, "h*T: before the reduce-scatter");
-    block.rows.use_as(comm, "gathered_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardInput,
-                      Step::kBackwardInput, "h*T");
+  const Component comm = Component::kCommunication;
+  if (!s.gathers_sequence) {
+    block.rows
+        .keep("input", block.sequence(), s.dtype, {.dies = Step::kForwardInput},
+              "h*u: written where the first layer reads it")
+        .place = Place::kShared;
+    add_output_gradient(block, Step::kBackwardInput);
+    return;
   }
+  block.rows.use_as(comm, "embedding.partial", s.hidden * s.tokens, s.dtype, Step::kForwardInput,
+                    Step::kForwardOutput, "h*T: before the reduce-scatter");
+  block.rows.use_as(comm, "embedding.gathered_gradient", s.hidden * s.tokens, s.dtype,
+                    Step::kBackwardOutput, Step::kBackwardInput, "h*T");
+  add_output_gradient(block, Step::kBackwardOutput);
 }
 
-// bf16 logits of one chunk of tokens, computed in forward for the statistics and again in backward,
-// where the gradient is written over them.
-void add_native_head(NativeBlock& block) {
+// What a chunk without head sends on, and what it gets back: the next ones may arrive while these
+// are used.
+void add_native_sent_output(NativeBlock& block) {
+  BlockRow& row = block.rows.use_as(Component::kCommunication, "output", block.sequence(),
+                                    block.shape.dtype, Step::kForwardInput, Step::kForwardOutput,
+                                    "h*u: of the last layer, on its way to the next stage");
+  row.place = Place::kOutputBuffers;
+  row.buffers = 2;
+  add_output_gradient(block, Step::kBackwardInput).buffers = 2;
+}
+
+namespace {
+
+// bf16 logits of one chunk of tokens, over which their gradient is written, and statistics of it.
+void add_native_loss(NativeBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const std::int64_t chunk = div_ceil(s.tokens, block.job.profile.cross_entropy_chunks);
-  const Life life{.born = Step::kForwardLogits,
-                  .last_forward_use = Step::kForwardLogits,
-                  .dies = Step::kBackwardInput};
-  rows.keep("final_norm.input", block.sequence(), s.dtype, life, "h*u");
-  rows.keep("final_norm.statistics", s.sharded_tokens, DType::kFp32, life, "u: fp32");
-  rows.keep("final_norm.output", block.sequence(), s.dtype,
-            {.born = Step::kForwardLogits,
-             .last_forward_use = Step::kForwardLoss,
-             .dies = Step::kBackwardLogits},
-            "h*u: input of the head product");
-  rows.keep("loss.statistics", 3 * s.tokens, DType::kFp32,
-            {.born = Step::kForwardLoss,
-             .last_forward_use = Step::kForwardLoss,
-             .dies = Step::kBackwardLogits},
-            "3*T: maximum, sum and target logit, 12 bytes per token");
-  rows.keep("labels", s.tokens, DType::kInt32,
-            {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardLoss,
-             .dies = Step::kBackwardLogits},
-            "T");
-  rows.use("loss.logits_chunk", chunk * s.local_vocab, s.dtype, Step::kForwardLogits,
-           Step::kForwardLoss, "T/chunks*V/t");
-  rows.use("loss.logits_chunk_again", chunk * s.local_vocab, s.dtype, Step::kBackwardLoss,
-           Step::kBackwardLogits, "T/chunks*V/t: the gradient is written over the logits");
-  rows.use("final_norm.output_gradient", block.sequence(), s.dtype, Step::kBackwardLoss,
-           Step::kBackwardInput, "h*u");
-  if (s.gathers_sequence) {
+  const bool is_one = chunk == s.tokens;
+  const bool is_sharded = block.plan.tp > 1;
+  const NativeBlock::Hold held{.pushed = Step::kForwardLogits,
+                               .popped = Step::kForwardLastLossProducts};
+  const Step combined = is_one ? Step::kForwardLoss : Step::kForwardLastLoss;
+  const Step gathered = is_one ? Step::kForwardLossGather : Step::kForwardLossProducts;
+  NativeBlock::hold(rows.use("loss.logits", chunk * s.local_vocab, s.dtype, Step::kForwardLogits,
+                             Step::kForwardLastLossProducts, "T/chunks*V/t"),
+                    held);
+  NativeBlock::hold(rows.use("loss.statistics", 3 * chunk, DType::kFp32, Step::kForwardLoss,
+                             is_one ? Step::kForwardLossGradient : Step::kForwardLastLossGradient,
+                             "3*T/chunks: maximum, sum and target logit of each token, fp32"),
+                    held);
+  NativeBlock::hold(rows.use("loss.shard_statistics", 3 * chunk, DType::kFp32,
+                             Step::kForwardLossStatistics, is_sharded ? gathered : combined,
+                             "3*T/chunks: of this rank's part of the vocabulary"),
+                    held);
+  if (is_sharded) {
+    NativeBlock::hold(rows.use_as(Component::kCommunication, "loss.gathered_statistics",
+                                  3 * block.plan.tp * chunk, DType::kFp32, Step::kForwardLossGather,
+                                  combined, "3*t*T/chunks"),
+                      held);
+  }
+}
+
+}  // namespace
+
+// The gradient is taken with the loss, back to the output of the last layer, which stays for
+// backward.
+void add_native_head(NativeBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const bool gathers = s.gathers_sequence;
+  const bool is_one = div_ceil(s.tokens, block.job.profile.cross_entropy_chunks) == s.tokens;
+  const Step product = is_one ? Step::kForwardLastLossProducts : Step::kForwardLossProducts;
+  const Step end = Step::kForwardHeadReduce;  // of what the gradient of the norm does not need
+  rows.use("final_norm.input", block.sequence(), s.dtype, Step::kForwardInput, Step::kForwardOutput,
+           "h*u: output of the last layer");
+  rows.use("final_norm.statistics", s.sharded_tokens, DType::kFp32, Step::kForwardNorm,
+           Step::kForwardOutput, "u: fp32");
+  rows.use("final_norm.output", block.sequence(), s.dtype, Step::kForwardNorm,
+           gathers ? Step::kForwardHeadGather : Step::kForwardLastLossProducts,
+           "h*u: input of the head product")
+      .popped = end;
+  NativeBlock::hold(rows.use("final_norm.output_gradient", block.sequence(), s.dtype,
+                             gathers ? Step::kForwardHeadReduce : product, Step::kForwardOutput,
+                             "h*u: gradient of the head's input"),
+                    {.pushed = Step::kForwardNorm, .popped = Step::kForwardOutput});
+  rows.use("output_gradient", block.sequence(), s.dtype, Step::kForwardOutput, Step::kBackwardInput,
+           "h*u: gradient of the last layer's output, kept for backward");
+  add_native_loss(block);
+  if (gathers) {
     const Component comm = Component::kCommunication;
-    rows.use_as(comm, "head.gathered_input", s.hidden * s.tokens, s.dtype, Step::kForwardLogits,
-                Step::kForwardLoss, "h*T");
-    rows.use_as(comm, "head.gathered_input_again", s.hidden * s.tokens, s.dtype,
-                Step::kBackwardLoss, Step::kBackwardLogits, "h*T");
-    rows.use_as(comm, "head.partial_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardLoss,
-                Step::kBackwardLogits, "h*T: before the reduce-scatter");
+    rows.use_as(comm, "head.gathered_input", s.hidden * s.tokens, s.dtype, Step::kForwardHeadGather,
+                Step::kForwardLastLossProducts, "h*T")
+        .popped = end;
+    NativeBlock::hold(rows.use_as(comm, "head.input_gradient.partial", s.hidden * s.tokens, s.dtype,
+                                  product, end, "h*T: before the reduce-scatter"),
+                      {.pushed = Step::kForwardLogits, .popped = end});
   }
 }
 
@@ -81,7 +116,7 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
   switch (kind) {
     case BlockKind::kEmbedding: add_native_embedding(block); break;
     case BlockKind::kHead: add_native_head(block); break;
-    case BlockKind::kSentOutput: break;
+    case BlockKind::kSentOutput: add_native_sent_output(block); break;
     case BlockKind::kMtp:
       add_native_attention(block);
       if (job.model.layers.back().is_moe) {

@@ -83,7 +83,8 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
         !stage_has_embedding && (job.model.tied_embeddings || job.model.num_mtp_layers > 0);
   }
   layout.sends_output = !chunk.has_head;
-  if (layout.sends_output && !job.profile.deallocate_pipeline_outputs) {
+  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  if (layout.sends_output && (is_native || !job.profile.deallocate_pipeline_outputs)) {
     single(BlockKind::kSentOutput, 1);
   }
   return layout;
@@ -101,6 +102,7 @@ StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition&
     const ModelChunk& chunk = partition.chunks[static_cast<std::size_t>(position)];
     stage.chunks[static_cast<std::size_t>(local)] = chunk_layout(job, plan, chunk, has_embedding);
     stage.num_layers += chunk.num_layers;
+    stage.ends.has_embedding = stage.ends.has_embedding || chunk.has_embedding;
     stage.ends.has_head = stage.ends.has_head || chunk.has_head;
     stage.ends.receiving_chunks += chunk.has_embedding ? 0 : 1;
   }

@@ -30,6 +30,7 @@ struct ChunkLayout {
 
 // Which ends of the model a stage holds.
 struct StageEnds {
+  bool has_embedding = false;
   bool has_head = false;
   std::int64_t receiving_chunks = 0;  // chunks whose input comes from another chunk
 };

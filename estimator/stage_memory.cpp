@@ -36,9 +36,21 @@ Row block_row(const BlockMemory& block, const BlockRow& row, std::int64_t copies
           .formula = std::string(row.formula)};
 }
 
+// Tensors of our own trainer have one name in every block; their copies are counted together.
+void add_copies(std::vector<Row>& rows, const Row& row) {
+  for (Row& other : rows) {
+    if (other.name == row.name && other.component == row.component &&
+        other.elements == row.elements && other.dtype == row.dtype) {
+      other.copies += row.copies;
+      return;
+    }
+  }
+  rows.push_back(row);
+}
+
 // Rows of every kind of block on the stage, with the copies alive at the peak.
 void add_block_rows(std::vector<Row>& rows, const BlockSet& blocks, const StagePieces& pieces,
-                    const std::vector<AliveBlocks>& alive) {
+                    const std::vector<AliveBlocks>& alive, bool is_native) {
   for (const BlockMemory& block : blocks) {
     if (count_blocks(pieces.layout, block.kind) == 0) {
       continue;
@@ -49,7 +61,13 @@ void add_block_rows(std::vector<Row>& rows, const BlockSet& blocks, const StageP
         const bool counts = entry.kind == block.kind && is_alive(row, entry.state, entry.step);
         copies += counts ? entry.copies : 0;
       }
-      rows.push_back(block_row(block, row, copies));
+      Row listed = block_row(block, row, copies);
+      if (is_native) {
+        listed.name = row.name;
+        add_copies(rows, listed);
+      } else {
+        rows.push_back(std::move(listed));
+      }
     }
   }
 }
@@ -123,7 +141,8 @@ StageMemory stage_memory(const Job& job, const Plan& plan, const BlockSet& block
   for (const StateRow& row : pieces.state.rows) {
     memory.rows.push_back(state_row(row, phase_of(peaks.peak)));
   }
-  add_block_rows(memory.rows, blocks, pieces, alive_at_peak(pieces));
+  add_block_rows(memory.rows, blocks, pieces, alive_at_peak(pieces),
+                 job.profile.memory_model == MemoryModel::kNative);
   if (peaks.arena_slack_bytes > 0) {
     memory.rows.push_back({.component = Component::kTemporaries,
                            .name = "arena.unused",

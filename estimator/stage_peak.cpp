@@ -1,6 +1,7 @@
 #include "estimator/stage_peak.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "estimator/units.h"
 
@@ -19,33 +20,106 @@ struct UnitPoint {
   std::size_t block = 0;
   std::int64_t blocks_before = 0;
   Step step = Step::kForwardInput;
+  std::optional<BlockKind> entered = {};
 };
 
 struct UnitPeaks {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   UnitPoint forward;
+  UnitPoint last_output;  // its last forward step, without the block behind
   UnitPoint replay;
   UnitPoint backward;
   UnitPoint weight;
 };
 
-void raise(UnitPoint& best, std::int64_t bytes, std::size_t block, std::int64_t before, Step step) {
-  if (bytes > best.bytes) {
-    best = {.bytes = bytes, .block = block, .blocks_before = before, .step = step};
+void raise(UnitPoint& best, const UnitPoint& point) {
+  if (point.bytes > best.bytes) {
+    best = point;
+  }
+}
+
+// The last forward step of a block together with the rows that it writes of the one behind it.
+UnitPoint entering(UnitPoint output, const BlockSet& blocks, BlockKind before, BlockKind behind,
+                   Pass pass = Pass::kForward) {
+  const std::int64_t bytes = entry_bytes(blocks, pass, before, behind);
+  output.bytes += bytes;
+  output.entered = bytes > 0 ? std::optional(behind) : std::nullopt;
+  return output;
+}
+
+// Where the blocks of a run and the run behind it meet. `output` is the last forward step of the
+// run's last block, which every block before it holds `per_block` less than the one behind.
+void raise_meetings(const std::vector<BlockRun>& runs, std::size_t i, const BlockSet& blocks,
+                    const UnitPoint& output, std::int64_t per_block, UnitPoint& best) {
+  const BlockKind kind = runs[i].kind;
+  if (runs[i].count > 1) {
+    UnitPoint inside = output;
+    inside.bytes -= per_block;
+    inside.blocks_before -= 1;
+    raise(best, entering(inside, blocks, kind, kind));
+  }
+  if (i + 1 < runs.size()) {
+    raise(best, entering(output, blocks, kind, runs[i + 1].kind));
   }
 }
 
 // Forward that saves: the last block of a run holds what all before it keep, so it wins its run.
-void walk_forward(const std::vector<BlockRun>& runs, const BlockSet& blocks,
-                  std::int64_t extra_bytes, UnitPoint& best) {
-  std::int64_t kept = extra_bytes;
+// Returns the unit's last step.
+UnitPoint walk_forward(const std::vector<BlockRun>& runs, const BlockSet& blocks, UnitPoint& best) {
+  std::int64_t kept = 0;
+  UnitPoint output;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const BlockSummary& summary = summary_of(blocks, runs[i].kind);
     const std::int64_t before = runs[i].count - 1;
-    raise(best, kept + before * summary.kept_bytes + summary.forward.bytes, i, before,
-          summary.forward.step);
-    kept += runs[i].count * summary.kept_bytes;
+    kept += before * summary.kept_bytes;
+    raise(best, {.bytes = kept + summary.forward.bytes,
+                 .block = i,
+                 .blocks_before = before,
+                 .step = summary.forward.step});
+    output = {.bytes = kept + summary.output_bytes,
+              .block = i,
+              .blocks_before = before,
+              .step = kLastForward};
+    raise_meetings(runs, i, blocks, output, summary.kept_bytes, best);
+    kept += summary.kept_bytes;
+  }
+  return output;
+}
+
+// Forward again of a group, whose output's gradient waits. Its last block writes no output.
+void walk_replay(const std::vector<BlockRun>& runs, const BlockSet& blocks, UnitPoint& best) {
+  std::int64_t kept = summary_of(blocks, runs.back().kind).output_gradient_bytes;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const BlockSummary& summary = summary_of(blocks, runs[i].kind);
+    const bool is_last = i + 1 == runs.size();
+    const std::int64_t whole = runs[i].count - (is_last ? 1 : 0);  // blocks that run to their end
+    if (whole > 0) {
+      kept += (whole - 1) * summary.kept_bytes;
+      raise(best, {.bytes = kept + summary.forward.bytes,
+                   .block = i,
+                   .blocks_before = whole - 1,
+                   .step = summary.forward.step});
+      const UnitPoint output{.bytes = kept + summary.output_bytes,
+                             .block = i,
+                             .blocks_before = whole - 1,
+                             .step = kLastForward};
+      const BlockKind behind = is_last ? runs[i].kind : runs[i + 1].kind;
+      raise(best, entering(output, blocks, runs[i].kind, behind, Pass::kReplay));
+      if (whole > 1 && !is_last) {
+        UnitPoint inside = output;
+        inside.bytes -= summary.kept_bytes;
+        inside.blocks_before -= 1;
+        raise(best, entering(inside, blocks, runs[i].kind, runs[i].kind, Pass::kReplay));
+      }
+      kept += summary.kept_bytes;
+    }
+    if (is_last) {
+      raise(best, {.bytes = kept + summary.replay.bytes,
+                   .block = i,
+                   .blocks_before = whole,
+                   .step = summary.replay.step});
+    }
   }
 }
 
@@ -55,8 +129,10 @@ void walk_weight(const std::vector<BlockRun>& runs, const BlockSet& blocks, Unit
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const BlockSummary& summary = summary_of(blocks, runs[i].kind);
     const std::int64_t before = runs[i].count - 1;
-    raise(best, pending + before * summary.pending_bytes + summary.weight.bytes, i, before,
-          summary.weight.step);
+    raise(best, {.bytes = pending + before * summary.pending_bytes + summary.weight.bytes,
+                 .block = i,
+                 .blocks_before = before,
+                 .step = summary.weight.step});
     pending += runs[i].count * summary.pending_bytes;
   }
 }
@@ -71,24 +147,46 @@ void walk_backward(const std::vector<BlockRun>& runs, const BlockSet& blocks, Un
     const BlockSummary& summary = summary_of(blocks, runs[i].kind);
     const std::int64_t others = runs[i].count - 1;
     kept -= runs[i].count * summary.kept_bytes;
-    raise(best, kept + others * summary.kept_bytes + summary.backward.bytes + pending, i, others,
-          summary.backward.step);
-    raise(best, kept + summary.backward.bytes + others * summary.pending_bytes + pending, i, 0,
-          summary.backward.step);
+    const std::int64_t running = kept + pending + summary.backward.bytes;
+    raise(best, {.bytes = running + others * summary.kept_bytes,
+                 .block = i,
+                 .blocks_before = others,
+                 .step = summary.backward.step});
+    raise(best, {.bytes = running + others * summary.pending_bytes,
+                 .block = i,
+                 .blocks_before = 0,
+                 .step = summary.backward.step});
     pending += runs[i].count * summary.pending_bytes;
   }
 }
 
 // Forward inside a group that will be recomputed: only the group's input and the running block.
-void walk_unkept(const std::vector<BlockRun>& runs, const BlockSet& blocks, UnitPoint& best) {
-  const std::int64_t input = summary_of(blocks, runs.front().kind).input_bytes;
+// Returns the unit's last step.
+UnitPoint walk_unkept(const std::vector<BlockRun>& runs, const BlockSet& blocks, UnitPoint& best) {
+  const BlockSummary& front = summary_of(blocks, runs.front().kind);
+  raise(best, {.bytes = front.forward_first.bytes, .step = front.forward_first.step});
+  UnitPoint output{.bytes = front.output_first_bytes, .step = kLastForward};
+  BlockKind before = runs.front().kind;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const BlockSummary& summary = summary_of(blocks, runs[i].kind);
-    const std::int64_t before = runs[i].count - 1;
-    const bool is_first = i == 0 && before == 0;
-    raise(best, summary.forward_unkept.bytes + (is_first ? 0 : input), i, before,
-          summary.forward_unkept.step);
+    const std::int64_t others = i == 0 ? runs[i].count - 1 : runs[i].count;
+    for (std::int64_t block = 0; block < std::min<std::int64_t>(others, 2); ++block) {
+      // The second of equal blocks meets another before it; all behind it are like it.
+      raise(best, entering(output, blocks, before, runs[i].kind));
+      before = runs[i].kind;
+      const std::int64_t blocks_before =
+          block == 0 && others > 1 ? runs[i].count - others : runs[i].count - 1;
+      output = {.bytes = front.input_bytes + summary.output_unkept_bytes,
+                .block = i,
+                .blocks_before = blocks_before,
+                .step = kLastForward};
+      raise(best, {.bytes = front.input_bytes + summary.forward_unkept.bytes,
+                   .block = i,
+                   .blocks_before = blocks_before,
+                   .step = summary.forward_unkept.step});
+    }
   }
+  return output;
 }
 
 UnitPeaks unit_peaks(const Unit& unit, const BlockSet& blocks) {
@@ -100,22 +198,49 @@ UnitPeaks unit_peaks(const Unit& unit, const BlockSet& blocks) {
   walk_backward(unit.blocks, blocks, peaks.backward);
   walk_weight(unit.blocks, blocks, peaks.weight);
   if (!unit.checkpointed) {
-    walk_forward(unit.blocks, blocks, 0, peaks.forward);
+    peaks.last_output = walk_forward(unit.blocks, blocks, peaks.forward);
     return peaks;
   }
   peaks.kept_bytes = summary_of(blocks, unit.blocks.front().kind).input_bytes;
-  walk_unkept(unit.blocks, blocks, peaks.forward);
-  walk_forward(unit.blocks, blocks,
-               summary_of(blocks, unit.blocks.back().kind).output_gradient_bytes, peaks.replay);
+  peaks.last_output = walk_unkept(unit.blocks, blocks, peaks.forward);
+  walk_replay(unit.blocks, blocks, peaks.replay);
   return peaks;
 }
 
-// What a unit needs beyond its slot. A recomputed group's activations live in the frame.
-std::int64_t frame_bytes(const Unit& unit, const UnitPeaks& peaks, const BlockSet& blocks) {
-  if (unit.checkpointed) {
-    return std::max({peaks.forward.bytes, peaks.replay.bytes, peaks.backward.bytes});
+// What a unit needs of the frame of a static arena. A recomputed group keeps everything but its
+// input there: in forward one block at a time, the inputs of inner blocks taking turns in two
+// places; in backward all blocks and their inputs.
+// `entry` is held in forward for the end of the chunk.
+std::int64_t frame_bytes(const Unit& unit, const BlockSet& blocks, std::int64_t entry) {
+  if (!unit.checkpointed) {
+    const FrameBytes& frame = summary_of(blocks, unit.blocks.front().kind).frame;
+    return std::max(frame.forward + entry, frame.backward);
   }
-  return summary_of(blocks, unit.blocks.front().kind).frame_bytes;
+  std::int64_t num_blocks = 0;
+  std::int64_t one_forward = 0;
+  std::int64_t one_backward = 0;
+  std::int64_t held = 0;
+  std::int64_t most = 0;
+  for (const BlockRun& run : unit.blocks) {
+    const BlockSummary& summary = summary_of(blocks, run.kind);
+    one_forward = std::max(one_forward, summary.frame.forward_unkept);
+    one_backward = std::max(one_backward, summary.frame.backward);
+    num_blocks += run.count;
+    held += run.count * summary.kept_bytes;
+    // The last block of the run that runs to its end holds its successor's input, too.
+    const bool is_last = &run == &unit.blocks.back();
+    const BlockSummary& behind = is_last ? summary : summary_of(blocks, (&run + 1)->kind);
+    if (!is_last || run.count > 1) {
+      const std::int64_t inputs = (is_last ? 0 : behind.input_bytes) -
+                                  (is_last ? summary.kept_bytes - summary.input_bytes : 0);
+      most = std::max(most, held + inputs + summary.frame.forward);
+    }
+  }
+  const BlockSummary& front = summary_of(blocks, unit.blocks.front().kind);
+  const BlockSummary& last = summary_of(blocks, unit.blocks.back().kind);
+  most = std::max(most, held + std::max(last.frame.replay, one_backward)) - front.input_bytes;
+  const std::int64_t turns = std::min<std::int64_t>(2, num_blocks - 1) * front.input_bytes;
+  return std::max(entry + turns + one_forward, most);
 }
 
 void raise(ChunkPoint& best, std::int64_t around_bytes, const UnitPoint& point, std::size_t unit,
@@ -126,7 +251,8 @@ void raise(ChunkPoint& best, std::int64_t around_bytes, const UnitPoint& point, 
             .units_before = units_before,
             .block = point.block,
             .blocks_before = point.blocks_before,
-            .step = point.step};
+            .step = point.step,
+            .entered = point.entered};
   }
 }
 
@@ -159,15 +285,19 @@ std::span<const MomentKind> moments_of(ActionKind action) {
   return {};
 }
 
-// Static arenas: the dynamic one is a ring of equal slots, one per microbatch and chunk in flight,
-// fixed buffers and one frame; both arenas are whole multiples of 2 MiB.
-std::int64_t arena_bytes(const StateBytes& state, std::span<const ChunkPeaks> chunks,
-                         std::span<const InFlightState> schedule) {
+// Static arenas: what lives between steps lies in one; the other is a ring of equal slots, one per
+// microbatch and chunk in flight, fixed buffers and one frame. Both are whole multiples of 2 MiB.
+void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const ChunkPeaks> chunks,
+                std::span<const InFlightState> schedule) {
   std::int64_t slot = 0;
-  std::int64_t frame = 0;
+  std::int64_t frame = state.frame;
+  std::array<std::int64_t, kFixedPlaces.size()> fixed{};
   for (const ChunkPeaks& chunk : chunks) {
     slot = std::max({slot, chunk.kept_bytes, chunk.pending_bytes});
     frame = std::max(frame, chunk.frame_bytes);
+    for (std::size_t i = 0; i < fixed.size(); ++i) {
+      fixed[i] = std::max(fixed[i], chunk.fixed_bytes[i]);
+    }
   }
   std::int64_t slots = 0;
   for (const InFlightState& in_flight : schedule) {
@@ -178,9 +308,19 @@ std::int64_t arena_bytes(const StateBytes& state, std::span<const ChunkPeaks> ch
     slots = std::max(slots, used);
   }
   const std::int64_t idle = state.alive[static_cast<std::size_t>(Phase::kIdle)];
-  const std::int64_t most = *std::ranges::max_element(state.alive);
-  return round_up(idle, kArenaMultiple) +
-         round_up(slots * slot + frame + most - idle, kArenaMultiple);
+  std::int64_t beyond = 0;  // buffers of the state that do not stay between steps
+  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
+    const bool has_frame = static_cast<Phase>(phase) == Phase::kGradientNorm;
+    beyond = std::max(beyond, state.alive[static_cast<std::size_t>(phase)] - idle -
+                                  (has_frame ? state.frame : 0));
+  }
+  peaks.persistent_arena_bytes = round_up(idle, kArenaMultiple);
+  // At least what is alive: where weight gradients are delayed, what waits for them has no closed
+  // form yet.
+  peaks.dynamic_arena_bytes =
+      round_up(std::max(std::accumulate(fixed.begin(), fixed.end(), beyond) + slots * slot + frame,
+                        peaks.peak_bytes - idle),
+               kArenaMultiple);
 }
 
 }  // namespace
@@ -213,14 +353,45 @@ Phase phase_of(MomentKind moment) {
   return Phase::kIdle;
 }
 
+namespace {
+
+// The last forward steps of equal units in a row and of the last one, with what they write of the
+// blocks behind them.
+void raise_outputs(ChunkPoint& best, const ChunkLayout& chunk, std::size_t i,
+                   const BlockSet& blocks, const UnitPeaks& unit, std::int64_t kept) {
+  const Unit& running = chunk.units[i];
+  const BlockKind last = running.blocks.back().kind;
+  const std::int64_t others = running.count - 1;
+  if (others > 0) {
+    raise(best, kept + (others - 1) * unit.kept_bytes,
+          entering(unit.last_output, blocks, last, running.blocks.front().kind), i, others - 1);
+  }
+  if (i + 1 < chunk.units.size()) {
+    raise(best, kept + others * unit.kept_bytes,
+          entering(unit.last_output, blocks, last, chunk.units[i + 1].blocks.front().kind), i,
+          others);
+  }
+}
+
+}  // namespace
+
 ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
   ChunkPeaks peaks;
   std::vector<UnitPeaks> units;
+  const BlockRun& end = chunk.units.back().blocks.front();
   for (const Unit& unit : chunk.units) {
     units.push_back(unit_peaks(unit, blocks));
+    const std::int64_t entry_frame =
+        &unit == &chunk.units.back() ? 0 : summary_of(blocks, end.kind).frame.entry;
     peaks.kept_bytes += unit.count * units.back().kept_bytes;
     peaks.pending_bytes += unit.count * units.back().pending_bytes;
-    peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, units.back(), blocks));
+    peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, blocks, entry_frame));
+    for (const BlockRun& run : unit.blocks) {
+      const BlockSummary& summary = summary_of(blocks, run.kind);
+      for (std::size_t i = 0; i < peaks.fixed_bytes.size(); ++i) {
+        peaks.fixed_bytes[i] = std::max(peaks.fixed_bytes[i], summary.fixed_bytes[i]);
+      }
+    }
   }
   std::int64_t kept = 0;
   std::int64_t pending_before = 0;
@@ -231,8 +402,9 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
     const std::int64_t others = count - 1;
     const bool head = is_head(chunk.units[i]);
     pending_after -= count * unit.pending_bytes;
-    raise(at(peaks, head ? MomentKind::kLossForward : MomentKind::kForward),
-          kept + others * unit.kept_bytes, unit.forward, i, others);
+    ChunkPoint& forward = at(peaks, head ? MomentKind::kLossForward : MomentKind::kForward);
+    raise(forward, kept + others * unit.kept_bytes, unit.forward, i, others);
+    raise_outputs(forward, chunk, i, blocks, unit, kept);
     const std::int64_t first = kept + others * unit.kept_bytes + pending_after;
     const std::int64_t last = kept + others * unit.pending_bytes + pending_after;
     ChunkPoint& backward = at(peaks, head ? MomentKind::kLossBackward : MomentKind::kBackward);
@@ -290,9 +462,9 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
     }
   }
   if (job.profile.allocator == AllocatorKind::kStaticArenas) {
+    set_arenas(peaks, state, chunks, schedule);
     peaks.arena_slack_bytes =
-        std::max(arena_bytes(state, chunks, schedule), round_up(peaks.peak_bytes, kArenaMultiple)) -
-        peaks.peak_bytes;
+        peaks.persistent_arena_bytes + peaks.dynamic_arena_bytes - peaks.peak_bytes;
     first_step = peaks.peak_bytes;
     steady = peaks.peak_bytes;
   }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -46,12 +47,14 @@ struct ChunkPoint {
   std::size_t block = 0;           // run of blocks inside the unit
   std::int64_t blocks_before = 0;  // equal blocks of that run in front of the running one
   Step step = Step::kForwardInput;
+  std::optional<BlockKind> entered = {};  // the block behind, whose first rows are being written
 };
 
 struct ChunkPeaks {
-  std::int64_t kept_bytes = 0;                 // of one microbatch between forward and backward
-  std::int64_t pending_bytes = 0;              // between backward-input and weight gradient
-  std::int64_t frame_bytes = 0;                // neither, at most
+  std::int64_t kept_bytes = 0;     // of one microbatch between forward and backward
+  std::int64_t pending_bytes = 0;  // between backward-input and weight gradient
+  std::int64_t frame_bytes = 0;    // of the frame of a static arena, at most
+  std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};  // of its fixed buffers
   std::array<ChunkPoint, kNumMoments> points;  // by MomentKind; only those inside actions
 };
 
@@ -66,8 +69,10 @@ struct StagePoint {
 struct StagePeaks {
   std::array<StagePoint, kNumMoments> moments;
   MomentKind peak = MomentKind::kOptimizer;
-  std::int64_t peak_bytes = 0;         // of the tensors alive
-  std::int64_t arena_slack_bytes = 0;  // static arenas: what they hold beyond that
+  std::int64_t peak_bytes = 0;              // of the tensors alive
+  std::int64_t persistent_arena_bytes = 0;  // static arenas
+  std::int64_t dynamic_arena_bytes = 0;
+  std::int64_t arena_slack_bytes = 0;  // what they hold beyond peak_bytes
   std::int64_t allocated_bytes = 0;    // peak_bytes + arena_slack_bytes
   std::int64_t first_step_bytes = 0;
   std::int64_t steady_bytes = 0;  // of every later step: all moments but start-up

@@ -8,16 +8,15 @@
 #include <algorithm>
 
 #include "estimator/block_rows.h"
+#include "estimator/native_state.h"
 #include "estimator/stage_tensors.h"
 
 namespace shardplan {
 namespace {
 
-// The native trainer aligns every tensor of its arenas to 256 bytes.
 std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype) {
-  constexpr std::int64_t kArenaAlignment = 256;
   const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  return round_up(elements * bytes_of(dtype), is_native ? kArenaAlignment : 1);
+  return round_up(elements * bytes_of(dtype), is_native ? kNativeAlignment : 1);
 }
 
 std::int64_t rotary_width(const ModelSpec& model) {
@@ -309,6 +308,14 @@ void add_resident(StateBuilder& state) {
              .formula = "fixed_allocated_bytes of the profile"});
 }
 
+StageState state_of(StateBuilder& builder) {
+  StageState state;
+  state.rows = std::move(builder.rows);
+  state.parameters = builder.tensors.dense + builder.tensors.expert;
+  for (const StateRow& row : state.rows) { state.bytes.add(row); }
+  return state;
+}
+
 }  // namespace
 
 void StateBytes::add(const StateRow& row) {
@@ -317,6 +324,8 @@ void StateBytes::add(const StateRow& row) {
         row.is_alive(static_cast<Phase>(phase)) ? row.total_bytes() : 0;
   }
   made_by_first_step += row.made_by_first_step ? row.total_bytes() : 0;
+  frame +=
+      row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? row.total_bytes() : 0;
   start_up_only += row.last == Phase::kStartUp ? row.total_bytes() : 0;
 }
 
@@ -329,6 +338,12 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
                        .expert_shard = expert_shard_size(job, plan),
                        .rows = {}};
   const StageTensors& tensors = builder.tensors;
+  if (builder.is_native()) {
+    builder.rows = native_state_rows(job, plan, stage, tensors);
+    add_fp8_weights(builder);
+    add_block_buffers(builder);
+    return state_of(builder);
+  }
   add_built_parameters(builder);
   add_group(builder, {.names = kDenseNames,
                       .elements = tensors.dense,
@@ -343,21 +358,18 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   add_optimizer_step(builder);
   add_dummy_gradients(builder);
   add_resident(builder);
-
-  StageState state;
-  state.rows = std::move(builder.rows);
-  state.parameters = tensors.dense + tensors.expert;
-  for (const StateRow& row : state.rows) { state.bytes.add(row); }
-  return state;
+  return state_of(builder);
 }
 
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    return native_sequence_rows(job, plan, ends);
+  }
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;
-  const bool keeps_gathered = !is_native && ends.has_head && shape.gathers_sequence;
-  const bool receives_ahead = plan.pp > 1 && (plan.vpp > 1 || is_native);
-  const bool holds_last_gradient = !is_native && plan.vpp == 1 && ends.receiving_chunks > 0;
+  const bool keeps_gathered = ends.has_head && shape.gathers_sequence;
+  const bool receives_ahead = plan.pp > 1 && plan.vpp > 1;
+  const bool holds_last_gradient = plan.vpp == 1 && ends.receiving_chunks > 0;
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "head.gather_buffer",
@@ -382,7 +394,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
                    "until the next one replaces it (core/pipeline_parallel/schedules.py)"},
        {.component = Component::kCommunication,
         .name = "pipeline.last_inputs",
-        .elements = is_native ? 0 : hidden_state,
+        .elements = hidden_state,
         .dtype = shape.dtype,
         .copies = 2 * ends.receiving_chunks,
         .first = Phase::kReduction,

@@ -19,14 +19,15 @@ enum class Phase {
   kForward,
   kBackward,
   kReduction,
+  kGradientNorm,
   kOptimizer,
   kParameterGather,
   kIdle
 };
-inline constexpr std::int64_t kNumPhases = 8;
+inline constexpr std::int64_t kNumPhases = 9;
 inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
-    "start_up",           "after_init",     "forward",          "backward",
-    "gradient_reduction", "optimizer_step", "parameter_gather", "between_steps"};
+    "start_up",      "after_init",     "forward",          "backward",     "gradient_reduction",
+    "gradient_norm", "optimizer_step", "parameter_gather", "between_steps"};
 constexpr std::string_view name_of(Phase phase) {
   return kPhaseNames[static_cast<std::size_t>(phase)];
 }
@@ -53,6 +54,7 @@ struct StateBytes {
   std::array<std::int64_t, kNumPhases> alive{};  // by Phase
   std::int64_t made_by_first_step = 0;
   std::int64_t start_up_only = 0;
+  std::int64_t frame = 0;  // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
 };
@@ -67,7 +69,7 @@ struct StageState {
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage);
 
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
-using SequenceRows = std::array<StateRow, 5>;
+using SequenceRows = std::array<StateRow, 7>;
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
 }  // namespace shardplan

@@ -50,10 +50,12 @@ class PaddedBuffer {
       close_bucket();
     }
   }
-  std::int64_t padding() {
+  // From now on nothing is added.
+  std::int64_t close() {
     close_bucket();
-    return end_ - elements_;
+    return end_;
   }
+  std::int64_t padding() const { return end_ - elements_; }
 
  private:
   void close_bucket() {
@@ -74,7 +76,8 @@ std::int64_t bucket_elements(const Job& job, const StageLayout& stage, std::size
                              std::int64_t shard) {
   constexpr std::int64_t kSmallest = 40'000'000;
   constexpr std::int64_t kPerRank = 1'000'000;
-  const bool buckets = job.profile.overlap_grad_reduce && stage.pp_rank == 0 && chunk == 0;
+  const bool buckets = job.profile.memory_model == MemoryModel::kMegatron &&
+                       job.profile.overlap_grad_reduce && stage.pp_rank == 0 && chunk == 0;
   return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
 }
 
@@ -176,6 +179,7 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
     add_chunk(tensors, local, stage.chunks[chunk], dense, expert);
     tensors.largest_chunk =
         std::max(tensors.largest_chunk, tensors.dense + tensors.expert - before);
+    tensors.chunks.push_back({.dense = dense.close(), .expert = expert.close()});
     tensors.dense_padding += dense.padding();
     tensors.expert_padding += expert.padding();
   }

@@ -136,7 +136,9 @@ View chunk_input(Lowering& l, ChunkWeights& w, const InFlight& flight) {
   return x;
 }
 
-// Where the last layer of the chunk writes.
+// Where the last layer of the chunk writes. With the head at the bottom of the frame, so that the
+// frames of all layers begin at one address: whether an addition is fused with the norm behind it
+// does not depend on the layer.
 View chunk_output(Lowering& l, const ChunkWeights& w) {
   if (w.chunk.has_head) {
     return l.builder.push(residual("final_norm.input", l));
@@ -171,6 +173,7 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   InFlight flight{.slot = l.builder.take_slot(Ring::kSaved)};
   flight.inputs = l.splits_backward() ? l.builder.take_slot(Ring::kInputs) : flight.slot;
   begin(l, "forward", chunk, microbatch, flight.slot);
+  const View last = chunk_output(l, w);
   View x = chunk_input(l, w, flight);
   flight.layers.resize(w.layers.size());
   for (const LayerGroup& group : layer_groups(l, w.chunk)) {
@@ -178,8 +181,7 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
     LayerActivations& first = flight.layers[static_cast<std::size_t>(group.first)];
     first = group.is_recomputed ? LayerActivations{.x = x}
                                 : kept_activations(l, w.chunk.first_layer + group.first, x, flight);
-    const View out =
-        is_last ? chunk_output(l, w) : l.builder.keep(flight.slot, kept(residual("input", l)));
+    const View out = is_last ? last : l.builder.keep(flight.slot, kept(residual("input", l)));
     if (group.is_recomputed) {
       forward_recomputed(l, w, group, x, out);
     } else {
@@ -189,7 +191,7 @@ void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   }
   l.layer = -1;
   if (w.chunk.has_head) {
-    flight.output_gradient = l.builder.keep(flight.inputs, kept(residual("output_gradient", l)));
+    flight.output_gradient = l.builder.keep(flight.inputs, residual("output_gradient", l));
     gather_weights(l, w, w.head_unit);
     begin_gradients(l, w, w.head_unit);
     head(l, w, x, flight.output_gradient);

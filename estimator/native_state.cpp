@@ -1,0 +1,135 @@
+// The persistent arena of the native trainer. A chunk's weights form one flat buffer, as do its
+// gradients and each part of the optimizer's state; ZeRO divides them over the ranks of its group.
+// Letters: N elements of a flat buffer, padding included; S ranks that share its optimizer state; T
+// tokens of a microbatch, m microbatches of a step.
+#include "estimator/native_state.h"
+
+#include <algorithm>
+
+#include "estimator/block_rows.h"
+
+namespace shardplan {
+namespace {
+
+struct NativeState {
+  const Plan& plan;
+  std::vector<StateRow> rows = {};
+
+  // Buffers of equal size are copies of one row. Arenas exist before the first step.
+  void add(StateRow row) {
+    if (row.elements == 0) {
+      return;
+    }
+    row.first = std::min(row.first, row.last == Phase::kIdle ? Phase::kBuilt : row.first);
+    row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
+    for (StateRow& other : rows) {
+      if (other.name == row.name && other.elements == row.elements) {
+        other.copies += row.copies;
+        return;
+      }
+    }
+    rows.push_back(row);
+  }
+};
+
+struct BufferNames {
+  std::string_view weights;
+  std::string_view gradients;
+  std::string_view master;
+  std::string_view exp_avg;
+  std::string_view exp_avg_sq;
+};
+constexpr BufferNames kDense = {"weights", "main_gradients", "master_weights", "exp_avg",
+                                "exp_avg_sq"};
+constexpr BufferNames kExpert = {"expert_weights", "expert_main_gradients", "expert_master_weights",
+                                 "expert_exp_avg", "expert_exp_avg_sq"};
+
+// One flat buffer of weights and everything that belongs to it.
+void add_buffer(NativeState& state, const BufferNames& names, std::int64_t elements,
+                std::int64_t shard) {
+  const Plan& plan = state.plan;
+  const auto from_stage = [&](std::int64_t zero) {
+    return plan.zero >= zero ? div_ceil(elements, shard) : elements;
+  };
+  state.add({.component = Component::kParameters,
+             .name = names.weights,
+             .elements = from_stage(3),
+             .dtype = activation_dtype(plan.precision),
+             .formula = "N (N/S under ZeRO-3): one flat buffer per chunk"});
+  state.add({.component = Component::kGradients,
+             .name = names.gradients,
+             .elements = from_stage(2),
+             .dtype = plan.grad_dtype,
+             .formula = "N (N/S under ZeRO-2 and 3): accumulated in place"});
+  const auto add_optimizer = [&](std::string_view name, DType dtype, std::string_view formula) {
+    state.add({.component = Component::kOptimizer,
+               .name = name,
+               .elements = from_stage(1),
+               .dtype = dtype,
+               .formula = formula});
+  };
+  add_optimizer(names.master, plan.master_dtype, "N/S (N without ZeRO): main weights");
+  add_optimizer(names.exp_avg, plan.exp_avg_dtype, "N/S: first moment");
+  add_optimizer(names.exp_avg_sq, plan.exp_avg_sq_dtype, "N/S: second moment");
+}
+
+void add_scalar(NativeState& state, std::string_view name, std::int64_t elements,
+                std::string_view formula) {
+  state.add({.component = Component::kOptimizer,
+             .name = name,
+             .elements = elements,
+             .dtype = DType::kFp32,
+             .formula = formula});
+}
+
+}  // namespace
+
+std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                        const StageTensors& tensors) {
+  NativeState state{.plan = plan};
+  for (const ChunkBuffers& chunk : tensors.chunks) {
+    add_buffer(state, kDense, chunk.dense, dense_shard_size(job, plan));
+    add_buffer(state, kExpert, chunk.expert, expert_shard_size(job, plan));
+  }
+  add_scalar(state, "step_and_learning_rate", 2, "read by the optimizer on the device");
+  add_scalar(state, "clip_factor", 1, "of the global norm, on the device");
+  add_scalar(state, "loss", stage.ends.has_head ? 1 : 0, "of the step, summed on the device");
+  state.add({.component = Component::kTemporaries,
+             .name = "gradient_norm",
+             .elements = 1,
+             .dtype = DType::kFp32,
+             .first = Phase::kGradientNorm,
+             .last = Phase::kGradientNorm,
+             .formula = "sum of squares, on the frame"});
+  return state.rows;
+}
+
+SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  const BlockShape shape = block_shape(job, plan);
+  const std::int64_t microbatches = num_microbatches(job, plan);
+  const std::int64_t width = job.model.attention == AttentionKind::kMla
+                                 ? job.model.mla.qk_rope_head_dim
+                                 : job.model.head_dim;
+  const auto input = [&](std::string_view name, bool exists) {
+    return StateRow{.component = Component::kActivations,
+                    .name = name,
+                    .elements = exists ? shape.tokens : 0,
+                    .dtype = DType::kInt32,
+                    .copies = microbatches,
+                    .first = Phase::kBuilt,
+                    .formula = "T, m times: of every microbatch of the step"};
+  };
+  SequenceRows rows = {input("token_ids", ends.has_embedding), input("labels", ends.has_head),
+                       StateRow{.component = Component::kWorkspace,
+                                .name = "rotary_table",
+                                .elements = job.sequence_length * width,
+                                .dtype = DType::kFp32,
+                                .first = Phase::kBuilt,
+                                .formula = "s*d: sines and cosines of every position"}};
+  for (StateRow& row : rows) {
+    row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
+  }
+  return rows;
+}
+
+}  // namespace shardplan

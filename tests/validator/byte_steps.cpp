@@ -1,0 +1,164 @@
+// Which step of the estimator an operation belongs to. A pass that writes new operations adds rows
+// here; an operation without a row is a difference.
+#include <algorithm>
+
+#include "tests/validator/byte_equality.h"
+
+namespace shardplan {
+namespace {
+
+using enum Where;
+
+OperationStep in_layer(std::string_view phase, std::string_view label, Step step) {
+  return {.phase = phase, .label = label, .step = step};
+}
+
+OperationStep at_end(std::string_view phase, std::string_view label, Where where, Step step) {
+  return {.phase = phase, .label = label, .where = where, .step = step};
+}
+
+// Behind the layers, over chunks of tokens.
+OperationStep in_loss(std::string_view label, Step only, Step first, Step last) {
+  return {.phase = "forward",
+          .label = label,
+          .where = kBehindLayers,
+          .step = only,
+          .steps = std::array{first, Step::kForwardLossProducts, last}};
+}
+
+OperationStep between(std::string_view phase, std::string_view label, Phase state) {
+  return {.phase = phase, .label = label, .where = kNoBlock, .state = state};
+}
+
+std::vector<OperationStep> forward_layer() {
+  return {
+      in_layer("forward", "attention.norm", Step::kForwardNorm),
+      in_layer("forward", "attention.gathered_input", Step::kForwardQkvGather),
+      in_layer("forward", "attention.qkv", Step::kForwardQkv),
+      in_layer("forward", "attention.rope", Step::kForwardLayout),
+      in_layer("forward", "attention.gathered_key_values.own", Step::kForwardKeyValues),
+      in_layer("forward", "attention.gathered_key_values", Step::kForwardKeyValues),
+      in_layer("forward", "attention.core", Step::kForwardAttention),
+      in_layer("forward", "attention.projection", Step::kForwardProjection),
+      in_layer("forward", "attention.projection.reduce", Step::kForwardProjectionReduce),
+      in_layer("forward", "ffn.norm", Step::kForwardFfnNorm),
+      in_layer("forward", "ffn.gathered_input", Step::kForwardFc1Gather),
+      in_layer("forward", "ffn.gate_up", Step::kForwardFc1),
+      in_layer("forward", "ffn.swiglu", Step::kForwardActivation),
+      in_layer("forward", "ffn.down", Step::kForwardFc2),
+      in_layer("forward", "ffn.down.reduce", Step::kForwardFc2Reduce),
+      {.phase = "forward", .label = "ffn.residual", .step = Step::kForwardOutput, .enters = true},
+  };
+}
+
+std::vector<OperationStep> backward_layer() {
+  return {
+      in_layer("backward", "ffn.gathered_gradient", Step::kBackwardFc2Gather),
+      in_layer("backward", "ffn.down.input_gradient", Step::kBackwardFc2),
+      in_layer("backward", "ffn.swiglu", Step::kBackwardActivation),
+      in_layer("backward", "ffn.down.weight_gradient", Step::kBackwardFc2Weight),
+      in_layer("replay", "ffn.norm", Step::kBackwardFfnNormAgain),
+      in_layer("backward", "ffn.gathered_input", Step::kBackwardFc1Gather),
+      in_layer("backward", "ffn.gate_up.input_gradient", Step::kBackwardFc1),
+      in_layer("backward", "ffn.norm_gradient.reduce", Step::kBackwardFc1Reduce),
+      in_layer("backward", "ffn.gate_up.weight_gradient", Step::kBackwardFc1Weight),
+      in_layer("backward", "ffn.norm", Step::kBackwardFfnNorm),
+      in_layer("backward", "attention.gathered_gradient", Step::kBackwardProjectionGather),
+      in_layer("replay", "attention.gathered_key_values.own", Step::kBackwardKeyValuesAgain),
+      in_layer("replay", "attention.gathered_key_values", Step::kBackwardKeyValuesAgain),
+      in_layer("replay", "attention.core", Step::kBackwardAttentionAgain),
+      in_layer("backward", "attention.projection.input_gradient", Step::kBackwardProjection),
+      in_layer("backward", "attention.projection.weight_gradient", Step::kBackwardProjectionWeight),
+      in_layer("backward", "attention.gathered_key_values.own", Step::kBackwardKeyValues),
+      in_layer("backward", "attention.gathered_key_values", Step::kBackwardKeyValues),
+      in_layer("backward", "attention.key_value_gradients", Step::kBackwardKeyValueFill),
+      in_layer("backward", "attention.core", Step::kBackwardAttention),
+      in_layer("backward", "attention.key_value_gradients.reduce", Step::kBackwardKeyValueReduce),
+      in_layer("backward", "attention.key_value_gradients.own", Step::kBackwardKeyValueReduce),
+      in_layer("backward", "attention.rope", Step::kBackwardLayout),
+      in_layer("replay", "attention.norm", Step::kBackwardNormAgain),
+      in_layer("backward", "attention.gathered_input", Step::kBackwardQkvGather),
+      in_layer("backward", "attention.qkv.input_gradient", Step::kBackwardQkv),
+      in_layer("backward", "attention.norm_gradient.reduce", Step::kBackwardQkvReduce),
+      in_layer("backward", "attention.qkv.weight_gradient", Step::kBackwardQkvWeight),
+      in_layer("backward", "attention.norm", Step::kBackwardNorm),
+  };
+}
+
+std::vector<OperationStep> ends() {
+  const Step products = Step::kForwardLossProducts;
+  const Step last_products = Step::kForwardLastLossProducts;
+  return {
+      at_end("forward", "receive", kFirstBlock, Step::kForwardInput),
+      at_end("forward", "embedding", kFirstBlock, Step::kForwardInput),
+      {.phase = "forward",
+       .label = "embedding.reduce",
+       .where = kFirstBlock,
+       .step = Step::kForwardOutput,
+       .enters = true},
+      at_end("forward", "send", kBehindLayers, Step::kForwardOutput),
+      at_end("forward", "final_norm", kBehindLayers, Step::kForwardNorm),
+      at_end("forward", "head.gathered_input", kBehindLayers, Step::kForwardHeadGather),
+      in_loss("head", Step::kForwardLogits, Step::kForwardLogits, products),
+      in_loss("loss.statistics", Step::kForwardLossStatistics, Step::kForwardLossStatistics,
+              products),
+      in_loss("loss.gathered_statistics", Step::kForwardLossGather, Step::kForwardLossGather,
+              products),
+      in_loss("loss", Step::kForwardLoss, Step::kForwardLoss, Step::kForwardLastLoss),
+      in_loss("loss.gradient", Step::kForwardLossGradient, Step::kForwardLossGradient,
+              Step::kForwardLastLossGradient),
+      in_loss("head.input_gradient", last_products, products, last_products),
+      in_loss("head.weight_gradient", last_products, products, last_products),
+      at_end("forward", "head.input_gradient.reduce", kBehindLayers, Step::kForwardHeadReduce),
+      at_end("forward", "final_norm.backward", kBehindLayers, Step::kForwardOutput),
+      at_end("backward", "receive", kBehindLayers, Step::kBackwardOutput),
+      at_end("backward", "embedding.gathered_gradient", kFirstBlock, Step::kBackwardOutput),
+      at_end("backward", "embedding.weight_gradient", kFirstBlock, Step::kBackwardInput),
+      at_end("backward", "send", kFirstBlock, Step::kBackwardInput),
+      between("reduce", "embedding_gradients", Phase::kReduction),
+      between("reduce", "replicated_gradients", Phase::kReduction),
+      between("reduce", "gradients", Phase::kReduction),
+      between("reduce", "gradient_shards", Phase::kReduction),
+      between("update", "gradient_norm", Phase::kGradientNorm),
+      between("update", "gradient_norm.reduce", Phase::kGradientNorm),
+      between("update", "clip", Phase::kGradientNorm),
+      between("update", "adamw", Phase::kOptimizer),
+      between("update", "gather_weights", Phase::kParameterGather),
+  };
+}
+
+// By "phase.label".
+std::map<std::string, OperationStep, std::less<>> all_steps() {
+  std::map<std::string, OperationStep, std::less<>> all;
+  for (const std::vector<OperationStep>& some : {forward_layer(), backward_layer(), ends()}) {
+    for (const OperationStep& row : some) {
+      all.emplace(std::string(row.phase) + "." + std::string(row.label), row);
+    }
+  }
+  return all;
+}
+
+// One kernel adds to the residual stream and takes the norm of the layer behind.
+constexpr OperationStep kAddedNorm = {.phase = "forward",
+                                      .label = "attention.norm",
+                                      .where = kLayerBefore,
+                                      .step = Step::kForwardOutput,
+                                      .enters = true};
+
+}  // namespace
+
+const OperationStep* step_of(const Operation& operation, bool is_recomputed_group) {
+  static const std::map<std::string, OperationStep, std::less<>> all = all_steps();
+  constexpr std::string_view kReplay = "replay.";
+  std::string label = operation.label;
+  if (is_recomputed_group && label.starts_with(kReplay)) {
+    label = "forward." + label.substr(kReplay.size());
+  }
+  if (operation.kind == OpKind::kAddRmsNormForward && label == "forward.attention.norm") {
+    return &kAddedNorm;
+  }
+  const auto found = all.find(label);
+  return found == all.end() ? nullptr : &found->second;
+}
+
+}  // namespace shardplan
