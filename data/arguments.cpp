@@ -129,28 +129,28 @@ const ArgumentRow* find_row(const ArgumentTable& table, std::string_view name) {
   return nullptr;
 }
 
-Arguments::Arguments(std::vector<Setting> settings, ArgumentTable table)
+RunArguments::RunArguments(std::vector<Setting> settings, ArgumentTable table)
     : settings_(std::move(settings)) {
   for (const Setting& setting : settings_) { uses_.push_back(use_of(setting, table)); }
 }
 
-const Setting* Arguments::find(std::string_view name) const {
+const Setting* RunArguments::find(std::string_view name) const {
   const auto found = std::ranges::find(settings_.rbegin(), settings_.rend(), name, &Setting::name);
   return found == settings_.rend() ? nullptr : &*found;
 }
 
-bool Arguments::has(std::string_view name) const {
+bool RunArguments::has(std::string_view name) const {
   return find(name) != nullptr;
 }
 
-InputError Arguments::error(std::string_view name, const std::string& found_expected) const {
+InputError RunArguments::error(std::string_view name, const std::string& found_expected) const {
   const Setting* setting = find(name);
   return InputError((setting == nullptr ? std::string(name) + ": " : setting->place) +
                     found_expected);
 }
 
-std::optional<std::int64_t> Arguments::integer(std::string_view name, std::int64_t low,
-                                               std::int64_t high) const {
+std::optional<std::int64_t> RunArguments::integer(std::string_view name, std::int64_t low,
+                                                  std::int64_t high) const {
   const Setting* setting = find(name);
   if (setting == nullptr) {
     return std::nullopt;
@@ -167,12 +167,13 @@ std::optional<std::int64_t> Arguments::integer(std::string_view name, std::int64
   return value;
 }
 
-std::int64_t Arguments::integer_or(std::string_view name, std::int64_t fallback, std::int64_t low,
-                                   std::int64_t high) const {
+std::int64_t RunArguments::integer_or(std::string_view name, std::int64_t fallback,
+                                      std::int64_t low, std::int64_t high) const {
   return integer(name, low, high).value_or(fallback);
 }
 
-double Arguments::number_or(std::string_view name, double fallback, double low, double high) const {
+double RunArguments::number_or(std::string_view name, double fallback, double low,
+                               double high) const {
   const Setting* setting = find(name);
   if (setting == nullptr) {
     return fallback;
@@ -189,18 +190,18 @@ double Arguments::number_or(std::string_view name, double fallback, double low, 
   return value;
 }
 
-std::string Arguments::text_or(std::string_view name, std::string_view fallback) const {
+std::string RunArguments::text_or(std::string_view name, std::string_view fallback) const {
   const Setting* setting = find(name);
   return setting == nullptr ? std::string(fallback) : setting->values.front();
 }
 
-std::vector<std::string> Arguments::texts(std::string_view name) const {
+std::vector<std::string> RunArguments::texts(std::string_view name) const {
   const Setting* setting = find(name);
   return setting == nullptr ? std::vector<std::string>{} : setting->values;
 }
 
-std::string Arguments::word_or(std::string_view name, std::string_view fallback,
-                               const std::vector<std::string>& words) const {
+std::string RunArguments::word_or(std::string_view name, std::string_view fallback,
+                                  const std::vector<std::string>& words) const {
   std::string word = text_or(name, fallback);
   if (std::ranges::find(words, word) == words.end()) {
     throw error(name, "found \"" + shown(word, Encoding::kUnchecked) + "\", expected one of " +
@@ -209,7 +210,7 @@ std::string Arguments::word_or(std::string_view name, std::string_view fallback,
   return word;
 }
 
-std::string Arguments::first_refused() const {
+std::string RunArguments::first_refused() const {
   for (const SettingUse& use : uses_) {
     if (use.effect == SettingEffect::kRefused) {
       return "unsupported: " + use.name + (use.value.empty() ? "" : " " + use.value) + ": " +

@@ -1,4 +1,4 @@
-// Arguments and environment of a training framework: a table that says of each what it does to
+// RunArguments and environment of a training framework: a table that says of each what it does to
 // memory, and the settings of one run held against it. Nothing that a run sets is dropped silently.
 #pragma once
 
@@ -69,10 +69,10 @@ struct SettingUse {
 
 // The settings of a run by name, each held against its row. The last of a name counts, as for
 // argparse. Getters throw InputError for values of the wrong kind.
-class Arguments {
+class RunArguments {
  public:
   // Throws InputError where the number of values is not the row's.
-  Arguments(std::vector<Setting> settings, ArgumentTable table);
+  RunArguments(std::vector<Setting> settings, ArgumentTable table);
 
   bool has(std::string_view name) const;
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t low,

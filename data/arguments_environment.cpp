@@ -47,7 +47,7 @@ void read_allocator(const Setting& setting, RunReading& run, const Library& libr
 }  // namespace
 
 void read_environment(const RunSettings& settings, const Library& library, RunReading& run) {
-  const Arguments environment(settings.environment, argument_table(library, "environment"));
+  const RunArguments environment(settings.environment, argument_table(library, "environment"));
   run.uses.insert(run.uses.end(), environment.uses().begin(), environment.uses().end());
   const std::string refused = environment.first_refused();
   if (run.unsupported.empty()) {

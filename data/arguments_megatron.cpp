@@ -13,7 +13,7 @@ struct WantedOption {
   std::string word;
 };
 
-std::string cross_entropy(const Arguments& arguments) {
+std::string cross_entropy(const RunArguments& arguments) {
   if (!arguments.has("--cross-entropy-loss-fusion")) {
     return "unfused";
   }
@@ -27,7 +27,7 @@ const char* word_of(bool value) {
 }
 
 // What the arguments say about the switches of the profile.
-std::vector<WantedOption> wanted_options(const Arguments& arguments) {
+std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   std::vector<WantedOption> wanted = {
       {"overlap_grad_reduce", word_of(arguments.has("--overlap-grad-reduce"))},
       {"overlap_param_gather", word_of(arguments.has("--overlap-param-gather"))},
@@ -73,7 +73,7 @@ void refuse(RunReading& run, const std::string& what) {
 }
 
 // Attention that keeps its probabilities, and experts' dispatchers other than the described one.
-void read_kernels(const Arguments& arguments, RunReading& run, const Library& library) {
+void read_kernels(const RunArguments& arguments, RunReading& run, const Library& library) {
   const std::string backend =
       arguments.has("--use-flash-attn")
           ? "flash"
@@ -101,7 +101,7 @@ void read_kernels(const Arguments& arguments, RunReading& run, const Library& li
   }
 }
 
-void read_optimizer(const Arguments& arguments, RunReading& run) {
+void read_optimizer(const RunArguments& arguments, RunReading& run) {
   const std::string optimizer = arguments.text_or("--optimizer", "adam");
   if (optimizer == "sgd") {
     run.job.optimizer = OptimizerKind::kSgdMomentum;
@@ -110,7 +110,7 @@ void read_optimizer(const Arguments& arguments, RunReading& run) {
   }
 }
 
-void read_training(const Arguments& arguments, RunReading& run) {
+void read_training(const RunArguments& arguments, RunReading& run) {
   Job& job = run.job;
   const std::optional<std::int64_t> sequence = arguments.integer("--seq-length", 1, kMaxSize);
   const std::optional<std::int64_t> encoder =
@@ -124,6 +124,7 @@ void read_training(const Arguments& arguments, RunReading& run) {
   }
   const std::int64_t model_parallel = run.plan.tp * run.plan.cp * run.plan.pp;
   const std::int64_t dp = std::max(std::int64_t{1}, job.cluster.world_size() / model_parallel);
+  run.batch_stated = arguments.has("--global-batch-size");
   job.global_batch = arguments.integer_or("--global-batch-size", run.plan.micro_batch * dp, 1,
                                           kMaxCount * kMaxCount);
   job.hidden_dropout = arguments.number_or("--hidden-dropout", 0.1, 0, 1);
@@ -134,7 +135,7 @@ void read_training(const Arguments& arguments, RunReading& run) {
 
 RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
                              const Library& library) {
-  const Arguments arguments(settings.arguments, argument_table(library, "megatron"));
+  const RunArguments arguments(settings.arguments, argument_table(library, "megatron"));
   RunReading run;
   run.uses = arguments.uses();
   run.unsupported = arguments.first_refused();

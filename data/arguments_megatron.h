@@ -10,9 +10,9 @@ namespace shardplan {
 inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 24;   // of widths and vocabularies
 inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;  // of layers, ranks, sequences
 
-ModelSpec megatron_model(const Arguments& arguments);
+ModelSpec megatron_model(const RunArguments& arguments);
 
 // Sizes, schedule, recompute and types; with `unsupported` set where nothing describes them.
-void read_megatron_plan(const Arguments& arguments, RunReading& run);
+void read_megatron_plan(const RunArguments& arguments, RunReading& run);
 
 }  // namespace shardplan

@@ -6,7 +6,7 @@
 namespace shardplan {
 namespace {
 
-std::int64_t required(const Arguments& arguments, const char* name, const char* other) {
+std::int64_t required(const RunArguments& arguments, const char* name, const char* other) {
   for (const char* each : {name, other}) {
     if (const std::optional<std::int64_t> value = arguments.integer(each, 1, kMaxSize)) {
       return *value;
@@ -16,7 +16,7 @@ std::int64_t required(const Arguments& arguments, const char* name, const char* 
 }
 
 // The tokenizer's vocabulary; padding is the profile's. training/tokenizer/tokenizer.py.
-std::int64_t vocabulary(const Arguments& arguments) {
+std::int64_t vocabulary(const RunArguments& arguments) {
   if (const std::optional<std::int64_t> padded =
           arguments.integer("--padded-vocab-size", 1, kMaxSize)) {
     return *padded;
@@ -35,7 +35,7 @@ std::int64_t vocabulary(const Arguments& arguments) {
   return tokenizer == "NullTokenizer" ? *stated + 1 : *stated;  // and an end-of-document token
 }
 
-void read_widths(const Arguments& arguments, ModelSpec& model) {
+void read_widths(const RunArguments& arguments, ModelSpec& model) {
   model.hidden = required(arguments, "--hidden-size", "--hidden-size");
   model.num_heads = required(arguments, "--num-attention-heads", "--num-attention-heads");
   model.gated_ffn = arguments.has("--swiglu") || arguments.has("--quick-geglu");
@@ -57,7 +57,7 @@ void read_widths(const Arguments& arguments, ModelSpec& model) {
   model.max_sequence_length = arguments.integer_or("--max-position-embeddings", 0, 1, kMaxSize);
 }
 
-void read_norms_and_biases(const Arguments& arguments, ModelSpec& model) {
+void read_norms_and_biases(const RunArguments& arguments, ModelSpec& model) {
   model.layer_norm =
       arguments.word_or("--normalization", "LayerNorm", {"LayerNorm", "RMSNorm"}) == "LayerNorm";
   model.qk_norm = arguments.has("--qk-layernorm");
@@ -70,7 +70,7 @@ void read_norms_and_biases(const Arguments& arguments, ModelSpec& model) {
   model.qkv_bias = (biases || arguments.has("--add-qkv-bias")) && !is_mla;
 }
 
-void read_positions(const Arguments& arguments, ModelSpec& model) {
+void read_positions(const RunArguments& arguments, ModelSpec& model) {
   const std::string kind =
       arguments.has("--use-rotary-position-embeddings")
           ? "rope"
@@ -82,7 +82,7 @@ void read_positions(const Arguments& arguments, ModelSpec& model) {
 }
 
 // core/models/gpt/gpt_layer_specs.py: every n-th layer, or a list of 0 and 1.
-std::vector<std::int64_t> layer_pattern(const Arguments& arguments, const char* name,
+std::vector<std::int64_t> layer_pattern(const RunArguments& arguments, const char* name,
                                         std::int64_t num_layers, std::int64_t period_mark) {
   const std::string text = arguments.text_or(name, "1");
   std::vector<std::int64_t> pattern;
@@ -102,7 +102,7 @@ std::vector<std::int64_t> layer_pattern(const Arguments& arguments, const char* 
   return pattern;
 }
 
-void read_experts(const Arguments& arguments, ModelSpec& model) {
+void read_experts(const RunArguments& arguments, ModelSpec& model) {
   MoeSpec& moe = model.moe;
   moe.num_experts = arguments.integer_or("--num-experts", 0, 0, kMaxCount);
   if (moe.num_experts == 0) {
@@ -117,7 +117,7 @@ void read_experts(const Arguments& arguments, ModelSpec& model) {
   for (std::size_t i = 0; i < pattern.size(); ++i) { model.layers[i].is_moe = pattern[i] != 0; }
 }
 
-void read_mla(const Arguments& arguments, ModelSpec& model) {
+void read_mla(const RunArguments& arguments, ModelSpec& model) {
   if (!arguments.has("--multi-latent-attention")) {
     return;
   }
@@ -130,7 +130,7 @@ void read_mla(const Arguments& arguments, ModelSpec& model) {
 }
 
 // "(128,0)" or "128,0": keys before and after a query.
-void read_windows(const Arguments& arguments, ModelSpec& model) {
+void read_windows(const RunArguments& arguments, ModelSpec& model) {
   std::string text = arguments.text_or("--window-size", "");
   std::erase_if(text, [](char letter) { return letter == '(' || letter == ')' || letter == ' '; });
   if (text.empty()) {
@@ -152,7 +152,7 @@ void read_windows(const Arguments& arguments, ModelSpec& model) {
 
 }  // namespace
 
-ModelSpec megatron_model(const Arguments& arguments) {
+ModelSpec megatron_model(const RunArguments& arguments) {
   ModelSpec model;
   model.name = "of the arguments";
   model.family = "gpt";

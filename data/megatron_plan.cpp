@@ -7,7 +7,7 @@
 namespace shardplan {
 namespace {
 
-void read_sizes(const Arguments& arguments, Plan& plan) {
+void read_sizes(const RunArguments& arguments, Plan& plan) {
   plan.tp = arguments.integer_or("--tensor-model-parallel-size", 1, 1, kMaxCount);
   plan.pp = arguments.integer_or("--pipeline-model-parallel-size", 1, 1, kMaxCount);
   plan.cp = arguments.integer_or("--context-parallel-size", 1, 1, kMaxCount);
@@ -24,7 +24,7 @@ void read_sizes(const Arguments& arguments, Plan& plan) {
 }
 
 // "(tt|)*6" and "t*3" unrolled; core/transformer/pipeline_parallel_layer_layout.py.
-std::string unrolled(const Arguments& arguments, const std::string& layout) {
+std::string unrolled(const RunArguments& arguments, const std::string& layout) {
   constexpr std::size_t kLongest = 1 << 16;
   const char* const name = "--pipeline-model-parallel-layout";
   std::string flat;
@@ -60,7 +60,7 @@ std::string unrolled(const Arguments& arguments, const std::string& layout) {
   return flat;
 }
 
-void read_layout(const Arguments& arguments, RunReading& run) {
+void read_layout(const RunArguments& arguments, RunReading& run) {
   const std::string text = arguments.text_or("--pipeline-model-parallel-layout", "");
   const std::string flat = unrolled(arguments, text);
   Plan& plan = run.plan;
@@ -87,7 +87,7 @@ void read_layout(const Arguments& arguments, RunReading& run) {
 }
 
 // --decoder-first-pipeline-num-layers and -last-: the other stages share the rest evenly.
-void read_uneven_stages(const Arguments& arguments, std::int64_t num_layers, Plan& plan) {
+void read_uneven_stages(const RunArguments& arguments, std::int64_t num_layers, Plan& plan) {
   const std::optional<std::int64_t> first =
       arguments.integer("--decoder-first-pipeline-num-layers", 1, num_layers);
   const std::optional<std::int64_t> last =
@@ -124,7 +124,7 @@ void read_uneven_stages(const Arguments& arguments, std::int64_t num_layers, Pla
   }
 }
 
-void read_pipeline(const Arguments& arguments, RunReading& run) {
+void read_pipeline(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
   const std::int64_t slots = run.job.model.num_layers() +
                              (arguments.has("--account-for-embedding-in-pipeline-split") ? 1 : 0) +
@@ -151,7 +151,7 @@ void read_pipeline(const Arguments& arguments, RunReading& run) {
                                 : Schedule::kNone;
 }
 
-void read_sharding(const Arguments& arguments, RunReading& run) {
+void read_sharding(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
   plan.zero = arguments.has("--use-distributed-optimizer") ? 1 : 0;
   if (arguments.has("--use-megatron-fsdp")) {
@@ -166,11 +166,11 @@ void read_sharding(const Arguments& arguments, RunReading& run) {
   plan.dp_replicate = plan.zero > 0 ? plan.dp_replicate : 1;
 }
 
-DType dtype_of(const Arguments& arguments, const char* name) {
+DType dtype_of(const RunArguments& arguments, const char* name) {
   return dtype_named(arguments.word_or(name, "fp32", {"fp32", "bf16", "fp16", "fp8"})).value();
 }
 
-void read_types(const Arguments& arguments, RunReading& run) {
+void read_types(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
   const bool bf16 = arguments.has("--bf16");
   const bool fp16 = arguments.has("--fp16");
@@ -203,7 +203,7 @@ void read_types(const Arguments& arguments, RunReading& run) {
   }
 }
 
-void read_modules(const Arguments& arguments, Recompute& recompute) {
+void read_modules(const RunArguments& arguments, Recompute& recompute) {
   std::vector<std::string> words = arguments.texts("--recompute-modules");
   if (words.empty()) {
     words = {"core_attn"};
@@ -222,7 +222,7 @@ void read_modules(const Arguments& arguments, Recompute& recompute) {
   recompute.modules.moe = recompute.modules.moe || arguments.has("--moe-layer-recompute");
 }
 
-void read_recompute(const Arguments& arguments, Plan& plan) {
+void read_recompute(const RunArguments& arguments, Plan& plan) {
   Recompute& recompute = plan.recompute;
   const std::string granularity =
       arguments.has("--recompute-activations")
@@ -242,7 +242,7 @@ void read_recompute(const Arguments& arguments, Plan& plan) {
 
 }  // namespace
 
-void read_megatron_plan(const Arguments& arguments, RunReading& run) {
+void read_megatron_plan(const RunArguments& arguments, RunReading& run) {
   read_sizes(arguments, run.plan);
   read_pipeline(arguments, run);
   read_sharding(arguments, run);

@@ -110,7 +110,11 @@ RunSettings run_settings(const JsonValue& value, const std::string& file) {
 
 RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
                     const Library& library) {
-  return read_megatron_run(settings, cluster, library);
+  switch (settings.format) {
+    case RunFormat::kMegatron: return read_megatron_run(settings, cluster, library);
+    case RunFormat::kTorchtitan: return read_torchtitan_run(settings, cluster, library);
+  }
+  throw std::logic_error("read_run: unknown format");
 }
 
 std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,

@@ -25,6 +25,7 @@ struct RunReading {
   bool has_profile = false;      // the library knows it; else `job.profile` is unset
   Job job;                       // all of it, for the cluster given
   Plan plan;                     // with the framework's defaults
+  bool batch_stated = false;     // else the global batch is one microbatch of every rank
   std::string unsupported;       // "unsupported: ...": why no estimate is possible; "" if it is
   std::vector<SettingUse> uses;  // every setting, in order
 };
@@ -35,6 +36,8 @@ RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
 RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
                              const Library& library);
 
+RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
+                               const Library& library);
 // The environment's part, for every framework.
 void read_environment(const RunSettings& settings, const Library& library, RunReading& run);
 

@@ -36,7 +36,7 @@ ExitCode run_estimate(const Arguments& arguments) {
     report.maximum = find_max(report.question, text_or(options, "find-max", ""), report.rule);
   }
   report.detail = given(options, "explain") ? Detail::kRows : Detail::kTotals;
-  report.prediction = predict(report.question.job, report.question.plan, report.rule);
+  report.prediction = predict_question(report.question, report.rule);
   report.assumptions = assumptions_of(report.question, library, report.prediction, report.rule);
   output.write(render(report, format_of(options), paint_for(options, output)));
   output.commit();

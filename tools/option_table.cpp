@@ -74,6 +74,12 @@ std::vector<OptionRow> machine_rows() {
       text("framework", "NAME", "training framework (list frameworks); default megatron"),
       repeated(text("framework-option", "KEY=VALUE",
                     "a switch of the framework (list options FRAMEWORK); repeatable")),
+      text("from", "FILE",
+           "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
+           "arguments (.json), or a torchtitan configuration (.toml)"),
+      repeated(text("set", "KEY=VALUE",
+                    "a switch of the framework, a field of the plan, or with --from an argument of "
+                    "the file (seq-length=4096, training.seq_len=4096); repeatable")),
       flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
   };
 }

@@ -277,6 +277,19 @@ Options parse_options(std::string_view command, const std::vector<std::string>& 
   return options;
 }
 
+void add_option(Options& options, const std::string& name, std::string value) {
+  const OptionRow* row = find_row(options.command, name);
+  if (row == nullptr) {
+    throw unknown_option(options.command, "--" + name);
+  }
+  std::vector<std::string>& values = options.values[name];
+  if (!row->repeatable && !values.empty()) {
+    throw InputError("--" + name + ": given more than once");
+  }
+  check_value(*row, value);
+  values.push_back(std::move(value));
+}
+
 std::vector<const OptionRow*> options_of(std::string_view command) {
   std::vector<const OptionRow*> rows;
   for (const OptionRow& row : option_table()) {

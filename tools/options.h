@@ -60,6 +60,9 @@ std::vector<std::string> all_of(const Options& options, std::string_view name);
 // InputError if the option is missing.
 std::string required_text(const Options& options, std::string_view name);
 
+// Adds --name value to what was parsed, checked against its row; InputError if it is there already.
+void add_option(Options& options, const std::string& name, std::string value);
+
 // InputError if words stand on the command line that no option takes.
 void refuse_positional(const Options& options);
 

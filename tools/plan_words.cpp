@@ -115,12 +115,13 @@ std::string option_name(std::string_view field) {
   return name;
 }
 
-Plan plan_of(const Options& options, std::vector<std::string>& given_fields) {
-  Plan plan;
+Plan plan_of(const Options& options, std::vector<std::string>& given_fields, const Plan& base) {
+  Plan plan = base;
   for (const PlanSize& size : kPlanSizes) {
     plan.*size.field = count_or(options, option_name(size.name), plan.*size.field);
   }
-  plan.sequence_parallel = text_or(options, "sequence-parallel", "off") == "on";
+  plan.sequence_parallel =
+      text_or(options, "sequence-parallel", plan.sequence_parallel ? "on" : "off") == "on";
   take_choice(options, "schedule", plan.schedule);
   take_choice(options, "cp-method", plan.cp_method);
   take_choice(options, "precision", plan.precision);
@@ -128,7 +129,9 @@ Plan plan_of(const Options& options, std::vector<std::string>& given_fields) {
   take_dtype(options, "master-dtype", plan.master_dtype);
   take_dtype(options, "exp-avg-dtype", plan.exp_avg_dtype);
   take_dtype(options, "exp-avg-sq-dtype", plan.exp_avg_sq_dtype);
-  plan.recompute = recompute_of(options);
+  if (given(options, "recompute") || base.recompute == Recompute{}) {
+    plan.recompute = recompute_of(options);
+  }
   plan.offload.optimizer = number_or(options, "offload-optimizer", plan.offload.optimizer);
   plan.moe_buffer_factor = number_or(options, "moe-buffer-factor", plan.moe_buffer_factor);
   if (given(options, "layers-per-chunk")) {
@@ -145,6 +148,17 @@ Plan plan_of(const Options& options, std::vector<std::string>& given_fields) {
     }
   }
   return plan;
+}
+
+std::vector<std::string> plan_field_names() {
+  std::vector<std::string> names;
+  for (const OptionRow* row : options_of("estimate")) {
+    if (row->group == kPlanGroup) {
+      names.push_back(row->name);
+      std::replace(names.back().begin(), names.back().end(), '-', '_');
+    }
+  }
+  return names;
 }
 
 std::string options_of_plan(const Plan& plan) {

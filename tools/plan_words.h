@@ -34,8 +34,10 @@ inline constexpr std::array<PlanSize, 10> kPlanSizes = {{
 
 std::string option_name(std::string_view field);  // "dp_replicate" -> "dp-replicate"
 
-// What the options say; all else as Plan has it. `given` receives the names of the fields set.
-Plan plan_of(const Options& options, std::vector<std::string>& given);
+// What the options say; all else as `base` has it. `given` receives the names of the fields set.
+Plan plan_of(const Options& options, std::vector<std::string>& given, const Plan& base = {});
+
+std::vector<std::string> plan_field_names();  // of every field that an option sets
 
 // The options of `estimate` that give this plan: "--tp 8 --pp 2 ...". Fields that equal a new
 // Plan's are left out, except the sizes and what frameworks have defaults of their own for.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/case_line.h"
+#include "tools/from_file.h"
 #include "tools/plan_words.h"
 #include "tools/words.h"
 
@@ -25,15 +26,104 @@ void resize(ClusterSpec& cluster, std::int64_t num_gpus) {
   cluster.name += " limited to " + std::to_string(num_gpus) + " GPUs";
 }
 
-void apply_words(FrameworkProfile& profile, const std::vector<std::string>& words,
-                 const Library& library) {
-  for (const std::string& word : words) {
-    const std::size_t equals = word.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw InputError("--framework-option: found '" + word + "', expected KEY=VALUE");
+// The word names an argument of a run's file, not a switch of the framework.
+bool names_argument(const std::string& word) {
+  return word.substr(0, word.find('=')).find_first_of("-.") != std::string::npos;
+}
+
+// --set and --framework-option: switches of the framework.
+void apply_words(FrameworkProfile& profile, const Options& options, const Library& library) {
+  for (const char* option : {"framework-option", "set"}) {
+    for (const std::string& word : all_of(options, option)) {
+      const std::size_t equals = word.find('=');
+      if (option == std::string_view("set") && names_argument(word)) {
+        continue;
+      }
+      if (equals == std::string::npos || equals == 0) {
+        throw InputError("--" + std::string(option) + ": found '" + word + "', expected KEY=VALUE");
+      }
+      apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library);
     }
-    apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library);
   }
+}
+
+// --set tp=8 is --tp 8.
+Options with_plan_fields(Options options) {
+  std::vector<std::string> others;
+  const std::vector<std::string> fields = plan_field_names();
+  for (const std::string& word : all_of(options, "set")) {
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (equals != std::string::npos && std::ranges::find(fields, name) != fields.end()) {
+      add_option(options, option_name(name), word.substr(equals + 1));
+    } else {
+      others.push_back(word);
+    }
+  }
+  if (others.empty()) {
+    options.values.erase("set");
+  } else {
+    options.values["set"] = others;
+  }
+  return options;
+}
+
+// The words of --set that are arguments of the file.
+void override_settings(RunSettings& settings, const Options& options) {
+  for (const std::string& word : all_of(options, "set")) {
+    if (is_run_setting(settings, word.substr(0, word.find('=')))) {
+      override_setting(settings, word);
+    }
+  }
+}
+
+void refuse_file_words(const Options& options) {
+  for (const std::string& word : all_of(options, "set")) {
+    if (names_argument(word)) {
+      throw InputError("--set: found '" + word +
+                       "', an argument of a run's file, expected --from FILE beside it");
+    }
+  }
+}
+
+void count_settings(const GivenRun& run, std::vector<std::string>& warnings) {
+  for (const SettingUse& use : run.reading.uses) {
+    if (use.effect == SettingEffect::kUnknown) {
+      warnings.push_back(run.file + ": unknown setting " + use.name +
+                         (use.value.empty() ? "" : " " + use.value) + ", " + use.meaning);
+    }
+  }
+}
+
+// The cluster, with as many GPUs as the options or else the run's launcher say.
+ClusterSpec cluster_of(const Options& options, const Library& library, std::int64_t of_launcher,
+                       std::vector<std::string>& warnings) {
+  ClusterSpec cluster = library.cluster(required_text(options, "cluster"));
+  const std::int64_t num_gpus = count_or(options, "num-gpus", of_launcher);
+  if (num_gpus > 0 && num_gpus != cluster.world_size()) {
+    if (!given(options, "num-gpus")) {
+      warnings.push_back("the run's launcher starts " + std::to_string(num_gpus) + " ranks, " +
+                         cluster.name + " has " + std::to_string(cluster.world_size()) +
+                         ": as many nodes of it as needed are assumed");
+    }
+    resize(cluster, num_gpus);
+  }
+  if (given(options, "gpu-memory")) {
+    cluster.memory_limit_bytes = count_or(options, "gpu-memory", 0);
+  }
+  return cluster;
+}
+
+GivenJob job_of_run(const Options& options, const Library& library) {
+  GivenJob result;
+  const std::string file = text_or(options, "from", "");
+  RunSettings settings = settings_from_file(file, result.warnings);
+  override_settings(settings, options);
+  const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
+  result.run = GivenRun{.file = file, .reading = read_run(settings, cluster, library)};
+  result.job = result.run->reading.job;
+  count_settings(*result.run, result.warnings);
+  return result;
 }
 
 }  // namespace
@@ -42,26 +132,36 @@ Library library_of(const Options& options) {
   return given(options, "data") ? Library(text_or(options, "data", "")) : Library();
 }
 
-Job job_of(const Options& options, const Library& library, std::vector<std::string>& warnings) {
-  Job job;
-  const UnknownKeys unknown_keys =
-      given(options, "strict") ? UnknownKeys::kRefuse : UnknownKeys::kWarn;
-  required_text(options, "sequence-length");
-  ModelConfig model = library.model(required_text(options, "model"), unknown_keys);
-  job.model = std::move(model.model);
-  warnings = std::move(model.warnings);
-  job.cluster = library.cluster(required_text(options, "cluster"));
-  if (given(options, "num-gpus")) {
-    resize(job.cluster, count_or(options, "num-gpus", 0));
+GivenJob job_of(const Options& options, const Library& library) {
+  GivenJob result;
+  const bool has_run = given(options, "from");
+  if (has_run) {
+    result = job_of_run(options, library);
+  } else {
+    refuse_file_words(options);
+    required_text(options, "sequence-length");
+    required_text(options, "model");
+    result.job.cluster = cluster_of(options, library, 0, result.warnings);
   }
-  if (given(options, "gpu-memory")) {
-    job.cluster.memory_limit_bytes = count_or(options, "gpu-memory", 0);
+  Job& job = result.job;
+  if (given(options, "model")) {
+    const UnknownKeys unknown_keys =
+        given(options, "strict") ? UnknownKeys::kRefuse : UnknownKeys::kWarn;
+    ModelConfig model = library.model(text_or(options, "model", ""), unknown_keys);
+    job.model = std::move(model.model);
+    result.warnings.insert(result.warnings.end(), model.warnings.begin(), model.warnings.end());
   }
-  job.profile = library.framework(text_or(options, "framework", "megatron"));
-  apply_words(job.profile, all_of(options, "framework-option"), library);
-  job.sequence_length = count_or(options, "sequence-length", 0);
-  job.optimizer = value_of<OptimizerKind>(text_or(options, "optimizer", "adamw")).value();
-  return job;
+  if (given(options, "framework") || !has_run) {
+    job.profile = library.framework(text_or(options, "framework", "megatron"));
+  }
+  if (!job.profile.name.empty()) {
+    apply_words(job.profile, options, library);
+  }
+  job.sequence_length = count_or(options, "sequence-length", job.sequence_length);
+  if (given(options, "optimizer") || !has_run) {
+    job.optimizer = value_of<OptimizerKind>(text_or(options, "optimizer", "adamw")).value();
+  }
+  return result;
 }
 
 MemoryRule memory_rule_of(const Options& options) {
@@ -84,25 +184,64 @@ std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_
   return batch;
 }
 
-Question question_of(const Options& options, const Library& library) {
+namespace {
+
+// The plan of the run's file with the options over it. A schedule follows changed pp and vpp.
+Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
+  const Plan plan = plan_of(options, fields, run.reading.plan);
+  std::vector<std::string> known = plan_field_names();
+  const bool restaged = given(options, "pp") || given(options, "vpp");
+  if (restaged && !given(options, "schedule")) {
+    std::erase(known, "schedule");
+  }
+  fields = known;
+  return with_profile_defaults(run.reading.job.profile, plan, known);
+}
+
+}  // namespace
+
+Question question_of(const Options& raw_options, const Library& library) {
+  const Options options = with_plan_fields(raw_options);
   Question question;
-  question.job = job_of(options, library, question.warnings);
-  question.plan =
-      with_profile_defaults(question.job.profile, plan_of(options, question.given), question.given);
-  for (const std::string& word : all_of(options, "framework-option")) {
-    question.given_options.push_back(word.substr(0, word.find('=')));
+  GivenJob given_job = job_of(options, library);
+  question.job = std::move(given_job.job);
+  question.run = std::move(given_job.run);
+  question.warnings = std::move(given_job.warnings);
+  question.plan = question.run
+                      ? plan_of_run(options, *question.run, question.given)
+                      : with_profile_defaults(question.job.profile,
+                                              plan_of(options, question.given), question.given);
+  if (question.run && question.run->reading.has_profile) {
+    for (const ProfileOption& option : profile_options(library, question.job.profile.name)) {
+      question.given_options.push_back(option.name);
+    }
+  }
+  for (const char* option : {"framework-option", "set"}) {
+    for (const std::string& word : all_of(options, option)) {
+      question.given_options.push_back(word.substr(0, word.find('=')));
+    }
   }
   question.microbatches_given = given(options, "num-microbatches");
-  if (question.microbatches_given == given(options, "global-batch")) {
+  const bool batch_given = given(options, "global-batch");
+  if (question.microbatches_given ? batch_given : !batch_given && !question.run) {
     throw InputError(options.command +
                      ": expected either --global-batch or --num-microbatches, found " +
                      (question.microbatches_given ? "both" : "neither"));
   }
-  question.job.global_batch =
-      question.microbatches_given
-          ? global_batch_of(question.job, question.plan, count_or(options, "num-microbatches", 1))
-          : count_or(options, "global-batch", 0);
+  if (batch_given) {
+    question.job.global_batch = count_or(options, "global-batch", 0);
+  } else if (question.microbatches_given || !question.run->reading.batch_stated) {
+    question.job.global_batch =
+        global_batch_of(question.job, question.plan, count_or(options, "num-microbatches", 1));
+  }
   return question;
+}
+
+Prediction predict_question(const Question& question, const MemoryRule& rule) {
+  if (question.run && !question.run->reading.unsupported.empty()) {
+    return {.status = PredictedStatus::kUnsupported, .reason = question.run->reading.unsupported};
+  }
+  return predict(question.job, question.plan, rule);
 }
 
 }  // namespace shardplan

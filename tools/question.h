@@ -1,10 +1,12 @@
 // What the options ask: the library they read, the Job, the Plan.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/library.h"
+#include "data/run_settings.h"
 #include "estimator/job.h"
 #include "tools/options.h"
 #include "tools/prediction.h"
@@ -13,8 +15,20 @@ namespace shardplan {
 
 Library library_of(const Options& options);  // --data, else what the program carries
 
-// All of a Job except its global batch. Warnings of the model's file go to `warnings`.
-Job job_of(const Options& options, const Library& library, std::vector<std::string>& warnings);
+// --from: what the run's file says, or nothing.
+struct GivenRun {
+  std::string file;
+  RunReading reading;
+};
+
+// All of a Job except its global batch, which only a run's file states. Warnings of the model's
+// file go to `warnings`.
+struct GivenJob {
+  Job job;
+  std::optional<GivenRun> run = std::nullopt;
+  std::vector<std::string> warnings = {};
+};
+GivenJob job_of(const Options& options, const Library& library);
 
 MemoryRule memory_rule_of(const Options& options);
 
@@ -25,9 +39,13 @@ struct Question {
   std::vector<std::string> given_options;  // switches of the framework that the user set
   std::vector<std::string> warnings;
   bool microbatches_given = false;  // --num-microbatches: the global batch follows the micro batch
+  std::optional<GivenRun> run = std::nullopt;  // --from
 };
 
 Question question_of(const Options& options, const Library& library);
+
+// predict(), or `unsupported` with the setting of the run's file that no row describes.
+Prediction predict_question(const Question& question, const MemoryRule& rule);
 
 // The global batch that num_microbatches per data-parallel rank make.
 std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_microbatches);

@@ -46,6 +46,10 @@ struct EstimateReport {
   Detail detail = Detail::kTotals;
 };
 
+// How the settings of a run's file were taken: one line of counts, with every row under kRows.
+std::string run_text(const GivenRun& run, Detail detail);
+std::int64_t num_settings(const GivenRun& run, SettingEffect effect);
+
 struct SearchReport {
   Job job;
   SearchOptions options;

@@ -217,6 +217,24 @@ struct CellJson {
 
 }  // namespace
 
+namespace {
+
+Json json_of(const GivenRun& run) {
+  Json json = {{"file", run.file}, {"settings", Json::array()}};
+  for (const auto& row : kSettingEffects) {
+    json[std::string(row.name)] = num_settings(run, row.value);
+  }
+  for (const SettingUse& use : run.reading.uses) {
+    json["settings"].push_back({{"name", use.name},
+                                {"value", use.value},
+                                {"effect", name_of(use.effect)},
+                                {"meaning", use.meaning}});
+  }
+  return json;
+}
+
+}  // namespace
+
 std::string estimate_json(const EstimateReport& report) {
   const Job& job = report.question.job;
   Plan plan = report.question.plan;
@@ -229,6 +247,9 @@ std::string estimate_json(const EstimateReport& report) {
   json["precision"] = name_of(plan.precision);
   json["plan"] = json_of(plan);
   json["given"] = report.question.given;
+  if (report.question.run) {
+    json["from"] = json_of(*report.question.run);
+  }
   if (report.maximum) {
     json["find_max"] = {{"name", report.maximum->name},
                         {"value", report.maximum->value},

@@ -304,6 +304,9 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
 std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   const Question& question = report.question;
   std::string text = verdict_lines(report, paint);
+  if (question.run) {
+    text += run_text(*question.run, report.detail);
+  }
   if (!report.prediction.has_numbers()) {
     return text;
   }

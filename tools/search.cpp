@@ -72,17 +72,22 @@ ExitCode run_search(const Arguments& arguments) {
   }
   refuse_positional(options);
   const Library library = library_of(options);
-  std::vector<std::string> warnings;
-  required_text(options, "global-batch");
+  if (!given(options, "from")) {
+    required_text(options, "global-batch");
+  }
   SearchReport report;
-  report.job = job_of(options, library, warnings);
+  const GivenJob question = job_of(options, library);
+  if (question.run && !question.run->reading.unsupported.empty()) {
+    throw InputError(question.run->file + ": " + question.run->reading.unsupported);
+  }
+  report.job = question.job;
   report.options = memory_rule_of(options).share;
   report.estimate_command = estimate_command(options);
-  report.job.global_batch = count_or(options, "global-batch", 0);
+  report.job.global_batch = count_or(options, "global-batch", report.job.global_batch);
   report.options.top = count_or(options, "top", report.options.top);
   const SearchSpace space = space_of(options, report.job);
   Output output(text_or(options, "out", ""));
-  for (const std::string& warning : warnings) { print_message("warning: " + warning); }
+  for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }
   report.result = search_plans(report.job, space, report.options);
   output.write(render(report, format_of(options), paint_for(options, output)));
   output.commit();

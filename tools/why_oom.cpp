@@ -111,7 +111,7 @@ ExitCode run_why_oom(const Arguments& arguments) {
   const std::vector<OomEvent> events = events_of(report.log);
   Output output(text_or(options, "out", ""));
   take_capacity(report.question, events);
-  report.prediction = predict(report.question.job, report.question.plan, {});
+  report.prediction = predict_question(report.question, {});
   if (!report.prediction.has_numbers()) {
     throw InputError("why-oom: the plan cannot be estimated: " + report.prediction.reason);
   }

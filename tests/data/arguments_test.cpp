@@ -166,4 +166,44 @@ TEST_CASE("a case line may carry the arguments of a run instead of model, traini
   CHECK(read.job.cluster.world_size() == 8);
 }
 
+TEST_CASE("a torchtitan configuration becomes the plan that torchtitan runs") {
+  RunSettings settings;
+  settings.format = RunFormat::kTorchtitan;
+  const auto set = [&](const char* name, const char* value) {
+    settings.arguments.push_back({.name = name, .values = {value}, .place = "t.toml: "});
+  };
+  set("model.flavor", "8B");
+  set("training.seq_len", "8192");
+  set("training.local_batch_size", "4");
+  set("parallelism.pipeline_parallel_degree", "2");
+  set("parallelism.tensor_parallel_degree", "2");
+  set("parallelism.pipeline_parallel_schedule", "Interleaved1F1B");
+  set("activation_checkpoint.selective_ac_option", "op");
+  set("validation.freq", "5");
+  const Library library;
+  const RunReading run = read_run(settings, library.cluster("1x8-h100"), library);
+  CHECK(run.job.model.num_layers() == 32);
+  CHECK(run.plan.dp == 2);
+  CHECK(run.plan.zero == 3);
+  CHECK(run.plan.sequence_parallel);
+  // 32 layers, embedding and head make 34 over 4 stages: 9, 9, 8, 8 less one at each end.
+  CHECK(run.plan.layers_per_chunk == std::vector<std::int64_t>{8, 9, 8, 7});
+  CHECK(run.plan.micro_batch == 1);
+  CHECK(run.job.global_batch == 8);  // 4 microbatches on each of 2 ranks
+  CHECK(run.plan.recompute.policy == "every_second_matmul");
+  CHECK(use_named(run, "validation.freq").effect == SettingEffect::kNotCounted);
+}
+
+TEST_CASE("every table of arguments can be read, and gives each a meaning and a source") {
+  const Library library;
+  for (const char* name : {"megatron", "torchtitan", "environment"}) {
+    const ArgumentTable table = argument_table(library, name);
+    CHECK(table.rows.size() > 100);
+    for (const ArgumentRow& row : table.rows) {
+      CHECK_MESSAGE(!row.meaning.empty(), row.name);
+      CHECK_MESSAGE(!row.source.empty(), row.name);
+    }
+  }
+}
+
 }  // namespace shardplan

@@ -1,0 +1,282 @@
+// A run of torchtitan v0.2.2: its configuration -> Job and Plan. Defaults as in
+// torchtitan/config/job_config.py; layers over stages as in torchtitan/distributed/
+// pipeline_parallel.py (pipeline_llm, generate_llm_fqn_per_model_part).
+#include <algorithm>
+#include <array>
+
+#include "data/json_message.h"
+#include "data/run_settings.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 27;
+
+void refuse(RunReading& run, const std::string& what) {
+  if (run.unsupported.empty()) {
+    run.unsupported = "unsupported: " + what;
+  }
+}
+
+// torchtitan/models/{llama3,qwen3}/__init__.py: the flavors with the shape of a published model.
+struct Flavor {
+  std::string_view name;
+  std::string_view preset;
+};
+constexpr std::array<Flavor, 11> kFlavors = {{
+    {.name = "llama3/8B", .preset = "llama3-8b"},
+    {.name = "llama3/70B", .preset = "llama3-70b"},
+    {.name = "llama3/405B", .preset = "llama3.1-405b"},
+    {.name = "qwen3/0.6B", .preset = "qwen3-0.6b"},
+    {.name = "qwen3/1.7B", .preset = "qwen3-1.7b"},
+    {.name = "qwen3/4B", .preset = "qwen3-4b"},
+    {.name = "qwen3/8B", .preset = "qwen3-8b"},
+    {.name = "qwen3/14B", .preset = "qwen3-14b"},
+    {.name = "qwen3/32B", .preset = "qwen3-32b"},
+    {.name = "qwen3/30B-A3B", .preset = "qwen3-30b-a3b"},
+    {.name = "qwen3/235B-A22B", .preset = "qwen3-235b-a22b"},
+}};
+
+// The tests' own small model: dim 256, 6 layers, 16 heads, FFN 2/3 of 4 dim up to 256.
+ModelSpec debug_model() {
+  ModelSpec model;
+  model.name = "llama3/debugmodel";
+  model.family = "llama";
+  model.hidden = 256;
+  model.ffn = 768;
+  model.vocab = 2048;
+  model.num_heads = 16;
+  model.num_kv_heads = 16;
+  model.head_dim = 16;
+  model.layers.resize(6);
+  return model;
+}
+
+ModelSpec model_of(const RunArguments& arguments, const Library& library) {
+  const std::string name = arguments.text_or("model.name", "llama3") + "/" +
+                           arguments.text_or("model.flavor", "debugmodel");
+  if (name == "llama3/debugmodel") {
+    return debug_model();
+  }
+  std::vector<std::string> names = {"llama3/debugmodel"};
+  for (const Flavor& flavor : kFlavors) {
+    if (flavor.name == name) {
+      return library.model(std::string(flavor.preset)).model;
+    }
+    names.emplace_back(flavor.name);
+  }
+  throw arguments.error(arguments.has("model.flavor") ? "model.flavor" : "model.name",
+                        "found \"" + shown(name, Encoding::kUnchecked) + "\", expected one of " +
+                            joined(names) + suggestion(name, names));
+}
+
+struct ScheduleName {
+  std::string_view name;
+  Schedule schedule;
+  std::int64_t stages_per_rank;
+};
+constexpr std::array<ScheduleName, 5> kScheduleNames = {{
+    {.name = "1F1B", .schedule = Schedule::k1F1B, .stages_per_rank = 1},
+    {.name = "GPipe", .schedule = Schedule::kGpipe, .stages_per_rank = 1},
+    {.name = "Interleaved1F1B", .schedule = Schedule::kInterleaved1F1B, .stages_per_rank = 2},
+    {.name = "InterleavedZeroBubble",
+     .schedule = Schedule::kInterleavedZeroBubble,
+     .stages_per_rank = 2},
+    {.name = "ZBVZeroBubble", .schedule = Schedule::kZbv, .stages_per_rank = 2},
+}};
+
+// Embedding and head stand for a layer each; the first stages get one more where it does not
+// divide.
+void read_stages(const RunArguments& arguments, const char* head_name, std::int64_t num_layers,
+                 Plan& plan) {
+  const char* const embedding_name = "parallelism.pipeline_parallel_first_stage_less_layers";
+  const std::int64_t embedding = arguments.integer_or(embedding_name, 1, 0, kMaxCount);
+  const std::int64_t head = arguments.integer_or(head_name, 1, 0, kMaxCount);
+  const std::int64_t slots = num_layers + embedding + head;
+  const char* const size_name = "parallelism.pipeline_parallel_layers_per_stage";
+  if (const auto layers = arguments.integer(size_name, 1, kMaxCount)) {
+    const std::int64_t stages = (slots + *layers - 1) / *layers;
+    if (stages % plan.pp != 0) {
+      throw arguments.error(size_name, "found " + std::to_string(*layers) + ", which makes " +
+                                           std::to_string(stages) +
+                                           " stages, expected a multiple of pp " +
+                                           std::to_string(plan.pp));
+    }
+    plan.vpp = stages / plan.pp;
+  }
+  const std::int64_t stages = plan.pp * plan.vpp;
+  if (std::max(embedding, head) > slots / stages) {
+    throw arguments.error(head_name, "found " + std::to_string(stages) + " stages for " +
+                                         std::to_string(slots) +
+                                         " layers with embedding and head, expected fewer");
+  }
+  for (std::int64_t stage = 0; stage < stages; ++stage) {
+    plan.layers_per_chunk.push_back(slots / stages + (stage < slots % stages ? 1 : 0));
+  }
+  plan.layers_per_chunk.front() -= embedding;
+  plan.layers_per_chunk.back() -= head;
+}
+
+void read_pipeline(const RunArguments& arguments, RunReading& run) {
+  Plan& plan = run.plan;
+  if (plan.pp == 1) {
+    return;
+  }
+  const char* const name = "parallelism.pipeline_parallel_schedule";
+  const std::string word = arguments.text_or(name, "1F1B");
+  const auto* const row = std::ranges::find(kScheduleNames, word, &ScheduleName::name);
+  if (row == kScheduleNames.end()) {
+    refuse(run, std::string(name) + " " + word + ": its in-flight microbatches are not described");
+    return;
+  }
+  plan.schedule = row->schedule;
+  plan.vpp = row->stages_per_rank;
+  read_stages(arguments, "parallelism.pipeline_parallel_last_stage_less_layers",
+              run.job.model.num_layers(), plan);
+}
+
+// distributed/parallel_dims.py: what -1 leaves.
+void read_sizes(const RunArguments& arguments, RunReading& run) {
+  Plan& plan = run.plan;
+  plan.tp = arguments.integer_or("parallelism.tensor_parallel_degree", 1, 1, kMaxCount);
+  plan.pp = arguments.integer_or("parallelism.pipeline_parallel_degree", 1, 1, kMaxCount);
+  plan.cp = arguments.integer_or("parallelism.context_parallel_degree", 1, 1, kMaxCount);
+  plan.ep = arguments.integer_or("parallelism.expert_parallel_degree", 1, 1, kMaxCount);
+  plan.etp = arguments.integer_or("parallelism.expert_tensor_parallel_degree", 1, 1, kMaxCount);
+  plan.dp_replicate =
+      arguments.integer_or("parallelism.data_parallel_replicate_degree", 1, 1, kMaxCount);
+  const std::int64_t shard =
+      arguments.integer_or("parallelism.data_parallel_shard_degree", -1, -1, kMaxCount);
+  const std::int64_t world = run.job.cluster.world_size();
+  const std::int64_t others = plan.tp * plan.pp * plan.cp * plan.dp_replicate;
+  const std::int64_t sharded = shard > 0 ? shard : std::max<std::int64_t>(1, world / others);
+  plan.dp = sharded * plan.dp_replicate;
+  plan.zero = sharded * plan.cp > 1 ? 3 : 0;
+  plan.sequence_parallel = plan.tp > 1;  // parallelize.py always shards the sequence
+  plan.cp_method = arguments.word_or("parallelism.context_parallel_rotate_method", "allgather",
+                                     {"allgather", "alltoall"}) == "allgather"
+                       ? CpMethod::kAllGather
+                       : CpMethod::kRing;  // an all-to-all of two neighbours
+}
+
+void read_recompute(const RunArguments& arguments, RunReading& run) {
+  Recompute& recompute = run.plan.recompute;
+  const std::string mode = arguments.word_or("activation_checkpoint.mode", "selective",
+                                             {"none", "selective", "full", "memory_budget"});
+  if (mode == "memory_budget") {
+    refuse(run, "activation_checkpoint.mode memory_budget: the compiler chooses what is kept");
+  } else if (mode == "full") {
+    recompute.granularity = RecomputeGranularity::kFull;
+  } else if (mode == "selective") {
+    recompute.granularity = RecomputeGranularity::kSelective;
+    const std::string option = arguments.text_or("activation_checkpoint.selective_ac_option", "2");
+    if (option == "op") {
+      recompute.policy = "every_second_matmul";
+    } else if (option == "2") {
+      recompute.policy = "every_second_layer";
+    } else {
+      refuse(run,
+             "activation_checkpoint.selective_ac_option " + option + ": op and 2 are described");
+    }
+  }
+}
+
+void want(RunReading& run, const std::string& name, const std::string& word,
+          const Library& library) {
+  const std::string reason = try_option(run.job.profile, name, word, library);
+  if (!reason.empty()) {
+    refuse(run, reason);
+  }
+}
+
+void read_options(const RunArguments& arguments, RunReading& run, const Library& library) {
+  const bool compiles = arguments.word_or("compile.enable", "false", {"true", "false"}) == "true";
+  const std::vector<std::string> parts = arguments.texts("compile.components");
+  const auto has = [&](const char* part) {
+    return parts.empty() || std::ranges::find(parts, part) != parts.end();
+  };
+  if (compiles && has("model") != has("loss")) {
+    refuse(run, "compile.components " + joined(parts) + ": model and loss together are described");
+  }
+  want(run, "compile", compiles && has("model") ? "true" : "false", library);
+  want(run, "reshard_after_forward",
+       arguments.word_or("parallelism.fsdp_reshard_after_forward", "default",
+                         {"default", "always", "never"}),
+       library);
+  const std::string optimizer =
+      arguments.word_or("optimizer.implementation", "fused", {"fused", "foreach", "for-loop"});
+  want(run, "fused_optimizer", optimizer == "fused" ? "true" : "false", library);
+}
+
+void read_training(const RunArguments& arguments, RunReading& run) {
+  Plan& plan = run.plan;
+  const std::int64_t local = arguments.integer_or("training.local_batch_size", 8, 1, kMaxCount);
+  plan.micro_batch = local;
+  std::int64_t per_forward = 1;
+  if (plan.pp > 1) {
+    const char* const name = "parallelism.pipeline_parallel_microbatch_size";
+    plan.micro_batch = arguments.integer_or(name, 1, 1, kMaxCount);
+    if (local % plan.micro_batch != 0) {
+      throw arguments.error(name, "found " + std::to_string(plan.micro_batch) +
+                                      ", expected a divisor of training.local_batch_size " +
+                                      std::to_string(local));
+    }
+    per_forward = local / plan.micro_batch;
+  }
+  run.job.sequence_length = arguments.integer_or("training.seq_len", 2048, 1, kMaxTokens);
+  const std::int64_t global =
+      arguments.integer_or("training.global_batch_size", -1, -1, kMaxCount * kMaxCount);
+  run.batch_stated = true;
+  run.job.global_batch = global > 0 ? global : plan.micro_batch * per_forward * plan.dp;
+}
+
+void read_refusals(const RunArguments& arguments, RunReading& run) {
+  const std::vector<std::string> converters = arguments.texts("model.converters");
+  if (!converters.empty()) {
+    refuse(run, "model.converters " + joined(converters) + ": quantized linear layers");
+  }
+  if (arguments.text_or("optimizer.name", "AdamW") != "AdamW") {
+    refuse(run,
+           "optimizer.name " + arguments.text_or("optimizer.name", "") + ": AdamW is described");
+  }
+  for (const auto& [name, described] :
+       {std::pair{"training.dtype", "float32"},
+        std::pair{"training.mixed_precision_param", "bfloat16"},
+        std::pair{"parallelism.disable_loss_parallel", "false"},
+        std::pair{"parallelism.enable_async_tensor_parallel", "false"}}) {
+    const std::string word = arguments.text_or(name, described);
+    if (word != described) {
+      refuse(run, std::string(name) + " " + word + ": " + described + " is described");
+    }
+  }
+}
+
+}  // namespace
+
+RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
+                               const Library& library) {
+  const RunArguments arguments(settings.arguments, argument_table(library, "torchtitan"));
+  RunReading run;
+  run.framework = "torchtitan";
+  run.uses = arguments.uses();
+  run.unsupported = arguments.first_refused();
+  run.job.cluster = cluster;
+  run.job.model = model_of(arguments, library);
+  read_sizes(arguments, run);
+  read_pipeline(arguments, run);
+  read_training(arguments, run);
+  read_recompute(arguments, run);
+  read_refusals(arguments, run);
+  run.has_profile = library.known_framework(run.framework);
+  if (run.has_profile) {
+    run.job.profile = library.framework(run.framework);
+    read_options(arguments, run, library);
+  } else {
+    refuse(run, "no profile for the framework '" + run.framework + "'");
+  }
+  read_environment(settings, library, run);
+  return run;
+}
+
+}  // namespace shardplan

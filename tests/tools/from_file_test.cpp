@@ -1,0 +1,160 @@
+#include "tools/from_file.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/data/message_of.h"
+#include "tests/tools/run_program.h"
+#include "tools/shell_words.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kScript = R"sh(#!/bin/bash
+#SBATCH --nodes=2
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS=8; NODES=${NODES:-2}
+WORLD=$(($GPUS * $NODES))   # not read
+LAUNCHER=(--nproc_per_node $GPUS --nnodes $NODES)
+MODEL=(
+  --num-layers 4  # layers
+  --hidden-size 256
+  --num-attention-heads 8 --max-position-embeddings 512
+)
+TRAINING="--micro-batch-size 1 \
+  --bf16"
+TRAINING+=" --seq-length 512"
+NCCL_DEBUG=INFO torchrun ${LAUNCHER[@]} pretrain_gpt.py "${MODEL[@]}" ${TRAINING} \
+  --data-path "$DATA" --hidden-dropout=0 2>&1 | tee run.log
+)sh";
+
+RunSettings of_shell(const std::string& text) {
+  std::vector<std::string> notes;
+  return settings_from_shell(text, "run.sh", notes);
+}
+
+std::vector<std::string> values_of(const RunSettings& settings, const std::string& name) {
+  const auto found = std::ranges::find(settings.arguments, name, &Setting::name);
+  REQUIRE_MESSAGE(found != settings.arguments.end(), name);
+  return found->values;
+}
+
+using Words = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a launch script gives its arguments, its exports and its number of GPUs") {
+  const RunSettings settings = of_shell(kScript);
+  CHECK(values_of(settings, "--num-layers") == Words{"4"});
+  CHECK(values_of(settings, "--num-attention-heads") == Words{"8"});
+  CHECK(values_of(settings, "--seq-length") == Words{"512"});
+  CHECK(values_of(settings, "--bf16").empty());
+  CHECK(values_of(settings, "--hidden-dropout") == Words{"0"});
+  CHECK(values_of(settings, "--data-path") == Words{"$DATA"});  // nobody set it
+  CHECK(settings.arguments.size() == 9);                        // "2>&1" and tee are none
+  CHECK(settings.num_gpus == 16);
+  REQUIRE(settings.environment.size() == 2);
+  CHECK(settings.environment[0].name == "CUDA_DEVICE_MAX_CONNECTIONS");
+  CHECK(settings.environment[0].values == Words{"1"});
+  CHECK(settings.environment[1].name == "NCCL_DEBUG");
+}
+
+TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
+  const auto words = [](const std::string& text) {
+    return read_shell(text, "x.sh").commands.back().words;
+  };
+  CHECK(words("A='1 2'\nrun $A \"$A\" '$A'") == Words{"run", "1", "2", "1 2", "$A"});
+  CHECK(words("run ${B:-7} ${C-x}y \\$D") == Words{"run", "7", "xy", "$D"});
+  CHECK(words("N=4\nrun $((N*(2+1)/2)) $((N*Q))") == Words{"run", "6", "$((N*Q))"});
+  CHECK(words("A=(a 'b c'\n d)\nrun \"${A[@]}\" $A") == Words{"run", "a", "b c", "d", "a"});
+  CHECK(words("run a \\\n  b # c\n") == Words{"run", "a", "b"});
+  CHECK(words("if [ -n x ]; then run a; fi") == Words{"run", "a"});
+  CHECK(words("cat <<EOF\n--x\nEOF\nrun b") == Words{"run", "b"});
+  CHECK(words("run $(hostname -f) > log 2>&1") == Words{"run", "$(hostname -f)"});
+}
+
+TEST_CASE("a script without a training command is refused in one line") {
+  CHECK(message_of([] {
+          of_shell("echo hello\n");
+        }).starts_with("run.sh: found no command that starts a .py file with arguments"));
+  CHECK(message_of([] { of_shell("A=(1 2\n"); }) ==
+        "run.sh:1: found a list without an end, expected ')'");
+  CHECK(message_of([] { of_shell("run 'x\n"); }) ==
+        "run.sh:1: found a quotation without an end, expected '");
+}
+
+TEST_CASE("no beginning of a launch script crashes the reader") {
+  const std::string script = kScript;
+  for (std::size_t length = 0; length < script.size(); ++length) {
+    message_of([&] { of_shell(script.substr(0, length)); });
+  }
+}
+
+TEST_CASE("a test configuration gives MODEL_ARGS and ENV_VARS") {
+  const RunSettings settings = settings_from_yaml(
+      "ENV_VARS:\n  NCCL_ALGO: Ring\nMODEL_ARGS:\n  --num-layers: 12\n  --bf16: true\n"
+      "  --fp16: false\n  --recompute-modules: \"[mlp moe]\"\n  --moe-layer-freq: \"[0]*1\"\n",
+      "c.yaml");
+  CHECK(values_of(settings, "--num-layers") == Words{"12"});
+  CHECK(values_of(settings, "--bf16").empty());
+  CHECK(values_of(settings, "--recompute-modules") == Words{"mlp", "moe"});
+  CHECK(values_of(settings, "--moe-layer-freq") == Words{"[0]*1"});
+  CHECK(settings.arguments.size() == 4);  // false is not given
+  CHECK(settings.arguments.front().place == "c.yaml:4: --num-layers: ");
+  CHECK(settings.environment.front().values == Words{"Ring"});
+  CHECK(message_of([] {
+          settings_from_yaml("a: 1\n", "c.yaml");
+        }).starts_with("c.yaml: found no MODEL_ARGS"));
+  CHECK(message_of([] { settings_from_yaml("a: [1\n", "c.yaml"); }).find("found no YAML here") !=
+        std::string::npos);
+}
+
+TEST_CASE("a torchtitan configuration gives its settings by path") {
+  const RunSettings settings = settings_from_toml(
+      "[training]\nseq_len = 8192\n[model]\nconverters = []\n[compile]\nenable=true\n"
+      "components = [\"model\", \"loss\"]\n",
+      "t.toml");
+  CHECK(settings.format == RunFormat::kTorchtitan);
+  CHECK(values_of(settings, "training.seq_len") == Words{"8192"});
+  CHECK(values_of(settings, "compile.enable") == Words{"true"});
+  CHECK(values_of(settings, "compile.components") == Words{"model", "loss"});
+  CHECK(settings.arguments.size() == 3);  // an empty list sets nothing
+  CHECK(message_of([] {
+          settings_from_toml("x = \n", "t.toml");
+        }).starts_with("t.toml:1: found no TOML here"));
+}
+
+TEST_CASE("arguments in JSON may stand alone or beside an environment") {
+  CHECK(settings_from_json(R"({"--bf16": true})", "a.json").arguments.size() == 1);
+  CHECK(settings_from_json(R"(["--tp", 2])", "a.json").arguments.size() == 1);
+  CHECK(settings_from_json(R"({"arguments": [], "environment": {"A": 1}})", "a.json")
+            .environment.size() == 1);
+  CHECK(message_of([] { settings_from_json("3", "a.json"); }) ==
+        "a.json:1: found integer 3, expected the arguments of a run as an object or a list");
+}
+
+TEST_CASE("estimate --from says how every setting was taken, and --set changes one") {
+  const TemporaryDirectory directory;
+  const std::string script = directory.path() + "/run.sh";
+  write_file(script, kScript);
+  const auto run = [&](Words more) {
+    Words words = {"estimate", "--cluster", "2x8-h100",           "--from",
+                   script,     "--set",     "attention-dropout=0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words);
+  };
+  const ProgramRun plain = run({"--set", "micro_batch=2"});
+  CHECK(plain.exit_code == 0);
+  CHECK(plain.out.find("12 settings, 9 read") != std::string::npos);
+  CHECK(plain.out.find("micro_batch 2") != std::string::npos);
+  const ProgramRun changed = run({"--set", "num-layers=x"});
+  CHECK(changed.exit_code == 2);
+  CHECK(changed.err.find("--set num-layers=x: found \"x\", expected an integer") !=
+        std::string::npos);
+  const ProgramRun unsupported = run({"--set=--tp-comm-overlap"});
+  CHECK(unsupported.exit_code == 1);
+  CHECK(unsupported.out.find("unsupported: --tp-comm-overlap") != std::string::npos);
+}
+
+}  // namespace shardplan

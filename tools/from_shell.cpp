@@ -1,0 +1,152 @@
+// A launch script of Megatron-LM: the command that starts a .py file with its arguments, the
+// launcher's number of GPUs, and what the script exports.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "tools/from_file.h"
+#include "tools/shell_words.h"
+
+namespace shardplan {
+namespace {
+
+bool is_program(const std::string& word) {
+  return word.ends_with(".py");
+}
+
+// "bash -c '... python pretrain.py --x 1'": the words of the inner command.
+std::vector<std::string> with_inner_command(const std::vector<std::string>& words) {
+  std::vector<std::string> all;
+  for (const std::string& word : words) {
+    if (word.find(".py ") == std::string::npos) {
+      all.push_back(word);
+      continue;
+    }
+    std::size_t start = 0;
+    while ((start = word.find_first_not_of(" \t\n", start)) != std::string::npos) {
+      const std::size_t end = std::min(word.find_first_of(" \t\n", start), word.size());
+      all.push_back(word.substr(start, end - start));
+      start = end;
+    }
+  }
+  return all;
+}
+
+struct Launch {
+  std::vector<std::string> launcher;
+  std::vector<std::string> arguments;
+  std::int64_t line = 1;
+};
+
+std::optional<Launch> launch_of(const ShellCommand& command) {
+  const std::vector<std::string> words = with_inner_command(command.words);
+  const auto program = std::ranges::find_if(words, is_program);
+  if (program == words.end()) {
+    return std::nullopt;
+  }
+  return Launch{.launcher = {words.begin(), program},
+                .arguments = {program + 1, words.end()},
+                .line = command.line};
+}
+
+// The value of an option of the launcher: "--nproc_per_node 8", "--nproc-per-node=8".
+std::int64_t launcher_count(const std::vector<std::string>& words, const std::string& name) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::string word = words[i];
+    std::ranges::replace(word, '_', '-');
+    if (word == name && i + 1 < words.size()) {
+      text = words[i + 1];
+    } else if (word.starts_with(name + "=")) {
+      text = word.substr(name.size() + 1);
+    }
+  }
+  std::int64_t count = 0;
+  const char* const end = text.data() + text.size();
+  const std::from_chars_result read = std::from_chars(text.data(), end, count);
+  return !text.empty() && read.ec == std::errc{} && read.ptr == end && count > 0 ? count : 0;
+}
+
+// "#SBATCH --nodes=4", "#SBATCH --gpus-per-node=8" or "--gres=gpu:8".
+std::int64_t batch_count(const std::vector<std::string>& comments,
+                         const std::vector<std::string>& names) {
+  for (const std::string& comment : comments) {
+    for (const std::string& name : names) {
+      const std::size_t found = comment.find(name);
+      if (found != std::string::npos) {
+        const std::string word = comment.substr(found + name.size());
+        return launcher_count({"x=" + word.substr(0, word.find(' '))}, "x");
+      }
+    }
+  }
+  return 0;
+}
+
+std::int64_t num_gpus_of(const Launch& launch, const ShellScript& script) {
+  const std::int64_t per_node = launcher_count(launch.launcher, "--nproc-per-node");
+  const std::int64_t nodes = launcher_count(launch.launcher, "--nnodes");
+  if (per_node > 0) {
+    return per_node * std::max<std::int64_t>(nodes, 1);
+  }
+  return batch_count(script.comments, {"--nodes=", "-N "}) *
+         batch_count(script.comments, {"--gpus-per-node=", "--gres=gpu:", "--ntasks-per-node="});
+}
+
+bool is_argument(const std::string& word) {
+  return word.size() > 2 && word.starts_with("--");
+}
+
+std::vector<Setting> settings_of(const Launch& launch, const std::string& file) {
+  std::vector<Setting> settings;
+  const std::string opening = file + ":" + std::to_string(launch.line) + ": ";
+  for (const std::string& word : launch.arguments) {
+    if (is_argument(word)) {
+      const std::size_t equals = word.find('=');
+      const std::string name = word.substr(0, equals);
+      settings.push_back({.name = name, .values = {}, .place = opening + name + ": "});
+      if (equals != std::string::npos) {
+        settings.back().values.push_back(word.substr(equals + 1));
+      }
+    } else if (settings.empty()) {
+      throw InputError(opening + "found '" + word +
+                       "' behind the program's name, expected an argument such as --bf16");
+    } else {
+      settings.back().values.push_back(word);
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+RunSettings settings_from_shell(const std::string& text, const std::string& file,
+                                std::vector<std::string>& notes) {
+  const ShellScript script = read_shell(text, file);
+  std::optional<Launch> launch;
+  for (const ShellCommand& command : script.commands) {
+    std::optional<Launch> found = launch_of(command);
+    if (found && (!launch || found->arguments.size() >= launch->arguments.size())) {
+      launch = std::move(found);  // the longest: training, not preparation
+    }
+  }
+  if (!launch || launch->arguments.empty()) {
+    throw InputError(file +
+                     ": found no command that starts a .py file with arguments, expected one such "
+                     "as torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 ...");
+  }
+  notes.insert(notes.end(), script.notes.begin(), script.notes.end());
+  RunSettings settings;
+  settings.file = file;
+  settings.arguments = settings_of(*launch, file);
+  settings.num_gpus = num_gpus_of(*launch, script);
+  for (const auto& [name, value] : script.exported) {
+    settings.environment.push_back(
+        {.name = name,
+         .values = {value},
+         .place = file + ":" + std::to_string(script.export_line.at(name)) + ": " + name + ": "});
+  }
+  return settings;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,96 @@
+// Megatron-LM's test configurations: MODEL_ARGS and ENV_VARS of a model_config.yaml
+// (tests/functional_tests/test_cases/*/*/model_config.yaml).
+#include <yaml-cpp/yaml.h>
+
+#include "data/json_message.h"
+#include "tools/from_file.h"
+
+namespace shardplan {
+namespace {
+
+InputError wrong(const std::string& file, const YAML::Mark& mark, const std::string& text) {
+  return InputError(place(file, std::int64_t{mark.line} + 1, "") + text);
+}
+
+// A plain word; "true" in quotes is a string.
+bool is_plain(const YAML::Node& node, std::string_view word) {
+  return node.IsScalar() && node.Tag() != "!" && node.Scalar() == word;
+}
+
+std::vector<std::string> words_of(const YAML::Node& node, const std::string& file) {
+  if (node.IsScalar()) {
+    const std::string& text = node.Scalar();
+    // "[attn mlp]" stands for several words, "[1]*3" for a Python list.
+    if (text.size() < 2 || text.front() != '[' || text.back() != ']' ||
+        text.find_first_of("*+,") != std::string::npos) {
+      return {text};
+    }
+    std::vector<std::string> words;
+    std::size_t start = 1;
+    while ((start = text.find_first_not_of(' ', start)) < text.size() - 1) {
+      const std::size_t end = std::min(text.find(' ', start), text.size() - 1);
+      words.push_back(text.substr(start, end - start));
+      start = end;
+    }
+    return words;
+  }
+  std::vector<std::string> words;
+  if (!node.IsSequence()) {
+    throw wrong(file, node.Mark(), "found a mapping, expected a value or a list of values");
+  }
+  for (const YAML::Node& item : node) {
+    if (!item.IsScalar()) {
+      throw wrong(file, item.Mark(), "found a nested list, expected a value");
+    }
+    words.push_back(item.Scalar());
+  }
+  return words;
+}
+
+std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
+                                 const char* heading) {
+  std::vector<Setting> settings;
+  if (!map.IsMap()) {
+    throw wrong(file, map.Mark(), std::string(heading) + ": found no mapping, expected one");
+  }
+  for (const auto& member : map) {
+    const std::string name = member.first.Scalar();
+    if (member.second.IsNull() || is_plain(member.second, "false")) {
+      continue;
+    }
+    Setting setting{
+        .name = name,
+        .values = {},
+        .place = place(file, std::int64_t{member.first.Mark().line} + 1, "") + name + ": "};
+    const bool is_argument = name.starts_with("--");
+    if (!(is_argument && is_plain(member.second, "true"))) {
+      setting.values = words_of(member.second, file);
+    }
+    settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+}  // namespace
+
+RunSettings settings_from_yaml(const std::string& text, const std::string& file) {
+  RunSettings settings;
+  settings.file = file;
+  YAML::Node root;
+  try {
+    root = YAML::Load(text);
+  } catch (const YAML::Exception& problem) {  // the library's words become ours
+    throw wrong(file, problem.mark, "found no YAML here: " + problem.msg);
+  }
+  if (!root.IsMap() || !root["MODEL_ARGS"]) {
+    throw InputError(file +
+                     ": found no MODEL_ARGS, expected a mapping with MODEL_ARGS and ENV_VARS");
+  }
+  settings.arguments = settings_of(root["MODEL_ARGS"], file, "MODEL_ARGS");
+  if (root["ENV_VARS"]) {
+    settings.environment = settings_of(root["ENV_VARS"], file, "ENV_VARS");
+  }
+  return settings;
+}
+
+}  // namespace shardplan
