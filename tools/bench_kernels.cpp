@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/adamw.h"
+#include "kernels/attention.h"
 #include "kernels/convert.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/device_buffer.h"
@@ -279,6 +280,41 @@ void bench_lse_merge(Bench& bench) {
             });
 }
 
+// Llama-3-8B's heads; FLOPs of the causal triangle once, backward 2.5 times forward.
+void bench_attention(std::int64_t length, cudaStream_t stream) {
+  constexpr std::int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128;
+  constexpr std::int64_t kStride = (kHeads + 2 * kKvHeads) * kHeadDim;
+  const AttentionShape shape = {.query_length = length,
+                                .key_length = length,
+                                .heads = kHeads,
+                                .kv_heads = kKvHeads,
+                                .head_dim = kHeadDim,
+                                .q_stride = kStride,
+                                .kv_stride = kStride,
+                                .o_stride = kHeads * kHeadDim};
+  DeviceBuffer<__nv_bfloat16> qkv(random_values<__nv_bfloat16>(length * kStride, 1)),
+      dqkv(length * kStride), o(length * shape.o_stride),
+      dout(random_values<__nv_bfloat16>(length * shape.o_stride, 2));
+  DeviceBuffer<float> lse(length * kHeads), delta(length * kHeads);
+  __nv_bfloat16* k = qkv.data() + kHeads * kHeadDim;
+  __nv_bfloat16* v = k + kKvHeads * kHeadDim;
+  __nv_bfloat16* dk = dqkv.data() + kHeads * kHeadDim;
+  const double flops = 2.0 * static_cast<double>(length * length * kHeads * kHeadDim);
+  const auto row = [&](const char* name, double work, const std::function<void(cudaStream_t)>& f) {
+    const double seconds = median_s(f, stream);
+    std::printf("%s causal bf16 %lld x 32/8 heads x 128: %.1f us, %.0f TFLOP/s\n", name,
+                static_cast<long long>(length), seconds * 1e6, work / seconds / 1e12);
+  };
+  row("attention_forward", flops, [&](cudaStream_t on) {
+    attention_forward(o.data(), lse.data(), qkv.data(), k, v, shape, on);
+  });
+  row("attention_backward", 2.5 * flops, [&](cudaStream_t on) {
+    attention_backward(dqkv.data(), dk, dk + kKvHeads * kHeadDim, delta.data(), dout.data(),
+                       qkv.data(), k, v, o.data(), lse.data(), shape,
+                       {.dq_stride = kStride, .dkv_stride = kStride}, on);
+  });
+}
+
 void run() {
   ScopedStream stream;
   Bench bench = {.copy_bytes_per_s = bench_copy(stream), .stream = stream};
@@ -299,6 +335,8 @@ void run() {
   bench_embedding<__nv_bfloat16>(bench, "bf16");
   bench_lse_merge(bench);
   bench_gemm(bench);
+  bench_attention(8192, stream);
+  bench_attention(32768, stream);
 }
 
 }  // namespace
