@@ -108,6 +108,9 @@ void adamw(T* weight, float* master, M* m, M* v, const G* gradient, const float*
   template void adamw(T*, float*, M*, M*, const G*, const float*, std::int64_t, \
                       const AdamWSettings&, cudaStream_t);
 SHARDPLAN_INSTANTIATE(float, float, float)
+SHARDPLAN_INSTANTIATE(float, float, __nv_bfloat16)
+SHARDPLAN_INSTANTIATE(float, __nv_bfloat16, float)
+SHARDPLAN_INSTANTIATE(float, __nv_bfloat16, __nv_bfloat16)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16, float, float)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16, float, __nv_bfloat16)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16, __nv_bfloat16, float)

@@ -71,7 +71,7 @@ struct QueryRow {
     return sequence * task.query_length + query;
   }
   __device__ std::int64_t statistic(const AttentionTask& task) const {
-    return (sequence * task.heads + head) * task.query_length + query;
+    return row(task) * task.heads + head;
   }
 };
 
@@ -217,13 +217,15 @@ __global__ void __launch_bounds__(kThreads, 4)
   load_row(own_value, v + row * task.kv_stride + kv_head * dim, dim);
   const Range range = queries_of(task, key, key);
   const int heads_per_kv = task.heads / task.kv_heads;
+  const auto statistic = [&](int query, int head) {
+    return (sequence * task.query_length + query) * task.heads + head;
+  };
   LaneValues key_sum = {};
   LaneValues value_sum = {};
 #pragma unroll 1
   for (int head = kv_head * heads_per_kv; head < (kv_head + 1) * heads_per_kv; ++head) {
     const T* own_q = q + sequence * task.query_length * task.q_stride + head * dim;
     const T* own_dout = dout + sequence * task.query_length * task.o_stride + head * dim;
-    const std::int64_t statistics = (sequence * task.heads + head) * task.query_length;
 #pragma unroll 1
     for (int first = range.begin; first < range.end; first += 32) {
       const int query = first + lane_of();
@@ -231,9 +233,9 @@ __global__ void __launch_bounds__(kThreads, 4)
       float ds = 0;
       if (query < range.end) {
         p = expf(task.scale * dot(own_key, own_q + query * task.q_stride, dim) -
-                 lse[statistics + query]);
-        ds =
-            p * (dot(own_value, own_dout + query * task.o_stride, dim) - delta[statistics + query]);
+                 lse[statistic(query, head)]);
+        ds = p * (dot(own_value, own_dout + query * task.o_stride, dim) -
+                  delta[statistic(query, head)]);
       }
 #pragma unroll 1
       for (int i = 0; i < 32; ++i) {

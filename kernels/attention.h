@@ -34,7 +34,7 @@ struct AttentionShape {
 
 // T is float or __nv_bfloat16.
 // o   [batch * query_length, heads * head_dim]      out
-// lse [batch, heads, query_length]                  out, natural logarithm
+// lse [batch * query_length, heads]                 out, natural logarithm
 // q   [batch * query_length, heads * head_dim]
 // k,v [batch * key_length, kv_heads * head_dim]
 template <class T>
@@ -54,7 +54,7 @@ struct AttentionGradientShape {
 
 // (T, G): (float, float), (__nv_bfloat16, __nv_bfloat16) or (__nv_bfloat16, float).
 // dq     as q, dk and dv as k and v, of type G
-// delta  [batch, heads, query_length]  scratch: the sum of dout * o of a row
+// delta  [batch * query_length, heads] scratch: the sum of dout * o of a row
 // dout   as o, with its stride
 template <class T, class G>
 void attention_backward(G* dq, G* dk, G* dv, float* delta, const T* dout, const T* q, const T* k,

@@ -156,7 +156,7 @@ struct QueryTiles {
                                      first, task.query_length);
     close_copies();
     const int query = first + static_cast<int>(threadIdx.x) % kTile;
-    const std::int64_t at = (sequence * task.heads + head) * task.query_length + query;
+    const std::int64_t at = (sequence * task.query_length + query) * task.heads + head;
     if (threadIdx.x < kTile) {
       shared.lse[stage * kTile + threadIdx.x] = query < task.query_length ? p.lse[at] : 0.0F;
     } else if (threadIdx.x < 2 * kTile) {
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = row + static_cast<int>(threadIdx.x % 32) / 4 + 8 * half;
-    const std::int64_t at = (sequence * task.heads + head) * task.query_length + query;
+    const std::int64_t at = (sequence * task.query_length + query) * task.heads + head;
     if (query < task.query_length) {
       lse[half] = p.lse[at];
       delta[half] = p.delta[at];

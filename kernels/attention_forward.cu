@@ -147,7 +147,7 @@ __device__ void normalise(Rows<kDim>& rows, float* lse, const AttentionTask& tas
     }
     const int query = first_query + lane / 4 + 8 * half;
     if (lane % 4 == 0 && query < task.query_length) {
-      lse[query] = rows.max[half] * task.scale + logf(sum);
+      lse[static_cast<std::int64_t>(query) * task.heads] = rows.max[half] * task.scale + logf(sum);
     }
   }
 }
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(Pointers p, Attent
     multiply_values<kDim>(rows, scores, values + offset);
   }
   __nv_bfloat16* o = p.o + sequence * task.query_length * task.o_stride + head * kDim;
-  float* lse = p.lse + (sequence * task.heads + head) * task.query_length;
+  float* lse = p.lse + sequence * task.query_length * task.heads + head;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + 16 * half;

@@ -40,7 +40,23 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       });
 }
 
+template <class T>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    fill_kernel(T* __restrict__ to, float value, std::int64_t size) {
+  const std::int64_t index =
+      static_cast<std::int64_t>(blockIdx.x) * kElementwiseThreads + threadIdx.x;
+  if (index < size) {
+    to[index] = from_float<T>(value);
+  }
+}
+
 }  // namespace
+
+template <class T>
+void fill(T* to, float value, std::int64_t size, cudaStream_t stream) {
+  fill_kernel<<<elementwise_blocks<1>(size), kElementwiseThreads, 0, stream>>>(to, value, size);
+  CUDA_CHECK(cudaGetLastError());
+}
 
 template <class To, class From>
 void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream) {
@@ -58,6 +74,8 @@ void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream)
   CUDA_CHECK(cudaGetLastError());
 }
 
+template void fill(float*, float, std::int64_t, cudaStream_t);
+template void fill(__nv_bfloat16*, float, std::int64_t, cudaStream_t);
 template void convert(float*, const __nv_bfloat16*, std::int64_t, cudaStream_t);
 template void convert(__nv_bfloat16*, const float*, std::int64_t, cudaStream_t);
 template void add(float*, const float*, const float*, std::int64_t, cudaStream_t);

@@ -1,4 +1,4 @@
-// Conversion between bf16 and fp32, and addition.
+// Conversion between bf16 and fp32, addition, and one value for all.
 // size is a multiple of 8 elements; pointers are 16-byte aligned.
 #pragma once
 
@@ -20,5 +20,9 @@ void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream);
 // sum, a, b [size]; sum may be a or, of the same type, b
 template <class A, class B>
 void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream);
+
+// to [size]  out: value. T is float or __nv_bfloat16; any size and alignment.
+template <class T>
+void fill(T* to, float value, std::int64_t size, cudaStream_t stream);
 
 }  // namespace shardplan

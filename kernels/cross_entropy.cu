@@ -6,6 +6,7 @@ namespace shardplan {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kCombineThreads = 1024;
 constexpr int kUnroll = 4;  // vectors of a thread in flight at once
 
 // One block per row; every thread keeps a running maximum and the sum relative to it.
@@ -66,37 +67,46 @@ __global__ void __launch_bounds__(kThreads)
   const float row_total = row_sum(sum == 0 ? 0.0F : sum * quick_exp(max - row_max), scratch);
   if (threadIdx.x == 0) {
     const std::int64_t target = targets[blockIdx.x] - first_column;
-    const bool mine = targets[blockIdx.x] >= 0 && target >= 0 && target < num_valid;
+    const bool mine = target >= 0 && target < num_valid;
     statistics[blockIdx.x] = {row_max, row_total, mine ? to_float(row[target]) : 0.0F};
   }
 }
 
-__global__ void __launch_bounds__(kElementwiseThreads)
-    combine_kernel(float* __restrict__ loss, float* __restrict__ lse,
-                   const RowStatistics* __restrict__ statistics,
-                   const std::int32_t* __restrict__ targets, std::int64_t shards,
-                   std::int64_t rows) {
-  const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * kElementwiseThreads + threadIdx.x;
-  if (row >= rows) {
-    return;
+// One block: the rows of a chunk are few, and their sum has one order.
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_kernel(RowStatistics* __restrict__ combined, float* __restrict__ loss,
+                   const RowStatistics* __restrict__ statistics, std::int64_t shards,
+                   std::int64_t rows, double scale) {
+  __shared__ double sums[kCombineThreads];
+  double total = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kCombineThreads) {
+    RowStatistics all = {-kInfinity, 0, 0};
+    for (std::int64_t i = 0; i < shards; ++i) {
+      all.max = fmaxf(all.max, statistics[i * rows + row].max);
+    }
+    for (std::int64_t i = 0; i < shards; ++i) {
+      const RowStatistics shard = statistics[i * rows + row];
+      all.sum += shard.sum * expf(shard.max - all.max);
+      all.target += shard.target;
+    }
+    combined[row] = all;
+    total += static_cast<double>(all.max + logf(all.sum) - all.target);
   }
-  float max = -kInfinity;
-  for (std::int64_t i = 0; i < shards; ++i) { max = fmaxf(max, statistics[i * rows + row].max); }
-  float sum = 0;
-  float target = 0;
-  for (std::int64_t i = 0; i < shards; ++i) {
-    const RowStatistics shard = statistics[i * rows + row];
-    sum += shard.sum * expf(shard.max - max);
-    target += shard.target;
+  sums[threadIdx.x] = total;
+  for (unsigned half = kCombineThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
   }
-  lse[row] = max + logf(sum);
-  loss[row] = targets[row] < 0 ? 0.0F : lse[row] - target;
+  if (threadIdx.x == 0) {
+    *loss += static_cast<float>(scale * sums[0]);
+  }
 }
 
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    gradient_kernel(T* __restrict__ logits, const float* __restrict__ lse,
+    gradient_kernel(T* __restrict__ logits, const RowStatistics* __restrict__ combined,
                     const std::int32_t* __restrict__ targets, std::int64_t num_vectors,
                     unsigned row_vectors, int num_valid, std::int64_t first_column, float scale) {
   constexpr int kWidth = kVectorWidth<T>;
@@ -109,17 +119,16 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       num_vectors,
       [&](std::int64_t index) {
         const unsigned row = static_cast<unsigned>(index) / row_vectors;
-        return Loaded{load_vector(logits + index * kWidth), lse[row], targets[row]};
+        const RowStatistics all = combined[row];
+        return Loaded{load_vector(logits + index * kWidth), all.max + logf(all.sum), targets[row]};
       },
       [&](std::int64_t index, Loaded in) {
         const int column = static_cast<int>(static_cast<unsigned>(index) % row_vectors) * kWidth;
         const std::int64_t hit = in.target - first_column - column;
-        const float factor = in.target < 0 ? 0.0F : scale;
         for (int k = 0; k < kWidth; ++k) {
           const float share =
               quick_exp(to_float(in.logits.at[k]) - in.lse) - (hit == k ? 1.0F : 0.0F);
-          in.logits.at[k] =
-              from_float<T>(factor == 0 || column + k >= num_valid ? 0.0F : share * factor);
+          in.logits.at[k] = from_float<T>(column + k >= num_valid ? 0.0F : share * scale);
         }
         store_vector(logits + index * kWidth, in.logits);
       });
@@ -137,20 +146,20 @@ void cross_entropy_statistics(RowStatistics* statistics, const T* logits,
   CUDA_CHECK(cudaGetLastError());
 }
 
-void cross_entropy_combine(float* loss, float* lse, const RowStatistics* statistics,
-                           const std::int32_t* targets, std::int64_t shards, std::int64_t rows,
+void cross_entropy_combine(RowStatistics* combined, float* loss, const RowStatistics* statistics,
+                           std::int64_t shards, std::int64_t rows, double scale,
                            cudaStream_t stream) {
-  combine_kernel<<<elementwise_blocks<1>(rows), kElementwiseThreads, 0, stream>>>(
-      loss, lse, statistics, targets, shards, rows);
+  combine_kernel<<<1, kCombineThreads, 0, stream>>>(combined, loss, statistics, shards, rows,
+                                                    scale);
   CUDA_CHECK(cudaGetLastError());
 }
 
 template <class T>
-void cross_entropy_gradient(T* logits, const float* lse, const std::int32_t* targets,
+void cross_entropy_gradient(T* logits, const RowStatistics* combined, const std::int32_t* targets,
                             const VocabularyShard& shard, float scale, cudaStream_t stream) {
   const std::int64_t row_vectors = shard.width / kVectorWidth<T>;
   gradient_kernel<<<elementwise_blocks<2>(shard.rows * row_vectors), kElementwiseThreads, 0,
-                    stream>>>(logits, lse, targets, shard.rows * row_vectors,
+                    stream>>>(logits, combined, targets, shard.rows * row_vectors,
                               static_cast<unsigned>(row_vectors), static_cast<int>(shard.num_valid),
                               shard.first_column, scale);
   CUDA_CHECK(cudaGetLastError());
@@ -159,7 +168,7 @@ void cross_entropy_gradient(T* logits, const float* lse, const std::int32_t* tar
 #define SHARDPLAN_INSTANTIATE(T)                                                        \
   template void cross_entropy_statistics(RowStatistics*, const T*, const std::int32_t*, \
                                          const VocabularyShard&, cudaStream_t);         \
-  template void cross_entropy_gradient(T*, const float*, const std::int32_t*,           \
+  template void cross_entropy_gradient(T*, const RowStatistics*, const std::int32_t*,   \
                                        const VocabularyShard&, float, cudaStream_t);
 SHARDPLAN_INSTANTIATE(float)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16)

@@ -1,10 +1,9 @@
 // Cross-entropy over a vocabulary that may be split over ranks. Every shard reduces its columns to
-// three floats a row; the gathered statistics give loss and log-sum-exp; the gradient overwrites
-// the logits.
+// three floats a row; the gathered statistics, combined, give loss and gradient; the gradient
+// overwrites the logits.
 //   loss = lse - logit[target],  dlogits = (exp(logit - lse) - [column is target]) * scale
 // T is float or __nv_bfloat16. width is a multiple of 8, rows * width below 2^34; pointers are
 // 16-byte aligned. Columns from num_valid on are padding: not read as logits, gradient 0.
-// A row with a negative target is ignored: loss 0, gradient 0.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -36,18 +35,18 @@ void cross_entropy_statistics(RowStatistics* statistics, const T* logits,
                               const std::int32_t* targets, const VocabularyShard& shard,
                               cudaStream_t stream);
 
-// loss, lse  [rows]          out
+// combined   [rows]          out
+// loss       [1]             scale times the sum of the rows' losses is added to it
 // statistics [shards, rows]  added in the order of the shards
-// targets    [rows]
-void cross_entropy_combine(float* loss, float* lse, const RowStatistics* statistics,
-                           const std::int32_t* targets, std::int64_t shards, std::int64_t rows,
+void cross_entropy_combine(RowStatistics* combined, float* loss, const RowStatistics* statistics,
+                           std::int64_t shards, std::int64_t rows, double scale,
                            cudaStream_t stream);
 
-// logits  [rows, width]  in: logits, out: gradient
-// lse     [rows]
-// targets [rows]
+// logits   [rows, width]  in: logits, out: gradient
+// combined [rows]
+// targets  [rows]
 template <class T>
-void cross_entropy_gradient(T* logits, const float* lse, const std::int32_t* targets,
+void cross_entropy_gradient(T* logits, const RowStatistics* combined, const std::int32_t* targets,
                             const VocabularyShard& shard, float scale, cudaStream_t stream);
 
 }  // namespace shardplan

@@ -58,41 +58,38 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    total_kernel(double* __restrict__ result, const double* __restrict__ partial) {
+    total_kernel(float* __restrict__ result, const double* __restrict__ partial, double scale) {
   double total = 0;
   for (unsigned i = threadIdx.x; i < kSquaredNormPartials; i += kThreads) { total += partial[i]; }
   total = block_sum(total);
   if (threadIdx.x == 0) {
-    *result += total;
+    *result += static_cast<float>(scale * total);
   }
 }
 
-__global__ void clip_kernel(float* factor, float* norm, const double* squared_norm,
-                            float max_norm) {
-  const double root = sqrt(*squared_norm);
-  *norm = static_cast<float>(root);
-  *factor = static_cast<float>(fmin(1.0, static_cast<double>(max_norm) / (root + 1e-6)));
+__global__ void clip_kernel(float* factor, const float* squared_norm, float max_norm) {
+  *factor = fminf(1.0F, max_norm / sqrtf(*squared_norm));
 }
 
 }  // namespace
 
 template <class T>
-void add_squared_norm(double* result, double* partial, const T* values, std::int64_t size,
-                      cudaStream_t stream) {
+void add_squared_norm(float* result, double* partial, const T* values, std::int64_t size,
+                      double scale, cudaStream_t stream) {
   partial_kernel<<<static_cast<unsigned>(kSquaredNormPartials), kThreads, 0, stream>>>(
       partial, values, size / kVectorWidth<T>);
   CUDA_CHECK(cudaGetLastError());
-  total_kernel<<<1, kThreads, 0, stream>>>(result, partial);
+  total_kernel<<<1, kThreads, 0, stream>>>(result, partial, scale);
   CUDA_CHECK(cudaGetLastError());
 }
 
-void clip_factor(float* factor, float* norm, const double* squared_norm, float max_norm,
-                 cudaStream_t stream) {
-  clip_kernel<<<1, 1, 0, stream>>>(factor, norm, squared_norm, max_norm);
+void clip_factor(float* factor, const float* squared_norm, float max_norm, cudaStream_t stream) {
+  clip_kernel<<<1, 1, 0, stream>>>(factor, squared_norm, max_norm);
   CUDA_CHECK(cudaGetLastError());
 }
 
-template void add_squared_norm(double*, double*, const float*, std::int64_t, cudaStream_t);
-template void add_squared_norm(double*, double*, const __nv_bfloat16*, std::int64_t, cudaStream_t);
+template void add_squared_norm(float*, double*, const float*, std::int64_t, double, cudaStream_t);
+template void add_squared_norm(float*, double*, const __nv_bfloat16*, std::int64_t, double,
+                               cudaStream_t);
 
 }  // namespace shardplan

@@ -11,16 +11,15 @@ namespace shardplan {
 
 inline constexpr std::int64_t kSquaredNormPartials = 1024;
 
-// result  [1]                     double; the sum of squares is added to it
+// result  [1]                     float; scale times the sum of squares is added to it
 // partial [kSquaredNormPartials]  double, scratch
 // values  [size]                  float or __nv_bfloat16, 16-byte aligned; size is a multiple of 8
 template <class T>
-void add_squared_norm(double* result, double* partial, const T* values, std::int64_t size,
-                      cudaStream_t stream);
+void add_squared_norm(float* result, double* partial, const T* values, std::int64_t size,
+                      double scale, cudaStream_t stream);
 
-// factor [1]  out: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does
-// norm   [1]  out: the root of squared_norm
-void clip_factor(float* factor, float* norm, const double* squared_norm, float max_norm,
-                 cudaStream_t stream);
+// factor       [1]  out: min(1, max_norm / norm)
+// squared_norm [1]
+void clip_factor(float* factor, const float* squared_norm, float max_norm, cudaStream_t stream);
 
 }  // namespace shardplan

@@ -146,7 +146,8 @@ void bench_flat(Bench& bench) {
   constexpr std::int64_t kSize = 200'000'000;
   DeviceBuffer<float> wide(random_values<float>(kSize, 1));
   DeviceBuffer<__nv_bfloat16> narrow(random_values<__nv_bfloat16>(kSize, 2)), other(kSize);
-  DeviceBuffer<double> partial(kSquaredNormPartials), total(std::vector<double>{0});
+  DeviceBuffer<double> partial(kSquaredNormPartials);
+  DeviceBuffer<float> total(std::vector<float>{0});
   bench.row("add fp32 += bf16 2e8", 10.0 * kSize,
             [&](cudaStream_t on) { add(wide.data(), wide.data(), narrow.data(), kSize, on); });
   bench.row("convert bf16 from fp32 2e8", 6.0 * kSize,
@@ -154,10 +155,10 @@ void bench_flat(Bench& bench) {
   bench.row("add bf16 2e8", 6.0 * kSize,
             [&](cudaStream_t on) { add(other.data(), other.data(), narrow.data(), kSize, on); });
   bench.row("squared norm fp32 2e8", 4.0 * kSize, [&](cudaStream_t on) {
-    add_squared_norm(total.data(), partial.data(), wide.data(), kSize, on);
+    add_squared_norm(total.data(), partial.data(), wide.data(), kSize, 1, on);
   });
   bench.row("squared norm bf16 2e8", 2.0 * kSize, [&](cudaStream_t on) {
-    add_squared_norm(total.data(), partial.data(), narrow.data(), kSize, on);
+    add_squared_norm(total.data(), partial.data(), narrow.data(), kSize, 1, on);
   });
 }
 
@@ -180,18 +181,17 @@ void bench_cross_entropy(Bench& bench, const std::string& type) {
   constexpr std::int64_t kRows = 8192, kWidth = 128256;
   DeviceBuffer<T> logits(random_values<T>(kRows * kWidth, 1));
   DeviceBuffer<std::int32_t> targets(std::vector<std::int32_t>(kRows, 4711));
-  DeviceBuffer<RowStatistics> statistics(kRows);
-  DeviceBuffer<float> loss(kRows), lse(kRows);
+  DeviceBuffer<RowStatistics> statistics(kRows), combined(kRows);
+  DeviceBuffer<float> loss(std::vector<float>{0});
   const VocabularyShard shard = {.rows = kRows, .width = kWidth, .num_valid = kWidth};
   const std::string shape = shape_text(type, kRows, kWidth);
   const double tensor_bytes = static_cast<double>(kRows * kWidth) * sizeof(T);
   bench.row("cross_entropy_statistics" + shape, tensor_bytes, [&](cudaStream_t on) {
     cross_entropy_statistics(statistics.data(), logits.data(), targets.data(), shard, on);
   });
-  cross_entropy_combine(loss.data(), lse.data(), statistics.data(), targets.data(), 1, kRows,
-                        bench.stream);
+  cross_entropy_combine(combined.data(), loss.data(), statistics.data(), 1, kRows, 1, bench.stream);
   bench.row("cross_entropy_gradient" + shape, 2 * tensor_bytes, [&](cudaStream_t on) {
-    cross_entropy_gradient(logits.data(), lse.data(), targets.data(), shard, 1e-4F, on);
+    cross_entropy_gradient(logits.data(), combined.data(), targets.data(), shard, 1e-4F, on);
   });
 }
 
@@ -269,14 +269,14 @@ void bench_gemm(Bench& bench) {
 }
 
 void bench_lse_merge(Bench& bench) {
-  constexpr LseMergeShape kShape = {.batch = 1, .length = 16384, .heads = 32, .head_dim = 128};
-  constexpr std::int64_t kLses = kShape.length * kShape.heads;
-  DeviceBuffer<float> o(random_values<float>(kLses * kShape.head_dim, 1)),
+  constexpr std::int64_t kRows = 16384, kHeads = 32, kHeadDim = 128, kLses = kRows * kHeads;
+  DeviceBuffer<float> o(random_values<float>(kLses * kHeadDim, 1)),
       lse(random_values<float>(kLses, 2)), part_lse(random_values<float>(kLses, 3));
-  DeviceBuffer<__nv_bfloat16> part(random_values<__nv_bfloat16>(kLses * kShape.head_dim, 4));
-  bench.row("lse_merge bf16 into fp32 16384x32x128", kLses * (kShape.head_dim * 10.0 + 12),
+  DeviceBuffer<__nv_bfloat16> part(random_values<__nv_bfloat16>(kLses * kHeadDim, 4));
+  bench.row("lse_merge bf16 into fp32 16384x32x128", kLses * (kHeadDim * 10.0 + 12),
             [&](cudaStream_t on) {
-              lse_merge(o.data(), lse.data(), part.data(), part_lse.data(), kShape, on);
+              lse_merge(o.data(), lse.data(), part.data(), part_lse.data(), kRows, kHeads, kHeadDim,
+                        on);
             });
 }
 

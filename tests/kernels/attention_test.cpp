@@ -107,7 +107,7 @@ void expect_row(Expected& e, const Inputs<T>& in, const AttentionShape& s, std::
   double sum = 0;
   for (const double score : p) { sum += std::exp(score - max); }
   const double lse = max + std::log(sum);
-  e.lse[at((sequence * s.heads + head) * s.query_length + query)] = lse;
+  e.lse[at(row * s.heads + head)] = lse;
   double delta = 0;
   for (std::int64_t key = begin; key < end; ++key) {
     double& probability = p[at(key - begin)];

@@ -1,0 +1,42 @@
+// Runs the programs of all ranks on the GPUs of this machine, one thread for each rank: the twin of
+// HostBackend, for parity. A machine with fewer GPUs than ranks runs one rank at most on each.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "validator/cuda_rank.h"
+#include "validator/reference_model.h"
+
+namespace shardplan {
+
+enum class CudaPrecision {
+  kAsPlanned,
+  kFloat,  // fp32 wherever the plan has bf16
+};
+
+class CudaBackend {
+ public:
+  // Throws std::runtime_error where there are fewer GPUs than programs.
+  CudaBackend(const std::vector<Program>& programs, CudaPrecision precision);
+
+  // As HostBackend.
+  void load(const Tensors& tensors);
+  double step(const Batch& batch, double learning_rate);
+  Tensors gradients() const { return collected(&ParameterPart::gradient); }
+  Tensors weights() const { return collected(&ParameterPart::weight); }
+  Tensors master_weights() const { return collected(&ParameterPart::master); }
+
+  const CudaRank& rank(std::int64_t index) const {
+    return *ranks_.at(static_cast<std::size_t>(index));
+  }
+
+ private:
+  Tensors collected(ParameterRange ParameterPart::*range) const;
+
+  std::vector<std::unique_ptr<CudaRank>> ranks_;
+  Tensors shapes_;
+  std::int64_t num_steps_ = 0;
+};
+
+}  // namespace shardplan

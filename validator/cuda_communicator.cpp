@@ -1,0 +1,114 @@
+#include "validator/cuda_communicator.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "validator/cuda_rank.h"
+
+namespace shardplan {
+namespace {
+
+// Thread blocks of one collective: what saturates NVLink with little taken from products.
+constexpr int kMaxBlocks = 16;
+
+void check_nccl(ncclResult_t result, const char* call, const char* file, int line) {
+  if (result != ncclSuccess) {
+    throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
+                             ncclGetErrorString(result) + ": " + ncclGetLastError(nullptr));
+  }
+}
+#define NCCL_CHECK(call) check_nccl((call), #call, __FILE__, __LINE__)
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFp32: return ncclFloat32;
+    case DType::kBf16: return ncclBfloat16;
+    case DType::kInt32: return ncclInt32;
+    default: throw std::logic_error("NCCL: no type for " + std::string(name_of(dtype)));
+  }
+}
+
+std::size_t count_of(const DeviceView& view) {
+  return static_cast<std::size_t>(view.elements());
+}
+
+}  // namespace
+
+ncclUniqueId new_communicator_id() {
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  ncclUniqueId id;
+  NCCL_CHECK(ncclGetUniqueId(&id));
+  return id;
+}
+
+CudaCommunicator::CudaCommunicator(const ncclUniqueId& id, std::int64_t size, std::int64_t index)
+    : size_(size), index_(index) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.maxCTAs = kMaxBlocks;
+  NCCL_CHECK(ncclCommInitRankConfig(&communicator_, static_cast<int>(size), id,
+                                    static_cast<int>(index), &config));
+}
+
+CudaCommunicator::~CudaCommunicator() {
+  ncclCommDestroy(communicator_);
+}
+
+void CudaCommunicator::all_gather(const DeviceView& in, const std::vector<DeviceView>& out,
+                                  cudaStream_t stream) {
+  if (out.size() == 1) {
+    NCCL_CHECK(ncclAllGather(in.data, out[0].data, count_of(in), type_of(in.dtype), communicator_,
+                             stream));
+    return;
+  }
+  NCCL_CHECK(ncclGroupStart());
+  for (std::int64_t member = 0; member < size_; ++member) {
+    const DeviceView& part = out[static_cast<std::size_t>(member)];
+    NCCL_CHECK(ncclBroadcast(member == index_ ? in.data : part.data, part.data, count_of(part),
+                             type_of(in.dtype), static_cast<int>(member), communicator_, stream));
+  }
+  NCCL_CHECK(ncclGroupEnd());
+}
+
+void CudaCommunicator::reduce_scatter(const std::vector<DeviceView>& in, const DeviceView& out,
+                                      cudaStream_t stream) {
+  if (in.size() == 1) {
+    NCCL_CHECK(ncclReduceScatter(in[0].data, out.data, count_of(out), type_of(out.dtype), ncclSum,
+                                 communicator_, stream));
+    return;
+  }
+  NCCL_CHECK(ncclGroupStart());
+  for (std::int64_t member = 0; member < size_; ++member) {
+    const DeviceView& part = in[static_cast<std::size_t>(member)];
+    NCCL_CHECK(ncclReduce(part.data, member == index_ ? out.data : part.data, count_of(part),
+                          type_of(part.dtype), ncclSum, static_cast<int>(member), communicator_,
+                          stream));
+  }
+  NCCL_CHECK(ncclGroupEnd());
+}
+
+void CudaCommunicator::all_reduce(const DeviceView& in, const DeviceView& out,
+                                  cudaStream_t stream) {
+  NCCL_CHECK(ncclAllReduce(in.data, out.data, count_of(in), type_of(in.dtype), ncclSum,
+                           communicator_, stream));
+}
+
+void CudaCommunicator::ring_shift(const DeviceView& in, const DeviceView& out,
+                                  cudaStream_t stream) {
+  NCCL_CHECK(ncclGroupStart());
+  send(in, (index_ + 1) % size_, stream);
+  receive(out, (index_ + size_ - 1) % size_, stream);
+  NCCL_CHECK(ncclGroupEnd());
+}
+
+void CudaCommunicator::send(const DeviceView& what, std::int64_t peer, cudaStream_t stream) {
+  NCCL_CHECK(ncclSend(what.data, count_of(what), type_of(what.dtype), static_cast<int>(peer),
+                      communicator_, stream));
+}
+
+void CudaCommunicator::receive(const DeviceView& what, std::int64_t peer, cudaStream_t stream) {
+  NCCL_CHECK(ncclRecv(what.data, count_of(what), type_of(what.dtype), static_cast<int>(peer),
+                      communicator_, stream));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,409 @@
+#include "validator/cuda_operations.h"
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/convert.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/cuda_check.h"
+#include "kernels/embedding.h"
+#include "kernels/lse_merge.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/squared_norm.h"
+#include "kernels/swiglu.h"
+
+namespace shardplan {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+// body(Type<float>) or body(Type<Bf16>).
+template <class Body>
+void with_type(DType dtype, const Body& body) {
+  if (dtype == DType::kFp32) {
+    body(Type<float>{});
+  } else if (dtype == DType::kBf16) {
+    body(Type<Bf16>{});
+  } else {
+    throw std::logic_error("cuda: no kernel for " + std::string(name_of(dtype)));
+  }
+}
+
+float as_float(double value) {
+  return static_cast<float>(value);
+}
+
+AttentionShape shape_of(const OpAttributes& a, const DeviceView& q, const DeviceView& k,
+                        const DeviceView& o) {
+  return {.batch = a.batch,
+          .query_length = q.rows / a.batch,
+          .key_length = k.rows / a.batch,
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .head_dim = a.head_dim,
+          .query_position = a.query_position - a.key_position,
+          .window = a.window,
+          .q_stride = q.stride,
+          .kv_stride = k.stride,
+          .o_stride = o.stride};
+}
+
+VocabularyShard shard_of(const OpAttributes& a, const DeviceView& logits) {
+  return {.rows = logits.rows,
+          .width = logits.cols,
+          .num_valid = std::min(logits.cols, a.vocab - a.first_row),
+          .first_column = a.first_row};
+}
+
+}  // namespace
+
+void OperationLauncher::refuse(const Call& call, const char* why) const {
+  throw std::logic_error(place_of(rank_.program_, call.index) + ": no kernel: " + why);
+}
+
+void OperationLauncher::launch(std::int64_t operation) const {
+  const Operation& op = rank_.program_.operations[static_cast<std::size_t>(operation)];
+  Call call{.op = op,
+            .index = operation,
+            .in = {},
+            .out = {},
+            .stream = rank_.streams_[static_cast<std::size_t>(op.stream)]};
+  for (const View& view : op.in) { call.in.push_back(rank_.resolve(view)); }
+  for (const View& view : op.out) { call.out.push_back(rank_.resolve(view)); }
+  const bool done = launch_movement(call) || launch_block(call) || launch_attention(call) ||
+                    launch_loss(call) || launch_collective(call) || launch_update(call);
+  if (!done) {
+    refuse(call, "this kind of operation");
+  }
+}
+
+void OperationLauncher::copy(const Call& call) const {
+  const DeviceView& from = call.in[0];
+  const DeviceView& to = call.out[0];
+  if (from.dtype == to.dtype) {
+    const auto bytes = [&](std::int64_t elements) {
+      return static_cast<std::size_t>(elements * bytes_of(to.dtype));
+    };
+    CUDA_CHECK(cudaMemcpy2DAsync(to.data, bytes(to.stride), from.data, bytes(from.stride),
+                                 bytes(to.cols), static_cast<std::size_t>(to.rows),
+                                 cudaMemcpyDeviceToDevice, call.stream));
+    return;
+  }
+  // Rows of a strided view one by one; contiguous ones at once.
+  const bool at_once = from.contiguous() && to.contiguous();
+  const std::int64_t rows = at_once ? 1 : to.rows;
+  const std::int64_t size = at_once ? to.elements() : to.cols;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (to.dtype == DType::kFp32) {
+      convert(to.as<float>() + row * to.stride, from.as<Bf16>() + row * from.stride, size,
+              call.stream);
+    } else {
+      convert(to.as<Bf16>() + row * to.stride, from.as<float>() + row * from.stride, size,
+              call.stream);
+    }
+  }
+}
+
+bool OperationLauncher::launch_movement(const Call& call) const {
+  const DeviceView& out = call.out[0];
+  switch (call.op.kind) {
+    case OpKind::kFill:
+      if (call.op.attributes.value == 0) {
+        const auto bytes = [&](std::int64_t elements) {
+          return static_cast<std::size_t>(elements * bytes_of(out.dtype));
+        };
+        CUDA_CHECK(cudaMemset2DAsync(out.data, bytes(out.stride), 0, bytes(out.cols),
+                                     static_cast<std::size_t>(out.rows), call.stream));
+      } else if (out.contiguous()) {
+        with_type(out.dtype, [&](auto type) {
+          using T = typename decltype(type)::type;
+          fill(out.as<T>(), as_float(call.op.attributes.value), out.elements(), call.stream);
+        });
+      } else {
+        refuse(call, "a strided view filled with another value than 0");
+      }
+      return true;
+    case OpKind::kCopy: copy(call); return true;
+    case OpKind::kAdd:
+      if (out.dtype == DType::kFp32 && call.in[1].dtype == DType::kBf16) {
+        add(out.as<float>(), call.in[0].as<float>(), call.in[1].as<Bf16>(), out.elements(),
+            call.stream);
+        return true;
+      }
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        add(out.as<T>(), call.in[0].as<T>(), call.in[1].as<T>(), out.elements(), call.stream);
+      });
+      return true;
+    default: return false;
+  }
+}
+
+void OperationLauncher::rotate(const Call& call) const {
+  const DeviceView& out = call.out[0];
+  if (call.in[0].data != out.data) {
+    refuse(call, "a rotation that is not in place");
+  }
+  const OpAttributes& a = call.op.attributes;
+  const std::int64_t length = out.rows / a.batch;
+  with_type(out.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    rope(out.as<T>(), rank_.rotary_table_.as<float2>(),
+         {.rows = out.rows,
+          .length = length,
+          .first_start = a.query_position,
+          .second_start = a.query_position + length / 2},
+         out.stride, a.heads, a.head_dim,
+         a.inverse ? RopeDirection::kInverse : RopeDirection::kForward, call.stream);
+  });
+}
+
+void OperationLauncher::norm_backward(const Call& call) const {
+  const DeviceView& dx = call.out[0];
+  const DeviceView& dweight = call.out[1];
+  if (dweight.dtype != DType::kFp32) {
+    refuse(call, "a weight gradient that is not fp32");
+  }
+  if (!call.op.attributes.accumulate) {
+    CUDA_CHECK(
+        cudaMemsetAsync(dweight.data, 0, static_cast<std::size_t>(dweight.cols) * 4, call.stream));
+  }
+  with_type(dx.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    rms_norm_backward(dx.as<T>(), dweight.as<float>(), static_cast<float*>(scratch()),
+                      call.in[0].as<T>(), call.in[1].as<T>(), call.in[2].as<float>(),
+                      call.in[3].as<T>(), call.in[4].as<T>(), dx.rows, dx.cols, call.stream);
+  });
+}
+
+bool OperationLauncher::launch_block(const Call& call) const {
+  const OpAttributes& a = call.op.attributes;
+  const std::vector<DeviceView>& in = call.in;
+  const DeviceView& out = call.out[0];
+  switch (call.op.kind) {
+    case OpKind::kEmbeddingForward:
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        embedding_forward(out.as<T>(), in[1].as<T>(), in[0].as<std::int32_t>(), out.rows, out.cols,
+                          a.first_row, in[1].rows, call.stream);
+      });
+      return true;
+    case OpKind::kEmbeddingBackward:
+      if (out.dtype != DType::kFp32) {
+        refuse(call, "a weight gradient that is not fp32");
+      }
+      with_type(in[1].dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        embedding_backward(out.as<float>(), static_cast<std::int32_t*>(scratch()), in[1].as<T>(),
+                           in[0].as<std::int32_t>(), in[1].rows, in[1].cols, a.first_row, out.rows,
+                           call.stream);
+      });
+      return true;
+    case OpKind::kRmsNormForward:
+    case OpKind::kAddRmsNormForward:
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        float* rstd = call.out[1].as<float>();
+        const float epsilon = as_float(a.epsilon);
+        if (call.op.kind == OpKind::kRmsNormForward) {
+          rms_norm_forward(out.as<T>(), rstd, in[0].as<T>(), in[1].as<T>(), out.rows, out.cols,
+                           epsilon, call.stream);
+        } else {
+          add_rms_norm_forward(out.as<T>(), rstd, call.out[2].as<T>(), in[0].as<T>(), in[2].as<T>(),
+                               in[1].as<T>(), out.rows, out.cols, epsilon, call.stream);
+        }
+      });
+      return true;
+    case OpKind::kRmsNormBackward: norm_backward(call); return true;
+    case OpKind::kGemm:
+      rank_.products_.at(call.index)
+          ->run(out.data, in[0].data, in[1].data, a.accumulate ? 1.0F : 0.0F, rank_.scratch_,
+                call.stream);
+      return true;
+    case OpKind::kRope: rotate(call); return true;
+    case OpKind::kSwigluForward:
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        swiglu_forward(out.as<T>(), in[0].as<T>(), out.rows, out.cols, call.stream);
+      });
+      return true;
+    case OpKind::kSwigluBackward:
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        swiglu_backward(out.as<T>(), call.out[1].as<T>(), in[0].as<T>(), in[1].as<T>(), in[0].rows,
+                        in[0].cols, call.stream);
+      });
+      return true;
+    default: return false;
+  }
+}
+
+void OperationLauncher::attend_backward(const Call& call) const {
+  const std::vector<DeviceView>& in = call.in;
+  const std::vector<DeviceView>& out = call.out;
+  const AttentionShape shape = shape_of(call.op.attributes, in[1], in[2], in[0]);
+  const GradientSum sum =
+      call.op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite;
+  const AttentionGradientShape gradients{
+      .dq_stride = out[0].stride, .dkv_stride = out[1].stride, .dkv_sum = sum};
+  const auto run = [&](auto type, auto gradient) {
+    using T = typename decltype(type)::type;
+    using G = typename decltype(gradient)::type;
+    attention_backward(out[0].as<G>(), out[1].as<G>(), out[2].as<G>(), out[3].as<float>(),
+                       in[0].as<T>(), in[1].as<T>(), in[2].as<T>(), in[3].as<T>(), in[4].as<T>(),
+                       in[5].as<float>(), shape, gradients, call.stream);
+  };
+  if (in[0].stride != in[4].stride) {
+    refuse(call, "outputs and their gradients of different strides");
+  }
+  if (out[0].dtype != out[1].dtype) {
+    refuse(call, "gradients of queries and of keys of different types");
+  }
+  if (in[0].dtype == DType::kFp32) {
+    run(Type<float>{}, Type<float>{});
+  } else if (out[1].dtype == DType::kFp32) {
+    run(Type<Bf16>{}, Type<float>{});
+  } else {
+    run(Type<Bf16>{}, Type<Bf16>{});
+  }
+}
+
+bool OperationLauncher::launch_attention(const Call& call) const {
+  const std::vector<DeviceView>& in = call.in;
+  const DeviceView& out = call.out[0];
+  switch (call.op.kind) {
+    case OpKind::kAttentionForward:
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        attention_forward(out.as<T>(), call.out[1].as<float>(), in[0].as<T>(), in[1].as<T>(),
+                          in[2].as<T>(), shape_of(call.op.attributes, in[0], in[1], out),
+                          call.stream);
+      });
+      return true;
+    case OpKind::kAttentionBackward: attend_backward(call); return true;
+    case OpKind::kLseMerge:
+      if (out.dtype != DType::kFp32 || !out.contiguous() || !in[0].contiguous()) {
+        refuse(call, "a sum that is not fp32, or strided views");
+      }
+      with_type(in[0].dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        const std::int64_t heads = call.out[1].cols;
+        lse_merge(out.as<float>(), call.out[1].as<float>(), in[0].as<T>(), in[1].as<float>(),
+                  out.rows, heads, out.cols / heads, call.stream);
+      });
+      return true;
+    default: return false;
+  }
+}
+
+bool OperationLauncher::launch_loss(const Call& call) const {
+  const OpAttributes& a = call.op.attributes;
+  const std::vector<DeviceView>& in = call.in;
+  const DeviceView& out = call.out[0];
+  switch (call.op.kind) {
+    case OpKind::kLossStatistics:
+      with_type(in[0].dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        cross_entropy_statistics(out.as<RowStatistics>(), in[0].as<T>(), in[1].as<std::int32_t>(),
+                                 shard_of(a, in[0]), call.stream);
+      });
+      return true;
+    case OpKind::kLossCombine:
+      if (!a.accumulate) {
+        CUDA_CHECK(cudaMemsetAsync(call.out[1].data, 0, 4, call.stream));
+      }
+      cross_entropy_combine(out.as<RowStatistics>(), call.out[1].as<float>(),
+                            in[0].as<RowStatistics>(), in[0].rows / out.rows, out.rows, a.value,
+                            call.stream);
+      return true;
+    case OpKind::kLossGradient:
+      if (in[0].data != out.data) {
+        refuse(call, "a loss gradient that is not in place");
+      }
+      with_type(out.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        cross_entropy_gradient(out.as<T>(), in[2].as<RowStatistics>(), in[1].as<std::int32_t>(),
+                               shard_of(a, out), as_float(a.value), call.stream);
+      });
+      return true;
+    default: return false;
+  }
+}
+
+bool OperationLauncher::launch_collective(const Call& call) const {
+  const auto group = [&]() -> CudaCommunicator& {
+    return *rank_.groups_.at(static_cast<std::size_t>(call.op.group));
+  };
+  switch (call.op.kind) {
+    case OpKind::kAllGather: group().all_gather(call.in[0], call.out, call.stream); return true;
+    case OpKind::kReduceScatter:
+      group().reduce_scatter(call.in, call.out[0], call.stream);
+      return true;
+    case OpKind::kAllReduce: group().all_reduce(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kRingShift: group().ring_shift(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kSend: group().send(call.in[0], call.op.attributes.peer, call.stream); return true;
+    case OpKind::kReceive:
+      group().receive(call.out[0], call.op.attributes.peer, call.stream);
+      return true;
+    default: return false;
+  }
+}
+
+void OperationLauncher::update(const Call& call) const {
+  const OpAttributes& a = call.op.attributes;
+  const AdamWSettings settings{.rate = as_float(learning_rate_),
+                               .beta1 = as_float(a.beta1),
+                               .beta2 = as_float(a.beta2),
+                               .epsilon = as_float(a.epsilon),
+                               .decay = as_float(a.weight_decay),
+                               .step = step_};
+  const std::vector<DeviceView>& out = call.out;
+  if (out[0].dtype != DType::kFp32) {
+    refuse(call, "master weights that are not fp32");
+  }
+  with_type(out[3].dtype, [&](auto weight) {
+    with_type(out[1].dtype, [&](auto moment) {
+      with_type(call.in[0].dtype, [&](auto gradient) {
+        using T = typename decltype(weight)::type;
+        using M = typename decltype(moment)::type;
+        using G = typename decltype(gradient)::type;
+        adamw(out[3].as<T>(), out[0].as<float>(), out[1].as<M>(), out[2].as<M>(),
+              call.in[0].as<G>(), call.in[1].as<float>(), out[0].elements(), settings, call.stream);
+      });
+    });
+  });
+}
+
+bool OperationLauncher::launch_update(const Call& call) const {
+  const OpAttributes& a = call.op.attributes;
+  switch (call.op.kind) {
+    case OpKind::kSquaredNorm:
+      if (!a.accumulate) {
+        CUDA_CHECK(cudaMemsetAsync(call.out[0].data, 0, 4, call.stream));
+      }
+      with_type(call.in[0].dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        add_squared_norm(call.out[0].as<float>(), static_cast<double*>(scratch()),
+                         call.in[0].as<T>(), call.in[0].elements(), a.value, call.stream);
+      });
+      return true;
+    case OpKind::kClipFactor:
+      clip_factor(call.out[0].as<float>(), call.in[0].as<float>(), as_float(a.value), call.stream);
+      return true;
+    case OpKind::kAdamW: update(call); return true;
+    default: return false;
+  }
+}
+
+}  // namespace shardplan
