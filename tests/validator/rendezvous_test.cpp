@@ -1,0 +1,93 @@
+#include "validator/rendezvous.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+
+namespace shardplan {
+namespace {
+
+constexpr std::chrono::milliseconds kLong{20000};
+constexpr std::chrono::milliseconds kShort{50};
+
+template <class Call>
+std::string message_of(const Call& call) {
+  try {
+    call();
+  } catch (const RendezvousError& error) { return error.what(); }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("what one process sets, others get, whoever comes first") {
+  const RendezvousServer server(0, "secret");
+  std::vector<std::thread> threads;
+  std::vector<std::string> found(8);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    threads.emplace_back([&, i] {
+      RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
+      const std::string own = std::string("value ") + std::to_string(i) + '\0' + "\n end";
+      client.set("key " + std::to_string(i), own);
+      found[i] = client.get("key " + std::to_string((i + 1) % found.size()), kLong);
+      client.barrier("all", static_cast<std::int64_t>(found.size()), kLong);
+    });
+  }
+  for (std::thread& thread : threads) { thread.join(); }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CHECK(found[i] ==
+          std::string("value ") + std::to_string((i + 1) % found.size()) + '\0' + "\n end");
+  }
+}
+
+TEST_CASE("a port that is taken is named") {
+  const auto first = std::make_unique<RendezvousServer>(0, "t");
+  const std::int64_t port = first->port();
+  CHECK(message_of([&] {
+          RendezvousServer(port, "t");
+        }).starts_with("rendezvous: cannot listen on port " + std::to_string(port)));
+}
+
+TEST_CASE("a wrong token is refused, and the server lives on") {
+  const RendezvousServer server(0, "secret");
+  CHECK(message_of([&] {
+          RendezvousClient("127.0.0.1", server.port(), "guess", kLong);
+        }).ends_with(": a wrong token"));
+  RendezvousClient client("localhost", server.port(), "secret", kLong);
+  client.set("a", "1");
+  CHECK(client.get("a", kLong) == "1");
+}
+
+TEST_CASE("waits that run out say for what") {
+  const RendezvousServer server(0, "secret");
+  RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
+  CHECK(message_of([&] { client.get("missing", kShort); }) ==
+        "rendezvous: missing: nobody has set it in time");
+  CHECK(message_of([&] { client.barrier("start", 3, kShort); }) ==
+        "rendezvous: barrier start: found 1 of 3 processes in time");
+}
+
+TEST_CASE("a server that goes away ends every wait with a message") {
+  auto server = std::make_unique<RendezvousServer>(0, "secret");
+  RendezvousClient client("127.0.0.1", server->port(), "secret", kLong);
+  std::thread end([&] {
+    std::this_thread::sleep_for(kShort);
+    server.reset();
+  });
+  CHECK(!message_of([&] { client.get("never", kLong); }).empty());
+  end.join();
+  CHECK(message_of([&] { client.set("a", "1"); }) == "rank 0 went away");
+}
+
+TEST_CASE("nobody listens: the message names the place") {
+  std::int64_t port = 0;
+  {
+    const RendezvousServer server(0, "t");
+    port = server.port();
+  }
+  CHECK(message_of([&] {
+          RendezvousClient("127.0.0.1", port, "t", kShort);
+        }).starts_with("rendezvous: cannot connect to 127.0.0.1:" + std::to_string(port)));
+}
+
+}  // namespace shardplan

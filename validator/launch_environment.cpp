@@ -1,0 +1,161 @@
+#include "validator/launch_environment.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <vector>
+
+namespace shardplan {
+namespace {
+
+struct Launcher {
+  std::string_view name;
+  std::string_view rank;
+  std::string_view world_size;
+  std::string_view local_rank;
+  std::string_view local_size;
+  std::string_view required;  // without it the launcher has not started this process
+};
+
+constexpr std::array<Launcher, 4> kLaunchers = {{
+    {.name = "torchrun",
+     .rank = "RANK",
+     .world_size = "WORLD_SIZE",
+     .local_rank = "LOCAL_RANK",
+     .local_size = "LOCAL_WORLD_SIZE",
+     .required = "RANK"},
+    {.name = "Open MPI",
+     .rank = "OMPI_COMM_WORLD_RANK",
+     .world_size = "OMPI_COMM_WORLD_SIZE",
+     .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+     .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+     .required = "OMPI_COMM_WORLD_RANK"},
+    {.name = "Slurm",
+     .rank = "SLURM_PROCID",
+     .world_size = "SLURM_NTASKS",
+     .local_rank = "SLURM_LOCALID",
+     .local_size = "SLURM_NTASKS_PER_NODE",
+     .required = "SLURM_STEP_ID"},
+    {.name = "MPICH",
+     .rank = "PMI_RANK",
+     .world_size = "PMI_SIZE",
+     .local_rank = "MPI_LOCALRANKID",
+     .local_size = "MPI_LOCALNRANKS",
+     .required = "PMI_RANK"},
+}};
+
+struct Bounds {
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+};
+
+[[noreturn]] void fail(std::string_view variable, std::string_view found,
+                       const std::string& expected) {
+  throw LaunchError(std::string(variable) + ": found " + std::string(found) + ", expected " +
+                    expected);
+}
+
+std::int64_t number(const Environment& environment, std::string_view variable,
+                    const Bounds& bounds) {
+  const std::string expected =
+      "a number from " + std::to_string(bounds.low) + " to " + std::to_string(bounds.high);
+  const auto found = environment.find(variable);
+  if (found == environment.end()) {
+    fail(variable, "nothing", expected);
+  }
+  const std::string& text = found->second;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < bounds.low ||
+      value > bounds.high) {
+    fail(variable, "\"" + text + "\"", expected);
+  }
+  return value;
+}
+
+constexpr std::int64_t kMostRanks = 1 << 20;
+
+LaunchRank rank_of(const Launcher& launcher, const Environment& environment) {
+  LaunchRank rank;
+  rank.launcher = launcher.name;
+  rank.world_size = number(environment, launcher.world_size, {.low = 1, .high = kMostRanks});
+  rank.rank = number(environment, launcher.rank, {.low = 0, .high = rank.world_size - 1});
+  // Without the number of processes of this host, one host has them all.
+  rank.local_size =
+      environment.contains(launcher.local_size)
+          ? number(environment, launcher.local_size, {.low = 1, .high = rank.world_size})
+          : rank.world_size;
+  rank.local_rank =
+      number(environment, launcher.local_rank, {.low = 0, .high = rank.local_size - 1});
+  return rank;
+}
+
+void check_agreement(const Launcher& first, const LaunchRank& a, const Launcher& second,
+                     const LaunchRank& b) {
+  const auto check = [&](std::string_view x, std::int64_t found, std::string_view y,
+                         std::int64_t other) {
+    if (found != other) {
+      fail(x, std::to_string(found),
+           std::to_string(other) + " as " + std::string(y) + " says, or one of them unset");
+    }
+  };
+  check(second.rank, b.rank, first.rank, a.rank);
+  check(second.world_size, b.world_size, first.world_size, a.world_size);
+  check(second.local_rank, b.local_rank, first.local_rank, a.local_rank);
+}
+
+void find_address(LaunchRank& rank, const Environment& environment) {
+  const auto master = environment.find("MASTER_ADDR");
+  const auto slurm = environment.find("SLURM_LAUNCH_NODE_IPADDR");
+  if (master != environment.end()) {
+    rank.address = master->second;
+  } else if (rank.local_size < rank.world_size && slurm != environment.end()) {
+    rank.address = slurm->second;
+  } else if (rank.local_size < rank.world_size) {
+    fail("MASTER_ADDR", "nothing", "the address of rank 0: the processes are on several hosts");
+  }
+  if (rank.address.empty()) {
+    fail("MASTER_ADDR", "\"\"", "the address of rank 0");
+  }
+  if (environment.contains("MASTER_PORT")) {
+    rank.port = number(environment, "MASTER_PORT", {.low = 1, .high = 65535});
+  }
+}
+
+}  // namespace
+
+std::optional<LaunchRank> launch_rank(const Environment& environment) {
+  const Launcher* first = nullptr;
+  std::optional<LaunchRank> result;
+  for (const Launcher& launcher : kLaunchers) {
+    if (!environment.contains(launcher.required) || !environment.contains(launcher.rank)) {
+      continue;
+    }
+    const LaunchRank rank = rank_of(launcher, environment);
+    if (result) {
+      check_agreement(*first, *result, launcher, rank);
+    } else {
+      first = &launcher;
+      result = rank;
+    }
+  }
+  if (result) {
+    find_address(*result, environment);
+  }
+  return result;
+}
+
+Environment process_environment() {
+  Environment variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::size_t equals = text.find('=');
+    if (equals != std::string_view::npos) {
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return variables;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,325 @@
+#include "validator/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace shardplan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+// A message: eight bytes of length in network order, then the text. Requests begin with a letter;
+// s: set, g: get, b: barrier. The answer begins with '+' or, with the reason, '-'.
+constexpr std::size_t kLengthBytes = 8;
+
+bool wait_for(int socket, short what, Clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()).count();
+    pollfd entry{.fd = socket, .events = what, .revents = 0};
+    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
+    if (ready > 0 || (ready == 0 && left <= 0)) {
+      return ready > 0;
+    }
+    if (ready < 0 && errno != EINTR) {
+      return false;
+    }
+  }
+}
+
+bool send_all(int socket, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t sent = send(socket, data, size, MSG_NOSIGNAL);
+    if (sent <= 0 && errno != EINTR) {
+      return false;
+    }
+    if (sent > 0) {
+      data += sent;
+      size -= static_cast<std::size_t>(sent);
+    }
+  }
+  return true;
+}
+
+bool receive_all(int socket, char* data, std::size_t size, Clock::time_point deadline) {
+  while (size > 0) {
+    if (!wait_for(socket, POLLIN, deadline)) {
+      return false;
+    }
+    const ssize_t received = recv(socket, data, size, 0);
+    if (received == 0 || (received < 0 && errno != EINTR)) {
+      return false;
+    }
+    if (received > 0) {
+      data += received;
+      size -= static_cast<std::size_t>(received);
+    }
+  }
+  return true;
+}
+
+std::string with_length(const std::string& text) {
+  std::string framed(kLengthBytes, '\0');
+  for (std::size_t i = 0; i < kLengthBytes; ++i) {
+    framed[kLengthBytes - 1 - i] = static_cast<char>(text.size() >> (8 * i));
+  }
+  return framed + text;
+}
+
+bool send_message(int socket, const std::string& text) {
+  const std::string framed = with_length(text);
+  return send_all(socket, framed.data(), framed.size());
+}
+
+// Nothing where the peer went away, the time is over, or the length is absurd.
+std::optional<std::string> receive_message(int socket, Clock::time_point deadline) {
+  std::array<unsigned char, kLengthBytes> length = {};
+  if (!receive_all(socket, reinterpret_cast<char*>(length.data()), length.size(), deadline)) {
+    return std::nullopt;
+  }
+  std::uint64_t size = 0;
+  for (const unsigned char byte : length) { size = size << 8 | byte; }
+  if (size > static_cast<std::uint64_t>(2 * kMaxMessageBytes)) {
+    return std::nullopt;
+  }
+  std::string text(size, '\0');
+  if (!receive_all(socket, text.data(), text.size(), deadline)) {
+    return std::nullopt;
+  }
+  return text;
+}
+
+// "<letter><milliseconds> <count> <bytes of the key> <key><value>"
+struct Request {
+  char what = 0;
+  long long timeout_ms = 0;
+  long long count = 0;
+  std::string key;
+  std::string value;
+};
+
+std::string text_of(const Request& request) {
+  return request.what + std::to_string(request.timeout_ms) + " " + std::to_string(request.count) +
+         " " + std::to_string(request.key.size()) + " " + request.key + request.value;
+}
+
+std::optional<Request> parsed(const std::string& text) {
+  Request request;
+  long long key_bytes = 0;
+  int used = 0;
+  if (std::sscanf(text.c_str(), "%c%lld %lld %lld%n", &request.what, &request.timeout_ms,
+                  &request.count, &key_bytes, &used) != 4) {
+    return std::nullopt;
+  }
+  const std::size_t begin = static_cast<std::size_t>(used) + 1;
+  if (key_bytes < 0 || begin + static_cast<std::size_t>(key_bytes) > text.size()) {
+    return std::nullopt;
+  }
+  request.key = text.substr(begin, static_cast<std::size_t>(key_bytes));
+  request.value = text.substr(begin + static_cast<std::size_t>(key_bytes));
+  return request;
+}
+
+Clock::time_point never() {
+  return Clock::now() + std::chrono::hours(24 * 365);
+}
+
+std::string reason() {
+  return std::strerror(errno);
+}
+
+}  // namespace
+
+RendezvousServer::RendezvousServer(std::int64_t port, std::string token)
+    : token_(std::move(token)) {
+  listener_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  const int off = 0;
+  setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  setsockopt(listener_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));  // IPv4 as well
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  address.sin6_port = htons(static_cast<std::uint16_t>(port));
+  socklen_t size = sizeof(address);
+  if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(listener_, SOMAXCONN) != 0 ||
+      getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    const std::string why = reason();
+    close(listener_);
+    throw RendezvousError("rendezvous: cannot listen on port " + std::to_string(port) + ": " + why);
+  }
+  port_ = ntohs(address.sin6_port);
+  acceptor_ = std::thread([this] { accept_clients(); });
+}
+
+RendezvousServer::~RendezvousServer() {
+  stopping_ = true;
+  shutdown(listener_, SHUT_RDWR);
+  acceptor_.join();  // no client is added any more
+  {
+    const std::lock_guard lock(mutex_);
+    for (const int client : sockets_) { shutdown(client, SHUT_RDWR); }
+    changed_.notify_all();
+  }
+  for (std::thread& thread : threads_) { thread.join(); }
+  for (const int client : sockets_) { close(client); }
+  close(listener_);
+}
+
+void RendezvousServer::accept_clients() {
+  while (!stopping_) {
+    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (client < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) {
+        continue;
+      }
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    sockets_.push_back(client);
+    threads_.emplace_back([this, client] { serve(client); });
+  }
+}
+
+void RendezvousServer::serve(int socket) {
+  constexpr std::chrono::seconds kGreeting{10};
+  const std::optional<std::string> greeting = receive_message(socket, Clock::now() + kGreeting);
+  if (!greeting || *greeting != token_) {
+    send_message(socket, "-a wrong token");
+    shutdown(socket, SHUT_RDWR);
+    return;
+  }
+  send_message(socket, "+");
+  while (const std::optional<std::string> request = receive_message(socket, never())) {
+    answer(socket, *request);
+  }
+}
+
+void RendezvousServer::answer(int socket, const std::string& text) {
+  const std::optional<Request> request = parsed(text);
+  if (!request) {
+    send_message(socket, "-a request that makes no sense");
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  const auto wait = [&](const auto& is_there) {
+    return changed_.wait_for(lock, Milliseconds(request->timeout_ms), [&] {
+      return stopping_ || is_there();
+    }) && !stopping_;
+  };
+  std::string reply = "+";
+  if (request->what == 's') {
+    values_[request->key] = request->value;
+    changed_.notify_all();
+  } else if (request->what == 'g') {
+    reply = wait([&] { return values_.contains(request->key); }) ? "+" + values_.at(request->key)
+                                                                 : "-nobody has set it in time";
+  } else {
+    ++arrived_[request->key];
+    changed_.notify_all();
+    const auto all_here = [&] { return arrived_.at(request->key) >= request->count; };
+    if (!wait(all_here)) {
+      reply = "-found " + std::to_string(arrived_.at(request->key)) + " of " +
+              std::to_string(request->count) + " processes in time";
+    }
+  }
+  lock.unlock();
+  send_message(socket, reply);
+}
+
+RendezvousClient::RendezvousClient(const std::string& address, std::int64_t port,
+                                   const std::string& token, Milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const std::string place = address + ":" + std::to_string(port);
+  std::string why = "no such address";
+  while (socket_ < 0) {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) == 0) {
+      for (const addrinfo* at = found; at != nullptr && socket_ < 0; at = at->ai_next) {
+        const int candidate = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(candidate, at->ai_addr, at->ai_addrlen) == 0) {
+          socket_ = candidate;
+        } else {
+          why = reason();
+          close(candidate);
+        }
+      }
+      freeaddrinfo(found);
+    }
+    if (socket_ < 0 && Clock::now() > deadline) {
+      throw RendezvousError("rendezvous: cannot connect to " + place + ": " + why);
+    }
+    if (socket_ < 0) {
+      std::this_thread::sleep_for(Milliseconds(20));
+    }
+  }
+  const int on = 1;
+  setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  try {
+    ask(token, timeout);
+  } catch (const RendezvousError& error) {
+    close(socket_);
+    throw RendezvousError("rendezvous: " + place + ": " + error.what());
+  }
+}
+
+RendezvousClient::~RendezvousClient() {
+  close(socket_);
+}
+
+std::string RendezvousClient::ask(const std::string& request, Milliseconds timeout) {
+  // The server keeps the time; a second more for its answer to arrive.
+  const auto deadline = Clock::now() + timeout + std::chrono::seconds(1);
+  std::optional<std::string> reply;
+  if (send_message(socket_, request)) {
+    reply = receive_message(socket_, deadline);
+  }
+  if (!reply || reply->empty()) {
+    throw RendezvousError("rank 0 went away");
+  }
+  if (reply->front() != '+') {
+    throw RendezvousError(reply->substr(1));
+  }
+  return reply->substr(1);
+}
+
+void RendezvousClient::set(const std::string& key, const std::string& value) {
+  constexpr Milliseconds kAnswer{30000};
+  ask(text_of({.what = 's', .key = key, .value = value}), kAnswer);
+}
+
+std::string RendezvousClient::get(const std::string& key, Milliseconds timeout) {
+  try {
+    return ask(text_of({.what = 'g', .timeout_ms = timeout.count(), .key = key, .value = {}}),
+               timeout);
+  } catch (const RendezvousError& error) {
+    throw RendezvousError("rendezvous: " + key + ": " + error.what());
+  }
+}
+
+void RendezvousClient::barrier(const std::string& name, std::int64_t count, Milliseconds timeout) {
+  try {
+    ask(text_of(
+            {.what = 'b', .timeout_ms = timeout.count(), .count = count, .key = name, .value = {}}),
+        timeout);
+  } catch (const RendezvousError& error) {
+    throw RendezvousError("rendezvous: barrier " + name + ": " + error.what());
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,76 @@
+// Where the processes of a run find each other: a key-value store over TCP that rank 0 serves.
+// Communicator ids, votes and results pass through it; bulk data never does. A client must know the
+// run's token; a stranger is disconnected before it can read or write anything.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace shardplan {
+
+// A peer that went away, a wrong token, or a wait that ran out of time; says which and for what.
+class RendezvousError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline constexpr std::int64_t kMaxMessageBytes = 64 << 20;  // of a key or a value
+
+// Serves until it is destroyed, on threads of its own.
+class RendezvousServer {
+ public:
+  // Port 0: any free one, see port(). Throws RendezvousError where the port is taken.
+  RendezvousServer(std::int64_t port, std::string token);
+  ~RendezvousServer();
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+
+  std::int64_t port() const { return port_; }
+
+ private:
+  void accept_clients();
+  void serve(int socket);
+  void answer(int socket, const std::string& request);
+
+  std::string token_;
+  int listener_ = -1;
+  std::int64_t port_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::int64_t> arrived_;  // at barriers
+  std::vector<int> sockets_;
+  std::vector<std::thread> threads_;  // one for each client
+  std::thread acceptor_;
+};
+
+class RendezvousClient {
+ public:
+  // Tries until the server is there or the time is over. `address` is a name or a number.
+  RendezvousClient(const std::string& address, std::int64_t port, const std::string& token,
+                   std::chrono::milliseconds timeout);
+  ~RendezvousClient();
+  RendezvousClient(const RendezvousClient&) = delete;
+  RendezvousClient& operator=(const RendezvousClient&) = delete;
+
+  void set(const std::string& key, const std::string& value);
+  // Waits until somebody has set the key; throws RendezvousError, naming it, after `timeout`.
+  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  // Returns when `count` clients have called it with this name, which serves once.
+  void barrier(const std::string& name, std::int64_t count, std::chrono::milliseconds timeout);
+
+ private:
+  std::string ask(const std::string& request, std::chrono::milliseconds timeout);
+
+  int socket_ = -1;
+};
+
+}  // namespace shardplan
