@@ -1,4 +1,5 @@
 // What our own trainer accepts.
+#include "estimator/block_memory.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
@@ -55,6 +56,21 @@ constexpr ValidityRule kRoutedTokensByTp = {
                                plan.tp);
         }};
 
+// The gradients of a layer's norms come with its backward, those of its matrices with its weight
+// action: units of ZeRO 2 and 3 would be reduced twice for every microbatch.
+constexpr ValidityRule kZeroBubbleWithoutUnits = {
+    .name = "zero_bubble_needs_zero_0_or_1",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.zero > 1 && delays_weight_gradients(plan.schedule);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "schedule " + std::string(name_of(plan.schedule)) + " with zero " +
+                 number_text(plan.zero) + "; valid: zero 0 or 1, or a schedule whose backward is " +
+                 "one action";
+        }};
+
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
@@ -82,6 +98,7 @@ constexpr std::array kRules = {
     kKvHeadsAndTp,
     kHeadsByKvHeads,
     kScheduleFitsPipeline,
+    kZeroBubbleWithoutUnits,
     kLayersSplitEvenly,
     kLayersPerChunk,
     kDpMatchesWorld,

@@ -248,9 +248,6 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   if (!is_lowered(plan.schedule)) {
     return "plan.schedule: " + std::string(name_of(plan.schedule));
   }
-  if (plan.schedule == Schedule::kZbH1 && plan.zero > 1) {
-    return "plan.schedule: zb_h1 with zero " + number(plan.zero);
-  }
   if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
     return "plan.cp_method: " + std::string(name_of(plan.cp_method));
   }

@@ -84,7 +84,10 @@ void clear_rest(Lowering& l, const FlatBuffer& buffer, const View& all) {
   std::int64_t end = 0;
   const auto clear_up_to = [&](std::int64_t begin) {
     if (end < begin) {
-      emit(l, {.kind = OpKind::kFill, .out = {columns_of(all, end, begin - end)}},
+      emit(l,
+           {.kind = OpKind::kFill,
+            .out = {columns_of(all, end, begin - end)},
+            .stream = Stream::kData},
            "clear_gradients");
     }
   };

@@ -518,6 +518,13 @@ TEST_CASE("native refuses by name what it does not model") {
        {"unsupported: offload.parameters",
         [](Job&, Plan& plan) { plan.offload.parameters = true; },
         {"true"}},
+       {"zero_bubble_needs_zero_0_or_1",
+        [](Job&, Plan& plan) {
+          plan.pp = 2;
+          plan.schedule = Schedule::kZbH1;
+          plan.zero = 2;
+        },
+        {"zb_h1", "zero 2", "zero 0 or 1"}},
        {"moe_buffer_factor_within_ep",
         [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.25; },
         {"1.25", "num_experts 0"}},
