@@ -5,8 +5,10 @@
 #include "estimator/native_state.h"
 
 #include <algorithm>
+#include <array>
 
 #include "estimator/block_rows.h"
+#include "estimator/native_units.h"
 
 namespace shardplan {
 namespace {
@@ -38,11 +40,17 @@ struct BufferNames {
   std::string_view master;
   std::string_view exp_avg;
   std::string_view exp_avg_sq;
+  std::string_view gathered;
+  std::string_view unreduced;
 };
-constexpr BufferNames kDense = {"weights", "main_gradients", "master_weights", "exp_avg",
-                                "exp_avg_sq"};
-constexpr BufferNames kExpert = {"expert_weights", "expert_main_gradients", "expert_master_weights",
-                                 "expert_exp_avg", "expert_exp_avg_sq"};
+constexpr BufferNames kDense = {
+    "weights",    "main_gradients",   "master_weights",      "exp_avg",
+    "exp_avg_sq", "gathered_weights", "unreduced_gradients",
+};
+constexpr BufferNames kExpert = {
+    "expert_weights",    "expert_main_gradients",   "expert_master_weights",      "expert_exp_avg",
+    "expert_exp_avg_sq", "expert_gathered_weights", "expert_unreduced_gradients",
+};
 
 // One flat buffer of weights and everything that belongs to it.
 void add_buffer(NativeState& state, const BufferNames& names, std::int64_t elements,
@@ -51,11 +59,12 @@ void add_buffer(NativeState& state, const BufferNames& names, std::int64_t eleme
   const auto from_stage = [&](std::int64_t zero) {
     return plan.zero >= zero ? div_ceil(elements, shard) : elements;
   };
-  state.add({.component = Component::kParameters,
-             .name = names.weights,
-             .elements = from_stage(3),
-             .dtype = activation_dtype(plan.precision),
-             .formula = "N (N/S under ZeRO-3): one flat buffer per chunk"});
+  state.add(
+      {.component = Component::kParameters,
+       .name = names.weights,
+       .elements = from_stage(3),
+       .dtype = activation_dtype(plan.precision),
+       .formula = "N (N/S under ZeRO-3): one flat buffer per chunk, or unit of ZeRO-2 and 3"});
   state.add({.component = Component::kGradients,
              .name = names.gradients,
              .elements = from_stage(2),
@@ -73,6 +82,52 @@ void add_buffer(NativeState& state, const BufferNames& names, std::int64_t eleme
   add_optimizer(names.exp_avg_sq, plan.exp_avg_sq_dtype, "N/S: second moment");
 }
 
+// A place of the dynamic arena that whole units take turns in for the whole step.
+void add_cell(NativeState& state, std::string_view name, std::int64_t elements, DType dtype,
+              std::string_view formula) {
+  state.add({.component = Component::kCommunication,
+             .name = name,
+             .elements = elements,
+             .dtype = dtype,
+             .first = Phase::kForward,
+             .last = Phase::kParameterGather,
+             .formula = formula});
+}
+
+// All chunks' buffers of one kind of groups: `whole` elements each, or units.
+struct ShardedKind {
+  BufferNames names;
+  std::int64_t shard = 1;
+  std::int64_t ChunkBuffers::*whole = nullptr;
+  std::int64_t NativeUnit::*unit = nullptr;
+};
+
+void add_kind(NativeState& state, const ShardedKind& kind, const std::vector<ChunkBuffers>& chunks,
+              const std::vector<std::vector<NativeUnit>>& units) {
+  if (!divides_units(state.plan, kind.shard)) {
+    for (const ChunkBuffers& chunk : chunks) {
+      add_buffer(state, kind.names, chunk.*kind.whole, kind.shard);
+    }
+    return;
+  }
+  std::array<std::int64_t, 2> largest{};  // by cell
+  for (const std::vector<NativeUnit>& chunk : units) {
+    for (const NativeUnit& unit : chunk) {
+      add_buffer(state, kind.names, unit.*kind.unit, kind.shard);
+      std::int64_t& elements = largest[unit.in_second_cell ? 1 : 0];
+      elements = std::max(elements, unit.*kind.unit);
+    }
+  }
+  for (const std::int64_t elements : largest) {
+    if (state.plan.zero >= 3) {
+      add_cell(state, kind.names.gathered, elements, activation_dtype(state.plan.precision),
+               "n, twice: the unit in use and the next one, whole");
+    }
+    add_cell(state, kind.names.unreduced, elements, state.plan.grad_dtype,
+             "n, twice: the unit whose backward runs and the one that is reduced");
+  }
+}
+
 void add_scalar(NativeState& state, std::string_view name, std::int64_t elements,
                 std::string_view formula) {
   state.add({.component = Component::kOptimizer,
@@ -87,10 +142,20 @@ void add_scalar(NativeState& state, std::string_view name, std::int64_t elements
 std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
                                         const StageTensors& tensors) {
   NativeState state{.plan = plan};
-  for (const ChunkBuffers& chunk : tensors.chunks) {
-    add_buffer(state, kDense, chunk.dense, dense_shard_size(job, plan));
-    add_buffer(state, kExpert, chunk.expert, expert_shard_size(job, plan));
-  }
+  std::vector<std::vector<NativeUnit>> units;
+  for (const ChunkLayout& chunk : stage.chunks) { units.push_back(native_units(job, plan, chunk)); }
+  add_kind(state,
+           {.names = kDense,
+            .shard = dense_shard_size(job, plan),
+            .whole = &ChunkBuffers::dense,
+            .unit = &NativeUnit::dense},
+           tensors.chunks, units);
+  add_kind(state,
+           {.names = kExpert,
+            .shard = expert_shard_size(job, plan),
+            .whole = &ChunkBuffers::expert,
+            .unit = &NativeUnit::expert},
+           tensors.chunks, units);
   add_scalar(state, "step_and_learning_rate", 2, "read by the optimizer on the device");
   add_scalar(state, "clip_factor", 1, "of the global norm, on the device");
   add_scalar(state, "loss", stage.ends.has_head ? 1 : 0, "of the step, summed on the device");

@@ -158,8 +158,8 @@ void add_built_parameters(StateBuilder& state) {
              .formula = "N/v: a chunk's tensors before its contiguous buffers take over"});
 }
 
-// ZeRO-2 and 3: block-wise buffers. Megatron-FSDP and the native trainer gather the block in use
-// and the next one; a block's gradients are made in the parameters' dtype and reduced from fp32.
+// ZeRO-2 and 3: block-wise buffers. Megatron-FSDP gathers the block in use and the next one; a
+// block's gradients are made in the parameters' dtype and reduced from fp32.
 void add_block_buffers(StateBuilder& state) {
   const StageTensors& t = state.tensors;
   const std::int64_t layer = t.largest_layer_dense + t.largest_layer_expert;
@@ -191,7 +191,7 @@ void add_block_buffers(StateBuilder& state) {
     state.add({.component = Component::kCommunication,
                .name = "zero.layer_gradients",
                .elements = layer,
-               .dtype = state.is_native() ? state.grad_dtype() : state.parameter_dtype(),
+               .dtype = state.parameter_dtype(),
                .first = Phase::kBackward,
                .last = Phase::kReduction,
                .formula = "n: gradients of the layer whose backward runs"});
@@ -341,7 +341,6 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   if (builder.is_native()) {
     builder.rows = native_state_rows(job, plan, stage, tensors);
     add_fp8_weights(builder);
-    add_block_buffers(builder);
     return state_of(builder);
   }
   add_built_parameters(builder);

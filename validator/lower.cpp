@@ -177,7 +177,9 @@ void place_scalars(Lowering& l) {
     l.loss = scalar("loss", 1);
     l.builder.program().loss = l.loss.tensor;
   }
-  if (std::ranges::any_of(l.chunks, [&](const ChunkWeights& w) { return w.buffers.size() > 1; })) {
+  if (std::ranges::any_of(l.chunks, [](const ChunkWeights& w) {
+        return std::ranges::any_of(w.buffers, &FlatBuffer::is_expert);
+      })) {
     l.aux_loss = scalar("aux_loss", 1);
     l.required_rows = scalar("required_expert_rows", 1);
     l.builder.program().aux_loss = l.aux_loss.tensor;

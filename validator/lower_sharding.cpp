@@ -50,7 +50,8 @@ void move_gradients(const FlatBuffer& buffer, std::int64_t tensor) {
 // A tensor as large as the cell, so that memory does not depend on which unit lies there.
 View place_in(Lowering& l, const UnitCell& unit_cell, const FlatBuffer& buffer,
               const std::string& name, DType dtype) {
-  TensorSpec spec = exchanged(temporary(name, 1, unit_cell.elements));
+  const std::string prefix = buffer.is_expert ? "expert_" : "";
+  TensorSpec spec = exchanged(temporary(prefix + name, 1, unit_cell.elements));
   spec.dtype = dtype;
   return columns_of(l.builder.place(unit_cell.cell, spec), 0, buffer.elements);
 }

@@ -174,8 +174,8 @@ Program ProgramBuilder::finish() {
     throw std::logic_error("finish: the frame is not empty");
   }
   resolve_addresses();
+  start_gathers_early(program_);  // out of the way of what is fused
   fuse_add_norm(program_);
-  start_gathers_early(program_);
   resolve_lifetimes();
   extend_lifetimes();
   order_streams(program_);

@@ -188,8 +188,37 @@ class Walk {
            blocks[static_cast<std::size_t>(block)].is_recomputed;
   }
 
+  // Gathers and reductions of units stand anywhere between the operations of blocks: they must find
+  // the state, which holds the units' cells, and change nothing else.
+  static bool runs_beside(const Operation& op) {
+    return op.stream == Stream::kData && !op.label.starts_with("reduce.") &&
+           !op.label.starts_with("update.");
+  }
+
+  std::optional<std::string> beside(std::int64_t i) {
+    for (const std::size_t t : born_[static_cast<std::size_t>(i)]) {
+      add(alive_, numbers_[t], program_.tensors[t].bytes);
+    }
+    Bytes state;
+    add_state(state, Phase::kForward);
+    for (std::size_t n = 0; n < state.size(); ++n) {
+      if (state[n] != 0 && (n >= alive_.size() || alive_[n] != state[n])) {
+        return place_of(program_, i) + " beside the blocks: " + names_[n] + ": program " +
+               std::to_string(n < alive_.size() ? alive_[n] : 0) + " bytes, estimate " +
+               std::to_string(state[n]);
+      }
+    }
+    for (const std::size_t t : dies_[static_cast<std::size_t>(i)]) {
+      add(alive_, numbers_[t], -program_.tensors[t].bytes);
+    }
+    return std::nullopt;
+  }
+
   std::optional<std::string> operation(std::int64_t i, std::int64_t before, std::int64_t total) {
     const Operation& op = program_.operations[static_cast<std::size_t>(i)];
+    if (runs_beside(op)) {
+      return beside(i);
+    }
     const OperationStep* row = step_of(op, is_recomputed(op));
     if (row == nullptr) {
       return place_of(program_, i) + ": belongs to no step";

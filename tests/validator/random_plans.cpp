@@ -107,7 +107,7 @@ Plan RandomPlans::plan(const ModelSpec& model) {
                              plan.schedule == Schedule::kInterleavedZeroBubble;
     plan.vpp = plan.schedule == Schedule::kZbv ? 2 : interleaved ? pick({2, 3}) : 1;
   }
-  plan.zero = pick({0, 1, 1});
+  plan.zero = pick({0, 1, 1, 2, 3, 3});
   plan.dp_replicate = pick({1, 1, 1, 2});
   plan.micro_batch = pick({1, 1, 2, 3});
   plan.sequence_parallel = plan.tp > 1 && !chance(0.3);

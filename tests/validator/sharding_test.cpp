@@ -297,6 +297,15 @@ TEST_CASE("a unit is gathered while the unit before it computes, unless both sha
   }
 }
 
+TEST_CASE("gathers do not keep residual additions from being one operation with the norm behind") {
+  const Job job = tiny_job(tiny_model(), 4);
+  const auto fused = [&](std::int64_t zero) {
+    return std::ranges::count(lower(job, {.zero = zero}, 0, {}).operations,
+                              OpKind::kAddRmsNormForward, &Operation::kind);
+  };
+  CHECK(fused(3) == fused(0));
+}
+
 TEST_CASE("a gather of half a unit is refused, whichever unit it is") {
   const Job job = tiny_job(tiny_model(), 2);
   const std::vector<Program> programs = lower_all(job, {.zero = 3});

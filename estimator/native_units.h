@@ -1,0 +1,25 @@
+// ZeRO 2 and 3 of the native trainer: the units whose gradients are reduced and whose weights are
+// gathered together, and the two cells that whole units take turns in.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/stage_layout.h"
+
+namespace shardplan {
+
+struct NativeUnit {
+  std::int64_t dense = 0;  // elements of its flat buffers, padding included
+  std::int64_t expert = 0;
+  bool in_second_cell = false;
+};
+
+// Embedding, every layer, head with final norm; one unit where embedding and head are one table.
+// None under ZeRO 0 and 1.
+std::vector<NativeUnit> native_units(const Job& job, const Plan& plan, const ChunkLayout& chunk);
+
+// Whether a group of this many shards divides units at all.
+bool divides_units(const Plan& plan, std::int64_t shard);
+
+}  // namespace shardplan
