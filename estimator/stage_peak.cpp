@@ -314,13 +314,15 @@ void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const Chun
     beyond = std::max(beyond, state.alive[static_cast<std::size_t>(phase)] - idle -
                                   (has_frame ? state.frame : 0));
   }
-  peaks.persistent_arena_bytes = round_up(idle, kArenaMultiple);
+  peaks.fixed_bytes = std::accumulate(fixed.begin(), fixed.end(), beyond);
+  peaks.slots_bytes = slots * slot;
   // At least what is alive: where weight gradients are delayed, what waits for them has no closed
   // form yet.
+  peaks.frame_bytes =
+      std::max(frame, peaks.peak_bytes - idle - peaks.fixed_bytes - peaks.slots_bytes);
+  peaks.persistent_arena_bytes = round_up(idle, kArenaMultiple);
   peaks.dynamic_arena_bytes =
-      round_up(std::max(std::accumulate(fixed.begin(), fixed.end(), beyond) + slots * slot + frame,
-                        peaks.peak_bytes - idle),
-               kArenaMultiple);
+      round_up(peaks.fixed_bytes + peaks.slots_bytes + peaks.frame_bytes, kArenaMultiple);
 }
 
 }  // namespace

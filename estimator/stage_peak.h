@@ -69,9 +69,13 @@ struct StagePoint {
 struct StagePeaks {
   std::array<StagePoint, kNumMoments> moments;
   MomentKind peak = MomentKind::kOptimizer;
-  std::int64_t peak_bytes = 0;              // of the tensors alive
-  std::int64_t persistent_arena_bytes = 0;  // static arenas
+  std::int64_t peak_bytes = 0;  // of the tensors alive
+  // Static arenas; the dynamic one holds fixed buffers, then rings of slots, then the frame.
+  std::int64_t persistent_arena_bytes = 0;
   std::int64_t dynamic_arena_bytes = 0;
+  std::int64_t fixed_bytes = 0;
+  std::int64_t slots_bytes = 0;
+  std::int64_t frame_bytes = 0;
   std::int64_t arena_slack_bytes = 0;  // what they hold beyond peak_bytes
   std::int64_t allocated_bytes = 0;    // peak_bytes + arena_slack_bytes
   std::int64_t first_step_bytes = 0;

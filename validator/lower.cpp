@@ -264,6 +264,12 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
 
 Program lower(const Job& job, const Plan& plan, std::int64_t rank,
               const Hyperparameters& hyperparameters) {
+  ProgramBuilder builder;
+  return lower_with(builder, job, plan, rank, hyperparameters);
+}
+
+Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, std::int64_t rank,
+                   const Hyperparameters& hyperparameters) {
   if (const auto reason = why_invalid(job, plan)) {
     throw std::logic_error("lower: invalid plan: " + reason->message);
   }
@@ -277,7 +283,8 @@ Program lower(const Job& job, const Plan& plan, std::int64_t rank,
              .at = at,
              .sizes = local_sizes(job, plan, at),
              .groups = {},
-             .builder = ProgramBuilder(rank)};
+             .builder = builder};
+  builder.program().rank = rank;
   place_groups(l);
   place_weights(l);
   place_inputs(l);

@@ -16,6 +16,8 @@
 
 namespace shardplan {
 
+class ProgramBuilder;
+
 struct Hyperparameters {
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -33,5 +35,8 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan);
 // Throws std::logic_error for plans that are invalid or not lowered.
 Program lower(const Job& job, const Plan& plan, std::int64_t rank,
               const Hyperparameters& hyperparameters);
+// The same with a builder of the caller, which is empty.
+Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, std::int64_t rank,
+                   const Hyperparameters& hyperparameters);
 
 }  // namespace shardplan

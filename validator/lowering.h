@@ -210,7 +210,7 @@ struct Lowering {
   RankCoordinates at = {};
   LocalSizes sizes = {};
   CommunicatorIndex groups = {};
-  ProgramBuilder builder;
+  ProgramBuilder& builder;
   std::vector<ChunkWeights> chunks = {};                                     // by local chunk
   std::map<std::pair<std::int64_t, std::int64_t>, InFlight> in_flight = {};  // by chunk, microbatch
   std::map<std::pair<std::int64_t, std::int64_t>, PendingWeights> pending_weights = {};  // likewise

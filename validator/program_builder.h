@@ -45,29 +45,35 @@ struct Cell {
   bool stands = false;  // holds memory in the whole step: each tensor stays until the next comes
 };
 
+// What places tensors and takes operations is virtual: tests make the mistakes of a wrong pass
+// there.
 class ProgramBuilder {
  public:
-  explicit ProgramBuilder(std::int64_t rank) { program_.rank = rank; }
+  ProgramBuilder() = default;
+  virtual ~ProgramBuilder() = default;
+  ProgramBuilder(const ProgramBuilder&) = delete;
+  ProgramBuilder& operator=(const ProgramBuilder&) = delete;
 
   Program& program() { return program_; }
   const Program& program() const { return program_; }
 
-  View persistent(const TensorSpec& spec);  // alive for the whole program
+  virtual View persistent(const TensorSpec& spec);  // alive for the whole program
 
-  Cell fixed_cell(std::int64_t bytes);
-  Cell standing_cell(std::int64_t bytes);                // a fixed cell that is never free
-  Cell frame_cell(std::int64_t bytes);                   // pushed on the frame
-  View place(const Cell& cell, const TensorSpec& spec);  // a new lifetime at the cell's address
-  View push(const TensorSpec& spec);                     // frame_cell and place
+  virtual Cell fixed_cell(std::int64_t bytes);
+  Cell standing_cell(std::int64_t bytes);  // a fixed cell that is never free
+  Cell frame_cell(std::int64_t bytes);     // pushed on the frame
+  virtual View place(const Cell& cell,
+                     const TensorSpec& spec);  // a new lifetime at the cell's address
+  virtual View push(const TensorSpec& spec);   // frame_cell and place
   std::int64_t frame_mark() const { return frame_bytes_; }
-  void pop_to(std::int64_t mark) { frame_bytes_ = mark; }
+  virtual void pop_to(std::int64_t mark) { frame_bytes_ = mark; }
 
   // The lowest free slot; tensors are placed in it one after the other until it is freed.
-  Slot take_slot(Ring ring);
-  void free_slot(const Slot& slot);
-  View keep(const Slot& slot, const TensorSpec& spec);
+  virtual Slot take_slot(Ring ring);
+  virtual void free_slot(const Slot& slot);
+  virtual View keep(const Slot& slot, const TensorSpec& spec);
 
-  void emit(Operation operation);
+  virtual void emit(Operation operation);
   void cut(std::string label);
 
   // Resolves addresses, fuses, takes lifetimes and orders the streams.

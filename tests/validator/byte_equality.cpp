@@ -344,6 +344,25 @@ class Walk {
     return std::nullopt;
   }
 
+  // One past the last byte of the arena that a tensor lies on.
+  std::int64_t end_of(Arena arena) const {
+    std::int64_t end = 0;
+    for (const Tensor& tensor : program_.tensors) {
+      end = std::max(end, tensor.arena == arena ? tensor.offset + tensor.bytes : 0);
+    }
+    return end;
+  }
+
+  // The first byte of the dynamic arena where a tensor of this kind lies.
+  std::int64_t begin_of(Placement placement) const {
+    std::int64_t begin = program_.dynamic_bytes;
+    for (const Tensor& tensor : program_.tensors) {
+      const bool counts = tensor.arena == Arena::kDynamic && tensor.placement == placement;
+      begin = std::min(begin, counts ? tensor.offset : begin);
+    }
+    return begin;
+  }
+
   std::optional<std::string> totals() const {
     const auto differ = [&](const std::string& what, std::int64_t program, std::int64_t estimate) {
       return "rank " + std::to_string(program_.rank) + ": " + what + ": program " +
@@ -354,11 +373,24 @@ class Walk {
     if (peak != peaks.peak_bytes) {
       return differ("peak", peak, peaks.peak_bytes);
     }
-    if (program_.persistent_bytes != peaks.persistent_arena_bytes) {
-      return differ("persistent arena", program_.persistent_bytes, peaks.persistent_arena_bytes);
-    }
-    if (program_.dynamic_bytes != peaks.dynamic_arena_bytes) {
-      return differ("dynamic arena", program_.dynamic_bytes, peaks.dynamic_arena_bytes);
+    const std::int64_t slots_end = peaks.fixed_bytes + peaks.slots_bytes;
+    const struct {
+      std::string what;
+      std::int64_t program;
+      std::int64_t estimate;
+    } sizes[] = {
+        {"end of the persistent tensors", end_of(Arena::kPersistent),
+         stage_.state.bytes.alive[static_cast<std::size_t>(Phase::kIdle)]},
+        {"begin of the slots", begin_of(Placement::kSlot), peaks.fixed_bytes},
+        {"begin of the frame", begin_of(Placement::kFrame), slots_end},
+        {"end of the frame", end_of(Arena::kDynamic), slots_end + peaks.frame_bytes},
+        {"persistent arena", program_.persistent_bytes, peaks.persistent_arena_bytes},
+        {"dynamic arena", program_.dynamic_bytes, peaks.dynamic_arena_bytes},
+    };
+    for (const auto& size : sizes) {
+      if (size.program != size.estimate) {
+        return differ(size.what, size.program, size.estimate);
+      }
     }
     return std::nullopt;
   }

@@ -51,6 +51,7 @@ Job tiny_job(const ModelSpec& model, std::int64_t world) {
   job.cluster.nodes = 1;
   job.profile.name = "native";
   job.profile.memory_model = MemoryModel::kNative;
+  job.profile.allocator = AllocatorKind::kStaticArenas;
   job.profile.cross_entropy = CrossEntropyKind::kChunked;
   job.profile.cross_entropy_chunks = 3;  // does not divide the tokens
   job.profile.vocab_multiple = 2;
