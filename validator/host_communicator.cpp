@@ -112,7 +112,7 @@ void combine(const std::vector<std::vector<HostView<T>>>& inputs, const HostArgu
 
 template <class T>
 typename HostCommunicator<T>::Meeting& HostCommunicator<T>::meeting_of(const Group& group) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(meetings_mutex_);
   Meeting& meeting = meetings_[group.ranks];
   meeting.inputs.resize(group.ranks.size());
   return meeting;
@@ -120,15 +120,15 @@ typename HostCommunicator<T>::Meeting& HostCommunicator<T>::meeting_of(const Gro
 
 template <class T>
 void HostCommunicator<T>::wait_for_all(Meeting& meeting, std::int64_t size) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(meeting.mutex);
   const std::int64_t generation = meeting.generation;
   if (++meeting.arrived == size) {
     meeting.arrived = 0;
     ++meeting.generation;
-    changed_.notify_all();
+    meeting.changed.notify_all();
     return;
   }
-  changed_.wait(lock, [&] { return failed_ || meeting.generation != generation; });
+  meeting.changed.wait(lock, [&] { return failed_ || meeting.generation != generation; });
   if (meeting.generation == generation) {
     throw std::runtime_error("another rank has failed");
   }
@@ -140,15 +140,15 @@ void HostCommunicator<T>::send(const Address& address, const HostView<T>& what) 
   for (std::size_t e = 0; e < message.size(); ++e) {
     message[e] = what[static_cast<std::int64_t>(e)];
   }
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(messages_mutex_);
   messages_[address] = std::move(message);
-  changed_.notify_all();
+  arrived_.notify_all();
 }
 
 template <class T>
 void HostCommunicator<T>::receive(const Address& address, const HostView<T>& where) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failed_ || messages_.contains(address); });
+  std::unique_lock lock(messages_mutex_);
+  arrived_.wait(lock, [&] { return failed_ || messages_.contains(address); });
   if (!messages_.contains(address)) {
     throw std::runtime_error("another rank has failed");
   }
@@ -158,9 +158,14 @@ void HostCommunicator<T>::receive(const Address& address, const HostView<T>& whe
 
 template <class T>
 void HostCommunicator<T>::fail() {
-  const std::lock_guard lock(mutex_);
   failed_ = true;
-  changed_.notify_all();
+  const std::lock_guard lock(meetings_mutex_);
+  for (auto& [ranks, meeting] : meetings_) {
+    const std::lock_guard members(meeting.mutex);
+    meeting.changed.notify_all();
+  }
+  const std::lock_guard receivers(messages_mutex_);
+  arrived_.notify_all();
 }
 
 template <class T>

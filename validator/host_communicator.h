@@ -1,6 +1,7 @@
 // Collectives between threads that stand for ranks. One object for all ranks of a run.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -24,7 +25,11 @@ class HostCommunicator {
   void fail();
 
  private:
-  struct Meeting {  // of the members of one group
+  // Of the members of one group. Every meeting wakes its own members only: waking all ranks at
+  // every step of every group costs more than what they compute.
+  struct Meeting {
+    std::mutex mutex;
+    std::condition_variable changed;
     std::vector<std::vector<HostView<T>>> inputs;
     std::int64_t arrived = 0;
     std::int64_t generation = 0;
@@ -37,10 +42,11 @@ class HostCommunicator {
   void send(const Address& address, const HostView<T>& what);
   void receive(const Address& address, const HostView<T>& where);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool failed_ = false;
+  std::atomic<bool> failed_ = false;
+  std::mutex meetings_mutex_;
   std::map<std::vector<std::int64_t>, Meeting> meetings_;
+  std::mutex messages_mutex_;
+  std::condition_variable arrived_;
   std::map<Address, std::vector<T>> messages_;
 };
 
