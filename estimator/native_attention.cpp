@@ -5,6 +5,18 @@
 namespace shardplan {
 namespace {
 
+bool uses_ring(const NativeBlock& block) {
+  return block.plan.cp > 1 && block.plan.cp_method == CpMethod::kRing;
+}
+
+// The last steps that read keys and values.
+Step last_forward_attention(const NativeBlock& block) {
+  return uses_ring(block) ? Step::kForwardRingBlock : Step::kForwardAttention;
+}
+Step last_backward_attention(const NativeBlock& block) {
+  return uses_ring(block) ? Step::kBackwardRingBlock : Step::kBackwardAttention;
+}
+
 AttentionShape attention_shape(const NativeBlock& block) {
   const Job& job = block.job;
   const std::int64_t c = block.plan.cp;
@@ -21,6 +33,9 @@ AttentionShape attention_shape(const NativeBlock& block) {
     shape.query_heads = div_ceil(shape.query_heads, c);
     shape.kv_heads = div_ceil(shape.kv_heads, c);
     shape.query_length = shape.kv_length = job.sequence_length;
+  }
+  if (uses_ring(block)) {
+    shape.batch = 1;  // one call per sequence at most; the diagonal block is the largest
   }
   if (c > 1 && block.plan.cp_method == CpMethod::kAllGather) {
     // One call per zigzag chunk of each sequence; the last chunk of all sees every key.
@@ -70,31 +85,88 @@ void add_gathered_key_values(NativeBlock& block, std::int64_t elements) {
                     "c*KV: their gradients, before the reduce-scatter");
 }
 
+// Steps of one pass of the ring's forward.
+struct RingSteps {
+  Step begin = Step::kForwardKeyValues;
+  Step copy = Step::kForwardRingCopy;
+  Step block = Step::kForwardRingBlock;
+  Step merge = Step::kForwardRingMerge;
+  Step round = Step::kForwardRingRound;
+};
+
+// Keys and values of this rank and of the one before it, in turn.
+void add_ring_key_values(NativeBlock& block, const QkvWidths& widths, Step born, Step dies,
+                         Step end) {
+  NativeBlock::hold(block.rows.use_as(Component::kCommunication, "attention.ring_key_values",
+                                      2 * block.shape.tokens * widths.key_value, block.shape.dtype,
+                                      born, dies, "2*KV: two buffers in turn"),
+                    {.pushed = born, .popped = end});
+}
+
+void add_ring_forward(NativeBlock& block, const QkvWidths& widths, const RingSteps& steps) {
+  const BlockShape& s = block.shape;
+  const std::int64_t sequence = div_exact(s.tokens, block.plan.micro_batch);
+  NativeBlock::hold(block.rows.use("attention.ring_output", s.tokens * widths.output, DType::kFp32,
+                                   steps.copy, steps.round, "a*d*T/t: sum over the hops in fp32"),
+                    {.pushed = steps.begin, .popped = steps.round});
+  add_ring_key_values(block, widths, steps.begin, steps.block, steps.round);
+  block.rows.use("attention.ring_part", sequence * widths.output, s.dtype, steps.block, steps.merge,
+                 "a*d*s/(c*t): of one sequence's block");
+  block.rows.use("attention.ring_part_log_sum_exp", sequence * s.query_heads, DType::kFp32,
+                 steps.block, steps.merge, "a*s/(c*t)");
+}
+
+void add_ring_backward(NativeBlock& block, const QkvWidths& widths) {
+  const BlockShape& s = block.shape;
+  const std::int64_t sequence = div_exact(s.tokens, block.plan.micro_batch);
+  const NativeBlock::Hold held{.pushed = Step::kBackwardKeyValues,
+                               .popped = Step::kBackwardRingHome};
+  NativeBlock::hold(block.rows.use("attention.ring_query_gradient", s.tokens * widths.output,
+                                   DType::kFp32, Step::kBackwardRingQueries,
+                                   Step::kBackwardRingRound, "a*d*T/t: sum over the hops in fp32"),
+                    held);
+  add_ring_key_values(block, widths, Step::kBackwardKeyValues, Step::kBackwardRingBlock,
+                      Step::kBackwardRingHome);
+  NativeBlock::hold(
+      block.rows.use_as(Component::kCommunication, "attention.ring_key_value_gradients",
+                        2 * s.tokens * widths.key_value, DType::kFp32, Step::kBackwardRingKeyValues,
+                        Step::kBackwardRingHome,
+                        "2*KV: their gradients in fp32, two buffers in turn"),
+      held);
+  block.rows.use("attention.ring_part_gradients", sequence * (widths.output + widths.key_value),
+                 s.dtype, Step::kBackwardRingBlock, Step::kBackwardRingAdd,
+                 "(a+2k)*d*s/(c*t): of one sequence's block");
+}
+
+void add_ring(NativeBlock& block, const QkvWidths& widths) {
+  add_ring_forward(block, widths, {});
+  if (block.recomputes(&RecomputeModules::core_attn)) {
+    add_ring_forward(block, widths,
+                     {.begin = Step::kBackwardKeyValuesAgain,
+                      .copy = Step::kBackwardRingCopyAgain,
+                      .block = Step::kBackwardRingBlockAgain,
+                      .merge = Step::kBackwardRingMergeAgain,
+                      .round = Step::kBackwardRingRoundAgain});
+  }
+  add_ring_backward(block, widths);
+}
+
 void add_context_exchange(NativeBlock& block, const QkvWidths& widths) {
   const BlockShape& s = block.shape;
   const Component comm = Component::kCommunication;
   const std::int64_t key_value = s.tokens * widths.key_value;
   const std::int64_t c = block.plan.cp;
-  const Step forward = Step::kForwardAttention;
-  const Step backward = Step::kBackwardAttention;
   if (c == 1) {
     return;
   }
   switch (block.plan.cp_method) {
-    case CpMethod::kRing:
-      block.rows.use_as(comm, "attention.ring_key_values", 2 * key_value, s.dtype, forward, forward,
-                        "2*KV: two buffers in turn");
-      block.rows.use("attention.ring_accumulator", s.tokens * widths.output, DType::kFp32, forward,
-                     forward, "a*d*T/t: partial output in fp32");
-      block.rows.use_as(comm, "attention.ring_exchange", 4 * key_value, s.dtype, backward, backward,
-                        "4*KV: keys, values and their gradients, two buffers each");
-      break;
+    case CpMethod::kRing: add_ring(block, widths); break;
     case CpMethod::kAllGather: add_gathered_key_values(block, c * key_value); break;
     case CpMethod::kA2a:
-      block.rows.use_as(comm, "attention.a2a_forward", s.tokens * widths.packed, s.dtype, forward,
-                        forward, "(a+2k)*d*T/t");
-      block.rows.use_as(comm, "attention.a2a_backward", s.tokens * widths.packed, s.dtype, backward,
-                        backward, "(a+2k)*d*T/t");
+      block.rows.use_as(comm, "attention.a2a_forward", s.tokens * widths.packed, s.dtype,
+                        Step::kForwardAttention, Step::kForwardAttention, "(a+2k)*d*T/t");
+      block.rows.use_as(comm, "attention.a2a_backward", s.tokens * widths.packed, s.dtype,
+                        Step::kBackwardAttention, Step::kBackwardAttention, "(a+2k)*d*T/t");
       break;
   }
 }
@@ -157,20 +229,21 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
   block.keep_or_write_again(again, "attention.output", s.tokens * width, s.dtype,
                             {.born = Step::kForwardAttention,
                              .last_forward_use = Step::kForwardProjection,
-                             .dies = block.weight_step(Step::kBackwardAttention)},
+                             .dies = block.weight_step(last_backward_attention(block))},
                             Step::kBackwardAttentionAgain, "a*d*T/t", held);
-  block.keep_or_write_again(again, "attention.log_sum_exp", s.query_heads * s.tokens, DType::kFp32,
-                            {.born = Step::kForwardAttention,
-                             .last_forward_use = Step::kForwardAttention,
-                             .dies = Step::kBackwardAttention},
-                            Step::kBackwardAttentionAgain, "a*T/t: softmax statistics, fp32", held);
+  block.keep_or_write_again(
+      again, "attention.log_sum_exp", s.query_heads * s.tokens, DType::kFp32,
+      {.born = Step::kForwardAttention,
+       .last_forward_use = uses_ring(block) ? Step::kForwardRingMerge : Step::kForwardAttention,
+       .dies = last_backward_attention(block)},
+      Step::kBackwardAttentionAgain, "a*T/t: softmax statistics, fp32", held);
 }
 
 void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   rows.use("attention.output_gradient", s.tokens * widths.output, s.dtype,
-           Step::kBackwardProjection, Step::kBackwardAttention, "a*d*T/t")
+           Step::kBackwardProjection, last_backward_attention(block), "a*d*T/t")
       .popped = Step::kBackwardKeyValueReduce;
   NativeBlock::hold(rows.use("attention.qkv_gradient", s.tokens * widths.packed, s.dtype,
                              Step::kBackwardAttention, block.weight_step(Step::kBackwardQkvWeight),
@@ -180,7 +253,7 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
               div_ceil(cudnn_backward_workspace_bytes(attention_shape(block),
                                                       block.job.profile.deterministic_attention),
                        bytes_of(DType::kFp32)),
-              DType::kFp32, Step::kBackwardAttention, Step::kBackwardAttention,
+              DType::kFp32, Step::kBackwardAttention, last_backward_attention(block),
               "cuDNN 9 closed form")
       .popped = Step::kBackwardKeyValueReduce;
   const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;
@@ -222,8 +295,8 @@ void add_native_attention(NativeBlock& block) {
       latent && block.recomputes(&RecomputeModules::mla_up_proj), "attention.packed_qkv",
       s.tokens * widths.packed, s.dtype,
       {.born = Step::kForwardQkv,
-       .last_forward_use = Step::kForwardAttention,
-       .dies = Step::kBackwardAttention},
+       .last_forward_use = last_forward_attention(block),
+       .dies = last_backward_attention(block)},
       Step::kBackwardProjection, "(a+2k)*d*T/t: one buffer, rotary embedding in place",
       {.pushed = Step::kBackwardProjection, .popped = Step::kBackwardKeyValueReduce});
   add_attention_output(block, widths.output);

@@ -190,6 +190,10 @@ class OperationCheck {
     } else if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kRingShift) {
       expect(op.in[0].elements() == op.out[0].elements(), op.out[0], "the input's size");
     }
+    if (op.kind == OpKind::kRingShift && op.in[0].tensor == op.out[0].tensor) {
+      expect(op.out[0].end() <= op.in[0].offset || op.in[0].end() <= op.out[0].offset, op.out[0],
+             "a buffer of its own");
+    }
   }
 
   void check_attention(const Operation& op) {

@@ -5,8 +5,6 @@
 // are left out. The output is summed in fp32, weighted by log-sum-exps. Backward sends the keys and
 // values around again with the final output and log-sum-exp on every hop; their gradients follow
 // one hop behind in fp32, again in two buffers, and arrive at home with the last shift.
-#include <array>
-
 #include "validator/lowering.h"
 
 namespace shardplan {
@@ -102,14 +100,15 @@ Operation attention_of(const Lowering& l, OpKind kind, const Block& block) {
   return op;
 }
 
-// Two buffers that what travels takes turns in.
+// Two buffers that what travels takes turns in, the halves of one tensor.
 class Carousel {
  public:
-  Carousel(Lowering& l, TensorSpec spec) : l_(l), spec_(std::move(spec)) {
-    for (Cell& cell : cells_) { cell = l.builder.frame_cell(padded_bytes(spec_)); }
+  Carousel(Lowering& l, TensorSpec spec) : l_(l), rows_(spec.rows), name_(spec.name) {
+    spec.rows *= 2;
+    buffers_ = l.builder.push(spec);
   }
-  // A buffer for what comes next.
-  View next() { return l_.builder.place(cells_[used_++ % cells_.size()], spec_); }
+  // The buffer for what comes next.
+  View next() { return rows_of(buffers_, used_++ % 2 * rows_, rows_); }
   // What the rank before this one has, as `view` goes on to the one behind it.
   View shift(const View& view) {
     const View arriving = next();
@@ -119,15 +118,16 @@ class Carousel {
           .out = {arriving},
           .group = l_.groups.cp,
           .stream = Stream::kContext},
-         spec_.name + ".shift");
+         name_ + ".shift");
     return arriving;
   }
 
  private:
   Lowering& l_;
-  TensorSpec spec_;
-  std::array<Cell, 2> cells_;
-  std::size_t used_ = 0;
+  std::int64_t rows_;
+  std::string name_;
+  View buffers_ = {};
+  std::int64_t used_ = 0;
 };
 
 Carousel key_values(Lowering& l) {
@@ -160,7 +160,7 @@ void attend_block(Lowering& l, const Block& block, const View& kv, const LayerAc
   Operation op = attention_of(l, OpKind::kAttentionForward, block);
   op.in = {queries(queries_of(l, a.qkv)), keys_of(l, keys), values_of(l, keys)};
   op.out = {out, lse};
-  emit(l, std::move(op), "attention.core");
+  emit(l, std::move(op), "attention.block");
   emit(l,
        {.kind = OpKind::kLseMerge, .in = {out, lse}, .out = {queries(sum), queries(a.log_sum_exp)}},
        "attention.merge");
@@ -177,12 +177,17 @@ void block_backward(Lowering& l, const Block& block, const View& kv, const View&
                     const LayerActivations& a, const RingGradients& sums) {
   const FrameScope scope(l.builder);
   const std::int64_t most = 2 * chunk_length(l);
-  const View dq = rows_of(
-      l.builder.push(temporary("attention.ring_part_gradient", most, l.sizes.query_width())), 0,
-      block.queries);
-  const View dkv = rows_of(l.builder.push(temporary("attention.ring_part_key_value_gradients", most,
-                                                    2 * l.sizes.kv_width())),
-                           0, block.keys);
+  const std::int64_t width = l.sizes.query_width();
+  const std::int64_t kv_width = 2 * l.sizes.kv_width();
+  // One tensor: the gradients of keys and values, behind them those of the queries.
+  const View part = l.builder.push(temporary("attention.ring_part_gradients",
+                                             most + div_exact(most * width, kv_width), kv_width));
+  const View dkv = rows_of(part, 0, block.keys);
+  const View dq{.tensor = part.tensor,
+                .offset = most * kv_width,
+                .rows = block.queries,
+                .cols = width,
+                .stride = width};
   const View keys = rows_of(kv, block.key_row, block.keys);
   const auto queries = [&](const View& view) {
     return rows_of(view, block.query_row, block.queries);
@@ -191,13 +196,13 @@ void block_backward(Lowering& l, const Block& block, const View& kv, const View&
   op.in = {queries(dout),      queries(queries_of(l, a.qkv)), keys_of(l, keys),
            values_of(l, keys), queries(a.attention_output),   queries(a.log_sum_exp)};
   op.out = {dq, keys_of(l, dkv), values_of(l, dkv), sums.workspace};
-  emit(l, std::move(op), "attention.core");
-  const auto add = [&](const View& sum, const View& part, const std::string& label) {
-    emit(l, {.kind = OpKind::kAdd, .in = {sum, part}, .out = {sum}}, label);
+  emit(l, std::move(op), "attention.block");
+  const auto add = [&](const View& sum, const View& gradient, const std::string& label) {
+    emit(l, {.kind = OpKind::kAdd, .in = {sum, gradient}, .out = {sum}}, label);
   };
-  add(queries(sums.queries), dq, "attention.ring_query_gradient");
+  add(queries(sums.queries), dq, "attention.ring_query_gradient.add");
   add(rows_of(sums.key_values, block.key_row, block.keys), dkv,
-      "attention.ring_key_value_gradients");
+      "attention.ring_key_value_gradients.add");
 }
 
 // Hop 0 sees this rank's own keys: the diagonal blocks write every row of the result.
@@ -276,11 +281,13 @@ void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
     }
     for_each_block(l, hop, false,
                    [&](const Block& block) { block_backward(l, block, kv, dout, a, sums); });
+    if (hop + 1 == l.plan.cp) {
+      emit(l, {.kind = OpKind::kCopy, .in = {sums.queries}, .out = {queries_of(l, dqkv)}},
+           "attention.ring_query_gradient.rounded");
+    }
     sums.key_values = gradients.shift(sums.key_values);
     kv = next;
   }
-  emit(l, {.kind = OpKind::kCopy, .in = {sums.queries}, .out = {queries_of(l, dqkv)}},
-       "attention.ring_query_gradient.rounded");
   emit(l, {.kind = OpKind::kCopy, .in = {sums.key_values}, .out = {keys_and_values_of(l, dqkv)}},
        "attention.ring_key_value_gradients.rounded");
 }

@@ -147,15 +147,17 @@ class Walk {
     if (!is_update) {
       begin(actions_[index]);
     }
-    std::map<std::string, std::int64_t> total;  // runs of a label within the action
-    std::map<std::string, std::int64_t> done;
+    using Run = std::pair<std::string, std::int64_t>;  // a label within a layer
+    std::map<Run, std::int64_t> total;
+    std::map<Run, std::int64_t> done;
     for (std::int64_t i = first; i < last; ++i) {
-      total[program_.operations[static_cast<std::size_t>(i)].label] += 1;
+      const Operation& op = program_.operations[static_cast<std::size_t>(i)];
+      total[{op.label, op.layer}] += 1;
     }
     for (std::int64_t i = first; i < last; ++i) {
       const Operation& op = program_.operations[static_cast<std::size_t>(i)];
-      const std::int64_t before = done[op.label]++;
-      if (auto found = operation(i, before, total[op.label])) {
+      const std::int64_t before = done[{op.label, op.layer}]++;
+      if (auto found = operation(i, before, total[{op.label, op.layer}])) {
         return found;
       }
     }

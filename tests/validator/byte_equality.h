@@ -31,8 +31,8 @@ struct OperationStep {
   Step step = Step::kForwardInput;
   bool enters = false;  // writes the first rows of the block behind
   Phase state = Phase::kForward;
-  // Of operations that an action runs several times: steps of the first, of those between and of
-  // the last one; `step` is that of an only one.
+  // Of operations that a layer of an action runs several times: steps of the first, of those
+  // between and of the last one; `step` is that of an only one.
   std::optional<std::array<Step, 3>> steps = {};
 };
 

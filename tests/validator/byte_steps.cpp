@@ -17,6 +17,17 @@ OperationStep at_end(std::string_view phase, std::string_view label, Where where
   return {.phase = phase, .label = label, .where = where, .step = step};
 }
 
+// Several times in a layer: the steps of the first ones and of the last one. An only one is first.
+OperationStep runs_on(std::string_view phase, std::string_view label, Step first, Step others) {
+  return {
+      .phase = phase, .label = label, .step = first, .steps = std::array{first, others, others}};
+}
+
+// Likewise, but an only one is the last.
+OperationStep ends_with(std::string_view phase, std::string_view label, Step others, Step last) {
+  return {.phase = phase, .label = label, .step = last, .steps = std::array{others, others, last}};
+}
+
 // Behind the layers, over chunks of tokens.
 OperationStep in_loss(std::string_view label, Step only, Step first, Step last) {
   return {.phase = "forward",
@@ -48,6 +59,41 @@ std::vector<OperationStep> forward_layer() {
       in_layer("forward", "ffn.down", Step::kForwardFc2),
       in_layer("forward", "ffn.down.reduce", Step::kForwardFc2Reduce),
       {.phase = "forward", .label = "ffn.residual", .step = Step::kForwardOutput, .enters = true},
+  };
+}
+
+// Ring attention: hops in forward and again in backward under recomputation, and backward.
+std::vector<OperationStep> ring_steps() {
+  return {
+      in_layer("forward", "attention.ring_key_values.own", Step::kForwardKeyValues),
+      runs_on("forward", "attention.ring_key_values.shift", Step::kForwardKeyValues,
+              Step::kForwardRingCopy),
+      in_layer("forward", "attention.ring_output", Step::kForwardRingCopy),
+      in_layer("forward", "attention.block", Step::kForwardRingBlock),
+      ends_with("forward", "attention.merge", Step::kForwardRingBlock, Step::kForwardRingMerge),
+      in_layer("forward", "attention.ring_output.rounded", Step::kForwardRingRound),
+      in_layer("replay", "attention.ring_key_values.own", Step::kBackwardKeyValuesAgain),
+      runs_on("replay", "attention.ring_key_values.shift", Step::kBackwardKeyValuesAgain,
+              Step::kBackwardRingCopyAgain),
+      in_layer("replay", "attention.ring_output", Step::kBackwardRingCopyAgain),
+      in_layer("replay", "attention.block", Step::kBackwardRingBlockAgain),
+      ends_with("replay", "attention.merge", Step::kBackwardRingBlockAgain,
+                Step::kBackwardRingMergeAgain),
+      in_layer("replay", "attention.ring_output.rounded", Step::kBackwardRingRoundAgain),
+      in_layer("backward", "attention.ring_key_values.own", Step::kBackwardKeyValues),
+      runs_on("backward", "attention.ring_key_values.shift", Step::kBackwardKeyValues,
+              Step::kBackwardRingKeyValues),
+      in_layer("backward", "attention.ring_query_gradient", Step::kBackwardRingQueries),
+      in_layer("backward", "attention.ring_key_value_gradients", Step::kBackwardRingKeyValues),
+      in_layer("backward", "attention.block", Step::kBackwardRingBlock),
+      ends_with("backward", "attention.ring_query_gradient.add", Step::kBackwardRingBlock,
+                Step::kBackwardRingAdd),
+      ends_with("backward", "attention.ring_key_value_gradients.add", Step::kBackwardRingBlock,
+                Step::kBackwardRingAdd),
+      in_layer("backward", "attention.ring_query_gradient.rounded", Step::kBackwardRingRound),
+      ends_with("backward", "attention.ring_key_value_gradients.shift",
+                Step::kBackwardRingKeyValues, Step::kBackwardRingHome),
+      in_layer("backward", "attention.ring_key_value_gradients.rounded", Step::kBackwardRingHome),
   };
 }
 
@@ -130,7 +176,8 @@ std::vector<OperationStep> ends() {
 // By "phase.label".
 std::map<std::string, OperationStep, std::less<>> all_steps() {
   std::map<std::string, OperationStep, std::less<>> all;
-  for (const std::vector<OperationStep>& some : {forward_layer(), backward_layer(), ends()}) {
+  for (const std::vector<OperationStep>& some :
+       {forward_layer(), ring_steps(), backward_layer(), ends()}) {
     for (const OperationStep& row : some) {
       all.emplace(std::string(row.phase) + "." + std::string(row.label), row);
     }

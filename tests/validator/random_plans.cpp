@@ -112,7 +112,7 @@ Plan RandomPlans::plan(const ModelSpec& model) {
   plan.micro_batch = pick({1, 1, 2, 3});
   plan.sequence_parallel = plan.tp > 1 && !chance(0.3);
   plan.recompute = recompute();
-  plan.cp_method = CpMethod::kAllGather;
+  plan.cp_method = chance(0.5) ? CpMethod::kRing : CpMethod::kAllGather;
   plan.grad_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
   plan.exp_avg_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
   plan.exp_avg_sq_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
