@@ -163,6 +163,20 @@ void set_field(FrameworkProfile& profile, const ProfileOption& option, const Jso
   std::visit([&](auto member) { assign(profile.*member, value); }, find_field(option.name)->member);
 }
 
+template <class Choice>
+std::string text_of_value(Choice value) {
+  return std::string(name_of(value));
+}
+std::string text_of_value(bool value) {
+  return value ? "true" : "false";
+}
+std::string text_of_value(std::int64_t value) {
+  return std::to_string(value);
+}
+std::string text_of_value(double value) {
+  return exact_text(value);
+}
+
 // Words that an enum knows; a file may allow fewer.
 template <class Choice>
 bool knows(Choice, const std::string& word) {
@@ -347,6 +361,11 @@ void apply_options(FrameworkProfile& profile, const JsonValue& options, const st
     }
     set_field(profile, option, value);
   }
+}
+
+std::string option_text(const FrameworkProfile& profile, const std::string& name) {
+  return std::visit([&](auto member) { return text_of_value(profile.*member); },
+                    find_field(name)->member);
 }
 
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,

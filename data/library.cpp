@@ -12,6 +12,7 @@ namespace shardplan {
 namespace {
 
 constexpr std::string_view kSuffix = ".json";
+constexpr std::string_view kCasesSuffix = ".jsonl";
 
 }  // namespace
 
@@ -67,6 +68,16 @@ Library::Library(const std::string& data_directory) : directory_(data_directory)
       }
     }
   }
+  for (const char* folder : {"measured", "published"}) {
+    std::error_code failed;
+    const std::filesystem::path path = std::filesystem::path(directory_) / folder;
+    for (std::filesystem::directory_iterator entry(path, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      if (std::string name = entry->path().filename().string(); name.ends_with(kCasesSuffix)) {
+        paths_.push_back(std::string(folder) + "/" + name);
+      }
+    }
+  }
   if (paths_.empty()) {
     throw InputError(directory_ +
                      ": found no JSON file in models, gpus, clusters or frameworks, expected a "
@@ -111,6 +122,13 @@ std::vector<std::string> Library::names_in(std::string_view folder) const {
     }
   }
   return names;
+}
+
+std::vector<std::string> Library::case_files() const {
+  std::vector<std::string> files;
+  std::ranges::copy_if(paths_, std::back_inserter(files),
+                       [](const std::string& path) { return path.ends_with(kCasesSuffix); });
+  return files;
 }
 
 std::vector<std::string> Library::model_names() const {

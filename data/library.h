@@ -56,11 +56,14 @@ class Library {
   std::vector<std::string> cluster_names() const;
   std::vector<std::string> framework_names() const;
 
+  // Runs with measurements, a case line each: "measured/h200_frameworks.jsonl".
+  std::vector<std::string> case_files() const;
+  std::string text_of(const std::string& path) const;
+
   bool has(const std::string& path) const;        // "gpus/H200-SXM-141GB.json"
   JsonFile parse(const std::string& path) const;  // InputError, also if it is not there
 
  private:
-  std::string text_of(const std::string& path) const;
   std::string file_of(const std::string& path) const;  // as messages name it
   std::vector<std::string> names_in(std::string_view folder) const;
   std::string gpu_path(const std::string& name) const;  // "" if unknown
@@ -89,6 +92,8 @@ struct ProfileOption {
   std::string source;
 };
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework);
+// The value that a profile has for one of its options, as text like default_value.
+std::string option_text(const FrameworkProfile& profile, const std::string& name);
 
 // Applies options (a JSON object of a case line, or key=value words of the command line) to a
 // profile; unknown names and wrong types are InputErrors that list what exists.

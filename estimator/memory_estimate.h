@@ -37,6 +37,20 @@ struct Event {
   friend bool operator==(const Event&, const Event&) = default;
 };
 
+// What the bytes of a row rest on.
+enum class Origin {
+  kCounted,            // sizes of tensors: elements times dtype
+  kDocumented,         // a constant of the framework's or a library's source, or of a datasheet
+  kMeasured,           // on this kind of GPU
+  kMeasuredElsewhere,  // on another kind of GPU, for want of a measurement
+  kFitted,             // chosen so that measured totals come out
+};
+inline constexpr std::array<std::string_view, 5> kOriginNames = {
+    "counted", "documented", "measured", "measured elsewhere", "fitted"};
+constexpr std::string_view name_of(Origin origin) {
+  return kOriginNames[static_cast<std::size_t>(origin)];
+}
+
 // One line of the ledger of a stage. bytes * copies is what the row adds at the peak.
 struct Row {
   Component component = Component::kParameters;
@@ -49,6 +63,7 @@ struct Row {
   Event dies;
   std::string formula;       // in the symbols of the documentation, with its source
   bool in_allocator = true;  // false: CUDA context, NCCL, libraries: counted in device_used only
+  Origin origin = Origin::kCounted;
 
   std::int64_t total_bytes() const { return bytes * copies; }
 };

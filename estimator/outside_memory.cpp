@@ -204,7 +204,12 @@ struct Piece {
   std::string_view name = {};
   std::int64_t bytes = 0;
   std::string_view formula = {};
+  Origin origin = Origin::kMeasured;
 };
+
+Origin origin_of(const std::optional<std::int64_t>& measured_bytes) {
+  return measured_bytes ? Origin::kMeasured : Origin::kMeasuredElsewhere;
+}
 
 // Which groups have a communicator: all at start-up, those that were used, or those of several
 // ranks that were used (our own trainer makes none for a rank alone).
@@ -261,11 +266,13 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
   visit({.component = Component::kContext,
          .name = "cuda_context",
          .bytes = prices.context,
-         .formula = gpu.context_bytes ? "measured on this GPU" : "measured on an H200"});
+         .formula = gpu.context_bytes ? "measured on this GPU" : "measured on an H200",
+         .origin = origin_of(gpu.context_bytes)});
   visit({.component = Component::kWorkspace,
          .name = "libraries",
          .bytes = prices.libraries,
-         .formula = gpu.library_bytes ? "measured on this GPU" : "measured on an H200"});
+         .formula = gpu.library_bytes ? "measured on this GPU" : "measured on an H200",
+         .origin = origin_of(gpu.library_bytes)});
   const Grid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
   if (job.profile.memory_model == MemoryModel::kNative) {
     visit_communicators(native_communicators(grid), Creation::kUsedBySeveral, prices, visit);
@@ -280,6 +287,10 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
 
 std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_rank) {
   std::vector<Row> rows;
+  const std::optional<std::int64_t>& communicators = job.cluster.gpu.first_communicator_bytes;
+  const auto is_communication = [](const Piece& piece) {
+    return piece.component == Component::kCommunication;
+  };
   visit_pieces(job, plan, pp_rank, [&](const Piece& piece) {
     rows.push_back({.component = piece.component,
                     .name = std::string(piece.prefix) + std::string(piece.name),
@@ -290,7 +301,8 @@ std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_
                     .born = {.name = "start"},
                     .dies = {.name = "end"},
                     .formula = std::string(piece.formula),
-                    .in_allocator = false});
+                    .in_allocator = false,
+                    .origin = is_communication(piece) ? origin_of(communicators) : piece.origin});
   });
   return rows;
 }

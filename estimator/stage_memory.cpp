@@ -21,7 +21,8 @@ Row state_row(const StateRow& row, Phase phase) {
           .copies = row.is_alive(phase) ? row.copies : 0,
           .born = {always ? start : std::string(name_of(row.first))},
           .dies = {end},
-          .formula = std::string(row.formula)};
+          .formula = std::string(row.formula),
+          .origin = row.origin};
 }
 
 Row block_row(const BlockMemory& block, const BlockRow& row, std::int64_t copies) {

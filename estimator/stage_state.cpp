@@ -300,12 +300,14 @@ void add_resident(StateBuilder& state) {
              .elements = profile.fixed_workspace_bytes,
              .dtype = DType::kBool,
              .copies = workspace_count(state),
-             .formula = "fixed_workspace_bytes of the profile, one per stream"});
+             .formula = "fixed_workspace_bytes of the profile, one per stream",
+             .origin = Origin::kDocumented});
   state.add({.component = Component::kWorkspace,
              .name = "small_tensors",
              .elements = profile.fixed_allocated_bytes,
              .dtype = DType::kBool,
-             .formula = "fixed_allocated_bytes of the profile"});
+             .formula = "fixed_allocated_bytes of the profile",
+             .origin = Origin::kFitted});
 }
 
 StageState state_of(StateBuilder& builder) {

@@ -43,6 +43,7 @@ struct StateRow {
   Phase last = Phase::kIdle;
   bool made_by_first_step = false;  // created by the first optimizer step
   std::string_view formula;
+  Origin origin = Origin::kCounted;
 
   bool is_alive(Phase phase) const { return first <= phase && phase <= last; }
   bool is_resident() const { return first <= Phase::kForward && last == Phase::kIdle; }

@@ -38,6 +38,10 @@ ExitCode run_estimate(const Arguments& arguments) {
   report.detail = given(options, "explain") ? Detail::kRows : Detail::kTotals;
   report.prediction = predict_question(report.question, report.rule);
   report.assumptions = assumptions_of(report.question, library, report.prediction, report.rule);
+  if (report.prediction.has_numbers()) {
+    report.evidence =
+        evidence_of(report.question.job, report.question.plan, report.prediction.memory, library);
+  }
   output.write(render(report, format_of(options), paint_for(options, output)));
   output.commit();
   return is_negative(report.prediction.status) ? ExitCode::kNegative : ExitCode::kOk;

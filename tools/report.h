@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "search/search.h"
+#include "tools/evidence.h"
 #include "tools/prediction.h"
 #include "tools/question.h"
 #include "tools/table.h"
@@ -42,6 +43,7 @@ struct EstimateReport {
   MemoryRule rule;
   Prediction prediction = {};
   std::vector<Assumption> assumptions = {};  // the estimator's and the defaults of the plan
+  std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;
 };
@@ -54,6 +56,7 @@ struct SearchReport {
   Job job;
   SearchOptions options;
   SearchResult result = {};
+  std::optional<Evidence> evidence = std::nullopt;  // of the first plan
   std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
 };
 

@@ -83,6 +83,7 @@ Json json_of_rows(const std::vector<Row>& rows) {
                     {"born", row.born.name},
                     {"dies", row.dies.name},
                     {"in_allocator", row.in_allocator},
+                    {"origin", name_of(row.origin)},
                     {"formula", row.formula}});
   }
   return json;
@@ -199,6 +200,36 @@ Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::i
   return json;
 }
 
+Json json_of(const SupportedInterval& interval) {
+  return {{"quantity", name_of(interval.quantity)},
+          {"runs", interval.num_runs},
+          {"least_error", interval.least_error},
+          {"most_error", interval.most_error},
+          {"low", interval.low_bytes},
+          {"high", interval.high_bytes}};
+}
+
+Json json_of(const Evidence& evidence) {
+  Json json = {{"measured_runs", evidence.num_runs},
+               {"nearest", Json::array()},
+               {"intervals", Json::array()},
+               {"not_covered", evidence.uncovered},
+               {"beyond_measured", evidence.beyond},
+               {"constants", Json::array()},
+               {"rates_measured", evidence.rates_measured}};
+  for (const NearRun& run : evidence.nearest) {
+    json["nearest"].push_back({{"set", run.set}, {"id", run.id}, {"distance", run.distance}});
+  }
+  for (const SupportedInterval& interval : evidence.intervals) {
+    json["intervals"].push_back(json_of(interval));
+  }
+  for (const ConstantRows& rows : evidence.constants) {
+    json["constants"].push_back(
+        {{"origin", name_of(rows.origin)}, {"bytes", rows.bytes}, {"rows", rows.rows}});
+  }
+  return json;
+}
+
 Json json_of_smallest(const SearchReport& report) {
   const SearchResult& result = report.result;
   return {{"plan", json_of(result.smallest)},
@@ -261,6 +292,9 @@ std::string estimate_json(const EstimateReport& report) {
     json["memory_rule"]["kept"] = keeps_share(job, report.prediction.memory, report.rule);
     json["assumptions"] = json_of(report.assumptions);
     json["not_counted"] = report.prediction.memory.not_counted;
+    if (report.evidence) {
+      json["evidence"] = json_of(*report.evidence);
+    }
   }
   json["warnings"] = report.question.warnings;
   return one_line_of(json);
@@ -282,6 +316,9 @@ std::string search_json(const SearchReport& report) {
   std::int64_t rank = 0;
   for (const RankedPlan& ranked : result.top) {
     json["top"].push_back(json_of_ranked(report, ranked, ++rank));
+  }
+  if (report.evidence) {
+    json["evidence"] = json_of(*report.evidence);
   }
   if (result.top.empty() && result.plans_priced > 0) {
     json["smallest"] = json_of_smallest(report);

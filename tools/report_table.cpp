@@ -144,14 +144,14 @@ std::string time_lines(const StepTime& time) {
 
 std::string row_lines(const StageMemory& stage) {
   Table table = {.columns = {"component", "row", "dtype", "elements", "bytes", "copies", "total",
-                             "born", "dies", "formula"}};
+                             "born", "dies", "origin", "formula"}};
   std::vector<Row> rows = stage.rows;
   std::stable_partition(rows.begin(), rows.end(), [](const Row& row) { return row.copies > 0; });
   for (const Row& row : rows) {
     table.rows.push_back(
         {std::string(name_of(row.component)) + (row.in_allocator ? "" : " (outside)"), row.name,
          std::string(name_of(row.dtype)), row.elements, row.bytes, row.copies, row.total_bytes(),
-         row.born.name, row.dies.name, row.formula});
+         row.born.name, row.dies.name, std::string(name_of(row.origin)), row.formula});
   }
   Table moments = {.columns = {"moment", "allocated GiB"}};
   for (const Moment& moment : stage.moments) {
@@ -316,6 +316,8 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
           "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
           assumption_lines(report.assumptions) +
+          list_lines("Evidence", report.evidence ? evidence_lines(*report.evidence)
+                                                 : std::vector<std::string>{}) +
           list_lines("Not counted", report.prediction.memory.not_counted);
   if (report.detail == Detail::kRows) {
     for (const StageMemory& stage : report.prediction.memory.stages) { text += row_lines(stage); }
@@ -336,10 +338,13 @@ std::string search_text(const SearchReport& report, const Paint& paint) {
   if (result.top.empty()) {
     text += nothing_fits(report, paint);
   } else {
-    text += std::string("Fastest plans, memory in GiB") +
-            (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
-            ranked_table(report) + "\nIn full: " + report.estimate_command + " " +
-            options_of_plan(result.top.front().plan) + "\n";
+    text +=
+        std::string("Fastest plans, memory in GiB") +
+        (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
+        ranked_table(report) + "\nIn full: " + report.estimate_command + " " +
+        options_of_plan(result.top.front().plan) + "\n" +
+        list_lines("Evidence for the first plan",
+                   report.evidence ? evidence_lines(*report.evidence) : std::vector<std::string>{});
   }
   return text + "\n" + grouped(result.plans_in_space) + " plans in the space, " +
          grouped(result.plans_priced) + " priced, " + grouped(result.plans_fitting) + " fit, " +

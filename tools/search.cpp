@@ -89,6 +89,10 @@ ExitCode run_search(const Arguments& arguments) {
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }
   report.result = search_plans(report.job, space, report.options);
+  if (!report.result.top.empty()) {
+    const RankedPlan& best = report.result.top.front();
+    report.evidence = evidence_of(report.job, best.plan, best.memory, library);
+  }
   output.write(render(report, format_of(options), paint_for(options, output)));
   output.commit();
   return report.result.top.empty() ? ExitCode::kNegative : ExitCode::kOk;
