@@ -61,7 +61,7 @@ Question asked(const Options& options, const Library& library) {
   if (!given(options, "case")) {
     return question_of(options, library);
   }
-  for (const char* name : {"model", "cluster", "sequence-length", "global-batch"}) {
+  for (const char* name : {"model", "cluster", "sequence-length", "global-batch", "from"}) {
     if (given(options, name)) {
       throw InputError("--" + std::string(name) + ": found beside --case, expected one of the two");
     }
@@ -110,6 +110,9 @@ ExitCode run_why_oom(const Arguments& arguments) {
                          .changes = {}};
   const std::vector<OomEvent> events = events_of(report.log);
   Output output(text_or(options, "out", ""));
+  for (const std::string& warning : report.question.warnings) {
+    print_message("warning: " + warning);
+  }
   take_capacity(report.question, events);
   report.prediction = predict_question(report.question, {});
   if (!report.prediction.has_numbers()) {
