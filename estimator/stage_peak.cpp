@@ -379,6 +379,9 @@ void raise_outputs(ChunkPoint& best, const ChunkLayout& chunk, std::size_t i,
 
 ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
   ChunkPeaks peaks;
+  if (chunk.units.empty()) {
+    return peaks;
+  }
   std::vector<UnitPeaks> units;
   const BlockRun& end = chunk.units.back().blocks.front();
   for (const Unit& unit : chunk.units) {

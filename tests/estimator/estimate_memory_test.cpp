@@ -64,6 +64,28 @@ TEST_CASE("rows add up to the totals of every stage, for 10,000 random jobs and 
   CHECK(failures == 0);
 }
 
+TEST_CASE("a stage without layers, in the middle of a pipeline, holds nothing of the model") {
+  Job job;
+  job.model.hidden = 64;
+  job.model.ffn = 128;
+  job.model.vocab = 1000;
+  job.model.num_heads = 4;
+  job.model.num_kv_heads = 4;
+  job.model.head_dim = 16;
+  job.model.layers.resize(4);
+  job.cluster.gpus_per_node = 4;
+  job.cluster.nodes = 1;
+  job.profile.memory_model = MemoryModel::kMegatron;
+  job.sequence_length = 128;
+  job.global_batch = 8;
+  Plan plan{.pp = 4, .schedule = Schedule::k1F1B};
+  plan.layers_per_chunk = {2, 0, 1, 1};
+  const PlanPieces pieces = plan_pieces(job, plan);
+  const StageMemory memory = stage_memory(job, plan, pieces.blocks, pieces.stages[1]);
+  CHECK(memory.parameters == 0);
+  CHECK(memory.components[static_cast<std::size_t>(Component::kActivations)] == 0);
+}
+
 TEST_CASE("replayed totals are ordered and the fullest device is the worst stage") {
   const Library library;
   RandomJobs random(library, 12);
