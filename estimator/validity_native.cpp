@@ -1,4 +1,6 @@
 // What our own trainer accepts.
+#include <algorithm>
+
 #include "estimator/block_memory.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_profiles.h"
@@ -56,6 +58,28 @@ constexpr ValidityRule kRoutedTokensByTp = {
                                plan.tp);
         }};
 
+// Layers of the chunk that has the fewest.
+std::int64_t fewest_layers(const Job& job, const Plan& plan) {
+  if (!plan.layers_per_chunk.empty()) {
+    return *std::ranges::min_element(plan.layers_per_chunk);
+  }
+  const std::int64_t chunks = plan.pp * plan.vpp;
+  const std::int64_t embedding = job.profile.account_for_embedding_in_split ? 1 : 0;
+  const std::int64_t loss = job.profile.account_for_loss_in_split ? 1 : 0;
+  return layer_slots(job) / chunks - (chunks == 1 ? embedding + loss : std::max(embedding, loss));
+}
+
+// A chunk without layers would only pass on what it receives.
+constexpr ValidityRule kLayersInEveryChunk = {
+    .name = "layers_in_every_chunk",
+    .broken = [](const Job& job, const Plan& plan) { return fewest_layers(job, plan) < 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return number_text(job.model.num_layers()) + " layers in " +
+                 number_text(plan.pp * plan.vpp) + " chunks leave one with " +
+                 number_text(fewest_layers(job, plan)) + "; valid: at least 1 in every chunk";
+        }};
+
 // The gradients of a layer's norms come with its backward, those of its matrices with its weight
 // action: units of ZeRO 2 and 3 would be reduced twice for every microbatch.
 constexpr ValidityRule kZeroBubbleWithoutUnits = {
@@ -101,6 +125,7 @@ constexpr std::array kRules = {
     kZeroBubbleWithoutUnits,
     kLayersSplitEvenly,
     kLayersPerChunk,
+    kLayersInEveryChunk,
     kDpMatchesWorld,
     kGlobalBatch,
     kInterleavedMicrobatches,

@@ -29,9 +29,10 @@
 // all microbatches.
 //
 // Bits. ZeRO 2 and 3 make the same calls. They give the gradients of ZeRO 0 and 1 bit by bit where
-// every rank has one microbatch, or the shard group is the rank alone; otherwise ZeRO 0 and 1 sum
-// over microbatches first and ranks last, ZeRO 2 and 3 the other way round. The global norm sums
-// the same squares in another order, so weights are the same bits where nothing is clipped.
+// every rank has one microbatch and no table is tied over two stages, or the shard group is the
+// rank alone; otherwise ZeRO 0 and 1 sum over microbatches (and both ends of a tied table) first
+// and over ranks last, ZeRO 2 and 3 the other way round. The global norm sums the same squares in
+// another order, so weights are the same bits where nothing is clipped.
 #include <algorithm>
 
 #include "validator/lowering.h"

@@ -518,6 +518,13 @@ TEST_CASE("native refuses by name what it does not model") {
        {"unsupported: offload.parameters",
         [](Job&, Plan& plan) { plan.offload.parameters = true; },
         {"true"}},
+       {"layers_in_every_chunk",
+        [](Job&, Plan& plan) {
+          plan.pp = 2;
+          plan.schedule = Schedule::k1F1B;
+          plan.layers_per_chunk = {0, 32};
+        },
+        {"32 layers in 2 chunks", "one with 0", "at least 1"}},
        {"zero_bubble_needs_zero_0_or_1",
         [](Job&, Plan& plan) {
           plan.pp = 2;

@@ -78,6 +78,10 @@ std::vector<Case> cases() {
       {"tied, two stages", tied_job(4), pipeline},
       {"hybrid", tiny_job(tiny_model(), 8), hybrid},
       {"interleaved", tiny_job(deep_model(), 4), interleaved},
+      {"experts",
+       tiny_job(tiny_moe(), 8),
+       {.tp = 2, .ep = 2, .sequence_parallel = true, .moe_buffer_factor = 2}},
+      {"whole experts", tiny_job(tiny_moe(), 4), {.ep = 4, .moe_buffer_factor = 4}},
       {"bf16 gradients and moments",
        tiny_job(tiny_model(), 4),
        {.grad_dtype = DType::kBf16,
@@ -175,6 +179,7 @@ TEST_CASE("with one microbatch all stages of ZeRO give the same bits unless a no
        tiny_job(tiny_model(), 4),
        {.cp = 2, .micro_batch = 4, .cp_method = CpMethod::kAllGather}},
       {"pp", tiny_job(tiny_model(), 4), {.pp = 2, .micro_batch = 4, .schedule = Schedule::kGpipe}},
+      {"experts", tiny_job(tiny_moe(), 4), {.ep = 2, .micro_batch = 2, .moe_buffer_factor = 2}},
   };
   for (const Case& c : same_calls) {
     INFO(c.name);
