@@ -1,7 +1,9 @@
 // shardplan estimate: the memory and time of one plan.
+#include "data/input_error.h"
 #include "tools/assumptions.h"
 #include "tools/command.h"
 #include "tools/find_max.h"
+#include "tools/program_report.h"
 #include "tools/question.h"
 #include "tools/report.h"
 
@@ -28,6 +30,10 @@ ExitCode run_estimate(const Arguments& arguments) {
   const Library library = library_of(options);
   EstimateReport report = {.question = question_of(options, library),
                            .rule = memory_rule_of(options)};
+  if (given(options, "program") && format_of(options) != Format::kTable) {
+    throw InputError("--program: found --format " + text_or(options, "format", "") +
+                     ", expected table");
+  }
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : report.question.warnings) {
     print_message("warning: " + warning);
@@ -42,7 +48,24 @@ ExitCode run_estimate(const Arguments& arguments) {
     report.evidence =
         evidence_of(report.question.job, report.question.plan, report.prediction.memory, library);
   }
+  const std::string timeline = text_or(options, "memory-timeline", "");
+  const bool shows_program = given(options, "program");
+  std::optional<Program> program;
+  if (report.prediction.has_numbers() && (shows_program || !timeline.empty())) {
+    program = program_of(report.question, report.prediction,
+                         shows_program ? "program" : "memory-timeline");
+  }
   output.write(render(report, format_of(options), paint_for(options, output)));
+  if (program && shows_program) {
+    const MemoryEstimate& memory = report.prediction.memory;
+    output.write(
+        program_text(memory.stages[static_cast<std::size_t>(memory.worst_stage)], *program));
+  }
+  if (program && !timeline.empty()) {
+    Output file(timeline);
+    file.write(csv_text(memory_timeline(*program)));
+    file.commit();
+  }
   output.commit();
   return is_negative(report.prediction.status) ? ExitCode::kNegative : ExitCode::kOk;
 }

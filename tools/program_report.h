@@ -1,0 +1,25 @@
+// What our own trainer would do with a plan, from the program that it would run: its tensors beside
+// the rows of the estimate, and its memory over time.
+#pragma once
+
+#include <string>
+
+#include "tools/prediction.h"
+#include "tools/question.h"
+#include "tools/table.h"
+#include "validator/program.h"
+
+namespace shardplan {
+
+// Of the fullest stage's first rank. An InputError that names the option where the framework is
+// another one, or where the plan has no program; logic_error where the plan is invalid.
+Program program_of(const Question& question, const Prediction& prediction,
+                   const std::string& option);
+
+// Bytes by name at the peak, estimate and program side by side, and the sizes of the arenas.
+std::string program_text(const StageMemory& stage, const Program& program);
+
+// One row per operation: where it belongs, all bytes alive, and those of every name.
+Table memory_timeline(const Program& program);
+
+}  // namespace shardplan
