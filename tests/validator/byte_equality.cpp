@@ -210,6 +210,15 @@ class Walk {
                std::to_string(state[n]);
       }
     }
+    for (const auto* touched :
+         {&born_[static_cast<std::size_t>(i)], &dies_[static_cast<std::size_t>(i)]}) {
+      for (const std::size_t t : *touched) {
+        if (numbers_[t] >= state.size() || state[numbers_[t]] == 0) {
+          return place_of(program_, i) + " beside the blocks begins or ends the life of " +
+                 names_[numbers_[t]];
+        }
+      }
+    }
     for (const std::size_t t : dies_[static_cast<std::size_t>(i)]) {
       add(alive_, numbers_[t], -program_.tensors[t].bytes);
     }
