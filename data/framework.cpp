@@ -16,7 +16,7 @@ using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProf
                             double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
                             CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
                             Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*>;
+                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -34,6 +34,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"deterministic_attention", &FrameworkProfile::deterministic_attention},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
+    {"compile", &FrameworkProfile::compile},
+    {"reshard_after_forward", &FrameworkProfile::reshard_after_forward},
     {"account_for_embedding_in_split", &FrameworkProfile::account_for_embedding_in_split},
     {"account_for_loss_in_split", &FrameworkProfile::account_for_loss_in_split},
     {"cross_entropy_chunks", &FrameworkProfile::cross_entropy_chunks},

@@ -6,7 +6,16 @@
 namespace shardplan {
 namespace {
 
-enum class Held { kKept, kPending };
+enum class Held { kKept, kPending, kGradients };
+
+BlockState state_of(Held held) {
+  switch (held) {
+    case Held::kKept: return BlockState::kKept;
+    case Held::kPending: return BlockState::kPending;
+    case Held::kGradients: break;
+  }
+  return BlockState::kGradients;
+}
 
 class AliveList {
  public:
@@ -22,8 +31,7 @@ class AliveList {
       return;
     }
     for (const BlockRun& run : unit.blocks) {
-      add(run.kind, held == Held::kKept ? BlockState::kKept : BlockState::kPending,
-          Step::kForwardInput, run.count * copies);
+      add(run.kind, state_of(held), Step::kForwardInput, run.count * copies);
     }
   }
   void add_chunk(const ChunkLayout& chunk, Held held, std::int64_t copies) {
@@ -37,9 +45,15 @@ bool runs_forward(MomentKind moment) {
   return moment == MomentKind::kForward || moment == MomentKind::kLossForward;
 }
 
-// Blocks of the running unit.
+// What blocks leave behind when their backward has passed.
+std::vector<Held> left_by(bool makes) {
+  return makes ? std::vector<Held>{Held::kPending, Held::kGradients}
+               : std::vector<Held>{Held::kPending};
+}
+
+// Blocks of the running unit; `makes`: the gradients are made block by block.
 void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
-                      const ChunkPoint& point) {
+                      const ChunkPoint& point, bool makes) {
   const BlockRun& running = unit.blocks[point.block];
   if (unit.checkpointed && runs_forward(moment)) {
     const bool is_first = point.block == 0 && point.blocks_before == 0;
@@ -55,16 +69,17 @@ void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
     alive.add(unit.blocks[i].kind, before, Step::kForwardInput, unit.blocks[i].count);
   }
   alive.add(running.kind, before, Step::kForwardInput, point.blocks_before);
-  alive.add(running.kind, BlockState::kRunning, point.step, 1);
+  alive.add(running.kind, makes ? BlockState::kRunning : BlockState::kRunningAgain, point.step, 1);
   if (moment == MomentKind::kReplay) {
     alive.add(unit.blocks.back().kind, BlockState::kReplaying, Step::kBackwardOutput, 1);
   }
   if (moment == MomentKind::kBackward || moment == MomentKind::kLossBackward) {
-    alive.add(running.kind, BlockState::kPending, Step::kForwardInput,
-              running.count - 1 - point.blocks_before);
-    for (std::size_t i = point.block + 1; i < unit.blocks.size(); ++i) {
-      alive.add(unit.blocks[i].kind, BlockState::kPending, Step::kForwardInput,
-                unit.blocks[i].count);
+    for (const Held held : left_by(makes)) {
+      alive.add(running.kind, state_of(held), Step::kForwardInput,
+                running.count - 1 - point.blocks_before);
+      for (std::size_t i = point.block + 1; i < unit.blocks.size(); ++i) {
+        alive.add(unit.blocks[i].kind, state_of(held), Step::kForwardInput, unit.blocks[i].count);
+      }
     }
   }
 }
@@ -77,6 +92,8 @@ std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightSt
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     alive.add_chunk(stage.chunks[chunk], Held::kKept, in_flight.saved[chunk]);
     alive.add_chunk(stage.chunks[chunk], Held::kPending, in_flight.pending_weight[chunk]);
+    alive.add_chunk(stage.chunks[chunk], Held::kGradients,
+                    holds_gradients(in_flight, chunk) ? 1 : 0);
   }
   const ChunkLayout& running = stage.chunks[static_cast<std::size_t>(in_flight.chunk)];
   const Held before = moment == MomentKind::kWeight ? Held::kPending : Held::kKept;
@@ -85,16 +102,19 @@ std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightSt
   }
   const Unit& unit = running.units[point.unit];
   alive.add_unit(unit, before, point.units_before);
-  add_running_unit(alive, unit, moment, point);
+  const bool makes = makes_gradients(in_flight);
+  add_running_unit(alive, unit, moment, point, makes);
   if (point.entered) {
     const Pass pass = moment == MomentKind::kReplay ? Pass::kReplay : Pass::kForward;
     alive.add(*point.entered, BlockState::kRunning,
               entry_step(pass, unit.blocks[point.block].kind, *point.entered), 1);
   }
   if (!runs_forward(moment) && moment != MomentKind::kWeight) {
-    alive.add_unit(unit, Held::kPending, unit.count - 1 - point.units_before);
-    for (std::size_t i = point.unit + 1; i < running.units.size(); ++i) {
-      alive.add_unit(running.units[i], Held::kPending, running.units[i].count);
+    for (const Held held : left_by(makes)) {
+      alive.add_unit(unit, held, unit.count - 1 - point.units_before);
+      for (std::size_t i = point.unit + 1; i < running.units.size(); ++i) {
+        alive.add_unit(running.units[i], held, running.units[i].count);
+      }
     }
   }
   return alive.blocks;

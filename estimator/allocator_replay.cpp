@@ -20,6 +20,7 @@ constexpr std::int32_t kNone = CachingAllocator::kNone;
 struct Step {
   std::int32_t slot = 0;
   std::int64_t bytes = 0;  // 0: free
+  AllocationStream stream = AllocationStream::kCompute;
 };
 
 struct Trace {
@@ -66,7 +67,7 @@ Trace trace_of(std::span<const AllocationEvent> events) {
       throw std::logic_error("replay_allocator: an id is allocated twice or freed while not live");
     }
     if (event.bytes == 0) {
-      trace.steps.push_back({.slot = slot, .bytes = 0});
+      trace.steps.push_back({.slot = slot, .bytes = 0, .stream = event.stream});
       unused.push_back(slot);
       slot = kNone;
       continue;
@@ -75,7 +76,7 @@ Trace trace_of(std::span<const AllocationEvent> events) {
       unused.push_back(trace.num_slots++);
     }
     slot = unused.back();
-    trace.steps.push_back({.slot = slot, .bytes = event.bytes});
+    trace.steps.push_back({.slot = slot, .bytes = event.bytes, .stream = event.stream});
     unused.pop_back();
   }
   return trace;
@@ -98,7 +99,7 @@ Replay replay(const Trace& trace, AllocatorKind kind, std::int64_t capacity) {
       allocator.free(block);
       continue;
     }
-    block = allocator.allocate(step.bytes);
+    block = allocator.allocate(step.bytes, step.stream);
     if (block == kNone) {
       survives = false;
       break;

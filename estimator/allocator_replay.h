@@ -10,10 +10,15 @@
 
 namespace shardplan {
 
+// The stream on which a tensor is allocated: the allocator keeps a freed block for its own stream.
+enum class AllocationStream : std::int8_t { kCompute, kGather, kReduce };
+inline constexpr std::int32_t kNumAllocationStreams = 3;
+
 // bytes > 0 allocates tensor `id`, bytes == 0 frees it. Ids may be reused after a free.
 struct AllocationEvent {
   std::int64_t id = 0;
   std::int64_t bytes = 0;
+  AllocationStream stream = AllocationStream::kCompute;
 };
 
 struct AllocatorPeaks {

@@ -8,7 +8,8 @@ namespace shardplan {
 namespace {
 
 constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
-    "embedding", "layer.dense", "layer.moe", "mtp", "head", "sent_output"};
+    "embedding",  "layer.first", "layer.dense", "layer.moe",
+    "layer.last", "mtp",         "head",        "sent_output"};
 
 constexpr std::string_view kInputRow = "input";
 constexpr std::string_view kOutputGradientRow = "output_gradient";
@@ -65,6 +66,8 @@ bool exists(const Job& job, BlockKind kind) {
     case BlockKind::kEmbedding:
     case BlockKind::kHead:
     case BlockKind::kSentOutput: return true;
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
     case BlockKind::kDenseLayer:
       return std::ranges::find(job.model.layers, false, &LayerSpec::is_moe) !=
              job.model.layers.end();
@@ -76,6 +79,16 @@ bool exists(const Job& job, BlockKind kind) {
   return false;
 }
 
+std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kNative: return native_rows(job, plan, kind);
+    case MemoryModel::kTorchtitan: return torchtitan_rows(job, plan, kind);
+    case MemoryModel::kFujii2024:
+    case MemoryModel::kMegatron: break;
+  }
+  return megatron_rows(job, plan, kind);
+}
+
 }  // namespace
 
 bool delays_weight_gradients(Schedule schedule) {
@@ -85,10 +98,12 @@ bool delays_weight_gradients(Schedule schedule) {
 
 bool is_alive(const BlockRow& row, BlockState state, Step step) {
   switch (state) {
-    case BlockState::kCheckpointed: return row.name == kInputRow;
+    case BlockState::kCheckpointed: return row.name == kInputRow || row.outlives_recompute;
     case BlockState::kKept: return row.is_kept();
     case BlockState::kPending: return row.is_pending();
     case BlockState::kRunning: return row.born <= step && step <= row.dies;
+    case BlockState::kRunningAgain: return !row.is_gradient && row.born <= step && step <= row.dies;
+    case BlockState::kGradients: return row.is_gradient;
     case BlockState::kReplaying: return row.name == kOutputGradientRow;
     case BlockState::kRunningUnkept: return row.born <= step && step <= row.last_forward_use;
     case BlockState::kRunningFirst:
@@ -104,6 +119,7 @@ BlockSummary summarise(const BlockMemory& block) {
   summary.kept_bytes = alive_bytes(rows, BlockState::kKept, Step::kForwardInput);
   summary.pending_bytes = alive_bytes(rows, BlockState::kPending, Step::kForwardInput);
   summary.output_gradient_bytes = alive_bytes(rows, BlockState::kReplaying, Step::kForwardInput);
+  summary.gradient_bytes = alive_bytes(rows, BlockState::kGradients, Step::kForwardInput);
   const auto forward = [&](BlockState state, Step last) {
     return peak_between(rows, state, Step::kForwardInput, last);
   };
@@ -111,8 +127,9 @@ BlockSummary summarise(const BlockMemory& block) {
   summary.forward_unkept = forward(BlockState::kRunningUnkept, kLastForward);
   summary.forward_first = forward(BlockState::kRunningFirst, kLastForward);
   summary.replay = forward(BlockState::kRunning, block.last_replayed);
-  summary.backward = peak_between(rows, BlockState::kRunning, kFirstBackward, kLastBackward);
-  summary.weight = peak_between(rows, BlockState::kRunning, Step::kWeight, Step::kWeight);
+  summary.backward = peak_between(rows, BlockState::kRunningAgain, kFirstBackward, kLastBackward);
+  summary.first_backward = peak_between(rows, BlockState::kRunning, kFirstBackward, kLastBackward);
+  summary.weight = peak_between(rows, BlockState::kRunningAgain, Step::kWeight, Step::kWeight);
   summary.output_bytes = alive_bytes(rows, BlockState::kRunning, kLastForward);
   summary.output_unkept_bytes = alive_bytes(rows, BlockState::kRunningUnkept, kLastForward);
   summary.output_first_bytes = alive_bytes(rows, BlockState::kRunningFirst, kLastForward);
@@ -154,7 +171,7 @@ BlockSet block_set(const Job& job, const Plan& plan) {
       continue;
     }
     const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-    block.rows = is_native ? native_rows(job, plan, kind) : megatron_rows(job, plan, kind);
+    block.rows = rows_of(job, plan, kind);
     block.writes_next_input = is_native;
     block.last_replayed = is_native ? Step::kForwardActivation : kLastForward;
     block.summary = summarise(block);

@@ -9,14 +9,26 @@
 #include <string_view>
 #include <vector>
 
+#include "estimator/allocator_replay.h"
 #include "estimator/job.h"
 #include "estimator/memory_estimate.h"
 
 namespace shardplan {
 
 // kSentOutput: what a chunk keeps of its output after sending it on, where a profile keeps it.
-enum class BlockKind { kEmbedding, kDenseLayer, kMoeLayer, kMtp, kHead, kSentOutput };
-inline constexpr std::int64_t kNumBlockKinds = 6;
+// kFirstLayer, kLastLayer: dense layers at the ends of a chunk, where a profile's buffers of
+// neighbouring blocks make them differ from the rest.
+enum class BlockKind {
+  kEmbedding,
+  kFirstLayer,
+  kDenseLayer,
+  kMoeLayer,
+  kLastLayer,
+  kMtp,
+  kHead,
+  kSentOutput,
+};
+inline constexpr std::int64_t kNumBlockKinds = 8;
 
 // The events inside a block in the order of time: forward, then backward, then the weight gradients
 // that zero-bubble schedules delay. A block uses the steps that it has work for. The loss goes over
@@ -215,19 +227,25 @@ struct BlockRow {
   std::int64_t buffers = 0;  // fixed places: how many of this size
   Step pushed = Step::kForwardInput;
   Step popped = Step::kForwardInput;
+  bool is_gradient = false;         // made by the first backward, there until gradients are reduced
+  bool outlives_recompute = false;  // held though the block's activations are recomputed
+  AllocationStream stream = AllocationStream::kCompute;
+  std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several
 
   bool is_kept() const { return born <= kLastForward && dies >= kFirstBackward; }
-  bool is_pending() const { return born <= kLastBackward && dies >= Step::kWeight; }
+  bool is_pending() const { return !is_gradient && born <= kLastBackward && dies >= Step::kWeight; }
 };
 
 // How a block of some microbatch stands at an instant.
 enum class BlockState {
-  kCheckpointed,   // inside a group that will be recomputed: only the group's input is held
+  kCheckpointed,   // inside a group that will be recomputed: the group's input, and what outlives
   kKept,           // between its forward and its backward
   kPending,        // between its backward-input and its weight gradient
   kRunning,        // at one step
+  kRunningAgain,   // at one step, its gradients made before and counted apart
   kRunningUnkept,  // at one forward step, keeping nothing
   kRunningFirst,   // the same, first of a group that will be recomputed: its input is held
+  kGradients,      // holds gradients, whatever else it holds
   kReplaying,      // last of a group that replays its forward: its output's gradient waits
 };
 
@@ -252,12 +270,14 @@ struct BlockSummary {
   std::int64_t input_bytes = 0;  // what a full-recompute group holds: the block's input
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
+  std::int64_t gradient_bytes = 0;
   std::int64_t output_gradient_bytes = 0;  // held while a full-recompute group replays its forward
   StepPeak forward;
   StepPeak forward_unkept;
   StepPeak forward_first;
-  StepPeak replay;    // forward again, last of its group
-  StepPeak backward;  // backward-input when weight gradients are delayed
+  StepPeak replay;          // forward again, last of its group
+  StepPeak backward;        // backward-input when weight gradients are delayed
+  StepPeak first_backward;  // with the gradients that it makes
   StepPeak weight;
   // While its last forward step writes the input of the block behind it.
   std::int64_t output_bytes = 0;

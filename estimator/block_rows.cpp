@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 namespace shardplan {
 
@@ -79,6 +81,23 @@ void RowList::recompute(std::string_view name, std::int64_t elements, DType dtyp
   use(name, elements, dtype, life.born, life.last_forward_use, formula);
   add(Component::kActivations, name, elements, dtype,
       {.born = replayed, .last_forward_use = kLastForward, .dies = life.dies}, formula);
+}
+
+void RowList::split_last(std::initializer_list<std::int64_t> elements) {
+  BlockRow& row = rows.back();
+  std::int64_t sum = 0;
+  row.bytes = 0;
+  for (const std::int64_t part : elements) {
+    sum += part;
+    if (part > 0) {
+      row.parts.push_back(round_up(part * bytes_of(row.dtype), alignment_));
+      row.bytes += row.parts.back();
+    }
+  }
+  if (sum != row.elements) {
+    throw std::logic_error("split_last: the parts of " + std::string(row.name) +
+                           " are not the whole");
+  }
 }
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace shardplan {
 
 std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
 std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind);
 
 // Tensors in the native trainer's arenas start and end at multiples of this many bytes.
 inline constexpr std::int64_t kNativeAlignment = 256;
@@ -63,6 +65,9 @@ class RowList {
   // As use, in another component than temporaries.
   BlockRow& use_as(Component component, std::string_view name, std::int64_t elements, DType dtype,
                    Step born, Step dies, std::string_view formula);
+
+  // The last row stands for tensors of these elements, which together are its own.
+  void split_last(std::initializer_list<std::int64_t> elements);
 
   std::vector<BlockRow> rows;
 

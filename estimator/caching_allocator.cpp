@@ -28,25 +28,28 @@ std::int64_t segment_bytes(std::int64_t size) {
 
 CachingAllocator::CachingAllocator(AllocatorKind kind, std::int64_t capacity)
     : is_expandable_(kind == AllocatorKind::kCachingExpandable), capacity_(capacity) {
-  small_.page = kSmallSegment;
-  small_.smallest_remainder = kRounding;
-  large_.page = kLargeSegment;
-  large_.smallest_remainder = is_expandable_ ? kRounding : kSmallRequest + 1;
-  if (is_expandable_) {
-    add_unmapped(make_block({.size = kAddressRange, .is_small = true, .is_mapped = false}));
-    add_unmapped(make_block({.address = kAddressRange, .size = kAddressRange, .is_mapped = false}));
+  for (std::size_t i = 0; i < pools_.size(); ++i) {
+    const bool is_small = i % 2 == 0;
+    pools_[i].page = is_small ? kSmallSegment : kLargeSegment;
+    pools_[i].smallest_remainder = is_small || is_expandable_ ? kRounding : kSmallRequest + 1;
+    if (is_expandable_) {
+      add_unmapped(make_block({.address = static_cast<std::int64_t>(i) * kAddressRange,
+                               .size = kAddressRange,
+                               .pool = static_cast<std::int32_t>(i),
+                               .is_mapped = false}));
+    }
   }
 }
 
-std::int32_t CachingAllocator::allocate(std::int64_t bytes) {
+std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream stream) {
+  stream_ = stream;
   const std::int64_t size = round_up(bytes, kRounding);
   std::int32_t block = take_free(size);
   if (block == kNone) {
     block = take_new(size);
   }
   if (block == kNone) {
-    release_cached(large_);
-    release_cached(small_);
+    for (Pool& pool : pools_) { release_cached(pool); }
     block = take_new(size);
   }
   if (block == kNone) {
@@ -68,7 +71,11 @@ void CachingAllocator::free(std::int32_t block) {
 }
 
 CachingAllocator::Pool& CachingAllocator::pool_for(std::int64_t size) {
-  return size <= kSmallRequest ? small_ : large_;
+  return pools_[static_cast<std::size_t>(pool_number(size))];
+}
+
+std::int32_t CachingAllocator::pool_number(std::int64_t size) const {
+  return 2 * static_cast<std::int32_t>(stream_) + (size <= kSmallRequest ? 0 : 1);
 }
 
 CachingAllocator::FreeBlock CachingAllocator::free_key(std::int32_t block) const {
@@ -99,7 +106,7 @@ std::int32_t CachingAllocator::cut_front(std::int32_t block, std::int64_t size) 
                                          .size = size,
                                          .prev = blocks_[block].prev,
                                          .next = block,
-                                         .is_small = blocks_[block].is_small,
+                                         .pool = blocks_[block].pool,
                                          .is_mapped = blocks_[block].is_mapped});
   if (blocks_[front].prev != kNone) {
     blocks_[blocks_[front].prev].next = front;
@@ -179,7 +186,7 @@ std::int32_t CachingAllocator::take_new(std::int64_t size) {
   reserve(bytes);
   const std::int64_t address = next_address_;
   next_address_ += bytes;
-  return make_block({.address = address, .size = bytes, .is_small = size <= kSmallRequest});
+  return make_block({.address = address, .size = bytes, .pool = pool_number(size)});
 }
 
 bool CachingAllocator::has_room(std::int32_t block, std::int64_t size) const {

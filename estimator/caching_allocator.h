@@ -2,18 +2,20 @@
 //
 // The rules, from c10/cuda/CUDACachingAllocator.cpp (2.11, default settings): sizes round up to 512
 // B; requests up to 1 MiB come from 2 MiB segments, below 10 MiB from 20 MiB segments, larger ones
-// from segments of their own rounded up to 2 MiB; the smallest free block that fits is taken, the
-// lowest address among equals; what is left of it becomes a free block where it is large enough;
-// freed neighbours merge. When memory runs out all segments without a live block are given back,
-// once, before an allocation fails. With expandable segments each pool is one address range that is
-// mapped page by page.
+// from segments of their own rounded up to 2 MiB; every stream has pools of its own; the smallest
+// free block that fits is taken, the lowest address among equals; what is left of it becomes a free
+// block where it is large enough; freed neighbours merge. When memory runs out all segments without
+// a live block are given back, once, before an allocation fails. With expandable segments each pool
+// is one address range that is mapped page by page.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <set>
 #include <vector>
 
+#include "estimator/allocator_replay.h"
 #include "estimator/framework_profile.h"
 
 namespace shardplan {
@@ -26,7 +28,7 @@ class CachingAllocator {
   CachingAllocator(AllocatorKind kind, std::int64_t capacity);
 
   // The new block's number; kNone: out of memory.
-  std::int32_t allocate(std::int64_t bytes);
+  std::int32_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);
 
   void free(std::int32_t block);
   std::int64_t peak_allocated() const { return peak_allocated_; }
@@ -42,7 +44,7 @@ class CachingAllocator {
     std::int64_t size = 0;
     std::int32_t prev = -1;
     std::int32_t next = -1;
-    bool is_small = false;  // which pool it belongs to
+    std::int32_t pool = 0;  // which one it belongs to
     bool is_live = false;
     bool is_mapped = true;  // expandable segments: backed by pages
   };
@@ -81,8 +83,11 @@ class CachingAllocator {
     void push_back(const Block& block) { items.push_back(block); }
   };
 
-  Pool& pool_of(std::int32_t block) { return blocks_[block].is_small ? small_ : large_; }
+  Pool& pool_of(std::int32_t block) {
+    return pools_[static_cast<std::size_t>(blocks_[block].pool)];
+  }
   Pool& pool_for(std::int64_t size);
+  std::int32_t pool_number(std::int64_t size) const;
 
   FreeBlock free_key(std::int32_t block) const;
   void add_free(std::int32_t block) { pool_of(block).free.insert(free_key(block)); }
@@ -129,8 +134,9 @@ class CachingAllocator {
   std::int64_t capacity_ = 0;
   Blocks blocks_;
   std::vector<std::int32_t> unused_;  // numbers of blocks that are gone
-  Pool small_;
-  Pool large_;
+  // A small and a large one for every stream.
+  std::array<Pool, 2 * kNumAllocationStreams> pools_;
+  AllocationStream stream_ = AllocationStream::kCompute;  // of the allocation under way
   std::int64_t next_address_ = 0;
   std::int64_t allocated_ = 0;
   std::int64_t reserved_ = 0;

@@ -17,6 +17,9 @@ std::vector<std::string> not_counted(MemoryModel model) {
     case MemoryModel::kMegatron:
       return {"evaluation", "checkpoint save and load", "CUDA graphs", "user buffers of overlap",
               "other processes on the GPU"};
+    case MemoryModel::kTorchtitan:
+      return {"evaluation", "checkpoint save and load", "the compiler's own memory",
+              "other processes on the GPU"};
     case MemoryModel::kNative:
       return {"evaluation", "checkpoint save and load", "CUDA graphs",
               "other processes on the GPU"};
@@ -55,6 +58,10 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
         {.text =
              "zero " + std::to_string(plan.zero) +
              ": Megatron-FSDP, whose buffers follow its documentation; no measurement covers it"});
+  }
+  if (job.profile.memory_model == MemoryModel::kTorchtitan && plan.precision == Precision::kFp8) {
+    estimate.assumptions.push_back(
+        {.text = "precision fp8: float8 linear layers keep their bf16 inputs; estimated as bf16"});
   }
   estimate.not_counted = not_counted(job.profile.memory_model);
   return estimate;

@@ -15,9 +15,10 @@ namespace shardplan {
 
 // Which family of row tables and which validity rules apply.
 enum class MemoryModel {
-  kFujii2024,  // the closed formula of arXiv 2411.06465 as its author's calculator has it
-  kMegatron,   // Megatron-LM with Transformer Engine
-  kNative,     // our own trainer
+  kFujii2024,   // the closed formula of arXiv 2411.06465 as its author's calculator has it
+  kMegatron,    // Megatron-LM with Transformer Engine
+  kNative,      // our own trainer
+  kTorchtitan,  // pytorch/torchtitan: FSDP2, eager or compiled blocks
 };
 
 enum class SwigluKind {
@@ -33,6 +34,13 @@ enum class CrossEntropyKind {
   kChunked,              // native: bf16 logits of one chunk of tokens, gradient in place
 };
 
+// When FSDP2 frees a block's gathered parameters after its forward.
+enum class ReshardAfterForward {
+  kDefault,  // yes without pipelining, no with it; never those of final norm and head
+  kNever,
+  kAlways,
+};
+
 enum class AllocatorKind {
   kStaticArenas,       // two arenas, sizes known before the first step
   kCaching,            // PyTorch CUDACachingAllocator, default settings
@@ -40,10 +48,11 @@ enum class AllocatorKind {
 };
 
 // Names as written in the profiles' files, in options and in reports.
-inline constexpr std::array<NamedValue<MemoryModel>, 3> kMemoryModels = {{
+inline constexpr std::array<NamedValue<MemoryModel>, 4> kMemoryModels = {{
     {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
     {.value = MemoryModel::kMegatron, .name = "megatron"},
     {.value = MemoryModel::kNative, .name = "native"},
+    {.value = MemoryModel::kTorchtitan, .name = "torchtitan"},
 }};
 inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
     {.value = SwigluKind::kFused, .name = "fused"},
@@ -61,6 +70,11 @@ inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
     {.value = AllocatorKind::kCaching, .name = "caching"},
     {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
 }};
+inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterForward = {{
+    {.value = ReshardAfterForward::kDefault, .name = "default"},
+    {.value = ReshardAfterForward::kNever, .name = "never"},
+    {.value = ReshardAfterForward::kAlways, .name = "always"},
+}};
 constexpr const auto& names_of(MemoryModel) {
   return kMemoryModels;
 }
@@ -72,6 +86,10 @@ constexpr const auto& names_of(CrossEntropyKind) {
 }
 constexpr const auto& names_of(AllocatorKind) {
   return kAllocatorKinds;
+}
+
+constexpr const auto& names_of(ReshardAfterForward) {
+  return kReshardAfterForward;
 }
 
 struct FrameworkProfile {
@@ -91,6 +109,8 @@ struct FrameworkProfile {
   bool deterministic_attention = false;
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
+  bool compile = false;         // torch.compile of every transformer block and of the loss
+  ReshardAfterForward reshard_after_forward = ReshardAfterForward::kDefault;
   bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition
   bool account_for_loss_in_split = false;       // so does the head
   std::int64_t cross_entropy_chunks = 8;        // kChunked: pieces of the token dimension

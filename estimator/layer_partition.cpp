@@ -28,13 +28,18 @@ bool covers_the_model(const Job& job, const Plan& plan) {
 // count as one layer each, so the end chunks hold one transformer layer less.
 std::vector<std::int64_t> even_layers(const Job& job, const Plan& plan) {
   const std::int64_t chunks = plan.pp * plan.vpp;
-  const std::int64_t embedding = job.profile.account_for_embedding_in_split ? 1 : 0;
-  const std::int64_t loss = job.profile.account_for_loss_in_split ? 1 : 0;
+  const bool titan = job.profile.memory_model == MemoryModel::kTorchtitan;
+  const bool staged = !titan || chunks > 1;
+  const std::int64_t embedding = staged && job.profile.account_for_embedding_in_split ? 1 : 0;
+  const std::int64_t loss = staged && job.profile.account_for_loss_in_split ? 1 : 0;
   const std::int64_t slots = job.model.num_layers() + embedding + loss;
-  if (slots % chunks != 0) {
+  if (slots % chunks != 0 && !titan) {
     return {};
   }
   std::vector<std::int64_t> layers(static_cast<std::size_t>(chunks), slots / chunks);
+  // torchtitan distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part: what is left goes
+  // to the first chunks, one each.
+  for (std::int64_t i = 0; i < slots % chunks; ++i) { ++layers[static_cast<std::size_t>(i)]; }
   layers.front() -= embedding;
   layers.back() -= loss;
   return layers.front() < 0 || layers.back() < 0 ? std::vector<std::int64_t>{} : layers;

@@ -127,6 +127,8 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
       add_native_mtp_projection(block);
       add_native_head(block);
       break;
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer:
     case BlockKind::kDenseLayer:
       add_native_attention(block);
       add_native_dense_ffn(block);

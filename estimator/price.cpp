@@ -51,13 +51,31 @@ std::int64_t recompute_number(const Recompute& recompute) {
   return (bits * 4 + number(recompute.granularity)) * 2 + number(recompute.method);
 }
 
+// torchtitan's blocks and states see more of a plan: the recompute policy, its sharding, and
+// whether a pipeline delays the reduction of gradients.
+struct TitanAxes {
+  std::int64_t policy = 0;
+  std::int64_t sharding = 0;
+};
+TitanAxes titan_axes(const Job& job, const Plan& plan) {
+  if (job.profile.memory_model != MemoryModel::kTorchtitan) {
+    return {};
+  }
+  const bool by_layer = plan.recompute.policy == "every_second_layer";
+  const bool by_matmul = plan.recompute.policy == "every_second_matmul";
+  const std::int64_t policy = by_layer ? 1 : by_matmul ? 2 : 0;
+  return {.policy = 4 * policy + number(plan.recompute.granularity),
+          .sharding = 8 * dense_shard_size(job, plan) + 2 * plan.zero + (plan.pp > 1 ? 1 : 0)};
+}
+
 // Everything but the number of layers in a recompute group, which only the layout sees.
-using BlockKey = Key<11>;
-BlockKey block_key(const Plan& plan) {
+using BlockKey = Key<13>;
+BlockKey block_key(const Job& job, const Plan& plan) {
+  const TitanAxes titan = titan_axes(job, plan);
   return {{plan.tp, plan.cp, number(plan.cp_method), plan.ep, plan.etp, plan.micro_batch,
            plan.sequence_parallel ? 1 : 0, recompute_number(plan.recompute), number(plan.precision),
            std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
-           delays_weight_gradients(plan.schedule) ? 1 : 0}};
+           delays_weight_gradients(plan.schedule) ? 1 : 0, titan.policy, titan.sharding}};
 }
 
 using TimesKey = Key<14>;
@@ -71,8 +89,8 @@ TimesKey times_key(const Plan& plan) {
            number(plan.schedule)}};
 }
 
-using LayoutKey = Key<6>;
-using StateKey = Key<15>;
+using LayoutKey = Key<7>;
+using StateKey = Key<16>;
 using ScheduleKey = Key<4>;
 
 }  // namespace
@@ -89,7 +107,7 @@ struct PriceTable::Pieces {
   std::unordered_map<TimesKey, ModelTimes, KeyHash> times;
   std::unordered_map<LayoutKey, std::vector<StageLayout>, KeyHash> layouts;
   std::unordered_map<StateKey, std::vector<StageParts>, KeyHash> states;
-  std::unordered_map<Key<17>, std::vector<std::vector<ChunkPeaks>>, KeyHash> chunks;
+  std::unordered_map<Key<20>, std::vector<std::vector<ChunkPeaks>>, KeyHash> chunks;
   std::unordered_map<ScheduleKey, std::vector<std::vector<InFlightState>>, KeyHash> schedules;
 
   LayoutKey layout_key(const Plan& plan) {
@@ -99,7 +117,8 @@ struct PriceTable::Pieces {
     }
     const bool full = plan.recompute.granularity == RecomputeGranularity::kFull;
     return {{plan.pp, plan.vpp, plan.schedule == Schedule::kZbv ? 1 : 0, split,
-             full ? 1 + number(plan.recompute.method) : 0, full ? plan.recompute.num_layers : 0}};
+             full ? 1 + number(plan.recompute.method) : 0, full ? plan.recompute.num_layers : 0,
+             titan_axes(job, plan).policy}};
   }
 
   const std::vector<StageLayout>& layouts_of(const Plan& plan, const LayoutKey& key) {
@@ -127,7 +146,7 @@ struct PriceTable::Pieces {
          plan.etp, dense_shard_size(job, plan), expert_shard_size(job, plan), plan.zero,
          number(plan.precision), number(plan.grad_dtype),
          number(plan.master_dtype) * 16 + number(plan.exp_avg_dtype), number(plan.exp_avg_sq_dtype),
-         std::bit_cast<std::int64_t>(plan.offload.optimizer)}};
+         std::bit_cast<std::int64_t>(plan.offload.optimizer), titan_axes(job, plan).policy}};
     const auto [entry, is_new] = states.try_emplace(key);
     if (is_new) {
       for (const StageLayout& stage : layouts_of(plan, layout)) {
@@ -138,8 +157,8 @@ struct PriceTable::Pieces {
   }
 
   const std::vector<std::vector<ChunkPeaks>>& chunks_of(const Plan& plan, const LayoutKey& layout) {
-    const BlockKey block = block_key(plan);
-    Key<17> key;
+    const BlockKey block = block_key(job, plan);
+    Key<20> key;
     std::ranges::copy(layout.values, key.values.begin());
     std::ranges::copy(block.values, key.values.begin() + std::ssize(layout.values));
     const auto [entry, is_new] = chunks.try_emplace(key);

@@ -179,7 +179,8 @@ bool all_at_least(const std::vector<std::int64_t>& a, const std::vector<std::int
 
 bool dominates(const InFlightState& a, const InFlightState& b) {
   return a.action == b.action && a.chunk == b.chunk && all_at_least(a.saved, b.saved) &&
-         all_at_least(a.pending_weight, b.pending_weight);
+         all_at_least(a.pending_weight, b.pending_weight) &&
+         all_at_least(a.has_gradients, b.has_gradients);
 }
 
 void keep_if_not_dominated(std::vector<InFlightState>& states, const InFlightState& state) {
@@ -193,7 +194,8 @@ void keep_if_not_dominated(std::vector<InFlightState>& states, const InFlightSta
 }
 
 // GPipe grows with the microbatches: all forwards, then all backwards, chunk by chunk. The first
-// backward of a chunk sees the most; so does the last forward.
+// backward of a chunk sees the most; so does the last forward. The second backward is the first
+// that finds gradients.
 std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
   const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
   std::vector<InFlightState> states;
@@ -205,7 +207,14 @@ std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
       states.push_back({.action = action,
                         .chunk = static_cast<std::int64_t>(chunk),
                         .saved = saved,
-                        .pending_weight = none});
+                        .pending_weight = none,
+                        .has_gradients = none});
+    }
+    if (shape.tells_gradients && shape.num_microbatches > 1) {
+      InFlightState second = states.back();
+      --second.saved[chunk];
+      second.has_gradients[chunk] = 1;
+      states.push_back(second);
     }
     saved[chunk] = shape.num_microbatches;
   }
@@ -214,12 +223,18 @@ std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
 
 }  // namespace
 
+bool makes_gradients(const ScheduleShape& shape, ActionKind action) {
+  return shape.tells_gradients &&
+         (action == ActionKind::kBackward || action == ActionKind::kBackwardWeight);
+}
+
 ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
   return {.schedule = plan.schedule,
           .pp = plan.pp,
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
-          .group = job.profile.microbatch_group_size};
+          .group = job.profile.microbatch_group_size,
+          .tells_gradients = job.profile.memory_model == MemoryModel::kTorchtitan};
 }
 
 std::int64_t microbatch_group(const ScheduleShape& shape) {
@@ -278,6 +293,7 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
   InFlightState now;
   now.saved.assign(chunks, 0);
   now.pending_weight.assign(chunks, 0);
+  now.has_gradients.assign(chunks, 0);
   visit_actions(shortest_equivalent(shape), pp_rank, [&](const ScheduleAction& action) {
     const std::size_t chunk = static_cast<std::size_t>(action.chunk);
     const bool ends_saving =
@@ -289,6 +305,7 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
     keep_if_not_dominated(states, now);
     now.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
     now.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
+    now.has_gradients[chunk] |= makes_gradients(shape, action.kind) ? 1 : 0;
   });
   return states;
 }

@@ -27,7 +27,8 @@ struct ScheduleShape {
   std::int64_t pp = 1;
   std::int64_t vpp = 1;
   std::int64_t num_microbatches = 1;
-  std::int64_t group = 0;  // interleaved: microbatches per virtual stage; 0: pp
+  std::int64_t group = 0;        // interleaved: microbatches per virtual stage; 0: pp
+  bool tells_gradients = false;  // states say whether a chunk's gradients exist already
   friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
 };
 
@@ -59,8 +60,13 @@ struct InFlightState {
   std::int64_t chunk = 0;
   std::vector<std::int64_t> saved = {};           // per local chunk
   std::vector<std::int64_t> pending_weight = {};  // per local chunk
+  // 1: an earlier action made the chunk's gradients; always 0 unless the shape tells_gradients.
+  std::vector<std::int64_t> has_gradients = {};  // per local chunk
   friend bool operator==(const InFlightState&, const InFlightState&) = default;
 };
+
+// Whether after this action the chunk's gradients exist and are told apart.
+bool makes_gradients(const ScheduleShape& shape, ActionKind action);
 
 // The states of the schedule that no other state of the same (action, chunk) dominates in every
 // count: the peak of a step lies at one of them. Bounded work for any number of microbatches.

@@ -46,6 +46,23 @@ RecomputeGroups recompute_groups(const Plan& plan, std::int64_t layers) {
   return {.recomputed_layers = std::min(plan.recompute.num_layers, layers), .group = 1};
 }
 
+// torchtitan distributed/activation_checkpoint.py, _apply_layer_sac: every second layer of those
+// that the rank built is recomputed, counted over its chunks; and ends of a chunk are kinds of
+// their own.
+void append_titan_layers(std::vector<Unit>& units, const Plan& plan, std::int64_t layers,
+                         std::int64_t layers_before) {
+  const bool all = plan.recompute.granularity == RecomputeGranularity::kFull;
+  const bool every_second = plan.recompute.policy == "every_second_layer";
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const BlockKind kind = i + 1 == layers ? BlockKind::kLastLayer
+                           : i == 0        ? BlockKind::kFirstLayer
+                                           : BlockKind::kDenseLayer;
+    append(units, {.blocks = {{.kind = kind, .count = 1}},
+                   .checkpointed = all || (every_second && (layers_before + i) % 2 == 1),
+                   .count = 1});
+  }
+}
+
 void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
                    const ModelChunk& chunk) {
   const RecomputeGroups groups = recompute_groups(plan, chunk.num_layers);
@@ -64,7 +81,7 @@ void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
 }
 
 ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chunk,
-                         bool stage_has_embedding) {
+                         const StageLayout& stage, bool stage_has_embedding) {
   ChunkLayout layout;
   const auto single = [&](BlockKind kind, std::int64_t count) {
     layout.units.push_back(
@@ -73,7 +90,11 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
   if (chunk.has_embedding) {
     single(BlockKind::kEmbedding, 1);
   }
-  append_layers(layout.units, job, plan, chunk);
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    append_titan_layers(layout.units, plan, chunk.num_layers, stage.num_layers);
+  } else {
+    append_layers(layout.units, job, plan, chunk);
+  }
   if (chunk.has_head) {
     if (job.model.num_mtp_layers > 0) {
       single(BlockKind::kMtp, job.model.num_mtp_layers);
@@ -100,11 +121,13 @@ StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition&
   for (std::int64_t local = 0; local < plan.vpp; ++local) {
     const std::int64_t position = position_of_chunk(plan, pp_rank, local);
     const ModelChunk& chunk = partition.chunks[static_cast<std::size_t>(position)];
-    stage.chunks[static_cast<std::size_t>(local)] = chunk_layout(job, plan, chunk, has_embedding);
+    stage.chunks[static_cast<std::size_t>(local)] =
+        chunk_layout(job, plan, chunk, stage, has_embedding);
     stage.num_layers += chunk.num_layers;
     stage.ends.has_embedding = stage.ends.has_embedding || chunk.has_embedding;
     stage.ends.has_head = stage.ends.has_head || chunk.has_head;
     stage.ends.receiving_chunks += chunk.has_embedding ? 0 : 1;
+    stage.ends.sending_chunks += chunk.has_head ? 0 : 1;
   }
   return stage;
 }

@@ -33,6 +33,7 @@ struct StageEnds {
   bool has_embedding = false;
   bool has_head = false;
   std::int64_t receiving_chunks = 0;  // chunks whose input comes from another chunk
+  std::int64_t sending_chunks = 0;    // chunks whose output goes to another chunk
 };
 
 struct StageLayout {

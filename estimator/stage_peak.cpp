@@ -23,13 +23,24 @@ struct UnitPoint {
   std::optional<BlockKind> entered = {};
 };
 
+// Whether the backward makes the gradients or finds them there.
+enum class Gradients { kMade, kFound };
+
+// What a block or unit leaves behind when its backward has passed.
+template <class Bytes>
+std::int64_t left_bytes(const Bytes& of, Gradients gradients) {
+  return of.pending_bytes + (gradients == Gradients::kMade ? of.gradient_bytes : 0);
+}
+
 struct UnitPeaks {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
+  std::int64_t gradient_bytes = 0;
   UnitPoint forward;
   UnitPoint last_output;  // its last forward step, without the block behind
   UnitPoint replay;
   UnitPoint backward;
+  UnitPoint first_backward;
   UnitPoint weight;
 };
 
@@ -139,24 +150,26 @@ void walk_weight(const std::vector<BlockRun>& runs, const BlockSet& blocks, Unit
 
 // Backward from the last block: kept bytes fall and pending bytes rise linearly along a run, so the
 // first or the last block processed wins it.
-void walk_backward(const std::vector<BlockRun>& runs, const BlockSet& blocks, UnitPoint& best) {
+void walk_backward(const std::vector<BlockRun>& runs, const BlockSet& blocks, Gradients gradients,
+                   UnitPoint& best) {
   std::int64_t kept = 0;
   std::int64_t pending = 0;
   for (const BlockRun& run : runs) { kept += run.count * summary_of(blocks, run.kind).kept_bytes; }
   for (std::size_t i = runs.size(); i-- > 0;) {
     const BlockSummary& summary = summary_of(blocks, runs[i].kind);
+    const StepPeak& peak =
+        gradients == Gradients::kMade ? summary.first_backward : summary.backward;
+    const std::int64_t left = left_bytes(summary, gradients);
     const std::int64_t others = runs[i].count - 1;
     kept -= runs[i].count * summary.kept_bytes;
-    const std::int64_t running = kept + pending + summary.backward.bytes;
+    const std::int64_t running = kept + pending + peak.bytes;
     raise(best, {.bytes = running + others * summary.kept_bytes,
                  .block = i,
                  .blocks_before = others,
-                 .step = summary.backward.step});
-    raise(best, {.bytes = running + others * summary.pending_bytes,
-                 .block = i,
-                 .blocks_before = 0,
-                 .step = summary.backward.step});
-    pending += runs[i].count * summary.pending_bytes;
+                 .step = peak.step});
+    raise(best,
+          {.bytes = running + others * left, .block = i, .blocks_before = 0, .step = peak.step});
+    pending += runs[i].count * left;
   }
 }
 
@@ -194,8 +207,10 @@ UnitPeaks unit_peaks(const Unit& unit, const BlockSet& blocks) {
   for (const BlockRun& run : unit.blocks) {
     peaks.kept_bytes += run.count * summary_of(blocks, run.kind).kept_bytes;
     peaks.pending_bytes += run.count * summary_of(blocks, run.kind).pending_bytes;
+    peaks.gradient_bytes += run.count * summary_of(blocks, run.kind).gradient_bytes;
   }
-  walk_backward(unit.blocks, blocks, peaks.backward);
+  walk_backward(unit.blocks, blocks, Gradients::kFound, peaks.backward);
+  walk_backward(unit.blocks, blocks, Gradients::kMade, peaks.first_backward);
   walk_weight(unit.blocks, blocks, peaks.weight);
   if (!unit.checkpointed) {
     peaks.last_output = walk_forward(unit.blocks, blocks, peaks.forward);
@@ -260,8 +275,37 @@ bool is_head(const Unit& unit) {
   return unit.blocks.front().kind == BlockKind::kHead;
 }
 
-ChunkPoint& at(ChunkPeaks& peaks, MomentKind moment) {
-  return peaks.points[static_cast<std::size_t>(moment)];
+using ChunkPoints = std::array<ChunkPoint, kNumMoments>;
+
+ChunkPoint& at(ChunkPoints& points, MomentKind moment) {
+  return points[static_cast<std::size_t>(moment)];
+}
+
+// Backward and replay, from the last unit to the first: kept bytes fall and what the units behind
+// leave rises linearly along a run.
+void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units, Gradients gradients,
+                   ChunkPoints& points) {
+  std::int64_t kept = 0;
+  std::int64_t left_after = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    left_after += chunk.units[i].count * left_bytes(units[i], gradients);
+  }
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPeaks& unit = units[i];
+    const UnitPoint& running = gradients == Gradients::kMade ? unit.first_backward : unit.backward;
+    const std::int64_t left = left_bytes(unit, gradients);
+    const std::int64_t others = chunk.units[i].count - 1;
+    left_after -= chunk.units[i].count * left;
+    const std::int64_t first = kept + others * unit.kept_bytes + left_after;
+    const std::int64_t last = kept + others * left + left_after;
+    ChunkPoint& backward =
+        at(points, is_head(chunk.units[i]) ? MomentKind::kLossBackward : MomentKind::kBackward);
+    raise(backward, first, running, i, others);
+    raise(backward, last, running, i, 0);
+    raise(at(points, MomentKind::kReplay), first, unit.replay, i, others);
+    raise(at(points, MomentKind::kReplay), last, unit.replay, i, 0);
+    kept += chunk.units[i].count * unit.kept_bytes;
+  }
 }
 
 void raise_in_action(StagePoint& best, std::int64_t bytes, std::size_t state,
@@ -327,6 +371,18 @@ void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const Chun
 
 }  // namespace
 
+// A delayed weight gradient counts as made: all gradients of its chunk at once.
+bool holds_gradients(const InFlightState& state, std::size_t chunk) {
+  const bool is_made_now =
+      state.action == ActionKind::kBackwardWeight && static_cast<std::size_t>(state.chunk) == chunk;
+  return state.has_gradients[chunk] > 0 || is_made_now;
+}
+
+bool makes_gradients(const InFlightState& state) {
+  return state.action == ActionKind::kBackward &&
+         state.has_gradients[static_cast<std::size_t>(state.chunk)] == 0;
+}
+
 std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateBytes& state,
                                   std::int64_t allocated_bytes) {
   constexpr std::int64_t kSegments = 256 * kMiB;  // unfilled 2 and 20 MiB segments
@@ -334,9 +390,9 @@ std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateBytes& state,
     return allocated_bytes;
   }
   const std::int64_t between_steps = state.alive[static_cast<std::size_t>(Phase::kIdle)];
-  const std::int64_t dynamic = allocated_bytes - between_steps;
-  return allocated_bytes + state.start_up_only + between_steps / 16 + dynamic + dynamic / 2 +
-         kSegments;
+  const std::int64_t dynamic = allocated_bytes - between_steps + state.remade;
+  return allocated_bytes + state.side_streams + state.start_up_only + between_steps / 16 + dynamic +
+         dynamic / 2 + kSegments;
 }
 
 Phase phase_of(MomentKind moment) {
@@ -390,6 +446,7 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
         &unit == &chunk.units.back() ? 0 : summary_of(blocks, end.kind).frame.entry;
     peaks.kept_bytes += unit.count * units.back().kept_bytes;
     peaks.pending_bytes += unit.count * units.back().pending_bytes;
+    peaks.gradient_bytes += unit.count * units.back().gradient_bytes;
     peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, blocks, entry_frame));
     for (const BlockRun& run : unit.blocks) {
       const BlockSummary& summary = summary_of(blocks, run.kind);
@@ -400,28 +457,21 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
   }
   std::int64_t kept = 0;
   std::int64_t pending_before = 0;
-  std::int64_t pending_after = peaks.pending_bytes;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitPeaks& unit = units[i];
     const std::int64_t count = chunk.units[i].count;
     const std::int64_t others = count - 1;
     const bool head = is_head(chunk.units[i]);
-    pending_after -= count * unit.pending_bytes;
-    ChunkPoint& forward = at(peaks, head ? MomentKind::kLossForward : MomentKind::kForward);
+    ChunkPoint& forward = at(peaks.points, head ? MomentKind::kLossForward : MomentKind::kForward);
     raise(forward, kept + others * unit.kept_bytes, unit.forward, i, others);
     raise_outputs(forward, chunk, i, blocks, unit, kept);
-    const std::int64_t first = kept + others * unit.kept_bytes + pending_after;
-    const std::int64_t last = kept + others * unit.pending_bytes + pending_after;
-    ChunkPoint& backward = at(peaks, head ? MomentKind::kLossBackward : MomentKind::kBackward);
-    raise(backward, first, unit.backward, i, others);
-    raise(backward, last, unit.backward, i, 0);
-    raise(at(peaks, MomentKind::kReplay), first, unit.replay, i, others);
-    raise(at(peaks, MomentKind::kReplay), last, unit.replay, i, 0);
-    raise(at(peaks, MomentKind::kWeight), pending_before + others * unit.pending_bytes, unit.weight,
-          i, others);
+    raise(at(peaks.points, MomentKind::kWeight), pending_before + others * unit.pending_bytes,
+          unit.weight, i, others);
     kept += count * unit.kept_bytes;
     pending_before += count * unit.pending_bytes;
   }
+  find_backward(chunk, units, Gradients::kFound, peaks.points);
+  find_backward(chunk, units, Gradients::kMade, peaks.first_points);
   return peaks;
 }
 
@@ -433,13 +483,15 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
     std::int64_t in_flight = 0;
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
       in_flight += now.saved[chunk] * chunks[chunk].kept_bytes +
-                   now.pending_weight[chunk] * chunks[chunk].pending_bytes;
+                   now.pending_weight[chunk] * chunks[chunk].pending_bytes +
+                   (holds_gradients(now, chunk) ? chunks[chunk].gradient_bytes : 0);
     }
     const ChunkPeaks& running = chunks[static_cast<std::size_t>(now.chunk)];
+    const ChunkPoints& points = makes_gradients(now) ? running.first_points : running.points;
     for (const MomentKind moment : moments_of(now.action)) {
       const std::size_t index = static_cast<std::size_t>(moment);
       const std::int64_t base = state.alive[static_cast<std::size_t>(phase_of(moment))];
-      raise_in_action(peaks.moments[index], base + in_flight, i, running.points[index]);
+      raise_in_action(peaks.moments[index], base + in_flight, i, points[index]);
     }
   }
   std::int64_t first_step = 0;

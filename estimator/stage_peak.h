@@ -51,11 +51,13 @@ struct ChunkPoint {
 };
 
 struct ChunkPeaks {
-  std::int64_t kept_bytes = 0;     // of one microbatch between forward and backward
-  std::int64_t pending_bytes = 0;  // between backward-input and weight gradient
-  std::int64_t frame_bytes = 0;    // of the frame of a static arena, at most
+  std::int64_t kept_bytes = 0;      // of one microbatch between forward and backward
+  std::int64_t pending_bytes = 0;   // between backward-input and weight gradient
+  std::int64_t gradient_bytes = 0;  // from the chunk's first backward on
+  std::int64_t frame_bytes = 0;     // of the frame of a static arena, at most
   std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};  // of its fixed buffers
-  std::array<ChunkPoint, kNumMoments> points;  // by MomentKind; only those inside actions
+  std::array<ChunkPoint, kNumMoments> points;        // by MomentKind; only those inside actions
+  std::array<ChunkPoint, kNumMoments> first_points;  // of the backward that makes the gradients
 };
 
 ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks);
@@ -92,6 +94,11 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
 std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateBytes& state,
                                   std::int64_t allocated_bytes);
 
+// Whether the gradients of a chunk's blocks are all there, and whether the running action is the
+// backward that makes those of its chunk, block by block.
+bool holds_gradients(const InFlightState& state, std::size_t chunk);
+bool makes_gradients(const InFlightState& state);
+
 // Blocks of one kind in one state: the peak point written out.
 struct AliveBlocks {
   BlockKind kind = BlockKind::kDenseLayer;
@@ -100,7 +107,8 @@ struct AliveBlocks {
   std::int64_t copies = 0;
 };
 
-// Every block alive at a point of an action: the in-flight microbatches and the running one.
+// Every block alive at a point of an action: the in-flight microbatches, the running one, and the
+// gradients.
 std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightState& in_flight,
                                       MomentKind moment, const ChunkPoint& point);
 

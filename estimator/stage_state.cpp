@@ -10,6 +10,7 @@
 #include "estimator/block_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/stage_tensors.h"
+#include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 namespace {
@@ -329,9 +330,18 @@ void StateBytes::add(const StateRow& row) {
   frame +=
       row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? row.total_bytes() : 0;
   start_up_only += row.last == Phase::kStartUp ? row.total_bytes() : 0;
+  remade += row.is_made_by_blocks ? row.total_bytes() : 0;
 }
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    StageState state;
+    state.rows = torchtitan_state(job, plan, stage);
+    state.bytes.side_streams = torchtitan_side_streams(job, plan);
+    state.parameters = stage_tensors(job, plan, stage).dense;
+    for (const StateRow& row : state.rows) { state.bytes.add(row); }
+    return state;
+  }
   StateBuilder builder{.job = job,
                        .plan = plan,
                        .stage = stage,
@@ -363,6 +373,9 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
 }
 
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return torchtitan_sequence_rows(job, plan, ends);
+  }
   if (job.profile.memory_model == MemoryModel::kNative) {
     return native_sequence_rows(job, plan, ends);
   }

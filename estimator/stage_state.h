@@ -44,6 +44,9 @@ struct StateRow {
   bool made_by_first_step = false;  // created by the first optimizer step
   std::string_view formula;
   Origin origin = Origin::kCounted;
+  bool is_split = false;           // one tensor per parameter, not one in all
+  bool is_made_by_blocks = false;  // the blocks' gradients, from the reduction on
+  AllocationStream stream = AllocationStream::kCompute;
 
   bool is_alive(Phase phase) const { return first <= phase && phase <= last; }
   bool is_resident() const { return first <= Phase::kForward && last == Phase::kIdle; }
@@ -55,7 +58,9 @@ struct StateBytes {
   std::array<std::int64_t, kNumPhases> alive{};  // by Phase
   std::int64_t made_by_first_step = 0;
   std::int64_t start_up_only = 0;
-  std::int64_t frame = 0;  // native: of the gradient norm, on the frame
+  std::int64_t remade = 0;        // of the rows that blocks make anew in every step
+  std::int64_t side_streams = 0;  // most that lives on streams other than that of compute
+  std::int64_t frame = 0;         // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
 };

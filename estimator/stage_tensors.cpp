@@ -11,6 +11,8 @@ namespace {
 std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) {
   switch (kind) {
     case BlockKind::kEmbedding: return embedding_parameters(model);
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer:
     case BlockKind::kDenseLayer: return layer_parameters(model, {.is_moe = false});
     case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
     case BlockKind::kMtp: return mtp_parameters(model);
@@ -202,6 +204,8 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     case BlockKind::kMtp:
       shapes.push_back({.rows = div_ceil(model.hidden, plan.tp), .columns = 2 * model.hidden});
       break;
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer:
     case BlockKind::kDenseLayer:
     case BlockKind::kMoeLayer: break;
   }

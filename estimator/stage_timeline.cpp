@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/block_rows.h"
 #include "estimator/schedule.h"
 #include "estimator/stage_tensors.h"
 
@@ -17,12 +18,14 @@ struct RowEvent {
 // What one kind of block does in forward, in a forward that keeps nothing, in backward, and in its
 // weight gradient: at each step the rows born are allocated, then the rows that die are freed.
 struct BlockScript {
-  std::vector<std::int64_t> bytes;  // by row
+  std::vector<std::int64_t> bytes;        // by row
+  std::vector<AllocationStream> streams;  // by row
+  std::vector<bool> is_gradient;          // by row: made once, for the whole step
   std::vector<RowEvent> forward;
   std::vector<RowEvent> forward_unkept;
   std::vector<RowEvent> backward;
   std::vector<RowEvent> weight;
-  std::int64_t input_row = -1;            // stays with a recomputed group
+  std::vector<bool> stays;                // by row: stays with a recomputed group
   std::int64_t output_gradient_row = -1;  // is there while a group replays
 };
 
@@ -44,22 +47,39 @@ std::vector<RowEvent> script_between(const std::vector<BlockRow>& rows, Step fir
   return script;
 }
 
+// A row for every tensor.
+std::vector<BlockRow> tensor_rows(const std::vector<BlockRow>& rows) {
+  std::vector<BlockRow> tensors;
+  for (const BlockRow& row : rows) {
+    tensors.push_back(row);
+    for (std::size_t i = 0; i < row.parts.size(); ++i) {
+      if (i > 0) {
+        tensors.push_back(row);
+      }
+      tensors.back().bytes = row.parts[i];
+    }
+  }
+  return tensors;
+}
+
 BlockScript script_of(const BlockMemory& block) {
   BlockScript script;
-  for (std::size_t i = 0; i < block.rows.size(); ++i) {
-    const BlockRow& row = block.rows[i];
+  const std::vector<BlockRow> rows = tensor_rows(block.rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const BlockRow& row = rows[i];
     script.bytes.push_back(row.bytes);
     const std::int64_t index = static_cast<std::int64_t>(i);
-    script.input_row =
-        is_alive(row, BlockState::kCheckpointed, row.born) ? index : script.input_row;
+    script.is_gradient.push_back(row.is_gradient);
+    script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));
+    script.streams.push_back(row.stream);
     script.output_gradient_row =
         is_alive(row, BlockState::kReplaying, row.born) ? index : script.output_gradient_row;
   }
-  script.forward = script_between(block.rows, Step::kForwardInput, kLastForward, &BlockRow::dies);
+  script.forward = script_between(rows, Step::kForwardInput, kLastForward, &BlockRow::dies);
   script.forward_unkept =
-      script_between(block.rows, Step::kForwardInput, kLastForward, &BlockRow::last_forward_use);
-  script.backward = script_between(block.rows, kFirstBackward, kLastBackward, &BlockRow::dies);
-  script.weight = script_between(block.rows, Step::kWeight, Step::kWeight, &BlockRow::dies);
+      script_between(rows, Step::kForwardInput, kLastForward, &BlockRow::last_forward_use);
+  script.backward = script_between(rows, kFirstBackward, kLastBackward, &BlockRow::dies);
+  script.weight = script_between(rows, Step::kWeight, Step::kWeight, &BlockRow::dies);
   return script;
 }
 
@@ -75,9 +95,9 @@ class TimelineWriter {
   const BlockScript& script(BlockKind kind) const {
     return scripts_[static_cast<std::size_t>(kind)];
   }
-  std::int64_t allocate(std::int64_t bytes) {
+  std::int64_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute) {
     ++last_id_;
-    events.push_back({.id = last_id_, .bytes = bytes});
+    events.push_back({.id = last_id_, .bytes = bytes, .stream = stream});
     return last_id_;
   }
   void free(std::int64_t& id) {
@@ -86,18 +106,55 @@ class TimelineWriter {
       id = 0;
     }
   }
-  // Rows that are already there stay; `kept_row` is not freed.
+  // Rows that are already there stay. `heads_group`: what stays with a recomputed group is not
+  // freed.
   void run(BlockKind kind, const std::vector<RowEvent>& part, BlockTensors& tensors,
-           std::int64_t kept_row = -1) {
+           bool heads_group = false) {
     const BlockScript& rows = script(kind);
     tensors.resize(rows.bytes.size(), 0);
     for (const RowEvent& event : part) {
       const std::size_t row = static_cast<std::size_t>(event.row);
-      if (event.allocates && tensors[row] == 0) {
-        tensors[row] = allocate(rows.bytes[row]);
+      if (rows.is_gradient[row]) {
+        continue;
       }
-      if (!event.allocates && event.row != kept_row) {
+      if (event.allocates && tensors[row] == 0) {
+        tensors[row] = allocate(rows.bytes[row], rows.streams[row]);
+      }
+      if (!event.allocates && !(heads_group && rows.stays[row])) {
         free(tensors[row]);
+      }
+    }
+  }
+
+  // As run; a backward that is not split makes the block's gradients that are not there yet.
+  void run_backward(BlockKind kind, BlockTensors& tensors, BlockTensors& gradients,
+                    ActionKind action) {
+    const BlockScript& rows = script(kind);
+    tensors.resize(rows.bytes.size(), 0);
+    gradients.resize(rows.bytes.size(), 0);
+    for (const RowEvent& event : rows.backward) {
+      const std::size_t row = static_cast<std::size_t>(event.row);
+      if (rows.is_gradient[row] && action != ActionKind::kBackward) {
+        continue;
+      }
+      BlockTensors& held = rows.is_gradient[row] ? gradients : tensors;
+      if (event.allocates && held[row] == 0) {
+        held[row] = allocate(rows.bytes[row], rows.streams[row]);
+      }
+      if (!event.allocates && !rows.is_gradient[row]) {
+        free(held[row]);
+      }
+    }
+    if (action == ActionKind::kBackward) {
+      make_gradients(kind, gradients);
+    }
+  }
+  void make_gradients(BlockKind kind, BlockTensors& gradients) {
+    const BlockScript& rows = script(kind);
+    gradients.resize(rows.bytes.size(), 0);
+    for (std::size_t row = 0; row < rows.bytes.size(); ++row) {
+      if (rows.is_gradient[row] && gradients[row] == 0) {
+        gradients[row] = allocate(rows.bytes[row], rows.streams[row]);
       }
     }
   }
@@ -137,7 +194,7 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       const BlockKind kind = units[u].kinds[i];
       const BlockScript& script = writer.script(kind);
       if (units[u].checkpointed) {
-        writer.run(kind, script.forward_unkept, tensors[u][i], i == 0 ? script.input_row : -1);
+        writer.run(kind, script.forward_unkept, tensors[u][i], i == 0);
       } else {
         writer.run(kind, script.forward, tensors[u][i]);
       }
@@ -146,7 +203,7 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                    UnitTensors& tensors) {
+                    UnitTensors& tensors, UnitTensors& gradients, ActionKind action) {
   for (std::size_t u = units.size(); u-- > 0;) {
     const FlatUnit& unit = units[u];
     if (unit.checkpointed) {
@@ -160,13 +217,18 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       }
     }
     for (std::size_t i = unit.kinds.size(); i-- > 0;) {
-      writer.run(unit.kinds[i], writer.script(unit.kinds[i]).backward, tensors[u][i]);
+      writer.run_backward(unit.kinds[i], tensors[u][i], gradients[u][i], action);
     }
   }
 }
 
-void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                  UnitTensors& tensors) {
+void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, UnitTensors& tensors,
+                  UnitTensors& gradients) {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (std::size_t i = 0; i < units[u].kinds.size(); ++i) {
+      writer.make_gradients(units[u].kinds[i], gradients[u][i]);
+    }
+  }
   for (std::size_t u = units.size(); u-- > 0;) {
     for (std::size_t i = units[u].kinds.size(); i-- > 0;) {
       writer.run(units[u].kinds[i], writer.script(units[u].kinds[i]).weight, tensors[u][i]);
@@ -179,7 +241,8 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
 // everything else is one tensor a copy.
 std::vector<std::int64_t> tensor_bytes(const StateRow& row,
                                        const std::vector<std::int64_t>& parameters) {
-  const bool is_split = row.component == Component::kOptimizer || row.last == Phase::kStartUp;
+  const bool is_split =
+      row.is_split || row.component == Component::kOptimizer || row.last == Phase::kStartUp;
   if (!is_split || parameters.empty()) {
     return std::vector<std::int64_t>(static_cast<std::size_t>(row.copies), row.bytes);
   }
@@ -204,26 +267,38 @@ class StateTensors {
       ids_.emplace_back(sizes_.back().size(), 0);
     }
   }
-  // Allocates what is alive in the phase and frees what is not. Before the first optimizer step
+  // Frees what is not alive in the phase, then allocates what is. Before the first optimizer step
   // what it makes is not there.
   void enter(Phase phase) {
     is_first_step_ = is_first_step_ && phase != Phase::kOptimizer;
-    for (std::size_t i = 0; i < state_.rows.size(); ++i) {
-      const StateRow& row = state_.rows[i];
-      const bool exists = row.is_alive(phase) && !(row.made_by_first_step && is_first_step_);
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      for (std::int64_t& id : ids_[i]) {
+        if (!exists(state_.rows[i], phase)) {
+          writer_.free(id);
+        }
+      }
+    }
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
       for (std::size_t tensor = 0; tensor < ids_[i].size(); ++tensor) {
         std::int64_t& id = ids_[i][tensor];
-        if (exists && id == 0) {
-          id = writer_.allocate(sizes_[i][tensor]);
-        }
-        if (!exists) {
-          writer_.free(id);
+        if (exists(state_.rows[i], phase) && id == 0) {
+          id = writer_.allocate(sizes_[i][tensor], state_.rows[i].stream);
         }
       }
     }
   }
 
+  // Whether the gradients that the blocks made are those of the state, to the end of the step.
+  bool keeps_gradients() const {
+    return std::ranges::any_of(state_.rows, &StateRow::is_made_by_blocks);
+  }
+
  private:
+  bool exists(const StateRow& row, Phase phase) const {
+    return row.is_alive(phase) && !row.is_made_by_blocks &&
+           !(row.made_by_first_step && is_first_step_);
+  }
+
   TimelineWriter& writer_;
   const StageState& state_;
   std::vector<std::vector<std::int64_t>> sizes_;  // by row, tensor
@@ -231,9 +306,30 @@ class StateTensors {
   bool is_first_step_ = true;
 };
 
+// The gradients that the blocks of every chunk have made.
+std::vector<UnitTensors> no_gradients(const std::vector<std::vector<FlatUnit>>& chunks) {
+  std::vector<UnitTensors> gradients;
+  for (const std::vector<FlatUnit>& units : chunks) {
+    UnitTensors& chunk = gradients.emplace_back();
+    for (const FlatUnit& unit : units) { chunk.emplace_back(unit.kinds.size()); }
+  }
+  return gradients;
+}
+
+void free_all(TimelineWriter& writer, std::vector<UnitTensors>& gradients) {
+  for (UnitTensors& units : gradients) {
+    for (std::vector<BlockTensors>& unit : units) {
+      for (BlockTensors& block : unit) {
+        for (std::int64_t& id : block) { writer.free(id); }
+      }
+    }
+  }
+}
+
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<ScheduleAction>& actions) {
+                const std::vector<ScheduleAction>& actions, std::vector<UnitTensors>& gradients) {
+  free_all(writer, gradients);
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
     num_microbatches = std::max(num_microbatches, action.microbatch + 1);
@@ -249,9 +345,16 @@ void write_step(TimelineWriter& writer, StateTensors& state,
     switch (action.kind) {
       case ActionKind::kForward: write_forward(writer, chunks[chunk], held); break;
       case ActionKind::kBackward:
-      case ActionKind::kBackwardInput: write_backward(writer, chunks[chunk], held); break;
-      case ActionKind::kBackwardWeight: write_weight(writer, chunks[chunk], held); break;
+      case ActionKind::kBackwardInput:
+        write_backward(writer, chunks[chunk], held, gradients[chunk], action.kind);
+        break;
+      case ActionKind::kBackwardWeight:
+        write_weight(writer, chunks[chunk], held, gradients[chunk]);
+        break;
     }
+  }
+  if (!state.keeps_gradients()) {
+    free_all(writer, gradients);
   }
   for (const Phase phase :
        {Phase::kReduction, Phase::kOptimizer, Phase::kParameterGather, Phase::kIdle}) {
@@ -260,12 +363,13 @@ void write_step(TimelineWriter& writer, StateTensors& state,
 }
 
 // Position in the actions after which every peak state has been met.
-std::size_t end_of_peaks(const std::vector<ScheduleAction>& actions,
+std::size_t end_of_peaks(const ScheduleShape& shape, const std::vector<ScheduleAction>& actions,
                          const std::vector<InFlightState>& peaks, std::size_t num_chunks) {
   std::vector<InFlightState> missing = peaks;
   InFlightState now;
   now.saved.assign(num_chunks, 0);
   now.pending_weight.assign(num_chunks, 0);
+  now.has_gradients.assign(num_chunks, 0);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const std::size_t chunk = static_cast<std::size_t>(actions[i].chunk);
     const ActionKind kind = actions[i].kind;
@@ -280,6 +384,7 @@ std::size_t end_of_peaks(const std::vector<ScheduleAction>& actions,
     }
     now.saved[chunk] += kind == ActionKind::kForward ? 1 : 0;
     now.pending_weight[chunk] += kind == ActionKind::kBackwardInput ? 1 : 0;
+    now.has_gradients[chunk] |= makes_gradients(shape, kind) ? 1 : 0;
   }
   return actions.size();
 }
@@ -289,7 +394,7 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
                                             const StagePieces& pieces) {
   const ScheduleShape shape = shortest_equivalent(schedule_shape(job, plan));
   std::vector<ScheduleAction> actions = schedule_actions(shape, pieces.layout.pp_rank);
-  const std::size_t end = end_of_peaks(actions, pieces.schedule, pieces.chunks.size());
+  const std::size_t end = end_of_peaks(shape, actions, pieces.schedule, pieces.chunks.size());
   std::int64_t last_microbatch = 0;
   for (std::size_t i = 0; i < end; ++i) {
     last_microbatch = std::max(last_microbatch, actions[i].microbatch);
@@ -299,9 +404,31 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
   return actions;
 }
 
+// FSDP2 shards every parameter by itself; an optimizer's and a block's tensors have those sizes.
+std::vector<std::int64_t> sharded_elements(const Job& job, const Plan& plan,
+                                           const StageLayout& stage) {
+  const std::int64_t shard = plan.zero == 3 ? dense_shard_size(job, plan) : 1;
+  const BlockShape s = block_shape(job, plan);
+  const std::int64_t query = s.hidden * s.query_width;
+  const std::int64_t key = s.hidden * s.key_value_width;
+  const std::int64_t width = s.hidden * div_ceil(job.model.ffn, plan.tp);
+  const std::int64_t table = s.hidden * s.local_vocab;
+  std::vector<std::int64_t> tensors;
+  tensors.insert(tensors.end(), count_blocks(stage, BlockKind::kEmbedding) > 0 ? 1 : 0, table);
+  for (std::int64_t layer = 0; layer < stage.num_layers; ++layer) {
+    tensors.insert(tensors.end(), {query, key, key, query, width, width, width});
+  }
+  tensors.insert(tensors.end(), stage.ends.has_head ? 1 : 0, table);
+  for (std::int64_t& elements : tensors) { elements = div_ceil(elements, shard); }
+  return tensors;
+}
+
 // Elements of the large parameter tensors of a stage, in model order.
 std::vector<std::int64_t> parameter_elements(const Job& job, const Plan& plan,
                                              const StageLayout& stage) {
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return sharded_elements(job, plan, stage);
+  }
   std::vector<std::int64_t> tensors;
   for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
     const BlockKind kind = static_cast<BlockKind>(i);
@@ -329,7 +456,10 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
   constexpr int kSteps = 2;
-  for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions); }
+  std::vector<UnitTensors> gradients = no_gradients(chunks);
+  for (int step = 0; step < kSteps; ++step) {
+    write_step(writer, state, chunks, actions, gradients);
+  }
   return writer.events;
 }
 

@@ -11,6 +11,7 @@ std::span<const ValidityRule> validity_rules(const FrameworkProfile& profile) {
     case MemoryModel::kFujii2024: return fujii2024_validity_rules();
     case MemoryModel::kMegatron: return megatron_validity_rules();
     case MemoryModel::kNative: return native_validity_rules();
+    case MemoryModel::kTorchtitan: return torchtitan_validity_rules();
   }
   throw std::logic_error("validity_rules: unknown memory model");
 }

@@ -10,5 +10,6 @@ namespace shardplan {
 std::span<const ValidityRule> fujii2024_validity_rules();
 std::span<const ValidityRule> megatron_validity_rules();
 std::span<const ValidityRule> native_validity_rules();
+std::span<const ValidityRule> torchtitan_validity_rules();
 
 }  // namespace shardplan

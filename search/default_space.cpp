@@ -75,7 +75,7 @@ Recompute full(RecomputeMethod method, std::int64_t num_layers) {
 
 // Module sets of published Megatron recipes; core_attn frees nothing under fused attention and is
 // left to --range. Full recompute of the first n layers of a chunk: n in powers of two.
-std::vector<Recompute> recompute_choices(const ModelSpec& model) {
+std::vector<Recompute> megatron_recompute_choices(const ModelSpec& model) {
   using Modules = RecomputeModules;
   std::vector<Recompute> choices = {Recompute{}, selective({&Modules::layernorm})};
   if (std::ranges::any_of(model.layers, [](const LayerSpec& layer) { return !layer.is_moe; })) {
@@ -98,6 +98,18 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model) {
   choices.push_back(full(RecomputeMethod::kUniform, 1));
   for (std::int64_t layers = 1; layers < model.num_layers(); layers *= 2) {
     choices.push_back(full(RecomputeMethod::kBlock, layers));
+  }
+  return choices;
+}
+
+std::vector<Recompute> recompute_choices(const Job& job) {
+  if (job.profile.memory_model != MemoryModel::kTorchtitan) {
+    return megatron_recompute_choices(job.model);
+  }
+  std::vector<Recompute> choices = {Recompute{}, full(RecomputeMethod::kUniform, 1)};
+  for (const char* policy : {"every_second_matmul", "every_second_layer"}) {
+    choices.push_back(
+        {.granularity = RecomputeGranularity::kSelective, .modules = {}, .policy = policy});
   }
   return choices;
 }
@@ -176,7 +188,7 @@ SearchSpace default_space(const Job& job) {
   if (space.zero.size() > 2 && job.cluster.nodes > 1) {
     space.dp_replicate.push_back(job.cluster.nodes);
   }
-  space.recompute = supported(job, "recompute", &Plan::recompute, recompute_choices(job.model));
+  space.recompute = supported(job, "recompute", &Plan::recompute, recompute_choices(job));
   space.sequence_parallel = {job.profile.default_sequence_parallel,
                              !job.profile.default_sequence_parallel};
   space.precision = {Precision::kBf16};

@@ -85,6 +85,9 @@ Job RandomJobs::job(const FrameworkProfile& profile) {
     job.profile.moe_capacity_factor = chance(0.2) ? 1.25 : 0;
   }
   job.model = model();
+  if (profile.memory_model == MemoryModel::kTorchtitan) {
+    make_llama3(job);
+  }
   job.cluster = cluster_;
   job.cluster.nodes = pick({1, 1, 2, 4, 8});
   job.sequence_length = pick({1024, 2048, 4096, 8192, 32768});
@@ -138,12 +141,52 @@ Plan RandomJobs::plan(const Job& job) {
   return plan;
 }
 
+// torchtitan's only model here, and the choices of a plan that it leaves.
+void RandomJobs::make_llama3(Job& job) {
+  const ModelSpec drawn = job.model;
+  job.model = {.name = drawn.name,
+               .family = drawn.family,
+               .hidden = drawn.hidden,
+               .ffn = drawn.ffn,
+               .vocab = drawn.vocab,
+               .num_heads = drawn.num_heads,
+               .num_kv_heads = drawn.num_kv_heads,
+               .head_dim = drawn.head_dim,
+               .mla = {},
+               .moe = {},
+               .layers = {}};
+  job.model.layers.resize(drawn.layers.size());
+  job.profile.compile = chance(0.3);
+  job.profile.reshard_after_forward =
+      kReshardAfterForward[static_cast<std::size_t>(pick({0, 0, 1, 2}))].value;
+}
+
+void RandomJobs::make_titan_plan(const Job& job, Plan& plan) {
+  const bool alone = job.cluster.world_size() == 1;
+  plan.zero = alone ? 0 : 3;
+  plan.sequence_parallel = plan.tp > 1;
+  plan.cp_method = CpMethod::kRing;
+  plan.precision = Precision::kBf16;
+  plan.grad_dtype = plan.exp_avg_dtype = plan.exp_avg_sq_dtype = DType::kFp32;
+  plan.moe_buffer_factor = 1;
+  plan.recompute = {};
+  if (chance(0.3)) {
+    plan.recompute.granularity = RecomputeGranularity::kFull;
+  } else if (chance(0.5)) {
+    plan.recompute.granularity = RecomputeGranularity::kSelective;
+    plan.recompute.policy = chance(0.5) ? "every_second_layer" : "every_second_matmul";
+  }
+}
+
 RandomCase RandomJobs::next(const FrameworkProfile& profile) {
   constexpr int kPlansPerJob = 50;
   while (true) {
     const Job drawn = job(profile);
     for (int i = 0; i < kPlansPerJob; ++i) {
-      const Plan candidate = plan(drawn);
+      Plan candidate = plan(drawn);
+      if (profile.memory_model == MemoryModel::kTorchtitan) {
+        make_titan_plan(drawn, candidate);
+      }
       // fujii2024 rounds uneven splits up, which no schedule can time: left out.
       if (first_broken_rule(drawn, candidate) == nullptr &&
           !layers_per_chunk(drawn, candidate).empty()) {

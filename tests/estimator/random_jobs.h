@@ -31,6 +31,8 @@ class RandomJobs {
   Job job(const FrameworkProfile& profile);
   Plan plan(const Job& job);
   Recompute recompute();
+  void make_llama3(Job& job);
+  void make_titan_plan(const Job& job, Plan& plan);
 
   std::vector<FrameworkProfile> profiles_;
   ClusterSpec cluster_;

@@ -181,6 +181,7 @@ std::vector<InFlightState> brute_force_states(const ScheduleShape& shape, std::i
   InFlightState now;
   now.saved.assign(static_cast<std::size_t>(shape.vpp), 0);
   now.pending_weight = now.saved;
+  now.has_gradients = now.saved;
   for (const ScheduleAction& action : schedule_actions(shape, rank)) {
     now.action = action.kind;
     now.chunk = action.chunk;
@@ -196,6 +197,8 @@ std::vector<InFlightState> brute_force_states(const ScheduleShape& shape, std::i
       ++saved;
     } else if (action.kind == ActionKind::kBackwardInput) {
       ++pending;
+    } else if (shape.tells_gradients) {
+      now.has_gradients[static_cast<std::size_t>(action.chunk)] = 1;
     }
   }
   std::vector<InFlightState> kept;
@@ -204,6 +207,8 @@ std::vector<InFlightState> brute_force_states(const ScheduleShape& shape, std::i
       return other != state && other.action == state.action && other.chunk == state.chunk &&
              std::ranges::equal(other.saved, state.saved, std::ranges::greater_equal{}) &&
              std::ranges::equal(other.pending_weight, state.pending_weight,
+                                std::ranges::greater_equal{}) &&
+             std::ranges::equal(other.has_gradients, state.has_gradients,
                                 std::ranges::greater_equal{});
     });
     if (!dominated && std::ranges::count(kept, state) == 0) {
@@ -221,6 +226,10 @@ TEST_CASE("the peak states of a shortened schedule are those of the whole walk")
       all.push_back(shape);
       all.back().num_microbatches = m;
     }
+  }
+  for (std::size_t i = 0, size = all.size(); i < size; ++i) {
+    all.push_back(all[i]);
+    all.back().tells_gradients = true;
   }
   for (const ScheduleShape& shape : all) {
     for (std::int64_t rank = 0; rank < shape.pp; ++rank) {

@@ -1,0 +1,115 @@
+// Feed-forward part of a torchtitan layer: w2(silu(w1(x)) * w3(x)), each operation on its own in
+// eager mode; the compiled block recomputes silu in backward.
+#include "estimator/torchtitan_rows.h"
+
+namespace shardplan {
+namespace {
+
+constexpr Step kReplayed = Step::kBackwardOutput;
+
+void add_normed_input(TitanBlock& block) {
+  const BlockShape& s = block.shape;
+  // The compiled block keeps the output of wo and adds the residual again.
+  block.keep_or_write_again("ffn.input", block.sequence(),
+                            block.is_compiled() ? s.dtype : block.residual(),
+                            {.born = Step::kForwardProjection,
+                             .last_forward_use = Step::kForwardOutput,
+                             .dies = Step::kBackwardFfnNorm},
+                            "h*u: residual stream after attention");
+  block.keep_or_write_again("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
+                            {.born = Step::kForwardFfnNorm,
+                             .last_forward_use = Step::kForwardFfnNorm,
+                             .dies = Step::kBackwardFfnNorm},
+                            "u: reciprocal root mean square");
+  const std::int64_t copies = block.is_autocast() && !block.is_compiled() ? 2 : 1;
+  const bool gathered = s.gathers_sequence && !block.is_compiled();
+  block.keep_or_write_again("ffn.norm_output",
+                            copies * (gathered ? block.gathered() : block.sequence()), s.dtype,
+                            {.born = Step::kForwardFfnNorm,
+                             .last_forward_use = Step::kForwardFc1,
+                             .dies = Step::kBackwardFc1},
+                            "h*T (gathered under tp; two casts under autocast)");
+}
+
+void add_gate(TitanBlock& block, std::int64_t width) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  rows.keep("ffn.gate", width, s.dtype,
+            {.born = Step::kForwardFc1,
+             .last_forward_use = Step::kForwardActivation,
+             .dies = Step::kBackwardFc1},
+            "f*T/t: output of w1");
+  const Life to_activation{.born = Step::kForwardActivation,
+                           .last_forward_use = Step::kForwardActivation,
+                           .dies = Step::kBackwardActivation};
+  if (!block.is_compiled()) {
+    block.keep_or_write_again("ffn.silu", width, s.dtype, to_activation, "f*T/t");
+  }
+  block.keep_or_write_again("ffn.up", width, s.dtype, to_activation, "f*T/t: output of w3");
+  block.keep_or_write_again("ffn.product", width, s.dtype,
+                            {.born = Step::kForwardActivation,
+                             .last_forward_use = Step::kForwardFc2,
+                             .dies = Step::kBackwardFc2},
+                            "f*T/t: input of w2");
+  rows.use("ffn.product_gradient", width, s.dtype, Step::kBackwardFc2, Step::kBackwardActivation,
+           "f*T/t");
+  rows.use("ffn.gate_up_gradients", (block.is_compiled() ? 1 : 2) * width, s.dtype,
+           Step::kBackwardActivation, Step::kBackwardFc1, "2f*T/t");
+  if (!block.is_compiled()) {
+    rows.split_last({width, width});
+  }
+}
+
+}  // namespace
+
+void add_titan_ffn(TitanBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t weight = s.hidden * block.ffn_width();
+  add_normed_input(block);
+  add_gate(block, block.ffn_width() * s.tokens);
+  rows.use("ffn.output", block.gathered(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*T");
+  if (block.recomputes_ops() && !block.is_compiled()) {
+    rows.keep(
+        "ffn.output_kept", block.gathered(), s.dtype,
+        {.born = Step::kForwardOutput, .last_forward_use = Step::kForwardOutput, .dies = kReplayed},
+        "h*T: seventh matmul, saved though backward does not use it");
+    if (s.gathers_sequence) {
+      rows.keep("ffn.reduced_output", block.sequence(), s.dtype,
+                {.born = Step::kForwardOutput,
+                 .last_forward_use = Step::kForwardOutput,
+                 .dies = kReplayed},
+                "h*u: output of the reduce-scatter, saved");
+    }
+  }
+  if (s.gathers_sequence) {
+    rows.use_as(Component::kCommunication, "ffn.gathered_gradient", block.gathered(), s.dtype,
+                Step::kBackwardFc2, Step::kBackwardFc2, "h*T");
+  }
+  rows.use("ffn.down_gradient", weight, block.weight_gradient(), Step::kBackwardFc2,
+           Step::kBackwardInput, "h*f/t: gradient of w2");
+  rows.use("ffn.gate_up_weight_gradients", 2 * weight, block.weight_gradient(), Step::kBackwardFc1,
+           Step::kBackwardInput, "2h*f/t: gradients of w1 and w3");
+  rows.split_last({weight, weight});
+  rows.use("ffn.input_gradients", 2 * block.gathered(), s.dtype, Step::kBackwardFc1,
+           Step::kBackwardFc1, "2h*T: of w1 and w3");
+  rows.split_last({block.gathered(), block.gathered()});
+  rows.use("ffn.norm_gradient", 2 * block.sequence(), block.residual(), Step::kBackwardFfnNorm,
+           Step::kBackwardFfnNorm, "2h*u");
+  rows.split_last({block.sequence(), block.sequence()});
+  if (block.is_autocast()) {
+    const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
+    if (block.plan.recompute.granularity == RecomputeGranularity::kNone) {
+      rows.keep("weight_casts", casts, s.dtype,
+                {.born = Step::kForwardQkv,
+                 .last_forward_use = Step::kForwardFc2,
+                 .dies = Step::kBackwardQkv},
+                "n: bf16 copies of the weights, held by the graph");
+    } else {
+      rows.use("weight_casts_again", casts, s.dtype, Step::kBackwardOutput, Step::kBackwardQkv,
+               "n: bf16 copies of the weights, cast again by the replay");
+    }
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,207 @@
+// FSDP2's buffers around a block, the ends of the model, and the table that puts blocks together.
+// Functions of PyTorch 2.11 are named in data/frameworks/torchtitan.md.
+#include "estimator/torchtitan_rows.h"
+
+#include "estimator/parameters.h"
+
+namespace shardplan {
+namespace {
+
+std::int64_t elements_on_rank(const Job& job, const Plan& plan,
+                              const std::vector<ParameterTensor>& tensors) {
+  std::int64_t elements = 0;
+  for (const ParameterTensor& tensor : tensors) { elements += local_elements(job, plan, tensor); }
+  return elements;
+}
+
+// What a block gathers, prefetches and reduces. `next`: parameters of the block whose backward
+// comes after this one's, `previous`: of the one whose came before.
+struct FsdpSizes {
+  std::int64_t own = 0;
+  std::int64_t next = 0;
+  std::int64_t previous = 0;
+  std::int64_t before = 0;  // of the block whose forward came before
+  bool reshards_forward = false;
+};
+
+// A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms.
+void split_weights(TitanBlock& block, std::int64_t own) {
+  const BlockShape& s = block.shape;
+  if (own != block.parameters.layer) {
+    return;
+  }
+  const std::int64_t query = s.hidden * s.query_width;
+  const std::int64_t key = s.hidden * s.key_value_width;
+  const std::int64_t width = s.hidden * block.ffn_width();
+  block.rows.split_last({query, key, key, query, width, width, width, s.hidden, s.hidden});
+}
+
+void add_gathered(TitanBlock& block, const FsdpSizes& sizes) {
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  const DType dtype = block.shape.dtype;
+  if (!block.fsdp.reduces_each_backward) {
+    return;  // resident: a row of the state
+  }
+  add_titan_all_gather(block, sizes.own, sizes.before);
+  if (!sizes.reshards_forward) {
+    rows.keep("fsdp.unsharded_parameters", sizes.own, dtype,
+              {.born = Step::kForwardInput,
+               .last_forward_use = Step::kForwardOutput,
+               .dies = Step::kBackwardNorm},
+              "n: not resharded after forward");
+    rows.rows.back().component = comm;
+    rows.rows.back().outlives_recompute = true;
+    split_weights(block, sizes.own);
+    return;
+  }
+  rows.use_as(comm, "fsdp.unsharded_parameters", sizes.own, dtype, Step::kForwardInput,
+              Step::kForwardOutput, "n");
+  split_weights(block, sizes.own);
+  rows.use_as(comm, "fsdp.unsharded_again", sizes.own, dtype, Step::kBackwardOutput,
+              Step::kBackwardNorm, "n: gathered again for backward");
+  split_weights(block, sizes.own);
+}
+
+void add_reduction(TitanBlock& block, const FsdpSizes& sizes) {
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  if (!block.fsdp.reduces_each_backward) {
+    return;
+  }
+  rows.use_as(comm, "fsdp.previous_reduction", sizes.previous, DType::kFp32, Step::kBackwardOutput,
+              Step::kBackwardNorm,
+              "n: fp32 reduce-scatter input of the block before, held until the next one");
+  rows.use_as(comm, "fsdp.reduction_input", sizes.own, DType::kFp32, Step::kBackwardInput,
+              Step::kBackwardInput, "n: fp32 reduce-scatter input");
+}
+
+void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
+  const TitanParameters& p = block.parameters;
+  FsdpSizes sizes{.own = p.layer,
+                  .next = kind == BlockKind::kFirstLayer ? p.embedding : p.layer,
+                  .previous = kind == BlockKind::kLastLayer ? p.head : p.layer,
+                  .before = kind == BlockKind::kFirstLayer ? p.embedding : p.layer,
+                  .reshards_forward = block.fsdp.reshards_forward};
+  if (block.fsdp.is_sharded) {
+    add_gathered(block, sizes);
+    if (sizes.reshards_forward && block.fsdp.reduces_each_backward) {
+      block.gather("fsdp.prefetched_parameters", sizes.next, Step::kBackwardOutput,
+                   Step::kBackwardInput,
+                   "n: all-gather output of the block whose backward is next");
+    }
+    add_reduction(block, sizes);
+  }
+  block.rows.rows.push_back(titan_gradient(block, sizes.own, Step::kWeight));
+}
+
+}  // namespace
+
+BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born) {
+  const bool waits = block.fsdp.is_sharded && !block.fsdp.reduces_each_backward;
+  const std::int64_t share = block.fsdp.is_sharded && !waits
+                                 ? div_ceil(elements, dense_shard_size(block.job, block.plan))
+                                 : elements;
+  return {.component = Component::kGradients,
+          .name = waits ? "gradients.accumulated" : "gradients.sharded",
+          .elements = share,
+          .dtype = DType::kFp32,
+          .bytes = round_up(share * bytes_of(DType::kFp32), TitanBlock::kAlignment),
+          .born = born,
+          .last_forward_use = kLastForward,
+          .dies = Step::kWeight,
+          .formula = waits ? "n: fp32, unsharded until the last microbatch (set_requires_gradient_"
+                             "sync in pipelining/stage.py)"
+                           : "n/S: output of the reduce-scatter, the parameter's gradient",
+          .is_gradient = true,
+          .stream = waits || !block.fsdp.is_sharded ? AllocationStream::kCompute
+                                                    : AllocationStream::kReduce};
+}
+
+// An all-gather's output lives until the next block's has been copied out, so that at the start of
+// a block there are two; its input is this rank's shard in bf16.
+void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before) {
+  const std::int64_t shard = dense_shard_size(block.job, block.plan);
+  block.gather("fsdp.previous_all_gather", before, Step::kForwardInput, Step::kForwardInput,
+               "n: output of the block before, not freed yet");
+  block.gather("fsdp.all_gather_input", div_ceil(own, shard), Step::kForwardInput,
+               Step::kForwardInput, "n/S: this rank's shard, cast");
+  block.gather("fsdp.all_gather_output", own, Step::kForwardInput, Step::kForwardLogits,
+               "n: kept until the next block has been gathered");
+}
+
+FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
+  const ReshardAfterForward reshard = job.profile.reshard_after_forward;
+  const bool always = reshard == ReshardAfterForward::kAlways;
+  return {.is_sharded = plan.zero == 3,
+          .reshards_forward = always || (reshard == ReshardAfterForward::kDefault && plan.pp == 1),
+          .reshards_head = always,
+          .reduces_each_backward = plan.pp == 1};
+}
+
+TitanParameters titan_parameters(const Job& job, const Plan& plan) {
+  return {.embedding = elements_on_rank(job, plan, embedding_parameters(job.model)),
+          .layer = elements_on_rank(job, plan, layer_parameters(job.model, {})),
+          .layer_norms = 2 * job.model.hidden,
+          .head = elements_on_rank(job, plan, head_parameters(job.model))};
+}
+
+// nn.Embedding, sharded by rows under tp: its backward makes the dense gradient of the whole table,
+// of which a rank then copies its rows.
+void add_titan_embedding(TitanBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t own = block.parameters.embedding;
+  const DType residual = block.is_autocast() ? DType::kFp32 : s.dtype;
+  rows.use("output", block.sequence(), residual, Step::kForwardOutput, Step::kForwardOutput, "h*u");
+  rows.use("output_gradient", block.sequence(), residual, Step::kBackwardOutput,
+           Step::kBackwardOutput, "h*u");
+  if (block.is_autocast()) {  // the dense gradient is the parameter's own
+    rows.rows.push_back(titan_gradient(block, own, Step::kBackwardOutput));
+    return;
+  }
+  rows.use("table_gradient", padded_vocab(block.job, block.plan) * s.hidden, s.dtype,
+           Step::kBackwardOutput, block.plan.tp > 1 ? Step::kBackwardNorm : Step::kBackwardInput,
+           "V*h: dense, of the whole table");
+  rows.use("table_gradient_rows", block.plan.tp > 1 ? own : 0, s.dtype, Step::kBackwardNorm,
+           Step::kBackwardInput, "V/t*h: this rank's rows");
+  const FsdpSizes sizes{.own = own,
+                        .next = 0,
+                        .previous = block.parameters.layer,
+                        .before = 0,
+                        .reshards_forward = block.fsdp.reshards_forward};
+  add_gathered(block, sizes);
+  add_reduction(block, sizes);
+  rows.rows.push_back(titan_gradient(block, own, Step::kBackwardInput));
+}
+
+std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind) {
+  TitanBlock block{.job = job,
+                   .plan = plan,
+                   .shape = block_shape(job, plan),
+                   .fsdp = fsdp_plan(job, plan),
+                   .parameters = titan_parameters(job, plan)};
+  switch (kind) {
+    case BlockKind::kEmbedding: add_titan_embedding(block); break;
+    case BlockKind::kHead: add_titan_head(block); break;
+    case BlockKind::kFirstLayer:
+    case BlockKind::kDenseLayer:
+    case BlockKind::kLastLayer:
+      add_titan_attention(block);
+      add_titan_ffn(block);
+      add_layer_fsdp(block, kind);
+      break;
+    case BlockKind::kSentOutput:
+      block.rows.keep("output", block.sequence(), block.shape.dtype,
+                      {.born = Step::kForwardOutput,
+                       .last_forward_use = Step::kForwardOutput,
+                       .dies = Step::kBackwardOutput},
+                      "h*u: fwd_cache of pipelining/stage.py, until the chunk's backward");
+      break;
+    case BlockKind::kMoeLayer:
+    case BlockKind::kMtp: break;
+  }
+  return block.rows.rows;
+}
+
+}  // namespace shardplan

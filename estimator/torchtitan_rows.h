@@ -1,0 +1,83 @@
+// Pieces of torchtitan's row tables (version and sources: data/frameworks/torchtitan.md). Letters
+// in block_rows.h; n elements of a block's parameters on a rank, S the ranks that share them.
+#pragma once
+
+#include <vector>
+
+#include "estimator/block_rows.h"
+#include "estimator/stage_state.h"
+
+namespace shardplan {
+
+// How FSDP2 treats the gathered parameters of a block.
+struct FsdpPlan {
+  bool is_sharded = false;            // zero 3; else one GPU, fp32 parameters under autocast
+  bool reshards_forward = false;      // freed after a layer's forward, gathered again in backward
+  bool reshards_head = false;         // the same for final norm and head
+  bool reduces_each_backward = true;  // without pipelining; else once, after the last microbatch
+};
+FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
+
+// Parameters on one rank, before they are sharded.
+struct TitanParameters {
+  std::int64_t embedding = 0;
+  std::int64_t layer = 0;
+  std::int64_t layer_norms = 0;  // of these, the two norms
+  std::int64_t head = 0;         // final norm and output
+  std::int64_t tensors_of_layer = 9;
+};
+TitanParameters titan_parameters(const Job& job, const Plan& plan);
+
+struct TitanBlock {
+  static constexpr std::int64_t kAlignment = 512;  // bytes, of a block of the caching allocator
+
+  const Job& job;
+  const Plan& plan;
+  BlockShape shape;
+  FsdpPlan fsdp;
+  TitanParameters parameters;
+  RowList rows{kAlignment};
+
+  bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
+  bool is_autocast() const { return !fsdp.is_sharded; }
+  std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
+  std::int64_t gathered() const { return shape.hidden * shape.tokens; }          // h*T
+  std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
+  bool is_compiled() const { return job.profile.compile; }
+  // Gradients of weights within a block: autocast casts each to fp32 as it is made.
+  DType weight_gradient() const { return residual(); }
+  DType residual() const { return is_autocast() ? DType::kFp32 : shape.dtype; }
+  // A buffer of the stream that gathers parameters.
+  void gather(std::string_view name, std::int64_t elements, Step born, Step dies,
+              std::string_view formula) {
+    rows.use_as(Component::kCommunication, name, elements, shape.dtype, born, dies, formula);
+    if (elements > 0) {
+      rows.rows.back().stream = AllocationStream::kGather;
+    }
+  }
+  // A row that op-level recompute drops and its replay, before the block's backward, writes again.
+  void keep_or_write_again(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                           std::string_view formula) {
+    if (recomputes_ops()) {
+      rows.recompute(name, elements, dtype, life, Step::kBackwardOutput, formula);
+    } else {
+      rows.keep(name, elements, dtype, life, formula);
+    }
+  }
+};
+
+// The gradient of a block's parameters as it stays after the block's backward.
+BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
+
+void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
+void add_titan_attention(TitanBlock& block);
+void add_titan_ffn(TitanBlock& block);
+void add_titan_embedding(TitanBlock& block);
+void add_titan_head(TitanBlock& block);
+
+std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage);
+// Most that FSDP2's gathers hold at once.
+std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan);
+SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+
+}  // namespace shardplan

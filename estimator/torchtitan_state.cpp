@@ -1,0 +1,213 @@
+// What a torchtitan rank holds besides activations (data/frameworks/torchtitan.md): fp32
+// parameters, sharded by FSDP2 or whole under autocast, fused AdamW, pipeline buffers.
+#include <algorithm>
+
+#include "estimator/stage_tensors.h"
+#include "estimator/torchtitan_rows.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kSmallestBlock = 512;  // bytes, of the caching allocator
+
+struct TitanState {
+  const Job& job;
+  const Plan& plan;
+  FsdpPlan fsdp;
+  TitanParameters parameters;
+  std::int64_t elements = 0;  // of the stage, unsharded
+  std::int64_t shard = 1;
+  std::int64_t block_shares = 0;  // of the gradients of all blocks, each rounded by itself
+  std::vector<StateRow> rows;
+
+  std::int64_t share(std::int64_t count) const {
+    return fsdp.is_sharded ? div_ceil(count, shard) : count;
+  }
+  void add(StateRow row) {
+    if (row.elements == 0 || row.copies == 0) {
+      return;
+    }
+    row.bytes = round_up(row.elements * bytes_of(row.dtype), kSmallestBlock);
+    rows.push_back(row);
+  }
+};
+
+void add_parameters(TitanState& state) {
+  const std::int64_t share = state.share(state.elements);
+  state.add({.component = Component::kParameters,
+             .name = "parameters",
+             .elements = share,
+             .dtype = DType::kFp32,
+             .first = Phase::kStartUp,
+             .formula = "N/S (N on one GPU): fp32",
+             .is_split = true});
+  const bool by_blocks = state.fsdp.reduces_each_backward;
+  state.add(
+      {.component = Component::kGradients,
+       .name = "gradients",
+       .elements = by_blocks ? state.block_shares : share,
+       .dtype = DType::kFp32,
+       .first = by_blocks ? Phase::kReduction : Phase::kOptimizer,
+       .formula = "N/S: fp32; freed by zero_grad when the next step begins, then made block "
+                  "by block",
+       .is_split = true,
+       .is_made_by_blocks = by_blocks,
+       .stream = state.fsdp.is_sharded ? AllocationStream::kReduce : AllocationStream::kCompute});
+  for (const std::string_view name : {"optimizer.exp_avg", "optimizer.exp_avg_sq"}) {
+    state.add({.component = Component::kOptimizer,
+               .name = name,
+               .elements = share,
+               .dtype = DType::kFp32,
+               .made_by_first_step = true,
+               .formula = "N/S: fused AdamW, made by the first optimizer step"});
+  }
+}
+
+// Elements of the gradients as the blocks make them, each filling whole allocator blocks.
+std::int64_t shares_of_blocks(const TitanState& state, const StageLayout& stage) {
+  const TitanParameters& p = state.parameters;
+  const auto filled = [&state](std::int64_t elements) {
+    const std::int64_t size = bytes_of(DType::kFp32);
+    return round_up(state.share(elements) * size, kSmallestBlock) / size;
+  };
+  return stage.num_layers * filled(p.layer) +
+         count_blocks(stage, BlockKind::kEmbedding) * filled(p.embedding) +
+         count_blocks(stage, BlockKind::kHead) * filled(p.head);
+}
+
+// Under autocast and recompute the casts of a block live in autocast's cache, to the end of
+// forward; without recompute the graph holds them (rows of the blocks).
+void add_forward_casts(TitanState& state, std::int64_t layers) {
+  const TitanParameters& p = state.parameters;
+  const bool recomputes = state.plan.recompute.granularity != RecomputeGranularity::kNone;
+  state.add(
+      {.component = Component::kParameters,
+       .name = "weight_casts",
+       .elements = !state.fsdp.is_sharded && recomputes ? layers * (p.layer - p.layer_norms) : 0,
+       .dtype = DType::kBf16,
+       .first = Phase::kForward,
+       .last = Phase::kForward,
+       .formula = "N: bf16 copies of the layers' weights in autocast's cache"});
+}
+
+// With pipelining nothing is resharded or reduced before the last microbatch; then group by group,
+// the first one while all others' gradients are still whole.
+void add_pipelined_fsdp(TitanState& state, bool has_embedding) {
+  if (!state.fsdp.is_sharded || state.fsdp.reduces_each_backward) {
+    return;
+  }
+  const std::int64_t first = has_embedding ? state.parameters.embedding : state.parameters.layer;
+  const Component comm = Component::kCommunication;
+  state.add({.component = comm,
+             .name = "fsdp.unsharded_parameters",
+             .elements = state.elements,
+             .dtype = DType::kBf16,
+             .first = Phase::kForward,
+             .last = Phase::kBackward,
+             .formula = "N: gathered by the first microbatch, kept to the end of the step"});
+  state.add({.component = comm,
+             .name = "fsdp.unsharded_rest",
+             .elements = state.elements - first,
+             .dtype = DType::kBf16,
+             .first = Phase::kReduction,
+             .last = Phase::kReduction,
+             .formula = "N: but for the group that is reduced first"});
+  state.add({.component = Component::kGradients,
+             .name = "gradients.accumulated",
+             .elements = state.elements,
+             .dtype = DType::kFp32,
+             .first = Phase::kReduction,
+             .last = Phase::kReduction,
+             .formula = "N: unsharded, when the reduction begins"});
+  state.add({.component = comm,
+             .name = "fsdp.reduction_buffers",
+             .elements = first + state.share(first),
+             .dtype = DType::kFp32,
+             .first = Phase::kReduction,
+             .last = Phase::kReduction,
+             .formula = "n+n/S: fp32 reduce-scatter input and output of the first group"});
+}
+
+void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
+  constexpr std::int64_t kTensorsOfLayer = 9;
+  state.add({.component = Component::kOptimizer,
+             .name = "optimizer.step",
+             .elements = (layers * kTensorsOfLayer + ends) * kSmallestBlock,
+             .dtype = DType::kBool,
+             .made_by_first_step = true,
+             .formula = "one number a tensor, 512 bytes in the allocator"});
+  state.add({.component = Component::kWorkspace,
+             .name = "cublas_workspace",
+             .elements = state.job.profile.fixed_workspace_bytes,
+             .dtype = DType::kBool,
+             .copies = 2,
+             .formula = "one for forward, one for autograd's thread"});
+}
+
+}  // namespace
+
+std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage) {
+  TitanState state{.job = job,
+                   .plan = plan,
+                   .fsdp = fsdp_plan(job, plan),
+                   .parameters = titan_parameters(job, plan),
+                   .elements = stage_tensors(job, plan, stage).dense,
+                   .shard = dense_shard_size(job, plan),
+                   .block_shares = 0,
+                   .rows = {}};
+  const std::int64_t layers = stage.num_layers;
+  const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
+  state.block_shares = shares_of_blocks(state, stage);
+  add_parameters(state);
+  add_forward_casts(state, layers);
+  add_pipelined_fsdp(state, has_embedding);
+  add_resident(state, layers, (has_embedding ? 1 : 0) + (stage.ends.has_head ? 2 : 0));
+  return std::move(state.rows);
+}
+
+// Two outputs, of the largest blocks that follow each other, and an input.
+std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan) {
+  const TitanParameters p = titan_parameters(job, plan);
+  const bool is_sharded = fsdp_plan(job, plan).is_sharded;
+  return is_sharded ? 2 * (std::max(p.embedding, p.head) + p.layer) * bytes_of(DType::kBf16) : 0;
+}
+
+SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  const BlockShape shape = block_shape(job, plan);
+  const std::int64_t buffers =
+      plan.pp > 1 ? num_microbatches(job, plan) * (ends.receiving_chunks + ends.sending_chunks) : 0;
+  SequenceRows rows = {
+      {{.component = Component::kCommunication,
+        .name = "pipeline.receive_buffers",
+        .elements = buffers > 0 ? shape.hidden * shape.sharded_tokens : 0,
+        .dtype = shape.dtype,
+        .copies = buffers,
+        .formula = "h*u: one a microbatch for every input and output gradient that a chunk "
+                   "receives (pipelining/stage.py, _prepare_forward_infra)"},
+       {.component = Component::kWorkspace,
+        .name = "rotary_table",
+        .elements = job.sequence_length * job.model.head_dim,
+        .dtype = DType::kFp32,
+        .copies = plan.vpp,
+        .first = Phase::kStartUp,
+        .formula = "s*d: complex64 for half the head, one a model part"},
+       {.component = Component::kWorkspace,
+        .name = "token_ids",
+        .elements = 2 * job.sequence_length * plan.micro_batch,
+        .dtype = DType::kInt64,
+        .formula = "2*s*b: inputs and labels, 8 bytes"},
+       {.component = Component::kActivations,
+        .name = "pipeline.last_logits",
+        .elements = plan.pp > 1 && ends.has_head ? shape.local_vocab * shape.tokens : 0,
+        .dtype = shape.dtype,
+        .first = Phase::kForward,
+        .last = Phase::kReduction,
+        .formula = "V*T/t: output of the last microbatch, held by the schedule"},
+       {}}};
+  for (StateRow& row : rows) {
+    row.bytes = round_up(row.elements * bytes_of(row.dtype), kSmallestBlock);
+  }
+  return rows;
+}
+
+}  // namespace shardplan

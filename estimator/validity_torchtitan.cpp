@@ -1,0 +1,188 @@
+// What torchtitan v0.2.2 accepts for its Llama 3 model, and what of it is modelled. Sources:
+// torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
+// models/llama3/infra/parallelize.py, config/job_config.py.
+#include "estimator/layer_partition.h"
+#include "estimator/validity_limits.h"
+#include "estimator/validity_profiles.h"
+#include "estimator/validity_rules.h"
+#include "estimator/validity_unsupported.h"
+
+namespace shardplan {
+namespace {
+
+// --- what is modelled ----------------------------------------------------------------------------
+
+constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 3>;
+constexpr ValidityRule kSchedule =
+    kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone, Schedule::kGpipe,
+                Schedule::k1F1B, Schedule::kInterleaved1F1B, Schedule::kInterleavedZeroBubble,
+                Schedule::kZbv>;
+constexpr ValidityRule kPrecision =
+    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp8>;
+constexpr ValidityRule kCpMethod =
+    kOnlyValues<"unsupported: cp_method", &Plan::cp_method, CpMethod::kRing>;
+constexpr ValidityRule kGradDtype =
+    kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kFp32>;
+constexpr ValidityRule kExpAvgDtype =
+    kOnlyValues<"unsupported: exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32>;
+constexpr ValidityRule kExpAvgSqDtype =
+    kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32>;
+
+constexpr bool is_modelled(const Recompute& recompute) {
+  const bool plain = recompute.modules == RecomputeModules{} && recompute.num_layers == 1 &&
+                     recompute.method == RecomputeMethod::kUniform;
+  const bool by_policy =
+      recompute.policy == "every_second_matmul" || recompute.policy == "every_second_layer";
+  const bool selective = recompute.granularity == RecomputeGranularity::kSelective;
+  return plain && (selective ? by_policy : recompute.policy.empty());
+}
+
+constexpr ValidityRule kRecompute = {
+    .name = "unsupported: recompute",
+    .broken = [](const Job&, const Plan& plan) { return !is_modelled(plan.recompute); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const Recompute& recompute = plan.recompute;
+          return not_modelled(job, "recompute",
+                              std::string(name_of(recompute.granularity)) + " " + recompute.policy,
+                              "none, full by single layers, selective with policy "
+                              "every_second_matmul or every_second_layer");
+        }};
+
+// models/llama3: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables.
+bool is_llama3(const ModelSpec& model) {
+  const bool plain = !model.qkv_bias && !model.attention_output_bias && !model.ffn_bias &&
+                     !model.qk_norm && !model.layer_norm && model.learned_positions == 0;
+  const bool windowed = std::ranges::any_of(
+      model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
+  return plain && !windowed && model.attention == AttentionKind::kGqa && model.gated_ffn &&
+         !model.tied_embeddings && model.moe.num_experts == 0 && model.num_mtp_layers == 0 &&
+         model.norms_per_layer == 2;
+}
+
+constexpr ValidityRule kModel = {
+    .name = "unsupported: model",
+    .broken = [](const Job& job, const Plan&) { return !is_llama3(job.model); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model", job.model.name,
+                              "Llama 3: RMSNorm, grouped-query attention, SwiGLU, no biases, "
+                              "untied embeddings, no experts");
+        }};
+
+// --- what torchtitan refuses, or runs as something else ------------------------------------------
+
+std::int64_t shards_of(const Job& job, const Plan& plan) {
+  return dp_of(job, plan) * plan.cp / plan.dp_replicate;
+}
+
+// Without FSDP2 mixed precision is autocast, and that on one GPU only (maybe_enable_amp in
+// distributed/utils.py); replication alone would be DDP.
+constexpr ValidityRule kZeroFitsShards = {
+    .name = "zero_3_needs_shards",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.zero == 0 ? job.cluster.world_size() > 1 : shards_of(job, plan) < 2;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "zero " + number_text(plan.zero) + " with " +
+                 number_text(job.cluster.world_size()) + " GPUs and " +
+                 number_text(shards_of(job, plan)) +
+                 " shards (dp * cp / dp_replicate); valid: zero 3 with at least 2 shards, zero 0 "
+                 "on "
+                 "one GPU";
+        }};
+
+constexpr ValidityRule kSpFollowsTp = {
+    .name = "sequence_parallel_follows_tp",
+    .broken = [](const Job&, const Plan& plan) { return plan.sequence_parallel != (plan.tp > 1); },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "sequence_parallel " + std::string(plan.sequence_parallel ? "true" : "false") +
+                 " with tp " + number_text(plan.tp) + "; valid: true with tp > 1, else false";
+        }};
+
+constexpr ValidityRule kKvHeadsByTp = {
+    .name = "kv_heads_divisible_by_tp",
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("num_kv_heads", job.model.num_kv_heads, "tp", plan.tp);
+        }};
+
+constexpr ValidityRule kVocabByTp = {
+    .name = "vocab_divisible_by_tp",
+    .broken = [](const Job& job, const Plan& plan) { return job.model.vocab % plan.tp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("vocab", job.model.vocab, "tp", plan.tp);
+        }};
+
+// generate_llm_fqn_per_model_part: embedding and head count as a layer each; no stage is empty.
+constexpr ValidityRule kLayersFillStages = {
+    .name = "layers_fill_stages",
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.layers_per_chunk.empty() && plan.pp * plan.vpp > 1 &&
+                 (job.model.num_layers() + 2) / plan.vpp / plan.pp < 2;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_layers " + number_text(job.model.num_layers()) + " + 2 over pp " +
+                 number_text(plan.pp) + " * vpp " + number_text(plan.vpp) +
+                 " stages leaves fewer than 2 a stage; valid: pp * vpp at most " +
+                 number_text((job.model.num_layers() + 2) / 2);
+        }};
+
+constexpr std::array kRules = {
+    kSizesPositive,
+    // modelled
+    kZero,
+    kSchedule,
+    kPrecision,
+    kCpMethod,
+    kGradDtype,
+    kMasterFp32Only,
+    kExpAvgDtype,
+    kExpAvgSqDtype,
+    kRecompute,
+    kModel,
+    kOffloadOptimizerUnsupported,
+    kOffloadActivationsUnsupported,
+    kOffloadParametersUnsupported,
+    kMoeBufferFactorUnsupported,
+    kTrainsAll,
+    kAdamWOnly,
+    // accepted
+    kRankOrderComplete,
+    kWorldByTpCpPp,
+    kHeadsByTp,
+    kKvHeadsByTp,
+    kHeadsByKvHeads,
+    kVocabByTp,
+    kScheduleFitsPipeline,
+    kLayersFillStages,
+    kLayersPerChunk,
+    kDpMatchesWorld,
+    kGlobalBatch,
+    kInterleavedMicrobatches,
+    kSpFollowsTp,
+    kSequenceByCp,
+    kSequenceByTp,
+    kFfnByTp,
+    kExpertAxesNeedExperts,
+    kDpReplicate,
+    kZeroFitsShards,
+    kFp8NeedsGpu,
+    kMicrobatchTooLarge,
+};
+
+}  // namespace
+
+std::span<const ValidityRule> torchtitan_validity_rules() {
+  return kRules;
+}
+
+}  // namespace shardplan
