@@ -83,7 +83,7 @@ void RowList::recompute(std::string_view name, std::int64_t elements, DType dtyp
       {.born = replayed, .last_forward_use = kLastForward, .dies = life.dies}, formula);
 }
 
-void RowList::split_last(std::initializer_list<std::int64_t> elements) {
+void RowList::split_last(std::span<const std::int64_t> elements) {
   BlockRow& row = rows.back();
   std::int64_t sum = 0;
   row.bytes = 0;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -67,7 +68,10 @@ class RowList {
                    Step born, Step dies, std::string_view formula);
 
   // The last row stands for tensors of these elements, which together are its own.
-  void split_last(std::initializer_list<std::int64_t> elements);
+  void split_last(std::span<const std::int64_t> elements);
+  void split_last(std::initializer_list<std::int64_t> elements) {
+    split_last(std::span(elements.begin(), elements.size()));
+  }
 
   std::vector<BlockRow> rows;
 

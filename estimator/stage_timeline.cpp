@@ -288,9 +288,11 @@ class StateTensors {
     }
   }
 
-  // Whether the gradients that the blocks made are those of the state, to the end of the step.
-  bool keeps_gradients() const {
-    return std::ranges::any_of(state_.rows, &StateRow::is_made_by_blocks);
+  // Whether the gradients that the blocks made are those of the state.
+  bool keeps_gradients(Phase phase) const {
+    return std::ranges::any_of(state_.rows, [phase](const StateRow& row) {
+      return row.is_made_by_blocks && row.is_alive(phase);
+    });
   }
 
  private:
@@ -353,11 +355,11 @@ void write_step(TimelineWriter& writer, StateTensors& state,
         break;
     }
   }
-  if (!state.keeps_gradients()) {
-    free_all(writer, gradients);
-  }
   for (const Phase phase :
        {Phase::kReduction, Phase::kOptimizer, Phase::kParameterGather, Phase::kIdle}) {
+    if (!state.keeps_gradients(phase)) {
+      free_all(writer, gradients);
+    }
     state.enter(phase);
   }
 }

@@ -24,16 +24,10 @@ struct FsdpSizes {
   bool reshards_forward = false;
 };
 
-// A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms.
 void split_weights(TitanBlock& block, std::int64_t own) {
-  const BlockShape& s = block.shape;
-  if (own != block.parameters.layer) {
-    return;
+  if (own == block.parameters.layer) {
+    block.rows.split_last(block.layer_weights());
   }
-  const std::int64_t query = s.hidden * s.query_width;
-  const std::int64_t key = s.hidden * s.key_value_width;
-  const std::int64_t width = s.hidden * block.ffn_width();
-  block.rows.split_last({query, key, key, query, width, width, width, s.hidden, s.hidden});
 }
 
 void add_gathered(TitanBlock& block, const FsdpSizes& sizes) {
@@ -102,20 +96,30 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
   const std::int64_t share = block.fsdp.is_sharded && !waits
                                  ? div_ceil(elements, dense_shard_size(block.job, block.plan))
                                  : elements;
-  return {.component = Component::kGradients,
-          .name = waits ? "gradients.accumulated" : "gradients.sharded",
-          .elements = share,
-          .dtype = DType::kFp32,
-          .bytes = round_up(share * bytes_of(DType::kFp32), TitanBlock::kAlignment),
-          .born = born,
-          .last_forward_use = kLastForward,
-          .dies = Step::kWeight,
-          .formula = waits ? "n: fp32, unsharded until the last microbatch (set_requires_gradient_"
-                             "sync in pipelining/stage.py)"
-                           : "n/S: output of the reduce-scatter, the parameter's gradient",
-          .is_gradient = true,
-          .stream = waits || !block.fsdp.is_sharded ? AllocationStream::kCompute
-                                                    : AllocationStream::kReduce};
+  BlockRow row{
+      .component = Component::kGradients,
+      .name = waits ? "gradients.accumulated" : "gradients.sharded",
+      .elements = share,
+      .dtype = DType::kFp32,
+      .bytes = round_up(share * bytes_of(DType::kFp32), TitanBlock::kAlignment),
+      .born = born,
+      .last_forward_use = kLastForward,
+      .dies = Step::kWeight,
+      .formula = waits ? "n: fp32, unsharded until the last microbatch (set_requires_gradient_"
+                         "sync in pipelining/stage.py)"
+                       : "n/S: output of the reduce-scatter, the parameter's gradient",
+      .is_gradient = true,
+      .stream =
+          waits || !block.fsdp.is_sharded ? AllocationStream::kCompute : AllocationStream::kReduce};
+  // Reduced gradients lie in one tensor a block, others in one a parameter.
+  if (elements == block.parameters.layer && share == elements) {
+    row.bytes = 0;
+    for (const std::int64_t weight : block.layer_weights()) {
+      row.parts.push_back(round_up(weight * bytes_of(DType::kFp32), TitanBlock::kAlignment));
+      row.bytes += row.parts.back();
+    }
+  }
+  return row;
 }
 
 // An all-gather's output lives until the next block's has been copied out, so that at the start of
@@ -175,12 +179,16 @@ void add_titan_embedding(TitanBlock& block) {
   rows.rows.push_back(titan_gradient(block, own, Step::kBackwardInput));
 }
 
+TitanBlock titan_block(const Job& job, const Plan& plan) {
+  return {.job = job,
+          .plan = plan,
+          .shape = block_shape(job, plan),
+          .fsdp = fsdp_plan(job, plan),
+          .parameters = titan_parameters(job, plan)};
+}
+
 std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  TitanBlock block{.job = job,
-                   .plan = plan,
-                   .shape = block_shape(job, plan),
-                   .fsdp = fsdp_plan(job, plan),
-                   .parameters = titan_parameters(job, plan)};
+  TitanBlock block = titan_block(job, plan);
   switch (kind) {
     case BlockKind::kEmbedding: add_titan_embedding(block); break;
     case BlockKind::kHead: add_titan_head(block); break;

@@ -2,6 +2,7 @@
 // in block_rows.h; n elements of a block's parameters on a rank, S the ranks that share them.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "estimator/block_rows.h"
@@ -41,7 +42,14 @@ struct TitanBlock {
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
-  std::int64_t gathered() const { return shape.hidden * shape.tokens; }          // h*T
+  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms.
+  std::array<std::int64_t, 9> layer_weights() const {
+    const std::int64_t query = shape.hidden * shape.query_width;
+    const std::int64_t key = shape.hidden * shape.key_value_width;
+    const std::int64_t width = shape.hidden * ffn_width();
+    return {query, key, key, query, width, width, width, shape.hidden, shape.hidden};
+  }
+  std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compile; }
   // Gradients of weights within a block: autocast casts each to fp32 as it is made.
@@ -67,6 +75,7 @@ struct TitanBlock {
 };
 
 // The gradient of a block's parameters as it stays after the block's backward.
+TitanBlock titan_block(const Job& job, const Plan& plan);
 BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
 
 void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);

@@ -17,7 +17,7 @@ struct TitanState {
   TitanParameters parameters;
   std::int64_t elements = 0;  // of the stage, unsharded
   std::int64_t shard = 1;
-  std::int64_t block_shares = 0;  // of the gradients of all blocks, each rounded by itself
+  std::int64_t block_gradients = 0;  // as the blocks make them, each rounded by itself
   std::vector<StateRow> rows;
 
   std::int64_t share(std::int64_t count) const {
@@ -45,7 +45,7 @@ void add_parameters(TitanState& state) {
   state.add(
       {.component = Component::kGradients,
        .name = "gradients",
-       .elements = by_blocks ? state.block_shares : share,
+       .elements = by_blocks ? state.block_gradients : share,
        .dtype = DType::kFp32,
        .first = by_blocks ? Phase::kReduction : Phase::kOptimizer,
        .formula = "N/S: fp32; freed by zero_grad when the next step begins, then made block "
@@ -64,15 +64,16 @@ void add_parameters(TitanState& state) {
 }
 
 // Elements of the gradients as the blocks make them, each filling whole allocator blocks.
-std::int64_t shares_of_blocks(const TitanState& state, const StageLayout& stage) {
+std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& stage) {
+  const TitanBlock block = titan_block(state.job, state.plan);
   const TitanParameters& p = state.parameters;
-  const auto filled = [&state](std::int64_t elements) {
-    const std::int64_t size = bytes_of(DType::kFp32);
-    return round_up(state.share(elements) * size, kSmallestBlock) / size;
+  const auto bytes = [&block](std::int64_t elements) {
+    return titan_gradient(block, elements, Step::kWeight).bytes;
   };
-  return stage.num_layers * filled(p.layer) +
-         count_blocks(stage, BlockKind::kEmbedding) * filled(p.embedding) +
-         count_blocks(stage, BlockKind::kHead) * filled(p.head);
+  return (stage.num_layers * bytes(p.layer) +
+          count_blocks(stage, BlockKind::kEmbedding) * bytes(p.embedding) +
+          count_blocks(stage, BlockKind::kHead) * bytes(p.head)) /
+         bytes_of(DType::kFp32);
 }
 
 // Under autocast and recompute the casts of a block live in autocast's cache, to the end of
@@ -100,25 +101,27 @@ void add_pipelined_fsdp(TitanState& state, bool has_embedding) {
   const Component comm = Component::kCommunication;
   state.add({.component = comm,
              .name = "fsdp.unsharded_parameters",
-             .elements = state.elements,
+             .elements = state.elements - first,
+             .dtype = DType::kBf16,
+             .first = Phase::kForward,
+             .last = Phase::kReduction,
+             .formula = "N-n: gathered by the first microbatch, kept to the end of the step",
+             .is_split = true});
+  state.add({.component = comm,
+             .name = "fsdp.unsharded_first_group",
+             .elements = first,
              .dtype = DType::kBf16,
              .first = Phase::kForward,
              .last = Phase::kBackward,
-             .formula = "N: gathered by the first microbatch, kept to the end of the step"});
-  state.add({.component = comm,
-             .name = "fsdp.unsharded_rest",
-             .elements = state.elements - first,
-             .dtype = DType::kBf16,
-             .first = Phase::kReduction,
-             .last = Phase::kReduction,
-             .formula = "N: but for the group that is reduced first"});
+             .formula = "n: of the group that is reduced first, and resharded before"});
   state.add({.component = Component::kGradients,
              .name = "gradients.accumulated",
-             .elements = state.elements,
+             .elements = state.block_gradients,
              .dtype = DType::kFp32,
              .first = Phase::kReduction,
              .last = Phase::kReduction,
-             .formula = "N: unsharded, when the reduction begins"});
+             .formula = "N: unsharded, when the reduction begins",
+             .is_made_by_blocks = true});
   state.add({.component = comm,
              .name = "fsdp.reduction_buffers",
              .elements = first + state.share(first),
@@ -153,11 +156,11 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
                    .parameters = titan_parameters(job, plan),
                    .elements = stage_tensors(job, plan, stage).dense,
                    .shard = dense_shard_size(job, plan),
-                   .block_shares = 0,
+                   .block_gradients = 0,
                    .rows = {}};
   const std::int64_t layers = stage.num_layers;
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
-  state.block_shares = shares_of_blocks(state, stage);
+  state.block_gradients = gradients_of_blocks(state, stage);
   add_parameters(state);
   add_forward_casts(state, layers);
   add_pipelined_fsdp(state, has_embedding);
