@@ -189,12 +189,10 @@ void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a
   const LayerActivations all = with_temporaries(l, a);
   attention_half(l, w, all);
   const bool has_experts = l.has_experts(w.layer);
-  if (!has_experts) {
-    ffn_activation(l, w, all);
-  }
+  has_experts ? moe_activation(l, w, all) : ffn_activation(l, w, all);
   const View y = l.builder.push(temporary("ffn.down", l.sizes.rows, l.sizes.hidden));
   if (has_experts) {
-    moe_forward(l, w, all, y);
+    moe_output(l, w, all, y);
   } else {
     write_reduced(l, y, "ffn.down", [&](const View& partial) {
       linear(l, partial, all.activation, w.down, "ffn.down");
@@ -206,7 +204,7 @@ void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a
 void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
   l.layer = w.layer;
   attention_half(l, w, a);
-  l.has_experts(w.layer) ? moe_replay(l, w, a) : ffn_activation(l, w, a);
+  l.has_experts(w.layer) ? moe_activation(l, w, a) : ffn_activation(l, w, a);
 }
 
 View layer_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx) {

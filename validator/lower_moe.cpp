@@ -93,7 +93,7 @@ void route(Lowering& l, const LayerWeights& w, const View& normed, const ExpertA
         .in = {e.probabilities},
         .out = {e.probabilities, e.choices, weights, e.counts},
         .attributes = router_attributes(l)},
-       "router");
+       "router.choices");
   place_rows(l, e, gathered_counts(l, e.counts));
   Operation dispatch = exchange(l, OpKind::kExpertDispatch);
   dispatch.in = {x, e.choices, e.rows, weights};
@@ -150,22 +150,14 @@ void shared_activation(Lowering& l, const LayerWeights& w, const LayerActivation
        "shared.swiglu");
 }
 
-// The shared experts run while rows are on their way: their output into y, or what backward reads
-// if y is absent.
-void route_beside_shared(Lowering& l, const LayerWeights& w, const LayerActivations& a,
-                         const View& y) {
+// The shared experts run while rows are on their way.
+void route_beside_shared(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
   const FrameScope scope(l.builder);
   const View weights =
       l.builder.push(statistics("router.weights", l.sizes.own_rows, l.sizes.choices));
   route(l, w, a.ffn_normed, a.experts, weights);
-  if (!has_shared(l)) {
-    return;
-  }
-  shared_activation(l, w, a);
-  if (y.present()) {
-    write_reduced(l, y, "shared.down", [&](const View& partial) {
-      linear(l, partial, a.activation, w.down, "shared.down");
-    });
+  if (has_shared(l)) {
+    shared_activation(l, w, a);
   }
 }
 
@@ -182,7 +174,7 @@ void shared_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
   if (!gate_up.present()) {
     const PhaseScope replay(l, "replay");
     gate_up = l.builder.push(temporary("shared.gate_up", s.tokens, 2 * s.shared_ffn));
-    linear(l, gate_up, input.all, w.gate_up, "shared.gate_up");
+    linear(l, gate_up, input.all, w.gate_up, "shared.gate_up_again");
   }
   const View dgate_up =
       for_weight_gradient(l, temporary("shared.gate_up_gradient", s.tokens, 2 * s.shared_ffn));
@@ -280,26 +272,29 @@ LayerActivations with_experts_again(Lowering& l, const LayerWeights& w, LayerAct
   if (!a.ffn_normed.present()) {
     a.ffn_normed =
         for_weight_gradient(l, temporary("ffn.norm_output", l.sizes.rows, l.sizes.hidden));
-    rms_norm(l, a.ffn_normed, {}, a.middle, w.ffn_norm, "ffn.norm");
+    rms_norm(l, a.ffn_normed, {}, a.middle, w.ffn_norm, "router.norm");
   }
   if (!a.experts.probabilities.present()) {
     a = with_experts_on_frame(l, a);
-    moe_replay(l, w, a);
+    moe_activation(l, w, a);
   }
   return a;
 }
 
 }  // namespace
 
-void moe_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
-  route_beside_shared(l, w, a, {});
+void moe_activation(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
+  route_beside_shared(l, w, a);
   expert_activation(l, w, a.experts);
 }
 
-void moe_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y) {
+void moe_output(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y) {
   const LocalSizes& s = l.sizes;
-  route_beside_shared(l, w, a, y);
-  expert_activation(l, w, a.experts);
+  if (has_shared(l)) {
+    write_reduced(l, y, "shared.down", [&](const View& partial) {
+      linear(l, partial, a.activation, w.down, "shared.down");
+    });
+  }
   {
     const FrameScope scope(l.builder);
     const View output =

@@ -40,9 +40,7 @@ void add_squares(Lowering& l, const FlatBuffer& buffer, const View& norm) {
 }
 
 // The squares of all buffers of one kind of groups, summed over the ranks of the stage.
-View stage_norm(Lowering& l, bool is_expert) {
-  const View norm = l.builder.push(statistics("gradient_norm", 1, 1));
-  emit(l, {.kind = OpKind::kFill, .out = {norm}}, "gradient_norm");
+void add_stage_squares(Lowering& l, bool is_expert, const View& norm) {
   for (const ChunkWeights& w : l.chunks) {
     for (const FlatBuffer& buffer : w.buffers) {
       if (buffer.is_expert == is_expert) {
@@ -56,14 +54,18 @@ View stage_norm(Lowering& l, bool is_expert) {
       emit(l, data_collective(OpKind::kAllReduce, norm, norm, group), "gradient_norm.reduce");
     }
   }
-  return norm;
 }
 
 void take_norm(Lowering& l) {
   const FrameScope scope(l.builder);
-  const View norm = stage_norm(l, false);
-  if (l.groups.experts >= 0) {
-    const View experts = stage_norm(l, true);
+  const bool has_experts = l.groups.experts >= 0;
+  const View norms = l.builder.push(statistics("gradient_norm", 1, has_experts ? 2 : 1));
+  emit(l, {.kind = OpKind::kFill, .out = {norms}}, "gradient_norm");
+  const View norm = columns_of(norms, 0, 1);
+  add_stage_squares(l, false, norm);
+  if (has_experts) {
+    const View experts = columns_of(norms, 1, 1);
+    add_stage_squares(l, true, experts);
     emit(l, {.kind = OpKind::kAdd, .in = {norm, experts}, .out = {norm}}, "gradient_norm");
   }
   if (l.groups.pp >= 0) {

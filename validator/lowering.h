@@ -350,10 +350,10 @@ void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
 void rotate_forward(Lowering& l, const View& qkv);  // positions of q and k, in place
 void rotate_backward(Lowering& l, const View& dqkv);
 void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& out);
-// The MoE FFN of a layer: y = its output, or what its backward reads of it; dx with the gradient
+// The MoE FFN of a layer: what its backward reads of it, then its output; dx with the gradient
 // added.
-void moe_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y);
-void moe_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
+void moe_activation(Lowering& l, const LayerWeights& w, const LayerActivations& a);
+void moe_output(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& y);
 View moe_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a, const View& dx);
 // What a layer keeps, without its output.
 void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a);
