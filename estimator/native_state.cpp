@@ -158,14 +158,19 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
            tensors.chunks, units);
   add_scalar(state, "step_and_learning_rate", 2, "read by the optimizer on the device");
   add_scalar(state, "clip_factor", 1, "of the global norm, on the device");
+  const bool has_experts = std::ranges::any_of(
+      tensors.chunks, [](const ChunkBuffers& chunk) { return chunk.expert > 0; });
+  add_scalar(state, "aux_loss", has_experts ? 1 : 0, "of the routers, summed on the device");
+  add_scalar(state, "required_expert_rows", has_experts ? 1 : 0,
+             "the most rows that a rank needed for its experts");
   add_scalar(state, "loss", stage.ends.has_head ? 1 : 0, "of the step, summed on the device");
   state.add({.component = Component::kTemporaries,
              .name = "gradient_norm",
-             .elements = 1,
+             .elements = job.model.moe.num_experts > 0 ? 2 : 1,
              .dtype = DType::kFp32,
              .first = Phase::kGradientNorm,
              .last = Phase::kGradientNorm,
-             .formula = "sum of squares, on the frame"});
+             .formula = "sums of squares, dense and expert, on the frame"});
   return state.rows;
 }
 

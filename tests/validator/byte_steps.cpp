@@ -131,6 +131,70 @@ std::vector<OperationStep> backward_layer() {
   };
 }
 
+std::vector<OperationStep> forward_moe() {
+  return {
+      in_layer("forward", "router", Step::kForwardRouter),
+      in_layer("forward", "router.choices", Step::kForwardChoices),
+      in_layer("forward", "router.gathered_counts", Step::kForwardCountsGather),
+      in_layer("forward", "router.rows", Step::kForwardRows),
+      in_layer("forward", "experts.dispatch", Step::kForwardDispatch),
+      in_layer("forward", "router.counts", Step::kForwardCountsReduce),
+      in_layer("forward", "shared.gathered_input", Step::kForwardSharedGather),
+      in_layer("forward", "shared.gate_up", Step::kForwardSharedFc1),
+      in_layer("forward", "shared.swiglu", Step::kForwardSharedActivation),
+      in_layer("forward", "experts.gate_up", Step::kForwardFc1),
+      in_layer("forward", "experts.swiglu", Step::kForwardActivation),
+      in_layer("forward", "shared.down", Step::kForwardSharedFc2),
+      in_layer("forward", "shared.down.reduce", Step::kForwardSharedReduce),
+      in_layer("forward", "experts.down", Step::kForwardFc2),
+      in_layer("forward", "experts.combine", Step::kForwardCombine),
+      in_layer("forward", "experts.gathered_output", Step::kForwardOutputGather),
+  };
+}
+
+// Written again by selective recompute.
+std::vector<OperationStep> replayed_moe() {
+  return {
+      in_layer("replay", "router.norm", Step::kBackwardRouterNormAgain),
+      in_layer("replay", "router", Step::kBackwardRouterAgain),
+      in_layer("replay", "router.choices", Step::kBackwardChoicesAgain),
+      in_layer("replay", "router.gathered_counts", Step::kBackwardCountsGatherAgain),
+      in_layer("replay", "router.rows", Step::kBackwardRowsAgain),
+      in_layer("replay", "experts.dispatch", Step::kBackwardDispatchAgain),
+      in_layer("replay", "router.counts", Step::kBackwardCountsReduceAgain),
+      in_layer("replay", "shared.gathered_input", Step::kBackwardSharedGatherAgain),
+      in_layer("replay", "shared.gate_up", Step::kBackwardSharedFc1Again),
+      in_layer("replay", "shared.swiglu", Step::kBackwardSharedActivationAgain),
+      in_layer("replay", "experts.gate_up", Step::kBackwardFc1Again),
+      in_layer("replay", "experts.swiglu", Step::kBackwardActivationAgain),
+      in_layer("replay", "shared.gate_up_again", Step::kBackwardSharedReplay),
+  };
+}
+
+std::vector<OperationStep> backward_moe() {
+  return {
+      in_layer("backward", "experts.dispatch_gradient", Step::kBackwardCombine),
+      in_layer("backward", "shared.gathered_input", Step::kBackwardSharedGather),
+      in_layer("backward", "shared.gathered_gradient", Step::kBackwardSharedFc2Gather),
+      in_layer("backward", "shared.down.input_gradient", Step::kBackwardSharedFc2),
+      in_layer("backward", "shared.swiglu", Step::kBackwardSharedActivation),
+      in_layer("backward", "shared.down.weight_gradient", Step::kBackwardSharedFc2Weight),
+      in_layer("backward", "shared.gate_up.input_gradient", Step::kBackwardSharedFc1),
+      in_layer("backward", "shared.norm_gradient.reduce", Step::kBackwardSharedReduce),
+      in_layer("backward", "shared.gate_up.weight_gradient", Step::kBackwardSharedFc1Weight),
+      in_layer("backward", "experts.down.input_gradient", Step::kBackwardFc2),
+      in_layer("backward", "experts.swiglu", Step::kBackwardActivation),
+      in_layer("backward", "experts.down.weight_gradient", Step::kBackwardFc2Weight),
+      in_layer("backward", "experts.gate_up.input_gradient", Step::kBackwardFc1),
+      in_layer("backward", "experts.combine_gradient", Step::kBackwardFc1Reduce),
+      in_layer("backward", "experts.gate_up.weight_gradient", Step::kBackwardFc1Weight),
+      in_layer("backward", "router", Step::kBackwardRouter),
+      in_layer("backward", "router.input_gradient", Step::kBackwardRouterInput),
+      in_layer("backward", "router.weight_gradient", Step::kBackwardRouterWeight),
+      in_layer("backward", "ffn.gathered_norm_gradient", Step::kBackwardGradientGather),
+  };
+}
+
 std::vector<OperationStep> ends() {
   const Step products = Step::kForwardLossProducts;
   const Step last_products = Step::kForwardLastLossProducts;
@@ -177,7 +241,8 @@ std::vector<OperationStep> ends() {
 std::map<std::string, OperationStep, std::less<>> all_steps() {
   std::map<std::string, OperationStep, std::less<>> all;
   for (const std::vector<OperationStep>& some :
-       {forward_layer(), ring_steps(), backward_layer(), ends()}) {
+       {forward_layer(), ring_steps(), backward_layer(), forward_moe(), replayed_moe(),
+        backward_moe(), ends()}) {
     for (const OperationStep& row : some) {
       all.emplace(std::string(row.phase) + "." + std::string(row.label), row);
     }

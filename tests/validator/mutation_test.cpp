@@ -20,6 +20,7 @@ struct Subject {
   std::int64_t world = 1;
   std::int64_t rank = 0;
   Plan plan;
+  ModelSpec (*model)() = tiny_model;
 };
 
 Recompute selective() {
@@ -80,6 +81,38 @@ std::vector<Subject> subjects() {
         .zero = 3,
         .recompute = {.granularity = RecomputeGranularity::kFull, .num_layers = 2},
         .schedule = Schedule::kInterleaved1F1B}},
+      {"experts over tp and sp, ep and expert tp",
+       8,
+       1,
+       {.tp = 2,
+        .ep = 2,
+        .etp = 2,
+        .pp = 2,
+        .zero = 1,
+        .sequence_parallel = true,
+        .schedule = Schedule::k1F1B,
+        .moe_buffer_factor = 2},
+       tiny_moe},
+      {"experts over tp without sp, all of it recomputed",
+       4,
+       2,
+       {.tp = 2,
+        .cp = 2,
+        .ep = 4,
+        .recompute = {.granularity = RecomputeGranularity::kSelective,
+                      .modules = {.layernorm = true, .moe = true}},
+        .cp_method = CpMethod::kAllGather},
+       tiny_moe},
+      {"activations of experts and of shared experts recomputed",
+       4,
+       3,
+       {.tp = 2,
+        .ep = 2,
+        .zero = 1,
+        .sequence_parallel = true,
+        .recompute = {.granularity = RecomputeGranularity::kSelective,
+                      .modules = {.moe_act = true, .shared_experts = true}}},
+       tiny_moe},
   };
 }
 
@@ -127,7 +160,7 @@ struct Tally {
 };
 
 void hold_mutants(const Subject& subject, Tally& tally) {
-  Job job = tiny_job(tiny_model(), subject.world);
+  Job job = tiny_job(subject.model(), subject.world);
   job.model.layers.resize(8);
   REQUIRE_MESSAGE(!why_invalid(job, subject.plan), subject.what);
   const Program sound = lower(job, subject.plan, subject.rank, {});

@@ -44,13 +44,16 @@ std::string RandomPlan::text() const {
     modules += plan.recompute.modules.*module.value ? " " + std::string(module.name) : "";
   }
   return field("hidden", m.hidden) + field("ffn", m.ffn) + field("layers", m.num_layers()) +
+         field("experts", m.moe.num_experts) + field("topk", m.moe.topk) +
+         field("expert_ffn", m.moe.expert_ffn) + field("shared_ffn", m.moe.shared_ffn) +
          (m.tied_embeddings ? " tied" : "") + field("world", job.cluster.world_size()) +
          field("s", job.sequence_length) + field("batch", job.global_batch) +
          field("chunks", job.profile.cross_entropy_chunks) + field("tp", plan.tp) +
-         (plan.sequence_parallel ? " sp" : "") + field("cp", plan.cp) + " " +
-         std::string(name_of(plan.cp_method)) + field("pp", plan.pp) + field("vpp", plan.vpp) +
-         " " + std::string(name_of(plan.schedule)) + field("replicate", plan.dp_replicate) +
-         field("zero", plan.zero) + field("micro_batch", plan.micro_batch) + " recompute " +
+         (plan.sequence_parallel ? " sp" : "") + field("ep", plan.ep) + field("etp", plan.etp) +
+         field("cp", plan.cp) + " " + std::string(name_of(plan.cp_method)) + field("pp", plan.pp) +
+         field("vpp", plan.vpp) + " " + std::string(name_of(plan.schedule)) +
+         field("replicate", plan.dp_replicate) + field("zero", plan.zero) +
+         field("micro_batch", plan.micro_batch) + " recompute " +
          std::string(name_of(plan.recompute.granularity)) + " " +
          std::string(name_of(plan.recompute.method)) + field("per", plan.recompute.num_layers) +
          modules;
@@ -76,6 +79,12 @@ ModelSpec RandomPlans::model() {
   model.num_kv_heads = w.kv_heads;
   model.head_dim = w.head_dim;
   model.tied_embeddings = chance(0.3);
+  if (chance(0.4)) {
+    model.moe = {.num_experts = pick({4, 8, 64}),
+                 .topk = pick({1, 2, 3}),
+                 .expert_ffn = pick({8, 12, 768}),
+                 .shared_ffn = pick({0, 0, 8, 1536})};
+  }
   return model;
 }
 
@@ -119,7 +128,7 @@ Plan RandomPlans::plan(const ModelSpec& model) {
   if (model.moe.num_experts > 0) {
     plan.ep = pick({1, 2, 4});
     plan.etp = pick({1, 1, 2});
-    plan.moe_buffer_factor = chance(0.3) ? 1.5 : 1;
+    plan.moe_buffer_factor = plan.ep > 1 && chance(0.5) ? 1.234567 : 1;
   }
   return plan;
 }
@@ -136,6 +145,13 @@ Job RandomPlans::job_of(const ModelSpec& model, Plan& plan) {
       plan.layers_per_chunk.assign(static_cast<std::size_t>(chunks), per_chunk);
       plan.layers_per_chunk.front() += 1;
       plan.layers_per_chunk.back() -= 1;
+    }
+  }
+  if (model.moe.num_experts > 0) {
+    const std::int64_t first = pick({0, 0, 1});
+    const std::int64_t every = pick({1, 1, 2});
+    for (std::int64_t i = first; i < job.model.num_layers(); i += every) {
+      job.model.layers[static_cast<std::size_t>(i)].is_moe = true;
     }
   }
   const std::int64_t replicas = pick({1, 2, 4, 16, 64});
