@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -27,8 +28,12 @@ class HostCopy {
   void fetch() {
     CUDA_CHECK(cudaMemcpy(bytes_.data(), view_.data, bytes_.size(), cudaMemcpyDeviceToHost));
   }
-  void store() const {
-    CUDA_CHECK(cudaMemcpy(view_.data, bytes_.data(), bytes_.size(), cudaMemcpyHostToDevice));
+  void store() const { store_at(view_); }
+  // The first elements of this copy to another place of the same type.
+  void store_at(const DeviceView& view) const {
+    CUDA_CHECK(cudaMemcpy(view.data, bytes_.data(),
+                          static_cast<std::size_t>(view.elements() * bytes_of(view.dtype)),
+                          cudaMemcpyHostToDevice));
   }
   double at(std::int64_t element) const {
     switch (view_.dtype) {
@@ -196,6 +201,40 @@ void CudaBackend::load(const Tensors& tensors) {
   num_steps_ = 0;
 }
 
+void CudaBackend::load_random(std::uint64_t seed) {
+  constexpr std::int64_t kBlock = 1 << 22;  // elements, repeated
+  constexpr double kDeviation = 0.02;
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<double> normal(0, kDeviation);
+  std::map<DType, HostCopy> weights;
+  std::map<DType, HostCopy> norms;
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    const DeviceView shape{.data = nullptr, .dtype = dtype, .rows = 1, .cols = kBlock};
+    HostCopy& random = weights.try_emplace(dtype, shape).first->second;
+    HostCopy& ones = norms.try_emplace(dtype, shape).first->second;
+    for (std::int64_t e = 0; e < kBlock; ++e) {
+      random.set(e, normal(generator));
+      ones.set(e, 1);
+    }
+  }
+  on_threads(ranks_.size(), [&](std::size_t i) {
+    const CudaRank& rank = *ranks_[i];
+    ranks_[i]->use_device();
+    ranks_[i]->clear();
+    for (const ParameterPart& part : rank.program().parameters) {
+      const auto& blocks = part.logical.ends_with("norm") ? norms : weights;
+      for (const ParameterRange* range : {&part.weight, &part.master}) {
+        for (std::int64_t done = 0; done < range->end - range->begin; done += kBlock) {
+          const std::int64_t count = std::min(kBlock, range->end - range->begin - done);
+          const DeviceView to = rank.elements(range->tensor, range->offset + done, count);
+          blocks.at(to.dtype).store_at(to);
+        }
+      }
+    }
+  });
+  num_steps_ = 0;
+}
+
 double CudaBackend::step(const Batch& batch, double learning_rate) {
   ++num_steps_;
   on_threads(ranks_.size(), [&](std::size_t i) {
@@ -214,6 +253,14 @@ double CudaBackend::step(const Batch& batch, double learning_rate) {
     }
   }
   return loss;
+}
+
+std::int64_t CudaBackend::device_used_bytes(std::int64_t rank) const {
+  ranks_.at(static_cast<std::size_t>(rank))->use_device();
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<std::int64_t>(total_bytes - free_bytes);
 }
 
 Tensors CudaBackend::collected(ParameterRange ParameterPart::*range) const {

@@ -2,6 +2,7 @@
 // HostBackend, for parity. A machine with fewer GPUs than ranks runs one rank at most on each.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -23,13 +24,15 @@ class CudaBackend {
   // As HostBackend.
   void load(const Tensors& tensors);
   double step(const Batch& batch, double learning_rate);
+
+  // Random weights of the usual size, without a host copy of the model: for measuring speed.
+  void load_random(std::uint64_t seed);
   Tensors gradients() const { return collected(&ParameterPart::gradient); }
   Tensors weights() const { return collected(&ParameterPart::weight); }
   Tensors master_weights() const { return collected(&ParameterPart::master); }
 
-  const CudaRank& rank(std::int64_t index) const {
-    return *ranks_.at(static_cast<std::size_t>(index));
-  }
+  // What the driver says is taken of the rank's GPU, by whomever.
+  std::int64_t device_used_bytes(std::int64_t rank) const;
 
  private:
   Tensors collected(ParameterRange ParameterPart::*range) const;

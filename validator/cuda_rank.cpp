@@ -97,6 +97,10 @@ DeviceView CudaRank::whole(std::int64_t tensor) const {
   return resolve({.tensor = tensor, .rows = row.rows, .cols = row.cols, .stride = row.cols});
 }
 
+DeviceView CudaRank::elements(std::int64_t tensor, std::int64_t first, std::int64_t count) const {
+  return resolve({.tensor = tensor, .offset = first, .rows = 1, .cols = count, .stride = count});
+}
+
 void CudaRank::clear() {
   const DeviceView table = rotary_table_;
   CUDA_CHECK(cudaMemsetAsync(arenas_[0], 0, static_cast<std::size_t>(program_.persistent_bytes),

@@ -46,6 +46,7 @@ class CudaRank {
 
   const Program& program() const { return program_; }
   DeviceView whole(std::int64_t tensor) const;
+  DeviceView elements(std::int64_t tensor, std::int64_t first, std::int64_t count) const;
   void use_device() const;  // before any other call from a new thread
 
   // Persistent memory becomes zero.

@@ -1,0 +1,107 @@
+// Tokens per second of real training steps on this machine's GPUs: one row for each case line of
+// the files given. Random tokens and weights; whole steps by the host's clock, after warm-up.
+//   usage: bench_training CASES.jsonl [seconds of measured steps, 10]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "data/case_line.h"
+#include "validator/cuda_backend.h"
+#include "validator/lower.h"
+
+namespace shardplan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmups = 3;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Batch random_batch(const Job& job) {
+  std::mt19937_64 generator(1);
+  std::uniform_int_distribution<std::int64_t> token(0, job.model.vocab - 1);
+  Batch batch{.sequence_length = job.sequence_length, .tokens = {}, .targets = {}};
+  for (std::int64_t i = 0; i < job.global_batch * job.sequence_length; ++i) {
+    batch.tokens.push_back(token(generator));
+    batch.targets.push_back(token(generator));
+  }
+  return batch;
+}
+
+void measure(const Case& question, double seconds) {
+  const Job& job = question.job;
+  if (const auto why = why_not_lowered(job, question.plan)) {
+    std::printf("%-40s not lowered: %s\n", question.id.c_str(), why->c_str());
+    return;
+  }
+  const std::int64_t world = job.cluster.world_size();
+  std::vector<Program> programs;
+  for (std::int64_t rank = 0; rank < world; ++rank) {
+    programs.push_back(lower(job, question.plan, rank, {}));
+  }
+  const std::int64_t arena_bytes = programs[0].persistent_bytes + programs[0].dynamic_bytes;
+  CudaBackend backend(programs, CudaPrecision::kAsPlanned);
+  backend.load_random(1);
+  const Batch batch = random_batch(job);
+  double loss = 0;
+  for (int i = 0; i < kWarmups; ++i) { loss = backend.step(batch, 1e-4); }
+  std::vector<double> steps;
+  const Clock::time_point begin = Clock::now();
+  while (steps.size() < 5 || seconds_since(begin) < seconds) {
+    const Clock::time_point start = Clock::now();
+    loss = backend.step(batch, 1e-4);
+    steps.push_back(seconds_since(start));
+  }
+  std::ranges::sort(steps);
+  const double median = steps[steps.size() / 2];
+  const double tokens = static_cast<double>(job.global_batch * job.sequence_length);
+  std::printf(
+      "%-40s %8.0f tokens/s/GPU  %.4f s/step (%zu steps, slowest %.4f)  arenas %.3f GiB  device "
+      "used %.3f GiB  loss %.4f\n",
+      question.id.c_str(), tokens / median / static_cast<double>(world), median, steps.size(),
+      steps.back(), static_cast<double>(arena_bytes) / kGiB,
+      static_cast<double>(backend.device_used_bytes(0)) / kGiB, loss);
+}
+
+void run(const std::string& file, double seconds) {
+  const Library library;
+  std::ifstream lines(file);
+  if (!lines) {
+    throw std::runtime_error(file + ": cannot be read");
+  }
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    const std::string place = file + ":" + std::to_string(number);
+    try {
+      measure(read_case(line, place, library), seconds);
+    } catch (const std::exception& error) { std::printf("%s: %s\n", place.c_str(), error.what()); }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace shardplan
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: bench_training CASES.jsonl [seconds]\n");
+    return 2;
+  }
+  try {
+    shardplan::run(argv[1], argc > 2 ? std::atof(argv[2]) : 10);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_training: %s\n", error.what());
+    return 3;
+  }
+  return 0;
+}
