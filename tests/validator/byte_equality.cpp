@@ -84,6 +84,7 @@ class Walk {
     const std::size_t num_chunks = stage_.layout.chunks.size();
     in_flight_.saved.assign(num_chunks, 0);
     in_flight_.pending_weight.assign(num_chunks, 0);
+    in_flight_.has_gradients.assign(num_chunks, 0);
     for (std::size_t c = 0; c < num_chunks; ++c) {
       flat_.push_back(flatten(stage_.layout.chunks[c]));
       const std::int64_t position =
