@@ -83,6 +83,7 @@ std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) 
   switch (job.profile.memory_model) {
     case MemoryModel::kNative: return native_rows(job, plan, kind);
     case MemoryModel::kTorchtitan: return torchtitan_rows(job, plan, kind);
+    case MemoryModel::kMegatronLocal: return megatron_local_rows(job, plan, kind);
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron: break;
   }

@@ -15,6 +15,7 @@
 namespace shardplan {
 
 std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind);
 std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
 std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind);
 

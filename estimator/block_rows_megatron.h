@@ -43,6 +43,10 @@ void add_embedding(MegatronBlock& block);
 void add_mtp_projection(MegatronBlock& block);
 void add_head(MegatronBlock& block);
 
+// Kept, or dropped in forward and computed again in backward, from `replayed` on.
+void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
+                       std::int64_t elements, DType dtype, Life life, std::string_view formula);
+
 // Weight gradient of a linear layer in the parameters' dtype, where it is not added into the main
 // gradient by the product itself (gradient_accumulation_fusion off).
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,

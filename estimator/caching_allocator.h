@@ -31,6 +31,7 @@ class CachingAllocator {
   std::int32_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);
 
   void free(std::int32_t block);
+  std::int64_t allocated() const { return allocated_; }
   std::int64_t peak_allocated() const { return peak_allocated_; }
   std::int64_t peak_reserved() const { return peak_reserved_; }
   // The least total that a refused segment would have brought: a capacity below it refuses the

@@ -15,6 +15,7 @@ std::vector<std::string> not_counted(MemoryModel model) {
   switch (model) {
     case MemoryModel::kFujii2024: return {};
     case MemoryModel::kMegatron:
+    case MemoryModel::kMegatronLocal:
       return {"evaluation", "checkpoint save and load", "CUDA graphs", "user buffers of overlap",
               "other processes on the GPU"};
     case MemoryModel::kTorchtitan:

@@ -15,10 +15,11 @@ namespace shardplan {
 
 // Which family of row tables and which validity rules apply.
 enum class MemoryModel {
-  kFujii2024,   // the closed formula of arXiv 2411.06465 as its author's calculator has it
-  kMegatron,    // Megatron-LM with Transformer Engine
-  kNative,      // our own trainer
-  kTorchtitan,  // pytorch/torchtitan: FSDP2, eager or compiled blocks
+  kFujii2024,      // the closed formula of arXiv 2411.06465 as its author's calculator has it
+  kMegatron,       // Megatron-LM with Transformer Engine
+  kNative,         // our own trainer
+  kTorchtitan,     // pytorch/torchtitan: FSDP2, eager or compiled blocks
+  kMegatronLocal,  // Megatron-core with its local layer spec: plain PyTorch
 };
 
 enum class SwigluKind {
@@ -48,11 +49,12 @@ enum class AllocatorKind {
 };
 
 // Names as written in the profiles' files, in options and in reports.
-inline constexpr std::array<NamedValue<MemoryModel>, 4> kMemoryModels = {{
+inline constexpr std::array<NamedValue<MemoryModel>, 5> kMemoryModels = {{
     {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
     {.value = MemoryModel::kMegatron, .name = "megatron"},
     {.value = MemoryModel::kNative, .name = "native"},
     {.value = MemoryModel::kTorchtitan, .name = "torchtitan"},
+    {.value = MemoryModel::kMegatronLocal, .name = "megatron_local"},
 }};
 inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
     {.value = SwigluKind::kFused, .name = "fused"},

@@ -55,7 +55,8 @@ std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTen
   // parts and gathers its output (core_v0.16.1 core/transformer/attention.py,
   // get_query_key_value_tensors); elsewhere each rank holds one whole head, so that tp / k ranks
   // have the same one.
-  if (job.profile.memory_model == MemoryModel::kMegatron) {
+  if (job.profile.memory_model == MemoryModel::kMegatron ||
+      job.profile.memory_model == MemoryModel::kMegatronLocal) {
     return div_exact(tensor.elements, plan.tp);
   }
   return div_exact(tensor.elements - tensor.kv_elements, plan.tp) +

@@ -58,15 +58,6 @@ struct Replayed {
   Step from = Step::kBackwardFc2;
 };
 
-void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
-                       std::int64_t elements, DType dtype, Life life, std::string_view formula) {
-  if (recomputed) {
-    block.rows.recompute(name, elements, dtype, life, replayed, formula);
-  } else {
-    block.rows.keep(name, elements, dtype, life, formula);
-  }
-}
-
 // `activations` = tokens x local width of one linear pair.
 void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t activations,
                    Replayed replayed) {
@@ -253,6 +244,15 @@ void add_router(MegatronBlock& block, bool recomputed) {
 }
 
 }  // namespace
+
+void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
+                       std::int64_t elements, DType dtype, Life life, std::string_view formula) {
+  if (recomputed) {
+    block.rows.recompute(name, elements, dtype, life, replayed, formula);
+  } else {
+    block.rows.keep(name, elements, dtype, life, formula);
+  }
+}
 
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
                          Step own_step) {

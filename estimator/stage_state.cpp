@@ -9,20 +9,12 @@
 
 #include "estimator/block_rows.h"
 #include "estimator/native_state.h"
+#include "estimator/resident_rows.h"
 #include "estimator/stage_tensors.h"
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 namespace {
-
-std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype) {
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  return round_up(elements * bytes_of(dtype), is_native ? kNativeAlignment : 1);
-}
-
-std::int64_t rotary_width(const ModelSpec& model) {
-  return model.attention == AttentionKind::kMla ? model.mla.qk_rope_head_dim : model.head_dim;
-}
 
 // What the rows of one stage are written with.
 struct StateBuilder {
@@ -38,6 +30,7 @@ struct StateBuilder {
   bool shards_gradients() const { return plan.zero >= 2; }
   bool shards_parameters() const { return plan.zero >= 3; }
   bool is_native() const { return job.profile.memory_model == MemoryModel::kNative; }
+  bool is_local() const { return job.profile.memory_model == MemoryModel::kMegatronLocal; }
   DType parameter_dtype() const { return activation_dtype(plan.precision); }
   DType grad_dtype() const {
     return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
@@ -199,13 +192,21 @@ void add_block_buffers(StateBuilder& state) {
   }
 }
 
+// Experts have an optimizer of their own, which steps after the dense one, where they communicate
+// (core/optimizer/__init__.py, get_megatron_optimizer; core/tensor_parallel/layers.py,
+// explicit_expert_comm).
+bool steps_experts_apart(const StateBuilder& state) {
+  return !state.is_native() &&
+         (state.plan.ep > 1 || (state.plan.tp > 1 && state.plan.sequence_parallel));
+}
+
 // Temporaries of the optimizer step.
 void add_optimizer_step(StateBuilder& state) {
   const Plan& plan = state.plan;
-  const std::int64_t share = state.shards_optimizer()
-                                 ? div_ceil(state.tensors.dense, state.dense_shard) +
-                                       div_ceil(state.tensors.expert, state.expert_shard)
-                                 : state.tensors.dense + state.tensors.expert;
+  const bool shards = state.shards_optimizer();
+  const std::int64_t dense = div_ceil(state.tensors.dense, shards ? state.dense_shard : 1);
+  const std::int64_t expert = div_ceil(state.tensors.expert, shards ? state.expert_shard : 1);
+  const std::int64_t share = dense + expert;
   const bool precision_aware = plan.master_dtype != DType::kFp32 ||
                                plan.exp_avg_dtype != DType::kFp32 ||
                                plan.exp_avg_sq_dtype != DType::kFp32;
@@ -220,12 +221,13 @@ void add_optimizer_step(StateBuilder& state) {
   }
   if (!state.is_native() && !state.job.profile.fused_optimizer) {
     state.add({.component = Component::kTemporaries,
-               .name = "optimizer.step_temporary",
-               .elements = share,
+               .name = kStepTemporaryRow,
+               .elements = steps_experts_apart(state) ? std::max(dense, expert) : share,
                .dtype = DType::kFp32,
                .first = Phase::kOptimizer,
                .last = Phase::kOptimizer,
-               .formula = "N/S: torch's foreach AdamW makes one fp32 list; measured (6+16/S)*N"});
+               .formula = "N/S: torch's foreach AdamW makes one fp32 list of the roots of the "
+                          "second moment (torch/optim/adam.py, _multi_tensor_adam)"});
   }
 }
 
@@ -279,38 +281,6 @@ void add_fp8_weights(StateBuilder& state) {
              .formula = "linear weights, row-wise and transposed"});
 }
 
-// Workspaces that stay: one per stream that multiplies matrices. Transformer Engine has its own and
-// four more for grouped products (get_multi_stream_cublas_workspace); torch has one for the head
-// and the router.
-std::int64_t workspace_count(const StateBuilder& state) {
-  const bool has_head = count_blocks(state.stage, BlockKind::kHead) > 0;
-  const bool has_moe =
-      count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
-      (count_blocks(state.stage, BlockKind::kMtp) > 0 && state.job.model.layers.back().is_moe);
-  if (state.is_native()) {
-    return 1;
-  }
-  constexpr std::int64_t kGroupedStreams = 4;
-  return 1 + (has_head || has_moe ? 1 : 0) + (has_moe ? kGroupedStreams : 0);
-}
-
-void add_resident(StateBuilder& state) {
-  const FrameworkProfile& profile = state.job.profile;
-  state.add({.component = Component::kWorkspace,
-             .name = "cublas_workspace",
-             .elements = profile.fixed_workspace_bytes,
-             .dtype = DType::kBool,
-             .copies = workspace_count(state),
-             .formula = "fixed_workspace_bytes of the profile, one per stream",
-             .origin = Origin::kDocumented});
-  state.add({.component = Component::kWorkspace,
-             .name = "small_tensors",
-             .elements = profile.fixed_allocated_bytes,
-             .dtype = DType::kBool,
-             .formula = "fixed_allocated_bytes of the profile",
-             .origin = Origin::kFitted});
-}
-
 StageState state_of(StateBuilder& builder) {
   StageState state;
   state.rows = std::move(builder.rows);
@@ -320,6 +290,12 @@ StageState state_of(StateBuilder& builder) {
 }
 
 }  // namespace
+
+// The native trainer aligns every tensor of its arenas to 256 bytes.
+std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype) {
+  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  return round_up(elements * bytes_of(dtype), is_native ? kNativeAlignment : 1);
+}
 
 void StateBytes::add(const StateRow& row) {
   for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
@@ -368,60 +344,8 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   add_block_buffers(builder);
   add_optimizer_step(builder);
   add_dummy_gradients(builder);
-  add_resident(builder);
+  for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { builder.add(row); }
   return state_of(builder);
-}
-
-SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    return torchtitan_sequence_rows(job, plan, ends);
-  }
-  if (job.profile.memory_model == MemoryModel::kNative) {
-    return native_sequence_rows(job, plan, ends);
-  }
-  const BlockShape shape = block_shape(job, plan);
-  const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;
-  const bool keeps_gathered = ends.has_head && shape.gathers_sequence;
-  const bool receives_ahead = plan.pp > 1 && plan.vpp > 1;
-  const bool holds_last_gradient = plan.vpp == 1 && ends.receiving_chunks > 0;
-  SequenceRows rows = {
-      {{.component = Component::kCommunication,
-        .name = "head.gather_buffer",
-        .elements = keeps_gathered ? shape.hidden * shape.tokens : 0,
-        .dtype = shape.dtype,
-        .formula = "h*T: global memory buffer for the head's gathered input, never freed"},
-       {.component = Component::kCommunication,
-        .name = "pipeline.receive_buffers",
-        .elements = receives_ahead ? hidden_state : 0,
-        .dtype = shape.dtype,
-        .copies = 2,
-        .first = Phase::kForward,
-        .last = Phase::kBackward,
-        .formula = "h*u: next input and next output gradient, received ahead"},
-       {.component = Component::kCommunication,
-        .name = "pipeline.last_input_gradient",
-        .elements = holds_last_gradient ? hidden_state : 0,
-        .dtype = shape.dtype,
-        .first = Phase::kForward,
-        .last = Phase::kBackward,
-        .formula = "h*u: input_tensor_grad of the microbatch before, held by the schedule's loop "
-                   "until the next one replaces it (core/pipeline_parallel/schedules.py)"},
-       {.component = Component::kCommunication,
-        .name = "pipeline.last_inputs",
-        .elements = hidden_state,
-        .dtype = shape.dtype,
-        .copies = 2 * ends.receiving_chunks,
-        .first = Phase::kReduction,
-        .last = Phase::kIdle,
-        .formula = "h*u: each chunk's last input and its gradient, held by set_input_tensor until "
-                   "the next step; measured between steps"},
-       {.component = Component::kWorkspace,
-        .name = "rotary_table",
-        .elements = job.sequence_length * rotary_width(job.model),
-        .dtype = DType::kFp32,
-        .formula = "s*d: angles of the rotary embedding, fp32, cached"}}};
-  for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
-  return rows;
 }
 
 }  // namespace shardplan

@@ -32,6 +32,13 @@ constexpr std::string_view name_of(Phase phase) {
   return kPhaseNames[static_cast<std::size_t>(phase)];
 }
 
+// One fp32 list of an unfused optimizer step, a tensor for each parameter.
+inline constexpr std::string_view kStepTemporaryRow = "optimizer.step_temporary";
+// Rows that a replay of the allocator finds by itself.
+inline constexpr std::string_view kAllocatorTailsRow = "allocator.block_ends";
+inline constexpr std::string_view kOptimizerTailsRow = "allocator.optimizer_block_ends";
+inline constexpr std::string_view kStepTailsRow = "allocator.step_block_ends";
+
 struct StateRow {
   Component component = Component::kParameters;
   std::string_view name;
@@ -73,6 +80,9 @@ struct StageState {
 
 // Everything that does not depend on the sequence or the micro-batch.
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage);
+
+// Bytes of a tensor, with the padding that the profile's allocations have.
+std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype);
 
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
 using SequenceRows = std::array<StateRow, 7>;

@@ -240,9 +240,15 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, Un
 // rank's shard, a contiguous part of the parameters, and the model is built tensor by tensor;
 // everything else is one tensor a copy.
 std::vector<std::int64_t> tensor_bytes(const StateRow& row,
-                                       const std::vector<std::int64_t>& parameters) {
-  const bool is_split =
-      row.is_split || row.component == Component::kOptimizer || row.last == Phase::kStartUp;
+                                       const std::vector<std::int64_t>& parameters,
+                                       bool is_contiguous) {
+  if (row.name == kAllocatorTailsRow || row.name == kOptimizerTailsRow ||
+      row.name == kStepTailsRow) {
+    return {};
+  }
+  const bool is_split = row.is_split || row.component == Component::kOptimizer ||
+                        row.last == Phase::kStartUp || row.name == kStepTemporaryRow ||
+                        (row.component == Component::kParameters && !is_contiguous);
   if (!is_split || parameters.empty()) {
     return std::vector<std::int64_t>(static_cast<std::size_t>(row.copies), row.bytes);
   }
@@ -258,12 +264,13 @@ std::vector<std::int64_t> tensor_bytes(const StateRow& row,
 // Rows of the state that come and go with the phases of a step.
 class StateTensors {
  public:
-  // `parameters`: elements of the tensors that make up the stage.
+  // `parameters`: elements of the tensors that make up the stage; `is_contiguous`: they lie in one
+  // buffer.
   StateTensors(TimelineWriter& writer, const StageState& state,
-               const std::vector<std::int64_t>& parameters)
+               const std::vector<std::int64_t>& parameters, bool is_contiguous)
       : writer_(writer), state_(state) {
     for (const StateRow& row : state.rows) {
-      sizes_.push_back(tensor_bytes(row, parameters));
+      sizes_.push_back(tensor_bytes(row, parameters, is_contiguous));
       ids_.emplace_back(sizes_.back().size(), 0);
     }
   }
@@ -271,19 +278,26 @@ class StateTensors {
   // what it makes is not there.
   void enter(Phase phase) {
     is_first_step_ = is_first_step_ && phase != Phase::kOptimizer;
-    for (std::size_t i = 0; i < ids_.size(); ++i) {
+    std::size_t most_tensors = 0;
+    for (std::size_t i = 0; i < state_.rows.size(); ++i) {
+      most_tensors = std::max(most_tensors, ids_[i].size());
       for (std::int64_t& id : ids_[i]) {
         if (!exists(state_.rows[i], phase)) {
           writer_.free(id);
         }
       }
     }
-    for (std::size_t i = 0; i < ids_.size(); ++i) {
-      for (std::size_t tensor = 0; tensor < ids_[i].size(); ++tensor) {
-        std::int64_t& id = ids_[i][tensor];
-        if (exists(state_.rows[i], phase) && id == 0) {
-          id = writer_.allocate(sizes_[i][tensor], state_.rows[i].stream);
+    // Optimizers make the state of one parameter after the other.
+    for (std::size_t tensor = 0; tensor < most_tensors; ++tensor) {
+      for (std::size_t i = 0; i < state_.rows.size(); ++i) {
+        if (state_.rows[i].component == Component::kOptimizer && tensor < ids_[i].size()) {
+          allocate(i, tensor, phase);
         }
+      }
+    }
+    for (std::size_t i = 0; i < state_.rows.size(); ++i) {
+      for (std::size_t tensor = 0; tensor < ids_[i].size(); ++tensor) {
+        allocate(i, tensor, phase);
       }
     }
   }
@@ -299,6 +313,12 @@ class StateTensors {
   bool exists(const StateRow& row, Phase phase) const {
     return row.is_alive(phase) && !row.is_made_by_blocks &&
            !(row.made_by_first_step && is_first_step_);
+  }
+  void allocate(std::size_t row, std::size_t tensor, Phase phase) {
+    std::int64_t& id = ids_[row][tensor];
+    if (id == 0 && exists(state_.rows[row], phase)) {
+      id = writer_.allocate(sizes_[row][tensor], state_.rows[row].stream);
+    }
   }
 
   TimelineWriter& writer_;
@@ -451,7 +471,9 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
   TimelineWriter writer(blocks);
   const std::vector<std::int64_t> built = parameter_elements(job, plan, pieces.layout);
-  StateTensors state(writer, pieces.state, built);
+  const bool is_contiguous =
+      plan.zero > 0 || job.profile.memory_model != MemoryModel::kMegatronLocal;
+  StateTensors state(writer, pieces.state, built, is_contiguous);
   std::vector<std::vector<FlatUnit>> chunks;
   for (const ChunkLayout& chunk : pieces.layout.chunks) { chunks.push_back(flatten(chunk)); }
   const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);

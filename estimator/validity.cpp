@@ -10,6 +10,7 @@ std::span<const ValidityRule> validity_rules(const FrameworkProfile& profile) {
   switch (profile.memory_model) {
     case MemoryModel::kFujii2024: return fujii2024_validity_rules();
     case MemoryModel::kMegatron: return megatron_validity_rules();
+    case MemoryModel::kMegatronLocal: return megatron_local_validity_rules();
     case MemoryModel::kNative: return native_validity_rules();
     case MemoryModel::kTorchtitan: return torchtitan_validity_rules();
   }

@@ -250,10 +250,112 @@ constexpr std::array kRules = {
     kMicrobatchTooLarge,
 };
 
+// --- the local layer spec
+// -------------------------------------------------------------------------
+
+constexpr ValidityRule kLocalZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
+constexpr ValidityRule kLocalPrecision =
+    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp16>;
+// core/transformer/dot_product_attention.py: only TEDotProductAttention knows context parallelism.
+constexpr ValidityRule kLocalCp = kOnlyValues<"unsupported: cp", &Plan::cp, 1>;
+constexpr ValidityRule kLocalAttention = {
+    .name = "unsupported: model.attention",
+    .broken = [](const Job& job,
+                 const Plan&) { return job.model.attention == AttentionKind::kMla; },
+    .explain = [](const Job& job,
+                  const Plan&) { return not_modelled(job, "model.attention", "mla", "gqa"); }};
+constexpr ValidityRule kLocalQkNorm =
+    kOnlyValues<"unsupported: model.qk_norm", &ModelSpec::qk_norm, false>;
+constexpr ValidityRule kLocalNorms =
+    kOnlyValues<"unsupported: model.norms_per_layer", &ModelSpec::norms_per_layer, 2>;
+constexpr ValidityRule kLocalMtp =
+    kOnlyValues<"unsupported: model.num_mtp_layers", &ModelSpec::num_mtp_layers, 0>;
+constexpr ValidityRule kLocalExpAvg =
+    kOnlyValues<"unsupported: exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32>;
+constexpr ValidityRule kLocalExpAvgSq =
+    kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32>;
+
+// core/transformer/moe/experts.py: SequentialMLP recomputes no activation alone.
+constexpr ValidityRule kLocalRecompute = {
+    .name = "unsupported: recompute.modules",
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.recompute.modules.moe_act || plan.recompute.modules.mla_up_proj;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "recompute.modules",
+                              plan.recompute.modules.moe_act ? "moe_act" : "mla_up_proj",
+                              "core_attn, layernorm, mlp, moe, shared_experts");
+        }};
+
+constexpr std::array kLocalRules = {
+    kSizesPositive,
+    // modelled
+    kLocalZero,
+    kPlainOr1F1B,
+    kLocalPrecision,
+    kLocalCp,
+    kLocalAttention,
+    kLocalQkNorm,
+    kLocalNorms,
+    kLocalMtp,
+    kGradDtype,
+    kMasterFp32Only,
+    kLocalExpAvg,
+    kLocalExpAvgSq,
+    kRankOrder,
+    kLocalRecompute,
+    kRecomputePolicyUnsupported,
+    kOffloadOptimizerUnsupported,
+    kOffloadActivationsUnsupported,
+    kOffloadParametersUnsupported,
+    kMoeBufferFactorUnsupported,
+    kTrainsAll,
+    kLayerNormUnsupported,
+    kLearnedPositionsUnsupported,
+    kHiddenDropoutUnsupported,
+    kAttentionDropoutUnsupported,
+    kAdamWOnly,
+    // accepted
+    kWorldByTpCpPp,
+    kHeadsByTp,
+    kKvHeadsAndTp,
+    kHeadsByKvHeads,
+    kQkvByTp,
+    kScheduleFitsPipeline,
+    kLayersSplitEvenly,
+    kLayersPerChunk,
+    kDpMatchesWorld,
+    kGlobalBatch,
+    kInterleavedMicrobatches,
+    kSpNeedsTp,
+    kSequenceByTp,
+    kFfnByTp,
+    kExpertAxesNeedExperts,
+    kExpertsByEp,
+    kExpertFfnByEtp,
+    kSharedFfnByTp,
+    kWorldByEtpEpPp,
+    kMoeNeedsSp,
+    kDpReplicateNeedsZero,
+    kDpReplicate,
+    kExpertDpReplicate,
+    kRecomputeFieldsFitGranularity,
+    kRecomputeLayers,
+    kRecomputeModulesExist,
+    kOverlapParamGather,
+    kMicrobatchTooLarge,
+};
+
 }  // namespace
 
 std::span<const ValidityRule> megatron_validity_rules() {
   return kRules;
+}
+
+std::span<const ValidityRule> megatron_local_validity_rules() {
+  return kLocalRules;
 }
 
 }  // namespace shardplan

@@ -9,6 +9,7 @@ namespace shardplan {
 
 std::span<const ValidityRule> fujii2024_validity_rules();
 std::span<const ValidityRule> megatron_validity_rules();
+std::span<const ValidityRule> megatron_local_validity_rules();
 std::span<const ValidityRule> native_validity_rules();
 std::span<const ValidityRule> torchtitan_validity_rules();
 

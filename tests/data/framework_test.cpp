@@ -18,10 +18,11 @@ FrameworkProfile with_options(const std::string& framework, const std::string& j
 
 }  // namespace
 
-TEST_CASE("four profiles are shipped, each with its version and row tables") {
+TEST_CASE("five profiles are shipped, each with its version and row tables") {
   const Library library;
-  CHECK(library.framework_names() == 
-        std::vector<std::string>{"fujii2024", "megatron", "native", "torchtitan"});
+  CHECK(library.framework_names() == std::vector<std::string>{"fujii2024", "megatron",
+                                                              "megatron-core-local", "native",
+                                                              "torchtitan"});
   CHECK(library.framework("megatron").version == "core_v0.16.1");
   CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
   CHECK(library.framework("native").version == "0.1");
@@ -170,8 +171,8 @@ TEST_CASE("wrong options are refused with what the profile knows") {
 
 TEST_CASE("an unknown framework is refused with the ones that are known") {
   CHECK(message_of([] { Library().framework("megatrn"); }) ==
-        "framework: found \"megatrn\", expected one of fujii2024, megatron, native, torchtitan; "
-        "did you mean \"megatron\"?");
+        "framework: found \"megatrn\", expected one of fujii2024, megatron-core-local, megatron, "
+        "native, torchtitan; did you mean \"megatron\"?");
   CHECK_FALSE(Library().known_framework("other-trainer"));
   CHECK_FALSE(Library().known_framework("../frameworks/megatron"));
 }

@@ -246,7 +246,13 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
     const StagePieces& stage = whole.stages[static_cast<std::size_t>(i % drawn.plan.pp)];
     const std::vector<AllocationEvent> events =
         stage_timeline(drawn.job, drawn.plan, whole.blocks, stage);
-    failures += largest_sum(events) == stage.peaks.peak_bytes ? 0 : 1;
+    // With Megatron-core's local layers the ends of blocks too small to split off count as well;
+    // no tensor owns them.
+    const bool counts_ends = drawn.job.profile.memory_model == MemoryModel::kMegatronLocal;
+    const std::int64_t largest = largest_sum(events);
+    const bool agrees =
+        counts_ends ? largest <= stage.peaks.peak_bytes : largest == stage.peaks.peak_bytes;
+    failures += agrees ? 0 : 1;
     constexpr std::int64_t kQuick = 4000;
     if (std::ssize(events) < kQuick) {
       const AllocatorPeaks peaks = replay_allocator(events, AllocatorKind::kCaching);

@@ -85,8 +85,8 @@ void sets_pp2(Job&, Plan& plan) {
 }  // namespace
 
 TEST_CASE("sizes must be positive, whatever the profile") {
-  for (const MemoryModel model :
-       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+  for (const MemoryModel model : {MemoryModel::kFujii2024, MemoryModel::kMegatron,
+                                  MemoryModel::kNative, MemoryModel::kMegatronLocal}) {
     for (std::int64_t Plan::*size : {&Plan::tp, &Plan::cp, &Plan::ep, &Plan::etp, &Plan::pp,
                                      &Plan::vpp, &Plan::dp_replicate, &Plan::micro_batch}) {
       for (const std::int64_t value :
@@ -101,8 +101,8 @@ TEST_CASE("sizes must be positive, whatever the profile") {
 
 TEST_CASE("huge sizes are refused without overflow, whatever the profile") {
   const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
-  for (const MemoryModel model :
-       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+  for (const MemoryModel model : {MemoryModel::kFujii2024, MemoryModel::kMegatron,
+                                  MemoryModel::kNative, MemoryModel::kMegatronLocal}) {
     for (std::int64_t Plan::*size : {&Plan::tp, &Plan::cp, &Plan::ep, &Plan::etp, &Plan::pp,
                                      &Plan::vpp, &Plan::dp_replicate, &Plan::micro_batch}) {
       for (std::int64_t Plan::*other : {&Plan::tp, &Plan::cp, &Plan::ep, &Plan::etp, &Plan::pp,
@@ -118,8 +118,8 @@ TEST_CASE("huge sizes are refused without overflow, whatever the profile") {
 }
 
 TEST_CASE("a microbatch whose bytes would leave 64 bits is refused, whatever the profile") {
-  for (const MemoryModel model :
-       {MemoryModel::kFujii2024, MemoryModel::kMegatron, MemoryModel::kNative}) {
+  for (const MemoryModel model : {MemoryModel::kFujii2024, MemoryModel::kMegatron,
+                                  MemoryModel::kNative, MemoryModel::kMegatronLocal}) {
     Job job = moe_job(model);
     job.sequence_length = std::int64_t{1} << 27;
     job.global_batch = std::int64_t{1} << 27;

@@ -1,0 +1,22 @@
+// What PyTorch's caching allocator counts as allocated beyond the sizes of a stage's lasting
+// tensors: a block whose rest is too small to split off counts whole.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/stage_layout.h"
+#include "estimator/stage_tensors.h"
+
+namespace shardplan {
+
+struct AllocatorTails {
+  std::int64_t start_up_bytes = 0;   // parameters, gradient buffers, main parameters
+  std::int64_t optimizer_bytes = 0;  // both moments, made by the first optimizer step
+  std::int64_t step_bytes = 0;       // one more fp32 list, during an unfused step
+};
+
+// Megatron-core's start-up, replayed tensor by tensor.
+AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
+                               const StageTensors& tensors);
+
+}  // namespace shardplan

@@ -1,0 +1,255 @@
+// Attention and dense feed-forward part of a Megatron-core layer under the local spec. Letters in
+// block_rows.h. A local variable of a module's forward keeps its tensor until the module returns;
+// autograd frees what an operation saved once its backward has run.
+#include <algorithm>
+
+#include "estimator/block_rows_megatron_local.h"
+#include "estimator/outside_memory.h"
+
+namespace shardplan {
+namespace {
+
+// Inputs of attention.
+//   packed: linear_qkv's output; v is a view of it, so all of it stays until attention's backward.
+//   query_copy: splitting q out of the packed groups is a view only where each rank has one group,
+//     or each group one query; elsewhere reshape copies (attention.py,
+//     get_query_key_value_tensors). The tuple qkv_output of Attention.forward holds the copy.
+//   rotary: t*cos + rotate_half(t)*sin, then cat with an empty rest: three products of one tensor
+//     are alive at the worst instant (rope_utils.py, _apply_rotary_pos_emb_bshd). Autograd keeps
+//     cos and sin, cast to bf16 once for q and once for k.
+void add_inputs(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t query = s.tokens * s.query_width;
+  const std::int64_t key = s.tokens * s.key_value_width;
+  const bool copies = s.key_value_heads > 1 && s.query_heads > s.key_value_heads;
+  const std::int64_t angles = s.tokens / block.plan.micro_batch * block.job.model.head_dim;
+  rows.keep("attention.packed_qkv", query + 2 * key, s.dtype,
+            {.born = Step::kForwardQkv,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardAttention},
+            "(a+2k)*d*T/t: output of the product; v is a view of it and keeps it alive");
+  rows.use("attention.query_copy", copies ? query : 0, s.dtype, Step::kForwardLayout,
+           Step::kForwardProjection, "a*d*T/t: q copied out of the packed groups, unrotated");
+  const Life rotated{.born = Step::kForwardLayout,
+                     .last_forward_use = Step::kForwardProjection,
+                     .dies = Step::kBackwardAttention};
+  rows.keep("attention.rotated_query", query, s.dtype, rotated, "a*d*T/t: saved by attention");
+  rows.keep("attention.rotated_key", key, s.dtype, rotated, "k*d*T/t: saved by attention");
+  for (const std::string_view name :
+       {"attention.query_cos", "attention.query_sin", "attention.key_cos", "attention.key_sin"}) {
+    rows.keep(name, angles, s.dtype,
+              {.born = Step::kForwardLayout,
+               .last_forward_use = Step::kForwardLayout,
+               .dies = Step::kBackwardLayout},
+              "s*d/c: cast to the activations' type, saved by the rotary product");
+  }
+  rows.use("attention.rotary_products", std::max(2 * query - key, 2 * key), s.dtype,
+           Step::kForwardLayout, Step::kForwardLayout,
+           "max(2a-k, 2k)*d*T/t: products of the unfused rotary embedding beyond its results");
+}
+
+void add_inputs_backward(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t query = s.tokens * s.query_width;
+  const std::int64_t key = s.tokens * s.key_value_width;
+  const std::int64_t full = s.hidden * s.tokens;
+  rows.use("attention.query_gradient", query, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardLayout, "a*d*T/t");
+  rows.use("attention.key_gradient", key, s.dtype, Step::kBackwardAttention, Step::kBackwardLayout,
+           "k*d*T/t");
+  rows.use("attention.value_gradient", key, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardLayout, "k*d*T/t");
+  rows.use("attention.rotary_gradients", 3 * query, s.dtype, Step::kBackwardLayout,
+           Step::kBackwardLayout,
+           "3*a*d*T/t: the two products of the rotary embedding's backward and their sum");
+  rows.use("attention.packed_qkv_gradient", query + 2 * key, s.dtype, Step::kBackwardQkv,
+           Step::kBackwardQkv, "(a+2k)*d*T/t");
+  if (s.gathers_sequence) {
+    rows.use("attention.full_norm_gradient", full, s.dtype, Step::kBackwardQkv, Step::kBackwardQkv,
+             "h*T: input gradient before its reduce-scatter");
+  }
+  rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardQkv,
+           Step::kBackwardNorm, "h*u: gradient of the norm's output");
+  add_weight_gradient(block, "attention.qkv_weight_gradient",
+                      s.hidden * (s.query_width + 2 * s.key_value_width), Step::kBackwardQkv);
+}
+
+// torch's scaled_dot_product_attention; cuDNN comes first on compute capability 9 and 10
+// (sdp_utils.cpp, check_prefer_cudnn_attention). Its output has the memory layout of q, so that
+// the permutation back to [s, b, h] is a view: projection and attention save the same tensor.
+void add_core_attention(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t output = s.tokens * s.query_width;
+  const bool replays = block.selective() && block.recomputed().core_attn;
+  const Life saved{.born = Step::kForwardAttention,
+                   .last_forward_use = Step::kForwardAttention,
+                   .dies = Step::kBackwardAttention};
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.log_sum_exp",
+                    s.query_heads * s.tokens, DType::kFp32, saved,
+                    "a*T/t: softmax statistics, fp32");
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.seed", 1, DType::kInt64,
+                    saved, "state of the random generator, saved although nothing is dropped");
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.offset", 1, DType::kInt64,
+                    saved, "state of the random generator, saved although nothing is dropped");
+  rows.keep("attention.output", output, s.dtype,
+            {.born = Step::kForwardAttention,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = replays ? Step::kBackwardProjection : Step::kBackwardAttention},
+            "a*d*T/t: saved by attention and, the same tensor, by the projection");
+  if (replays) {
+    rows.use("attention.output_replayed", output, s.dtype, Step::kBackwardAttention,
+             Step::kBackwardAttention, "a*d*T/t: core_attn recompute computes the output again");
+  }
+  rows.use("attention.output_gradient", output, s.dtype, Step::kBackwardProjection,
+           Step::kBackwardAttention, "a*d*T/t");
+  const std::int64_t length = s.tokens / block.plan.micro_batch;
+  const std::int64_t workspace =
+      cudnn_backward_workspace_bytes({.batch = block.plan.micro_batch,
+                                      .query_heads = s.query_heads,
+                                      .kv_heads = s.key_value_heads,
+                                      .query_length = length,
+                                      .kv_length = length,
+                                      .head_dim = block.job.model.head_dim},
+                                     block.job.profile.deterministic_attention);
+  rows.use_as(Component::kWorkspace, "attention.backward_workspace",
+              div_ceil(workspace, bytes_of(DType::kFp32)), DType::kFp32, Step::kBackwardAttention,
+              Step::kBackwardAttention,
+              "cuDNN 9 closed form: fp32 dQ and softmax sums, full-head dK and dV under GQA");
+}
+
+void add_projection(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  if (s.gathers_sequence) {
+    rows.use("attention.full_projection_output", s.hidden * s.tokens, s.dtype,
+             Step::kForwardProjection, Step::kForwardProjection,
+             "h*T: partial sums before the reduce-scatter");
+    rows.use(
+        "attention.gathered_projection_gradient", s.hidden * s.tokens, s.dtype,
+        Step::kBackwardProjection, Step::kBackwardProjection,
+        "h*T: output gradient gathered for both products (mappings.py, not the shared buffer)");
+  }
+  rows.use("attention.projection_output", s.hidden * s.sharded_tokens, s.dtype,
+           Step::kForwardProjection, Step::kForwardProjection, "h*u: before the residual add");
+  add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * s.query_width,
+                      Step::kBackwardProjection);
+}
+
+}  // namespace
+
+// What passes through the layer and its first norm. torch.nn.RMSNorm saves its input and one fp32
+// statistic per token; residual adds and dropout with p = 0 save nothing.
+void add_local_layer_ends(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
+  rows.keep("input", sequence, s.dtype,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardNorm},
+            "h*u: residual stream, saved as input of the attention norm");
+  rows.keep("attention.norm_statistics", s.sharded_tokens, DType::kFp32,
+            {.born = Step::kForwardNorm,
+             .last_forward_use = Step::kForwardNorm,
+             .dies = Step::kBackwardNorm},
+            "u: reciprocal root mean square, fp32");
+  keep_or_recompute(block, block.selective() && block.recomputed().layernorm, Step::kBackwardQkv,
+                    "attention.norm_output", sequence, s.dtype,
+                    {.born = Step::kForwardNorm,
+                     .last_forward_use = Step::kForwardProjection,
+                     .dies = Step::kBackwardQkv},
+                    "h*u: saved by the product, sharded; gathered again in backward");
+  rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
+           "h*u: arrives from the next layer, kept for the residual path");
+  rows.use("ffn_input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,
+           "h*u: gradient between attention and FFN, residual added");
+  rows.use("input_gradient", sequence, s.dtype, Step::kBackwardNorm, Step::kBackwardInput,
+           "h*u: leaves to the layer before");
+  rows.use("output", sequence, s.dtype, Step::kForwardOutput, Step::kForwardOutput,
+           "h*u: becomes the input of the next layer");
+}
+
+void add_local_attention(MegatronBlock& block) {
+  add_inputs(block);
+  add_core_attention(block);
+  add_projection(block);
+  add_inputs_backward(block);
+}
+
+void add_local_ffn_norm(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
+  const RecomputeModules& modules = block.recomputed();
+  rows.keep("ffn.input", sequence, s.dtype,
+            {.born = Step::kForwardFfnNorm,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardFfnNorm},
+            "h*u: residual stream, saved as input of the FFN norm");
+  rows.keep("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
+            {.born = Step::kForwardFfnNorm,
+             .last_forward_use = Step::kForwardFfnNorm,
+             .dies = Step::kBackwardFfnNorm},
+            "u: reciprocal root mean square, fp32");
+  keep_or_recompute(block, block.selective() && modules.layernorm && !modules.mlp,
+                    block.is_moe ? Step::kBackwardOutput : Step::kBackwardFc1, "ffn.norm_output",
+                    sequence, s.dtype,
+                    {.born = Step::kForwardFfnNorm,
+                     .last_forward_use = Step::kForwardOutput,
+                     .dies = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1},
+                    "h*u: saved by the product (or as input of a recomputed mlp), sharded");
+  rows.use("ffn.norm_gradient", sequence, s.dtype,
+           block.is_moe ? Step::kBackwardDispatch : Step::kBackwardFc1, Step::kBackwardFfnNorm,
+           "h*u: gradient of the norm's output");
+}
+
+// SwiGLU is one compiled kernel each way (core/jit.py): only fc1's output is saved.
+void add_local_dense_ffn(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t width = div_ceil(block.job.model.ffn, block.plan.tp);
+  const std::int64_t inner = s.tokens * width;
+  const std::int64_t full = s.hidden * s.tokens;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
+  const bool replays = block.selective() && block.recomputed().mlp;
+  add_local_ffn_norm(block);
+  keep_or_recompute(block, replays, Step::kBackwardOutput, "ffn.fc1_output", s.ffn_pieces * inner,
+                    s.dtype,
+                    {.born = Step::kForwardFc1,
+                     .last_forward_use = Step::kForwardActivation,
+                     .dies = Step::kBackwardActivation},
+                    "2f*T/t: gate and up, saved as input of the activation");
+  keep_or_recompute(block, replays, Step::kBackwardOutput, "ffn.activation_output", inner, s.dtype,
+                    {.born = Step::kForwardActivation,
+                     .last_forward_use = Step::kForwardFc2,
+                     .dies = Step::kBackwardFc2},
+                    "f*T/t: input of the second product");
+  rows.use("ffn.output", sequence, s.dtype, Step::kForwardFc2, Step::kForwardOutput,
+           "h*u: before the residual add");
+  if (replays) {
+    rows.use("ffn.replayed_output", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFc1,
+             "h*u: output of the replay, held by CheckpointFunction.backward");
+  }
+  if (s.gathers_sequence) {
+    rows.use("ffn.full_output", full, s.dtype, Step::kForwardFc2, Step::kForwardFc2,
+             "h*T: partial sums before the reduce-scatter");
+    rows.use("ffn.replayed_full_output", replays ? full : 0, s.dtype, Step::kBackwardOutput,
+             Step::kBackwardOutput, "h*T: partial sums of the replay");
+    rows.use("ffn.gathered_output_gradient", full, s.dtype, Step::kBackwardFc2, Step::kBackwardFc2,
+             "h*T: gathered for both products of the second linear layer");
+    rows.use("ffn.full_norm_gradient", full, s.dtype, Step::kBackwardFc1, Step::kBackwardFc1,
+             "h*T: input gradient before its reduce-scatter");
+  }
+  rows.use("ffn.activation_gradient", inner, s.dtype, Step::kBackwardFc2, Step::kBackwardActivation,
+           "f*T/t");
+  rows.use("ffn.fc1_gradient", s.ffn_pieces * inner, s.dtype, Step::kBackwardActivation,
+           Step::kBackwardFc1, "2f*T/t");
+  add_weight_gradient(block, "ffn.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
+                      Step::kBackwardFc1);
+  add_weight_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width, Step::kBackwardFc2);
+}
+
+}  // namespace shardplan

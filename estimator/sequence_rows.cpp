@@ -1,0 +1,97 @@
+// Rows of a stage's state that have the size of a microbatch: buffers that stay, and what the
+// pipeline schedule's loop holds (Megatron-LM core/pipeline_parallel/schedules.py).
+#include "estimator/block_rows.h"
+#include "estimator/native_state.h"
+#include "estimator/stage_state.h"
+#include "estimator/torchtitan_rows.h"
+
+namespace shardplan {
+namespace {
+
+std::int64_t rotary_width(const ModelSpec& model) {
+  return model.attention == AttentionKind::kMla ? model.mla.qk_rope_head_dim : model.head_dim;
+}
+
+// core/tensor_parallel/layers.py gathers the input of column-parallel products into one buffer that
+// is never freed; with Transformer Engine only the head is such a product.
+bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds& ends) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kMegatronLocal: return shape.gathers_sequence;
+    case MemoryModel::kMegatron: return shape.gathers_sequence && ends.has_head;
+    case MemoryModel::kNative:
+    case MemoryModel::kTorchtitan:
+    case MemoryModel::kFujii2024: break;
+  }
+  return false;
+}
+
+}  // namespace
+
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    return native_sequence_rows(job, plan, ends);
+  }
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return torchtitan_sequence_rows(job, plan, ends);
+  }
+  const BlockShape shape = block_shape(job, plan);
+  const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;
+  const bool receives_ahead = plan.pp > 1 && plan.vpp > 1;
+  const bool loops_1f1b = plan.pp > 1 && plan.vpp == 1;
+  const bool receives = loops_1f1b && ends.receiving_chunks > 0;
+  const bool sends = loops_1f1b && !ends.has_head;
+  SequenceRows rows = {
+      {{.component = Component::kCommunication,
+        .name = "sequence_gather_buffer",
+        .elements = has_gather_buffer(job, shape, ends) ? shape.hidden * shape.tokens : 0,
+        .dtype = shape.dtype,
+        .formula = "h*T: global memory buffer for gathered inputs of products, never freed"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.receive_buffers",
+        .elements = receives_ahead ? hidden_state : 0,
+        .dtype = shape.dtype,
+        .copies = 2,
+        .first = Phase::kForward,
+        .last = Phase::kBackward,
+        .formula = "h*u: next input and next output gradient, received ahead"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.last_input_gradient",
+        .elements = receives ? hidden_state : 0,
+        .dtype = shape.dtype,
+        .first = Phase::kForward,
+        .last = Phase::kBackward,
+        .formula = "h*u: input_tensor_grad of the microbatch before, held by the schedule's loop "
+                   "until the next one replaces it"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.last_input",
+        .elements = receives ? hidden_state : 0,
+        .dtype = shape.dtype,
+        .first = Phase::kForward,
+        .last = Phase::kForward,
+        .formula = "h*u: input of the microbatch before; the loop's output_tensor holds its graph"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.last_output_gradient",
+        .elements = sends ? hidden_state : 0,
+        .dtype = shape.dtype,
+        .first = Phase::kForward,
+        .last = Phase::kForward,
+        .formula = "h*u: output_tensor_grad of the microbatch before, held by the loop"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.last_inputs",
+        .elements = hidden_state,
+        .dtype = shape.dtype,
+        .copies = 2 * ends.receiving_chunks,
+        .first = Phase::kReduction,
+        .last = Phase::kIdle,
+        .formula = "h*u: each chunk's last input and its gradient, held by set_input_tensor until "
+                   "the next step"},
+       {.component = Component::kWorkspace,
+        .name = "rotary_table",
+        .elements = job.sequence_length * rotary_width(job.model),
+        .dtype = DType::kFp32,
+        .formula = "s*d: angles of the rotary embedding, fp32, cached"}}};
+  for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
+  return rows;
+}
+
+}  // namespace shardplan
