@@ -54,7 +54,7 @@ FrameBytes frame_of(const BlockMemory& block) {
                    .forward = most(Step::kForwardInput, kLastForward),
                    .forward_unkept = 0,
                    .replay = most(Step::kForwardInput, block.last_replayed),
-                   .backward = most(kFirstBackward, kLastBackward)};
+                   .backward = most(kFirstBackward, kLastWeight)};
   const std::int64_t kept = alive_bytes(block.rows, BlockState::kKept, Step::kForwardInput) -
                             alive_bytes(block.rows, BlockState::kCheckpointed, Step::kForwardInput);
   frame.forward_unkept = frame.forward + kept;
@@ -105,7 +105,8 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kRunning: return row.born <= step && step <= row.dies;
     case BlockState::kRunningAgain: return !row.is_gradient && row.born <= step && step <= row.dies;
     case BlockState::kGradients: return row.is_gradient;
-    case BlockState::kReplaying: return row.name == kOutputGradientRow;
+    case BlockState::kReplaying:
+      return row.name == kOutputGradientRow && row.born == kFirstBackward;
     case BlockState::kRunningUnkept: return row.born <= step && step <= row.last_forward_use;
     case BlockState::kRunningFirst:
       return row.born <= step && (step <= row.last_forward_use || row.name == kInputRow);
@@ -119,6 +120,10 @@ BlockSummary summarise(const BlockMemory& block) {
   summary.input_bytes = alive_bytes(rows, BlockState::kCheckpointed, Step::kForwardInput);
   summary.kept_bytes = alive_bytes(rows, BlockState::kKept, Step::kForwardInput);
   summary.pending_bytes = alive_bytes(rows, BlockState::kPending, Step::kForwardInput);
+  for (const BlockRow& row : rows) {
+    summary.kept_pending_bytes += row.is_kept() && row.is_pending() ? row.bytes : 0;
+    summary.passing_bytes += row.place == Place::kPendingSlot && !row.is_pending() ? row.bytes : 0;
+  }
   summary.output_gradient_bytes = alive_bytes(rows, BlockState::kReplaying, Step::kForwardInput);
   summary.gradient_bytes = alive_bytes(rows, BlockState::kGradients, Step::kForwardInput);
   const auto forward = [&](BlockState state, Step last) {
@@ -130,7 +135,7 @@ BlockSummary summarise(const BlockMemory& block) {
   summary.replay = forward(BlockState::kRunning, block.last_replayed);
   summary.backward = peak_between(rows, BlockState::kRunningAgain, kFirstBackward, kLastBackward);
   summary.first_backward = peak_between(rows, BlockState::kRunning, kFirstBackward, kLastBackward);
-  summary.weight = peak_between(rows, BlockState::kRunningAgain, Step::kWeight, Step::kWeight);
+  summary.weight = peak_between(rows, BlockState::kRunningAgain, Step::kWeight, kLastWeight);
   summary.output_bytes = alive_bytes(rows, BlockState::kRunning, kLastForward);
   summary.output_unkept_bytes = alive_bytes(rows, BlockState::kRunningUnkept, kLastForward);
   summary.output_first_bytes = alive_bytes(rows, BlockState::kRunningFirst, kLastForward);

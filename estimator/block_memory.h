@@ -150,8 +150,21 @@ enum class Step {
   kBackwardNorm,
   kBackwardInput,
   kWeight,
+  kWeightSharedFc2Gather,
+  kWeightSharedFc2,
+  kWeightSharedFc1Gather,
+  kWeightSharedFc1,
+  kWeightFc2Gather,
+  kWeightFc2,
+  kWeightFc1Gather,
+  kWeightFc1,
+  kWeightRouter,
+  kWeightProjectionGather,
+  kWeightProjection,
+  kWeightQkvGather,
+  kWeightQkv,
 };
-inline constexpr std::array<std::string_view, 114> kStepNames = {"forward.input",
+inline constexpr std::array<std::string_view, 127> kStepNames = {"forward.input",
                                                                  "forward.norm",
                                                                  "forward.qkv_gather",
                                                                  "forward.qkv",
@@ -264,10 +277,24 @@ inline constexpr std::array<std::string_view, 114> kStepNames = {"forward.input"
                                                                  "backward.qkv_weight",
                                                                  "backward.norm",
                                                                  "backward.input",
-                                                                 "backward.weight"};
+                                                                 "backward.weight",
+                                                                 "weight.shared_fc2_gather",
+                                                                 "weight.shared_fc2",
+                                                                 "weight.shared_fc1_gather",
+                                                                 "weight.shared_fc1",
+                                                                 "weight.fc2_gather",
+                                                                 "weight.fc2",
+                                                                 "weight.fc1_gather",
+                                                                 "weight.fc1",
+                                                                 "weight.router",
+                                                                 "weight.projection_gather",
+                                                                 "weight.projection",
+                                                                 "weight.qkv_gather",
+                                                                 "weight.qkv"};
 inline constexpr Step kLastForward = Step::kForwardOutput;
 inline constexpr Step kFirstBackward = Step::kBackwardOutput;
 inline constexpr Step kLastBackward = Step::kBackwardInput;
+inline constexpr Step kLastWeight = Step::kWeightQkv;
 
 constexpr std::string_view name_of(Step step) {
   return kStepNames[static_cast<std::size_t>(step)];
@@ -276,7 +303,8 @@ constexpr std::string_view name_of(Step step) {
 // Where a row lies in the dynamic arena of a profile that has one.
 enum class Place {
   kOwn,              // in the microbatch's slot if backward needs it, else pushed on the frame
-  kShared,           // where another row of the frame lies
+  kShared,           // where another row of the frame or of a slot lies
+  kPendingSlot,      // in the slot that waits for weight gradients, however long it lives
   kOutputBuffers,    // fixed: outputs on their way to the next stage
   kGradientBuffers,  // fixed: the gradient of the residual stream
 };
@@ -343,6 +371,8 @@ struct BlockSummary {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   std::int64_t gradient_bytes = 0;
+  std::int64_t kept_pending_bytes = 0;     // of both: from forward to the weight gradient
+  std::int64_t passing_bytes = 0;          // in the slot of the pending ones, but not pending
   std::int64_t output_gradient_bytes = 0;  // held while a full-recompute group replays its forward
   StepPeak forward;
   StepPeak forward_unkept;

@@ -21,7 +21,8 @@ struct NativeBlock {
     return plan.recompute.granularity == RecomputeGranularity::kSelective &&
            plan.recompute.modules.*module;
   }
-  Step weight_step(Step own) const { return shape.delayed_weight ? Step::kWeight : own; }
+  // The step at which a weight gradient is taken: within backward, or in an action of its own.
+  Step weight_step(Step own, Step delayed) const { return shape.delayed_weight ? delayed : own; }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }
   // Steps between which a row is on the frame.
   struct Hold {
@@ -80,6 +81,12 @@ struct NativePairSteps {
   Step first_gradient = Step::kBackwardQkv;
   Step reduce_gradient = Step::kBackwardQkvReduce;
   Step first_weight = Step::kBackwardQkvWeight;
+  // With delayed weight gradients.
+  Step second_gradient = Step::kBackwardProjection;
+  Step gather_gradient_delayed = Step::kWeightProjectionGather;
+  Step second_delayed = Step::kWeightProjection;
+  Step gather_delayed = Step::kWeightQkvGather;
+  Step first_delayed = Step::kWeightQkv;
 };
 struct NativePairNames {
   std::string_view gathered;
@@ -90,6 +97,9 @@ struct NativePairNames {
 void add_sequence_exchange(NativeBlock& block, const NativePairNames& names,
                            const NativePairSteps& steps);
 BlockRow& add_output_gradient(NativeBlock& block, Step dies);
+// With delayed weight gradients, that of a layer's output: its place waits for them, even where no
+// weight gradient reads it.
+void add_ffn_output_gradient(NativeBlock& block, Step last_use);
 
 void add_native_attention(NativeBlock& block);
 void add_native_dense_ffn(NativeBlock& block);

@@ -202,10 +202,16 @@ void add_sequence_exchange(NativeBlock& block, const NativePairNames& names,
   };
   exchange(names.gathered, steps.gather, steps.first, "h*T");
   exchange(names.partial, steps.second, steps.reduce, "h*T: before the reduce-scatter");
-  exchange(names.gathered_gradient, steps.gather_gradient, block.weight_step(steps.second_weight),
-           "h*T")
+  exchange(names.gathered_gradient, steps.gather_gradient,
+           s.delayed_weight ? steps.second_gradient : steps.second_weight, "h*T")
       .popped = steps.gradient_popped;
-  exchange(names.gathered, steps.gather_again, block.weight_step(steps.first_weight), "h*T: again");
+  if (s.delayed_weight) {
+    exchange(names.gathered_gradient, steps.gather_gradient_delayed, steps.second_delayed,
+             "h*T: again");
+    exchange(names.gathered, steps.gather_delayed, steps.first_delayed, "h*T: again");
+  } else {
+    exchange(names.gathered, steps.gather_again, steps.first_weight, "h*T: again");
+  }
   exchange(names.partial_gradient, steps.first_gradient, steps.reduce_gradient,
            "h*T: before the reduce-scatter");
 }
@@ -218,7 +224,35 @@ BlockRow& add_output_gradient(NativeBlock& block, Step dies) {
   return row;
 }
 
+void add_ffn_output_gradient(NativeBlock& block, Step last_use) {
+  if (!block.shape.delayed_weight) {
+    return;  // one gradient of the residual stream, updated in place
+  }
+  block.rows
+      .use("output_gradient", block.sequence(), block.shape.dtype, Step::kBackwardOutput, last_use,
+           "h*u: of the output, until its last use")
+      .place = Place::kPendingSlot;
+}
+
 namespace {
+
+// In one place, or where delayed weight gradients find them.
+void add_residual_gradients(NativeBlock& block) {
+  if (!block.shape.delayed_weight) {
+    add_output_gradient(block, Step::kBackwardInput);
+    return;
+  }
+  const auto gradient = [&](Step born, Step dies, std::string_view formula) -> BlockRow& {
+    return block.rows.use("output_gradient", block.sequence(), block.shape.dtype, born, dies,
+                          formula);
+  };
+  gradient(Step::kBackwardFfnNorm,
+           block.shape.gathers_sequence ? Step::kWeightProjectionGather : Step::kWeightProjection,
+           "h*u: of attention's output, until the weight gradient");
+  BlockRow& input = gradient(Step::kBackwardNorm, Step::kBackwardInput, "h*u: of the input");
+  input.place = Place::kGradientBuffers;
+  input.buffers = 2;
+}
 
 // Softmax statistics and output, which `core_attn` recompute writes again.
 void add_attention_output(NativeBlock& block, std::int64_t width) {
@@ -226,11 +260,12 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
   const bool again = block.recomputes(&RecomputeModules::core_attn);
   const NativeBlock::Hold held{.pushed = Step::kBackwardKeyValuesAgain,
                                .popped = Step::kBackwardKeyValueReduce};
-  block.keep_or_write_again(again, "attention.output", s.tokens * width, s.dtype,
-                            {.born = Step::kForwardAttention,
-                             .last_forward_use = Step::kForwardProjection,
-                             .dies = block.weight_step(last_backward_attention(block))},
-                            Step::kBackwardAttentionAgain, "a*d*T/t", held);
+  block.keep_or_write_again(
+      again, "attention.output", s.tokens * width, s.dtype,
+      {.born = Step::kForwardAttention,
+       .last_forward_use = Step::kForwardProjection,
+       .dies = block.weight_step(last_backward_attention(block), Step::kWeightProjection)},
+      Step::kBackwardAttentionAgain, "a*d*T/t", held);
   block.keep_or_write_again(
       again, "attention.log_sum_exp", s.query_heads * s.tokens, DType::kFp32,
       {.born = Step::kForwardAttention,
@@ -245,10 +280,11 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
   rows.use("attention.output_gradient", s.tokens * widths.output, s.dtype,
            Step::kBackwardProjection, last_backward_attention(block), "a*d*T/t")
       .popped = Step::kBackwardKeyValueReduce;
-  NativeBlock::hold(rows.use("attention.qkv_gradient", s.tokens * widths.packed, s.dtype,
-                             Step::kBackwardAttention, block.weight_step(Step::kBackwardQkvWeight),
-                             "(a+2k)*d*T/t"),
-                    {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
+  NativeBlock::hold(
+      rows.use("attention.qkv_gradient", s.tokens * widths.packed, s.dtype,
+               Step::kBackwardAttention,
+               block.weight_step(Step::kBackwardQkvWeight, Step::kWeightQkv), "(a+2k)*d*T/t"),
+      {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
   rows.use_as(Component::kWorkspace, "attention.backward_workspace",
               div_ceil(cudnn_backward_workspace_bytes(attention_shape(block),
                                                       block.job.profile.deterministic_attention),
@@ -271,7 +307,7 @@ void add_latent_vectors(NativeBlock& block) {
       s.dtype,
       {.born = Step::kForwardQkv,
        .last_forward_use = Step::kForwardLayout,
-       .dies = block.weight_step(Step::kBackwardQkvWeight)},
+       .dies = block.weight_step(Step::kBackwardQkvWeight, Step::kWeightQkv)},
       "(2*ql+2*kl+dr)*u: compressed vectors before and after their norms");
 }
 
@@ -286,8 +322,9 @@ void add_native_attention(NativeBlock& block) {
                    .statistics = "attention.norm_statistics",
                    .output = "attention.norm_output",
                    .last_use = s.gathers_sequence ? Step::kForwardQkvGather : Step::kForwardQkv,
-                   .dies = block.weight_step(s.gathers_sequence ? Step::kBackwardQkvGather
-                                                                : Step::kBackwardQkvWeight)});
+                   .dies = s.gathers_sequence
+                               ? block.weight_step(Step::kBackwardQkvGather, Step::kWeightQkvGather)
+                               : block.weight_step(Step::kBackwardQkvWeight, Step::kWeightQkv)});
   if (latent) {
     add_latent_vectors(block);
   }
@@ -313,7 +350,7 @@ void add_native_attention(NativeBlock& block) {
                      s.gathers_sequence ? Step::kForwardProjectionReduce : Step::kForwardProjection,
                      Step::kForwardFfnNorm, "h*u: added to the residual stream"),
       {.pushed = Step::kForwardInput, .popped = Step::kForwardFfnNorm});
-  add_output_gradient(block, Step::kBackwardInput);
+  add_residual_gradients(block);
 }
 
 }  // namespace shardplan

@@ -17,15 +17,16 @@ void add_pair(NativeBlock& block, std::int64_t activations) {
       block.recomputes(&RecomputeModules::mlp), "ffn.activation", activations, s.dtype,
       {.born = Step::kForwardActivation,
        .last_forward_use = Step::kForwardFc2,
-       .dies = block.weight_step(Step::kBackwardFc2Weight)},
+       .dies = block.weight_step(Step::kBackwardFc2Weight, Step::kWeightFc2)},
       Step::kBackwardActivation, "f*T/t: written again in backward under recompute", held);
   NativeBlock::hold(block.rows.use("ffn.activation_gradient", activations, s.dtype,
                                    Step::kBackwardFc2, Step::kBackwardActivation, "f*T/t"),
                     held);
-  NativeBlock::hold(block.rows.use("ffn.gate_up_gradient", s.ffn_pieces * activations, s.dtype,
-                                   Step::kBackwardActivation,
-                                   block.weight_step(Step::kBackwardFc1Weight), "2f*T/t"),
-                    {.pushed = Step::kBackwardFc2Gather, .popped = Step::kBackwardFfnNorm});
+  NativeBlock::hold(
+      block.rows.use("ffn.gate_up_gradient", s.ffn_pieces * activations, s.dtype,
+                     Step::kBackwardActivation,
+                     block.weight_step(Step::kBackwardFc1Weight, Step::kWeightFc1), "2f*T/t"),
+      {.pushed = Step::kBackwardFc2Gather, .popped = Step::kBackwardFfnNorm});
 }
 
 // Norm in front of the FFN; the steps at which its output is last used, and at which its gradient
@@ -53,8 +54,10 @@ void add_ffn_norm(NativeBlock& block, Step last_forward_use, Step last_use, Step
 void add_native_dense_ffn(NativeBlock& block) {
   const BlockShape& s = block.shape;
   const bool gathers = s.gathers_sequence;
+  add_ffn_output_gradient(block, gathers ? Step::kWeightFc2Gather : Step::kWeightFc2);
   add_ffn_norm(block, gathers ? Step::kForwardFc1Gather : Step::kForwardFc1,
-               block.weight_step(gathers ? Step::kBackwardFc1Gather : Step::kBackwardFc1Weight),
+               gathers ? block.weight_step(Step::kBackwardFc1Gather, Step::kWeightFc1Gather)
+                       : block.weight_step(Step::kBackwardFc1Weight, Step::kWeightFc1),
                gathers ? Step::kBackwardFc1Reduce : Step::kBackwardFc1);
   add_pair(block, s.tokens * div_ceil(block.job.model.ffn, block.plan.tp));
   NativeBlock::hold(block.rows.use("ffn.down", block.sequence(), s.dtype,
@@ -76,7 +79,12 @@ void add_native_dense_ffn(NativeBlock& block) {
                          .gather_again = Step::kBackwardFc1Gather,
                          .first_gradient = Step::kBackwardFc1,
                          .reduce_gradient = Step::kBackwardFc1Reduce,
-                         .first_weight = Step::kBackwardFc1Weight});
+                         .first_weight = Step::kBackwardFc1Weight,
+                         .second_gradient = Step::kBackwardFc2,
+                         .gather_gradient_delayed = Step::kWeightFc2Gather,
+                         .second_delayed = Step::kWeightFc2,
+                         .gather_delayed = Step::kWeightFc1Gather,
+                         .first_delayed = Step::kWeightFc1});
 }
 
 }  // namespace shardplan

@@ -76,7 +76,7 @@ void add_decisions(MoeBlock& m) {
   add("experts.offsets", m.local_experts + 1, DType::kInt32,
       {.born = Step::kForwardRows,
        .last_forward_use = Step::kForwardFc2,
-       .dies = block.weight_step(Step::kBackwardFc1Weight)},
+       .dies = block.weight_step(Step::kBackwardFc1Weight, Step::kWeightFc1)},
       Step::kBackwardRowsAgain, "E/e+1: where every expert's rows begin");
 }
 
@@ -97,7 +97,7 @@ void add_received(MoeBlock& m) {
   add("experts.received", block.shape.hidden, dtype,
       {.born = Step::kForwardDispatch,
        .last_forward_use = Step::kForwardFc1,
-       .dies = block.weight_step(Step::kBackwardFc1Weight)},
+       .dies = block.weight_step(Step::kBackwardFc1Weight, Step::kWeightFc1)},
       Step::kBackwardDispatchAgain,
       "h*R: at most moe_buffer_factor*w*n*et rows, in the order of experts");
   add("experts.gate_up", block.shape.ffn_pieces * m.expert_width, dtype,
@@ -107,7 +107,7 @@ void add_received(MoeBlock& m) {
       Step::kBackwardFc1Again, "2fe/et*R");
   const Life activation{.born = Step::kForwardActivation,
                         .last_forward_use = Step::kForwardFc2,
-                        .dies = block.weight_step(Step::kBackwardFc2Weight)};
+                        .dies = block.weight_step(Step::kBackwardFc2Weight, Step::kWeightFc2)};
   if (m.again) {
     add("experts.activation", m.expert_width, dtype, activation, Step::kBackwardActivationAgain,
         "fe/et*R");
@@ -138,7 +138,7 @@ void add_shared(MoeBlock& m) {
       dropped, "shared.activation", elements, dtype,
       {.born = Step::kForwardSharedActivation,
        .last_forward_use = Step::kForwardSharedFc2,
-       .dies = block.weight_step(Step::kBackwardSharedFc2Weight)},
+       .dies = block.weight_step(Step::kBackwardSharedFc2Weight, Step::kWeightSharedFc2)},
       m.again ? Step::kBackwardSharedActivationAgain : Step::kBackwardSharedActivation, "fs*T/t",
       m.again ? kReplayed
               : NativeBlock::Hold{.pushed = Step::kBackwardSharedFc2,
@@ -150,7 +150,8 @@ void add_shared(MoeBlock& m) {
   NativeBlock::hold(
       block.rows.use("shared.gate_up_gradient", block.shape.ffn_pieces * elements, dtype,
                      Step::kBackwardSharedActivation,
-                     block.weight_step(Step::kBackwardSharedFc1Weight), "2fs*T/t"),
+                     block.weight_step(Step::kBackwardSharedFc1Weight, Step::kWeightSharedFc1),
+                     "2fs*T/t"),
       {.pushed = Step::kBackwardSharedFc2Gather, .popped = Step::kBackwardSharedFc1Weight});
 }
 
@@ -169,10 +170,20 @@ void add_shared_exchange(MoeBlock& m) {
         .popped = Step::kBackwardSharedActivationAgain;
   }
   exchange("shared.down.partial", Step::kForwardSharedFc2, Step::kForwardSharedReduce);
-  exchange("shared.gathered_input", Step::kBackwardSharedGather,
-           m.block.weight_step(Step::kBackwardSharedFc1Weight));
-  exchange("shared.gathered_gradient", Step::kBackwardSharedFc2Gather,
-           m.block.weight_step(Step::kBackwardSharedFc2Weight));
+  if (!s.delayed_weight) {
+    exchange("shared.gathered_input", Step::kBackwardSharedGather, Step::kBackwardSharedFc1Weight);
+    exchange("shared.gathered_gradient", Step::kBackwardSharedFc2Gather,
+             Step::kBackwardSharedFc2Weight);
+  } else {
+    if (m.shared_again) {
+      exchange("shared.gathered_input", Step::kBackwardSharedGather, Step::kBackwardSharedReplay)
+          .popped = Step::kBackwardSharedFc1Weight;
+    }
+    exchange("shared.gathered_gradient", Step::kBackwardSharedFc2Gather, Step::kBackwardSharedFc2)
+        .popped = Step::kBackwardSharedFc2Weight;
+    exchange("shared.gathered_gradient", Step::kWeightSharedFc2Gather, Step::kWeightSharedFc2);
+    exchange("shared.gathered_input", Step::kWeightSharedFc1Gather, Step::kWeightSharedFc1);
+  }
   exchange("shared.norm_gradient.partial", Step::kBackwardSharedFc1, Step::kBackwardSharedReduce);
 }
 
@@ -209,13 +220,15 @@ void add_expert_gradients(MoeBlock& m) {
   rows.use_as(comm, "experts.output", s.hidden * m.received, s.dtype, Step::kForwardFc2,
               Step::kForwardCombine, "h*R: read by the ranks whose rows they are");
   rows.use_as(comm, "experts.output_gradient", s.hidden * m.received, s.dtype,
-              Step::kBackwardCombine, block.weight_step(Step::kBackwardFc2Weight), "h*R");
+              Step::kBackwardCombine, block.weight_step(Step::kBackwardFc2Weight, Step::kWeightFc2),
+              "h*R");
   NativeBlock::hold(rows.use("experts.activation_gradient", m.expert_width * m.received, s.dtype,
                              Step::kBackwardFc2, Step::kBackwardActivation, "fe/et*R"),
                     {.pushed = Step::kBackwardFc2, .popped = Step::kBackwardFc2Weight});
   NativeBlock::hold(
       rows.use("experts.gate_up_gradient", s.ffn_pieces * m.expert_width * m.received, s.dtype,
-               Step::kBackwardActivation, block.weight_step(Step::kBackwardFc1Weight), "2fe/et*R"),
+               Step::kBackwardActivation,
+               block.weight_step(Step::kBackwardFc1Weight, Step::kWeightFc1), "2fe/et*R"),
       {.pushed = Step::kBackwardCombine, .popped = last});
   NativeBlock::hold(rows.use_as(comm, "experts.weight_gradient", m.received, DType::kFp32,
                                 Step::kBackwardActivation, Step::kBackwardFc1Reduce,
@@ -228,7 +241,7 @@ void add_expert_gradients(MoeBlock& m) {
                              Step::kBackwardFc1Reduce, Step::kBackwardRouter, "n*w"),
                     {.pushed = Step::kBackwardFc1, .popped = last});
   rows.use("router.logit_gradient", m.experts * m.routed, s.dtype, Step::kBackwardRouter,
-           block.weight_step(last), "E*w");
+           block.weight_step(last, Step::kWeightRouter), "E*w");
 }
 
 // Norm in front, its gradient, and the output before the residual addition.
@@ -236,18 +249,19 @@ void add_surroundings(MoeBlock& m) {
   NativeBlock& block = m.block;
   const BlockShape& s = block.shape;
   const Step shared_use = m.gathers ? Step::kForwardSharedGather : Step::kForwardSharedFc1;
-  add_native_norm(block, {.input = "ffn.input",
-                          .statistics = "ffn.norm_statistics",
-                          .output = "ffn.norm_output",
-                          .input_born = Step::kForwardFfnNorm,
-                          .born = Step::kForwardFfnNorm,
-                          .input_last_use = Step::kForwardOutput,
-                          .last_use = m.has_shared() ? shared_use : Step::kForwardDispatch,
-                          .dies = block.weight_step(Step::kBackwardRouterWeight),
-                          .again = Step::kBackwardRouterNormAgain,
-                          .popped = Step::kBackwardRouterWeight,
-                          .backward = Step::kBackwardFfnNorm,
-                          .dropped_place = Place::kShared});
+  add_native_norm(block,
+                  {.input = "ffn.input",
+                   .statistics = "ffn.norm_statistics",
+                   .output = "ffn.norm_output",
+                   .input_born = Step::kForwardFfnNorm,
+                   .born = Step::kForwardFfnNorm,
+                   .input_last_use = Step::kForwardOutput,
+                   .last_use = m.has_shared() ? shared_use : Step::kForwardDispatch,
+                   .dies = block.weight_step(Step::kBackwardRouterWeight, Step::kWeightRouter),
+                   .again = Step::kBackwardRouterNormAgain,
+                   .popped = Step::kBackwardRouterWeight,
+                   .backward = Step::kBackwardFfnNorm,
+                   .dropped_place = Place::kShared});
   const Step shared_gradient = m.gathers ? Step::kBackwardSharedReduce : Step::kBackwardSharedFc1;
   NativeBlock::hold(block.rows.use("ffn.norm_gradient", block.sequence(), s.dtype,
                                    m.has_shared() ? shared_gradient : Step::kBackwardFc1Reduce,
@@ -264,6 +278,10 @@ void add_surroundings(MoeBlock& m) {
 
 void add_native_moe(NativeBlock& block) {
   MoeBlock m = moe_block(block);
+  const Step last_use = !m.has_shared() ? Step::kBackwardFfnNorm
+                        : m.gathers     ? Step::kWeightSharedFc2Gather
+                                        : Step::kWeightSharedFc2;
+  add_ffn_output_gradient(block, last_use);
   add_surroundings(m);
   add_routing(m);
   add_decisions(m);

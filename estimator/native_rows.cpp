@@ -3,6 +3,21 @@
 
 namespace shardplan {
 
+namespace {
+
+// Of the embedding's output; its weight gradient is the last thing that reads it.
+void add_embedding_gradient(NativeBlock& block, Step own) {
+  if (!block.shape.delayed_weight) {
+    add_output_gradient(block, own);
+    return;
+  }
+  block.rows.use("output_gradient", block.sequence(), block.shape.dtype, Step::kBackwardOutput,
+                 block.shape.gathers_sequence ? Step::kWeightFc2Gather : Step::kWeightFc2,
+                 "h*u: until the weight gradient");
+}
+
+}  // namespace
+
 void add_native_embedding(NativeBlock& block) {
   const BlockShape& s = block.shape;
   const Component comm = Component::kCommunication;
@@ -11,14 +26,15 @@ void add_native_embedding(NativeBlock& block) {
         .keep("input", block.sequence(), s.dtype, {.dies = Step::kForwardInput},
               "h*u: written where the first layer reads it")
         .place = Place::kShared;
-    add_output_gradient(block, Step::kBackwardInput);
+    add_embedding_gradient(block, Step::kBackwardInput);
     return;
   }
   block.rows.use_as(comm, "embedding.partial", s.hidden * s.tokens, s.dtype, Step::kForwardInput,
                     Step::kForwardOutput, "h*T: before the reduce-scatter");
   block.rows.use_as(comm, "embedding.gathered_gradient", s.hidden * s.tokens, s.dtype,
-                    Step::kBackwardOutput, Step::kBackwardInput, "h*T");
-  add_output_gradient(block, Step::kBackwardOutput);
+                    block.weight_step(Step::kBackwardOutput, Step::kWeightFc2Gather),
+                    block.weight_step(Step::kBackwardInput, Step::kWeightFc2), "h*T");
+  add_embedding_gradient(block, Step::kBackwardOutput);
 }
 
 // What a chunk without head sends on, and what it gets back: the next ones may arrive while these
@@ -29,7 +45,12 @@ void add_native_sent_output(NativeBlock& block) {
                                     "h*u: of the last layer, on its way to the next stage");
   row.place = Place::kOutputBuffers;
   row.buffers = 2;
-  add_output_gradient(block, Step::kBackwardInput).buffers = 2;
+  BlockRow& gradient = add_output_gradient(block, Step::kBackwardInput);
+  if (block.shape.delayed_weight) {
+    gradient.place = Place::kShared;  // the last layer keeps it
+  } else {
+    gradient.buffers = 2;
+  }
 }
 
 namespace {
@@ -105,7 +126,7 @@ void add_native_mtp_projection(NativeBlock& block) {
   block.rows.keep("mtp.projection_input", 2 * block.sequence(), block.shape.dtype,
                   {.born = Step::kForwardInput,
                    .last_forward_use = Step::kForwardInput,
-                   .dies = block.weight_step(Step::kBackwardInput)},
+                   .dies = block.weight_step(Step::kBackwardInput, Step::kWeightQkv)},
                   "2h*u: normed embedding and hidden state");
   block.rows.use("mtp.projection_input_gradient", 2 * block.sequence(), block.shape.dtype,
                  Step::kBackwardInput, Step::kBackwardInput, "2h*u");

@@ -241,13 +241,14 @@ std::int64_t frame_bytes(const Unit& unit, const BlockSet& blocks, std::int64_t 
     one_forward = std::max(one_forward, summary.frame.forward_unkept);
     one_backward = std::max(one_backward, summary.frame.backward);
     num_blocks += run.count;
-    held += run.count * summary.kept_bytes;
+    const std::int64_t kept = summary.kept_bytes - summary.kept_pending_bytes;  // on the frame
+    held += run.count * kept;
     // The last block of the run that runs to its end holds its successor's input, too.
     const bool is_last = &run == &unit.blocks.back();
     const BlockSummary& behind = is_last ? summary : summary_of(blocks, (&run + 1)->kind);
     if (!is_last || run.count > 1) {
-      const std::int64_t inputs = (is_last ? 0 : behind.input_bytes) -
-                                  (is_last ? summary.kept_bytes - summary.input_bytes : 0);
+      const std::int64_t inputs =
+          (is_last ? 0 : behind.input_bytes) - (is_last ? kept - summary.input_bytes : 0);
       most = std::max(most, held + inputs + summary.frame.forward);
     }
   }
@@ -329,27 +330,75 @@ std::span<const MomentKind> moments_of(ActionKind action) {
   return {};
 }
 
-// Static arenas: what lives between steps lies in one; the other is a ring of equal slots, one per
-// microbatch and chunk in flight, fixed buffers and one frame. Both are whole multiples of 2 MiB.
+// Slots of a chunk: what one microbatch keeps, by how long.
+void add_slot_bytes(ChunkPeaks& peaks, const Unit& unit, const UnitPeaks& bytes,
+                    const BlockSet& blocks) {
+  std::int64_t both = 0;
+  std::int64_t passing = 0;
+  for (const BlockRun& run : unit.blocks) {
+    passing += run.count * summary_of(blocks, run.kind).passing_bytes;
+    both += run.count * summary_of(blocks, run.kind).kept_pending_bytes;
+  }
+  // A group that is recomputed writes the inputs of its products in backward.
+  const std::int64_t inputs = unit.checkpointed ? 0 : both;
+  peaks.saved_slot_bytes += unit.count * (bytes.kept_bytes - inputs);
+  peaks.input_slot_bytes += unit.count * inputs;
+  peaks.pending_slot_bytes += unit.count * (bytes.pending_bytes + passing - inputs);
+}
+
+// The gradient that the head's chunk takes in forward stays where the last layer's weight gradient
+// finds it; the first chunk sends no gradient.
+void settle_ends(ChunkPeaks& peaks, const ChunkLayout& chunk, const BlockSet& blocks) {
+  if (peaks.pending_bytes == 0) {
+    return;
+  }
+  if (is_head(chunk.units.back())) {
+    const std::int64_t gradient = summary_of(blocks, BlockKind::kHead).kept_bytes;
+    peaks.saved_slot_bytes -= gradient;
+    peaks.input_slot_bytes += gradient;
+    peaks.pending_slot_bytes -= gradient;
+  }
+  if (chunk.units.front().blocks.front().kind == BlockKind::kEmbedding) {
+    const auto place = std::ranges::find(kFixedPlaces, Place::kGradientBuffers);
+    peaks.fixed_bytes[static_cast<std::size_t>(place - kFixedPlaces.begin())] = 0;
+  }
+}
+
+// Rings of equal slots, one for every way of staying: the running microbatch has a slot of its own.
+std::int64_t ring_bytes(std::span<const ChunkPeaks> chunks,
+                        std::span<const InFlightState> schedule) {
+  std::array<std::int64_t, 3> slot{};
+  for (const ChunkPeaks& chunk : chunks) {
+    slot[0] = std::max(slot[0], chunk.saved_slot_bytes);
+    slot[1] = std::max(slot[1], chunk.input_slot_bytes);
+    slot[2] = std::max(slot[2], chunk.pending_slot_bytes);
+  }
+  std::array<std::int64_t, 3> slots{};
+  for (const InFlightState& in_flight : schedule) {
+    const std::int64_t saved =
+        std::accumulate(in_flight.saved.begin(), in_flight.saved.end(), std::int64_t{0});
+    const std::int64_t pending = std::accumulate(in_flight.pending_weight.begin(),
+                                                 in_flight.pending_weight.end(), std::int64_t{0});
+    const bool is_weight = in_flight.action == ActionKind::kBackwardWeight;
+    const bool leaves_pending = is_weight || in_flight.action == ActionKind::kBackwardInput;
+    slots[0] = std::max(slots[0], saved + (is_weight ? 0 : 1));
+    slots[1] = std::max(slots[1], saved + pending + 1);
+    slots[2] = std::max(slots[2], pending + (leaves_pending ? 1 : 0));
+  }
+  return slot[0] * slots[0] + slot[1] * slots[1] + slot[2] * slots[2];
+}
+
+// Static arenas: what lives between steps lies in one; the other is rings of slots, fixed buffers
+// and one frame. Both are whole multiples of 2 MiB.
 void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const ChunkPeaks> chunks,
                 std::span<const InFlightState> schedule) {
-  std::int64_t slot = 0;
   std::int64_t frame = state.frame;
   std::array<std::int64_t, kFixedPlaces.size()> fixed{};
   for (const ChunkPeaks& chunk : chunks) {
-    slot = std::max({slot, chunk.kept_bytes, chunk.pending_bytes});
     frame = std::max(frame, chunk.frame_bytes);
     for (std::size_t i = 0; i < fixed.size(); ++i) {
       fixed[i] = std::max(fixed[i], chunk.fixed_bytes[i]);
     }
-  }
-  std::int64_t slots = 0;
-  for (const InFlightState& in_flight : schedule) {
-    std::int64_t used = 1;
-    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      used += in_flight.saved[chunk] + in_flight.pending_weight[chunk];
-    }
-    slots = std::max(slots, used);
   }
   const std::int64_t idle = state.alive[static_cast<std::size_t>(Phase::kIdle)];
   std::int64_t beyond = 0;  // buffers of the state that do not stay between steps
@@ -359,9 +408,8 @@ void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const Chun
                                   (has_frame ? state.frame : 0));
   }
   peaks.fixed_bytes = std::accumulate(fixed.begin(), fixed.end(), beyond);
-  peaks.slots_bytes = slots * slot;
-  // At least what is alive: where weight gradients are delayed, what waits for them has no closed
-  // form yet.
+  peaks.slots_bytes = ring_bytes(chunks, schedule);
+  // At least what is alive, where plans have rows but no program yet.
   peaks.frame_bytes =
       std::max(frame, peaks.peak_bytes - idle - peaks.fixed_bytes - peaks.slots_bytes);
   peaks.persistent_arena_bytes = round_up(idle, kArenaMultiple);
@@ -447,6 +495,7 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
     peaks.kept_bytes += unit.count * units.back().kept_bytes;
     peaks.pending_bytes += unit.count * units.back().pending_bytes;
     peaks.gradient_bytes += unit.count * units.back().gradient_bytes;
+    add_slot_bytes(peaks, unit, units.back(), blocks);
     peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, blocks, entry_frame));
     for (const BlockRun& run : unit.blocks) {
       const BlockSummary& summary = summary_of(blocks, run.kind);
@@ -455,6 +504,7 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks) {
       }
     }
   }
+  settle_ends(peaks, chunk, blocks);
   std::int64_t kept = 0;
   std::int64_t pending_before = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {

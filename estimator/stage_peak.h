@@ -55,6 +55,10 @@ struct ChunkPeaks {
   std::int64_t pending_bytes = 0;   // between backward-input and weight gradient
   std::int64_t gradient_bytes = 0;  // from the chunk's first backward on
   std::int64_t frame_bytes = 0;     // of the frame of a static arena, at most
+  // Of its slots: from forward to backward, from forward to the weight gradient, from backward on.
+  std::int64_t saved_slot_bytes = 0;
+  std::int64_t input_slot_bytes = 0;
+  std::int64_t pending_slot_bytes = 0;
   std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};  // of its fixed buffers
   std::array<ChunkPoint, kNumMoments> points;        // by MomentKind; only those inside actions
   std::array<ChunkPoint, kNumMoments> first_points;  // of the backward that makes the gradients

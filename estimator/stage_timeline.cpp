@@ -79,7 +79,7 @@ BlockScript script_of(const BlockMemory& block) {
   script.forward_unkept =
       script_between(rows, Step::kForwardInput, kLastForward, &BlockRow::last_forward_use);
   script.backward = script_between(rows, kFirstBackward, kLastBackward, &BlockRow::dies);
-  script.weight = script_between(rows, Step::kWeight, Step::kWeight, &BlockRow::dies);
+  script.weight = script_between(rows, Step::kWeight, kLastWeight, &BlockRow::dies);
   return script;
 }
 

@@ -25,7 +25,7 @@ void emit_weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const
 }  // namespace
 
 View for_weight_gradient(Lowering& l, const TensorSpec& spec) {
-  return l.pending == nullptr ? l.builder.push(spec) : l.builder.keep(l.pending->slot, kept(spec));
+  return l.pending == nullptr ? l.builder.push(spec) : l.builder.keep(l.pending->slot, spec);
 }
 
 View next_residual_gradient(Lowering& l, const View& dx, bool leaves_layer) {

@@ -276,6 +276,9 @@ class Walk {
   static MomentKind moment_of(const Operation& op) {
     const bool is_backward = op.label.starts_with("backward.");
     const bool is_forward = op.label.starts_with("forward.");
+    if (op.label.starts_with("weight.")) {
+      return MomentKind::kWeight;
+    }
     return is_forward    ? MomentKind::kForward
            : is_backward ? MomentKind::kBackward
                          : MomentKind::kReplay;
@@ -310,9 +313,10 @@ class Walk {
     // In forward of a layer nothing of a replay; a layer that is not recomputed as a group writes
     // again within its backward steps.
     const bool is_replay = now.moment == MomentKind::kReplay && block.is_recomputed;
-    const MomentKind moment = now.moment == MomentKind::kForward ? MomentKind::kForward
-                              : is_replay                        ? MomentKind::kReplay
-                                                                 : MomentKind::kBackward;
+    const bool stays = now.moment == MomentKind::kForward || now.moment == MomentKind::kWeight;
+    const MomentKind moment = stays       ? now.moment
+                              : is_replay ? MomentKind::kReplay
+                                          : MomentKind::kBackward;
     Bytes bytes;
     add_state(bytes, phase_of(moment));
     add_blocks(bytes, alive_blocks(stage_.layout, in_flight_, moment, point));

@@ -195,6 +195,29 @@ std::vector<OperationStep> backward_moe() {
   };
 }
 
+// Weight gradients in an action of their own.
+std::vector<OperationStep> weight_steps() {
+  return {
+      in_layer("weight", "ffn.gathered_gradient", Step::kWeightFc2Gather),
+      in_layer("weight", "ffn.down.weight_gradient", Step::kWeightFc2),
+      in_layer("weight", "ffn.gathered_input", Step::kWeightFc1Gather),
+      in_layer("weight", "ffn.gate_up.weight_gradient", Step::kWeightFc1),
+      in_layer("weight", "shared.gathered_gradient", Step::kWeightSharedFc2Gather),
+      in_layer("weight", "shared.down.weight_gradient", Step::kWeightSharedFc2),
+      in_layer("weight", "shared.gathered_input", Step::kWeightSharedFc1Gather),
+      in_layer("weight", "shared.gate_up.weight_gradient", Step::kWeightSharedFc1),
+      in_layer("weight", "experts.down.weight_gradient", Step::kWeightFc2),
+      in_layer("weight", "experts.gate_up.weight_gradient", Step::kWeightFc1),
+      in_layer("weight", "router.weight_gradient", Step::kWeightRouter),
+      in_layer("weight", "attention.gathered_gradient", Step::kWeightProjectionGather),
+      in_layer("weight", "attention.projection.weight_gradient", Step::kWeightProjection),
+      in_layer("weight", "attention.gathered_input", Step::kWeightQkvGather),
+      in_layer("weight", "attention.qkv.weight_gradient", Step::kWeightQkv),
+      at_end("weight", "embedding.gathered_gradient", kFirstBlock, Step::kWeightFc2Gather),
+      at_end("weight", "embedding.weight_gradient", kFirstBlock, Step::kWeightFc2),
+  };
+}
+
 std::vector<OperationStep> ends() {
   const Step products = Step::kForwardLossProducts;
   const Step last_products = Step::kForwardLastLossProducts;
@@ -242,7 +265,7 @@ std::map<std::string, OperationStep, std::less<>> all_steps() {
   std::map<std::string, OperationStep, std::less<>> all;
   for (const std::vector<OperationStep>& some :
        {forward_layer(), ring_steps(), backward_layer(), forward_moe(), replayed_moe(),
-        backward_moe(), ends()}) {
+        backward_moe(), weight_steps(), ends()}) {
     for (const OperationStep& row : some) {
       all.emplace(std::string(row.phase) + "." + std::string(row.label), row);
     }

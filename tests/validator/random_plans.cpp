@@ -111,7 +111,7 @@ Plan RandomPlans::plan(const ModelSpec& model) {
   plan.pp = pick({1, 1, 2, 3, 4, 8, 16});
   plan.schedule = Schedule::kNone;
   if (plan.pp > 1) {
-    plan.schedule = kSchedules[static_cast<std::size_t>(pick({1, 2, 2, 3, 3}))].value;
+    plan.schedule = kSchedules[static_cast<std::size_t>(pick({1, 2, 2, 3, 3, 4, 4}))].value;
     const bool interleaved = plan.schedule == Schedule::kInterleaved1F1B ||
                              plan.schedule == Schedule::kInterleavedZeroBubble;
     plan.vpp = plan.schedule == Schedule::kZbv ? 2 : interleaved ? pick({2, 3}) : 1;
