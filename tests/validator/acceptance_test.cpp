@@ -29,8 +29,8 @@ void check_same_bits(const Layout& layout, const Plan& other, std::int64_t other
 
 }  // namespace
 
-TEST_CASE("320 random layouts of up to 16 ranks compute the reference's loss and gradients") {
-  const std::vector<Layout> layouts = random_layouts(11, 320);
+TEST_CASE("400 random layouts of up to 16 ranks compute the reference's loss and gradients") {
+  const std::vector<Layout> layouts = random_layouts(11, 400);
   for (const auto& [feature, count] : feature_counts(layouts)) {
     INFO(feature << ": " << count);
     CHECK(count >= 5);

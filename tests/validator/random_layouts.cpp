@@ -152,6 +152,13 @@ std::map<std::string, std::int64_t> feature_counts(const std::vector<Layout>& la
     count("ep, tp", plan.ep > 1 && plan.tp > 1);
     count("ep, cp", plan.ep > 1 && plan.cp > 1);
     count("ep, pp", plan.ep > 1 && plan.pp > 1);
+    count("experts, interleaved", has_experts && plan.vpp > 1);
+    count("experts, dp_replicate", has_experts && plan.dp_replicate > 1);
+    const bool divides_experts = has_experts && expert_shard_size(layout.job, plan) > 1;
+    count("zero 2, divided experts", plan.zero == 2 && divides_experts);
+    count("zero 3, divided experts", plan.zero == 3 && divides_experts);
+    count("zero 3, whole experts", plan.zero == 3 && plan.ep > 1 && !divides_experts);
+    count("experts, ring", has_experts && rings);
     for (const auto& granularity : kRecomputeGranularities) {
       count("recompute " + std::string(granularity.name),
             plan.recompute.granularity == granularity.value);
