@@ -79,7 +79,7 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Library&
           ? "flash"
           : arguments.word_or("--attention-backend", "auto",
                               {"flash", "fused", "unfused", "local", "auto"});
-  const std::vector<ProfileOption> options = profile_options(library, run.job.profile.name);
+  const std::vector<ProfileOption> options = profile_options(library, library.key_of(run.job.profile));
   const auto declared = std::ranges::find(options, "attention_backend", &ProfileOption::name);
   if (declared != options.end()) {
     if (arguments.has("--attention-backend") || arguments.has("--use-flash-attn")) {

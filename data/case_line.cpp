@@ -139,7 +139,9 @@ void read_framework(ObjectReader& reader, const std::string& file, const Library
   if (!result.supported) {
     return;
   }
-  result.job.profile = library.framework(result.framework);
+  const std::string versioned = result.framework + "@" + result.framework_version;
+  result.job.profile =
+      library.framework(library.known_framework(versioned) ? versioned : result.framework);
   const std::string& version = result.job.profile.version;
   if (result.framework_version.empty()) {
     result.framework_version = version;

@@ -40,6 +40,10 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"account_for_loss_in_split", &FrameworkProfile::account_for_loss_in_split},
     {"cross_entropy_chunks", &FrameworkProfile::cross_entropy_chunks},
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
+    {"recompute_allgather", &FrameworkProfile::recompute_allgather},
+    {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
+    {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},
+    {"max_live_parameters", &FrameworkProfile::max_live_parameters},
     {"moe_imbalance_factor", &FrameworkProfile::moe_imbalance_factor},
     {"moe_capacity_factor", &FrameworkProfile::moe_capacity_factor},
     {"vocab_multiple", &FrameworkProfile::vocab_multiple},
@@ -327,11 +331,22 @@ std::string field_text(Choice value) {
 
 }  // namespace
 
+std::vector<std::string> profile_field_names() {
+  std::vector<std::string> names;
+  for (const ProfileField& field : kProfileFields) { names.emplace_back(field.name); }
+  return names;
+}
+
 std::string profile_field_text(const FrameworkProfile& profile, const std::string& name) {
   const ProfileField* field = find_field(name);
   return field == nullptr
              ? ""
              : std::visit([&](auto member) { return field_text(profile.*member); }, field->member);
+}
+
+std::string Library::key_of(const FrameworkProfile& profile) const {
+  const std::string versioned = profile.name + "@" + profile.version;
+  return known_framework(versioned) ? versioned : profile.name;
 }
 
 bool Library::known_framework(const std::string& name) const {
@@ -354,7 +369,7 @@ std::vector<ProfileOption> profile_options(const Library& library, const std::st
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
                    const Library& library) {
   ObjectReader reader(options, file);  // refuses what is not an object
-  const std::vector<ProfileOption> known = profile_options(library, profile.name);
+  const std::vector<ProfileOption> known = profile_options(library, library.key_of(profile));
   for (const auto& [name, value] : options.members) {
     const std::string opening = place(file, value.line, value.pointer);
     const ProfileOption& option = find_option(known, name, opening, profile.name);
@@ -372,7 +387,7 @@ std::string option_text(const FrameworkProfile& profile, const std::string& name
 
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                   const Library& library) {
-  const std::vector<ProfileOption> known = profile_options(library, profile.name);
+  const std::vector<ProfileOption> known = profile_options(library, library.key_of(profile));
   const std::string opening = "option: ";
   const ProfileOption& option = find_option(known, name, opening, profile.name);
   const JsonValue value = value_of_word(option, word);

@@ -50,6 +50,8 @@ class Library {
   // The profile's defaults. Unknown frameworks are InputErrors; known_framework tells before.
   FrameworkProfile framework(const std::string& name, const std::string& where = "") const;
   bool known_framework(const std::string& name) const;
+  // Under which name the profile is kept: "nanotron", an older version of it as "nanotron@v0.4".
+  std::string key_of(const FrameworkProfile& profile) const;
 
   std::vector<std::string> model_names() const;
   std::vector<std::string> gpu_names() const;
@@ -100,6 +102,7 @@ std::string option_text(const FrameworkProfile& profile, const std::string& name
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
                    const Library& library);
 // A field of the profile as its file would write it: "true", "8", "te_fused".
+std::vector<std::string> profile_field_names();
 std::string profile_field_text(const FrameworkProfile& profile, const std::string& name);
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                   const Library& library);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/block_rows.h"
+#include "estimator/eager_rows.h"
 
 namespace shardplan {
 namespace {
@@ -84,6 +85,8 @@ std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) 
     case MemoryModel::kNative: return native_rows(job, plan, kind);
     case MemoryModel::kTorchtitan: return torchtitan_rows(job, plan, kind);
     case MemoryModel::kMegatronLocal: return megatron_local_rows(job, plan, kind);
+    case MemoryModel::kNanotron: return nanotron_rows(job, plan, kind);
+    case MemoryModel::kDeepspeed: return deepspeed_rows(job, plan, kind);
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron: break;
   }

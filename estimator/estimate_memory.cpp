@@ -21,6 +21,10 @@ std::vector<std::string> not_counted(MemoryModel model) {
     case MemoryModel::kTorchtitan:
       return {"evaluation", "checkpoint save and load", "the compiler's own memory",
               "other processes on the GPU"};
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed:
+      return {"evaluation", "checkpoint save and load", "gradient clipping's norms",
+              "other processes on the GPU"};
     case MemoryModel::kNative:
       return {"evaluation", "checkpoint save and load", "CUDA graphs",
               "other processes on the GPU"};
@@ -63,6 +67,11 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   if (job.profile.memory_model == MemoryModel::kTorchtitan && plan.precision == Precision::kFp8) {
     estimate.assumptions.push_back(
         {.text = "precision fp8: float8 linear layers keep their bf16 inputs; estimated as bf16"});
+  }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    estimate.assumptions.push_back(
+        {.text = "unmeasured: every row was read in DeepSpeed's and transformers' code, no "
+                 "measured run stands behind the profile"});
   }
   estimate.not_counted = not_counted(job.profile.memory_model);
   return estimate;

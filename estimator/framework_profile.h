@@ -20,6 +20,8 @@ enum class MemoryModel {
   kNative,         // our own trainer
   kTorchtitan,     // pytorch/torchtitan: FSDP2, eager or compiled blocks
   kMegatronLocal,  // Megatron-core with its local layer spec: plain PyTorch
+  kNanotron,       // nanotron: its own modules under autograd, fp32 gradient buffer
+  kDeepspeed,      // DeepSpeed ZeRO-1, 2 and 3 around Hugging Face's Llama
 };
 
 enum class SwigluKind {
@@ -49,12 +51,14 @@ enum class AllocatorKind {
 };
 
 // Names as written in the profiles' files, in options and in reports.
-inline constexpr std::array<NamedValue<MemoryModel>, 5> kMemoryModels = {{
+inline constexpr std::array<NamedValue<MemoryModel>, 7> kMemoryModels = {{
     {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
     {.value = MemoryModel::kMegatron, .name = "megatron"},
     {.value = MemoryModel::kNative, .name = "native"},
     {.value = MemoryModel::kTorchtitan, .name = "torchtitan"},
     {.value = MemoryModel::kMegatronLocal, .name = "megatron_local"},
+    {.value = MemoryModel::kNanotron, .name = "nanotron"},
+    {.value = MemoryModel::kDeepspeed, .name = "deepspeed"},
 }};
 inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
     {.value = SwigluKind::kFused, .name = "fused"},
@@ -119,6 +123,11 @@ struct FrameworkProfile {
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
+
+  bool recompute_allgather = true;  // nanotron: gathered inputs are gathered again
+  std::int64_t reduce_bucket_elements = 500'000'000;   // DeepSpeed: reduce_bucket_size
+  std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
+  std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters
 
   // Numbers, with their source in the profile's file.
   std::int64_t vocab_multiple = 128;       // vocabulary padded to this times tp; 1: no padding

@@ -45,6 +45,23 @@ std::vector<std::int64_t> even_layers(const Job& job, const Plan& plan) {
   return layers.front() < 0 || layers.back() < 0 ? std::vector<std::int64_t>{} : layers;
 }
 
+// nanotron models/base.py build_model: blocks in order, to the next rank once their cumulative cost
+// exceeds this rank's share; models/llama.py get_block_compute_costs: products of a layer and of
+// the head.
+std::vector<std::int64_t> layers_by_cost(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  const std::int64_t layer = model.hidden * (4 * model.num_heads * model.head_dim + 3 * model.ffn);
+  const std::int64_t total = model.num_layers() * layer + model.vocab * model.hidden;
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(plan.pp), 0);
+  std::int64_t rank = 0;
+  for (std::int64_t placed = 1; placed <= model.num_layers(); ++placed) {
+    ++layers[static_cast<std::size_t>(rank)];
+    const bool full = placed * layer > total / plan.pp * (rank + 1);
+    rank += full && rank + 1 < plan.pp ? 1 : 0;
+  }
+  return layers;
+}
+
 }  // namespace
 
 std::int64_t pp_rank_of_chunk(const Plan& plan, std::int64_t position) {
@@ -60,6 +77,9 @@ std::int64_t position_of_chunk(const Plan& plan, std::int64_t pp_rank, std::int6
 }
 
 std::vector<std::int64_t> layers_per_chunk(const Job& job, const Plan& plan) {
+  if (plan.layers_per_chunk.empty() && job.profile.memory_model == MemoryModel::kNanotron) {
+    return layers_by_cost(job, plan);
+  }
   if (plan.layers_per_chunk.empty()) {
     return even_layers(job, plan);
   }

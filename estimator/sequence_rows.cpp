@@ -1,6 +1,7 @@
 // Rows of a stage's state that have the size of a microbatch: buffers that stay, and what the
 // pipeline schedule's loop holds (Megatron-LM core/pipeline_parallel/schedules.py).
 #include "estimator/block_rows.h"
+#include "estimator/eager_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/stage_state.h"
 #include "estimator/torchtitan_rows.h"
@@ -20,6 +21,8 @@ bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds&
     case MemoryModel::kMegatron: return shape.gathers_sequence && ends.has_head;
     case MemoryModel::kNative:
     case MemoryModel::kTorchtitan:
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed:
     case MemoryModel::kFujii2024: break;
   }
   return false;
@@ -33,6 +36,9 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   }
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return torchtitan_sequence_rows(job, plan, ends);
+  }
+  if (is_eager(job.profile.memory_model)) {
+    return {};  // what depends on the sequence stands among the rows of the state
   }
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;

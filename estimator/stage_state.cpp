@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "estimator/block_rows.h"
+#include "estimator/eager_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/resident_rows.h"
 #include "estimator/stage_tensors.h"
@@ -326,6 +327,14 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
                        .expert_shard = expert_shard_size(job, plan),
                        .rows = {}};
   const StageTensors& tensors = builder.tensors;
+  if (job.profile.memory_model == MemoryModel::kNanotron) {
+    builder.rows = nanotron_state_rows(job, plan, stage, tensors);
+    return state_of(builder);
+  }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    builder.rows = deepspeed_state_rows(job, plan, tensors);
+    return state_of(builder);
+  }
   if (builder.is_native()) {
     builder.rows = native_state_rows(job, plan, stage, tensors);
     add_fp8_weights(builder);

@@ -367,6 +367,9 @@ void write_step(TimelineWriter& writer, StateTensors& state,
     switch (action.kind) {
       case ActionKind::kForward: write_forward(writer, chunks[chunk], held); break;
       case ActionKind::kBackward:
+        write_backward(writer, chunks[chunk], held, gradients[chunk], action.kind);
+        write_weight(writer, chunks[chunk], held, gradients[chunk]);  // what lasts until its end
+        break;
       case ActionKind::kBackwardInput:
         write_backward(writer, chunks[chunk], held, gradients[chunk], action.kind);
         break;

@@ -13,6 +13,8 @@ std::span<const ValidityRule> validity_rules(const FrameworkProfile& profile) {
     case MemoryModel::kMegatronLocal: return megatron_local_validity_rules();
     case MemoryModel::kNative: return native_validity_rules();
     case MemoryModel::kTorchtitan: return torchtitan_validity_rules();
+    case MemoryModel::kNanotron: return nanotron_validity_rules();
+    case MemoryModel::kDeepspeed: return deepspeed_validity_rules();
   }
   throw std::logic_error("validity_rules: unknown memory model");
 }

@@ -12,5 +12,7 @@ std::span<const ValidityRule> megatron_validity_rules();
 std::span<const ValidityRule> megatron_local_validity_rules();
 std::span<const ValidityRule> native_validity_rules();
 std::span<const ValidityRule> torchtitan_validity_rules();
+std::span<const ValidityRule> nanotron_validity_rules();
+std::span<const ValidityRule> deepspeed_validity_rules();
 
 }  // namespace shardplan

@@ -181,7 +181,7 @@ std::vector<Assumption> assumptions_of(const Question& question, const Library& 
                                           turning_value(question, field, verdict, rule), verdict));
     }
   }
-  for (const ProfileOption& option : profile_options(library, question.job.profile.name)) {
+  for (const ProfileOption& option : profile_options(library, library.key_of(question.job.profile))) {
     if (!is_among(question.given_options, option.name)) {
       assumptions.push_back(assumption_of(option.name, option.default_value,
                                           turning_value(question, option, library, verdict, rule),

@@ -32,6 +32,7 @@ std::span<const Command> commands();
 const Command& command_named(const std::string& name);
 
 ExitCode run_estimate(const Arguments& arguments);
+ExitCode run_compare(const Arguments& arguments);
 ExitCode run_search(const Arguments& arguments);
 ExitCode run_batch(const Arguments& arguments);
 ExitCode run_accuracy(const Arguments& arguments);

@@ -11,11 +11,15 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array<Command, 10> kCommands = {{
+constexpr std::array<Command, 11> kCommands = {{
     {.name = "estimate",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "memory and step time of one plan on every GPU",
      .run = run_estimate},
+    {.name = "compare",
+     .arguments = "--model M --cluster C ... --against KEY=VALUE [options]",
+     .summary = "two plans, frameworks or versions of one, term by term",
+     .run = run_compare},
     {.name = "search",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "every plan of a cluster, the fastest that fit first",

@@ -181,11 +181,11 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "search",  "batch",
+  const std::vector<std::string> all = {"estimate", "compare", "search", "batch",
                                         "accuracy", "why-oom", "list"};
   const std::vector<std::string> both = {"estimate", "search"};
-  const std::vector<std::string> jobs = {"estimate", "search", "why-oom"};
-  const std::vector<std::string> plans = {"estimate", "why-oom"};
+  const std::vector<std::string> jobs = {"estimate", "compare", "search", "why-oom"};
+  const std::vector<std::string> plans = {"estimate", "compare", "why-oom"};
   const std::vector<std::string> estimate = {"estimate"};
   const std::vector<std::string> search = {"search"};
   std::vector<OptionRow> table;
@@ -198,6 +198,10 @@ std::vector<OptionRow> build_table() {
     }
   };
   add("Run", {"why-oom"}, case_rows());
+  add("Question", {"compare"},
+      {repeated(text("against", "KEY=VALUE",
+                     "what is different on the other side: an option (framework=nanotron@v0.4, "
+                     "tp=4, model=...) or a switch of the framework; repeatable"))});
   add("Model and machine", jobs, machine_rows());
   add("Training", jobs, training_rows());
   add("Training", plans, microbatch_rows());

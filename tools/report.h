@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "search/search.h"
+#include "tools/compare.h"
 #include "tools/evidence.h"
 #include "tools/prediction.h"
 #include "tools/question.h"
@@ -47,6 +48,8 @@ struct EstimateReport {
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;
 };
+
+std::string comparison_json(const Side& left, const Side& right, const Table& table);
 
 // How the settings of a run's file were taken: one line of counts, with every row under kRows.
 std::string run_text(const GivenRun& run, Detail detail);

@@ -18,10 +18,11 @@ FrameworkProfile with_options(const std::string& framework, const std::string& j
 
 }  // namespace
 
-TEST_CASE("five profiles are shipped, each with its version and row tables") {
+TEST_CASE("seven profiles are shipped, one in two versions, each with version and row tables") {
   const Library library;
-  CHECK(library.framework_names() == std::vector<std::string>{"fujii2024", "megatron-core-local",
-                                                              "megatron", "native", "torchtitan"});
+  CHECK(library.framework_names() ==
+        std::vector<std::string>{"deepspeed", "fujii2024", "megatron", "megatron-core-local",
+                                 "nanotron", "nanotron@v0.4", "native", "torchtitan"});
   CHECK(library.framework("megatron").version == "core_v0.16.1");
   CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
   CHECK(library.framework("native").version == "0.1");
@@ -30,7 +31,7 @@ TEST_CASE("five profiles are shipped, each with its version and row tables") {
   CHECK(library.framework("torchtitan").memory_model == MemoryModel::kTorchtitan);
   CHECK(library.framework("fujii2024").memory_model == MemoryModel::kFujii2024);
   for (const std::string& name : library.framework_names()) {
-    CHECK(library.framework(name).name == name);
+    CHECK(library.framework(name).name == name.substr(0, name.find('@')));
     CHECK(library.known_framework(name));
   }
 }
@@ -170,8 +171,8 @@ TEST_CASE("wrong options are refused with what the profile knows") {
 
 TEST_CASE("an unknown framework is refused with the ones that are known") {
   CHECK(message_of([] { Library().framework("megatrn"); }) ==
-        "framework: found \"megatrn\", expected one of fujii2024, megatron-core-local, megatron, "
-        "native, torchtitan; did you mean \"megatron\"?");
+        "framework: found \"megatrn\", expected one of deepspeed, fujii2024, megatron-core-local, "
+        "megatron, nanotron, nanotron@v0.4, native, torchtitan; did you mean \"megatron\"?");
   CHECK_FALSE(Library().known_framework("other-trainer"));
   CHECK_FALSE(Library().known_framework("../frameworks/megatron"));
 }

@@ -1,0 +1,42 @@
+// Frameworks whose model is plain PyTorch modules under autograd: nanotron, and Hugging Face's
+// Llama as DeepSpeed trains it. Blocks in nanotron_rows.cpp and deepspeed_rows.cpp, state in
+// nanotron_state.cpp and deepspeed_state.cpp.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "estimator/block_rows.h"
+#include "estimator/stage_state.h"
+#include "estimator/stage_tensors.h"
+
+namespace shardplan {
+
+constexpr bool is_eager(MemoryModel model) {
+  return model == MemoryModel::kNanotron || model == MemoryModel::kDeepspeed;
+}
+
+std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> deepspeed_rows(const Job& job, const Plan& plan, BlockKind kind);
+
+std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
+                                          const StageLayout& stage, const StageTensors& tensors);
+std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
+                                           const StageTensors& tensors);
+
+// Collects rows of the state; rows without elements do not exist.
+class StateRowList {
+ public:
+  void add(StateRow row);
+  std::vector<StateRow> rows;
+};
+
+// A weight gradient in the weight's dtype: made by its product, alive until the backward of the
+// microbatch has ended.
+inline void keep_gradient(RowList& rows, std::string_view name, std::int64_t elements, DType dtype,
+                          Step born) {
+  rows.use_as(Component::kGradients, name, elements, dtype, born, Step::kWeight,
+              "of the weight, in its dtype; until the microbatch's backward ends");
+}
+
+}  // namespace shardplan

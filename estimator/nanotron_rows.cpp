@@ -1,0 +1,258 @@
+// Row tables of nanotron. Sources, read in huggingface/nanotron at 2411b022 and v0.5:
+//   models/llama.py (LlamaDecoderLayer, CausalSelfAttention, MLP, Loss), parallel/tensor_parallel/
+//   functional.py (_ShardedCrossEntropy, column_linear, row_linear), nn/layer_norm.py; flash-attn
+//   2.x layers/rotary.py and flash_attn_interface.py.
+// Letters in block_rows.h. Weight gradients stay until loss.backward() returns: the fp32
+// accumulator reads them then (optim/gradient_accumulator.py, FP32GradientAccumulator.backward).
+#include <stdexcept>
+
+#include "estimator/eager_rows.h"
+
+namespace shardplan {
+namespace {
+
+struct NanotronBlock {
+  const Job& job;
+  const Plan& plan;
+  BlockShape s;
+  RowList& rows;
+
+  std::int64_t sequence() const { return s.hidden * s.sharded_tokens; }
+  std::int64_t full_sequence() const { return s.hidden * s.tokens; }
+  // The input of a column-parallel linear layer as it is saved: gathered, unless the gather runs
+  // again in backward.
+  bool saves_gathered() const { return s.gathers_sequence && !job.profile.recompute_allgather; }
+};
+
+void add_norm(NanotronBlock& b, std::string_view statistics, std::string_view output,
+              std::string_view local_output, Step norm, Step product, Step last_local,
+              Step backward) {
+  b.rows.keep(statistics, b.s.sharded_tokens, DType::kFp32,
+              {.born = norm, .last_forward_use = norm, .dies = backward},
+              "u: reciprocal root mean square of the Triton kernel, fp32");
+  if (b.saves_gathered()) {
+    b.rows.use(local_output, b.sequence(), b.s.dtype, norm, last_local,
+               "h*u: held by the layer's forward");
+    b.rows.keep(output, b.full_sequence(), b.s.dtype,
+                {.born = product, .last_forward_use = product, .dies = backward},
+                "h*T: gathered, saved by the linear layer (tp_recompute_allgather off)");
+  } else {
+    b.rows.keep(output, b.sequence(), b.s.dtype,
+                {.born = norm, .last_forward_use = last_local, .dies = backward},
+                "h*u: input of the linear layer");
+  }
+}
+
+void add_sequence_exchange(NanotronBlock& b, std::string_view partial, std::string_view gathered,
+                           std::string_view full_gradient, Step forward, Step backward,
+                           Step input_backward) {
+  if (!b.s.gathers_sequence) {
+    return;
+  }
+  b.rows.use(partial, b.full_sequence(), b.s.dtype, forward, forward,
+             "h*T: partial sums before the reduce-scatter");
+  b.rows.use(gathered, b.full_sequence(), b.s.dtype, backward, backward,
+             "h*T: output gradient, gathered");
+  b.rows.use(full_gradient, b.full_sequence(), b.s.dtype, input_backward, input_backward,
+             "h*T: input gradient before its reduce-scatter");
+}
+
+// Queries are rotated in place, in the storage that q, k and v were made contiguous in; keys and
+// values are stacked into a second one. With fewer kv heads q has a storage of its own.
+void add_attention(NanotronBlock& b) {
+  const BlockShape& s = b.s;
+  RowList& rows = b.rows;
+  const std::int64_t query = s.query_width * s.tokens;
+  const std::int64_t key_value = 2 * s.key_value_width * s.tokens;
+  const bool is_mha = b.job.model.num_heads == b.job.model.num_kv_heads;
+  const Life saved{.born = Step::kForwardLayout,
+                   .last_forward_use = Step::kForwardProjection,
+                   .dies = Step::kBackwardAttention};
+  rows.use("attention.packed_qkv", query + key_value, s.dtype, Step::kForwardQkv,
+           Step::kForwardProjection, "(a+2k)*d*T/t: held by the forward's local variable");
+  rows.keep("attention.query_storage", is_mha ? query + key_value : query, s.dtype, saved,
+            "3*a*d*T/t (a*d*T/t with fewer kv heads): q rotated in place inside it");
+  rows.use("attention.separate_keys_values", is_mha ? 0 : key_value, s.dtype, Step::kForwardLayout,
+           Step::kForwardProjection, "2*k*d*T/t: contiguous k and v, held by local variables");
+  rows.use("attention.concatenated_keys_values", key_value, s.dtype, Step::kForwardLayout,
+           Step::kForwardLayout, "2*k*d*T/t: torch.cat before the permute copies");
+  rows.keep("attention.keys_values", key_value, s.dtype, saved,
+            "2*k*d*T/t: saved by flash attention");
+  rows.keep("attention.log_sum_exp", s.query_heads * s.tokens, DType::kFp32,
+            {.born = Step::kForwardAttention,
+             .last_forward_use = Step::kForwardAttention,
+             .dies = Step::kBackwardAttention},
+            "a*T/t: fp32");
+  rows.keep("attention.output", query, s.dtype,
+            {.born = Step::kForwardAttention,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardAttention},
+            "a*d*T/t: saved by flash attention");
+  rows.keep("attention.projection_input", b.plan.micro_batch > 1 ? query : 0, s.dtype,
+            {.born = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardProjection},
+            "a*d*T/t: copied, because more than one sequence makes the transposed view "
+            "non-contiguous");
+  rows.use("attention.projection_output", b.sequence(), s.dtype, Step::kForwardProjection,
+           Step::kForwardProjection, "h*u");
+  rows.use("attention.output_gradient", query, s.dtype, Step::kBackwardProjection,
+           Step::kBackwardAttention, "a*d*T/t");
+  rows.use("attention.gradients", query + key_value, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardLayout, "(a+2k)*d*T/t: of q, k and v");
+  rows.use("attention.query_accumulator", query, DType::kFp32, Step::kBackwardAttention,
+           Step::kBackwardAttention, "a*d*T/t: flash attention's dQ in fp32");
+  rows.use("attention.packed_gradient", query + key_value, s.dtype, Step::kBackwardLayout,
+           Step::kBackwardQkv, "(a+2k)*d*T/t");
+  add_sequence_exchange(b, "attention.partial_output", "attention.gathered_output_gradient",
+                        "attention.full_input_gradient", Step::kForwardProjection,
+                        Step::kBackwardProjection, Step::kBackwardQkv);
+  keep_gradient(rows, "attention.projection_weight_gradient", s.hidden * s.query_width, s.dtype,
+                Step::kBackwardProjection);
+  keep_gradient(rows, "attention.qkv_weight_gradient",
+                s.hidden * (s.query_width + 2 * s.key_value_width), s.dtype, Step::kBackwardQkv);
+}
+
+void add_ffn(NanotronBlock& b) {
+  const BlockShape& s = b.s;
+  RowList& rows = b.rows;
+  const std::int64_t width = div_ceil(b.job.model.ffn, b.plan.tp);
+  const std::int64_t activations = width * s.tokens;
+  rows.keep("ffn.gate_up", 2 * activations, s.dtype,
+            {.born = Step::kForwardFc1,
+             .last_forward_use = Step::kForwardFc2,
+             .dies = Step::kBackwardActivation},
+            "2f*T/t: gate and up, saved by silu and by the product");
+  rows.keep("ffn.gate_activation", activations, s.dtype,
+            {.born = Step::kForwardActivation,
+             .last_forward_use = Step::kForwardActivation,
+             .dies = Step::kBackwardActivation},
+            "f*T/t: silu(gate), saved by the product");
+  rows.keep("ffn.activation_output", activations, s.dtype,
+            {.born = Step::kForwardActivation,
+             .last_forward_use = Step::kForwardFc2,
+             .dies = Step::kBackwardFc2},
+            "f*T/t: input of the second linear layer");
+  rows.use("ffn.output", b.sequence(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*u");
+  rows.use("ffn.activation_gradient", activations, s.dtype, Step::kBackwardFc2,
+           Step::kBackwardActivation, "f*T/t");
+  rows.use("ffn.gate_and_up_gradients", 2 * activations, s.dtype, Step::kBackwardActivation,
+           Step::kBackwardActivation, "2f*T/t: before they are put together");
+  rows.use("ffn.gate_up_gradient", 2 * activations, s.dtype, Step::kBackwardActivation,
+           Step::kBackwardFc1, "2f*T/t");
+  add_sequence_exchange(b, "ffn.partial_output", "ffn.gathered_output_gradient",
+                        "ffn.full_input_gradient", Step::kForwardFc2, Step::kBackwardFc2,
+                        Step::kBackwardFc1);
+  keep_gradient(rows, "ffn.down_weight_gradient", s.hidden * width, s.dtype, Step::kBackwardFc2);
+  keep_gradient(rows, "ffn.gate_up_weight_gradient", 2 * s.hidden * width, s.dtype,
+                Step::kBackwardFc1);
+}
+
+void add_layer(NanotronBlock& b) {
+  RowList& rows = b.rows;
+  const DType dtype = b.s.dtype;
+  rows.keep("input", b.sequence(), dtype,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardNorm},
+            "h*u: residual stream, saved by the norm");
+  add_norm(b, "attention.norm_statistics", "attention.norm_output", "attention.local_norm_output",
+           Step::kForwardNorm, Step::kForwardQkv, Step::kForwardProjection, Step::kBackwardQkv);
+  add_attention(b);
+  rows.keep("ffn.input", b.sequence(), dtype,
+            {.born = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardFfnNorm},
+            "h*u: residual stream, saved by the norm");
+  add_norm(b, "ffn.norm_statistics", "ffn.norm_output", "ffn.local_norm_output",
+           Step::kForwardFfnNorm, Step::kForwardFc1, Step::kForwardFc2, Step::kBackwardFc1);
+  add_ffn(b);
+  rows.use("output_gradient", b.sequence(), dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
+           "h*u: kept for the residual path");
+  rows.use("ffn.norm_gradient", b.sequence(), dtype, Step::kBackwardFc1, Step::kBackwardFfnNorm,
+           "h*u");
+  rows.use("ffn.input_gradient", b.sequence(), dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,
+           "h*u");
+  rows.use("attention.norm_gradient", b.sequence(), dtype, Step::kBackwardQkv, Step::kBackwardNorm,
+           "h*u");
+  rows.use("input_gradient", b.sequence(), dtype, Step::kBackwardNorm, Step::kBackwardInput, "h*u");
+  rows.use("output", b.sequence(), dtype, Step::kForwardOutput, Step::kForwardOutput, "h*u");
+  keep_gradient(rows, "norm_weight_gradients", 2 * b.s.hidden, dtype, Step::kBackwardFfnNorm);
+}
+
+void add_embedding(NanotronBlock& b) {
+  RowList& rows = b.rows;
+  rows.keep("token_ids", b.s.tokens, DType::kInt64,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardInput},
+            "T");
+  rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*u");
+  rows.use("full_output", b.s.gathers_sequence ? b.full_sequence() : 0, b.s.dtype,
+           Step::kForwardOutput, Step::kForwardOutput, "h*T: before the reduce-scatter");
+  rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput, Step::kBackwardInput,
+           "h*u");
+  rows.use("full_gradient", b.s.gathers_sequence ? b.full_sequence() : 0, b.s.dtype,
+           Step::kBackwardInput, Step::kBackwardInput, "h*T: gathered");
+  keep_gradient(rows, "weight_gradient", b.s.local_vocab * b.s.hidden, b.s.dtype,
+                Step::kBackwardInput);
+}
+
+// The logits are cast to fp32; the loss subtracts the maximum into a second fp32 tensor, turns it
+// into the softmax in place and saves it; backward turns it into the gradient in place. The caller
+// holds the fp32 logits until the loss has returned.
+void add_head(NanotronBlock& b) {
+  const BlockShape& s = b.s;
+  RowList& rows = b.rows;
+  const std::int64_t logits = s.local_vocab * s.tokens;
+  rows.keep("final_norm.input", b.sequence(), s.dtype,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardLogits,
+             .dies = Step::kBackwardInput},
+            "h*u: saved by the norm");
+  add_norm(b, "final_norm.statistics", "final_norm.output", "final_norm.local_output",
+           Step::kForwardInput, Step::kForwardLogits, Step::kForwardLogits, Step::kBackwardLogits);
+  rows.use("logits", logits, s.dtype, Step::kForwardLogits, Step::kForwardLogits,
+           "V*T/t: freed when the cast has returned");
+  rows.use("logits_fp32", logits, DType::kFp32, Step::kForwardLogits, Step::kForwardLoss,
+           "V*T/t: held by the model's forward until the loss is there");
+  rows.keep("loss.softmax", logits, DType::kFp32,
+            {.born = Step::kForwardLoss,
+             .last_forward_use = Step::kForwardLoss,
+             .dies = Step::kBackwardLoss},
+            "V*T/t: logits less their maximum, becomes the softmax and then the gradient");
+  rows.use("loss.logits_gradient", logits, s.dtype, Step::kBackwardLoss, Step::kBackwardLogits,
+           "V*T/t: cast back");
+  rows.keep("labels", 2 * s.tokens, DType::kInt64,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardLoss,
+             .dies = Step::kBackwardLoss},
+            "2*T: labels and their mask");
+  rows.use("full_input_gradient", s.gathers_sequence ? b.full_sequence() : 0, s.dtype,
+           Step::kBackwardLogits, Step::kBackwardLogits, "h*T: before its reduce-scatter");
+  rows.use("final_norm.output_gradient", b.sequence(), s.dtype, Step::kBackwardLogits,
+           Step::kBackwardInput, "h*u");
+  rows.use("final_norm.input_gradient", b.sequence(), s.dtype, Step::kBackwardInput,
+           Step::kBackwardInput, "h*u");
+  keep_gradient(rows, "weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits);
+}
+
+}  // namespace
+
+std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind) {
+  RowList rows(1);
+  NanotronBlock block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
+  switch (kind) {
+    case BlockKind::kEmbedding: add_embedding(block); break;
+    case BlockKind::kDenseLayer: add_layer(block); break;
+    case BlockKind::kHead: add_head(block); break;
+    case BlockKind::kSentOutput: break;
+    case BlockKind::kMoeLayer:
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer:
+    case BlockKind::kMtp: throw std::logic_error("nanotron_rows: a layer that it has no rows for");
+  }
+  return rows.rows;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,119 @@
+// What a rank of nanotron holds besides activations. Sources, read in huggingface/nanotron at
+// 2411b022 and v0.5: optim/gradient_accumulator.py (FP32GradientAccumulator), optim/zero.py
+// (ZeroDistributedOptimizer._all_gather_params), distributed.py (all_gather_coalesced), trainer.py
+// (_init_model, training_step), models/llama.py (RotaryEmbedding); PyTorch
+// torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (allgather of lists copies into one flat tensor)
+// and reducer.cpp.
+// Letters: N parameters of the rank, S the ranks that share their optimizer state.
+#include "estimator/eager_rows.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+
+void StateRowList::add(StateRow row) {
+  if (row.elements == 0 || row.copies == 0) {
+    return;
+  }
+  row.bytes = row.elements * bytes_of(row.dtype);
+  rows.push_back(row);
+}
+
+namespace {
+
+void add_states(StateRowList& state, const Plan& plan, std::int64_t n, std::int64_t share,
+                DType dtype) {
+  state.add({.component = Component::kParameters,
+             .name = "parameters",
+             .elements = n,
+             .dtype = dtype,
+             .first = Phase::kStartUp,
+             .formula = "N"});
+  state.add({.component = Component::kGradients,
+             .name = "gradients.fp32_buffer",
+             .elements = n,
+             .dtype = DType::kFp32,
+             .first = Phase::kStartUp,
+             .formula = "N, also under ZeRO-1: one contiguous buffer (build_grad_buffers)"});
+  state.add({.component = Component::kOptimizer,
+             .name = "optimizer.master",
+             .elements = share,
+             .dtype = DType::kFp32,
+             .first = Phase::kStartUp,
+             .formula = "N/S: big_flat_buffer of the accumulator"});
+  for (const auto& [name, moment] : {std::pair{"optimizer.exp_avg", plan.exp_avg_dtype},
+                                     std::pair{"optimizer.exp_avg_sq", plan.exp_avg_sq_dtype}}) {
+    state.add({.component = Component::kOptimizer,
+               .name = name,
+               .elements = share,
+               .dtype = moment,
+               .made_by_first_step = true,
+               .formula = "N/S: torch.optim.AdamW makes it in its first step"});
+  }
+}
+
+// Gradients are all-reduced in their buffer (trainer.py training_step: reduce_scatter=False), so
+// that only the gather of updated parameters needs copies.
+void add_parameter_gather(StateRowList& state, std::int64_t n, DType dtype) {
+  state.add({.component = Component::kCommunication,
+             .name = "parameter_gather.flat_parameters",
+             .elements = n,
+             .dtype = dtype,
+             .copies = 2,
+             .first = Phase::kParameterGather,
+             .last = Phase::kParameterGather,
+             .formula = "N, twice: all_gather_coalesced's lists and the process group's copy"});
+}
+
+}  // namespace
+
+std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
+                                          const StageLayout& stage, const StageTensors& tensors) {
+  StateRowList state;
+  const DType dtype = activation_dtype(plan.precision);
+  const std::int64_t n = tensors.dense;
+  const std::int64_t ranks = dense_shard_size(job, plan);
+  const std::int64_t share = plan.zero == 1 ? div_ceil(n, ranks) : n;
+  add_states(state, plan, n, share, dtype);
+  const bool exchanges = data_parallel_size(job, plan) > 1;
+  if (exchanges && plan.zero == 1) {
+    add_parameter_gather(state, n, dtype);
+  }
+  state.add({.component = Component::kGradients,
+             .name = "gradients.ddp_buckets",
+             .elements = exchanges && plan.zero == 0 ? n : 0,
+             .dtype = dtype,
+             .first = Phase::kStartUp,
+             .formula = "N: buckets of DistributedDataParallel, beside .grad; none with ZeRO-1"});
+  state.add({.component = Component::kTemporaries,
+             .name = "optimizer.step_temporary",
+             .elements = job.profile.fused_optimizer ? 0 : share,
+             .dtype = DType::kFp32,
+             .first = Phase::kOptimizer,
+             .last = Phase::kOptimizer,
+             .formula = "N/S: one fp32 list of foreach AdamW"});
+  state.add({.component = Component::kWorkspace,
+             .name = "cublas_workspace",
+             .elements = job.profile.fixed_workspace_bytes,
+             .dtype = DType::kBool,
+             .copies = 2,
+             .formula = "one of the forward's thread, one of autograd's"});
+  // cos and sin in bf16 of flash attention's table, and the fp32 table of the module beside it
+  // (3 values of 2 bytes in all for every position and width).
+  state.add({.component = Component::kWorkspace,
+             .name = "rotary_tables",
+             .elements = 3 * count_blocks(stage, BlockKind::kDenseLayer) * job.sequence_length *
+                         job.model.head_dim,
+             .dtype = DType::kBf16,
+             .formula = "3*s*d a layer: every layer has its own tables"});
+  const BlockShape shape = block_shape(job, plan);
+  state.add({.component = Component::kCommunication,
+             .name = "gather_buffer",
+             .elements = shape.gathers_sequence && job.profile.recompute_allgather
+                             ? shape.hidden * shape.tokens
+                             : 0,
+             .dtype = shape.dtype,
+             .formula = "h*T: MemoryBuffer \"allgather\", never freed"});
+  return state.rows;
+}
+
+}  // namespace shardplan

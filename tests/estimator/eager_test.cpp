@@ -1,0 +1,158 @@
+// nanotron and DeepSpeed: states and buckets counted by hand.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "data/library.h"
+#include "estimator/block_memory.h"
+#include "estimator/estimate.h"
+#include "estimator/layer_partition.h"
+#include "estimator/validity.h"
+
+namespace shardplan {
+namespace {
+
+Job job_of(const std::string& framework, std::int64_t micro_batches) {
+  const Library library;
+  Job job;
+  job.model = library.model("llama3-8b").model;
+  job.cluster = library.cluster("1x8-h100");
+  job.profile = library.framework(framework);
+  job.sequence_length = 1024;
+  job.global_batch = 8 * micro_batches;
+  return job;
+}
+
+Plan plan_with(std::int64_t zero, DType gradients) {
+  Plan plan;
+  plan.zero = zero;
+  plan.grad_dtype = gradients;
+  return plan;
+}
+
+constexpr std::int64_t kN = 8'030'261'248;  // Llama-3-8B
+
+std::int64_t row_bytes(const MemoryEstimate& memory, std::string_view name) {
+  std::int64_t bytes = 0;
+  for (const Row& row : memory.stages.front().rows) { bytes += row.name == name ? row.bytes : 0; }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("DeepSpeed ZeRO-1, 2 and 3 hold these states and buckets") {
+  const Job job = job_of("deepspeed", 1);
+  const std::int64_t share = kN / 8;  // 1,003,782,656
+  for (const std::int64_t zero : {1, 2, 3}) {
+    CAPTURE(zero);
+    const MemoryEstimate memory = estimate_memory(job, plan_with(zero, DType::kBf16));
+    CHECK(row_bytes(memory, "parameters") == 2 * (zero == 3 ? share : kN));
+    CHECK(row_bytes(memory, "optimizer.fp32_partition") == 4 * share);
+    CHECK(row_bytes(memory, "optimizer.exp_avg") == 4 * share);
+    CHECK(row_bytes(memory, "optimizer.exp_avg_sq") == 4 * share);
+    CHECK(row_bytes(memory, "gradients") == 2 * (zero == 1 ? kN : share));
+    CHECK(row_bytes(memory, "reduce_bucket") == 2 * 500'000'000);
+    CHECK(row_bytes(memory, "step.fp32_gradients") == 4 * share);
+    // 1e9 parameters stay gathered at most, 5e7 are prefetched.
+    CHECK(row_bytes(memory, "gathered_parameters") == (zero == 3 ? 2'000'000'000 : 0));
+    CHECK(row_bytes(memory, "prefetch_bucket") == (zero == 3 ? 100'000'000 : 0));
+    const bool says_unmeasured = std::ranges::any_of(
+        memory.assumptions,
+        [](const Assumption& assumption) { return assumption.text.starts_with("unmeasured"); });
+    CHECK(says_unmeasured);
+  }
+}
+
+TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-2") {
+  const Library library;
+  Job job = job_of("deepspeed", 1);
+  apply_option(job.profile, "reduce_bucket_elements", "200000000", library);
+  apply_option(job.profile, "overlap_grad_reduce", "true", library);
+  const MemoryEstimate memory = estimate_memory(job, plan_with(2, DType::kBf16));
+  const auto& rows = memory.stages.front().rows;
+  const auto bucket = std::ranges::find(rows, "reduce_bucket", &Row::name);
+  REQUIRE(bucket != rows.end());
+  CHECK(bucket->bytes == 400'000'000);
+  CHECK(bucket->copies <= 2);
+}
+
+TEST_CASE("Hugging Face's attention saves keys and values of the key and value heads only") {
+  // Llama-3-8B: 32 heads of 128 for q, 8 for k, 8 for v; 1024 tokens.
+  const Job job = job_of("deepspeed", 1);
+  const BlockSet blocks = block_set(job, plan_with(1, DType::kBf16));
+  const auto& rows = blocks[static_cast<std::size_t>(BlockKind::kDenseLayer)].rows;
+  const auto saved = std::ranges::find(rows, "attention.qkv", &BlockRow::name);
+  REQUIRE(saved != rows.end());
+  CHECK(saved->bytes == 2 * (32 + 8 + 8) * 128 * 1024);
+}
+
+TEST_CASE("nanotron keeps the whole fp32 gradient buffer under ZeRO-1, and buckets without it") {
+  const Job job = job_of("nanotron", 1);
+  const MemoryEstimate one = estimate_memory(job, plan_with(1, DType::kFp32));
+  CHECK(row_bytes(one, "gradients.fp32_buffer") == 4 * kN);
+  CHECK(row_bytes(one, "optimizer.master") == 4 * kN / 8);
+  CHECK(row_bytes(one, "gradients.ddp_buckets") == 0);
+  const MemoryEstimate none = estimate_memory(job, plan_with(0, DType::kFp32));
+  CHECK(row_bytes(none, "optimizer.master") == 4 * kN);
+  CHECK(row_bytes(none, "gradients.ddp_buckets") == 2 * kN);
+}
+
+TEST_CASE("nanotron deals layers by their cost, the head counting with them") {
+  // 24 layers of 4*2048^2 + 3*2048*4096, a head of 50257*2048: 26.45 layers over 8 ranks.
+  Job job = job_of("nanotron", 1);
+  job.model.hidden = 2048;
+  job.model.ffn = 4096;
+  job.model.vocab = 50257;
+  job.model.num_kv_heads = 32;
+  job.model.head_dim = 64;
+  job.model.layers.resize(24);
+  Plan plan;
+  plan.pp = 8;
+  plan.schedule = Schedule::k1F1B;
+  CHECK(layers_per_chunk(job, plan) == std::vector<std::int64_t>{4, 3, 3, 4, 3, 3, 4, 0});
+  plan.pp = 2;
+  CHECK(layers_per_chunk(job, plan) == std::vector<std::int64_t>{14, 10});
+}
+
+// Later versions save the shard of each linear layer's input (h*T/2 with two ranks) and gather it
+// again in one buffer of h*T that stays for good: v0.4 has h*T/2 more for both linear inputs of 32
+// layers and for the head's, and no buffer. Where the gather of parameters is the peak, no
+// activation is alive, and only the buffer is left.
+TEST_CASE("nanotron v0.4 saves gathered inputs, later versions keep one gather buffer") {
+  Job job = job_of("nanotron", 1);
+  Job old = job_of("nanotron@v0.4", 1);
+  CHECK(old.profile.name == "nanotron");
+  CHECK(old.profile.version == "v0.4");
+  Plan plan = plan_with(1, DType::kFp32);
+  plan.tp = 2;
+  plan.sequence_parallel = true;
+  for (const auto& [sequence, peak, saved_shards] :
+       {std::tuple{1024, "parameter gather", 0}, std::tuple{16384, "loss forward", 2 * 32 + 1}}) {
+    CAPTURE(sequence);
+    job.sequence_length = sequence;
+    old.sequence_length = sequence;
+    const MemoryEstimate later = estimate_memory(job, plan);
+    const MemoryEstimate before = estimate_memory(old, plan);
+    CHECK(before.stages.front().peak_moment() == std::string_view(peak));
+    CHECK(later.stages.front().peak_moment() == std::string_view(peak));
+    const std::int64_t gathered = std::int64_t{2} * 4096 * sequence;
+    CHECK(before.stages.front().allocated_bytes - later.stages.front().allocated_bytes ==
+          saved_shards * gathered / 2 - gathered);
+  }
+}
+
+TEST_CASE("a stage without a layer has a state of nothing and no peak in an action") {
+  Job job = job_of("megatron", 8);
+  Plan plan;
+  plan.pp = 8;
+  plan.zero = 1;
+  plan.schedule = Schedule::k1F1B;
+  plan.layers_per_chunk = {8, 8, 8, 8, 0, 0, 0, 0};
+  REQUIRE_FALSE(why_invalid(job, plan));
+  const MemoryEstimate memory = estimate_memory(job, plan);
+  CHECK(memory.stages[5].num_layers == 0);
+  CHECK(memory.stages[5].allocated_bytes < memory.stages[3].allocated_bytes);
+}
+
+}  // namespace shardplan

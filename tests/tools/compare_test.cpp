@@ -1,0 +1,56 @@
+#include <doctest/doctest.h>
+
+#include "tests/tools/run_program.h"
+
+namespace shardplan {
+namespace {
+
+using Words = std::vector<std::string>;
+
+ProgramRun compare(const Words& more, const std::string& sequence = "2048") {
+  Words words = {"compare",           "--model", "llama2-7b",      "--cluster", "1x8-h100",
+                 "--sequence-length", sequence,  "--global-batch", "16"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_shardplan(words);
+}
+
+}  // namespace
+
+// Rows are those of the peak: at 2048 tokens that is the gather of parameters, when no activation
+// is alive, at 8192 tokens the loss.
+TEST_CASE("compare names the field that two versions of a profile differ in, and its rows") {
+  const Words versions = {"--framework", "nanotron",  "--tp",
+                          "2",           "--against", "framework=nanotron@v0.4",
+                          "--format",    "csv"};
+  for (const std::string sequence : {"2048", "8192"}) {
+    CAPTURE(sequence);
+    const ProgramRun run = compare(versions, sequence);
+    CHECK(run.exit_code == 0);
+    CHECK(run.out.find("profile,version,2411b022,v0.4,") != std::string::npos);
+    CHECK(run.out.find("profile,recompute_allgather,true,false,") != std::string::npos);
+    CHECK(run.out.find("profile,fused_optimizer") == std::string::npos);
+    const bool at_loss = sequence == "8192";
+    CHECK((run.out.find("row,layer.dense.ffn.norm_output,") != std::string::npos) == at_loss);
+    const std::string buffer = at_loss ? "67108864" : "16777216";  // 2 * 4096 * tokens
+    CHECK(run.out.find("row,gather_buffer," + buffer + ",0,-" + buffer) != std::string::npos);
+  }
+}
+
+TEST_CASE("compare of two plans lists the plan's fields and what they change") {
+  const ProgramRun run = compare({"--tp", "2", "--against", "tp=4", "--format", "json"});
+  CHECK(run.exit_code == 0);
+  CHECK(run.out.find(R"({"kind":"plan","name":"tp","left":"2","right":"4","delta":null})") !=
+        std::string::npos);
+  CHECK(run.out.find(R"("name":"allocated")") != std::string::npos);
+}
+
+TEST_CASE("compare of a plan with itself finds nothing, and mistakes are one line") {
+  CHECK(compare({"--tp", "2", "--against", "tp=2"}).out.find("nothing differs") !=
+        std::string::npos);
+  const ProgramRun no_value = compare({"--against", "tp"});
+  CHECK(no_value.exit_code == 2);
+  CHECK(no_value.err == "shardplan: --against: found 'tp', expected KEY=VALUE\n");
+  CHECK(compare({"--against", "no_such=1"}).exit_code == 2);
+}
+
+}  // namespace shardplan
