@@ -21,7 +21,7 @@ FrameworkProfile with_options(const std::string& framework, const std::string& j
 TEST_CASE("seven profiles are shipped, one in two versions, each with version and row tables") {
   const Library library;
   CHECK(library.framework_names() ==
-        std::vector<std::string>{"deepspeed", "fujii2024", "megatron", "megatron-core-local",
+        std::vector<std::string>{"deepspeed", "fujii2024", "megatron-core-local", "megatron",
                                  "nanotron", "nanotron@v0.4", "native", "torchtitan"});
   CHECK(library.framework("megatron").version == "core_v0.16.1");
   CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
