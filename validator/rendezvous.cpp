@@ -22,8 +22,10 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // A message: eight bytes of length in network order, then the text. Requests begin with a letter;
-// s: set, g: get, b: barrier. The answer begins with '+' or, with the reason, '-'.
+// s: set, g: get, b: barrier, e: erase. The answer begins with '+' or, with the reason, '-'.
 constexpr std::size_t kLengthBytes = 8;
+
+constexpr std::string_view kNotInTime = "nobody has set it in time";
 
 bool wait_for(int socket, short what, Clock::time_point deadline) {
   for (;;) {
@@ -84,14 +86,15 @@ bool send_message(int socket, const std::string& text) {
 }
 
 // Nothing where the peer went away, the time is over, or the length is absurd.
-std::optional<std::string> receive_message(int socket, Clock::time_point deadline) {
+std::optional<std::string> receive_message(int socket, Clock::time_point deadline,
+                                           std::int64_t most_bytes = 2 * kMaxMessageBytes) {
   std::array<unsigned char, kLengthBytes> length = {};
   if (!receive_all(socket, reinterpret_cast<char*>(length.data()), length.size(), deadline)) {
     return std::nullopt;
   }
   std::uint64_t size = 0;
   for (const unsigned char byte : length) { size = size << 8 | byte; }
-  if (size > static_cast<std::uint64_t>(2 * kMaxMessageBytes)) {
+  if (size > static_cast<std::uint64_t>(most_bytes)) {
     return std::nullopt;
   }
   std::string text(size, '\0');
@@ -140,9 +143,21 @@ std::string reason() {
   return std::strerror(errno);
 }
 
+constexpr std::int64_t kMaxTokenBytes = 256;  // what a stranger may send
+
+// Takes as long for a guess that begins well as for any other.
+bool is_equal(const std::string& guess, const std::string& token) {
+  unsigned difference = guess.size() == token.size() ? 0 : 1;
+  for (std::size_t i = 0; i < guess.size(); ++i) {
+    difference |=
+        static_cast<unsigned>(guess[i] ^ token[i % std::max<std::size_t>(1, token.size())]);
+  }
+  return difference == 0;
+}
+
 }  // namespace
 
-RendezvousServer::RendezvousServer(std::int64_t port, std::string token)
+RendezvousServer::RendezvousServer(std::int64_t port, std::string token, Reach reach)
     : token_(std::move(token)) {
   listener_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -152,6 +167,9 @@ RendezvousServer::RendezvousServer(std::int64_t port, std::string token)
   sockaddr_in6 address = {};
   address.sin6_family = AF_INET6;
   address.sin6_addr = in6addr_any;
+  if (reach == Reach::kThisHost) {
+    inet_pton(AF_INET6, "::ffff:127.0.0.1", &address.sin6_addr);
+  }
   address.sin6_port = htons(static_cast<std::uint16_t>(port));
   socklen_t size = sizeof(address);
   if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
@@ -196,8 +214,9 @@ void RendezvousServer::accept_clients() {
 
 void RendezvousServer::serve(int socket) {
   constexpr std::chrono::seconds kGreeting{10};
-  const std::optional<std::string> greeting = receive_message(socket, Clock::now() + kGreeting);
-  if (!greeting || *greeting != token_) {
+  const std::optional<std::string> greeting =
+      receive_message(socket, Clock::now() + kGreeting, kMaxTokenBytes);
+  if (!greeting || !is_equal(*greeting, token_)) {
     send_message(socket, "-a wrong token");
     shutdown(socket, SHUT_RDWR);
     return;
@@ -224,9 +243,11 @@ void RendezvousServer::answer(int socket, const std::string& text) {
   if (request->what == 's') {
     values_[request->key] = request->value;
     changed_.notify_all();
+  } else if (request->what == 'e') {
+    values_.erase(request->key);
   } else if (request->what == 'g') {
     reply = wait([&] { return values_.contains(request->key); }) ? "+" + values_.at(request->key)
-                                                                 : "-nobody has set it in time";
+                                                                 : "-" + std::string(kNotInTime);
   } else {
     ++arrived_[request->key];
     changed_.notify_all();
@@ -238,6 +259,29 @@ void RendezvousServer::answer(int socket, const std::string& text) {
   }
   lock.unlock();
   send_message(socket, reply);
+}
+
+void RendezvousServer::set(const std::string& key, const std::string& value) {
+  const std::lock_guard lock(mutex_);
+  values_[key] = value;
+  changed_.notify_all();
+}
+
+std::optional<std::string> RendezvousServer::take(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = values_.find(key);
+  if (found == values_.end()) {
+    return std::nullopt;
+  }
+  std::string value = std::move(found->second);
+  values_.erase(found);
+  return value;
+}
+
+void RendezvousServer::forget(const std::string& prefix) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  std::erase_if(arrived_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
 }
 
 RendezvousClient::RendezvousClient(const std::string& address, std::int64_t port,
@@ -310,6 +354,24 @@ std::string RendezvousClient::get(const std::string& key, Milliseconds timeout) 
   } catch (const RendezvousError& error) {
     throw RendezvousError("rendezvous: " + key + ": " + error.what());
   }
+}
+
+std::optional<std::string> RendezvousClient::get_within(const std::string& key,
+                                                        Milliseconds timeout) {
+  try {
+    return ask(text_of({.what = 'g', .timeout_ms = timeout.count(), .key = key, .value = {}}),
+               timeout);
+  } catch (const RendezvousError& error) {
+    if (error.what() == std::string(kNotInTime)) {
+      return std::nullopt;
+    }
+    throw;
+  }
+}
+
+void RendezvousClient::erase(const std::string& key) {
+  constexpr Milliseconds kAnswer{30000};
+  ask(text_of({.what = 'e', .key = key, .value = {}}), kAnswer);
 }
 
 void RendezvousClient::barrier(const std::string& name, std::int64_t count, Milliseconds timeout) {

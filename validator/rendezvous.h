@@ -1,6 +1,7 @@
 // Where the processes of a run find each other: a key-value store over TCP that rank 0 serves.
 // Communicator ids, votes and results pass through it; bulk data never does. A client must know the
-// run's token; a stranger is disconnected before it can read or write anything.
+// run's token; a stranger is disconnected before it can read or write anything. Unless several
+// hosts take part, only this one can connect at all.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -23,16 +25,24 @@ class RendezvousError : public std::runtime_error {
 
 inline constexpr std::int64_t kMaxMessageBytes = 64 << 20;  // of a key or a value
 
+enum class Reach { kThisHost, kAllHosts };
+
 // Serves until it is destroyed, on threads of its own.
 class RendezvousServer {
  public:
   // Port 0: any free one, see port(). Throws RendezvousError where the port is taken.
-  RendezvousServer(std::int64_t port, std::string token);
+  RendezvousServer(std::int64_t port, std::string token, Reach reach = Reach::kThisHost);
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
   std::int64_t port() const { return port_; }
+
+  // For the process that serves: without a wait, and `take` removes what it returns.
+  void set(const std::string& key, const std::string& value);
+  std::optional<std::string> take(const std::string& key);
+  // All keys and barriers that begin so.
+  void forget(const std::string& prefix);
 
  private:
   void accept_clients();
@@ -64,6 +74,9 @@ class RendezvousClient {
   void set(const std::string& key, const std::string& value);
   // Waits until somebody has set the key; throws RendezvousError, naming it, after `timeout`.
   std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  // The same with nothing where the time is over; other failures throw.
+  std::optional<std::string> get_within(const std::string& key, std::chrono::milliseconds timeout);
+  void erase(const std::string& key);
   // Returns when `count` clients have called it with this name, which serves once.
   void barrier(const std::string& name, std::int64_t count, std::chrono::milliseconds timeout);
 

@@ -48,6 +48,41 @@ TEST_CASE("a port that is taken is named") {
         }).starts_with("rendezvous: cannot listen on port " + std::to_string(port)));
 }
 
+TEST_CASE("the serving process takes what others set, and forgets a run") {
+  RendezvousServer server(0, "secret");
+  RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
+  CHECK_FALSE(server.take("run 1/a").has_value());
+  client.set("run 1/a", "x");
+  client.set("run 1/b", "y");
+  client.set("run 2/a", "z");
+  CHECK(server.take("run 1/a") == "x");
+  CHECK_FALSE(server.take("run 1/a").has_value());
+  server.forget("run 1/");
+  CHECK_FALSE(client.get_within("run 1/b", kShort).has_value());
+  CHECK(client.get_within("run 2/a", kShort) == "z");
+  client.erase("run 2/a");
+  CHECK_FALSE(client.get_within("run 2/a", kShort).has_value());
+  server.set("run 3/a", "w");
+  CHECK(client.get("run 3/a", kLong) == "w");
+}
+
+TEST_CASE("only this host can connect, unless several take part") {
+  const RendezvousServer server(0, "secret");
+  CHECK(message_of([&] {
+          RendezvousClient("::1", server.port(), "secret", kShort);
+        }).find("cannot connect") != std::string::npos);
+  const RendezvousServer open(0, "secret", Reach::kAllHosts);
+  RendezvousClient("127.0.0.1", open.port(), "secret", kLong);
+}
+
+TEST_CASE("a token of another length, or a very long one, is refused") {
+  const RendezvousServer server(0, "secret");
+  for (const std::string& guess :
+       {std::string("secretsecret"), std::string("s"), std::string(), std::string(1 << 20, 's')}) {
+    CHECK(message_of([&] { RendezvousClient("127.0.0.1", server.port(), guess, kLong); }) != "");
+  }
+}
+
 TEST_CASE("a wrong token is refused, and the server lives on") {
   const RendezvousServer server(0, "secret");
   CHECK(message_of([&] {
