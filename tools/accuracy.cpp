@@ -6,6 +6,7 @@
 
 #include "tools/case_file.h"
 #include "tools/command.h"
+#include "tools/layouts.h"
 #include "tools/question.h"
 #include "tools/report.h"
 
@@ -17,6 +18,15 @@ std::string render(const AccuracyReport& report, Format format) {
     case Format::kTable: return accuracy_text(report);
     case Format::kCsv: return accuracy_csv(report);
     case Format::kJson: return accuracy_json(report);
+  }
+  return "";
+}
+
+std::string render(const LayoutReport& report, Format format) {
+  switch (format) {
+    case Format::kTable: return layouts_text(report);
+    case Format::kCsv: return layouts_csv(report);
+    case Format::kJson: return layouts_json(report);
   }
   return "";
 }
@@ -73,6 +83,11 @@ ExitCode run_accuracy(const Arguments& arguments) {
   }
   const Library library = library_of(options);
   Output output(text_or(options, "out", ""));
+  if (given(options, "layouts")) {
+    output.write(render(layout_report(options.positional, library), format_of(options)));
+    output.commit();
+    return ExitCode::kOk;
+  }
   const AccuracyReport report = accuracy_report(options.positional, library);
   output.write(render(report, format_of(options)));
   output.commit();

@@ -118,6 +118,12 @@ struct FeatureErrors {
 // One entry per feature that some but not all of the cases have, the most frequent first.
 std::vector<FeatureErrors> errors_by_feature(const std::vector<const AccuracyCase*>& cases);
 
+// Spearman's: of the places that the values take; equal values share the mean of theirs.
+double rank_correlation(const std::vector<double>& x, const std::vector<double>& y);
+
+// Seconds of a step: the median of the steps measured, or what the throughput says.
+std::optional<double> measured_step_s(const Measurement& measured, const Job& job);
+
 struct TimeErrors {
   ErrorSummary errors;
   double rank_correlation = 0;  // Spearman's, of step times

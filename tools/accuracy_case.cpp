@@ -88,7 +88,17 @@ void add_ranks(AccuracyCase& result, const Measurement& measured, const MemoryEs
   }
 }
 
-// The median of the steps measured, or what the throughput says.
+std::optional<std::int64_t> paper_allocated_bytes(const Case& question, const Library& library) {
+  Job job = question.job;
+  job.profile = library.framework("fujii2024");
+  if (first_broken_rule(job, question.plan) != nullptr) {
+    return std::nullopt;
+  }
+  return basis_bytes(estimate_memory(job, question.plan), MemoryBasis::kAllocated);
+}
+
+}  // namespace
+
 std::optional<double> measured_step_s(const Measurement& measured, const Job& job) {
   if (!measured.step_times_s.empty()) {
     std::vector<double> times = measured.step_times_s;
@@ -102,17 +112,6 @@ std::optional<double> measured_step_s(const Measurement& measured, const Job& jo
   }
   return std::nullopt;
 }
-
-std::optional<std::int64_t> paper_allocated_bytes(const Case& question, const Library& library) {
-  Job job = question.job;
-  job.profile = library.framework("fujii2024");
-  if (first_broken_rule(job, question.plan) != nullptr) {
-    return std::nullopt;
-  }
-  return basis_bytes(estimate_memory(job, question.plan), MemoryBasis::kAllocated);
-}
-
-}  // namespace
 
 AccuracyCase accuracy_case(const Case& question, const std::string& set, const Library& library) {
   const Measurement& measured = question.measured.value();

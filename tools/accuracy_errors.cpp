@@ -164,6 +164,10 @@ std::vector<FeatureErrors> errors_by_feature(const Cases& cases) {
   return result;
 }
 
+double rank_correlation(const std::vector<double>& x, const std::vector<double>& y) {
+  return correlation(places_of(x), places_of(y));
+}
+
 std::optional<TimeErrors> time_errors(const Cases& cases) {
   std::vector<NamedError> errors;
   std::vector<double> measured;
@@ -180,7 +184,7 @@ std::optional<TimeErrors> time_errors(const Cases& cases) {
     return std::nullopt;
   }
   return TimeErrors{.errors = summary_of(errors),
-                    .rank_correlation = correlation(places_of(measured), places_of(predicted))};
+                    .rank_correlation = shardplan::rank_correlation(measured, predicted)};
 }
 
 std::vector<CapacityTest> capacity_tests(const Cases& cases) {

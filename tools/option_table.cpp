@@ -168,6 +168,14 @@ std::vector<OptionRow> case_rows() {
   };
 }
 
+std::vector<OptionRow> accuracy_rows() {
+  return {
+      flag("layouts",
+           "step times only: do predictions choose the fastest measured layout of every model and "
+           "number of GPUs"),
+  };
+}
+
 std::vector<OptionRow> output_rows() {
   return {
       text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
@@ -209,6 +217,7 @@ std::vector<OptionRow> build_table() {
   add("Memory rule", both, memory_rows());
   add("Question", estimate, estimate_rows());
   add("Search", search, search_rows());
+  add("Question", {"accuracy"}, accuracy_rows());
   add("Output", all, output_rows());
   return table;
 }
