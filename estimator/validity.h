@@ -7,13 +7,17 @@
 #include <string_view>
 
 #include "estimator/job.h"
+#include "estimator/plan_fields.h"
 
 namespace shardplan {
 
 // One rule. `broken` costs nanoseconds and allocates nothing; `explain` names both numbers and the
-// values that would be valid, and is called only for broken rules.
+// values that would be valid, and is called only for broken rules. Search settles a rule as soon as
+// the fields that it reads are chosen, for all plans that share them.
 struct ValidityRule {
   std::string_view name;  // "heads_divisible_by_tp"; "unsupported: offload.activations"
+  PlanFields reads = PlanFields::all();  // what `broken` looks at: no other field can change it
+  bool field_by_field = false;           // one field breaks it, whatever the others are
   bool (*broken)(const Job& job, const Plan& plan);
   std::string (*explain)(const Job& job, const Plan& plan);
 };

@@ -40,6 +40,7 @@ constexpr ValidityRule kNoMtp =
     kOnlyValues<"unsupported: model.num_mtp_layers", &ModelSpec::num_mtp_layers, 0>;
 constexpr ValidityRule kGqaOnly = {
     .name = "unsupported: model.attention",
+    .reads = {},
     .broken = [](const Job& job,
                  const Plan&) { return job.model.attention != AttentionKind::kGqa; },
     .explain = [](const Job& job,
@@ -53,6 +54,7 @@ constexpr ValidityRule kTwoNorms =
 
 constexpr ValidityRule kNoExperts = {
     .name = "unsupported: model.num_experts",
+    .reads = {},
     .broken = [](const Job& job, const Plan&) { return has_experts(job); },
     .explain =
         [](const Job& job, const Plan&) {
@@ -63,6 +65,7 @@ constexpr ValidityRule kNoExperts = {
 // nanotron recompute_layer: every layer by itself. Hugging Face gradient checkpointing: likewise.
 constexpr ValidityRule kRecomputeByLayer = {
     .name = "unsupported: recompute",
+    .reads = {PlanField::kRecompute},
     .broken =
         [](const Job&, const Plan& plan) {
           return plan.recompute != Recompute{} &&
@@ -79,6 +82,8 @@ constexpr ValidityRule kRecomputeByLayer = {
 // engine.py: the assertion of OneForwardOneBackwardPipelineEngine.train_batch_iter.
 constexpr ValidityRule kEnoughMicrobatches = {
     .name = "1f1b_needs_pp_minus_1_microbatches",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kMicroBatch,
+              PlanField::kSchedule},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.schedule == Schedule::k1F1B && microbatches_of(job, plan) < plan.pp - 1;
@@ -92,6 +97,7 @@ constexpr ValidityRule kEnoughMicrobatches = {
 
 constexpr ValidityRule kKvHeadsByTp = {
     .name = "kv_heads_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
     .explain =

@@ -23,6 +23,7 @@ constexpr ValidityRule kCpMethod =
 
 constexpr ValidityRule kRecompute = {
     .name = "unsupported: recompute",
+    .reads = {PlanField::kRecompute},
     .broken = [](const Job&, const Plan& plan) { return plan.recompute != Recompute{}; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -31,6 +32,7 @@ constexpr ValidityRule kRecompute = {
 
 constexpr ValidityRule kLayersPerChunkEven = {
     .name = "unsupported: layers_per_chunk",
+    .reads = {PlanField::kLayersPerChunk},
     .broken = [](const Job&, const Plan& plan) { return !plan.layers_per_chunk.empty(); },
     .explain =
         [](const Job& job, const Plan&) {
@@ -40,6 +42,7 @@ constexpr ValidityRule kLayersPerChunkEven = {
 // Every activation is divided by tp.
 constexpr ValidityRule kSequenceParallel = {
     .name = "unsupported: sequence_parallel",
+    .reads = {PlanField::kTp, PlanField::kSequenceParallel},
     .broken = [](const Job&, const Plan& plan) { return plan.tp > 1 && !plan.sequence_parallel; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -49,6 +52,7 @@ constexpr ValidityRule kSequenceParallel = {
 
 constexpr ValidityRule kAttention = {
     .name = "unsupported: model.attention",
+    .reads = {},
     .broken = [](const Job& job,
                  const Plan&) { return job.model.attention != AttentionKind::kGqa; },
     .explain = [](const Job& job,
@@ -57,6 +61,7 @@ constexpr ValidityRule kAttention = {
 // The formula divides experts by tp * ep.
 constexpr ValidityRule kEtpIsTp = {
     .name = "etp_equals_tp",
+    .reads = {PlanField::kTp, PlanField::kEtp},
     .broken = [](const Job& job,
                  const Plan& plan) { return has_experts(job) && plan.etp != plan.tp; },
     .explain =
@@ -67,6 +72,7 @@ constexpr ValidityRule kEtpIsTp = {
 
 constexpr ValidityRule kKvHeadsByTp = {
     .name = "kv_heads_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
     .explain =
@@ -76,6 +82,7 @@ constexpr ValidityRule kKvHeadsByTp = {
 
 constexpr ValidityRule kHiddenByTp = {
     .name = "hidden_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job, const Plan& plan) { return job.model.hidden % plan.tp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -85,6 +92,7 @@ constexpr ValidityRule kHiddenByTp = {
 // The calculator's "standalone embedding" option counts embedding and head as a layer each.
 constexpr ValidityRule kLayersByPp = {
     .name = "layers_divisible_by_pp",
+    .reads = {PlanField::kPp},
     .broken = [](const Job& job, const Plan& plan) { return layer_slots(job) % plan.pp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {

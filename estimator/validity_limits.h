@@ -58,6 +58,8 @@ inline double most_tokens_of_microbatch(const Job& job, const Plan& plan) {
 // Assumes that all rules about divisibility hold.
 inline constexpr ValidityRule kMicrobatchTooLarge = {
     .name = "microbatch_too_large",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kEtp, PlanField::kPp, PlanField::kVpp,
+              PlanField::kMicroBatch, PlanField::kSchedule, PlanField::kMoeBufferFactor},
     .broken =
         [](const Job& job, const Plan& plan) {
           return static_cast<double>(job.sequence_length / plan.cp) *

@@ -25,6 +25,7 @@ constexpr bool is_gradient_dtype(Precision precision, DType dtype) {
 
 constexpr ValidityRule kGradDtype = {
     .name = "unsupported: grad_dtype",
+    .reads = {PlanField::kPrecision, PlanField::kGradDtype},
     .broken = [](const Job&,
                  const Plan& plan) { return !is_gradient_dtype(plan.precision, plan.grad_dtype); },
     .explain =
@@ -51,6 +52,7 @@ constexpr std::array<Dimension, 4> kTpPpDpOrder = {Dimension::kDp, Dimension::kP
 
 constexpr ValidityRule kRankOrder = {
     .name = "unsupported: rank_order",
+    .reads = {PlanField::kRankOrder},
     .broken =
         [](const Job&, const Plan& plan) {
           return plan.rank_order != kDefaultOrder && plan.rank_order != kTpPpDpOrder;
@@ -64,6 +66,7 @@ constexpr ValidityRule kRankOrder = {
 
 constexpr ValidityRule kOffloadOptimizerShare = {
     .name = "offload_optimizer_is_a_share",
+    .reads = {PlanField::kOffload},
     .broken =
         [](const Job&, const Plan& plan) {
           return !(plan.offload.optimizer >= 0 && plan.offload.optimizer <= 1);
@@ -79,6 +82,7 @@ constexpr ValidityRule kOffloadOptimizerShare = {
 // The fused qkv weight is cut into tp equal parts even where kv heads are fewer than tp ranks.
 constexpr ValidityRule kQkvByTp = {
     .name = "qkv_width_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken =
         [](const Job& job, const Plan& plan) {
           const ModelSpec& model = job.model;
@@ -94,6 +98,7 @@ constexpr ValidityRule kQkvByTp = {
 // core/transformer/moe/moe_layer.py, forward.
 constexpr ValidityRule kMoeNeedsSp = {
     .name = "experts_with_tp_need_sequence_parallel",
+    .reads = {PlanField::kTp, PlanField::kSequenceParallel},
     .broken =
         [](const Job& job, const Plan& plan) {
           return has_experts(job) && plan.tp > 1 && !plan.sequence_parallel;
@@ -107,6 +112,7 @@ constexpr ValidityRule kMoeNeedsSp = {
 
 constexpr ValidityRule kRingNeedsFullAttention = {
     .name = "ring_cp_needs_full_attention",
+    .reads = {PlanField::kCp, PlanField::kCpMethod},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.cp > 1 && plan.cp_method == CpMethod::kRing &&
@@ -125,6 +131,7 @@ constexpr ValidityRule kRingNeedsFullAttention = {
 
 constexpr ValidityRule kOverlapParamGather = {
     .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
+    .reads = {PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
           return job.profile.overlap_param_gather &&
@@ -141,6 +148,8 @@ constexpr ValidityRule kOverlapParamGather = {
 // --use-precision-aware-optimizer and optimizer offload need the distributed optimizer.
 constexpr ValidityRule kSmallOptimizerNeedsZero = {
     .name = "low_precision_or_offloaded_optimizer_needs_zero_1",
+    .reads = {PlanField::kZero, PlanField::kMasterDtype, PlanField::kExpAvgDtype,
+              PlanField::kExpAvgSqDtype, PlanField::kOffload},
     .broken =
         [](const Job&, const Plan& plan) {
           return plan.zero == 0 &&
@@ -159,6 +168,8 @@ constexpr ValidityRule kSmallOptimizerNeedsZero = {
 // Rows of an fp8 product in multiples of 8, widths in multiples of 16.
 constexpr ValidityRule kFp8Tokens = {
     .name = "fp8_tokens_divisible_by_8",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kMicroBatch, PlanField::kSequenceParallel,
+              PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
           const std::int64_t tp = plan.sequence_parallel ? plan.tp : 1;
@@ -175,6 +186,7 @@ constexpr ValidityRule kFp8Tokens = {
 
 constexpr ValidityRule kFp8Widths = {
     .name = "fp8_widths_divisible_by_16",
+    .reads = {PlanField::kTp, PlanField::kEtp, PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
           const ModelSpec& model = job.model;
@@ -260,6 +272,7 @@ constexpr ValidityRule kLocalPrecision =
 constexpr ValidityRule kLocalCp = kOnlyValues<"unsupported: cp", &Plan::cp, 1>;
 constexpr ValidityRule kLocalAttention = {
     .name = "unsupported: model.attention",
+    .reads = {},
     .broken = [](const Job& job,
                  const Plan&) { return job.model.attention == AttentionKind::kMla; },
     .explain = [](const Job& job,
@@ -278,6 +291,7 @@ constexpr ValidityRule kLocalExpAvgSq =
 // core/transformer/moe/experts.py: SequentialMLP recomputes no activation alone.
 constexpr ValidityRule kLocalRecompute = {
     .name = "unsupported: recompute.modules",
+    .reads = {PlanField::kRecompute},
     .broken =
         [](const Job&, const Plan& plan) {
           return plan.recompute.modules.moe_act || plan.recompute.modules.mla_up_proj;

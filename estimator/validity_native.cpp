@@ -31,6 +31,7 @@ constexpr ValidityRule kExpAvgSqDtype =
 // them.
 constexpr ValidityRule kMoeBufferFactor = {
     .name = "moe_buffer_factor_within_ep",
+    .reads = {PlanField::kEp, PlanField::kMoeBufferFactor},
     .broken =
         [](const Job& job, const Plan& plan) {
           const bool in_range =
@@ -47,6 +48,7 @@ constexpr ValidityRule kMoeBufferFactor = {
 // The tp ranks of a group divide its tokens to route them, with sequence parallelism or without.
 constexpr ValidityRule kRoutedTokensByTp = {
     .name = "routed_tokens_divisible_by_tp",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kMicroBatch},
     .broken =
         [](const Job& job, const Plan& plan) {
           return has_experts(job) && routed_tokens(job, plan) % plan.tp != 0;
@@ -72,6 +74,7 @@ std::int64_t fewest_layers(const Job& job, const Plan& plan) {
 // A chunk without layers would only pass on what it receives.
 constexpr ValidityRule kLayersInEveryChunk = {
     .name = "layers_in_every_chunk",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
     .broken = [](const Job& job, const Plan& plan) { return fewest_layers(job, plan) < 1; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -84,6 +87,7 @@ constexpr ValidityRule kLayersInEveryChunk = {
 // action: units of ZeRO 2 and 3 would be reduced twice for every microbatch.
 constexpr ValidityRule kZeroBubbleWithoutUnits = {
     .name = "zero_bubble_needs_zero_0_or_1",
+    .reads = {PlanField::kZero, PlanField::kSchedule},
     .broken =
         [](const Job&, const Plan& plan) {
           return plan.zero > 1 && delays_weight_gradients(plan.schedule);

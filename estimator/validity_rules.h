@@ -66,6 +66,9 @@ inline std::int64_t longest_chunk(const Job& job, const Plan& plan) {
 
 inline constexpr ValidityRule kSizesPositive = {
     .name = "sizes_positive",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kEp, PlanField::kEtp, PlanField::kPp,
+              PlanField::kVpp, PlanField::kDp, PlanField::kDpReplicate, PlanField::kMicroBatch},
+    .field_by_field = true,
     .broken =
         [](const Job& job, const Plan& plan) {
           return std::min({plan.tp, plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp,
@@ -77,6 +80,7 @@ inline constexpr ValidityRule kSizesPositive = {
 
 inline constexpr ValidityRule kWorldByTpCpPp = {
     .name = "world_divisible_by_tp_cp_pp",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp},
     .broken =
         [](const Job& job, const Plan& plan) {
           return !product_divides(job.cluster.world_size(), plan.tp, plan.cp, plan.pp);
@@ -90,6 +94,7 @@ inline constexpr ValidityRule kWorldByTpCpPp = {
 
 inline constexpr ValidityRule kDpMatchesWorld = {
     .name = "dp_matches_world",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDp},
     .broken = [](const Job& job,
                  const Plan& plan) { return plan.dp != 0 && plan.dp != dp_of(job, plan); },
     .explain =
@@ -102,6 +107,7 @@ inline constexpr ValidityRule kDpMatchesWorld = {
 
 inline constexpr ValidityRule kGlobalBatch = {
     .name = "global_batch_divisible_by_micro_batch_dp",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kMicroBatch},
     .broken =
         [](const Job& job, const Plan& plan) {
           return !product_divides(job.global_batch, dp_of(job, plan), plan.micro_batch, 1);
@@ -110,6 +116,7 @@ inline constexpr ValidityRule kGlobalBatch = {
 
 inline constexpr ValidityRule kRankOrderComplete = {
     .name = "rank_order_names_each_dimension_once",
+    .reads = {PlanField::kRankOrder},
     .broken =
         [](const Job&, const Plan& plan) {
           return !std::ranges::is_permutation(plan.rank_order, Plan{}.rank_order);
@@ -124,6 +131,7 @@ inline constexpr ValidityRule kRankOrderComplete = {
 
 inline constexpr ValidityRule kHeadsByTp = {
     .name = "heads_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job, const Plan& plan) { return job.model.num_heads % plan.tp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -133,6 +141,7 @@ inline constexpr ValidityRule kHeadsByTp = {
 // Megatron-LM core/transformer/transformer_config.py: a multiple or a divisor.
 inline constexpr ValidityRule kKvHeadsAndTp = {
     .name = "kv_heads_multiple_or_divisor_of_tp",
+    .reads = {PlanField::kTp},
     .broken =
         [](const Job& job, const Plan& plan) {
           const std::int64_t kv_heads = job.model.num_kv_heads;
@@ -149,6 +158,7 @@ inline constexpr ValidityRule kKvHeadsAndTp = {
 
 inline constexpr ValidityRule kHeadsByKvHeads = {
     .name = "heads_divisible_by_kv_heads",
+    .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
           return job.model.attention == AttentionKind::kGqa &&
@@ -162,6 +172,7 @@ inline constexpr ValidityRule kHeadsByKvHeads = {
 
 inline constexpr ValidityRule kSpNeedsTp = {
     .name = "sequence_parallel_needs_tp",
+    .reads = {PlanField::kTp, PlanField::kSequenceParallel},
     .broken = [](const Job&, const Plan& plan) { return plan.sequence_parallel && plan.tp == 1; },
     .explain = [](const Job&, const Plan&) -> std::string {
       return "sequence_parallel needs tp > 1; found tp 1; valid: tp >= 2, or no sequence_parallel";
@@ -171,6 +182,7 @@ inline constexpr ValidityRule kSpNeedsTp = {
 // (Megatron-LM training/arguments.py).
 inline constexpr ValidityRule kSequenceByCp = {
     .name = "sequence_divisible_by_2_cp",
+    .reads = {PlanField::kCp},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.cp > 1 && job.sequence_length % (2 * plan.cp) != 0;
@@ -179,6 +191,7 @@ inline constexpr ValidityRule kSequenceByCp = {
 
 inline constexpr ValidityRule kSequenceByTp = {
     .name = "sequence_divisible_by_cp_tp",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kSequenceParallel},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.sequence_parallel && job.sequence_length / plan.cp % plan.tp != 0;
@@ -193,6 +206,7 @@ inline constexpr ValidityRule kSequenceByTp = {
 // Transformer Engine context_parallel.py: query and kv heads of a tp rank are dealt over cp ranks.
 inline constexpr ValidityRule kA2aHeads = {
     .name = "a2a_heads_divisible_by_cp",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kCpMethod},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.cp > 1 && plan.cp_method == CpMethod::kA2a &&
@@ -213,6 +227,7 @@ inline constexpr ValidityRule kA2aHeads = {
 
 inline constexpr ValidityRule kFfnByTp = {
     .name = "ffn_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.ffn % plan.tp != 0 && has_dense_layer(job); },
     .explain = [](const Job& job,
@@ -220,6 +235,7 @@ inline constexpr ValidityRule kFfnByTp = {
 
 inline constexpr ValidityRule kSharedFfnByTp = {
     .name = "shared_ffn_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.moe.shared_ffn % plan.tp != 0; },
     .explain =
@@ -229,6 +245,7 @@ inline constexpr ValidityRule kSharedFfnByTp = {
 
 inline constexpr ValidityRule kExpertAxesNeedExperts = {
     .name = "ep_etp_need_experts",
+    .reads = {PlanField::kEp, PlanField::kEtp},
     .broken = [](const Job& job,
                  const Plan& plan) { return (plan.ep > 1 || plan.etp > 1) && !has_experts(job); },
     .explain =
@@ -239,6 +256,7 @@ inline constexpr ValidityRule kExpertAxesNeedExperts = {
 
 inline constexpr ValidityRule kExpertsByEp = {
     .name = "experts_divisible_by_ep",
+    .reads = {PlanField::kEp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.moe.num_experts % plan.ep != 0; },
     .explain =
@@ -248,6 +266,7 @@ inline constexpr ValidityRule kExpertsByEp = {
 
 inline constexpr ValidityRule kExpertFfnByEtp = {
     .name = "expert_ffn_divisible_by_etp",
+    .reads = {PlanField::kEtp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.moe.expert_ffn % plan.etp != 0; },
     .explain =
@@ -258,6 +277,7 @@ inline constexpr ValidityRule kExpertFfnByEtp = {
 // Megatron-LM core/parallel_state.py: expert ranks are dealt anew inside each pipeline stage.
 inline constexpr ValidityRule kWorldByEtpEpPp = {
     .name = "world_divisible_by_etp_ep_pp",
+    .reads = {PlanField::kEp, PlanField::kEtp, PlanField::kPp},
     .broken =
         [](const Job& job, const Plan& plan) {
           return !product_divides(job.cluster.world_size(), plan.pp, plan.ep, plan.etp);
@@ -274,6 +294,7 @@ inline constexpr ValidityRule kWorldByEtpEpPp = {
 // Whole shards: each copy of the state takes dp / dp_replicate of the data-parallel ranks.
 inline constexpr ValidityRule kDpReplicate = {
     .name = "dp_divisible_by_dp_replicate",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate},
     .broken = [](const Job& job,
                  const Plan& plan) { return dp_of(job, plan) % plan.dp_replicate != 0; },
     .explain =
@@ -283,6 +304,7 @@ inline constexpr ValidityRule kDpReplicate = {
 
 inline constexpr ValidityRule kExpertDpReplicate = {
     .name = "expert_dp_divisible_by_dp_replicate",
+    .reads = {PlanField::kEp, PlanField::kEtp, PlanField::kPp, PlanField::kDpReplicate},
     .broken =
         [](const Job& job, const Plan& plan) {
           return job.cluster.world_size() / (plan.pp * plan.ep * plan.etp) % plan.dp_replicate != 0;
@@ -296,6 +318,7 @@ inline constexpr ValidityRule kExpertDpReplicate = {
 
 inline constexpr ValidityRule kDpReplicateNeedsZero = {
     .name = "dp_replicate_needs_zero",
+    .reads = {PlanField::kDpReplicate, PlanField::kZero},
     .broken = [](const Job&, const Plan& plan) { return plan.dp_replicate > 1 && plan.zero == 0; },
     .explain =
         [](const Job&, const Plan& plan) {
@@ -307,6 +330,7 @@ inline constexpr ValidityRule kDpReplicateNeedsZero = {
 
 inline constexpr ValidityRule kScheduleFitsPipeline = {
     .name = "schedule_fits_pp_and_vpp",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kSchedule},
     .broken =
         [](const Job&, const Plan& plan) {
           switch (plan.schedule) {
@@ -324,6 +348,7 @@ inline constexpr ValidityRule kScheduleFitsPipeline = {
 
 inline constexpr ValidityRule kLayersSplitEvenly = {
     .name = "layers_split_evenly_over_chunks",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.layers_per_chunk.empty() &&
@@ -333,6 +358,7 @@ inline constexpr ValidityRule kLayersSplitEvenly = {
 
 inline constexpr ValidityRule kLayersPerChunk = {
     .name = "layers_per_chunk_covers_the_model",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
     .broken =
         [](const Job& job, const Plan& plan) {
           if (plan.layers_per_chunk.empty()) {
@@ -353,6 +379,8 @@ inline constexpr ValidityRule kLayersPerChunk = {
 // Megatron-LM core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
 inline constexpr ValidityRule kInterleavedMicrobatches = {
     .name = "microbatches_fill_interleaved_groups",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kMicroBatch,
+              PlanField::kSchedule},
     .broken =
         [](const Job& job, const Plan& plan) {
           if (plan.schedule != Schedule::kInterleaved1F1B) {
@@ -369,6 +397,7 @@ inline constexpr ValidityRule kInterleavedMicrobatches = {
 
 inline constexpr ValidityRule kRecomputeFieldsFitGranularity = {
     .name = "recompute_fields_fit_granularity",
+    .reads = {PlanField::kRecompute},
     .broken =
         [](const Job&, const Plan& plan) {
           const Recompute& recompute = plan.recompute;
@@ -387,6 +416,7 @@ inline constexpr ValidityRule kRecomputeFieldsFitGranularity = {
 
 inline constexpr ValidityRule kRecomputeLayers = {
     .name = "recompute_num_layers_within_chunk",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk, PlanField::kRecompute},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.recompute.granularity == RecomputeGranularity::kFull &&
@@ -402,6 +432,7 @@ inline constexpr ValidityRule kRecomputeLayers = {
 
 inline constexpr ValidityRule kRecomputeModulesExist = {
     .name = "recompute_modules_exist_in_model",
+    .reads = {PlanField::kRecompute},
     .broken =
         [](const Job& job, const Plan& plan) {
           const RecomputeModules& modules = plan.recompute.modules;
@@ -416,6 +447,7 @@ inline constexpr ValidityRule kRecomputeModulesExist = {
 // Transformer Engine pytorch/fp8.py, check_fp8_support: compute capability 8.9 or above.
 inline constexpr ValidityRule kFp8NeedsGpu = {
     .name = "fp8_needs_compute_capability_89",
+    .reads = {PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.precision == Precision::kFp8 && job.cluster.gpu.compute_capability < 89;

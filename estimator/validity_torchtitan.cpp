@@ -39,6 +39,7 @@ constexpr bool is_modelled(const Recompute& recompute) {
 
 constexpr ValidityRule kRecompute = {
     .name = "unsupported: recompute",
+    .reads = {PlanField::kRecompute},
     .broken = [](const Job&, const Plan& plan) { return !is_modelled(plan.recompute); },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -62,6 +63,7 @@ bool is_llama3(const ModelSpec& model) {
 
 constexpr ValidityRule kModel = {
     .name = "unsupported: model",
+    .reads = {},
     .broken = [](const Job& job, const Plan&) { return !is_llama3(job.model); },
     .explain =
         [](const Job& job, const Plan&) {
@@ -80,6 +82,8 @@ std::int64_t shards_of(const Job& job, const Plan& plan) {
 // distributed/utils.py); replication alone would be DDP.
 constexpr ValidityRule kZeroFitsShards = {
     .name = "zero_3_needs_shards",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
+              PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.zero == 0 ? job.cluster.world_size() > 1 : shards_of(job, plan) < 2;
@@ -96,6 +100,7 @@ constexpr ValidityRule kZeroFitsShards = {
 
 constexpr ValidityRule kSpFollowsTp = {
     .name = "sequence_parallel_follows_tp",
+    .reads = {PlanField::kTp, PlanField::kSequenceParallel},
     .broken = [](const Job&, const Plan& plan) { return plan.sequence_parallel != (plan.tp > 1); },
     .explain =
         [](const Job&, const Plan& plan) {
@@ -105,6 +110,7 @@ constexpr ValidityRule kSpFollowsTp = {
 
 constexpr ValidityRule kKvHeadsByTp = {
     .name = "kv_heads_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job,
                  const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
     .explain =
@@ -114,6 +120,7 @@ constexpr ValidityRule kKvHeadsByTp = {
 
 constexpr ValidityRule kVocabByTp = {
     .name = "vocab_divisible_by_tp",
+    .reads = {PlanField::kTp},
     .broken = [](const Job& job, const Plan& plan) { return job.model.vocab % plan.tp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -123,6 +130,7 @@ constexpr ValidityRule kVocabByTp = {
 // generate_llm_fqn_per_model_part: embedding and head count as a layer each; no stage is empty.
 constexpr ValidityRule kLayersFillStages = {
     .name = "layers_fill_stages",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.layers_per_chunk.empty() && plan.pp * plan.vpp > 1 &&

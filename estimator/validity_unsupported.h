@@ -36,6 +36,15 @@ constexpr const auto& value_in(const Job& job, const Plan& plan) {
   }
 }
 
+template <auto field>
+constexpr PlanFields fields_read() {
+  if constexpr (requires(const Plan& plan) { plan.*field; }) {
+    return fields_of(field);
+  } else {
+    return {};
+  }
+}
+
 template <class Value>
 std::string value_text(Value value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -50,6 +59,7 @@ std::string value_text(Value value) {
 template <FixedText rule, auto field, auto... values>
 inline constexpr ValidityRule kOnlyValues = {
     .name = rule.view(),
+    .reads = fields_read<field>(),
     .broken = [](const Job& job,
                  const Plan& plan) { return ((value_in<field>(job, plan) != values) && ...); },
     .explain =
@@ -75,6 +85,7 @@ inline constexpr ValidityRule kPlainOr1F1B =
 
 inline constexpr ValidityRule kOffloadActivationsUnsupported = {
     .name = "unsupported: offload.activations",
+    .reads = {PlanField::kOffload},
     .broken = [](const Job&, const Plan& plan) { return plan.offload.activations; },
     .explain =
         [](const Job& job, const Plan&) {
@@ -83,6 +94,7 @@ inline constexpr ValidityRule kOffloadActivationsUnsupported = {
 
 inline constexpr ValidityRule kOffloadParametersUnsupported = {
     .name = "unsupported: offload.parameters",
+    .reads = {PlanField::kOffload},
     .broken = [](const Job&, const Plan& plan) { return plan.offload.parameters; },
     .explain =
         [](const Job& job, const Plan&) {
@@ -91,6 +103,7 @@ inline constexpr ValidityRule kOffloadParametersUnsupported = {
 
 inline constexpr ValidityRule kOffloadOptimizerUnsupported = {
     .name = "unsupported: offload.optimizer",
+    .reads = {PlanField::kOffload},
     .broken = [](const Job&, const Plan& plan) { return plan.offload.optimizer != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -104,6 +117,7 @@ inline constexpr ValidityRule kLearnedPositionsUnsupported =
 
 inline constexpr ValidityRule kHiddenDropoutUnsupported = {
     .name = "unsupported: hidden_dropout",
+    .reads = {},
     .broken = [](const Job& job, const Plan&) { return job.hidden_dropout != 0; },
     .explain =
         [](const Job& job, const Plan&) {
@@ -112,6 +126,7 @@ inline constexpr ValidityRule kHiddenDropoutUnsupported = {
 
 inline constexpr ValidityRule kAttentionDropoutUnsupported = {
     .name = "unsupported: attention_dropout",
+    .reads = {},
     .broken = [](const Job& job, const Plan&) { return job.attention_dropout != 0; },
     .explain =
         [](const Job& job, const Plan&) {
@@ -120,6 +135,7 @@ inline constexpr ValidityRule kAttentionDropoutUnsupported = {
 
 inline constexpr ValidityRule kRecomputePolicyUnsupported = {
     .name = "unsupported: recompute.policy",
+    .reads = {PlanField::kRecompute},
     .broken = [](const Job&, const Plan& plan) { return !plan.recompute.policy.empty(); },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -129,6 +145,7 @@ inline constexpr ValidityRule kRecomputePolicyUnsupported = {
 
 inline constexpr ValidityRule kMoeBufferFactorUnsupported = {
     .name = "unsupported: moe_buffer_factor",
+    .reads = {PlanField::kMoeBufferFactor},
     .broken = [](const Job&, const Plan& plan) { return !(plan.moe_buffer_factor == 1); },
     .explain =
         [](const Job& job, const Plan& plan) {
