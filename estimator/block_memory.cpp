@@ -15,50 +15,57 @@ constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
 constexpr std::string_view kInputRow = "input";
 constexpr std::string_view kOutputGradientRow = "output_gradient";
 
-std::int64_t alive_bytes(const std::vector<BlockRow>& rows, BlockState state, Step step) {
-  std::int64_t bytes = 0;
-  for (const BlockRow& row : rows) { bytes += is_alive(row, state, step) ? row.bytes : 0; }
-  return bytes;
-}
-
-StepPeak peak_between(const std::vector<BlockRow>& rows, BlockState state, Step first, Step last) {
-  StepPeak peak{.bytes = -1, .step = first};
-  for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
-    const std::int64_t bytes = alive_bytes(rows, state, static_cast<Step>(step));
-    if (bytes > peak.bytes) {
-      peak = {.bytes = bytes, .step = static_cast<Step>(step)};
+// Bytes alive at every step, summed from where rows are born and where they die.
+class BytesBySteps {
+ public:
+  void add(Step born, Step dies, std::int64_t bytes) {
+    if (born <= dies) {
+      change_[at(born)] += bytes;
+      change_[at(dies) + 1] -= bytes;
     }
   }
-  return peak;
-}
+  // After the last add: changes become sums.
+  void close() {
+    for (std::size_t step = 1; step < change_.size(); ++step) {
+      change_[step] += change_[step - 1];
+    }
+  }
+  std::int64_t at_step(Step step) const { return change_[at(step)]; }
+  StepPeak peak(Step first, Step last) const {
+    StepPeak peak{.bytes = -1, .step = first};
+    for (std::size_t step = at(first); step <= at(last); ++step) {
+      if (change_[step] > peak.bytes) {
+        peak = {.bytes = change_[step], .step = static_cast<Step>(step)};
+      }
+    }
+    return peak;
+  }
+
+ private:
+  static std::size_t at(Step step) { return static_cast<std::size_t>(step); }
+  std::array<std::int64_t, kStepNames.size() + 1> change_{};
+};
 
 // Whether the row takes room on the frame by itself.
 bool is_on_frame(const BlockRow& row) {
   return row.place == Place::kOwn && !row.is_kept() && !row.is_pending();
 }
 
-FrameBytes frame_of(const BlockMemory& block) {
-  const auto most = [&](Step first, Step last) {
-    std::int64_t most_bytes = 0;
-    for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
-      std::int64_t bytes = 0;
-      for (const BlockRow& row : block.rows) {
-        const bool takes_room = is_on_frame(row) && row.pushed <= static_cast<Step>(step) &&
-                                static_cast<Step>(step) <= row.popped;
-        bytes += takes_room ? row.bytes : 0;
-      }
-      most_bytes = std::max(most_bytes, bytes);
+FrameBytes frame_of(const BlockMemory& block, std::int64_t unkept_bytes) {
+  BytesBySteps room;
+  for (const BlockRow& row : block.rows) {
+    if (is_on_frame(row)) {
+      room.add(row.pushed, row.popped, row.bytes);
     }
-    return most_bytes;
-  };
+  }
+  room.close();
+  const auto most = [&](Step first, Step last) { return room.peak(first, last).bytes; };
   FrameBytes frame{.entry = most(Step::kForwardInput, Step::kForwardInput),
                    .forward = most(Step::kForwardInput, kLastForward),
                    .forward_unkept = 0,
                    .replay = most(Step::kForwardInput, block.last_replayed),
                    .backward = most(kFirstBackward, kLastWeight)};
-  const std::int64_t kept = alive_bytes(block.rows, BlockState::kKept, Step::kForwardInput) -
-                            alive_bytes(block.rows, BlockState::kCheckpointed, Step::kForwardInput);
-  frame.forward_unkept = frame.forward + kept;
+  frame.forward_unkept = frame.forward + unkept_bytes;
   return frame;
 }
 
@@ -117,40 +124,65 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
   return false;
 }
 
-BlockSummary summarise(const BlockMemory& block) {
-  const std::vector<BlockRow>& rows = block.rows;
-  BlockSummary summary;
-  summary.input_bytes = alive_bytes(rows, BlockState::kCheckpointed, Step::kForwardInput);
-  summary.kept_bytes = alive_bytes(rows, BlockState::kKept, Step::kForwardInput);
-  summary.pending_bytes = alive_bytes(rows, BlockState::kPending, Step::kForwardInput);
-  for (const BlockRow& row : rows) {
-    summary.kept_pending_bytes += row.is_kept() && row.is_pending() ? row.bytes : 0;
-    summary.passing_bytes += row.place == Place::kPendingSlot && !row.is_pending() ? row.bytes : 0;
-  }
-  summary.output_gradient_bytes = alive_bytes(rows, BlockState::kReplaying, Step::kForwardInput);
-  summary.gradient_bytes = alive_bytes(rows, BlockState::kGradients, Step::kForwardInput);
-  const auto forward = [&](BlockState state, Step last) {
-    return peak_between(rows, state, Step::kForwardInput, last);
+namespace {
+
+// What a block holds whatever its step.
+void add_held(BlockSummary& summary, const BlockRow& row) {
+  const auto held = [&](BlockState state) {
+    return is_alive(row, state, Step::kForwardInput) ? row.bytes : 0;
   };
-  summary.forward = forward(BlockState::kRunning, kLastForward);
-  summary.forward_unkept = forward(BlockState::kRunningUnkept, kLastForward);
-  summary.forward_first = forward(BlockState::kRunningFirst, kLastForward);
-  summary.replay = forward(BlockState::kRunning, block.last_replayed);
-  summary.backward = peak_between(rows, BlockState::kRunningAgain, kFirstBackward, kLastBackward);
-  summary.first_backward = peak_between(rows, BlockState::kRunning, kFirstBackward, kLastBackward);
-  summary.weight = peak_between(rows, BlockState::kRunningAgain, Step::kWeight, kLastWeight);
-  summary.output_bytes = alive_bytes(rows, BlockState::kRunning, kLastForward);
-  summary.output_unkept_bytes = alive_bytes(rows, BlockState::kRunningUnkept, kLastForward);
-  summary.output_first_bytes = alive_bytes(rows, BlockState::kRunningFirst, kLastForward);
-  summary.frame = frame_of(block);
-  for (const BlockRow& row : rows) {
-    const auto place = std::ranges::find(kFixedPlaces, row.place);
-    if (place != kFixedPlaces.end()) {
-      summary.fixed_bytes[static_cast<std::size_t>(place - kFixedPlaces.begin())] =
-          row.buffers * row.bytes;
-    }
+  summary.input_bytes += held(BlockState::kCheckpointed);
+  summary.kept_bytes += held(BlockState::kKept);
+  summary.pending_bytes += held(BlockState::kPending);
+  summary.output_gradient_bytes += held(BlockState::kReplaying);
+  summary.gradient_bytes += held(BlockState::kGradients);
+  summary.kept_pending_bytes += row.is_kept() && row.is_pending() ? row.bytes : 0;
+  summary.passing_bytes += row.place == Place::kPendingSlot && !row.is_pending() ? row.bytes : 0;
+  const auto place = std::ranges::find(kFixedPlaces, row.place);
+  if (place != kFixedPlaces.end()) {
+    summary.fixed_bytes[static_cast<std::size_t>(place - kFixedPlaces.begin())] =
+        row.buffers * row.bytes;
   }
+}
+
+}  // namespace
+
+BlockSummary summarise(const BlockMemory& block) {
+  BlockSummary summary;
+  BytesBySteps running;
+  BytesBySteps again;   // gradients counted apart
+  BytesBySteps unkept;  // forward that keeps nothing
+  BytesBySteps first;   // the same, but its input
+  for (const BlockRow& row : block.rows) {
+    add_held(summary, row);
+    running.add(row.born, row.dies, row.bytes);
+    again.add(row.born, row.dies, row.is_gradient ? 0 : row.bytes);
+    unkept.add(row.born, row.last_forward_use, row.bytes);
+    const bool stays = row.name == kInputRow;
+    first.add(row.born, stays ? kLastWeight : row.last_forward_use, row.bytes);
+  }
+  for (BytesBySteps* steps : {&running, &again, &unkept, &first}) { steps->close(); }
+  summary.forward = running.peak(Step::kForwardInput, kLastForward);
+  summary.forward_unkept = unkept.peak(Step::kForwardInput, kLastForward);
+  summary.forward_first = first.peak(Step::kForwardInput, kLastForward);
+  summary.replay = running.peak(Step::kForwardInput, block.last_replayed);
+  summary.backward = again.peak(kFirstBackward, kLastBackward);
+  summary.first_backward = running.peak(kFirstBackward, kLastBackward);
+  summary.weight = again.peak(Step::kWeight, kLastWeight);
+  summary.output_bytes = running.at_step(kLastForward);
+  summary.output_unkept_bytes = unkept.at_step(kLastForward);
+  summary.output_first_bytes = first.at_step(kLastForward);
+  summary.input_entry_bytes = running.at_step(Step::kForwardInput);
+  summary.norm_entry_bytes = running.at_step(Step::kForwardNorm);
+  summary.writes_next_input = block.writes_next_input;
+  summary.frame = frame_of(block, summary.kept_bytes - summary.input_bytes);
   return summary;
+}
+
+BlockSummaries summaries_of(const BlockSet& blocks) {
+  BlockSummaries summaries;
+  for (std::size_t i = 0; i < blocks.size(); ++i) { summaries[i] = blocks[i].summary; }
+  return summaries;
 }
 
 Step entry_step(Pass pass, BlockKind before, BlockKind block) {
@@ -161,12 +193,14 @@ Step entry_step(Pass pass, BlockKind before, BlockKind block) {
                                                                        : Step::kForwardInput;
 }
 
-std::int64_t entry_bytes(const BlockSet& blocks, Pass pass, BlockKind before, BlockKind block) {
+std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind before,
+                         BlockKind block) {
   if (!blocks[static_cast<std::size_t>(before)].writes_next_input) {
     return 0;
   }
-  return alive_bytes(blocks[static_cast<std::size_t>(block)].rows, BlockState::kRunning,
-                     entry_step(pass, before, block));
+  const BlockSummary& entered = blocks[static_cast<std::size_t>(block)];
+  return entry_step(pass, before, block) == Step::kForwardNorm ? entered.norm_entry_bytes
+                                                               : entered.input_entry_bytes;
 }
 
 BlockSet block_set(const Job& job, const Plan& plan) {

@@ -385,6 +385,10 @@ struct BlockSummary {
   std::int64_t output_bytes = 0;
   std::int64_t output_unkept_bytes = 0;
   std::int64_t output_first_bytes = 0;
+  // Of its rows, where the block before it writes them with its own last step.
+  bool writes_next_input = false;  // this block does so to the next one
+  std::int64_t input_entry_bytes = 0;
+  std::int64_t norm_entry_bytes = 0;
   FrameBytes frame;
   std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};
 };
@@ -402,13 +406,18 @@ struct BlockMemory {
 using BlockSet = std::array<BlockMemory, kNumBlockKinds>;
 BlockSet block_set(const Job& job, const Plan& plan);
 
+// What sums over blocks need of them, by BlockKind.
+using BlockSummaries = std::array<BlockSummary, kNumBlockKinds>;
+BlockSummaries summaries_of(const BlockSet& blocks);
+
 enum class Pass { kForward, kReplay };
 // The first step of a block that runs together with the last forward step of the block before it.
 // The residual addition and the norm of two layers are one kernel where neither overwrites what the
 // other reads; in a replay the norm's output comes to lie where the addend lay.
 Step entry_step(Pass pass, BlockKind before, BlockKind block);
 // Bytes of the block's rows alive then; 0 where blocks do not write each other's rows.
-std::int64_t entry_bytes(const BlockSet& blocks, Pass pass, BlockKind before, BlockKind block);
+std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind before,
+                         BlockKind block);
 
 // Backward is split into input and weight gradients, the latter delayed.
 bool delays_weight_gradients(Schedule schedule);

@@ -163,7 +163,7 @@ struct PriceTable::Pieces {
     std::ranges::copy(block.values, key.values.begin() + std::ssize(layout.values));
     const auto [entry, is_new] = chunks.try_emplace(key);
     if (is_new) {
-      const BlockSet& set = blocks_of(plan, block);
+      const BlockSummaries set = summaries_of(blocks_of(plan, block));
       for (const StageLayout& stage : layouts_of(plan, layout)) {
         entry->second.emplace_back();
         for (const ChunkLayout& chunk : stage.chunks) {

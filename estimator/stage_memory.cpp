@@ -103,7 +103,7 @@ std::vector<Moment> sorted_moments(const StagePeaks& peaks) {
 }
 
 StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition& partition,
-                         const BlockSet& blocks, std::int64_t pp_rank) {
+                         const BlockSummaries& blocks, std::int64_t pp_rank) {
   StagePieces pieces;
   pieces.layout = stage_layout(job, plan, partition, pp_rank);
   pieces.state = stage_state(job, plan, pieces.layout);
@@ -126,8 +126,9 @@ StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition&
 PlanPieces plan_pieces(const Job& job, const Plan& plan) {
   PlanPieces pieces{.blocks = block_set(job, plan), .stages = {}};
   const LayerPartition partition = partition_layers(job, plan);
+  const BlockSummaries summaries = summaries_of(pieces.blocks);
   for (std::int64_t pp_rank = 0; pp_rank < plan.pp; ++pp_rank) {
-    pieces.stages.push_back(stage_pieces(job, plan, partition, pieces.blocks, pp_rank));
+    pieces.stages.push_back(stage_pieces(job, plan, partition, summaries, pp_rank));
   }
   return pieces;
 }

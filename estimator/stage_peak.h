@@ -1,70 +1,20 @@
-// The largest allocated bytes of one pipeline rank: maximum over the states of the schedule, the
-// runs of equal blocks in the running chunk, and the events inside a block. Integer sums only.
+// The largest allocated bytes of one pipeline rank: maximum over the states of the schedule of what
+// is in flight and the running chunk's peak. Integer sums only.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
+#include "estimator/chunk_peak.h"
 #include "estimator/schedule.h"
 #include "estimator/stage_layout.h"
 #include "estimator/stage_state.h"
 
 namespace shardplan {
 
-// Named points of a step.
-enum class MomentKind {
-  kStartUp,
-  kForward,
-  kLossForward,
-  kReplay,
-  kBackward,
-  kLossBackward,
-  kWeight,
-  kReduction,
-  kOptimizer,
-  kParameterGather,
-};
-inline constexpr std::int64_t kNumMoments = 10;
-inline constexpr std::array<std::string_view, kNumMoments> kMomentNames = {
-    "start-up",       "last warm-up forward", "loss forward",    "recompute replay",
-    "first backward", "loss backward",        "weight gradient", "gradient reduction",
-    "optimizer step", "parameter gather"};
-constexpr std::string_view name_of(MomentKind moment) {
-  return kMomentNames[static_cast<std::size_t>(moment)];
-}
 Phase phase_of(MomentKind moment);
-
-// Where in a chunk an action stands. Blocks before the running one, in forward order, are kept;
-// blocks after it have passed their backward.
-struct ChunkPoint {
-  std::int64_t bytes = -1;  // of the running microbatch's blocks in this chunk; -1: no such point
-  std::size_t unit = 0;
-  std::int64_t units_before = 0;   // equal units of the same run in front of the running one
-  std::size_t block = 0;           // run of blocks inside the unit
-  std::int64_t blocks_before = 0;  // equal blocks of that run in front of the running one
-  Step step = Step::kForwardInput;
-  std::optional<BlockKind> entered = {};  // the block behind, whose first rows are being written
-};
-
-struct ChunkPeaks {
-  std::int64_t kept_bytes = 0;      // of one microbatch between forward and backward
-  std::int64_t pending_bytes = 0;   // between backward-input and weight gradient
-  std::int64_t gradient_bytes = 0;  // from the chunk's first backward on
-  std::int64_t frame_bytes = 0;     // of the frame of a static arena, at most
-  // Of its slots: from forward to backward, from forward to the weight gradient, from backward on.
-  std::int64_t saved_slot_bytes = 0;
-  std::int64_t input_slot_bytes = 0;
-  std::int64_t pending_slot_bytes = 0;
-  std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};  // of its fixed buffers
-  std::array<ChunkPoint, kNumMoments> points;        // by MomentKind; only those inside actions
-  std::array<ChunkPoint, kNumMoments> first_points;  // of the backward that makes the gradients
-};
-
-ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSet& blocks);
 
 struct StagePoint {
   std::int64_t bytes = -1;  // allocated by the whole rank; -1: the moment does not occur

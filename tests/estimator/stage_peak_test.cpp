@@ -108,8 +108,10 @@ class EventWalk {
 
   // The last step of a block, which writes rows of the one behind it.
   void meet(BlockKind kind, BlockState state, BlockKind behind, Pass pass, std::int64_t around) {
-    peak_ = std::max(peak_, around + alive(kind, state, kLastForward) +
-                                entry_bytes(blocks_, pass, kind, behind));
+    const bool writes = blocks_[static_cast<std::size_t>(kind)].writes_next_input;
+    const std::int64_t written =
+        writes ? alive(behind, BlockState::kRunning, entry_step(pass, kind, behind)) : 0;
+    peak_ = std::max(peak_, around + alive(kind, state, kLastForward) + written);
   }
 
   void forward(std::size_t chunk) {

@@ -1,0 +1,160 @@
+// Most bytes of one chunk of one microbatch: maximum over its runs of equal blocks and the events
+// inside a block. Bytes change linearly along a run, so that its ends decide.
+#include "estimator/chunk_peak.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "estimator/unit_peak.h"
+
+namespace shardplan {
+namespace {
+
+void raise(ChunkPoint& best, std::int64_t around_bytes, const UnitPoint& point, std::size_t unit,
+           std::int64_t units_before) {
+  if (point.bytes >= 0 && around_bytes + point.bytes > best.bytes) {
+    best = {.bytes = around_bytes + point.bytes,
+            .unit = unit,
+            .units_before = units_before,
+            .block = point.block,
+            .blocks_before = point.blocks_before,
+            .step = point.step,
+            .entered = point.entered};
+  }
+}
+
+bool is_head(const Unit& unit) {
+  return unit.blocks.front().kind == BlockKind::kHead;
+}
+
+ChunkPoint& at(ChunkPoints& points, MomentKind moment) {
+  return points[static_cast<std::size_t>(moment)];
+}
+
+// Backward and replay, from the last unit to the first: kept bytes fall and what the units behind
+// leave rises linearly along a run.
+void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units, Gradients gradients,
+                   ChunkPoints& points) {
+  std::int64_t kept = 0;
+  std::int64_t left_after = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    left_after += chunk.units[i].count * left_bytes(units[i], gradients);
+  }
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPeaks& unit = units[i];
+    const UnitPoint& running = gradients == Gradients::kMade ? unit.first_backward : unit.backward;
+    const std::int64_t left = left_bytes(unit, gradients);
+    const std::int64_t others = chunk.units[i].count - 1;
+    left_after -= chunk.units[i].count * left;
+    const std::int64_t first = kept + others * unit.kept_bytes + left_after;
+    const std::int64_t last = kept + others * left + left_after;
+    ChunkPoint& backward =
+        at(points, is_head(chunk.units[i]) ? MomentKind::kLossBackward : MomentKind::kBackward);
+    raise(backward, first, running, i, others);
+    raise(backward, last, running, i, 0);
+    raise(at(points, MomentKind::kReplay), first, unit.replay, i, others);
+    raise(at(points, MomentKind::kReplay), last, unit.replay, i, 0);
+    kept += chunk.units[i].count * unit.kept_bytes;
+  }
+}
+
+// Slots of a chunk: what one microbatch keeps, by how long.
+void add_slot_bytes(ChunkPeaks& peaks, const Unit& unit, const UnitPeaks& bytes,
+                    const BlockSummaries& blocks) {
+  std::int64_t both = 0;
+  std::int64_t passing = 0;
+  for (const BlockRun& run : unit.blocks) {
+    passing += run.count * summary_of(blocks, run.kind).passing_bytes;
+    both += run.count * summary_of(blocks, run.kind).kept_pending_bytes;
+  }
+  // A group that is recomputed writes the inputs of its products in backward.
+  const std::int64_t inputs = unit.checkpointed ? 0 : both;
+  peaks.saved_slot_bytes += unit.count * (bytes.kept_bytes - inputs);
+  peaks.input_slot_bytes += unit.count * inputs;
+  peaks.pending_slot_bytes += unit.count * (bytes.pending_bytes + passing - inputs);
+}
+
+// The gradient that the head's chunk takes in forward stays where the last layer's weight gradient
+// finds it; the first chunk sends no gradient.
+void settle_ends(ChunkPeaks& peaks, const ChunkLayout& chunk, const BlockSummaries& blocks) {
+  if (peaks.pending_bytes == 0) {
+    return;
+  }
+  if (is_head(chunk.units.back())) {
+    const std::int64_t gradient = summary_of(blocks, BlockKind::kHead).kept_bytes;
+    peaks.saved_slot_bytes -= gradient;
+    peaks.input_slot_bytes += gradient;
+    peaks.pending_slot_bytes -= gradient;
+  }
+  if (chunk.units.front().blocks.front().kind == BlockKind::kEmbedding) {
+    const auto place = std::ranges::find(kFixedPlaces, Place::kGradientBuffers);
+    peaks.fixed_bytes[static_cast<std::size_t>(place - kFixedPlaces.begin())] = 0;
+  }
+}
+
+// The last forward steps of equal units in a row and of the last one, with what they write of the
+// blocks behind them.
+void raise_outputs(ChunkPoint& best, const ChunkLayout& chunk, std::size_t i,
+                   const BlockSummaries& blocks, const UnitPeaks& unit, std::int64_t kept) {
+  const Unit& running = chunk.units[i];
+  const BlockKind last = running.blocks.back().kind;
+  const std::int64_t others = running.count - 1;
+  if (others > 0) {
+    raise(best, kept + (others - 1) * unit.kept_bytes,
+          entering(unit.last_output, blocks, last, running.blocks.front().kind), i, others - 1);
+  }
+  if (i + 1 < chunk.units.size()) {
+    raise(best, kept + others * unit.kept_bytes,
+          entering(unit.last_output, blocks, last, chunk.units[i + 1].blocks.front().kind), i,
+          others);
+  }
+}
+
+}  // namespace
+
+ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks) {
+  ChunkPeaks peaks;
+  if (chunk.units.empty()) {
+    return peaks;
+  }
+  std::vector<UnitPeaks> units;
+  const BlockRun& end = chunk.units.back().blocks.front();
+  for (const Unit& unit : chunk.units) {
+    units.push_back(unit_peaks(unit, blocks));
+    const std::int64_t entry_frame =
+        &unit == &chunk.units.back() ? 0 : summary_of(blocks, end.kind).frame.entry;
+    peaks.kept_bytes += unit.count * units.back().kept_bytes;
+    peaks.pending_bytes += unit.count * units.back().pending_bytes;
+    peaks.gradient_bytes += unit.count * units.back().gradient_bytes;
+    add_slot_bytes(peaks, unit, units.back(), blocks);
+    peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, blocks, entry_frame));
+    for (const BlockRun& run : unit.blocks) {
+      const BlockSummary& summary = summary_of(blocks, run.kind);
+      for (std::size_t i = 0; i < peaks.fixed_bytes.size(); ++i) {
+        peaks.fixed_bytes[i] = std::max(peaks.fixed_bytes[i], summary.fixed_bytes[i]);
+      }
+    }
+  }
+  settle_ends(peaks, chunk, blocks);
+  std::int64_t kept = 0;
+  std::int64_t pending_before = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPeaks& unit = units[i];
+    const std::int64_t count = chunk.units[i].count;
+    const std::int64_t others = count - 1;
+    const bool head = is_head(chunk.units[i]);
+    ChunkPoint& forward = at(peaks.points, head ? MomentKind::kLossForward : MomentKind::kForward);
+    raise(forward, kept + others * unit.kept_bytes, unit.forward, i, others);
+    raise_outputs(forward, chunk, i, blocks, unit, kept);
+    raise(at(peaks.points, MomentKind::kWeight), pending_before + others * unit.pending_bytes,
+          unit.weight, i, others);
+    kept += count * unit.kept_bytes;
+    pending_before += count * unit.pending_bytes;
+  }
+  find_backward(chunk, units, Gradients::kFound, peaks.points);
+  find_backward(chunk, units, Gradients::kMade, peaks.first_points);
+  return peaks;
+}
+
+}  // namespace shardplan
