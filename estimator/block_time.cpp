@@ -169,10 +169,24 @@ BlockTime sum(const LayerParts& parts) {
   return time;
 }
 
-double replayed_modules_s(const RecomputeModules& modules, const LayerParts& parts) {
+LayerReplay replay_of(const LayerParts& parts) {
+  const auto forward = [](const BlockTime& part) {
+    return ReplayTime{.kernels_s = part.forward_s, .total_s = part.forward_total_s()};
+  };
+  return {.norms = forward(parts.norms),
+          .projections = forward(parts.projections),
+          .mla_up = forward(parts.mla_up),
+          .attention = forward(parts.attention),
+          .ffn = forward(parts.ffn),
+          .routed = forward(parts.routed),
+          .routed_activation = forward(parts.routed_activation),
+          .shared = forward(parts.shared)};
+}
+
+double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& parts) {
   double seconds = 0;
-  const auto replay = [&](bool chosen, const BlockTime& part) {
-    seconds += chosen ? part.forward_total_s() : 0;
+  const auto replay = [&](bool chosen, const ReplayTime& part) {
+    seconds += chosen ? part.total_s : 0;
   };
   replay(modules.core_attn, parts.attention);
   replay(modules.layernorm, parts.norms);
@@ -186,27 +200,27 @@ double replayed_modules_s(const RecomputeModules& modules, const LayerParts& par
 
 // torchtitan's selective policies: every second layer in full; or by operation, which keeps
 // attention, collectives and every second product and replays the other half and what is cheap.
-double replayed_policy_s(const std::string& policy, const BlockTime& layer,
-                         const LayerParts& parts) {
+double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
   if (policy == "every_second_layer") {
-    return layer.forward_total_s() / 2;
+    return layer.time.forward_total_s() / 2;
   }
   if (policy == "every_second_matmul") {
-    return parts.norms.forward_s +
-           (parts.projections.forward_s + parts.mla_up.forward_s + parts.ffn.forward_s +
-            parts.routed.forward_s + parts.routed_activation.forward_s + parts.shared.forward_s) /
+    const LayerReplay& parts = layer.replay;
+    return parts.norms.kernels_s +
+           (parts.projections.kernels_s + parts.mla_up.kernels_s + parts.ffn.kernels_s +
+            parts.routed.kernels_s + parts.routed_activation.kernels_s + parts.shared.kernels_s) /
                2;
   }
   throw std::logic_error("recompute policy without a time model: " + policy);
 }
 
-double replayed_s(const Recompute& recompute, const BlockTime& layer, const LayerParts& parts) {
+double replayed_s(const Recompute& recompute, const LayerTime& layer) {
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return 0;
-    case RecomputeGranularity::kFull: return layer.forward_total_s();
+    case RecomputeGranularity::kFull: return layer.time.forward_total_s();
     case RecomputeGranularity::kSelective:
-      return recompute.policy.empty() ? replayed_modules_s(recompute.modules, parts)
-                                      : replayed_policy_s(recompute.policy, layer, parts);
+      return recompute.policy.empty() ? replayed_modules_s(recompute.modules, layer.replay)
+                                      : replayed_policy_s(recompute.policy, layer);
   }
   throw std::logic_error("replayed_s: unknown granularity");
 }
@@ -286,9 +300,9 @@ BlockTime head_time(const BlockContext& context) {
 }
 
 // A projection of 2 h to h, one layer like the last, and the head once more.
-BlockTime mtp_time(const BlockContext& context, const BlockTime& head) {
+BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const BlockTime& head) {
   const ModelSpec& model = context.model();
-  BlockTime time = layer_time(context.job, context.plan, model.layers.back());
+  BlockTime time = layer;
   add(time, head);
   add(time, linear(context,
                    {.m = context.tokens,
@@ -299,88 +313,65 @@ BlockTime mtp_time(const BlockContext& context, const BlockTime& head) {
   return time;
 }
 
-// Products of one token with the weights of a layer; of routed experts topk.
-double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
-  const MlaSpec& mla = model.mla;
-  const std::int64_t h = model.hidden;
-  const std::int64_t a = model.num_heads;
-  const std::int64_t ffn_products = model.gated_ffn ? 3 : 2;
-  std::int64_t attention = 2 * h * (a + model.num_kv_heads) * model.head_dim;
-  if (model.attention == AttentionKind::kMla) {
-    const std::int64_t query = a * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
-    attention = (mla.q_lora_rank > 0 ? mla.q_lora_rank * (h + query) : h * query) +
-                h * (mla.kv_lora_rank + mla.qk_rope_head_dim) +
-                mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim) +
-                a * mla.v_head_dim * h;
-  }
-  const std::int64_t ffn =
-      layer.is_moe
-          ? h * model.moe.num_experts +
-                ffn_products * h * (model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
-          : ffn_products * h * model.ffn;
-  return number(attention + ffn);
-}
-
-// Forward 2 per product; backward twice that.
-double layer_flops_per_token(const Job& job, const LayerSpec& layer) {
-  const ModelSpec& model = job.model;
-  const bool is_mla = model.attention == AttentionKind::kMla;
-  const AttentionWork attention = {
-      .pairs = attention_pairs(job, layer) / number(job.sequence_length),
-      .heads = model.num_heads,
-      .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
-      .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim};
-  return 3 * (2 * matmul_parameters(model, layer) + attention.forward_flops());
+LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& layer) {
+  const LayerParts parts = layer_parts(context, layer);
+  LayerTime known{.layer_kind = 0, .time = sum(parts), .replay = replay_of(parts)};
+  BlockTime& time = known.time;
+  const double host_s = context.job.profile.host_s_per_layer;
+  time.host_s = std::max(0.0, host_s - time.forward_total_s()) +
+                std::max(0.0, host_s - time.backward_total_s());
+  time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
+  return known;
 }
 
 }  // namespace
 
 BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer) {
-  const BlockContext context(job, plan);
-  const LayerParts parts = layer_parts(context, layer);
-  BlockTime time = sum(parts);
-  time.recompute_s = replayed_s(plan.recompute, time, parts);
-  const double host_s = job.profile.host_s_per_layer;
-  time.host_s = std::max(0.0, host_s - time.forward_total_s()) +
-                std::max(0.0, host_s - time.backward_total_s());
-  time.parameters = local_sum(job, plan, layer_parameters(job.model, layer));
-  return time;
+  LayerTime known = time_without_recompute(BlockContext(job, plan), layer);
+  known.time.recompute_s = replayed_s(plan.recompute, known);
+  return known.time;
 }
 
-ModelTimes model_times(const Job& job, const Plan& plan) {
+LayerKinds layer_kinds(const ModelSpec& model) {
+  LayerKinds kinds;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const auto same = std::ranges::find(kinds.firsts, model.layers[i],
+                                        [&](std::size_t first) { return model.layers[first]; });
+    kinds.of_layer.push_back(static_cast<std::size_t>(same - kinds.firsts.begin()));
+    if (same == kinds.firsts.end()) {
+      kinds.firsts.push_back(i);
+    }
+  }
+  return kinds;
+}
+
+ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds) {
   const BlockContext context(job, plan);
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  if (job.model.num_mtp_layers > 0) {
-    times.mtp = mtp_time(context, times.head);
+  times.kinds = kinds;
+  for (const std::size_t first : kinds.firsts) {
+    times.layers.push_back(time_without_recompute(context, job.model.layers[first]));
+    times.layers.back().layer_kind = static_cast<std::int64_t>(first);
   }
-  times.flops_per_token = model_flops_per_token(job);
-  const std::vector<LayerSpec>& layers = job.model.layers;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto same = std::ranges::find(times.layers, layers[i], [&](const LayerTime& known) {
-      return layers[static_cast<std::size_t>(known.layer_kind)];
-    });
-    times.kinds.push_back(static_cast<std::size_t>(same - times.layers.begin()));
-    if (same == times.layers.end()) {
-      times.layers.push_back(
-          {.layer_kind = static_cast<std::int64_t>(i), .time = layer_time(job, plan, layers[i])});
-    }
+  if (job.model.num_mtp_layers > 0) {
+    times.mtp = mtp_time(context, times.layers[kinds.of_layer.back()].time, times.head);
   }
   return times;
 }
 
-double model_flops_per_token(const Job& job) {
-  const ModelSpec& model = job.model;
-  const double head = 6 * number(model.hidden) * number(model.vocab);
-  double flops = head;
-  for (const LayerSpec& layer : model.layers) { flops += layer_flops_per_token(job, layer); }
-  if (model.num_mtp_layers > 0) {
-    const double projection = 6 * 2 * number(model.hidden) * number(model.hidden);
-    flops += number(model.num_mtp_layers) *
-             (layer_flops_per_token(job, model.layers.back()) + projection + head);
+void add_recompute(const Recompute& recompute, ModelTimes& times) {
+  for (LayerTime& layer : times.layers) { layer.time.recompute_s = replayed_s(recompute, layer); }
+  if (times.mtp.forward_s > 0) {
+    times.mtp.recompute_s = times.layers[times.kinds.of_layer.back()].time.recompute_s;
   }
-  return flops;
+}
+
+ModelTimes model_times(const Job& job, const Plan& plan) {
+  ModelTimes times = times_without_recompute(job, plan, layer_kinds(job.model));
+  add_recompute(plan.recompute, times);
+  return times;
 }
 
 }  // namespace shardplan

@@ -9,7 +9,6 @@
 
 #include "estimator/job.h"
 #include "estimator/parameters.h"
-#include "estimator/step_time.h"
 
 namespace shardplan {
 
@@ -37,30 +36,52 @@ struct BlockTime {
   }
 };
 
+// Forward of one part of a layer: its kernels, and with the communication that stays visible.
+struct ReplayTime {
+  double kernels_s = 0;
+  double total_s = 0;
+};
+
+// The parts of a layer that recomputation can name; empty ones are zero.
+struct LayerReplay {
+  ReplayTime norms;
+  ReplayTime projections;
+  ReplayTime mla_up;
+  ReplayTime attention;
+  ReplayTime ffn;
+  ReplayTime routed;
+  ReplayTime routed_activation;
+  ReplayTime shared;
+};
+
 struct LayerTime {
   std::int64_t layer_kind = 0;  // index of the first layer with an equal LayerSpec
   BlockTime time;
+  LayerReplay replay;
 };
+
+// Which layers of a model are alike.
+struct LayerKinds {
+  std::vector<std::size_t> of_layer;  // of every transformer layer, in order: index into firsts
+  std::vector<std::size_t> firsts;    // of every kind the first layer
+};
+LayerKinds layer_kinds(const ModelSpec& model);
 
 struct ModelTimes {
   BlockTime embedding;
-  BlockTime head;                  // final norm, head GEMM, loss
-  BlockTime mtp;                   // one multi-token-prediction module; zero if the model has none
-  std::vector<LayerTime> layers;   // one per distinct LayerSpec
-  std::vector<std::size_t> kinds;  // of every transformer layer, in order: index into layers
-  double flops_per_token = 0;      // model_flops_per_token of the job
+  BlockTime head;                 // final norm, head GEMM, loss
+  BlockTime mtp;                  // one multi-token-prediction module; zero if the model has none
+  std::vector<LayerTime> layers;  // one per kind
+  LayerKinds kinds;
 };
 
 ModelTimes model_times(const Job& job, const Plan& plan);
 
-// The step from its pieces; estimate_step_time(job, plan) is step_time_of(job, plan,
-// model_times(...)).
-StepTime step_time_of(const Job& job, const Plan& plan, const ModelTimes& times);
+// The same in two steps: times of a plan without recomputation, and what it adds to them.
+ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds);
+void add_recompute(const Recompute& recompute, ModelTimes& times);
 
 // One transformer layer, of a layer kind of the model.
 BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer);
-
-// Model FLOPs per token: 6 x matmul parameters + attention with the causal triangle counted once.
-double model_flops_per_token(const Job& job);
 
 }  // namespace shardplan

@@ -9,31 +9,36 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 namespace shardplan {
 namespace {
 
-ChunkTime sum(const ChunkTime& a, const ChunkTime& b) {
-  return {.forward_s = a.forward_s + b.forward_s,
-          .backward_input_s = a.backward_input_s + b.backward_input_s,
-          .backward_weight_s = a.backward_weight_s + b.backward_weight_s};
+void add(ChunkTime& total, const ChunkTime& time, std::int64_t count) {
+  const double n = static_cast<double>(count);
+  total.forward_s += n * time.forward_s;
+  total.backward_input_s += n * time.backward_input_s;
+  total.backward_weight_s += n * time.backward_weight_s;
 }
 
-// The work of one microbatch on one rank.
-ChunkTime rank_work(const ScheduleShape& shape, std::span<const ChunkTime> chunks,
-                    std::int64_t rank) {
+ChunkTime sum_of(std::span<const std::int64_t> counts, std::span<const ChunkTime> kinds) {
   ChunkTime work;
-  for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
-    work = sum(work, chunks[static_cast<std::size_t>(position_of(shape, rank, chunk))]);
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) { add(work, kinds[kind], counts[kind]); }
+  return work;
+}
+
+// A pipeline and what one microbatch costs in it.
+struct Pipeline {
+  const ScheduleShape& shape;
+  const PipelineLayout& layout;
+  std::span<const ChunkTime> kinds;
+
+  double microbatches() const { return static_cast<double>(shape.num_microbatches); }
+  ChunkTime total_work() const { return sum_of(layout.chunks, kinds); }
+  ChunkTime rank_work(const RankRun& run) const {
+    return sum_of(layout.rank_chunks[run.kind], kinds);
   }
-  return work;
-}
-
-ChunkTime total_work(std::span<const ChunkTime> chunks) {
-  ChunkTime work;
-  for (const ChunkTime& chunk : chunks) { work = sum(work, chunk); }
-  return work;
-}
+};
 
 class LongestLine {
  public:
@@ -49,43 +54,62 @@ class LongestLine {
 };
 
 // Two flow shops, one after the other: sum + (m - 1) * slowest, forward and backward. Exact.
-PipelineTime gpipe_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
-  const double m = static_cast<double>(shape.num_microbatches);
+PipelineTime gpipe_time(const Pipeline& pipeline) {
   double slowest_forward = 0;
   double slowest_backward = 0;
   LongestLine slowest;
-  for (std::size_t r = 0; r < chunks.size(); ++r) {
-    slowest.offer(static_cast<std::int64_t>(r), chunks[r].total_s());
-    slowest_forward = std::max(slowest_forward, chunks[r].forward_s);
-    slowest_backward =
-        std::max(slowest_backward, chunks[r].backward_input_s + chunks[r].backward_weight_s);
+  for (const RankRun& run : pipeline.layout.runs) {
+    const ChunkTime time = pipeline.rank_work(run);
+    slowest.offer(run.first, time.total_s());
+    slowest_forward = std::max(slowest_forward, time.forward_s);
+    slowest_backward = std::max(slowest_backward, time.backward_input_s + time.backward_weight_s);
   }
-  return {.total_s = total_work(chunks).total_s() + (m - 1) * (slowest_forward + slowest_backward),
+  return {.total_s = pipeline.total_work().total_s() +
+                     (pipeline.microbatches() - 1) * (slowest_forward + slowest_backward),
           .critical_rank = slowest.longest().critical_rank};
 }
 
 // Line r of 1F1B. Its first backward waits for a round trip through the later ranks, less the
 // further forwards of its warm-up; its last backward likewise, less as many backwards. Where the
 // warm-up takes all microbatches, all forwards precede all backwards and there is one round trip.
-PipelineTime one_f_one_b_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
-  const double m = static_cast<double>(shape.num_microbatches);
+// Along a run of equal ranks either kind of line is convex in r: the ends of the run decide, and
+// the two ranks where the one kind gives way to the other.
+PipelineTime one_f_one_b_time(const Pipeline& pipeline) {
+  const ScheduleShape& shape = pipeline.shape;
+  const double m = pipeline.microbatches();
   const std::int64_t warmup_per_hop = shape.schedule == Schedule::kInterleaved1F1B ? 2 : 1;
-  double before = 0;
-  double after = total_work(chunks).total_s();
+  // The first rank whose warm-up leaves a microbatch over.
+  const std::int64_t steady = shape.pp - div_ceil(shape.num_microbatches - 1, warmup_per_hop);
+  const double all = pipeline.total_work().total_s();
+  double before_run = 0;
   LongestLine line;
-  for (std::int64_t r = 0; r < shape.pp; ++r) {
-    const ChunkTime& time = chunks[static_cast<std::size_t>(r)];
+  for (const RankRun& run : pipeline.layout.runs) {
+    const ChunkTime time = pipeline.rank_work(run);
     const double f = time.forward_s;
     const double b = time.backward_input_s + time.backward_weight_s;
-    const std::int64_t warmup = warmup_per_hop * (shape.pp - r - 1);
-    after -= f + b;
-    if (shape.num_microbatches > warmup + 1) {
-      line.offer(r, before + m * (f + b) + std::max(0.0, after - static_cast<double>(warmup) * f) +
-                        std::max(0.0, after - static_cast<double>(warmup) * b));
-    } else {
-      line.offer(r, before + std::max(m * (f + b), after + std::max(f + m * b, m * f + b)));
+    const auto offer = [&](std::int64_t r) {
+      const double before = before_run + static_cast<double>(r - run.first) * (f + b);
+      const double after = all - before - (f + b);
+      const std::int64_t warmup = warmup_per_hop * (shape.pp - r - 1);
+      if (shape.num_microbatches > warmup + 1) {
+        line.offer(r, before + m * (f + b) +
+                          std::max(0.0, after - static_cast<double>(warmup) * f) +
+                          std::max(0.0, after - static_cast<double>(warmup) * b));
+      } else {
+        line.offer(r, before + std::max(m * (f + b), after + std::max(f + m * b, m * f + b)));
+      }
+    };
+    const std::int64_t last = run.first + run.count - 1;
+    offer(run.first);
+    for (const std::int64_t r : {steady - 1, steady}) {
+      if (run.first < r && r < last) {
+        offer(r);
+      }
     }
-    before += f + b;
+    if (run.count > 1) {
+      offer(last);
+    }
+    before_run += static_cast<double>(run.count) * (f + b);
   }
   return line.longest();
 }
@@ -94,25 +118,28 @@ PipelineTime one_f_one_b_time(const ScheduleShape& shape, std::span<const ChunkT
 // gradient (after p - r forwards), waits for the last round trip less p - r - 1 input and weight
 // gradients, and is left upwards by the last input gradient: rank q < r then still has q + 1 weight
 // gradients to do, r itself has r + 1. Even stages: (p - 1) * max(f, b, f + b - w).
-PipelineTime zero_bubble_h1_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
-  const double m = static_cast<double>(shape.num_microbatches);
-  const ChunkTime all = total_work(chunks);
+PipelineTime zero_bubble_h1_time(const Pipeline& pipeline) {
+  const ScheduleShape& shape = pipeline.shape;
+  const double m = pipeline.microbatches();
+  const ChunkTime all = pipeline.total_work();
   ChunkTime before;
   double upwards = 0;  // longest way out through an earlier rank
   LongestLine line;
-  for (std::int64_t r = 0; r < shape.pp; ++r) {
-    const ChunkTime& time = chunks[static_cast<std::size_t>(r)];
+  for (const RankRun& run : pipeline.layout.runs) {
+    const ChunkTime time = pipeline.rank_work(run);
     const auto [f, b, w] = time;
-    const double hops = static_cast<double>(shape.pp - r - 1);
-    const double later_f = all.forward_s - before.forward_s - f;
-    const double later_b = all.backward_input_s - before.backward_input_s - b;
-    const double own_weights = static_cast<double>(r + 1) * w;
-    const double entry = before.forward_s + std::max(0.0, later_f + later_b - hops * f);
-    const double wait = std::max(0.0, later_f + later_b - hops * (b + w));
-    const double exit = std::max(0.0, upwards - own_weights);
-    line.offer(r, entry + m * time.total_s() + wait + exit);
-    upwards = b + std::max(upwards, own_weights);
-    before = sum(before, time);
+    for (std::int64_t r = run.first; r < run.first + run.count; ++r) {
+      const double hops = static_cast<double>(shape.pp - r - 1);
+      const double later_f = all.forward_s - before.forward_s - f;
+      const double later_b = all.backward_input_s - before.backward_input_s - b;
+      const double own_weights = static_cast<double>(r + 1) * w;
+      const double entry = before.forward_s + std::max(0.0, later_f + later_b - hops * f);
+      const double wait = std::max(0.0, later_f + later_b - hops * (b + w));
+      const double exit = std::max(0.0, upwards - own_weights);
+      line.offer(r, entry + m * time.total_s() + wait + exit);
+      upwards = b + std::max(upwards, own_weights);
+      add(before, time, 1);
+    }
   }
   return line.longest();
 }
@@ -154,31 +181,37 @@ double even_bubble_s(const ScheduleShape& shape, const ChunkTime& others) {
 }
 
 // Several chunks a rank: line r works m * t_r and waits as the other ranks' mean chunks make it.
-PipelineTime several_chunks_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
-  const double m = static_cast<double>(shape.num_microbatches);
+PipelineTime several_chunks_time(const Pipeline& pipeline) {
+  const ScheduleShape& shape = pipeline.shape;
   const double v = static_cast<double>(shape.vpp);
-  const ChunkTime all = total_work(chunks);
+  const ChunkTime all = pipeline.total_work();
   LongestLine line;
-  for (std::int64_t r = 0; r < shape.pp; ++r) {
-    const ChunkTime own = rank_work(shape, chunks, r);
+  for (const RankRun& run : pipeline.layout.runs) {
+    const ChunkTime own = pipeline.rank_work(run);
     const ChunkTime others = {
         .forward_s = (all.forward_s - own.forward_s) / v,
         .backward_input_s = (all.backward_input_s - own.backward_input_s) / v,
         .backward_weight_s = (all.backward_weight_s - own.backward_weight_s) / v};
-    line.offer(r, m * own.total_s() + even_bubble_s(shape, others));
+    line.offer(run.first, pipeline.microbatches() * own.total_s() + even_bubble_s(shape, others));
   }
   return line.longest();
 }
 
 // Too few microbatches for a steady state, or a last group that is not full: walk the schedule,
 // shortened by whole groups of the slowest rank's work.
-PipelineTime walked_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
+PipelineTime walked_time(const Pipeline& pipeline) {
   LongestLine slowest;
-  for (std::int64_t r = 0; r < shape.pp; ++r) {
-    slowest.offer(r, rank_work(shape, chunks, r).total_s());
+  for (const RankRun& run : pipeline.layout.runs) {
+    slowest.offer(run.first, pipeline.rank_work(run).total_s());
   }
-  const ScheduleShape shorter = shortest_equivalent(shape);
-  const double left_out = static_cast<double>(shape.num_microbatches - shorter.num_microbatches);
+  std::vector<ChunkTime> chunks;
+  chunks.reserve(pipeline.layout.chunk_kinds.size());
+  for (const std::size_t kind : pipeline.layout.chunk_kinds) {
+    chunks.push_back(pipeline.kinds[kind]);
+  }
+  const ScheduleShape shorter = shortest_equivalent(pipeline.shape);
+  const double left_out =
+      static_cast<double>(pipeline.shape.num_microbatches - shorter.num_microbatches);
   return {.total_s = walk_schedule(shorter, chunks).total_s + left_out * slowest.longest().total_s,
           .critical_rank = slowest.longest().critical_rank};
 }
@@ -200,27 +233,71 @@ bool has_steady_state(const ScheduleShape& shape) {
 
 }  // namespace
 
-PipelineTime pipeline_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
+std::size_t PipelineLayout::rank_kind(std::int64_t pp_rank) const {
+  const auto after = std::ranges::find_if(
+      runs, [&](const RankRun& run) { return pp_rank < run.first + run.count; });
+  return after->kind;
+}
+
+PipelineLayout pipeline_layout(const ScheduleShape& shape, std::vector<std::size_t> chunk_kinds) {
+  PipelineLayout layout;
+  layout.chunks.assign(std::ranges::max(chunk_kinds) + 1, 0);
+  for (const std::size_t kind : chunk_kinds) { ++layout.chunks[kind]; }
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+    std::vector<std::int64_t> counts(layout.chunks.size(), 0);
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
+      ++counts[chunk_kinds[static_cast<std::size_t>(position_of(shape, rank, chunk))]];
+    }
+    const auto same = std::ranges::find(layout.rank_chunks, counts);
+    const std::size_t kind = static_cast<std::size_t>(same - layout.rank_chunks.begin());
+    if (same == layout.rank_chunks.end()) {
+      layout.rank_chunks.push_back(std::move(counts));
+    }
+    if (layout.runs.empty() || layout.runs.back().kind != kind) {
+      layout.runs.push_back({.first = rank, .count = 0, .kind = kind});
+    }
+    ++layout.runs.back().count;
+  }
+  layout.chunk_kinds = std::move(chunk_kinds);
+  return layout;
+}
+
+PipelineTime pipeline_time(const ScheduleShape& shape, const PipelineLayout& layout,
+                           std::span<const ChunkTime> kinds) {
+  const Pipeline pipeline{.shape = shape, .layout = layout, .kinds = kinds};
   if (shape.pp == 1) {
-    return {.total_s = static_cast<double>(shape.num_microbatches) * total_work(chunks).total_s(),
+    return {.total_s = pipeline.microbatches() * pipeline.total_work().total_s(),
             .critical_rank = 0};
   }
   if (!has_steady_state(shape)) {
-    return walked_time(shape, chunks);
+    return walked_time(pipeline);
   }
   if (shape.vpp > 1) {
-    return several_chunks_time(shape, chunks);
+    return several_chunks_time(pipeline);
   }
   switch (shape.schedule) {
-    case Schedule::kGpipe: return gpipe_time(shape, chunks);
+    case Schedule::kGpipe: return gpipe_time(pipeline);
     case Schedule::k1F1B:
-    case Schedule::kInterleaved1F1B: return one_f_one_b_time(shape, chunks);
+    case Schedule::kInterleaved1F1B: return one_f_one_b_time(pipeline);
     case Schedule::kZbH1:
-    case Schedule::kInterleavedZeroBubble: return zero_bubble_h1_time(shape, chunks);
+    case Schedule::kInterleavedZeroBubble: return zero_bubble_h1_time(pipeline);
     case Schedule::kNone:
     case Schedule::kZbv: break;
   }
   throw std::logic_error("pipeline_time: the schedule does not run on several ranks");
+}
+
+PipelineTime pipeline_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {
+  std::vector<ChunkTime> kinds;
+  std::vector<std::size_t> chunk_kinds;
+  for (const ChunkTime& chunk : chunks) {
+    const auto same = std::ranges::find(kinds, chunk);
+    chunk_kinds.push_back(static_cast<std::size_t>(same - kinds.begin()));
+    if (same == kinds.end()) {
+      kinds.push_back(chunk);
+    }
+  }
+  return pipeline_time(shape, pipeline_layout(shape, std::move(chunk_kinds)), kinds);
 }
 
 }  // namespace shardplan

@@ -251,7 +251,7 @@ Price price(PriceTable& table, const Plan& plan) {
                                        outside_bytes(job, plan, pp_rank));
     }
   }
-  const StepTime time = step_time_of(job, plan, pieces.times_of(plan));
+  const StepTime time = estimate_step_time(job, plan);
   price.step_time_s = time.total_s;
   price.tokens_per_s_per_gpu = time.tokens_per_s_per_gpu;
   return price;

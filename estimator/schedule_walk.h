@@ -17,6 +17,7 @@ struct ChunkTime {
   double backward_weight_s = 0;
 
   double total_s() const { return forward_s + backward_input_s + backward_weight_s; }
+  friend bool operator==(const ChunkTime&, const ChunkTime&) = default;
 };
 
 struct TimedAction {

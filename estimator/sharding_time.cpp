@@ -18,14 +18,7 @@ double weight_bytes(const Plan& plan) {
   return plan.precision == Precision::kFp32 ? 4 : 2;
 }
 
-// One reduction of all gradients and one gather of all parameters, dense and expert.
-struct Collectives {
-  double reduce_s = 0;      // reduce-scatter, and all-reduce of the shards between replicas
-  double all_reduce_s = 0;  // of whole gradients: no sharding
-  double gather_s = 0;
-};
-
-void add(Collectives& total, const Job& job, const Plan& plan, std::int64_t elements,
+void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t elements,
          const GroupShape& shard, const GroupShape& replica) {
   if (elements == 0) {
     return;
@@ -40,24 +33,6 @@ void add(Collectives& total, const Job& job, const Plan& plan, std::int64_t elem
 
 double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
-}
-
-// ZeRO 0 reduces once; 1 reduces once and gathers the updated parameters; 2 keeps gradients
-// sharded, so every microbatch reduces; 3 gathers every block for forward and for backward and
-// reduces, every microbatch, with the next block in flight (arXiv 1910.02054 section 7).
-double exposed_s(const Job& job, const Plan& plan, const ShardedRank& rank,
-                 const Collectives& once) {
-  const double m = number(num_microbatches(job, plan));
-  const double forward_s = job.profile.overlap_param_gather ? rank.forward_s : 0;
-  const double backward_s = job.profile.overlap_grad_reduce ? rank.backward_s : 0;
-  switch (plan.zero) {
-    case 0: return exceeding(once.all_reduce_s, backward_s);
-    case 1: return exceeding(once.reduce_s, backward_s) + exceeding(once.gather_s, forward_s);
-    case 2: return m * exceeding(once.reduce_s, backward_s) + exceeding(once.gather_s, forward_s);
-    default:
-      return m * (exceeding(once.gather_s, rank.forward_s) +
-                  exceeding(once.gather_s + once.reduce_s, rank.backward_s));
-  }
 }
 
 // Bytes that one parameter's update reads and writes. Fused: the gradient for its norm, then
@@ -88,17 +63,41 @@ ShardingGroups::ShardingGroups(const Job& job, const Plan& plan)
   }
 }
 
-double exposed_data_parallel_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                               const ShardedRank& rank) {
-  Collectives once;
-  add(once, job, plan, rank.parameters.dense, groups.dense_shard, groups.dense_replica);
-  add(once, job, plan, rank.parameters.expert, groups.expert_shard, groups.expert_replica);
-  double seconds = exposed_s(job, plan, rank, once);
-  if (rank.tied_elements > 0) {
-    seconds += all_reduce_s(job.cluster, groups.embedding,
-                            number(rank.tied_elements * bytes_of(plan.grad_dtype)));
+RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& groups,
+                       const LocalParameters& parameters, std::int64_t tied_elements) {
+  RankUpdate update;
+  add(update, job, plan, parameters.dense, groups.dense_shard, groups.dense_replica);
+  add(update, job, plan, parameters.expert, groups.expert_shard, groups.expert_replica);
+  if (tied_elements > 0) {
+    update.tied_s = all_reduce_s(job.cluster, groups.embedding,
+                                 number(tied_elements * bytes_of(plan.grad_dtype)));
   }
-  return seconds * job.profile.exposed_dp_share;
+  update.optimizer_s = optimizer_s(job, plan, groups, parameters);
+  return update;
+}
+
+// ZeRO 0 reduces once; 1 reduces once and gathers the updated parameters; 2 keeps gradients
+// sharded, so every microbatch reduces; 3 gathers every block for forward and for backward and
+// reduces, every microbatch, with the next block in flight (arXiv 1910.02054 section 7).
+double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                               std::int64_t microbatches, const MicrobatchWork& work) {
+  const double m = number(microbatches);
+  const double forward_s = job.profile.overlap_param_gather ? work.forward_s : 0;
+  const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
+  double seconds = 0;
+  switch (plan.zero) {
+    case 0: seconds = exceeding(update.all_reduce_s, backward_s); break;
+    case 1:
+      seconds = exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);
+      break;
+    case 2:
+      seconds = m * exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);
+      break;
+    default:
+      seconds = m * (exceeding(update.gather_s, work.forward_s) +
+                     exceeding(update.gather_s + update.reduce_s, work.backward_s));
+  }
+  return (seconds + update.tied_s) * job.profile.exposed_dp_share;
 }
 
 // The offloaded share crosses PCIe instead: gradients to the host, updated weights back.

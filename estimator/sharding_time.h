@@ -19,16 +19,29 @@ struct ShardingGroups {
   GroupShape embedding;
 };
 
-// Of one rank. Work of one microbatch is what communication may hide behind.
-struct ShardedRank {
-  LocalParameters parameters;
-  std::int64_t tied_elements = 0;  // embedding elements reduced between the end stages
+// What one rank does after the pipeline, as far as it does not depend on the work of a microbatch.
+struct RankUpdate {
+  double reduce_s = 0;      // reduce-scatter, and all-reduce of the shards between replicas
+  double all_reduce_s = 0;  // of whole gradients: no sharding
+  double gather_s = 0;      // of all parameters
+  double tied_s = 0;        // of the embedding table, reduced between the end stages
+  double optimizer_s = 0;
+};
+
+// tied_elements: of the embedding table where the end stages share it, else 0.
+RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& groups,
+                       const LocalParameters& parameters, std::int64_t tied_elements);
+
+// What communication may hide behind: one microbatch.
+struct MicrobatchWork {
   double forward_s = 0;
   double backward_s = 0;
 };
 
-double exposed_data_parallel_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                               const ShardedRank& rank);
+// The communication of the update that stays visible, over all microbatches.
+double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                               std::int64_t microbatches, const MicrobatchWork& work);
+
 double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
                    const LocalParameters& parameters);
 

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
 #include "estimator/estimate.h"
 #include "estimator/layer_partition.h"
-#include "estimator/pipeline_time.h"
-#include "estimator/sharding_time.h"
+#include "estimator/model_flops.h"
+#include "estimator/step_pieces.h"
 
 namespace shardplan {
 namespace {
@@ -17,21 +18,6 @@ namespace {
 double number(std::int64_t count) {
   return static_cast<double>(count);
 }
-
-// One microbatch in one chunk, or summed over the chunks of one rank. recompute_s is what the plan
-// replays, sends_s the exposed sends of activations and of gradients.
-struct Work {
-  BlockTime blocks;
-  double forward_send_s = 0;
-  double backward_send_s = 0;
-
-  ChunkTime chunk_time() const {
-    return {.forward_s = blocks.forward_total_s() + blocks.host_s / 2 + forward_send_s,
-            .backward_input_s = blocks.backward_total_s() - blocks.backward_weight_s +
-                                blocks.recompute_s + blocks.host_s / 2 + backward_send_s,
-            .backward_weight_s = blocks.backward_weight_s};
-  }
-};
 
 // Full recomputation by blocks replays the first num_layers of a chunk; every other choice is
 // already in the layers' times.
@@ -41,72 +27,28 @@ std::int64_t replayed_layers(const Recompute& recompute, std::int64_t layers) {
   return by_blocks ? std::min(recompute.num_layers, layers) : layers;
 }
 
-// The send of one hidden tensor to the next stage, as far as it stays visible.
-double exposed_send_s(const Job& job, const Plan& plan) {
-  if (plan.pp == 1) {
-    return 0;
-  }
-  const double element_bytes = plan.precision == Precision::kFp32 ? 4 : 2;
-  const double sharded_over = plan.sequence_parallel ? number(plan.tp) : 1;
-  const double bytes =
-      number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes / sharded_over;
-  return send_s(job.cluster, group_shape(job, plan, GroupKind::kPp), bytes) *
-         job.profile.exposed_pp_share;
-}
-
 // Tied tables, and tables that multi-token prediction reads, have a copy beside the head.
 bool has_second_table(const ModelSpec& model) {
   return model.tied_embeddings || model.num_mtp_layers > 0;
 }
 
-// Layers first .. first + count, equal neighbours together.
-void add_layers(BlockTime& blocks, const ModelTimes& times, std::int64_t first,
-                std::int64_t count) {
-  std::int64_t layer = first;
-  while (layer < first + count) {
-    const std::size_t kind = times.kinds[static_cast<std::size_t>(layer)];
-    std::int64_t next = layer + 1;
-    while (next < first + count && times.kinds[static_cast<std::size_t>(next)] == kind) { ++next; }
-    add(blocks, times.layers[kind].time, next - layer);
-    layer = next;
+// Layers of every kind, `count` of them from `first` on.
+std::vector<std::int64_t> count_kinds(const LayerKinds& kinds, std::int64_t first,
+                                      std::int64_t count) {
+  std::vector<std::int64_t> counts(kinds.firsts.size(), 0);
+  for (std::int64_t layer = first; layer < first + count; ++layer) {
+    ++counts[kinds.of_layer[static_cast<std::size_t>(layer)]];
   }
+  return counts;
 }
 
-std::vector<Work> chunk_works(const Job& job, const Plan& plan, const ModelTimes& times) {
-  const std::vector<std::int64_t> layers = layers_per_chunk(job, plan);
-  if (layers.empty()) {
-    throw std::logic_error("step_time_of: the layers do not fill the chunks");
+void add_layers(BlockTime& blocks, const ModelTimes& times,
+                const std::vector<std::int64_t>& counts) {
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    if (counts[kind] > 0) {
+      add(blocks, times.layers[kind].time, counts[kind]);
+    }
   }
-  const double send_s = exposed_send_s(job, plan);
-  const std::size_t last = layers.size() - 1;
-  std::vector<Work> works(layers.size());
-  std::int64_t first = 0;
-  for (std::size_t position = 0; position <= last; ++position) {
-    Work& work = works[position];
-    const std::int64_t replayed = replayed_layers(plan.recompute, layers[position]);
-    add_layers(work.blocks, times, first, replayed);
-    const double recompute_s = work.blocks.recompute_s;
-    add_layers(work.blocks, times, first + replayed, layers[position] - replayed);
-    work.blocks.recompute_s = recompute_s;
-    work.forward_send_s = position < last ? send_s : 0;
-    work.backward_send_s = position > 0 ? send_s : 0;
-    first += layers[position];
-  }
-  add(works.front().blocks, times.embedding);
-  add(works.back().blocks, times.head);
-  add(works.back().blocks, times.mtp, job.model.num_mtp_layers);
-  return works;
-}
-
-Work rank_work(const ScheduleShape& shape, const std::vector<Work>& works, std::int64_t rank) {
-  Work sum;
-  for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
-    const Work& work = works[static_cast<std::size_t>(position_of(shape, rank, chunk))];
-    add(sum.blocks, work.blocks);
-    sum.forward_send_s += work.forward_send_s;
-    sum.backward_send_s += work.backward_send_s;
-  }
-  return sum;
 }
 
 struct AfterPipeline {
@@ -115,53 +57,38 @@ struct AfterPipeline {
   double total_s() const { return data_parallel_s + optimizer_s; }
 };
 
-AfterPipeline after_pipeline(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                             const ScheduleShape& shape, const ModelTimes& times,
-                             const std::vector<Work>& works, std::int64_t rank) {
-  const Work work = rank_work(shape, works, rank);
-  const bool holds_embedding = rank == rank_of_position(shape, 0);
-  const bool holds_head = rank == rank_of_position(shape, shape.pp * shape.vpp - 1);
-  const bool ends_apart = has_second_table(job.model) && holds_embedding != holds_head;
-  const std::int64_t table = times.embedding.parameters.dense;
-  LocalParameters parameters = work.blocks.parameters;
-  parameters.dense += ends_apart && holds_head ? table : 0;
-  const ChunkTime time = work.chunk_time();
-  const double data_parallel_s =
-      exposed_data_parallel_s(job, plan, groups,
-                              {.parameters = parameters,
-                               .tied_elements = ends_apart ? table : 0,
-                               .forward_s = time.forward_s,
-                               .backward_s = time.backward_input_s + time.backward_weight_s});
-  return {.data_parallel_s = data_parallel_s,
-          .optimizer_s = optimizer_s(job, plan, groups, parameters)};
-}
-
 // The stages step together: the slowest of the ranks with the ends of the model and the critical
 // one decides.
 AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan, const ScheduleShape& shape,
-                                     const ModelTimes& times, const std::vector<Work>& works,
-                                     std::int64_t critical_rank) {
-  const ShardingGroups groups(job, plan);
+                                     const StepPieces& pieces) {
   AfterPipeline slowest;
   std::int64_t tried = -1;
-  for (const std::int64_t rank : {std::int64_t{0}, critical_rank, shape.pp - 1}) {
+  for (const std::int64_t rank : {std::int64_t{0}, pieces.pipeline.critical_rank, shape.pp - 1}) {
     if (rank == tried) {
       continue;
     }
     tried = rank;
-    const AfterPipeline after = after_pipeline(job, plan, groups, shape, times, works, rank);
+    const std::size_t kind = pieces.layout.pipeline.rank_kind(rank);
+    const ChunkTime time = pieces.rank_works[kind].chunk_time();
+    const RankUpdate& update = pieces.updates[kind];
+    const AfterPipeline after = {
+        .data_parallel_s =
+            exposed_data_parallel_s(job, plan, update, shape.num_microbatches,
+                                    {.forward_s = time.forward_s,
+                                     .backward_s = time.backward_input_s + time.backward_weight_s}),
+        .optimizer_s = update.optimizer_s};
     slowest = after.total_s() > slowest.total_s() ? after : slowest;
   }
   return slowest;
 }
 
-void finish(StepTime& step, const Job& job, const Plan& plan, const ModelTimes& times) {
+void finish(StepTime& step, const Job& job, const Plan& plan, double flops_per_token) {
   step.total_s = step.compute_s + step.recompute_s + step.exposed_tp_s + step.exposed_cp_s +
                  step.exposed_ep_s + step.exposed_pp_s + step.exposed_dp_s + step.bubble_s +
                  step.optimizer_s + step.host_s;
   step.tokens_per_s_per_gpu = number(job.global_batch * job.sequence_length) / step.total_s /
                               number(job.cluster.world_size());
-  step.model_flops_per_token = times.flops_per_token;
+  step.model_flops_per_token = flops_per_token;
   step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu /
              peak_flops_per_s(job.cluster.gpu, plan.precision);
   step.calibrated = is_calibrated(job.cluster.gpu);
@@ -169,16 +96,120 @@ void finish(StepTime& step, const Job& job, const Plan& plan, const ModelTimes& 
 
 }  // namespace
 
-StepTime step_time_of(const Job& job, const Plan& plan, const ModelTimes& times) {
-  const ScheduleShape shape = schedule_shape(job, plan);
-  const std::vector<Work> works = chunk_works(job, plan, times);
-  std::vector<ChunkTime> chunks;
-  chunks.reserve(works.size());
-  for (const Work& work : works) { chunks.push_back(work.chunk_time()); }
-  const PipelineTime pipeline = pipeline_time(shape, chunks);
-  const Work work = rank_work(shape, works, pipeline.critical_rank);
-  const AfterPipeline after =
-      slowest_after_pipeline(job, plan, shape, times, works, pipeline.critical_rank);
+ChunkTime ChunkWork::chunk_time() const {
+  return {.forward_s = blocks.forward_total_s() + blocks.host_s / 2 + forward_send_s,
+          .backward_input_s = blocks.backward_total_s() - blocks.backward_weight_s +
+                              blocks.recompute_s + blocks.host_s / 2 + backward_send_s,
+          .backward_weight_s = blocks.backward_weight_s};
+}
+
+double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
+  if (plan.pp == 1) {
+    return 0;
+  }
+  const double element_bytes = plan.precision == Precision::kFp32 ? 4 : 2;
+  const double sharded_over = plan.sequence_parallel ? number(plan.tp) : 1;
+  const double bytes =
+      number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes / sharded_over;
+  return send_s(job.cluster, pp, bytes) * job.profile.exposed_pp_share;
+}
+
+StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds) {
+  const std::vector<std::int64_t> layers = layers_per_chunk(job, plan);
+  if (layers.empty()) {
+    throw std::logic_error("step_layout: the layers do not fill the chunks");
+  }
+  StepLayout layout;
+  std::vector<std::size_t> chunk_kinds;
+  std::int64_t first = 0;
+  for (std::size_t position = 0; position < layers.size(); ++position) {
+    const std::int64_t replayed = replayed_layers(plan.recompute, layers[position]);
+    const ChunkKind kind = {
+        .replayed = count_kinds(kinds, first, replayed),
+        .others = count_kinds(kinds, first + replayed, layers[position] - replayed),
+        .is_first = position == 0,
+        .is_last = position + 1 == layers.size()};
+    const auto same = std::ranges::find(layout.chunks, kind);
+    chunk_kinds.push_back(static_cast<std::size_t>(same - layout.chunks.begin()));
+    if (same == layout.chunks.end()) {
+      layout.chunks.push_back(kind);
+    }
+    first += layers[position];
+  }
+  layout.pipeline = pipeline_layout(schedule_shape(job, plan), std::move(chunk_kinds));
+  return layout;
+}
+
+void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
+                 std::span<ChunkWork> works, std::span<ChunkTime> chunk_times) {
+  for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
+    const ChunkKind& chunk = layout.chunks[i];
+    ChunkWork work;
+    add_layers(work.blocks, times, chunk.replayed);
+    const double recompute_s = work.blocks.recompute_s;
+    add_layers(work.blocks, times, chunk.others);
+    work.blocks.recompute_s = recompute_s;
+    if (chunk.is_first) {
+      add(work.blocks, times.embedding);
+    }
+    if (chunk.is_last) {
+      add(work.blocks, times.head);
+      add(work.blocks, times.mtp, job.model.num_mtp_layers);
+    }
+    work.forward_send_s = chunk.is_last ? 0 : send_s;
+    work.backward_send_s = chunk.is_first ? 0 : send_s;
+    works[i] = work;
+    chunk_times[i] = work.chunk_time();
+  }
+}
+
+void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
+                std::span<ChunkWork> of_ranks) {
+  for (std::size_t rank = 0; rank < layout.pipeline.rank_chunks.size(); ++rank) {
+    const std::vector<std::int64_t>& chunks = layout.pipeline.rank_chunks[rank];
+    ChunkWork sum;
+    for (std::size_t kind = 0; kind < chunks.size(); ++kind) {
+      if (chunks[kind] > 0) {
+        const double n = number(chunks[kind]);
+        add(sum.blocks, works[kind].blocks, chunks[kind]);
+        sum.forward_send_s += n * works[kind].forward_send_s;
+        sum.backward_send_s += n * works[kind].backward_send_s;
+      }
+    }
+    of_ranks[rank] = sum;
+  }
+}
+
+std::vector<RankUpdate> rank_updates(const Job& job, const Plan& plan, const StepLayout& layout,
+                                     const ModelTimes& times, const ShardingGroups& groups) {
+  std::vector<ChunkWork> works(layout.chunks.size());
+  std::vector<ChunkTime> chunk_times(layout.chunks.size());
+  chunk_works(job, layout, times, 0, works, chunk_times);
+  std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
+  rank_works(layout, works, of_ranks);
+  std::vector<RankUpdate> updates;
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    LocalParameters parameters = of_ranks[rank].blocks.parameters;
+    bool holds_embedding = false;
+    bool holds_head = false;
+    for (std::size_t kind = 0; kind < layout.chunks.size(); ++kind) {
+      const bool is_held = layout.pipeline.rank_chunks[rank][kind] > 0;
+      holds_embedding = holds_embedding || (is_held && layout.chunks[kind].is_first);
+      holds_head = holds_head || (is_held && layout.chunks[kind].is_last);
+    }
+    const bool ends_apart = has_second_table(job.model) && holds_embedding != holds_head;
+    const std::int64_t table = times.embedding.parameters.dense;
+    parameters.dense += ends_apart && holds_head ? table : 0;
+    updates.push_back(rank_update(job, plan, groups, parameters, ends_apart ? table : 0));
+  }
+  return updates;
+}
+
+StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& shape,
+                      const StepPieces& pieces) {
+  const ChunkWork& work =
+      pieces.rank_works[pieces.layout.pipeline.rank_kind(pieces.pipeline.critical_rank)];
+  const AfterPipeline after = slowest_after_pipeline(job, plan, shape, pieces);
   const double m = number(shape.num_microbatches);
   const BlockTime& blocks = work.blocks;
   StepTime step;
@@ -189,15 +220,31 @@ StepTime step_time_of(const Job& job, const Plan& plan, const ModelTimes& times)
   step.exposed_ep_s = m * (blocks.forward_ep_s + blocks.backward_ep_s);
   step.exposed_pp_s = m * (work.forward_send_s + work.backward_send_s);
   step.exposed_dp_s = after.data_parallel_s;
-  step.bubble_s = std::max(0.0, pipeline.total_s - m * work.chunk_time().total_s());
+  step.bubble_s = std::max(0.0, pieces.pipeline.total_s - m * work.chunk_time().total_s());
   step.optimizer_s = after.optimizer_s;
   step.host_s = m * blocks.host_s;
-  finish(step, job, plan, times);
+  finish(step, job, plan, pieces.flops_per_token);
   return step;
 }
 
 StepTime estimate_step_time(const Job& job, const Plan& plan) {
-  return step_time_of(job, plan, model_times(job, plan));
+  const ModelTimes times = model_times(job, plan);
+  const StepLayout layout = step_layout(job, plan, times.kinds);
+  const ScheduleShape shape = schedule_shape(job, plan);
+  std::vector<ChunkWork> works(layout.chunks.size());
+  std::vector<ChunkTime> chunk_times(layout.chunks.size());
+  chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
+              works, chunk_times);
+  std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
+  rank_works(layout, works, of_ranks);
+  const std::vector<RankUpdate> updates =
+      rank_updates(job, plan, layout, times, ShardingGroups(job, plan));
+  return step_time_of(job, plan, shape,
+                      {.layout = layout,
+                       .rank_works = of_ranks,
+                       .pipeline = pipeline_time(shape, layout.pipeline, chunk_times),
+                       .updates = updates,
+                       .flops_per_token = model_flops_per_token(job)});
 }
 
 }  // namespace shardplan

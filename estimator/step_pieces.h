@@ -1,0 +1,72 @@
+// What the time of a step is composed from: kinds of chunks, their work on one microbatch, and what
+// every kind of rank does after the pipeline. estimate_step_time makes them for one plan; search
+// keeps them, so that both have the same numbers to the last bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "estimator/block_time.h"
+#include "estimator/pipeline_time.h"
+#include "estimator/sharding_time.h"
+#include "estimator/step_time.h"
+
+namespace shardplan {
+
+// Chunks with as many layers of every kind and the same ends of the model are alike.
+struct ChunkKind {
+  std::vector<std::int64_t> replayed;  // layers that recomputation may replay, by layer kind
+  std::vector<std::int64_t> others;    // that full recomputation by blocks leaves out
+  bool is_first = false;               // of the model: embedding
+  bool is_last = false;                // head, loss, multi-token prediction
+  friend bool operator==(const ChunkKind&, const ChunkKind&) = default;
+};
+
+// Depends on pp, vpp, the layers of the chunks, the placement of the schedule, and full
+// recomputation by blocks.
+struct StepLayout {
+  std::vector<ChunkKind> chunks;
+  PipelineLayout pipeline;
+};
+StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds);
+
+// One microbatch in one chunk, or summed over the chunks of one rank. recompute_s is what the plan
+// replays, sends_s the exposed sends of activations and of gradients.
+struct ChunkWork {
+  BlockTime blocks;
+  double forward_send_s = 0;
+  double backward_send_s = 0;
+
+  ChunkTime chunk_time() const;
+};
+
+// The send of one hidden tensor to the next stage, as far as it stays visible. `pp` is the shape of
+// the pipeline's group.
+double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp);
+
+// Of every kind of chunk; `works` and `times` have one entry for each.
+void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
+                 std::span<ChunkWork> works, std::span<ChunkTime> chunk_times);
+
+// Sums over the chunks of every kind of rank.
+void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
+                std::span<ChunkWork> of_ranks);
+
+// Of every kind of rank.
+std::vector<RankUpdate> rank_updates(const Job& job, const Plan& plan, const StepLayout& layout,
+                                     const ModelTimes& times, const ShardingGroups& groups);
+
+// Pieces of one plan.
+struct StepPieces {
+  const StepLayout& layout;
+  std::span<const ChunkWork> rank_works;  // by rank kind
+  PipelineTime pipeline;
+  std::span<const RankUpdate> updates;  // by rank kind
+  double flops_per_token = 0;           // of the model
+};
+
+StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& shape,
+                      const StepPieces& pieces);
+
+}  // namespace shardplan
