@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kernels/gradient_sum.h"
+
 namespace shardplan {
 
 // Query i of a sequence stands at query_position + i, key j at j. It sees key j where
@@ -40,8 +42,6 @@ struct AttentionShape {
 template <class T>
 void attention_forward(T* o, float* lse, const T* q, const T* k, const T* v,
                        const AttentionShape& shape, cudaStream_t stream);
-
-enum class GradientSum { kOverwrite, kAccumulate };
 
 // Where gradients go: a type of their own for keys and values, so that several calls can add up
 // in float.

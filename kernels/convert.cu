@@ -40,6 +40,48 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       });
 }
 
+// Rows of `packs` packs with strides of their own; kAdd: added to what is there.
+template <class To, class From, bool kAdd>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    rows_kernel(To* __restrict__ to, std::int64_t to_stride, const From* __restrict__ from,
+                std::int64_t from_stride, std::int64_t num_packs, unsigned packs) {
+  struct Loaded {
+    Pack<From> in;
+    Pack<To> before;
+  };
+  const auto place = [&](std::int64_t index, std::int64_t stride) {
+    const std::int64_t row = index / packs;
+    return row * stride + (index - row * packs) * kPackWidth;
+  };
+  for_each_vector<kUnroll>(
+      num_packs,
+      [&](std::int64_t index) {
+        Loaded loaded{load_pack(from + place(index, from_stride)), {}};
+        if constexpr (kAdd) {
+          loaded.before = load_pack(to + place(index, to_stride));
+        }
+        return loaded;
+      },
+      [&](std::int64_t index, const Loaded& loaded) {
+        Pack<To> out;
+        for (int k = 0; k < kPackWidth; ++k) {
+          const float value = to_float(loaded.in.at[k]);
+          out.at[k] = from_float<To>(kAdd ? to_float(loaded.before.at[k]) + value : value);
+        }
+        store_pack(to + place(index, to_stride), out);
+      });
+}
+
+template <bool kAdd, class To, class From>
+void launch_rows(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride,
+                 std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
+  const std::int64_t packs = columns / kPackWidth;
+  rows_kernel<To, From, kAdd>
+      <<<elementwise_blocks<kUnroll>(rows * packs), kElementwiseThreads, 0, stream>>>(
+          to, to_stride, from, from_stride, rows * packs, static_cast<unsigned>(packs));
+  CUDA_CHECK(cudaGetLastError());
+}
+
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     fill_kernel(T* __restrict__ to, float value, std::int64_t size) {
@@ -74,6 +116,18 @@ void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream)
   CUDA_CHECK(cudaGetLastError());
 }
 
+template <class To, class From>
+void convert_rows(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride,
+                  std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
+  launch_rows<false>(to, to_stride, from, from_stride, rows, columns, stream);
+}
+
+template <class To, class From>
+void add_rows(To* sum, std::int64_t sum_stride, const From* from, std::int64_t from_stride,
+              std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
+  launch_rows<true>(sum, sum_stride, from, from_stride, rows, columns, stream);
+}
+
 template void fill(float*, float, std::int64_t, cudaStream_t);
 template void fill(__nv_bfloat16*, float, std::int64_t, cudaStream_t);
 template void convert(float*, const __nv_bfloat16*, std::int64_t, cudaStream_t);
@@ -82,5 +136,15 @@ template void add(float*, const float*, const float*, std::int64_t, cudaStream_t
 template void add(__nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*, std::int64_t,
                   cudaStream_t);
 template void add(float*, const float*, const __nv_bfloat16*, std::int64_t, cudaStream_t);
+template void convert_rows(float*, std::int64_t, const __nv_bfloat16*, std::int64_t, std::int64_t,
+                           std::int64_t, cudaStream_t);
+template void convert_rows(__nv_bfloat16*, std::int64_t, const float*, std::int64_t, std::int64_t,
+                           std::int64_t, cudaStream_t);
+template void add_rows(__nv_bfloat16*, std::int64_t, const __nv_bfloat16*, std::int64_t,
+                       std::int64_t, std::int64_t, cudaStream_t);
+template void add_rows(float*, std::int64_t, const __nv_bfloat16*, std::int64_t, std::int64_t,
+                       std::int64_t, cudaStream_t);
+template void add_rows(float*, std::int64_t, const float*, std::int64_t, std::int64_t, std::int64_t,
+                       cudaStream_t);
 
 }  // namespace shardplan

@@ -21,6 +21,16 @@ void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream);
 template <class A, class B>
 void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream);
 
+// As convert() and sum += from, on rows that lie `stride` elements apart: columns and strides are
+// multiples of 8. add_rows (To, From): both float, both __nv_bfloat16, or (float, __nv_bfloat16).
+// to, sum, from [rows, columns]
+template <class To, class From>
+void convert_rows(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride,
+                  std::int64_t rows, std::int64_t columns, cudaStream_t stream);
+template <class To, class From>
+void add_rows(To* sum, std::int64_t sum_stride, const From* from, std::int64_t from_stride,
+              std::int64_t rows, std::int64_t columns, cudaStream_t stream);
+
 // to [size]  out: value. T is float or __nv_bfloat16; any size and alignment.
 template <class T>
 void fill(T* to, float value, std::int64_t size, cudaStream_t stream);

@@ -25,6 +25,10 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
   T* data() { return data_; }
+  // As many values as the buffer has.
+  void assign(const std::vector<T>& values) {
+    CUDA_CHECK(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice));
+  }
   // Waits for the device.
   std::vector<T> host() const {
     std::vector<T> values(static_cast<std::size_t>(size_));

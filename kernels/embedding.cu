@@ -44,9 +44,9 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 }
 
 // Block (i, part): where a token's run begins at position i, it adds the whole run.
-template <class T>
+template <class T, class G>
 __global__ void __launch_bounds__(kOwnerThreads)
-    backward_kernel(float* __restrict__ dtable, const T* __restrict__ dout,
+    backward_kernel(G* __restrict__ dtable, const T* __restrict__ dout,
                     const std::int32_t* __restrict__ keys, const std::int32_t* __restrict__ order,
                     int rows, int width, int num_tokens) {
   constexpr int kWidth = kVectorWidth<T>;
@@ -71,12 +71,14 @@ __global__ void __launch_bounds__(kOwnerThreads)
     for (int k = 0; k < kRun; ++k) { add(loaded[k]); }
   }
   for (; i < rows && keys[i] == key; ++i) { add(load(i)); }
-  float* to = dtable + static_cast<std::int64_t>(key) * width + column;
+  G* to = dtable + static_cast<std::int64_t>(key) * width + column;
 #pragma unroll
-  for (int k = 0; k < kWidth; k += kPackWidth) {
-    Pack<float> total = load_pack(to + k);
-    for (int j = 0; j < kPackWidth; ++j) { total.at[j] += sum[k + j]; }
-    store_pack(to + k, total);
+  for (int k = 0; k < kWidth; k += kVectorWidth<G>) {
+    Vector<G> total = load_vector(to + k);
+    for (int j = 0; j < kVectorWidth<G>; ++j) {
+      total.at[j] = from_float<G>(to_float(total.at[j]) + sum[k + j]);
+    }
+    store_vector(to + k, total);
   }
 }
 
@@ -97,10 +99,10 @@ std::int64_t embedding_backward_scratch(std::int64_t rows) {
   return 3 * rows + stable_sort_scratch(rows);
 }
 
-template <class T>
-void embedding_backward(float* dtable, std::int32_t* scratch, const T* dout,
-                        const std::int32_t* tokens, std::int64_t rows, std::int64_t width,
-                        std::int64_t first_token, std::int64_t num_tokens, cudaStream_t stream) {
+template <class T, class G>
+void embedding_backward(G* dtable, std::int32_t* scratch, const T* dout, const std::int32_t* tokens,
+                        std::int64_t rows, std::int64_t width, std::int64_t first_token,
+                        std::int64_t num_tokens, cudaStream_t stream) {
   std::int32_t* keys = scratch;
   std::int32_t* sorted_keys = keys + rows;
   std::int32_t* order = sorted_keys + rows;
@@ -119,12 +121,16 @@ void embedding_backward(float* dtable, std::int32_t* scratch, const T* dout,
 
 #define SHARDPLAN_INSTANTIATE(T)                                                                 \
   template void embedding_forward(T*, const T*, const std::int32_t*, std::int64_t, std::int64_t, \
-                                  std::int64_t, std::int64_t, cudaStream_t);                     \
-  template void embedding_backward(float*, std::int32_t*, const T*, const std::int32_t*,         \
-                                   std::int64_t, std::int64_t, std::int64_t, std::int64_t,       \
-                                   cudaStream_t);
+                                  std::int64_t, std::int64_t, cudaStream_t);
 SHARDPLAN_INSTANTIATE(float)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16)
+#undef SHARDPLAN_INSTANTIATE
+#define SHARDPLAN_INSTANTIATE(T, G)                                                                \
+  template void embedding_backward(G*, std::int32_t*, const T*, const std::int32_t*, std::int64_t, \
+                                   std::int64_t, std::int64_t, std::int64_t, cudaStream_t);
+SHARDPLAN_INSTANTIATE(float, float)
+SHARDPLAN_INSTANTIATE(__nv_bfloat16, float)
+SHARDPLAN_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
 #undef SHARDPLAN_INSTANTIATE
 
 }  // namespace shardplan

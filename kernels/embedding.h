@@ -22,13 +22,14 @@ void embedding_forward(T* out, const T* table, const std::int32_t* tokens, std::
 std::int64_t embedding_backward_scratch(std::int64_t rows);
 
 // Rows are sorted by token; then one owner adds the rows of a token in their order.
-// dtable  [num_tokens, width]  float; the gradient is added to it
+// dtable  [num_tokens, width]  G, float or, of bf16, __nv_bfloat16: the gradient is added to it,
+//                              summed in float and rounded once
 // scratch [embedding_backward_scratch(rows)]
 // dout    [rows, width]
 // tokens  [rows]
-template <class T>
-void embedding_backward(float* dtable, std::int32_t* scratch, const T* dout,
-                        const std::int32_t* tokens, std::int64_t rows, std::int64_t width,
-                        std::int64_t first_token, std::int64_t num_tokens, cudaStream_t stream);
+template <class T, class G>
+void embedding_backward(G* dtable, std::int32_t* scratch, const T* dout, const std::int32_t* tokens,
+                        std::int64_t rows, std::int64_t width, std::int64_t first_token,
+                        std::int64_t num_tokens, cudaStream_t stream);
 
 }  // namespace shardplan

@@ -212,12 +212,13 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-// dweight += the sum of the partials, in order. blockDim is (32, kSlices): 32 columns of as many
+// dweight (+)= the sum of the partials, in order. blockDim is (32, kSlices): 32 columns of as many
 // slices of partials.
 constexpr int kSlices = 32;
+template <class G>
 __global__ void __launch_bounds__(32 * kSlices)
-    reduce_partials_kernel(float* __restrict__ dweight, const float* __restrict__ partial,
-                           int num_partials, int width) {
+    reduce_partials_kernel(G* __restrict__ dweight, const float* __restrict__ partial,
+                           int num_partials, int width, GradientSum mode) {
   __shared__ float slices[kSlices][32];
   const int column = static_cast<int>(blockIdx.x * 32 + threadIdx.x);
   float sum = 0;
@@ -231,7 +232,8 @@ __global__ void __launch_bounds__(32 * kSlices)
   __syncthreads();
   if (threadIdx.y == 0 && column < width) {
     for (int i = 1; i < kSlices; ++i) { sum += slices[i][threadIdx.x]; }
-    dweight[column] += sum;
+    const float before = mode == GradientSum::kAccumulate ? to_float(dweight[column]) : 0.0F;
+    dweight[column] = from_float<G>(before + sum);
   }
 }
 
@@ -261,10 +263,10 @@ void add_rms_norm_forward(T* y, float* rstd, T* sum, const T* x, const T* residu
   CUDA_CHECK(cudaGetLastError());
 }
 
-template <class T>
-void rms_norm_backward(T* dx, float* dweight, float* partial, const T* dy, const T* x,
+template <class T, class G>
+void rms_norm_backward(T* dx, G* dweight, float* partial, const T* dy, const T* x,
                        const float* rstd, const T* weight, const T* dx_add, std::int64_t rows,
-                       std::int64_t width, cudaStream_t stream) {
+                       std::int64_t width, cudaStream_t stream, GradientSum sum) {
   const int threads = threads_for<T>(width);
   const int rows_at_once = std::clamp(512 / threads, 1, 16);
   const std::int64_t blocks =
@@ -279,19 +281,25 @@ void rms_norm_backward(T* dx, float* dweight, float* partial, const T* dy, const
   CUDA_CHECK(cudaGetLastError());
   reduce_partials_kernel<<<static_cast<unsigned>((width + 31) / 32), dim3(32, kSlices), 0,
                            stream>>>(dweight, partial, static_cast<int>(blocks),
-                                     static_cast<int>(width));
+                                     static_cast<int>(width), sum);
   CUDA_CHECK(cudaGetLastError());
 }
 
-#define SHARDPLAN_INSTANTIATE(T)                                                                  \
-  template void rms_norm_forward(T*, float*, const T*, const T*, std::int64_t, std::int64_t,      \
-                                 float, cudaStream_t);                                            \
-  template void add_rms_norm_forward(T*, float*, T*, const T*, const T*, const T*, std::int64_t,  \
-                                     std::int64_t, float, cudaStream_t);                          \
-  template void rms_norm_backward(T*, float*, float*, const T*, const T*, const float*, const T*, \
-                                  const T*, std::int64_t, std::int64_t, cudaStream_t);
+#define SHARDPLAN_INSTANTIATE(T)                                                                 \
+  template void rms_norm_forward(T*, float*, const T*, const T*, std::int64_t, std::int64_t,     \
+                                 float, cudaStream_t);                                           \
+  template void add_rms_norm_forward(T*, float*, T*, const T*, const T*, const T*, std::int64_t, \
+                                     std::int64_t, float, cudaStream_t);
 SHARDPLAN_INSTANTIATE(float)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16)
+#undef SHARDPLAN_INSTANTIATE
+#define SHARDPLAN_INSTANTIATE(T, G)                                                           \
+  template void rms_norm_backward(T*, G*, float*, const T*, const T*, const float*, const T*, \
+                                  const T*, std::int64_t, std::int64_t, cudaStream_t,         \
+                                  GradientSum);
+SHARDPLAN_INSTANTIATE(float, float)
+SHARDPLAN_INSTANTIATE(__nv_bfloat16, float)
+SHARDPLAN_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
 #undef SHARDPLAN_INSTANTIATE
 
 }  // namespace shardplan

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kernels/gradient_sum.h"
+
 namespace shardplan {
 
 // y      [rows, width]  out
@@ -31,13 +33,15 @@ void add_rms_norm_forward(T* y, float* rstd, T* sum, const T* x, const T* residu
 inline constexpr std::int64_t kRmsNormPartials = 264;
 
 // dx      [rows, width]  out: gradient of the norm's input, plus dx_add where that is not null
-// dweight [width]        float; the gradient is added to it
+// dweight [width]        out, or the gradient is added to it: G, float or, of bf16, __nv_bfloat16,
+//                        summed in float and rounded once
 // partial [kRmsNormPartials, width] float, scratch
 // dy, x   [rows, width]; dx may be dx_add or dy
 // dx_add  [rows, width] or null: the residual branch's gradient
-template <class T>
-void rms_norm_backward(T* dx, float* dweight, float* partial, const T* dy, const T* x,
+template <class T, class G>
+void rms_norm_backward(T* dx, G* dweight, float* partial, const T* dy, const T* x,
                        const float* rstd, const T* weight, const T* dx_add, std::int64_t rows,
-                       std::int64_t width, cudaStream_t stream);
+                       std::int64_t width, cudaStream_t stream,
+                       GradientSum sum = GradientSum::kAccumulate);
 
 }  // namespace shardplan

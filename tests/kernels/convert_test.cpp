@@ -40,7 +40,49 @@ void check_add(std::int64_t size) {
   CHECK(num_differing(dev_a.host(), want) == 0);
 }
 
+// Rows among others: `columns` of each of 40 rows, strides apart.
+template <class To, class From>
+void check_rows(std::int64_t columns) {
+  constexpr std::int64_t kRows = 40;
+  const std::int64_t to_stride = columns + 16;
+  const std::int64_t from_stride = columns + 8;
+  const std::vector<From> from = random_values<From>(kRows * from_stride, 1);
+  const std::vector<To> before = random_values<To>(kRows * to_stride, 2);
+  std::vector<To> converted = before;
+  std::vector<To> added = before;
+  for (std::int64_t i = 0; i < kRows * columns; ++i) {
+    const double value =
+        to_double(from[static_cast<std::size_t>(i / columns * from_stride + i % columns)]);
+    const auto at = static_cast<std::size_t>(i / columns * to_stride + i % columns);
+    converted[at] = from_double<To>(value);
+    const double sum = value + to_double(before[at]);
+    added[at] = from_double<To>(static_cast<double>(static_cast<float>(sum)));
+  }
+  ScopedStream stream;
+  DeviceBuffer<From> dev_from(from);
+  DeviceBuffer<To> to(before);
+  if constexpr (sizeof(To) >= sizeof(From)) {
+    add_rows(to.data(), to_stride, dev_from.data(), from_stride, kRows, columns, stream);
+    CHECK(num_differing(to.host(), added) == 0);
+  }
+  if constexpr (sizeof(To) != sizeof(From)) {
+    to.assign(before);
+    convert_rows(to.data(), to_stride, dev_from.data(), from_stride, kRows, columns, stream);
+    CHECK(num_differing(to.host(), converted) == 0);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("rows that lie apart are converted and added like any others, and nothing beside them") {
+  for (const std::int64_t columns : {8, 24, 1032}) {
+    CAPTURE(columns);
+    check_rows<float, __nv_bfloat16>(columns);
+    check_rows<__nv_bfloat16, float>(columns);
+    check_rows<__nv_bfloat16, __nv_bfloat16>(columns);
+    check_rows<float, float>(columns);
+  }
+}
 
 TEST_CASE("conversion rounds to nearest even, bit for bit") {
   for (const std::int64_t size : kSizes) {

@@ -54,6 +54,21 @@ void check_shape(const Shape& shape) {
   }
   CHECK(relative_error(dtable.host(), want_dtable) < 1e-6);
   CHECK(num_differing(again.host(), dtable.host()) == 0);
+  if constexpr (sizeof(T) == 2) {
+    DeviceBuffer<T> narrow(dev_table.host());
+    std::vector<float> wide_before;
+    for (const T value : table) { wide_before.push_back(static_cast<float>(to_double(value))); }
+    DeviceBuffer<float> wide(wide_before);
+    const auto run = [&](auto* to) {
+      embedding_backward(to, scratch.data(), dev_dout.data(), dev_tokens.data(), shape.rows,
+                         shape.width, shape.first_token, shape.num_tokens, stream);
+    };
+    run(narrow.data());
+    run(wide.data());
+    std::vector<T> want;
+    for (const float value : wide.host()) { want.push_back(from_double<T>(value)); }
+    CHECK(num_differing(narrow.host(), want) == 0);  // summed in float, rounded once
+  }
 }
 
 }  // namespace

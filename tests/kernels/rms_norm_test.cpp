@@ -89,7 +89,44 @@ void check_shape(Shape shape) {
   CHECK(relative_error(dweight.host(), twice) < 1e-5);
 }
 
+std::vector<float> rounded(const std::vector<__nv_bfloat16>& values) {
+  std::vector<float> wide;
+  for (const __nv_bfloat16 value : values) { wide.push_back(__bfloat162float(value)); }
+  return wide;
+}
+
+// The weight gradient in bf16 is that in float, rounded once, written or added.
+void check_narrow_gradient(Shape shape) {
+  using Bf16 = __nv_bfloat16;
+  CAPTURE(shape.width);
+  const std::int64_t size = shape.rows * shape.width;
+  ScopedStream stream;
+  DeviceBuffer<Bf16> x(random_values<Bf16>(size, 1)), dy(random_values<Bf16>(size, 2)),
+      weight(random_values<Bf16>(shape.width, 3)), dx(size);
+  DeviceBuffer<float> rstd(random_values<float>(shape.rows, 4, 1, 0.1)),
+      partial(kRmsNormPartials * shape.width);
+  const std::vector<float> before = rounded(random_values<Bf16>(shape.width, 5));
+  for (const GradientSum sum : {GradientSum::kOverwrite, GradientSum::kAccumulate}) {
+    DeviceBuffer<float> wide(before);
+    std::vector<Bf16> narrow_before, want;
+    for (const float value : before) { narrow_before.push_back(from_double<Bf16>(value)); }
+    DeviceBuffer<Bf16> narrow(narrow_before);
+    const auto run = [&](auto* dweight) {
+      rms_norm_backward<Bf16>(dx.data(), dweight, partial.data(), dy.data(), x.data(), rstd.data(),
+                              weight.data(), nullptr, shape.rows, shape.width, stream, sum);
+    };
+    run(wide.data());
+    run(narrow.data());
+    for (const float value : wide.host()) { want.push_back(from_double<Bf16>(value)); }
+    CHECK(num_differing(narrow.host(), want) == 0);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("RMSNorm's weight gradient in bf16 is that in fp32, rounded once") {
+  for (const Shape shape : kShapes) { check_narrow_gradient(shape); }
+}
 
 TEST_CASE("RMSNorm forward and backward equal a double-precision reference in fp32") {
   for (const Shape shape : kShapes) { check_shape<float>(shape); }
