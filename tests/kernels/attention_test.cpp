@@ -1,8 +1,9 @@
-#include "kernels/attention.h"
+#include "kernels/attention_call.h"
 
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <string>
 
 #include "tests/kernels/device.h"
 
@@ -206,7 +207,138 @@ void check_shapes(double tolerance) {
   }
 }
 
+// Forward and backward by prepared calls; what is written starts as not a number.
+struct CallResults {
+  std::vector<__nv_bfloat16> o, dq, dk, dv;
+  std::vector<float> lse;
+  std::string own_because;
+};
+
+template <class T>
+std::vector<T> poison(std::int64_t size) {
+  return std::vector<T>(at(size), from_double<T>(std::numeric_limits<double>::quiet_NaN()));
+}
+
+CallResults call(const AttentionLibrary& library, const Inputs<__nv_bfloat16>& in,
+                 const AttentionShape& s, GradientSum sum, AttentionOrder order) {
+  using T = __nv_bfloat16;
+  const std::int64_t kv_width = s.kv_heads * s.head_dim;
+  const std::int64_t rows = s.batch * s.query_length;
+  const AttentionForward forward(library, AttentionTypes::kBf16, s);
+  const AttentionBackward backward(
+      library, AttentionTypes::kBf16, s,
+      {.dq_stride = s.o_stride, .dkv_stride = 2 * kv_width, .dkv_sum = sum}, order);
+  ScopedStream stream;
+  DeviceBuffer<T> q(in.q), kv(in.kv), dout(in.dout), o(poison<T>(rows * s.o_stride)),
+      dq(poison<T>(rows * s.o_stride));
+  const bool adds = sum == GradientSum::kAccumulate;
+  const std::int64_t dkv_size = s.batch * s.key_length * 2 * kv_width;
+  DeviceBuffer<T> dkv(adds ? std::vector<T>(at(dkv_size), from_double<T>(1)) : poison<T>(dkv_size));
+  DeviceBuffer<float> lse(poison<float>(rows * s.heads));
+  const std::int64_t bytes = std::max(forward.workspace_bytes(), backward.workspace_bytes());
+  DeviceBuffer<float> workspace(poison<float>(bytes / 4 + 64));
+  const T* k = kv.data() + s.heads * s.head_dim;
+  const T* v = k + kv_width;
+  forward.run(o.data(), lse.data(), q.data(), k, v, workspace.data(), stream);
+  backward.run(dq.data(), dkv.data(), dkv.data() + kv_width, dout.data(), q.data(), k, v, o.data(),
+               lse.data(), workspace.data(), stream);
+  CallResults results{.o = o.host(),
+                      .dq = dq.host(),
+                      .dk = {},
+                      .dv = {},
+                      .lse = lse.host(),
+                      .own_because = forward.own_because() + backward.own_because()};
+  const std::vector<T> both = dkv.host();
+  for (std::int64_t i = 0; i < dkv_size; ++i) {
+    (i / kv_width % 2 == 0 ? results.dk : results.dv).push_back(both[at(i)]);
+  }
+  return results;
+}
+
+void check_call(const AttentionLibrary& library, const AttentionShape& s, GradientSum sum,
+                AttentionOrder order) {
+  CAPTURE(s.query_length);
+  CAPTURE(s.key_length);
+  CAPTURE(s.head_dim);
+  CAPTURE(s.window);
+  const Inputs<__nv_bfloat16> in = random_inputs<__nv_bfloat16>(s);
+  Expected want = expected(in, s);
+  for (std::vector<double>* gradient : {&want.dk, &want.dv}) {
+    for (double& value : *gradient) { value += sum == GradientSum::kAccumulate ? 1 : 0; }
+  }
+  const CallResults got = call(library, in, s, sum, order);
+  CAPTURE(got.own_because);
+  CHECK(relative_error(got.o, want.o) < 1e-2);
+  CHECK(relative_error(got.lse, want.lse) < 1e-5);
+  if (s.key_length > 1) {
+    CHECK(relative_error(got.dq, want.dq) < 1e-2);
+    CHECK(relative_error(got.dk, want.dk) < 1e-2);
+  }
+  CHECK(relative_error(got.dv, want.dv) < 1e-2);
+  if (order == AttentionOrder::kRepeatable) {
+    const CallResults again = call(library, in, s, sum, order);
+    CHECK(num_differing(got.o, again.o) == 0);
+    CHECK(num_differing(got.dq, again.dq) == 0);
+    CHECK(num_differing(got.dk, again.dk) == 0);
+    CHECK(num_differing(got.dv, again.dv) == 0);
+  }
+  // Masks that context parallelism and whole sequences need are cuDNN's where it is there.
+  const bool usual =
+      s.window == 0 && s.query_length > 1 && s.head_dim % 64 == 0 && s.head_dim <= 128 &&
+      (s.query_position == s.key_length - s.query_length || s.query_position >= s.key_length - 1);
+  if (library.has_cudnn() && usual) {
+    CHECK(got.own_because == "");
+  }
+}
+
 }  // namespace
+
+TEST_CASE(
+    "prepared attention is that of double precision, by cuDNN where it is and by own kernels") {
+  for (const AttentionKernels kernels : {AttentionKernels::kFastest, AttentionKernels::kOwn}) {
+    const AttentionLibrary library(kernels);
+    MESSAGE(library.description());
+    for (const AttentionShape& row : kShapes) {
+      for (const GradientSum sum : {GradientSum::kOverwrite, GradientSum::kAccumulate}) {
+        check_call(library, packed(row), sum, AttentionOrder::kAny);
+      }
+      check_call(library, packed(row), GradientSum::kOverwrite, AttentionOrder::kRepeatable);
+    }
+  }
+}
+
+TEST_CASE("queries in the midst of the keys run on own kernels, and the call says why") {
+  const AttentionShape midst = packed({.query_length = 40,
+                                       .key_length = 90,
+                                       .heads = 2,
+                                       .kv_heads = 1,
+                                       .head_dim = 64,
+                                       .query_position = 10});
+  const AttentionLibrary library;
+  check_call(library, midst, GradientSum::kOverwrite, AttentionOrder::kAny);
+  CHECK(AttentionForward(library, AttentionTypes::kBf16, midst).own_because() != "");
+  CHECK(AttentionForward(library, AttentionTypes::kFloat, midst).own_because() != "");
+}
+
+TEST_CASE("cuDNN's attention and our own agree on the heads of Llama-3-8B") {
+  const AttentionLibrary fastest;
+  const AttentionLibrary own(AttentionKernels::kOwn);
+  const AttentionShape s = packed(
+      {.query_length = 2048, .key_length = 2048, .heads = 32, .kv_heads = 8, .head_dim = 128});
+  const Inputs<__nv_bfloat16> in = random_inputs<__nv_bfloat16>(s);
+  const CallResults a = call(fastest, in, s, GradientSum::kOverwrite, AttentionOrder::kAny);
+  const CallResults b = call(own, in, s, GradientSum::kOverwrite, AttentionOrder::kAny);
+  const auto doubles = [](const auto& values) {
+    std::vector<double> converted;
+    for (const auto value : values) { converted.push_back(to_double(value)); }
+    return converted;
+  };
+  CHECK(relative_error(a.o, doubles(b.o)) < 1e-2);
+  CHECK(relative_error(a.lse, doubles(b.lse)) < 1e-5);
+  CHECK(relative_error(a.dq, doubles(b.dq)) < 1e-2);
+  CHECK(relative_error(a.dk, doubles(b.dk)) < 1e-2);
+  CHECK(relative_error(a.dv, doubles(b.dv)) < 1e-2);
+}
 
 TEST_CASE("attention in fp32 is that of double precision, forward and backward, and repeats") {
   check_shapes<float, float>(2e-6);
