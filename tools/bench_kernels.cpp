@@ -1,42 +1,32 @@
 // Speed of every own kernel beside the copy bandwidth measured in the same run.
 // A share of 100 % means: as fast as a device-to-device copy of the same number of bytes.
+// usage: bench_kernels [memory] [gemm] [attention] [experts]    (default: all)
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/adamw.h"
-#include "kernels/attention.h"
 #include "kernels/convert.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/device_buffer.h"
 #include "kernels/embedding.h"
-#include "kernels/gemm.h"
 #include "kernels/lse_merge.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/squared_norm.h"
 #include "kernels/swiglu.h"
+#include "tools/bench_kernels.h"
 
 namespace shardplan {
 namespace {
 
-// Values that do not repeat and do not compress: rates on zeros flatter.
-template <class T>
-std::vector<T> random_values(std::int64_t size, unsigned seed) {
-  std::minstd_rand generator(seed);
-  std::vector<T> values(static_cast<std::size_t>(size));
-  for (T& value : values) { value = T(static_cast<float>(generator()) / 1e9F - 1.0F); }
-  return values;
-}
-
 constexpr int kWarmups = 5;
 constexpr int kRepeats = 30;
 
-// Median seconds of one call, each between its own pair of events.
+}  // namespace
+
 double median_s(const std::function<void(cudaStream_t)>& call, cudaStream_t stream) {
   std::vector<float> milliseconds;
   cudaEvent_t begin = nullptr;
@@ -60,10 +50,14 @@ double median_s(const std::function<void(cudaStream_t)>& call, cudaStream_t stre
   return static_cast<double>(milliseconds[milliseconds.size() / 2]) / 1e3;
 }
 
-void print_row(const std::string& name, double bytes, double seconds, double copy_bytes_per_s) {
+void Bench::row(const std::string& name, double bytes,
+                const std::function<void(cudaStream_t)>& call) {
+  const double seconds = median_s(call, stream);
   std::printf("%-44s %9.1f us %8.0f GB/s %6.1f %%\n", name.c_str(), seconds * 1e6,
               bytes / seconds / 1e9, 100 * bytes / seconds / copy_bytes_per_s);
 }
+
+namespace {
 
 double bench_copy(cudaStream_t stream) {
   constexpr std::int64_t kBytes = std::int64_t{4} << 30;
@@ -75,15 +69,6 @@ double bench_copy(cudaStream_t stream) {
       stream);
   return 2.0 * kBytes / seconds;
 }
-
-// Prints one row for each call; bytes are what the operation must read and write.
-struct Bench {
-  double copy_bytes_per_s;
-  cudaStream_t stream;
-  void row(const std::string& name, double bytes, const std::function<void(cudaStream_t)>& call) {
-    print_row(name, bytes, median_s(call, stream), copy_bytes_per_s);
-  }
-};
 
 std::string shape_text(const std::string& type, std::int64_t rows, std::int64_t width) {
   return " " + type + " " + std::to_string(rows) + "x" + std::to_string(width);
@@ -221,105 +206,22 @@ void bench_embedding(Bench& bench, const std::string& type) {
             });
 }
 
-// Rates of arithmetic, not of bytes: the forward, weight-gradient and input-gradient products of a
-// feed-forward layer.
-void bench_gemm(Bench& bench) {
-  constexpr std::int64_t kRows = 8192, kIn = 4096, kOut = 28672, kWorkspaceBytes = 32 << 20;
-  using Bf16 = __nv_bfloat16;
-  DeviceBuffer<Bf16> x(random_values<Bf16>(kRows * kIn, 1)),
-      y(random_values<Bf16>(kRows * kOut, 2)), weight(random_values<Bf16>(kIn * kOut, 3));
-  DeviceBuffer<float> dweight(random_values<float>(kIn * kOut, 4));
-  DeviceBuffer<char> workspace(kWorkspaceBytes);
-  const GemmLibrary library;
-  const auto row = [&](const char* name, const GemmShape& shape, void* out, const void* a,
-                       const void* b, float beta) {
-    const Gemm gemm(library, shape, kWorkspaceBytes);
-    const double seconds = median_s(
-        [&](cudaStream_t on) { gemm.run(out, a, b, beta, workspace.data(), on); }, bench.stream);
-    std::printf("%-44s %9.1f us %8.0f TFLOP/s\n", name, seconds * 1e6,
-                2.0 * kRows * kIn * kOut / seconds / 1e12);
-  };
-  row("gemm y = x w, bf16 8192x4096x28672",
-      {.rows = kRows,
-       .columns = kOut,
-       .inner = kIn,
-       .a_stride = kIn,
-       .b_stride = kOut,
-       .out_stride = kOut},
-      y.data(), x.data(), weight.data(), 0);
-  row("gemm dx = dy w^T",
-      {.rows = kRows,
-       .columns = kIn,
-       .inner = kOut,
-       .b_layout = GemmLayout::kTransposed,
-       .a_stride = kOut,
-       .b_stride = kOut,
-       .out_stride = kIn},
-      x.data(), y.data(), weight.data(), 0);
-  row("gemm dw += x^T dy, fp32",
-      {.rows = kIn,
-       .columns = kOut,
-       .inner = kRows,
-       .a_layout = GemmLayout::kTransposed,
-       .a_stride = kIn,
-       .b_stride = kOut,
-       .out_stride = kOut,
-       .out_type = GemmType::kFloat},
-      dweight.data(), x.data(), y.data(), 1);
-}
-
-void bench_lse_merge(Bench& bench) {
-  constexpr std::int64_t kRows = 16384, kHeads = 32, kHeadDim = 128, kLses = kRows * kHeads;
-  DeviceBuffer<float> o(random_values<float>(kLses * kHeadDim, 1)),
-      lse(random_values<float>(kLses, 2)), part_lse(random_values<float>(kLses, 3));
-  DeviceBuffer<__nv_bfloat16> part(random_values<__nv_bfloat16>(kLses * kHeadDim, 4));
-  bench.row("lse_merge bf16 into fp32 16384x32x128", kLses * (kHeadDim * 10.0 + 12),
-            [&](cudaStream_t on) {
-              lse_merge(o.data(), lse.data(), part.data(), part_lse.data(), kRows, kHeads, kHeadDim,
+void bench_lse_merge(Bench& bench, std::int64_t heads) {
+  constexpr std::int64_t kRows = 16384, kHeadDim = 128;
+  const std::int64_t size = kRows * heads;
+  DeviceBuffer<float> o(random_values<float>(size * kHeadDim, 1)),
+      lse(random_values<float>(size, 2)), part_lse(random_values<float>(size, 3));
+  DeviceBuffer<__nv_bfloat16> part(random_values<__nv_bfloat16>(size * kHeadDim, 4));
+  bench.row("lse_merge bf16 into fp32 16384x" + std::to_string(heads) + "x128",
+            static_cast<double>(size) * (kHeadDim * 10.0 + 12), [&](cudaStream_t on) {
+              lse_merge(o.data(), lse.data(), part.data(), part_lse.data(), kRows, heads, kHeadDim,
                         on);
             });
 }
 
-// Llama-3-8B's heads; FLOPs of the causal triangle once, backward 2.5 times forward.
-void bench_attention(std::int64_t length, cudaStream_t stream) {
-  constexpr std::int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128;
-  constexpr std::int64_t kStride = (kHeads + 2 * kKvHeads) * kHeadDim;
-  const AttentionShape shape = {.query_length = length,
-                                .key_length = length,
-                                .heads = kHeads,
-                                .kv_heads = kKvHeads,
-                                .head_dim = kHeadDim,
-                                .q_stride = kStride,
-                                .kv_stride = kStride,
-                                .o_stride = kHeads * kHeadDim};
-  DeviceBuffer<__nv_bfloat16> qkv(random_values<__nv_bfloat16>(length * kStride, 1)),
-      dqkv(length * kStride), o(length * shape.o_stride),
-      dout(random_values<__nv_bfloat16>(length * shape.o_stride, 2));
-  DeviceBuffer<float> lse(length * kHeads), delta(length * kHeads);
-  __nv_bfloat16* k = qkv.data() + kHeads * kHeadDim;
-  __nv_bfloat16* v = k + kKvHeads * kHeadDim;
-  __nv_bfloat16* dk = dqkv.data() + kHeads * kHeadDim;
-  const double flops = 2.0 * static_cast<double>(length * length * kHeads * kHeadDim);
-  const auto row = [&](const char* name, double work, const std::function<void(cudaStream_t)>& f) {
-    const double seconds = median_s(f, stream);
-    std::printf("%s causal bf16 %lld x 32/8 heads x 128: %.1f us, %.0f TFLOP/s\n", name,
-                static_cast<long long>(length), seconds * 1e6, work / seconds / 1e12);
-  };
-  row("attention_forward", flops, [&](cudaStream_t on) {
-    attention_forward(o.data(), lse.data(), qkv.data(), k, v, shape, on);
-  });
-  row("attention_backward", 2.5 * flops, [&](cudaStream_t on) {
-    attention_backward(dqkv.data(), dk, dk + kKvHeads * kHeadDim, delta.data(), dout.data(),
-                       qkv.data(), k, v, o.data(), lse.data(), shape,
-                       {.dq_stride = kStride, .dkv_stride = kStride}, on);
-  });
-}
-
-void run() {
-  ScopedStream stream;
-  Bench bench = {.copy_bytes_per_s = bench_copy(stream), .stream = stream};
-  std::printf("copy, 4 GiB, read + write: %.0f GB/s\n", bench.copy_bytes_per_s / 1e9);
+void bench_memory(Bench& bench) {
   bench_rms_norm<__nv_bfloat16>(bench, "bf16", 16384, 4096);
+  bench_rms_norm<__nv_bfloat16>(bench, "bf16", 16384, 5120);
   bench_rms_norm<__nv_bfloat16>(bench, "bf16", 8192, 8192);
   bench_rms_norm<__nv_bfloat16>(bench, "bf16", 8192, 16384);
   bench_rms_norm<float>(bench, "fp32", 8192, 4096);
@@ -333,18 +235,40 @@ void run() {
   bench_cross_entropy<__nv_bfloat16>(bench, "bf16");
   bench_cross_entropy<float>(bench, "fp32");
   bench_embedding<__nv_bfloat16>(bench, "bf16");
-  bench_lse_merge(bench);
-  bench_gemm(bench);
-  bench_attention(8192, stream);
-  bench_attention(32768, stream);
+  bench_lse_merge(bench, 32);
+  bench_lse_merge(bench, 40);
+}
+
+// All parts where none is named.
+void run(const std::vector<std::string>& parts) {
+  const auto wanted = [&](const char* part) {
+    return parts.empty() || std::ranges::find(parts, part) != parts.end();
+  };
+  ScopedStream stream;
+  Bench bench = {.copy_bytes_per_s = bench_copy(stream), .stream = stream};
+  std::printf("copy, 4 GiB, read + write: %.0f GB/s\n", bench.copy_bytes_per_s / 1e9);
+  if (wanted("memory")) {
+    bench_memory(bench);
+  }
+  if (wanted("gemm")) {
+    bench_gemm(stream);
+  }
+  if (wanted("attention")) {
+    bench_attentions(stream);
+  }
+  if (wanted("experts")) {
+    bench_experts(bench);
+    bench_grouped(stream);
+  }
 }
 
 }  // namespace
 }  // namespace shardplan
 
-int main() {
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was measured is not lost where it is stopped
   try {
-    shardplan::run();
+    shardplan::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_kernels: %s\n", error.what());
     return 3;
