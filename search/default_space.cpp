@@ -1,4 +1,5 @@
-// The values that a practitioner would try on every axis, for one job.
+// The values that a practitioner would try on every axis, for one job, and all that its profile
+// knows.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -194,6 +195,123 @@ SearchSpace default_space(const Job& job) {
   space.precision = {Precision::kBf16};
   space.grad_dtype = {job.profile.default_grad_dtype};
   space.rank_order = {Plan{}.rank_order};
+  return space;
+}
+
+namespace {
+
+// Layer counts of full recomputation: every short one, then coarser.
+std::vector<std::int64_t> recompute_layer_counts(std::int64_t num_layers) {
+  std::vector<std::int64_t> counts = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32};
+  for (std::int64_t layers = 48; layers < num_layers; layers += 16) { counts.push_back(layers); }
+  std::erase_if(counts, [&](std::int64_t layers) { return layers >= num_layers; });
+  return counts;
+}
+
+void add_new(std::vector<Recompute>& choices, const Recompute& choice) {
+  if (std::ranges::find(choices, choice) == choices.end()) {
+    choices.push_back(choice);
+  }
+}
+
+// Every set of modules that the model has and the profile knows, and every layer count.
+std::vector<Recompute> all_recompute_choices(const Job& job, std::vector<Recompute> choices) {
+  const ModelSpec& model = job.model;
+  using Modules = RecomputeModules;
+  std::vector<bool Modules::*> modules = {&Modules::core_attn, &Modules::layernorm};
+  if (std::ranges::any_of(model.layers, [](const LayerSpec& layer) { return !layer.is_moe; })) {
+    modules.push_back(&Modules::mlp);
+  }
+  if (model.moe.num_experts > 0) {
+    modules.push_back(&Modules::moe_act);
+    modules.push_back(&Modules::moe);
+  }
+  if (model.moe.shared_ffn > 0) {
+    modules.push_back(&Modules::shared_experts);
+  }
+  if (model.attention == AttentionKind::kMla) {
+    modules.push_back(&Modules::mla_up_proj);
+  }
+  for (std::uint32_t set = 1; set < std::uint32_t{1} << modules.size(); ++set) {
+    Recompute choice = selective({});
+    for (std::size_t at = 0; at < modules.size(); ++at) {
+      choice.modules.*modules[at] = (set >> at & 1) != 0;
+    }
+    add_new(choices, choice);
+  }
+  for (const std::int64_t layers : recompute_layer_counts(model.num_layers())) {
+    add_new(choices, full(RecomputeMethod::kUniform, layers));
+    add_new(choices, full(RecomputeMethod::kBlock, layers));
+  }
+  return supported(job, "recompute", &Plan::recompute,
+                   supported(job, "recompute.modules", &Plan::recompute, std::move(choices)));
+}
+
+std::vector<std::array<Dimension, 4>> all_rank_orders(const Job& job,
+                                                      const std::array<Dimension, 4>& first) {
+  std::array<Dimension, 4> order = {Dimension::kPp, Dimension::kDp, Dimension::kCp, Dimension::kTp};
+  std::vector<std::array<Dimension, 4>> orders = {first};
+  do {
+    if (order != first) {
+      orders.push_back(order);
+    }
+  } while (std::ranges::next_permutation(order).found);
+  return supported(job, "rank_order", &Plan::rank_order, std::move(orders));
+}
+
+std::vector<Offload> all_offloads(const Job& job) {
+  std::vector<Offload> offloads;
+  for (const bool parameters : {false, true}) {
+    for (const bool activations : {false, true}) {
+      for (const double share : {0.0, 0.5, 1.0}) {
+        offloads.push_back(
+            {.optimizer = share, .activations = activations, .parameters = parameters});
+      }
+    }
+  }
+  for (const char* field : {"offload.optimizer", "offload.activations", "offload.parameters"}) {
+    offloads = supported(job, field, &Plan::offload, std::move(offloads));
+  }
+  return offloads;
+}
+
+}  // namespace
+
+// fp16 moments and fp16 products have the bytes and the speed of bf16: they are left to --range.
+SearchSpace wide_space(const Job& job) {
+  SearchSpace space = default_space(job);
+  space.zero = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
+  move_to_front(space.zero, job.profile.default_zero);
+  if (space.zero != std::vector<std::int64_t>{0}) {
+    space.dp_replicate =
+        supported(job, "dp_replicate", &Plan::dp_replicate, divisors(job.cluster.nodes));
+  }
+  space.recompute = all_recompute_choices(job, space.recompute);
+  space.precision =
+      supported(job, "precision", &Plan::precision, std::vector{Precision::kBf16, Precision::kFp8});
+  std::erase_if(space.precision, [&](Precision precision) {
+    return precision == Precision::kFp8 && job.cluster.gpu.fp8_flops_per_s == 0;
+  });
+  space.rank_order = all_rank_orders(job, space.rank_order.front());
+  const auto dtypes = [&](std::string_view name, DType Plan::*field, DType first,
+                          std::vector<DType> values) {
+    values = supported(job, name, field, std::move(values));
+    move_to_front(values, first);
+    return values.empty() ? std::vector{first} : values;
+  };
+  space.grad_dtype = dtypes("grad_dtype", &Plan::grad_dtype, job.profile.default_grad_dtype,
+                            {DType::kFp32, DType::kBf16});
+  space.master_dtype =
+      dtypes("master_dtype", &Plan::master_dtype, DType::kFp32, {DType::kFp32, DType::kBf16});
+  space.exp_avg_dtype = dtypes("exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32,
+                               {DType::kFp32, DType::kBf16, DType::kFp8});
+  space.exp_avg_sq_dtype = dtypes("exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32,
+                                  {DType::kFp32, DType::kBf16, DType::kFp8});
+  space.offload = all_offloads(job);
+  if (job.model.moe.num_experts > 0) {
+    space.moe_buffer_factor = supported(job, "moe_buffer_factor", &Plan::moe_buffer_factor,
+                                        std::vector<double>{1, 1.5, 2});
+  }
   return space;
 }
 

@@ -14,8 +14,9 @@ namespace {
 
 // The plan with the first value of one axis that comes before its own, means the same and is valid.
 template <class Value, class MeansTheSame>
-std::optional<Plan> earlier_twin(const Job& job, const Plan& plan, const std::vector<Value>& values,
-                                 Value Plan::*field, const MeansTheSame& means_the_same) {
+std::optional<Plan> earlier_twin(const Job& job, const Plan& plan, const RuleList& rules,
+                                 const std::vector<Value>& values, Value Plan::*field,
+                                 const MeansTheSame& means_the_same) {
   for (const Value& value : values) {
     if (value == plan.*field) {
       return std::nullopt;
@@ -25,7 +26,8 @@ std::optional<Plan> earlier_twin(const Job& job, const Plan& plan, const std::ve
     }
     Plan twin = plan;
     twin.*field = value;
-    if (first_broken_rule(job, twin) == nullptr) {
+    if (std::ranges::none_of(rules,
+                             [&](const ValidityRule* rule) { return rule->broken(job, twin); })) {
       return twin;
     }
   }
@@ -37,19 +39,22 @@ bool is_plain_accumulation(Schedule schedule) {
 }
 
 // On one stage 1F1B is forward, backward, microbatch after microbatch: no pipeline at all.
-std::optional<Plan> other_schedule(const Job& job, const SearchSpace& space, const Plan& plan) {
+std::optional<Plan> other_schedule(const Job& job, const SearchSpace& space, const Plan& plan,
+                                   const RuleList& rules) {
   if (plan.pp > 1 || !is_plain_accumulation(plan.schedule)) {
     return std::nullopt;
   }
-  return earlier_twin(job, plan, space.schedule, &Plan::schedule, is_plain_accumulation);
+  return earlier_twin(job, plan, rules, space.schedule, &Plan::schedule, is_plain_accumulation);
 }
 
 // How context-parallel ranks exchange keys and values says nothing when there is one rank.
-std::optional<Plan> other_cp_method(const Job& job, const SearchSpace& space, const Plan& plan) {
+std::optional<Plan> other_cp_method(const Job& job, const SearchSpace& space, const Plan& plan,
+                                    const RuleList& rules) {
   if (plan.cp > 1) {
     return std::nullopt;
   }
-  return earlier_twin(job, plan, space.cp_method, &Plan::cp_method, [](CpMethod) { return true; });
+  return earlier_twin(job, plan, rules, space.cp_method, &Plan::cp_method,
+                      [](CpMethod) { return true; });
 }
 
 bool has_one_rank(const Job& job, const Plan& plan, Dimension dimension) {
@@ -74,12 +79,13 @@ std::int64_t order_of_several_ranks(const Job& job, const Plan& plan,
   return number;
 }
 
-std::optional<Plan> other_rank_order(const Job& job, const SearchSpace& space, const Plan& plan) {
+std::optional<Plan> other_rank_order(const Job& job, const SearchSpace& space, const Plan& plan,
+                                     const RuleList& rules) {
   const auto is_same_order = [&](const std::array<Dimension, 4>& order) {
     return order_of_several_ranks(job, plan, order) ==
            order_of_several_ranks(job, plan, plan.rank_order);
   };
-  return earlier_twin(job, plan, space.rank_order, &Plan::rank_order, is_same_order);
+  return earlier_twin(job, plan, rules, space.rank_order, &Plan::rank_order, is_same_order);
 }
 
 // Full recompute of the first n layers of each chunk, n no less than the chunk has, is full
@@ -93,7 +99,7 @@ bool recomputes_every_layer(const Recompute& recompute, std::int64_t longest_chu
 }
 
 std::optional<Plan> longer_recompute_block(const Job& job, const SearchSpace& space,
-                                           const Plan& plan) {
+                                           const Plan& plan, const RuleList& rules) {
   if (plan.recompute.granularity != RecomputeGranularity::kFull) {
     return std::nullopt;
   }
@@ -103,15 +109,27 @@ std::optional<Plan> longer_recompute_block(const Job& job, const SearchSpace& sp
     return std::nullopt;
   }
   return earlier_twin(
-      job, plan, space.recompute, &Plan::recompute,
+      job, plan, rules, space.recompute, &Plan::recompute,
       [&](const Recompute& recompute) { return recomputes_every_layer(recompute, longest_chunk); });
 }
 
 constexpr std::array<EquivalenceRule, 4> kEquivalenceRules = {{
-    {.name = "schedule_without_pipeline", .earlier_twin = other_schedule},
-    {.name = "cp_method_without_cp", .earlier_twin = other_cp_method},
-    {.name = "rank_order_of_single_ranks", .earlier_twin = other_rank_order},
-    {.name = "recompute_block_covers_chunk", .earlier_twin = longer_recompute_block},
+    {.name = "schedule_without_pipeline",
+     .axis = PlanField::kSchedule,
+     .reads = {PlanField::kSchedule, PlanField::kPp},
+     .earlier_twin = other_schedule},
+    {.name = "cp_method_without_cp",
+     .axis = PlanField::kCpMethod,
+     .reads = {PlanField::kCpMethod, PlanField::kCp},
+     .earlier_twin = other_cp_method},
+    {.name = "rank_order_of_single_ranks",
+     .axis = PlanField::kRankOrder,
+     .reads = {PlanField::kRankOrder, PlanField::kTp, PlanField::kCp, PlanField::kPp},
+     .earlier_twin = other_rank_order},
+    {.name = "recompute_block_covers_chunk",
+     .axis = PlanField::kRecompute,
+     .reads = {PlanField::kRecompute, PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
+     .earlier_twin = longer_recompute_block},
 }};
 
 }  // namespace
@@ -120,10 +138,20 @@ std::span<const EquivalenceRule> equivalence_rules() {
   return kEquivalenceRules;
 }
 
+RuleList rules_that_read(const Job& job, PlanField field) {
+  RuleList rules;
+  for (const ValidityRule& rule : validity_rules(job.profile)) {
+    if (rule.reads.has(field)) {
+      rules.push_back(&rule);
+    }
+  }
+  return rules;
+}
+
 const EquivalenceRule* first_equivalence(const Job& job, const SearchSpace& space,
                                          const Plan& plan) {
   const auto rule = std::ranges::find_if(kEquivalenceRules, [&](const EquivalenceRule& row) {
-    return row.earlier_twin(job, space, plan).has_value();
+    return row.earlier_twin(job, space, plan, rules_that_read(job, row.axis)).has_value();
   });
   return rule == kEquivalenceRules.end() ? nullptr : &*rule;
 }

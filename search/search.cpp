@@ -3,155 +3,75 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "search/census.h"
 #include "search/rank.h"
 #include "search/rules.h"
 #include "search/space.h"
+#include "search/walk.h"
 
 namespace shardplan {
 
 namespace {
 
-constexpr std::int64_t kPlansPerTask = 4096;  // one thread's share at a time
-constexpr std::int64_t kPricesPerTable =
-    8192;                                      // then a fresh one: it keeps pieces of all it priced
+constexpr std::size_t kCensusDepth = 4;        // prefixes of so many axes are one thread's task
 constexpr std::int64_t kReplaysPerRound = 16;  // fixed: the result must not know the threads
 
-// What one thread has seen of the space. Merging in any order gives the same.
-struct Tally {
-  std::vector<std::int64_t> broken;    // by rule of the profile
-  std::vector<std::int64_t> repeated;  // by equivalence rule
-  std::int64_t priced = 0;
-  std::int64_t fitting = 0;                 // by the upper bound of the basis
-  std::int64_t undecided = 0;               // between the bounds
-  Best best;                                // of those fitting
-  std::vector<Candidate> faster_undecided;  // those that `best` would admit
-  std::optional<Candidate> smallest;
-};
-
-struct Search {
-  const Job& job;
-  const SearchOptions& options;
-  const PlanSpace space;
-  const std::int64_t plans;
-  const std::int64_t limit_bytes;
-};
-
-Tally empty_tally(const Search& search) {
-  return {.broken = std::vector<std::int64_t>(validity_rules(search.job.profile).size()),
-          .repeated = std::vector<std::int64_t>(equivalence_rules().size()),
-          .best = Best(search.options.top),
-          .faster_undecided = {},
-          .smallest = std::nullopt};
-}
-
-// allocated <= required <= reserved <= device_used, so that the first bounds every basis from below
-// and the priced device_used, itself an upper bound, bounds it from above.
-std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
-  return basis == MemoryBasis::kAllocated ? price.allocated_bytes : price.device_used_bytes;
-}
-
-void keep_smallest(std::optional<Candidate>& smallest, const Candidate& candidate,
-                   MemoryBasis basis) {
-  const auto order = [&](const Candidate& of) {
-    return std::pair(upper_basis_bytes(of.price, basis), of.index);
-  };
-  if (!smallest || order(candidate) < order(*smallest)) {
-    smallest = candidate;
-  }
-}
-
-void weigh(const Search& search, const Candidate& candidate, Tally& tally) {
-  ++tally.priced;
-  keep_smallest(tally.smallest, candidate, search.options.basis);
-  if (upper_basis_bytes(candidate.price, search.options.basis) <= search.limit_bytes) {
-    ++tally.fitting;
-    tally.best.offer(candidate);
-  } else if (candidate.price.allocated_bytes <= search.limit_bytes) {
-    ++tally.undecided;
-    if (tally.best.admits(candidate)) {
-      tally.faster_undecided.push_back(candidate);
-    }
-  }
-}
-
-void visit(const Search& search, std::int64_t first, std::int64_t last, PriceTable& table,
-           Tally& tally) {
-  const std::span<const ValidityRule> rules = validity_rules(search.job.profile);
-  const std::span<const EquivalenceRule> equivalences = equivalence_rules();
-  PlanCursor cursor(search.space, first);
-  for (std::int64_t index = first; index < last; ++index, cursor.advance()) {
-    const Plan& plan = cursor.plan();
-    if (const ValidityRule* rule = first_broken_rule(search.job, plan)) {
-      ++tally.broken[static_cast<std::size_t>(rule - rules.data())];
-    } else if (const EquivalenceRule* twin =
-                   first_equivalence(search.job, search.space.values, plan)) {
-      ++tally.repeated[static_cast<std::size_t>(twin - equivalences.data())];
-    } else {
-      weigh(search, {.index = index, .price = price(table, plan)}, tally);
-    }
-  }
-}
-
-void merge(const Search& search, const Tally& part, Tally& whole) {
-  std::ranges::transform(part.broken, whole.broken, whole.broken.begin(), std::plus());
-  std::ranges::transform(part.repeated, whole.repeated, whole.repeated.begin(), std::plus());
-  whole.priced += part.priced;
-  whole.fitting += part.fitting;
-  whole.undecided += part.undecided;
-  for (const Candidate& candidate : part.best.candidates()) { whole.best.offer(candidate); }
-  whole.faster_undecided.insert(whole.faster_undecided.end(), part.faster_undecided.begin(),
-                                part.faster_undecided.end());
-  if (part.smallest) {
-    keep_smallest(whole.smallest, *part.smallest, search.options.basis);
-  }
-}
-
-int num_threads(const Search& search) {
-  return search.options.threads > 0 ? static_cast<int>(search.options.threads)
-                                    : omp_get_max_threads();
-}
-
-Tally visit_all(const Search& search) {
-  Tally whole = empty_tally(search);
-  std::atomic<std::int64_t> next = 0;
+// Calls visit(at) for every number below `count` on all threads.
+template <class Visit>
+void in_parallel(std::int64_t count, const SearchOptions& options, const Visit& visit) {
   std::exception_ptr failure;  // an exception must not leave a parallel region
-#pragma omp parallel num_threads(num_threads(search))
-  try {
-    Tally part = empty_tally(search);
-    PriceTable table = build_price_table(search.job);
-    std::int64_t priced_before_table = 0;
-    for (std::int64_t first = next.fetch_add(kPlansPerTask); first < search.plans;
-         first = next.fetch_add(kPlansPerTask)) {
-      if (part.priced - priced_before_table > kPricesPerTable) {
-        table = build_price_table(search.job);
-        priced_before_table = part.priced;
-      }
-      visit(search, first, std::min(first + kPlansPerTask, search.plans), table, part);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads(options))
+  for (std::int64_t at = 0; at < count; ++at) {
+    try {
+      visit(at);
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
     }
-#pragma omp critical
-    merge(search, part, whole);
-  } catch (...) {
-#pragma omp critical
-    failure = std::current_exception();
   }
   if (failure) {
     std::rethrow_exception(failure);
   }
-  return whole;
 }
 
-RankedPlan full_estimate(const Search& search, const Candidate& candidate) {
-  const Job& job = search.job;
-  RankedPlan ranked = {.plan = plan_at(search.space, candidate.index),
+Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
+  const std::size_t verdicts = static_cast<std::size_t>(rules.distinct()) + 1;
+  const std::int64_t tasks =
+      rules.plans_below(0) == 0 ? 0 : rules.plans_below(0) / rules.plans_below(kCensusDepth);
+  Counts counts(verdicts);
+  std::vector<std::optional<Census>> censuses(static_cast<std::size_t>(num_threads(options)));
+  in_parallel(tasks, options, [&](std::int64_t task) {
+    std::optional<Census>& census = censuses[static_cast<std::size_t>(omp_get_thread_num())];
+    if (!census) {
+      census.emplace(rules);
+    }
+    Prefix prefix = rules.root();
+    Verdict verdict = rules.root_verdict();
+    const Prefix chosen = rules.prefix_at(task * rules.plans_below(kCensusDepth), kCensusDepth);
+    for (std::size_t axis = rules.next_axis(0); axis < kCensusDepth;
+         axis = rules.next_axis(axis + 1)) {
+      rules.choose(axis, chosen.values[axis], prefix);
+      verdict = rules.settle(axis, prefix, verdict);
+    }
+    prefix.depth = kCensusDepth;
+    Counts part(verdicts);
+    census->count(std::move(prefix), verdict, part);
+#pragma omp critical
+    std::ranges::transform(part, counts, counts.begin(), std::plus());
+  });
+  return counts;
+}
+
+RankedPlan full_estimate(const WalkTask& task, const Candidate& candidate) {
+  const Job& job = task.job;
+  RankedPlan ranked = {.plan = plan_at(task.rules.space(), candidate.index),
                        .price = candidate.price,
                        .memory = {},
                        .time = {}};
@@ -162,72 +82,114 @@ RankedPlan full_estimate(const Search& search, const Candidate& candidate) {
   return ranked;
 }
 
-std::vector<RankedPlan> full_estimates(const Search& search,
+std::vector<RankedPlan> full_estimates(const WalkTask& task,
                                        std::span<const Candidate> candidates) {
   std::vector<RankedPlan> ranked(candidates.size());
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads(search))
-  for (std::size_t at = 0; at < candidates.size(); ++at) {
-    try {
-      ranked[at] = full_estimate(search, candidates[at]);
-    } catch (...) {
-#pragma omp critical
-      failure = std::current_exception();
-    }
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  in_parallel(std::ssize(candidates), task.options, [&](std::int64_t at) {
+    ranked[static_cast<std::size_t>(at)] =
+        full_estimate(task, candidates[static_cast<std::size_t>(at)]);
+  });
   return ranked;
 }
 
-// Walks the candidates from the fastest on until `top` of them are known to fit; the allocator is
-// replayed for those whose bounds leave it open, and what it says is counted.
-std::vector<RankedPlan> choose_top(const Search& search, Tally& tally) {
-  std::vector<Candidate> candidates = tally.best.candidates();
-  candidates.insert(candidates.end(), tally.faster_undecided.begin(), tally.faster_undecided.end());
-  std::ranges::sort(candidates, is_better);
-  const std::int64_t num_candidates = static_cast<std::int64_t>(candidates.size());
+// The plans shown, and what the walk knew before.
+struct Finalists {
   std::vector<RankedPlan> top;
-  for (std::int64_t first = 0; first < num_candidates; first += kReplaysPerRound) {
-    const std::int64_t length = std::min(kReplaysPerRound, num_candidates - first);
-    const std::span<const Candidate> round(candidates.data() + first,
-                                           static_cast<std::size_t>(length));
-    for (RankedPlan& ranked : full_estimates(search, round)) {
-      if (static_cast<std::int64_t>(top.size()) == search.options.top) {
-        return top;
-      }
-      const MemoryBasis basis = search.options.basis;
-      const bool was_open = upper_basis_bytes(ranked.price, basis) > search.limit_bytes;
-      const bool fits = !was_open || basis_bytes(ranked.memory, basis) <= search.limit_bytes;
-      tally.undecided -= was_open ? 1 : 0;
-      tally.fitting += was_open && fits ? 1 : 0;
-      if (fits) {
-        top.push_back(std::move(ranked));
+  std::vector<Family> families;  // of `top`
+  std::int64_t fitting = 0;
+  std::int64_t undecided = 0;
+};
+
+// Takes candidates, best first, until the top is complete; the allocator is replayed for those
+// whose bounds leave it open, and what it says is counted.
+void choose_among(const WalkTask& task, std::span<const Candidate> candidates, Finalists& chosen) {
+  const SearchOptions& options = task.options;
+  const auto is_shown = [&](const Candidate& candidate) {
+    return options.distinct &&
+           std::ranges::find(chosen.families, candidate.family) != chosen.families.end();
+  };
+  std::vector<Candidate> round;
+  for (std::size_t next = 0; next < candidates.size();) {
+    const std::int64_t missing = options.top - std::ssize(chosen.top);
+    const std::int64_t most = std::min(kReplaysPerRound, missing);
+    round.clear();
+    for (; next < candidates.size() && std::ssize(round) < most; ++next) {
+      if (!is_shown(candidates[next])) {
+        round.push_back(candidates[next]);
       }
     }
+    std::vector<RankedPlan> estimates = full_estimates(task, round);
+    for (std::size_t at = 0; at < round.size(); ++at) {
+      const bool was_open = upper_basis_bytes(round[at].price, options.basis) > task.limit_bytes;
+      const bool fits =
+          !was_open || basis_bytes(estimates[at].memory, options.basis) <= task.limit_bytes;
+      chosen.undecided -= was_open ? 1 : 0;
+      chosen.fitting += was_open && fits ? 1 : 0;
+      if (fits && !is_shown(round[at])) {
+        chosen.top.push_back(std::move(estimates[at]));
+        chosen.families.push_back(round[at].family);
+      }
+    }
+    if (std::ssize(chosen.top) == options.top) {
+      return;
+    }
   }
-  return top;
 }
 
-std::vector<RuleCount> pruned_counts(const Search& search, const Tally& tally) {
-  std::vector<RuleCount> counts;
-  const std::span<const ValidityRule> rules = validity_rules(search.job.profile);
-  for (std::size_t rule = 0; rule < rules.size(); ++rule) {
-    const std::string name(rules[rule].name);
-    counts.push_back({.rule = name.starts_with("unsupported") ? name : "invalid: " + name,
-                      .plans = tally.broken[rule]});
+// The walk keeps a bounded number of undecided plans. Should none of so many fit, it is walked
+// again for those behind them.
+Finalists choose_top(const WalkTask& task, const WalkResult& walked) {
+  Finalists chosen = {
+      .top = {}, .families = {}, .fitting = walked.fitting, .undecided = walked.undecided};
+  std::optional<Candidate> behind;
+  std::vector<Candidate> open = walked.undecided_first.candidates();
+  while (true) {
+    const bool is_complete = std::ssize(open) < kMaxUndecided;
+    std::vector<Candidate> candidates = walked.answers.top.candidates();
+    std::erase_if(candidates, [&](const Candidate& candidate) {
+      return (behind && !is_better(*behind, candidate)) ||
+             (!is_complete && is_better(open.back(), candidate));
+    });
+    candidates.insert(candidates.end(), open.begin(), open.end());
+    std::ranges::sort(candidates, is_better);
+    choose_among(task, candidates, chosen);
+    if (is_complete || std::ssize(chosen.top) == task.options.top) {
+      return chosen;
+    }
+    behind = open.back();
+    open = walk(task, behind).undecided_first.candidates();
   }
-  const std::span<const EquivalenceRule> equivalences = equivalence_rules();
-  for (std::size_t rule = 0; rule < equivalences.size(); ++rule) {
-    counts.push_back({.rule = "equivalent: " + std::string(equivalences[rule].name),
-                      .plans = tally.repeated[rule]});
+}
+
+std::vector<RuleCount> pruned_counts(const WalkTask& task, const Counts& counts,
+                                     const WalkResult& walked, const Finalists& chosen) {
+  std::vector<RuleCount> pruned;
+  const auto add = [&](const std::string& rule, std::int64_t plans) {
+    if (plans > 0) {
+      pruned.push_back({.rule = rule, .plans = plans});
+    }
+  };
+  std::size_t verdict = 0;
+  for (const ValidityRule& rule : validity_rules(task.job.profile)) {
+    const std::string name(rule.name);
+    add(name.starts_with("unsupported") ? name : "invalid: " + name, counts[verdict++]);
   }
-  counts.push_back(
-      {.rule = "does_not_fit", .plans = tally.priced - tally.fitting - tally.undecided});
-  counts.push_back({.rule = "undecided", .plans = tally.undecided});
-  std::erase_if(counts, [](const RuleCount& count) { return count.plans == 0; });
-  return counts;
+  for (const EquivalenceRule& rule : equivalence_rules()) {
+    add("equivalent: " + std::string(rule.name), counts[verdict++]);
+  }
+  for (const auto& bound : kBounds) {
+    add("cut: " + std::string(bound.name), walked.cut[static_cast<std::size_t>(bound.value)]);
+  }
+  add("does_not_fit", walked.priced - chosen.fitting - chosen.undecided);
+  add("undecided", chosen.undecided);
+  return pruned;
+}
+
+void group_ties(std::vector<RankedPlan>& top) {
+  std::vector<double> speeds;
+  for (const RankedPlan& ranked : top) { speeds.push_back(ranked.price.tokens_per_s_per_gpu); }
+  const std::vector<std::int64_t> groups = tied_groups(speeds);
+  for (std::size_t at = 0; at < top.size(); ++at) { top[at].tied_group = groups[at]; }
 }
 
 }  // namespace
@@ -255,23 +217,32 @@ std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis) {
 
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  PlanSpace plans = plan_space(job, space);
-  const std::int64_t plans_in_space = num_plans(plans);
-  const Search search = {.job = job,
+  const PlanSpace plans = plan_space(job, space);
+  const SettledRules rules(job, plans);
+  const Counts counts = count_verdicts(rules, options);
+  const WalkTask task = {.job = job,
+                         .rules = rules,
                          .options = options,
-                         .space = std::move(plans),
-                         .plans = plans_in_space,
-                         .limit_bytes = memory_limit_bytes(job.cluster, options)};
-  Tally tally = visit_all(search);
+                         .limit_bytes = memory_limit_bytes(job.cluster, options),
+                         .num_distinct = counts.back()};
+  const WalkResult walked = walk(task, std::nullopt);
+  Finalists chosen = choose_top(task, walked);
   SearchResult result;
-  result.top = choose_top(search, tally);
-  result.pruned = pruned_counts(search, tally);
-  result.plans_in_space = plans_in_space;
-  result.plans_priced = tally.priced;
-  result.plans_fitting = tally.fitting;
-  if (tally.fitting == 0 && tally.smallest) {
-    result.smallest = plan_at(search.space, tally.smallest->index);
-    result.smallest_price = tally.smallest->price;
+  result.pruned = pruned_counts(task, counts, walked, chosen);
+  result.plans_in_space = num_plans(plans);
+  result.plans_distinct = counts.back();
+  result.plans_priced = walked.priced;
+  result.plans_fitting = chosen.fitting;
+  result.top = std::move(chosen.top);
+  group_ties(result.top);
+  for (const Candidate& candidate : walked.answers.front.candidates()) {
+    result.pareto.push_back({.plan = plan_at(plans, candidate.index), .price = candidate.price});
+  }
+  if (result.plans_fitting == 0) {
+    if (const std::optional<Candidate> smallest = smallest_plan(task)) {
+      result.smallest = plan_at(plans, smallest->index);
+      result.smallest_price = smallest->price;
+    }
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -1,8 +1,19 @@
-// Every plan of a cluster: enumerate, prune with a named reason, price, rank.
+// Every plan of a cluster: enumerate, prune with a named reason, bound, price, rank.
+//
+// A search has three parts. The census counts, without visiting plans one by one, how many break
+// each rule first, how many an earlier plan stands for, and how many are left (census.h). The walk
+// prices those that are left, branch by branch, the most promising first; a branch whose floor of
+// memory or time shows that nothing in it can be an answer is cut and counted under that bound
+// (walk.h). The finalists get their full estimates.
+//
+// The answer does not depend on the number of threads. Branches are walked in rounds whose sizes
+// are fixed; within a round a branch is cut by what the rounds before it found and by what it found
+// itself, never by what another thread happens to have found meanwhile.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,24 +43,45 @@ struct SearchSpace {
   std::vector<CpMethod> cp_method;         // all the profile knows, its default first
   std::vector<Recompute> recompute;        // none, selective sets, full by layer, full for n layers
   std::vector<Precision> precision;        // bf16
-  std::vector<DType> grad_dtype;           // the profile's default
+  std::vector<double> moe_buffer_factor = {1};
   std::vector<std::array<Dimension, 4>> rank_order;  // tp fastest, then cp, dp, pp
+  std::vector<DType> grad_dtype;                     // the profile's default
+  std::vector<DType> master_dtype = {DType::kFp32};
+  std::vector<DType> exp_avg_dtype = {DType::kFp32};
+  std::vector<DType> exp_avg_sq_dtype = {DType::kFp32};
+  std::vector<Offload> offload = {Offload{}};
   bool uneven_layers = true;  // where pp * vpp does not divide the layers: splits with a lighter
                               // first and last chunk
 };
 
-// All values worth trying for this job under its profile.
+// The values of the axes that are searched by default, for this job under its profile.
 SearchSpace default_space(const Job& job);
+
+// Every axis open: also the dtypes, fp8, rank orders, offload, sharding and recomputation that the
+// profile models and that default_space leaves at one value. A superset of default_space.
+SearchSpace wide_space(const Job& job);
 
 // Which of the four totals the threshold is for, and which capacity it is a share of: allocated has
 // the nominal (decimal) one, as in arXiv 2411.06465; the others have what the driver reports.
 enum class MemoryBasis { kAllocated, kReserved, kRequired, kDeviceUsed };
+
+// How far a search is; told now and then by one of its threads.
+struct Progress {
+  std::int64_t plans = 0;    // valid and unlike all before them
+  std::int64_t decided = 0;  // of those: priced or cut
+  std::int64_t priced = 0;
+  double seconds = 0;
+};
 
 struct SearchOptions {
   double memory_threshold = 0.80;  // share of the capacity that belongs to the basis
   MemoryBasis basis = MemoryBasis::kAllocated;
   std::int64_t top = 10;
   std::int64_t threads = 0;  // 0: as many as OpenMP gives; the result does not depend on it
+  bool bounds = true;        // false: every valid plan is priced
+  bool distinct = false;     // of each family (same_family in rank.h) only the best plan
+  bool pareto = false;       // also the front of allocated bytes against speed
+  std::function<void(const Progress&)> progress = nullptr;  // called from one thread at a time
 };
 
 // Bytes that a plan may use, rounded down.
@@ -64,13 +96,24 @@ struct RankedPlan {
   MemoryEstimate memory;  // of the finalists: the full estimate
   StepTime time;
   bool exceeds_device = false;  // device_used is above the card although the basis fits
+  std::int64_t tied_group = 0;  // plans of one group are equally fast as far as the model can tell
+};
+
+// A plan that fits and that no other fitting plan beats: none is as fast with less memory, none is
+// faster with as much.
+struct ParetoPoint {
+  Plan plan;
+  Price price;
 };
 
 // Why plans of the space are not among the fitting ones:
 //   "invalid: RULE"     the rule of the profile that the plan breaks first
 //   "unsupported: ..."  the same, for rules that carry this word in their name
 //   "equivalent: RULE"  an earlier plan of the space differs only in a choice without effect
-//   "does_not_fit"      over the limit
+//   "cut: BOUND"        not priced: a floor of its branch is over the limit, or so slow that no
+//   plan
+//                       of the branch can be among the answers (names: walk.h)
+//   "does_not_fit"      priced, over the limit
 //   "undecided"         never for basis allocated. Otherwise: allocated bytes are under the limit,
 //                       the upper bound of the basis is not, and the plan is slower than the top,
 //                       so that its allocator was not replayed
@@ -82,11 +125,13 @@ struct RuleCount {
 
 struct SearchResult {
   std::vector<RankedPlan> top;      // fastest first; ties by allocated bytes, then by plan order
+  std::vector<ParetoPoint> pareto;  // least memory first; of plans sure to fit
   std::vector<RuleCount> pruned;    // in the order in which the rules are tried; no zero counts
   std::int64_t plans_in_space = 0;  // == sum of pruned + plans_fitting
+  std::int64_t plans_distinct = 0;  // valid and unlike all before them: priced or cut
   std::int64_t plans_priced = 0;    // == does_not_fit + undecided + plans_fitting
-  std::int64_t plans_fitting = 0;
-  Plan smallest;  // when nothing fits: the valid plan with the least memory
+  std::int64_t plans_fitting = 0;   // of those priced
+  Plan smallest;                    // when nothing fits: the valid plan with the least memory
   Price smallest_price;
   double seconds = 0;
 };

@@ -14,8 +14,9 @@ std::int64_t count(std::size_t size) {
 
 // One row of kAxes for an axis whose values are a list of SearchSpace and one field of Plan.
 template <auto Values, auto Field>
-constexpr Axis list_axis(std::string_view name) {
+constexpr Axis list_axis(std::string_view name, PlanField field) {
   return {.name = name,
+          .fields = {field},
           .size = [](const PlanSpace& space) { return count((space.values.*Values).size()); },
           .choose = [](const PlanSpace& space, std::size_t value,
                        Plan& plan) { plan.*Field = (space.values.*Values)[value]; }};
@@ -51,24 +52,36 @@ std::vector<StageSplit> stage_splits(const Job& job, const SearchSpace& space) {
 }  // namespace
 
 const std::array<Axis, kNumAxes> kAxes = {{
-    list_axis<&SearchSpace::precision, &Plan::precision>("precision"),
-    list_axis<&SearchSpace::grad_dtype, &Plan::grad_dtype>("grad_dtype"),
-    list_axis<&SearchSpace::rank_order, &Plan::rank_order>("rank_order"),
-    list_axis<&SearchSpace::tp, &Plan::tp>("tp"),
-    list_axis<&SearchSpace::cp, &Plan::cp>("cp"),
-    list_axis<&SearchSpace::ep, &Plan::ep>("ep"),
-    list_axis<&SearchSpace::etp, &Plan::etp>("etp"),
-    list_axis<&SearchSpace::sequence_parallel, &Plan::sequence_parallel>("sequence_parallel"),
-    list_axis<&SearchSpace::cp_method, &Plan::cp_method>("cp_method"),
-    list_axis<&SearchSpace::micro_batch, &Plan::micro_batch>("micro_batch"),
-    list_axis<&SearchSpace::recompute, &Plan::recompute>("recompute"),
+    list_axis<&SearchSpace::tp, &Plan::tp>("tp", PlanField::kTp),
+    list_axis<&SearchSpace::cp, &Plan::cp>("cp", PlanField::kCp),
+    list_axis<&SearchSpace::ep, &Plan::ep>("ep", PlanField::kEp),
+    list_axis<&SearchSpace::etp, &Plan::etp>("etp", PlanField::kEtp),
     {.name = "pp, vpp",
+     .fields = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
      .size = [](const PlanSpace& space) { return count(space.splits.size()); },
      .choose = choose_split},
-    list_axis<&SearchSpace::schedule, &Plan::schedule>("schedule"),
-    list_axis<&SearchSpace::dp, &Plan::dp>("dp"),
-    list_axis<&SearchSpace::dp_replicate, &Plan::dp_replicate>("dp_replicate"),
-    list_axis<&SearchSpace::zero, &Plan::zero>("zero"),
+    list_axis<&SearchSpace::dp, &Plan::dp>("dp", PlanField::kDp),
+    list_axis<&SearchSpace::moe_buffer_factor, &Plan::moe_buffer_factor>(
+        "moe_buffer_factor", PlanField::kMoeBufferFactor),
+    list_axis<&SearchSpace::micro_batch, &Plan::micro_batch>("micro_batch", PlanField::kMicroBatch),
+    list_axis<&SearchSpace::sequence_parallel, &Plan::sequence_parallel>(
+        "sequence_parallel", PlanField::kSequenceParallel),
+    list_axis<&SearchSpace::cp_method, &Plan::cp_method>("cp_method", PlanField::kCpMethod),
+    list_axis<&SearchSpace::precision, &Plan::precision>("precision", PlanField::kPrecision),
+    list_axis<&SearchSpace::recompute, &Plan::recompute>("recompute", PlanField::kRecompute),
+    list_axis<&SearchSpace::schedule, &Plan::schedule>("schedule", PlanField::kSchedule),
+    list_axis<&SearchSpace::rank_order, &Plan::rank_order>("rank_order", PlanField::kRankOrder),
+    list_axis<&SearchSpace::zero, &Plan::zero>("zero", PlanField::kZero),
+    list_axis<&SearchSpace::dp_replicate, &Plan::dp_replicate>("dp_replicate",
+                                                               PlanField::kDpReplicate),
+    list_axis<&SearchSpace::grad_dtype, &Plan::grad_dtype>("grad_dtype", PlanField::kGradDtype),
+    list_axis<&SearchSpace::master_dtype, &Plan::master_dtype>("master_dtype",
+                                                               PlanField::kMasterDtype),
+    list_axis<&SearchSpace::exp_avg_dtype, &Plan::exp_avg_dtype>("exp_avg_dtype",
+                                                                 PlanField::kExpAvgDtype),
+    list_axis<&SearchSpace::exp_avg_sq_dtype, &Plan::exp_avg_sq_dtype>("exp_avg_sq_dtype",
+                                                                       PlanField::kExpAvgSqDtype),
+    list_axis<&SearchSpace::offload, &Plan::offload>("offload", PlanField::kOffload),
 }};
 
 std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t chunks) {

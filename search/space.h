@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "estimator/job.h"
+#include "estimator/plan_fields.h"
 #include "search/search.h"
 
 namespace shardplan {
@@ -34,14 +35,15 @@ struct PlanSpace {
 std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t chunks);
 inline constexpr std::int64_t kMissingLayersAlways = 3;  // allowed however short the chunks are
 
-// One axis of the product. The axes that decide the pieces of a price come first, so that
-// neighbouring plans share them.
+// One axis of the product. The axes that decide most of a price come first, so that neighbouring
+// plans share its pieces and a prefix of the axes bounds the branch below it.
 struct Axis {
   std::string_view name;
+  PlanFields fields;  // that `choose` writes
   std::int64_t (*size)(const PlanSpace& space);
   void (*choose)(const PlanSpace& space, std::size_t value, Plan& plan);
 };
-inline constexpr std::size_t kNumAxes = 16;
+inline constexpr std::size_t kNumAxes = 21;
 extern const std::array<Axis, kNumAxes> kAxes;
 
 PlanSpace plan_space(const Job& job, const SearchSpace& space);

@@ -1,6 +1,7 @@
 #include "tests/search/brute_force.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "estimator/layer_partition.h"
@@ -114,25 +115,33 @@ std::string equivalence(const Plan& plan, const Plan& earlier) {
 
 std::vector<Plan> all_plans(const Job& job, const SearchSpace& space) {
   std::vector<Plan> plans = {Plan{}};
-  multiply(plans, space.precision, &Plan::precision);
-  multiply(plans, space.grad_dtype, &Plan::grad_dtype);
-  multiply(plans, space.rank_order, &Plan::rank_order);
   multiply(plans, space.tp, &Plan::tp);
   multiply(plans, space.cp, &Plan::cp);
   multiply(plans, space.ep, &Plan::ep);
   multiply(plans, space.etp, &Plan::etp);
-  multiply(plans, space.sequence_parallel, &Plan::sequence_parallel);
-  multiply(plans, space.cp_method, &Plan::cp_method);
-  multiply(plans, space.micro_batch, &Plan::micro_batch);
-  multiply(plans, space.recompute, &Plan::recompute);
   std::vector<Plan> split;
   for (const Plan& plan : plans) {
     std::ranges::move(splits_of(job, space, plan), std::back_inserter(split));
   }
   plans = std::move(split);
+  if (!space.dp.empty()) {
+    multiply(plans, space.dp, &Plan::dp);
+  }
+  multiply(plans, space.moe_buffer_factor, &Plan::moe_buffer_factor);
+  multiply(plans, space.micro_batch, &Plan::micro_batch);
+  multiply(plans, space.sequence_parallel, &Plan::sequence_parallel);
+  multiply(plans, space.cp_method, &Plan::cp_method);
+  multiply(plans, space.precision, &Plan::precision);
+  multiply(plans, space.recompute, &Plan::recompute);
   multiply(plans, space.schedule, &Plan::schedule);
-  multiply(plans, space.dp_replicate, &Plan::dp_replicate);
+  multiply(plans, space.rank_order, &Plan::rank_order);
   multiply(plans, space.zero, &Plan::zero);
+  multiply(plans, space.dp_replicate, &Plan::dp_replicate);
+  multiply(plans, space.grad_dtype, &Plan::grad_dtype);
+  multiply(plans, space.master_dtype, &Plan::master_dtype);
+  multiply(plans, space.exp_avg_dtype, &Plan::exp_avg_dtype);
+  multiply(plans, space.exp_avg_sq_dtype, &Plan::exp_avg_sq_dtype);
+  multiply(plans, space.offload, &Plan::offload);
   return plans;
 }
 
@@ -165,8 +174,45 @@ BruteForce brute_force(const Job& job, const SearchSpace& space, MemoryBasis bas
   return brute;
 }
 
+namespace {
+
+// Of the plans that fit those that no other beats, by comparing all pairs; of equals the first.
+std::vector<BrutePlan> unbeaten(const std::vector<BrutePlan>& plans) {
+  std::vector<BrutePlan> front;
+  for (std::size_t at = 0; at < plans.size(); ++at) {
+    bool beaten = false;
+    for (std::size_t other = 0; other < plans.size() && !beaten; ++other) {
+      const BrutePlan& one = plans[at];
+      const BrutePlan& two = plans[other];
+      const bool as_good = two.allocated_bytes <= one.allocated_bytes &&
+                           two.tokens_per_s_per_gpu >= one.tokens_per_s_per_gpu;
+      const bool better = two.allocated_bytes < one.allocated_bytes ||
+                          two.tokens_per_s_per_gpu > one.tokens_per_s_per_gpu || other < at;
+      beaten = other != at && as_good && better;
+    }
+    if (!beaten) {
+      front.push_back(plans[at]);
+    }
+  }
+  std::ranges::sort(front, {}, &BrutePlan::allocated_bytes);
+  return front;
+}
+
+void keep_first_of_families(std::vector<BrutePlan>& plans) {
+  std::vector<std::array<std::int64_t, 5>> seen;
+  std::erase_if(plans, [&](const BrutePlan& one) {
+    const Plan& plan = one.plan;
+    const std::array<std::int64_t, 5> family = {plan.tp, plan.cp, plan.ep, plan.pp, plan.zero};
+    const bool again = std::ranges::find(seen, family) != seen.end();
+    seen.push_back(family);
+    return again;
+  });
+}
+
+}  // namespace
+
 BruteRanking rank(const Job& job, const BruteForce& brute, const SearchOptions& options) {
-  BruteRanking ranking = {.top = {}, .pruned = brute.pruned};
+  BruteRanking ranking = {.top = {}, .pareto = {}, .pruned = brute.pruned};
   const double capacity = static_cast<double>(options.basis == MemoryBasis::kAllocated
                                                   ? nominal_capacity_bytes(job.cluster)
                                                   : device_capacity_bytes(job.cluster));
@@ -178,11 +224,15 @@ BruteRanking rank(const Job& job, const BruteForce& brute, const SearchOptions& 
       ++ranking.pruned["does_not_fit"];
     }
   }
+  ranking.pareto = unbeaten(ranking.top);
   // Stable: plan order breaks the last ties.
   std::ranges::stable_sort(ranking.top, [](const BrutePlan& one, const BrutePlan& other) {
     return std::pair(-one.tokens_per_s_per_gpu, one.allocated_bytes) <
            std::pair(-other.tokens_per_s_per_gpu, other.allocated_bytes);
   });
+  if (options.distinct) {
+    keep_first_of_families(ranking.top);
+  }
   if (static_cast<std::int64_t>(ranking.top.size()) > options.top) {
     ranking.top.resize(static_cast<std::size_t>(options.top));
   }

@@ -26,6 +26,7 @@ struct BruteForce {
 
 struct BruteRanking {
   std::vector<BrutePlan> top;
+  std::vector<BrutePlan> pareto;               // least memory first
   std::map<std::string, std::int64_t> pruned;  // with those that do not fit
   std::int64_t fitting = 0;
 };

@@ -70,6 +70,29 @@ std::vector<Value> some_of(std::mt19937_64& random, std::vector<Value> values, s
   return values;
 }
 
+// Two values on a few of the axes that the default space leaves at one.
+void open_more_axes(const Job& job, SearchSpace& space, std::mt19937_64& random) {
+  const SearchSpace wide = wide_space(job);
+  const auto open = [&](auto& axis, const auto& all) {
+    if (random() % 6 == 0) {
+      axis = some_of(random, all, 1, 1);
+    }
+  };
+  open(space.precision, wide.precision);
+  open(space.moe_buffer_factor, wide.moe_buffer_factor);
+  open(space.rank_order, wide.rank_order);
+  open(space.dp_replicate, wide.dp_replicate);
+  open(space.grad_dtype, wide.grad_dtype);
+  open(space.master_dtype, wide.master_dtype);
+  open(space.exp_avg_dtype, wide.exp_avg_dtype);
+  open(space.exp_avg_sq_dtype, wide.exp_avg_sq_dtype);
+  open(space.offload, wide.offload);
+  open(space.recompute, wide.recompute);
+  if (random() % 8 == 0) {
+    space.dp = {0, 2, 4};
+  }
+}
+
 }  // namespace
 
 Job llama_405b_job(std::int64_t nodes) {
@@ -132,6 +155,7 @@ SearchSpace random_small_space(const Job& job, std::mt19937_64& random) {
     space.rank_order.push_back({Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp});
   }
   space.uneven_layers = random() % 2 == 0;
+  open_more_axes(job, space, random);
   return space;
 }
 

@@ -58,4 +58,74 @@ TEST_CASE("a list of none keeps none") {
   CHECK(best.candidates().empty());
 }
 
+TEST_CASE("one per family keeps the best of every family, and the best families") {
+  std::mt19937_64 random(2);
+  std::vector<Candidate> all;
+  for (std::int64_t index = 0; index < 300; ++index) {
+    all.push_back(candidate(index, static_cast<double>(random() % 50),
+                            static_cast<std::int64_t>(random() % 5)));
+    all.back().family.tp = static_cast<std::int64_t>(random() % 6);
+    all.back().family.zero = static_cast<std::int64_t>(random() % 3);
+  }
+  std::vector<Candidate> sorted = all;
+  std::ranges::sort(sorted, is_better);
+  std::vector<Candidate> expected;
+  for (const Candidate& one : sorted) {
+    if (std::ranges::find(expected, one.family, &Candidate::family) == expected.end()) {
+      expected.push_back(one);
+    }
+  }
+  REQUIRE(expected.size() == 18);
+  expected.resize(7);
+  for (int round = 0; round < 20; ++round) {
+    std::shuffle(all.begin(), all.end(), random);
+    Best best(7, Repeats::kOnePerFamily);
+    for (const Candidate& one : all) { best.offer(one); }
+    CHECK(
+        std::ranges::equal(best.candidates(), expected, {}, &Candidate::index, &Candidate::index));
+  }
+}
+
+TEST_CASE("the front is what no pair comparison beats, in whatever order candidates come") {
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Candidate> all;
+    for (std::int64_t index = 0; index < 200; ++index) {
+      all.push_back(candidate(index, static_cast<double>(random() % 30),
+                              static_cast<std::int64_t>(random() % 30)));
+    }
+    std::vector<Candidate> expected;
+    for (const Candidate& one : all) {
+      const bool beaten = std::ranges::any_of(all, [&](const Candidate& other) {
+        const Price& mine = one.price;
+        const Price& its = other.price;
+        return its.allocated_bytes <= mine.allocated_bytes &&
+               its.tokens_per_s_per_gpu >= mine.tokens_per_s_per_gpu &&
+               (its.allocated_bytes < mine.allocated_bytes ||
+                its.tokens_per_s_per_gpu > mine.tokens_per_s_per_gpu || other.index < one.index);
+      });
+      if (!beaten) {
+        expected.push_back(one);
+      }
+    }
+    std::ranges::sort(expected, {}, [](const Candidate& one) { return one.price.allocated_bytes; });
+    std::shuffle(all.begin(), all.end(), random);
+    Front front;
+    for (const Candidate& one : all) { front.offer(one); }
+    CHECK(
+        std::ranges::equal(front.candidates(), expected, {}, &Candidate::index, &Candidate::index));
+    CHECK(std::ranges::none_of(all, [&](const Candidate& one) {
+      return front.admits(one) &&
+             std::ranges::find(expected, one.index, &Candidate::index) == expected.end();
+    }));
+  }
+}
+
+TEST_CASE("a tied group is what lies within the uncertainty of its fastest plan") {
+  const double step = 1 - kSpeedUncertainty;
+  CHECK(tied_groups({}).empty());
+  CHECK(tied_groups({100, 100, 100 * step * 1.001, 100 * step * 0.999, 100 * step * step, 1}) ==
+        std::vector<std::int64_t>{0, 0, 0, 1, 1, 2});
+}
+
 }  // namespace shardplan

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <string_view>
 
 #include "estimator/layer_partition.h"
 #include "tests/search/brute_force.h"
@@ -47,37 +48,91 @@ bool same_top(const SearchResult& one, const SearchResult& other) {
 
 }  // namespace
 
-TEST_CASE("top plans and every count equal a brute force with the one-plan functions") {
+namespace {
+
+std::int64_t plans_of_kind(const SearchResult& result, std::string_view kind) {
+  std::int64_t plans = 0;
+  for (const RuleCount& count : result.pruned) {
+    plans += count.rule.starts_with(kind) ? count.plans : 0;
+  }
+  return plans;
+}
+
+// Everything that the search with bounds must have in common with the one without.
+void check_answers(const SearchResult& result, const BruteForce& brute,
+                   const BruteRanking& expected) {
+  REQUIRE(result.top.size() == expected.top.size());
+  for (std::size_t at = 0; at < result.top.size(); ++at) {
+    CHECK(result.top[at].plan == expected.top[at].plan);
+  }
+  REQUIRE(result.pareto.size() == expected.pareto.size());
+  for (std::size_t at = 0; at < result.pareto.size(); ++at) {
+    CHECK(result.pareto[at].plan == expected.pareto[at].plan);
+    CHECK(result.pareto[at].price.allocated_bytes == expected.pareto[at].allocated_bytes);
+  }
+  CHECK(result.plans_in_space == brute.plans_in_space);
+  CHECK(total(result) == brute.plans_in_space);
+  std::map<std::string, std::int64_t> by_validity = by_rule(result);
+  std::map<std::string, std::int64_t> expected_by_validity = expected.pruned;
+  std::erase_if(by_validity, [](const auto& row) {
+    return row.first.starts_with("cut: ") || row.first == "does_not_fit";
+  });
+  expected_by_validity.erase("does_not_fit");
+  for (const auto& [rule, plans] : expected_by_validity) {
+    INFO(rule);
+    CHECK(by_validity[rule] == plans);
+  }
+  CHECK(by_validity.size() == expected_by_validity.size());
+  CHECK(result.plans_distinct == std::ssize(brute.plans));
+  CHECK(result.plans_priced + plans_of_kind(result, "cut: ") == result.plans_distinct);
+}
+
+}  // namespace
+
+TEST_CASE("top plans, front and every count equal a brute force with the one-plan functions") {
   std::mt19937_64 random(7);
   std::int64_t plans_compared = 0;
   std::int64_t jobs_with_both_verdicts = 0;
-  for (int round = 0; round < 200; ++round) {
+  std::int64_t plans_cut = 0;
+  for (int round = 0; round < 2000; ++round) {
     CAPTURE(round);
     Job job = random_small_job(random);
-    const SearchSpace space = random_small_space(job, random);
-    const SearchOptions options = {.memory_threshold = 0.8, .top = 5};
+    job.profile.allocator = AllocatorKind::kStaticArenas;  // its replay says nothing here
+    SearchSpace space = random_small_space(job, random);
+    if (round % 16 != 0) {
+      space.tp.resize(1);
+      space.pp.resize(1);
+      space.cp.resize(1);
+    }
+    SearchOptions options = {.memory_threshold = 0.8,
+                             .top = 1 + static_cast<std::int64_t>(random() % 5),
+                             .threads = 1,
+                             .distinct = random() % 2 == 0,
+                             .pareto = random() % 2 == 0};
     BruteForce brute = brute_force(job, space, options.basis);
     if (!brute.plans.empty()) {
       limit_to_one_of(job, brute, options);
     }
-    const BruteRanking expected = rank(job, brute, options);
-    const SearchResult result = search_plans(job, space, options);
-    CHECK(by_rule(result) == expected.pruned);
-    CHECK(result.plans_in_space == brute.plans_in_space);
-    CHECK(total(result) == brute.plans_in_space);
-    CHECK(result.plans_fitting == expected.fitting);
-    CHECK(result.plans_priced == static_cast<std::int64_t>(brute.plans.size()));
-    REQUIRE(result.top.size() == expected.top.size());
-    for (std::size_t at = 0; at < result.top.size(); ++at) {
-      CHECK(result.top[at].plan == expected.top[at].plan);
+    BruteRanking expected = rank(job, brute, options);
+    if (!options.pareto) {
+      expected.pareto.clear();
     }
-    plans_compared += result.plans_priced;
+    const SearchResult bounded = search_plans(job, space, options);
+    check_answers(bounded, brute, expected);
+    options.bounds = false;
+    const SearchResult whole = search_plans(job, space, options);
+    check_answers(whole, brute, expected);
+    CHECK(by_rule(whole) == expected.pruned);
+    CHECK(whole.plans_fitting == expected.fitting);
+    plans_compared += whole.plans_priced;
+    plans_cut += plans_of_kind(bounded, "cut: ");
     jobs_with_both_verdicts +=
-        result.plans_fitting > 0 && result.plans_fitting < result.plans_priced ? 1 : 0;
+        whole.plans_fitting > 0 && whole.plans_fitting < whole.plans_priced ? 1 : 0;
   }
-  MESSAGE(plans_compared, " valid plans, ", jobs_with_both_verdicts, " jobs with both verdicts");
-  CHECK(plans_compared > 2000);
-  CHECK(jobs_with_both_verdicts > 100);
+  MESSAGE(plans_compared, " valid plans, ", jobs_with_both_verdicts, " jobs with both verdicts, ",
+          plans_cut, " plans cut");
+  CHECK(plans_compared > 15000);
+  CHECK(jobs_with_both_verdicts > 500);
 }
 
 TEST_CASE("under the other bases the top is that of full estimates and the counts bracket theirs") {

@@ -15,13 +15,16 @@ TEST_CASE("the plans of a space are its product, each once, and dp alone may be 
     const Job job = random_small_job(random);
     SearchSpace values = random_small_space(job, random);
     values.uneven_layers = false;
+    values.dp.clear();
     const PlanSpace space = plan_space(job, values);
     const std::size_t product =
         values.tp.size() * values.cp.size() * values.ep.size() * values.etp.size() *
         values.pp.size() * values.vpp.size() * values.dp_replicate.size() * values.zero.size() *
         values.micro_batch.size() * values.sequence_parallel.size() * values.schedule.size() *
         values.cp_method.size() * values.recompute.size() * values.precision.size() *
-        values.grad_dtype.size() * values.rank_order.size();
+        values.grad_dtype.size() * values.rank_order.size() * values.moe_buffer_factor.size() *
+        values.master_dtype.size() * values.exp_avg_dtype.size() * values.exp_avg_sq_dtype.size() *
+        values.offload.size();
     CHECK(num_plans(space) == static_cast<std::int64_t>(product));
 
     PlanCursor cursor(space, 0);

@@ -1,0 +1,65 @@
+// Bounds: what shows, before its plans are visited, that no plan of a branch can be an answer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "estimator/price.h"
+#include "search/census.h"
+#include "search/rank.h"
+#include "search/search.h"
+
+namespace shardplan {
+
+// The floors of estimator/price_floor.h: no plan of the branch has less. Cheapest first.
+enum class Bound {
+  kStateOverLimit,        // parameters, gradients and optimizer state alone are over the limit
+  kActivationsOverLimit,  // with the least activations they are
+  kComputeTooSlow,        // compute alone takes longer than a step of every plan that could leave
+                          // the answers for one of this branch
+  kStepTooSlow,           // with bubble, communication and optimizer it does
+};
+inline constexpr std::array<NamedValue<Bound>, 4> kBounds = {{
+    {.value = Bound::kStateOverLimit, .name = "state_over_limit"},
+    {.value = Bound::kActivationsOverLimit, .name = "activations_over_limit"},
+    {.value = Bound::kComputeTooSlow, .name = "compute_too_slow"},
+    {.value = Bound::kStepTooSlow, .name = "step_too_slow"},
+}};
+constexpr const auto& names_of(Bound) {
+  return kBounds;
+}
+inline constexpr std::size_t kNumBounds = kBounds.size();
+
+// What the search has found so far: a branch that cannot add to it is cut.
+struct Answers {
+  Best top;
+  Front front;
+  bool wants_front = false;
+  bool admits_any(const Candidate& candidate) const {
+    return top.admits_any(candidate) || (wants_front && front.admits(candidate));
+  }
+};
+
+// The floors of one thread. They exist for prefixes from kFirstFloor on: the sizes that decide how
+// the model is cut are chosen there.
+inline constexpr std::size_t kFirstFloor = 7;  // tp, cp, ep, etp, splits, dp, moe_buffer_factor
+
+class Bounds {
+ public:
+  Bounds(const Job& job, const SettledRules& rules, std::int64_t limit_bytes, PriceTable& table);
+
+  // Whether a floor at this depth is worth its cost.
+  bool has(std::size_t depth) const { return levels_[depth].has_value(); }
+  // The bound that shows that no plan below the prefix can be among the answers.
+  std::optional<Bound> cuts(const Prefix& prefix, const Answers& answers);
+  // The least that plans below the prefix have; 0 where there is no floor.
+  std::int64_t allocated_floor(const Prefix& prefix);
+  double step_time_floor(const Prefix& prefix);
+
+ private:
+  std::array<std::optional<std::size_t>, kNumAxes + 1> levels_{};  // numbers of freedoms
+};
+
+}  // namespace shardplan

@@ -1,0 +1,388 @@
+#include "search/walk.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <limits>
+#include <tuple>
+
+namespace shardplan {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kFirstRound = 8;  // branches; every later round has twice as many, up to
+constexpr std::size_t kLongestRound = 512;
+constexpr std::int64_t kManyBranches = 512;  // enough for threads to share and floors to sort
+
+struct Branch {
+  std::int64_t index = 0;  // of its first plan
+  double floor = 0;        // sorts branches: what is promised first is walked first
+};
+
+// What one branch adds.
+struct Harvest {
+  std::array<std::int64_t, kNumBounds> cut{};
+  std::int64_t priced = 0;
+  std::int64_t fitting = 0;
+  std::int64_t undecided = 0;
+  std::vector<Candidate> top;
+  std::vector<Candidate> front;
+  std::vector<Candidate> undecided_first;
+  std::optional<Candidate> smallest;
+};
+
+std::optional<Candidate> smaller(const std::optional<Candidate>& one,
+                                 const std::optional<Candidate>& other, MemoryBasis basis) {
+  if (!one || !other) {
+    return one ? one : other;
+  }
+  const auto order = [basis](const Candidate& of) {
+    return std::pair(upper_basis_bytes(of.price, basis), of.index);
+  };
+  return order(*one) < order(*other) ? one : other;
+}
+
+Best empty_top(const SearchOptions& options) {
+  return Best(options.top, options.distinct ? Repeats::kOnePerFamily : Repeats::kAll);
+}
+
+// One thread's tools, and the branch that it is in.
+class Walker {
+ public:
+  explicit Walker(const WalkTask& task)
+      : task_(task),
+        table_(build_price_table(task.job)),
+        bounds_(task.job, task.rules, task.limit_bytes, table_),
+        census_(task.rules) {}
+
+  double step_time_floor(std::int64_t index, std::size_t depth) {
+    return bounds_.step_time_floor(task_.rules.prefix_at(index, depth));
+  }
+  double allocated_floor(std::int64_t index, std::size_t depth) {
+    return static_cast<double>(bounds_.allocated_floor(task_.rules.prefix_at(index, depth)));
+  }
+
+  Harvest walk(std::int64_t index, std::size_t depth, const WalkResult& before,
+               const std::optional<Candidate>& behind) {
+    harvest_ = {};
+    answers_ = &before.answers;
+    own_.reset();
+    undecided_ = before.undecided_first;
+    behind_ = &behind;
+    Prefix prefix = task_.rules.prefix_at(index, depth);
+    descend(prefix);
+    gather(index, task_.rules.plans_below(depth));
+    return std::move(harvest_);
+  }
+
+  Harvest least_memory(std::int64_t index, std::size_t depth,
+                       const std::optional<Candidate>& before) {
+    harvest_ = {};
+    harvest_.smallest = before;
+    Prefix prefix = task_.rules.prefix_at(index, depth);
+    descend_to_smallest(prefix);
+    return std::move(harvest_);
+  }
+
+ private:
+  template <class Visit>
+  void for_values(Prefix& prefix, std::size_t axis, const Visit& visit) {
+    const std::size_t depth = prefix.depth;
+    const std::int64_t index = prefix.index;
+    const Verdict distinct = task_.rules.distinct();
+    for (std::int64_t value = 0; value < task_.rules.size(axis); ++value) {
+      task_.rules.choose(axis, value, prefix);
+      if (task_.rules.settle(axis, prefix, distinct) == distinct) {
+        visit();
+      }
+      prefix.depth = depth;
+      prefix.index = index;
+    }
+  }
+
+  void descend(Prefix& prefix) {
+    const std::size_t axis = task_.rules.next_axis(prefix.depth);
+    if (axis == kNumAxes) {
+      weigh(prefix);
+      return;
+    }
+    if (task_.options.bounds && bounds_.has(prefix.depth)) {
+      if (const std::optional<Bound> bound = bounds_.cuts(prefix, *answers_)) {
+        harvest_.cut[static_cast<std::size_t>(*bound)] += census_.distinct_below(prefix);
+        return;
+      }
+    }
+    for_values(prefix, axis, [&] { descend(prefix); });
+  }
+
+  void weigh(const Prefix& prefix) {
+    const Candidate candidate = {.index = prefix.index,
+                                 .price = price(table_, prefix.plan),
+                                 .family = family_of(prefix.plan)};
+    ++harvest_.priced;
+    if (upper_basis_bytes(candidate.price, task_.options.basis) <= task_.limit_bytes) {
+      ++harvest_.fitting;
+      if (answers_->top.admits(candidate) ||
+          (answers_->wants_front && answers_->front.admits(candidate))) {
+        offer(candidate);
+      }
+    } else if (candidate.price.allocated_bytes <= task_.limit_bytes) {
+      ++harvest_.undecided;
+      if (answers_->top.admits(candidate) && (!*behind_ || is_better(**behind_, candidate))) {
+        undecided_->offer(candidate);
+      }
+    }
+  }
+
+  // The answers of earlier rounds are shared and stay as they are; the first that a branch adds
+  // makes a copy of them.
+  void offer(const Candidate& candidate) {
+    if (!own_) {
+      own_ = *answers_;
+      answers_ = &*own_;
+    }
+    own_->top.offer(candidate);
+    if (own_->wants_front) {
+      own_->front.offer(candidate);
+    }
+  }
+
+  void gather(std::int64_t first, std::int64_t plans) {
+    const auto keep = [&](const std::vector<Candidate>& from, std::vector<Candidate>& to) {
+      std::ranges::copy_if(from, std::back_inserter(to), [&](const Candidate& candidate) {
+        return candidate.index >= first && candidate.index < first + plans;
+      });
+    };
+    if (own_) {
+      keep(own_->top.candidates(), harvest_.top);
+      keep(own_->front.candidates(), harvest_.front);
+    }
+    keep(undecided_->candidates(), harvest_.undecided_first);
+  }
+
+  void descend_to_smallest(Prefix& prefix) {
+    const std::size_t axis = task_.rules.next_axis(prefix.depth);
+    if (axis == kNumAxes) {
+      const Candidate candidate = {.index = prefix.index,
+                                   .price = price(table_, prefix.plan),
+                                   .family = family_of(prefix.plan)};
+      harvest_.smallest = smaller(harvest_.smallest, candidate, task_.options.basis);
+      return;
+    }
+    if (harvest_.smallest && bounds_.has(prefix.depth)) {
+      const std::int64_t least = bounds_.allocated_floor(prefix);
+      const Candidate& smallest = *harvest_.smallest;
+      if (std::pair(least, prefix.index) >
+          std::pair(upper_basis_bytes(smallest.price, task_.options.basis), smallest.index)) {
+        return;
+      }
+    }
+    for_values(prefix, axis, [&] { descend_to_smallest(prefix); });
+  }
+
+  const WalkTask& task_;
+  PriceTable table_;
+  Bounds bounds_;
+  Census census_;
+  Harvest harvest_;
+  const Answers* answers_ = nullptr;
+  std::optional<Answers> own_;
+  std::optional<Best> undecided_;
+  const std::optional<Candidate>* behind_ = nullptr;
+};
+
+// Calls visit(walker, at) for every number below `count`, in any order, on all threads.
+class Threads {
+ public:
+  explicit Threads(const WalkTask& task) : threads_(num_threads(task.options)) {
+    walkers_.resize(static_cast<std::size_t>(threads_));
+    task_ = &task;
+  }
+  template <class Visit>
+  void for_all(std::size_t count, const Visit& visit) {
+    std::exception_ptr failure;  // an exception must not leave a parallel region
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
+    for (std::size_t at = 0; at < count; ++at) {
+      try {
+        std::optional<Walker>& walker = walkers_[static_cast<std::size_t>(omp_get_thread_num())];
+        if (!walker) {
+          walker.emplace(*task_);
+        }
+        visit(*walker, at);
+      } catch (...) {
+#pragma omp critical
+        failure = std::current_exception();
+      }
+    }
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+
+ private:
+  const WalkTask* task_;
+  int threads_;
+  std::vector<std::optional<Walker>> walkers_;
+};
+
+// Where floors begin; deeper, behind another axis of several values, while there are few branches.
+std::size_t branch_depth(const SettledRules& rules) {
+  std::size_t depth = kFirstFloor;
+  while (depth < kNumAxes && rules.plans_below(0) / rules.plans_below(depth) < kManyBranches) {
+    depth = std::min(rules.next_axis(depth) + 1, kNumAxes);
+  }
+  return depth;
+}
+
+void list_branches(const SettledRules& rules, std::size_t depth, Prefix& prefix,
+                   std::vector<Branch>& branches) {
+  const std::size_t axis = rules.next_axis(prefix.depth);
+  if (axis >= depth) {
+    branches.push_back({.index = prefix.index});
+    return;
+  }
+  const std::size_t above = prefix.depth;
+  const std::int64_t index = prefix.index;
+  for (std::int64_t value = 0; value < rules.size(axis); ++value) {
+    rules.choose(axis, value, prefix);
+    if (rules.settle(axis, prefix, rules.distinct()) == rules.distinct()) {
+      list_branches(rules, depth, prefix, branches);
+    }
+    prefix.depth = above;
+    prefix.index = index;
+  }
+}
+
+std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth) {
+  std::vector<Branch> branches;
+  if (rules.root_verdict() == rules.distinct() && rules.plans_below(0) > 0) {
+    Prefix prefix = rules.root();
+    list_branches(rules, depth, prefix, branches);
+  }
+  return branches;
+}
+
+void sort_by_floor(std::vector<Branch>& branches) {
+  std::ranges::sort(branches, [](const Branch& one, const Branch& other) {
+    return std::tie(one.floor, one.index) < std::tie(other.floor, other.index);
+  });
+}
+
+void join(const Harvest& harvest, WalkResult& result) {
+  for (std::size_t bound = 0; bound < kNumBounds; ++bound) {
+    result.cut[bound] += harvest.cut[bound];
+  }
+  result.priced += harvest.priced;
+  result.fitting += harvest.fitting;
+  result.undecided += harvest.undecided;
+  for (const Candidate& candidate : harvest.top) { result.answers.top.offer(candidate); }
+  for (const Candidate& candidate : harvest.front) { result.answers.front.offer(candidate); }
+  for (const Candidate& candidate : harvest.undecided_first) {
+    result.undecided_first.offer(candidate);
+  }
+}
+
+// Tells the caller at most ten times a second, and never twice at once.
+class Reporter {
+ public:
+  explicit Reporter(const WalkTask& task) : task_(task) {}
+  void add(const Harvest& harvest) {
+    std::int64_t decided = harvest.priced;
+    for (const std::int64_t cut : harvest.cut) { decided += cut; }
+    decided_ += decided;
+    priced_ += harvest.priced;
+    if (task_.options.progress && omp_get_thread_num() == 0 &&
+        Clock::now() - told_ > std::chrono::milliseconds(100)) {
+      told_ = Clock::now();
+      task_.options.progress({.plans = task_.num_distinct,
+                              .decided = decided_,
+                              .priced = priced_,
+                              .seconds = std::chrono::duration<double>(told_ - start_).count()});
+    }
+  }
+
+ private:
+  const WalkTask& task_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point told_ = start_;
+  std::atomic<std::int64_t> decided_ = 0;
+  std::atomic<std::int64_t> priced_ = 0;
+};
+
+// Visits all branches in rounds; `visit` gives a branch's harvest, `take` joins those of a round.
+template <class Visit, class Take>
+void in_rounds(Threads& threads, const std::vector<Branch>& branches, const Visit& visit,
+               const Take& take) {
+  std::size_t length = kFirstRound;
+  for (std::size_t first = 0; first < branches.size();) {
+    std::vector<Harvest> round(std::min(length, branches.size() - first));
+    threads.for_all(round.size(), [&](Walker& walker, std::size_t at) {
+      round[at] = visit(walker, branches[first + at]);
+    });
+    for (const Harvest& harvest : round) { take(harvest); }
+    first += round.size();
+    length = std::min(2 * length, kLongestRound);
+  }
+}
+
+}  // namespace
+
+int num_threads(const SearchOptions& options) {
+  return options.threads > 0 ? static_cast<int>(options.threads) : omp_get_max_threads();
+}
+
+std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
+  return basis == MemoryBasis::kAllocated ? price.allocated_bytes : price.device_used_bytes;
+}
+
+WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
+  WalkResult result = {
+      .answers = {.top = empty_top(task.options), .front = {}, .wants_front = task.options.pareto},
+      .undecided_first = Best(kMaxUndecided)};
+  Threads threads(task);
+  const std::size_t depth = branch_depth(task.rules);
+  std::vector<Branch> branches = branches_of(task.rules, depth);
+  if (task.options.bounds) {
+    threads.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
+      branches[at].floor = walker.step_time_floor(branches[at].index, depth);
+    });
+    sort_by_floor(branches);
+  }
+  Reporter reporter(task);
+  in_rounds(
+      threads, branches,
+      [&](Walker& walker, const Branch& branch) {
+        Harvest harvest = walker.walk(branch.index, depth, result, behind);
+        reporter.add(harvest);
+        return harvest;
+      },
+      [&](const Harvest& harvest) { join(harvest, result); });
+  return result;
+}
+
+std::optional<Candidate> smallest_plan(const WalkTask& task) {
+  std::optional<Candidate> smallest;
+  Threads threads(task);
+  const std::size_t depth = branch_depth(task.rules);
+  std::vector<Branch> branches = branches_of(task.rules, depth);
+  threads.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
+    branches[at].floor = walker.allocated_floor(branches[at].index, depth);
+  });
+  sort_by_floor(branches);
+  in_rounds(
+      threads, branches,
+      [&](Walker& walker, const Branch& branch) {
+        return walker.least_memory(branch.index, depth, smallest);
+      },
+      [&](const Harvest& harvest) {
+        smallest = smaller(smallest, harvest.smallest, task.options.basis);
+      });
+  return smallest;
+}
+
+}  // namespace shardplan
