@@ -93,6 +93,22 @@ std::optional<std::int64_t> bytes_if_given(ObjectReader& reader, std::string_vie
   return reader.integer(key, 0, kMaxBytes);
 }
 
+std::optional<NativeMemory> read_native_memory(ObjectReader& measured, const std::string& file) {
+  if (!measured.has("native") || measured.is_null("native")) {
+    measured.ignore("native");
+    return std::nullopt;
+  }
+  ObjectReader reader(measured.value("native"), file);
+  NativeMemory native;
+  native.context_bytes = reader.integer("context_bytes", 0, kMaxBytes);
+  native.library_bytes = reader.integer("library_bytes", 0, kMaxBytes);
+  native.nccl_bytes = bytes_if_given(reader, "nccl_bytes");
+  native.first_send_bytes = bytes_if_given(reader, "first_send_bytes");
+  native.source = reader.string("source");
+  reader.finish();
+  return native;
+}
+
 // What `calibrate` or a table of measured runs gave; null where nothing was measured.
 void read_measured(const JsonValue& value, const std::string& file, GpuSpec& gpu) {
   if (value.kind == JsonKind::kNull) {
@@ -110,6 +126,7 @@ void read_measured(const JsonValue& value, const std::string& file, GpuSpec& gpu
   if (copy_efficiency > 0) {
     gpu.copy_efficiency = copy_efficiency;
   }
+  gpu.native = read_native_memory(reader, file);
   gpu.calibration_source = reader.string("source");
   reader.finish();
 }

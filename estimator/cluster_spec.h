@@ -16,6 +16,18 @@ struct CurvePoint {
   double share = 0;
 };
 
+// What a process of the native trainer holds outside its arenas and communicators, as
+// `calibrate --memory` found it. Driver-level bytes.
+struct NativeMemory {
+  std::int64_t context_bytes = 0;     // after the CUDA context was created
+  std::int64_t library_bytes = 0;     // cuBLASLt, cuDNN and the kernels of a step, once loaded
+  // With the first communicator and the first message, beside what each communicator takes; absent
+  // where one GPU was all there was.
+  std::optional<std::int64_t> nccl_bytes = std::nullopt;
+  std::optional<std::int64_t> first_send_bytes = std::nullopt;
+  std::string source;                 // command, machine, versions
+};
+
 struct GpuSpec {
   std::string id;  // "H200-SXM-141GB"
   std::vector<std::string> aliases;
@@ -41,7 +53,8 @@ struct GpuSpec {
   std::vector<CurvePoint> gemm_efficiency;       // size: FLOPs of the product; empty: not measured
   std::vector<CurvePoint> attention_efficiency;  // size: sequence length; empty: not measured
   std::optional<double> copy_efficiency;         // share of memory_bytes_per_s that kernels reach
-  std::string calibration_source;                // command, machine, date of the measured values
+  std::optional<NativeMemory> native;
+  std::string calibration_source;  // command, machine, date of the measured values
 };
 
 struct ClusterSpec {

@@ -137,6 +137,18 @@ void add_scalar(NativeState& state, std::string_view name, std::int64_t elements
              .formula = formula});
 }
 
+constexpr std::int64_t kProductWorkspaceElements = 8'388'608;  // 32 MiB of fp32
+
+// Scratch of the kernels, one after another: a norm's weight gradient from 264 blocks, a stable
+// sort of token ids (5.5 words a token) or of the experts that tokens chose.
+std::int64_t kernel_scratch_elements(const Job& job, const BlockShape& shape) {
+  constexpr std::int64_t kNormBlocks = 264;
+  constexpr std::int64_t kWordsPerKey = 8;
+  constexpr std::int64_t kBarrierWords = 64;  // what ranks that exchange experts' rows meet on
+  const std::int64_t keys = shape.tokens * std::max<std::int64_t>(1, job.model.moe.topk);
+  return kBarrierWords + std::max(kNormBlocks * job.model.hidden, kWordsPerKey * keys);
+}
+
 }  // namespace
 
 std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -189,13 +201,27 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                     .first = Phase::kBuilt,
                     .formula = "T, m times: of every microbatch of the step"};
   };
-  SequenceRows rows = {input("token_ids", ends.has_embedding), input("labels", ends.has_head),
-                       StateRow{.component = Component::kWorkspace,
-                                .name = "rotary_table",
-                                .elements = job.sequence_length * width,
-                                .dtype = DType::kFp32,
-                                .first = Phase::kBuilt,
-                                .formula = "s*d: sines and cosines of every position"}};
+  SequenceRows rows = {
+      input("token_ids", ends.has_embedding), input("labels", ends.has_head),
+      StateRow{.component = Component::kWorkspace,
+               .name = "rotary_table",
+               .elements = job.sequence_length * width,
+               .dtype = DType::kFp32,
+               .first = Phase::kBuilt,
+               .formula = "s*d: sines and cosines of every position"},
+      StateRow{.component = Component::kWorkspace,
+               .name = "product_workspace",
+               .elements = kProductWorkspaceElements,
+               .dtype = DType::kFp32,
+               .first = Phase::kBuilt,
+               .formula = "32 MiB: what cuBLASLt recommends on Hopper"},
+      StateRow{.component = Component::kWorkspace,
+               .name = "kernel_scratch",
+               .elements = kernel_scratch_elements(job, shape),
+               .dtype = DType::kFp32,
+               .first = Phase::kBuilt,
+               .formula = "64 + max(264*h, 8*T*k): barrier, partial sums of norms, sorting "
+                          "T tokens or their T*k choices of experts"}};
   for (StateRow& row : rows) {
     row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
   }

@@ -11,6 +11,7 @@
 #include <array>
 #include <string_view>
 
+#include "estimator/native_communicators.h"
 #include "estimator/rank_grid.h"
 
 namespace shardplan {
@@ -33,8 +34,10 @@ constexpr std::int64_t kRingChannels = 24;
 constexpr std::int64_t kPeerChannels = 32;
 // Peers beyond NVLink share one pool per communicator: 64 channels x 16 slots x 512 KiB.
 constexpr std::int64_t kNetworkPoolBytes = std::int64_t{64} * 16 * 512 * kKiB;
-// Our own trainer bounds its communicators (NCCL_MAX_CTAS, NCCL_MAX_P2P_NCHANNELS).
-constexpr std::int64_t kNativeChannels = 16;
+
+// The native trainer's own values: one process per GPU, driver 580, CUDA 13.0, NCCL 2.28.
+const NativeMemory kNativeOnH200{
+    .context_bytes = 520 * kMiB, .library_bytes = 16 * kMiB, .source = {}};
 
 // What a communicator has been used for.
 struct Connections {
@@ -141,23 +144,6 @@ std::array<Communicator, 21> megatron_communicators(const Grid& grid) {
   }};
 }
 
-// What our own trainer uses.
-std::array<Communicator, 9> native_communicators(const Grid& grid) {
-  const Plan& plan = grid.plan;
-  const bool experts_apart = grid.has_experts && plan.ep * plan.etp > 1;
-  return {{
-      {"world", grid.world, {.ring = true}},
-      {"dp_cp_shard", grid.size(GroupKind::kDenseShard), {.ring = true}},
-      {"dp_replica", plan.dp_replicate, {.ring = true}},
-      {"cp", plan.cp, grid.context_parallel()},
-      {"tp", plan.tp, {.ring = true}},
-      {"pp", plan.pp, grid.pipeline()},
-      {"embedding", 2, {.ring = grid.embedding_is_shared()}},
-      {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
-      {"expert_dp", grid.size(GroupKind::kExpertDp), {.ring = experts_apart}},
-  }};
-}
-
 // Bytes that one communicator and one process pay, from the GPU's file where it has them.
 struct Prices {
   std::int64_t context = 0;
@@ -171,16 +157,14 @@ struct Prices {
 
 Prices prices_of(const Job& job) {
   const GpuSpec& gpu = job.cluster.gpu;
-  const bool native = job.profile.memory_model == MemoryModel::kNative;
   Prices prices;
   prices.context = gpu.context_bytes.value_or(kContextBytes);
   prices.libraries = gpu.library_bytes.value_or(kLibraryBytes);
   prices.idle = gpu.idle_communicator_bytes.value_or(kIdleCommunicatorBytes);
   const std::int64_t used =
       gpu.next_communicator_bytes.value_or(prices.idle + kRingChannels * kChannelBytes);
-  prices.ring =
-      native ? kNativeChannels * kChannelBytes : std::max<std::int64_t>(used - prices.idle, 0);
-  prices.peer = (native ? kNativeChannels : kPeerChannels) * kChannelBytes;
+  prices.ring = std::max<std::int64_t>(used - prices.idle, 0);
+  prices.peer = kPeerChannels * kChannelBytes;
   const std::int64_t once =
       gpu.first_communicator_bytes.value_or(used + kNcclBytes + kFirstCollectiveBytes) - used;
   prices.nccl = std::clamp<std::int64_t>(once, 0, kNcclBytes);
@@ -211,22 +195,20 @@ Origin origin_of(const std::optional<std::int64_t>& measured_bytes) {
   return measured_bytes ? Origin::kMeasured : Origin::kMeasuredElsewhere;
 }
 
-// Which groups have a communicator: all at start-up, those that were used, or those of several
-// ranks that were used (our own trainer makes none for a rank alone).
-enum class Creation { kAll, kUsed, kUsedBySeveral };
+// Which groups have a communicator: all at start-up, or those that were used.
+enum class Creation { kAll, kUsed };
 
 bool is_created(const Communicator& communicator, Creation creation) {
   switch (creation) {
     case Creation::kAll: return communicator.exists;
     case Creation::kUsed: return communicator.connections.any();
-    case Creation::kUsedBySeveral: return communicator.connections.any() && communicator.ranks > 1;
   }
   return false;
 }
 
 template <std::size_t size, class Visit>
 void visit_communicators(const std::array<Communicator, size>& communicators, Creation creation,
-                         const Prices& prices, Visit& visit) {
+                         const Prices& prices, Origin origin, Visit& visit) {
   bool any = false;
   bool any_ring = false;
   bool any_peer = false;
@@ -242,55 +224,102 @@ void visit_communicators(const std::array<Communicator, size>& communicators, Cr
            .name = communicator.name,
            .bytes = bytes_of(communicator, prices),
            .formula = "several ranks: idle [+ ring: 12 MiB x channels] [+ 12 MiB x channels x "
-                      "NVLink peers] [+ network pool]; one rank: 388 MiB (NCCL 2.28.9, measured)"});
+                      "NVLink peers] [+ network pool]; one rank: 388 MiB (NCCL 2.28.9, measured)",
+           .origin = origin});
   }
   if (any) {
-    visit({.name = "nccl", .bytes = prices.nccl, .formula = "once, first communicator (measured)"});
+    visit({.name = "nccl",
+           .bytes = prices.nccl,
+           .formula = "once, first communicator (measured)",
+           .origin = origin});
   }
   if (any_ring) {
     visit({.name = "nccl.first_collective",
            .bytes = prices.first_collective,
-           .formula = "once, first connected ring (measured)"});
+           .formula = "once, first connected ring (measured)",
+           .origin = origin});
   }
   if (any_peer) {
     visit({.name = "nccl.first_send",
            .bytes = kFirstSendBytes,
-           .formula = "once, first connected peer (measured)"});
+           .formula = "once, first connected peer (measured)",
+           .origin = origin});
+  }
+}
+
+template <class Visit>
+void visit_process(const Prices& prices, Origin context, Origin libraries, Visit& visit) {
+  const auto formula = [](Origin origin) {
+    return origin == Origin::kMeasured ? "measured on this GPU" : "measured on an H200";
+  };
+  visit({.component = Component::kContext,
+         .name = "cuda_context",
+         .bytes = prices.context,
+         .formula = formula(context),
+         .origin = context});
+  visit({.component = Component::kWorkspace,
+         .name = "libraries",
+         .bytes = prices.libraries,
+         .formula = formula(libraries),
+         .origin = libraries});
+}
+
+// Our own trainer bounds the channels of its communicators, so that they can be counted; what it
+// pays once is measured.
+template <class Visit>
+void visit_native(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit& visit) {
+  const GpuSpec& gpu = job.cluster.gpu;
+  const NativeMemory& once = gpu.native ? *gpu.native : kNativeOnH200;
+  const Origin origin = gpu.native ? Origin::kMeasured : Origin::kMeasuredElsewhere;
+  visit_process({.context = once.context_bytes, .libraries = once.library_bytes}, origin, origin,
+                visit);
+  bool any = false;
+  bool any_message = false;
+  for (const NativeCommunicator& communicator : native_communicators(job, plan, pp_rank)) {
+    if (communicator.bytes == 0) {
+      continue;
+    }
+    any = true;
+    any_message = any_message || communicator.has_messages;
+    visit({.prefix = "communicator.",
+           .name = communicator.name,
+           .bytes = communicator.bytes,
+           .formula = "4 MiB + 6 MiB x channels + 12 MiB x connected channels, arriving 10 and "
+                      "leaving 2 (NCCL 2.28, src/channel.cc, src/transport/p2p.cc)",
+           .origin = Origin::kDocumented});
+  }
+  if (any) {
+    visit({.name = "nccl",
+           .bytes = once.nccl_bytes.value_or(kNcclBytes + kFirstCollectiveBytes),
+           .formula = "once, first communicator (measured)",
+           .origin = origin_of(once.nccl_bytes)});
+  }
+  if (any_message) {
+    visit({.name = "nccl.first_send",
+           .bytes = once.first_send_bytes.value_or(kFirstSendBytes),
+           .formula = "once, first message (measured)",
+           .origin = origin_of(once.first_send_bytes)});
   }
 }
 
 template <class Visit>
 void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit visit) {
   const GpuSpec& gpu = job.cluster.gpu;
-  const Prices prices = prices_of(job);
-  visit({.component = Component::kContext,
-         .name = "cuda_context",
-         .bytes = prices.context,
-         .formula = gpu.context_bytes ? "measured on this GPU" : "measured on an H200",
-         .origin = origin_of(gpu.context_bytes)});
-  visit({.component = Component::kWorkspace,
-         .name = "libraries",
-         .bytes = prices.libraries,
-         .formula = gpu.library_bytes ? "measured on this GPU" : "measured on an H200",
-         .origin = origin_of(gpu.library_bytes)});
-  const Grid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
   if (job.profile.memory_model == MemoryModel::kNative) {
-    visit_communicators(native_communicators(grid), Creation::kUsedBySeveral, prices, visit);
+    visit_native(job, plan, pp_rank, visit);
     return;
   }
-  visit_communicators(megatron_communicators(grid),
+  const Prices prices = prices_of(job);
+  visit_process(prices, origin_of(gpu.context_bytes), origin_of(gpu.library_bytes), visit);
+  visit_communicators(megatron_communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
                       job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, prices,
-                      visit);
+                      origin_of(gpu.first_communicator_bytes), visit);
 }
 
 }  // namespace
 
 std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_rank) {
   std::vector<Row> rows;
-  const std::optional<std::int64_t>& communicators = job.cluster.gpu.first_communicator_bytes;
-  const auto is_communication = [](const Piece& piece) {
-    return piece.component == Component::kCommunication;
-  };
   visit_pieces(job, plan, pp_rank, [&](const Piece& piece) {
     rows.push_back({.component = piece.component,
                     .name = std::string(piece.prefix) + std::string(piece.name),
@@ -302,7 +331,7 @@ std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_
                     .dies = {.name = "end"},
                     .formula = std::string(piece.formula),
                     .in_allocator = false,
-                    .origin = is_communication(piece) ? origin_of(communicators) : piece.origin});
+                    .origin = piece.origin});
   });
   return rows;
 }

@@ -11,6 +11,7 @@ namespace {
 struct Axis {
   std::int64_t size = 1;
   std::int64_t stride = 1;
+  friend bool operator==(const Axis&, const Axis&) = default;
 };
 
 // Axes from fastest to slowest; neighbours that continue each other are merged.
@@ -109,6 +110,7 @@ StageRun expert_run(const Job& job, const Plan& plan, GroupKind kind) {
   switch (kind) {
     case GroupKind::kEtp: return {.size = plan.etp, .stride = 1};
     case GroupKind::kEp: return {.size = plan.ep, .stride = plan.etp};
+    case GroupKind::kExperts: return {.size = experts, .stride = 1};
     case GroupKind::kExpertDp: return {.size = shard * plan.dp_replicate, .stride = experts};
     case GroupKind::kExpertShard: return {.size = shard, .stride = experts};
     case GroupKind::kExpertReplica: return {.size = plan.dp_replicate, .stride = experts * shard};
@@ -139,6 +141,7 @@ Axes group_axes(const Job& job, const Plan& plan, GroupKind kind) {
     }
     case GroupKind::kEp:
     case GroupKind::kEtp:
+    case GroupKind::kExperts:
     case GroupKind::kExpertDp:
     case GroupKind::kExpertShard:
     case GroupKind::kExpertReplica: {
@@ -248,10 +251,17 @@ GroupShape group_shape(const Job& job, const Plan& plan, GroupKind kind) {
                                        : shape_of(job, group_axes(job, plan, kind));
 }
 
+bool same_members(const Job& job, const Plan& plan, GroupKind a, GroupKind b) {
+  const Axes first = group_axes(job, plan, a);
+  const Axes second = group_axes(job, plan, b);
+  return std::equal(first.begin(), first.end(), second.begin(), second.end());
+}
+
 std::vector<std::int64_t> group_ranks(const Job& job, const Plan& plan, GroupKind kind,
                                       std::int64_t rank) {
-  if (kind == GroupKind::kEtp || kind == GroupKind::kEp || kind == GroupKind::kExpertDp ||
-      kind == GroupKind::kExpertShard || kind == GroupKind::kExpertReplica) {
+  if (kind == GroupKind::kEtp || kind == GroupKind::kEp || kind == GroupKind::kExperts ||
+      kind == GroupKind::kExpertDp || kind == GroupKind::kExpertShard ||
+      kind == GroupKind::kExpertReplica) {
     return expert_group_ranks(job, plan, kind, rank);
   }
   if (kind == GroupKind::kEmbedding) {

@@ -22,6 +22,7 @@ enum class GroupKind {
   kEmbedding,  // first and last pipeline stage, tied embeddings
   kEp,
   kEtp,
+  kExperts,   // ep x etp: ranks that hold all experts together
   kExpertDp,  // world / (pp * ep * etp)
   // Parts of the gradient groups under hybrid sharding; without it (dp_replicate == 1) the shard
   // group is the whole group and the replica group is the rank alone.
@@ -30,12 +31,12 @@ enum class GroupKind {
   kExpertShard,    // expert_shard_size ranks
   kExpertReplica,  // dp_replicate ranks that hold the same expert shard
 };
-inline constexpr std::array<GroupKind, 14> kGroupKinds = {
-    GroupKind::kTp,          GroupKind::kCp,           GroupKind::kDp,
-    GroupKind::kPp,          GroupKind::kDpCp,         GroupKind::kTpCp,
-    GroupKind::kEmbedding,   GroupKind::kEp,           GroupKind::kEtp,
-    GroupKind::kExpertDp,    GroupKind::kDenseShard,   GroupKind::kDenseReplica,
-    GroupKind::kExpertShard, GroupKind::kExpertReplica};
+inline constexpr std::array<GroupKind, 15> kGroupKinds = {
+    GroupKind::kTp,           GroupKind::kCp,          GroupKind::kDp,
+    GroupKind::kPp,           GroupKind::kDpCp,        GroupKind::kTpCp,
+    GroupKind::kEmbedding,    GroupKind::kEp,          GroupKind::kEtp,
+    GroupKind::kExperts,      GroupKind::kExpertDp,    GroupKind::kDenseShard,
+    GroupKind::kDenseReplica, GroupKind::kExpertShard, GroupKind::kExpertReplica};
 
 struct GroupShape {
   std::int64_t size = 1;
@@ -58,6 +59,10 @@ std::int64_t rank_of(const Job& job, const Plan& plan, const RankCoordinates& at
 
 // Shape of the group of this kind; every rank's group of one kind has the same shape.
 GroupShape group_shape(const Job& job, const Plan& plan, GroupKind kind);
+
+// Whether every rank's groups of these two kinds, neither of them kEmbedding, have the same
+// members.
+bool same_members(const Job& job, const Plan& plan, GroupKind a, GroupKind b);
 
 // Global ranks of the group that `rank` belongs to, ascending. Empty for kEmbedding on ranks of
 // middle stages, which belong to none.

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "validator/run_data.h"
+
 namespace shardplan {
 namespace {
 
@@ -26,14 +28,6 @@ std::int64_t elements_of_bytes(std::int64_t bytes) {
   return bytes * kHostBytesPerByte / static_cast<std::int64_t>(sizeof(T));
 }
 
-// The element of the logical matrix that a local element is.
-double& logical_element(Matrix& matrix, const ParameterPart& part, std::int64_t element) {
-  const std::int64_t row = element / part.cols;
-  const std::int64_t col = element % part.cols;
-  return part.transposed ? at(matrix, part.first_row + col, part.first_col + row)
-                         : at(matrix, part.first_row + row, part.first_col + col);
-}
-
 }  // namespace
 
 template <class T>
@@ -46,6 +40,9 @@ HostBackend<T>::HostBackend(const std::vector<Program>& programs, DeadMemory dea
     std::int64_t ends[2] = {0, 0};
     for (std::size_t i = 0; i < rank.program.tensors.size(); ++i) {
       const Tensor& tensor = rank.program.tensors[i];
+      if (tensor.arena == Arena::kPersistent && tensor.component == Component::kWorkspace) {
+        continue;  // last in the arena: tables and scratch that only a GPU's kernels use
+      }
       std::int64_t& end = ends[static_cast<std::size_t>(tensor.arena)];
       end = std::max(end, tensor.offset + tensor.bytes);
       if (tensor.arena == Arena::kDynamic) {
@@ -119,25 +116,10 @@ void HostBackend<T>::load(const Tensors& tensors) {
 
 template <class T>
 void HostBackend<T>::fill_inputs(Rank& rank, const Batch& batch, double learning_rate) const {
-  const auto fill = [&](std::int64_t tensor, const std::vector<std::int64_t>& values,
-                        std::int64_t first_sequence) {
-    if (tensor < 0) {
-      return;
-    }
-    const HostView<T> view = whole(rank, tensor);
-    std::int64_t row = 0;
-    for (const TokenRun& run : rank.program.token_order) {
-      const std::int64_t begin =
-          (first_sequence + run.sequence) * batch.sequence_length + run.first_position;
-      for (std::int64_t i = 0; i < run.count; ++i) {
-        view(row++, 0) = static_cast<T>(values.at(static_cast<std::size_t>(begin + i)));
-      }
-    }
-  };
-  for (const MicrobatchInputs& inputs : rank.program.inputs) {
-    fill(inputs.ids, batch.tokens, inputs.first_sequence);
-    fill(inputs.targets, batch.targets, inputs.first_sequence);
-  }
+  for_each_input(rank.program, batch,
+                 [&](std::int64_t tensor, std::int64_t row, std::int64_t value) {
+                   whole(rank, tensor)(row, 0) = static_cast<T>(value);
+                 });
   const HostView<T> schedule = whole(rank, rank.program.schedule_tensor);
   schedule(0, 0) = static_cast<T>(num_steps_);
   schedule(0, 1) = static_cast<T>(learning_rate);
@@ -192,12 +174,7 @@ double HostBackend<T>::step(const Batch& batch, double learning_rate) {
   run_all();
   double loss = 0;
   for (Rank& rank : ranks_) {
-    // Every tp rank has the whole sum; the first of each group speaks for it.
-    bool speaks = rank.program.loss >= 0;
-    for (const Group& group : rank.program.groups) {
-      speaks = speaks && (group.kind != GroupKind::kTp || group.ranks.front() == rank.program.rank);
-    }
-    if (speaks) {
+    if (speaks_for_loss(rank.program)) {
       loss += static_cast<double>(whole(rank, rank.program.loss)(0, 0));
     }
     if (rank.program.aux_loss >= 0) {  // every rank routed other tokens

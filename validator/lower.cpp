@@ -93,18 +93,12 @@ std::int64_t add_group(Lowering& l, GroupKind kind) {
   return static_cast<std::int64_t>(program.groups.size()) - 1;
 }
 
-// Ranks that hold all experts together: the etp groups of an ep group.
 void place_expert_groups(Lowering& l) {
   Program& program = l.builder.program();
-  std::vector<std::int64_t> ranks;
-  for (const std::int64_t peer : group_ranks(l.job, l.plan, GroupKind::kEp, program.rank)) {
-    for (const std::int64_t rank : group_ranks(l.job, l.plan, GroupKind::kEtp, peer)) {
-      ranks.push_back(rank);
-    }
-  }
-  std::ranges::sort(ranks);
+  const std::vector<std::int64_t> ranks =
+      group_ranks(l.job, l.plan, GroupKind::kExperts, program.rank);
   l.expert_member = std::ranges::find(ranks, program.rank) - ranks.begin();
-  program.groups.push_back({.kind = GroupKind::kEp, .ranks = ranks});
+  program.groups.push_back({.kind = GroupKind::kExperts, .ranks = ranks});
   l.groups.experts = static_cast<std::int64_t>(program.groups.size()) - 1;
   l.groups.expert = {.all = add_group(l, GroupKind::kExpertDp),
                      .shard = add_group(l, GroupKind::kExpertShard),
@@ -196,6 +190,22 @@ void place_rotary_table(Lowering& l) {
                         .dtype = DType::kFp32,
                         .rows = l.job.sequence_length,
                         .cols = l.sizes.head_dim});
+}
+
+// What kernels use while they run; all of them run on the compute stream, one after another. The
+// CUDA backend refuses a program whose kernels need more; the host backend needs none.
+void place_scratch(Lowering& l) {
+  const auto scratch = [&](const std::string& name, std::int64_t words) {
+    TensorSpec spec = statistics(name, 1, words);
+    spec.component = Component::kWorkspace;
+    l.builder.persistent(spec);
+  };
+  scratch("product_workspace", 32 * kMiB / bytes_of(DType::kFp32));
+  // Norms: one partial sum of their weight's gradient for each of 264 blocks. Embedding and
+  // experts: a stable sort, of 5.5 words a key and some for every tile of keys. The first 64 words
+  // are what ranks that exchange rows of experts meet on.
+  const std::int64_t keys = l.sizes.tokens * std::max<std::int64_t>(1, l.sizes.choices);
+  scratch("kernel_scratch", 64 + std::max(264 * l.sizes.hidden, 8 * keys));
 }
 
 // Outputs that go to another stage, and gradients that come from there.
@@ -290,6 +300,7 @@ Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, st
   place_inputs(l);
   place_scalars(l);
   place_rotary_table(l);
+  place_scratch(l);
   place_cells(l);
   place_unit_cells(l);
   run_schedule(l);

@@ -12,7 +12,7 @@ struct GroupName {
   GroupKind kind;
   std::string_view name;
 };
-constexpr std::array<GroupName, 14> kGroupNames = {{
+constexpr std::array<GroupName, 15> kGroupNames = {{
     {.kind = GroupKind::kTp, .name = "tp"},
     {.kind = GroupKind::kCp, .name = "cp"},
     {.kind = GroupKind::kDp, .name = "dp"},
@@ -22,6 +22,7 @@ constexpr std::array<GroupName, 14> kGroupNames = {{
     {.kind = GroupKind::kEmbedding, .name = "embedding"},
     {.kind = GroupKind::kEp, .name = "ep"},
     {.kind = GroupKind::kEtp, .name = "etp"},
+    {.kind = GroupKind::kExperts, .name = "experts"},
     {.kind = GroupKind::kExpertDp, .name = "expert_dp"},
     {.kind = GroupKind::kDenseShard, .name = "dense_shard"},
     {.kind = GroupKind::kDenseReplica, .name = "dense_replica"},

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "data/library.h"
 #include "estimator/units.h"
@@ -129,6 +130,26 @@ TEST_CASE("the measured memory of an H200 outside the allocator adds up to the m
   CHECK(alone + h200.first_communicator_bytes.value() == 1'695'678'464);
   CHECK(h200.gemm_efficiency.empty());
   CHECK_FALSE(Library().gpu("h100").context_bytes.has_value());
+}
+
+TEST_CASE("what the native trainer's processes take of a GPU is read where it was measured") {
+  const Library shipped;
+  std::string text = shipped.text_of("gpus/H100-SXM-80GB.json");
+  const std::string nothing = "\"measured\": null";
+  REQUIRE(text.find(nothing) != std::string::npos);
+  text.replace(
+      text.find(nothing), nothing.size(),
+      R"("measured": {"source": "here", "native": {"context_bytes": 500, "library_bytes": 70,
+                   "nccl_bytes": 9, "first_send_bytes": null, "source": "one run"}})");
+  const std::string path = SHARDPLAN_BINARY_DIR "/native_memory.json";
+  std::ofstream(path) << text;
+  const GpuSpec gpu = shipped.gpu(path);
+  REQUIRE(gpu.native.has_value());
+  CHECK(gpu.native->context_bytes == 500);
+  CHECK(gpu.native->library_bytes == 70);
+  CHECK(gpu.native->nccl_bytes == 9);
+  CHECK_FALSE(gpu.native->first_send_bytes.has_value());
+  CHECK_FALSE(shipped.gpu("h100").native.has_value());
 }
 
 TEST_CASE("NODESxGPUS-GPU makes a cluster of any shipped GPU") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 #include "data/library.h"
 #include "tests/allocation_count.h"
@@ -132,9 +133,9 @@ TEST_CASE("one GPU of the native trainer pays for context and libraries only") {
   REQUIRE(rows.size() == 2);
   CHECK(rows[0].component == Component::kContext);
   CHECK(rows[1].component == Component::kWorkspace);
-  job.cluster.gpu.context_bytes = 500;
-  job.cluster.gpu.library_bytes = 70;
+  job.cluster.gpu.native = {.context_bytes = 500, .library_bytes = 70, .source = "measured"};
   CHECK(outside_bytes(job, {}, 0) == 570);
+  CHECK(outside_rows(job, {}, 0).front().origin == Origin::kMeasured);
 }
 
 TEST_CASE("the GPU's measured communicators replace the documented ones") {
@@ -151,17 +152,36 @@ TEST_CASE("the GPU's measured communicators replace the documented ones") {
   CHECK(outside_bytes(job, plan, 0) == (3 * 300 + 350) * kMiB);
 }
 
-TEST_CASE("the native trainer bounds its rings to 16 channels and creates what it uses") {
-  const Job job = job_on(1, MemoryModel::kNative);
+TEST_CASE("the native trainer pays for the channels of the communicators that it uses") {
+  Job job = job_on(1, MemoryModel::kNative);
+  job.cluster.gpu.native = {.nccl_bytes = 300 * kMiB, .first_send_bytes = 50 * kMiB, .source = ""};
   Plan plan;
   plan.tp = 2;
+  plan.pp = 2;
+  plan.dp = 2;
+  plan.zero = 1;
+  plan.schedule = Schedule::k1F1B;
   const std::vector<Row> rows = outside_rows(job, plan, 0);
-  CHECK(has_row(rows, "communicator.tp"));
-  CHECK(has_row(rows, "communicator.dp_cp_shard"));
-  CHECK_FALSE(has_row(rows, "communicator.pp"));
-  CHECK_FALSE(has_row(rows, "communicator.ep"));
-  const auto tp = std::ranges::find(rows, std::string("communicator.tp"), &Row::name);
-  CHECK(tp->bytes == (197 + 16 * 12) * kMiB);
+  const auto bytes = [&](const std::string& name) {
+    const auto row = std::ranges::find(rows, name, &Row::name);
+    REQUIRE(row != rows.end());
+    return row->bytes;
+  };
+  // 4 MiB, and 6 + 12 MiB for each of 16 channels; of 2 for norms.
+  CHECK(bytes("communicator.tensor.tp") == (4 + 16 * 18) * kMiB);
+  CHECK(bytes("communicator.data.dense_shard") == (4 + 16 * 18) * kMiB);
+  CHECK(bytes("communicator.data.tp") == (4 + 2 * 18) * kMiB);
+  CHECK(bytes("communicator.data.pp") == (4 + 2 * 18) * kMiB);
+  // One neighbour: a communicator of 4 channels each way, 10 + 2 MiB once connected.
+  CHECK(bytes("communicator.messages") == (2 * (4 + 4 * 6) + 4 * 12) * kMiB);
+  CHECK(bytes("nccl") == 300 * kMiB);
+  CHECK(bytes("nccl.first_send") == 50 * kMiB);
+  CHECK_FALSE(has_row(rows, "communicator.context.cp"));
+  const std::int64_t before = allocation_count();
+  const std::int64_t sum = outside_bytes(job, plan, 0);
+  CHECK(allocation_count() == before);
+  CHECK(sum == std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
+                               [](std::int64_t all, const Row& row) { return all + row.bytes; }));
 }
 
 TEST_CASE("expert all-to-all connects every peer inside NVLink, and one pool beyond it") {

@@ -84,6 +84,29 @@ TEST_CASE("the groups of one kind partition all ranks and have the size of their
   CHECK(failures == 0);
 }
 
+TEST_CASE("two kinds have the same members where every rank's lists are the same") {
+  const Job job = job_on(8, 8, 8);
+  std::int64_t failures = 0;
+  std::int64_t equal = 0;
+  for (const Plan& plan : plans_of_64_ranks()) {
+    for (const GroupKind a : kGroupKinds) {
+      for (const GroupKind b : kGroupKinds) {
+        if (a >= b || a == GroupKind::kEmbedding || b == GroupKind::kEmbedding) {
+          continue;
+        }
+        bool same = true;
+        for (std::int64_t rank = 0; rank < 64 && same; rank += 7) {
+          same = group_ranks(job, plan, a, rank) == group_ranks(job, plan, b, rank);
+        }
+        failures += same_members(job, plan, a, b) == same ? 0 : 1;
+        equal += same ? 1 : 0;
+      }
+    }
+  }
+  CHECK(failures == 0);
+  CHECK(equal > 1000);
+}
+
 // The fewest members of any group of the kind in an aligned block that the group touches.
 std::int64_t fewest_together(const Job& job, const Plan& plan, GroupKind kind, std::int64_t block) {
   std::int64_t fewest = job.cluster.world_size();

@@ -1,0 +1,99 @@
+#include "validator/communicators.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace shardplan {
+namespace {
+
+// NCCL pays for channels: in memory (6 MiB each, and 12 MiB once it is connected) and in
+// multiprocessors while it runs. Sixteen come near the rate of NVLink; messages and the keys of a
+// ring have a whole layer to hide behind; norms and counts are a few bytes.
+std::int64_t channels_of(Stream stream, GroupKind kind) {
+  constexpr std::int64_t kWide = 16;
+  constexpr std::int64_t kRing = 8;
+  constexpr std::int64_t kMessage = 4;
+  constexpr std::int64_t kScalars = 2;
+  switch (stream) {
+    case Stream::kData:
+      return kind == GroupKind::kTp || kind == GroupKind::kPp || kind == GroupKind::kExperts
+                 ? kScalars
+                 : kWide;
+    case Stream::kTensor: return kind == GroupKind::kTpCp ? kScalars : kWide;
+    case Stream::kContext: return kRing;
+    case Stream::kExperts: return kScalars;
+    case Stream::kSend:
+    case Stream::kReceive: return kMessage;
+    case Stream::kCompute: break;
+  }
+  return kWide;
+}
+
+CommunicatorKey key_of(const Program& program, const Operation& op, const Group& group) {
+  if (op.kind != OpKind::kSend && op.kind != OpKind::kReceive) {
+    return {.stream = op.stream, .ranks = group.ranks};
+  }
+  const std::int64_t peer = group.ranks.at(static_cast<std::size_t>(op.attributes.peer));
+  const bool sends = op.kind == OpKind::kSend;
+  return {.stream = Stream::kSend,
+          .ranks = {sends ? program.rank : peer, sends ? peer : program.rank}};
+}
+
+}  // namespace
+
+std::string text_of(const CommunicatorKey& key) {
+  std::string text(name_of(key.stream));
+  for (std::size_t i = 0; i < key.ranks.size(); ++i) {
+    text += i == 0 ? ' ' : ',';
+    text += std::to_string(key.ranks[i]);
+  }
+  return text;
+}
+
+std::int64_t device_bytes(const CommunicatorUse& use) {
+  const bool sends = !use.is_message() || use.index == 0;
+  const bool receives = !use.is_message() || use.index == 1;
+  const std::int64_t per_channel = 6 + (receives ? 10 : 0) + (sends ? 2 : 0);
+  return (4 + use.channels * per_channel) * kMiB;
+}
+
+std::vector<CommunicatorUse> communicators_of(const Program& program) {
+  std::map<CommunicatorKey, CommunicatorUse> uses;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& op = program.operations[i];
+    if (!is_communication(op.kind)) {
+      continue;
+    }
+    const Group& group = program.groups.at(static_cast<std::size_t>(op.group));
+    if (group.ranks.size() < 2) {
+      continue;
+    }
+    const CommunicatorKey key = key_of(program, op, group);
+    const auto [at, is_new] = uses.try_emplace(key);
+    CommunicatorUse& use = at->second;
+    if (is_new) {
+      use.key = key;
+      use.kind = group.kind;
+      use.index = std::ranges::find(key.ranks, program.rank) - key.ranks.begin();
+    }
+    use.channels = std::max(use.channels, channels_of(key.stream, group.kind));
+    use.operations.push_back(static_cast<std::int64_t>(i));
+  }
+  std::vector<CommunicatorUse> list;
+  for (auto& [key, use] : uses) { list.push_back(std::move(use)); }
+  return list;
+}
+
+std::vector<std::int64_t> first_calls(const Program& program, const CommunicatorUse& use) {
+  std::set<OpKind> seen;
+  std::vector<std::int64_t> calls;
+  for (const std::int64_t i : use.operations) {
+    if (seen.insert(program.operations[static_cast<std::size_t>(i)].kind).second) {
+      calls.push_back(i);
+    }
+  }
+  return calls;
+}
+
+}  // namespace shardplan
