@@ -49,7 +49,10 @@ void measure(const Case& question, double seconds) {
   for (std::int64_t rank = 0; rank < world; ++rank) {
     programs.push_back(lower(job, question.plan, rank, {}));
   }
-  const std::int64_t arena_bytes = programs[0].persistent_bytes + programs[0].dynamic_bytes;
+  const auto arenas_of = [&](std::int64_t rank) {
+    const Program& program = programs[static_cast<std::size_t>(rank)];
+    return program.persistent_bytes + program.dynamic_bytes;
+  };
   CudaBackend backend(programs, CudaPrecision::kAsPlanned);
   backend.load_random(1);
   const Batch batch = random_batch(job);
@@ -67,10 +70,15 @@ void measure(const Case& question, double seconds) {
   const double tokens = static_cast<double>(job.global_batch * job.sequence_length);
   std::printf(
       "%-40s %8.0f tokens/s/GPU  %.4f s/step (%zu steps, slowest %.4f)  arenas %.3f GiB  device "
-      "used %.3f GiB  loss %.4f\n",
+      "used %.3f GiB  loss %.4f  outside the arenas, MiB by rank:",
       question.id.c_str(), tokens / median / static_cast<double>(world), median, steps.size(),
-      steps.back(), static_cast<double>(arena_bytes) / kGiB,
+      steps.back(), static_cast<double>(arenas_of(0)) / kGiB,
       static_cast<double>(backend.device_used_bytes(0)) / kGiB, loss);
+  for (std::int64_t rank = 0; rank < world; ++rank) {
+    const std::int64_t outside = backend.device_used_bytes(rank) - arenas_of(rank);
+    std::printf(" %lld", static_cast<long long>(outside / kMiB));
+  }
+  std::printf("\n");
 }
 
 void run(const std::string& file, double seconds) {

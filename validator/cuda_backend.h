@@ -35,6 +35,7 @@ class CudaBackend {
   std::int64_t device_used_bytes(std::int64_t rank) const;
 
  private:
+  void reach_members(CudaRank& rank) const;
   Tensors collected(ParameterRange ParameterPart::*range) const;
 
   std::vector<std::unique_ptr<CudaRank>> ranks_;

@@ -9,13 +9,11 @@
 namespace shardplan {
 namespace {
 
-// Thread blocks of one collective: what saturates NVLink with little taken from products.
-constexpr int kMaxBlocks = 16;
-
 void check_nccl(ncclResult_t result, const char* call, const char* file, int line) {
   if (result != ncclSuccess) {
-    throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
-                             ncclGetErrorString(result) + ": " + ncclGetLastError(nullptr));
+    throw NcclError(std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
+                        ncclGetErrorString(result) + ": " + ncclGetLastError(nullptr),
+                    result == ncclUnhandledCudaError || result == ncclSystemError);
   }
 }
 #define NCCL_CHECK(call) check_nccl((call), #call, __FILE__, __LINE__)
@@ -29,6 +27,12 @@ ncclDataType_t type_of(DType dtype) {
   }
 }
 
+// NCCL reads these once, at its first call.
+void set_environment() {
+  setenv("NCCL_NVLS_ENABLE", "0", 1);  // multicast can take the GPUs of a host out of service
+  setenv("NCCL_ALGO", "Ring", 1);      // no buffers of trees beside those of rings
+}
+
 std::size_t count_of(const DeviceView& view) {
   return static_cast<std::size_t>(view.elements());
 }
@@ -36,22 +40,37 @@ std::size_t count_of(const DeviceView& view) {
 }  // namespace
 
 ncclUniqueId new_communicator_id() {
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  set_environment();
   ncclUniqueId id;
   NCCL_CHECK(ncclGetUniqueId(&id));
   return id;
 }
 
-CudaCommunicator::CudaCommunicator(const ncclUniqueId& id, std::int64_t size, std::int64_t index)
+CudaCommunicator::CudaCommunicator(const ncclUniqueId& id, std::int64_t size, std::int64_t index,
+                                   std::int64_t channels)
     : size_(size), index_(index) {
+  set_environment();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.maxCTAs = kMaxBlocks;
+  config.maxCTAs = static_cast<int>(channels);
   NCCL_CHECK(ncclCommInitRankConfig(&communicator_, static_cast<int>(size), id,
                                     static_cast<int>(index), &config));
 }
 
 CudaCommunicator::~CudaCommunicator() {
-  ncclCommDestroy(communicator_);
+  if (communicator_ != nullptr) {
+    ncclCommDestroy(communicator_);
+  }
+}
+
+void CudaCommunicator::check() const {
+  ncclResult_t state = ncclSuccess;
+  NCCL_CHECK(ncclCommGetAsyncError(communicator_, &state));
+  NCCL_CHECK(state);
+}
+
+void CudaCommunicator::abort() {
+  ncclCommAbort(communicator_);
+  communicator_ = nullptr;
 }
 
 void CudaCommunicator::all_gather(const DeviceView& in, const std::vector<DeviceView>& out,
@@ -101,13 +120,13 @@ void CudaCommunicator::ring_shift(const DeviceView& in, const DeviceView& out,
   NCCL_CHECK(ncclGroupEnd());
 }
 
-void CudaCommunicator::send(const DeviceView& what, std::int64_t peer, cudaStream_t stream) {
-  NCCL_CHECK(ncclSend(what.data, count_of(what), type_of(what.dtype), static_cast<int>(peer),
+void CudaCommunicator::send(const DeviceView& what, std::int64_t member, cudaStream_t stream) {
+  NCCL_CHECK(ncclSend(what.data, count_of(what), type_of(what.dtype), static_cast<int>(member),
                       communicator_, stream));
 }
 
-void CudaCommunicator::receive(const DeviceView& what, std::int64_t peer, cudaStream_t stream) {
-  NCCL_CHECK(ncclRecv(what.data, count_of(what), type_of(what.dtype), static_cast<int>(peer),
+void CudaCommunicator::receive(const DeviceView& what, std::int64_t member, cudaStream_t stream) {
+  NCCL_CHECK(ncclRecv(what.data, count_of(what), type_of(what.dtype), static_cast<int>(member),
                       communicator_, stream));
 }
 

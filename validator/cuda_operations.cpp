@@ -68,6 +68,18 @@ VocabularyShard shard_of(const OpAttributes& a, const DeviceView& logits) {
 
 }  // namespace
 
+void fill_zero(const DeviceView& view, cudaStream_t stream) {
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements * bytes_of(view.dtype));
+  };
+  if (view.contiguous()) {
+    CUDA_CHECK(cudaMemsetAsync(view.data, 0, bytes(view.elements()), stream));
+  } else {
+    CUDA_CHECK(cudaMemset2DAsync(view.data, bytes(view.stride), 0, bytes(view.cols),
+                                 static_cast<std::size_t>(view.rows), stream));
+  }
+}
+
 void OperationLauncher::refuse(const Call& call, const char* why) const {
   throw std::logic_error(place_of(rank_.program_, call.index) + ": no kernel: " + why);
 }
@@ -120,11 +132,7 @@ bool OperationLauncher::launch_movement(const Call& call) const {
   switch (call.op.kind) {
     case OpKind::kFill:
       if (call.op.attributes.value == 0) {
-        const auto bytes = [&](std::int64_t elements) {
-          return static_cast<std::size_t>(elements * bytes_of(out.dtype));
-        };
-        CUDA_CHECK(cudaMemset2DAsync(out.data, bytes(out.stride), 0, bytes(out.cols),
-                                     static_cast<std::size_t>(out.rows), call.stream));
+        fill_zero(out, call.stream);
       } else if (out.contiguous()) {
         with_type(out.dtype, [&](auto type) {
           using T = typename decltype(type)::type;
@@ -228,8 +236,8 @@ bool OperationLauncher::launch_block(const Call& call) const {
     case OpKind::kRmsNormBackward: norm_backward(call); return true;
     case OpKind::kGemm:
       rank_.products_.at(call.index)
-          ->run(out.data, in[0].data, in[1].data, a.accumulate ? 1.0F : 0.0F, rank_.scratch_,
-                call.stream);
+          ->run(out.data, in[0].data, in[1].data, a.accumulate ? 1.0F : 0.0F,
+                rank_.product_workspace_.data, call.stream);
       return true;
     case OpKind::kRope: rotate(call); return true;
     case OpKind::kSwigluForward:
@@ -341,21 +349,25 @@ bool OperationLauncher::launch_loss(const Call& call) const {
   }
 }
 
+// Without a communicator nothing moves: a rank that is simulated, or a group of one rank.
 bool OperationLauncher::launch_collective(const Call& call) const {
-  const auto group = [&]() -> CudaCommunicator& {
-    return *rank_.groups_.at(static_cast<std::size_t>(call.op.group));
-  };
+  if (!is_communication(call.op.kind)) {
+    return false;
+  }
+  CudaCommunicator* const group = rank_.communicator_of(call.index);
+  if (group == nullptr) {
+    return true;
+  }
   switch (call.op.kind) {
-    case OpKind::kAllGather: group().all_gather(call.in[0], call.out, call.stream); return true;
+    case OpKind::kAllGather: group->all_gather(call.in[0], call.out, call.stream); return true;
     case OpKind::kReduceScatter:
-      group().reduce_scatter(call.in, call.out[0], call.stream);
+      group->reduce_scatter(call.in, call.out[0], call.stream);
       return true;
-    case OpKind::kAllReduce: group().all_reduce(call.in[0], call.out[0], call.stream); return true;
-    case OpKind::kRingShift: group().ring_shift(call.in[0], call.out[0], call.stream); return true;
-    case OpKind::kSend: group().send(call.in[0], call.op.attributes.peer, call.stream); return true;
-    case OpKind::kReceive:
-      group().receive(call.out[0], call.op.attributes.peer, call.stream);
-      return true;
+    case OpKind::kAllReduce: group->all_reduce(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kRingShift: group->ring_shift(call.in[0], call.out[0], call.stream); return true;
+    // A message's communicator has two members: who sends, who receives.
+    case OpKind::kSend: group->send(call.in[0], 1, call.stream); return true;
+    case OpKind::kReceive: group->receive(call.out[0], 0, call.stream); return true;
     default: return false;
   }
 }

@@ -8,6 +8,8 @@
 
 namespace shardplan {
 
+void fill_zero(const DeviceView& view, cudaStream_t stream);
+
 class OperationLauncher {
  public:
   OperationLauncher(const CudaRank& rank, std::int64_t step, double learning_rate)
@@ -26,7 +28,7 @@ class OperationLauncher {
   };
 
   [[noreturn]] void refuse(const Call& call, const char* why) const;
-  void* scratch() const { return rank_.scratch_ + (32 * kMiB); }
+  void* scratch() const { return rank_.scratch_.data; }
 
   // By family; whether the operation is of it.
   bool launch_movement(const Call& call) const;

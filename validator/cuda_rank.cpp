@@ -1,6 +1,7 @@
 #include "validator/cuda_rank.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 #include "kernels/cuda_check.h"
@@ -13,7 +14,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kProductWorkspaceBytes = 32 * kMiB;  // what cuBLASLt recommends on Hopper
+constexpr std::int64_t kBarrierWords = 64;  // of kernel_scratch, at its start
 
 GemmType type_of(DType dtype) {
   if (dtype != DType::kFp32 && dtype != DType::kBf16) {
@@ -35,17 +36,38 @@ Program widened(Program program) {
   return program;
 }
 
-CudaRank::CudaRank(Program program, int device,
-                   std::vector<std::unique_ptr<CudaCommunicator>> groups)
-    : program_(std::move(program)), device_(device), groups_(std::move(groups)) {
+CudaRank::CudaRank(Program program, int device) : program_(std::move(program)), device_(device) {
   use_device();
-  CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&arenas_[0]),
-                        static_cast<std::size_t>(program_.persistent_bytes)));
-  CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&arenas_[1]),
-                        static_cast<std::size_t>(program_.dynamic_bytes)));
-  scratch_bytes_ = kProductWorkspaceBytes + largest_scratch();
-  CUDA_CHECK(
-      cudaMalloc(reinterpret_cast<void**>(&scratch_), static_cast<std::size_t>(scratch_bytes_)));
+  uses_ = communicators_of(program_);
+  communicators_.resize(uses_.size());
+  use_of_.assign(program_.operations.size(), -1);
+  for (std::size_t use = 0; use < uses_.size(); ++use) {
+    for (const std::int64_t i : uses_[use].operations) {
+      use_of_[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(use);
+    }
+  }
+  try {
+    const std::int64_t bytes[2] = {program_.persistent_bytes, program_.dynamic_bytes};
+    for (std::size_t i = 0; i < 2; ++i) {
+      CUDA_CHECK(
+          cudaMalloc(reinterpret_cast<void**>(&arenas_[i]), static_cast<std::size_t>(bytes[i])));
+    }
+  } catch (...) {
+    cudaFree(arenas_[0]);
+    throw;
+  }
+}
+
+CudaRank::~CudaRank() {
+  cudaSetDevice(device_);
+  cudaDeviceSynchronize();
+  communicators_.clear();
+  for (cudaEvent_t event : events_) { cudaEventDestroy(event); }
+  for (cudaStream_t stream : streams_) { cudaStreamDestroy(stream); }
+  for (char* memory : arenas_) { cudaFree(memory); }
+}
+
+void CudaRank::prepare() {
   int least = 0;
   int greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -58,17 +80,114 @@ CudaRank::CudaRank(Program program, int device,
   for (std::int64_t i = 0; i < program_.num_events; ++i) {
     CUDA_CHECK(cudaEventCreateWithFlags(&events_.emplace_back(), cudaEventDisableTiming));
   }
+  CUDA_CHECK(cudaMemsetAsync(arenas_[1], 0, static_cast<std::size_t>(program_.dynamic_bytes),
+                             streams_[0]));
+  product_workspace_ = find("product_workspace");
+  const DeviceView whole_scratch = find("kernel_scratch");
+  barrier_ = whole_scratch;
+  barrier_.cols = kBarrierWords;
+  scratch_ = whole_scratch;
+  scratch_.data = whole_scratch.as<float>() + kBarrierWords;
+  scratch_.cols -= kBarrierWords;
+  check_scratch();
   prepare_products();
-  prepare_tables();
+  clear();
+  load_kernels();
   synchronize();
 }
 
-CudaRank::~CudaRank() {
-  cudaSetDevice(device_);
-  cudaDeviceSynchronize();
-  for (cudaEvent_t event : events_) { cudaEventDestroy(event); }
-  for (cudaStream_t stream : streams_) { cudaStreamDestroy(stream); }
-  for (char* memory : {arenas_[0], arenas_[1], scratch_}) { cudaFree(memory); }
+void CudaRank::connect(std::size_t use, std::unique_ptr<CudaCommunicator> communicator) {
+  communicators_.at(use) = std::move(communicator);
+}
+
+CudaCommunicator* CudaRank::communicator_of(std::int64_t operation) const {
+  const std::int64_t use = use_of_[static_cast<std::size_t>(operation)];
+  return use < 0 ? nullptr : communicators_[static_cast<std::size_t>(use)].get();
+}
+
+void CudaRank::launch_first_calls(std::size_t use) {
+  const OperationLauncher launcher(*this, 1, 0);
+  for (const std::int64_t i : first_calls(program_, uses_.at(use))) {
+    zero_inputs(program_.operations[static_cast<std::size_t>(i)]);
+    launcher.launch(i);
+  }
+}
+
+// So that ids, offsets and places are valid whatever else has been there.
+void CudaRank::zero_inputs(const Operation& op) const {
+  for (const View& view : op.in) {
+    const DeviceView at = resolve(view);
+    if (at.present()) {
+      fill_zero(at, streams_[static_cast<std::size_t>(op.stream)]);
+    }
+  }
+}
+
+std::vector<std::int64_t> CudaRank::exchanging_groups() const {
+  std::set<std::int64_t> groups;
+  for (const Operation& op : program_.operations) {
+    const bool exchanges = op.kind == OpKind::kExpertDispatch || op.kind == OpKind::kExpertCombine;
+    if (exchanges && program_.groups[static_cast<std::size_t>(op.group)].ranks.size() > 1) {
+      groups.insert(op.group);
+    }
+  }
+  return {groups.begin(), groups.end()};
+}
+
+void CudaRank::set_member_arenas(std::int64_t group, std::vector<void*> arenas) {
+  member_arenas_[group] = std::move(arenas);
+}
+
+void* CudaRank::at_member(std::int64_t group, std::size_t member, void* own) const {
+  const auto arenas = member_arenas_.find(group);
+  if (arenas == member_arenas_.end()) {
+    return own;
+  }
+  return static_cast<char*>(arenas->second.at(member)) + (static_cast<char*>(own) - arenas_[1]);
+}
+
+std::string CudaRank::exchange_layout() const {
+  std::string text;
+  for (const Operation& op : program_.operations) {
+    const bool dispatches = op.kind == OpKind::kExpertDispatch;
+    if (dispatches || op.kind == OpKind::kExpertCombine) {
+      for (const View& view : dispatches ? op.out : op.in) {
+        if (view.present()) {
+          const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
+          text += std::to_string(tensor.offset + view.offset * bytes_of(tensor.dtype));
+          text += ' ';
+        }
+      }
+    }
+  }
+  return text;
+}
+
+// One operation of every kind and shape.
+void CudaRank::load_kernels() {
+  const OperationLauncher launcher(*this, 1, 0);
+  std::set<std::vector<std::int64_t>> seen;
+  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+    const Operation& op = program_.operations[i];
+    if (is_communication(op.kind)) {
+      continue;
+    }
+    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(op.kind)};
+    for (const auto* views : {&op.in, &op.out}) {
+      for (const View& view : *views) {
+        const DeviceView at = resolve(view);
+        shape.insert(shape.end(),
+                     {static_cast<std::int64_t>(at.dtype), at.rows, at.cols, at.stride});
+      }
+    }
+    if (!seen.insert(shape).second) {
+      continue;
+    }
+    cudaStream_t stream = streams_[static_cast<std::size_t>(op.stream)];
+    zero_inputs(op);
+    launcher.launch(static_cast<std::int64_t>(i));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+  }
 }
 
 void CudaRank::use_device() const {
@@ -77,6 +196,39 @@ void CudaRank::use_device() const {
 
 void CudaRank::synchronize() const {
   for (cudaStream_t stream : streams_) { CUDA_CHECK(cudaStreamSynchronize(stream)); }
+}
+
+bool CudaRank::is_done() const {
+  for (cudaStream_t stream : streams_) {
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state == cudaErrorNotReady) {
+      for (const auto& communicator : communicators_) {
+        if (communicator) {
+          communicator->check();
+        }
+      }
+      return false;
+    }
+    CUDA_CHECK(state);
+  }
+  return true;
+}
+
+void CudaRank::abort() {
+  for (const auto& communicator : communicators_) {
+    if (communicator) {
+      communicator->abort();
+    }
+  }
+}
+
+DeviceView CudaRank::find(const std::string& name) const {
+  for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
+    if (program_.tensors[i].name == name) {
+      return whole(static_cast<std::int64_t>(i));
+    }
+  }
+  throw std::logic_error("cuda: the program has no tensor '" + name + "'");
 }
 
 DeviceView CudaRank::resolve(const View& view) const {
@@ -102,12 +254,9 @@ DeviceView CudaRank::elements(std::int64_t tensor, std::int64_t first, std::int6
 }
 
 void CudaRank::clear() {
-  const DeviceView table = rotary_table_;
   CUDA_CHECK(cudaMemsetAsync(arenas_[0], 0, static_cast<std::size_t>(program_.persistent_bytes),
                              streams_[0]));
-  if (table.present()) {
-    prepare_tables();
-  }
+  prepare_tables();
   synchronize();
 }
 
@@ -136,18 +285,14 @@ void CudaRank::prepare_products() {
                           .in_type = type_of(a.dtype),
                           .out_type = type_of(out.dtype)};
     products_[static_cast<std::int64_t>(i)] =
-        std::make_unique<Gemm>(*library_, shape, kProductWorkspaceBytes);
+        std::make_unique<Gemm>(*library_, shape, product_workspace_.elements() * 4);
   }
 }
 
 void CudaRank::prepare_tables() {
-  for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
-    if (program_.tensors[i].name == "rotary_table") {
-      rotary_table_ = whole(static_cast<std::int64_t>(i));
-    }
-  }
+  rotary_table_ = find("rotary_table");
   for (const Operation& op : program_.operations) {
-    if (op.kind == OpKind::kRope && rotary_table_.present()) {
+    if (op.kind == OpKind::kRope) {
       rope_table(rotary_table_.as<float2>(), rotary_table_.rows, op.attributes.head_dim,
                  op.attributes.theta, streams_[0]);
       return;
@@ -155,9 +300,10 @@ void CudaRank::prepare_tables() {
   }
 }
 
-std::int64_t CudaRank::largest_scratch() const {
-  std::int64_t bytes = 0;
-  for (const Operation& op : program_.operations) {
+void CudaRank::check_scratch() const {
+  const std::int64_t room = scratch_.elements() * bytes_of(scratch_.dtype);
+  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+    const Operation& op = program_.operations[i];
     std::int64_t need = 0;
     if (op.kind == OpKind::kRmsNormBackward) {
       need = kRmsNormPartials * op.out[0].cols * 4;
@@ -166,20 +312,30 @@ std::int64_t CudaRank::largest_scratch() const {
     } else if (op.kind == OpKind::kSquaredNorm) {
       need = kSquaredNormPartials * 8;
     }
-    bytes = std::max(bytes, need);
+    if (need > room || (need > 0 && op.stream != Stream::kCompute)) {
+      throw std::logic_error(place_of(program_, static_cast<std::int64_t>(i)) + " needs " +
+                             std::to_string(need) + " bytes of scratch on the compute stream; " +
+                             std::to_string(room) + " are there");
+    }
   }
-  return round_up(bytes, kTensorAlignment);
 }
 
-void CudaRank::launch_step(std::int64_t step, double learning_rate) {
+void CudaRank::launch_step(std::int64_t step, double learning_rate, const LaunchHooks& hooks) {
   const OperationLauncher launcher(*this, step, learning_rate);
   for (std::size_t i = 0; i < program_.operations.size(); ++i) {
     const Operation& op = program_.operations[i];
+    const auto index = static_cast<std::int64_t>(i);
     cudaStream_t stream = streams_[static_cast<std::size_t>(op.stream)];
     for (const std::int64_t event : op.waits) {
       CUDA_CHECK(cudaStreamWaitEvent(stream, events_[static_cast<std::size_t>(event)]));
     }
-    launcher.launch(static_cast<std::int64_t>(i));
+    if (hooks.before) {
+      hooks.before(index, stream);
+    }
+    launcher.launch(index);
+    if (hooks.after) {
+      hooks.after(index, stream);
+    }
     if (op.records >= 0) {
       CUDA_CHECK(cudaEventRecord(events_[static_cast<std::size_t>(op.records)], stream));
     }

@@ -1,15 +1,18 @@
-// One rank's program on one GPU: two arenas, one CUDA stream for every stream of the program, one
-// communicator for every group. Nothing is allocated after construction.
+// One rank's program on one GPU: two arenas, one CUDA stream for every stream of the program, the
+// communicators that it needs. Nothing is allocated after these have been used once.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/gemm.h"
+#include "validator/communicators.h"
 #include "validator/cuda_communicator.h"
 #include "validator/program.h"
 
@@ -35,48 +38,83 @@ struct DeviceView {
   }
 };
 
+// Called around the launch of every operation of a step; empty: nothing.
+struct LaunchHooks {
+  std::function<void(std::int64_t operation, cudaStream_t stream)> before = {};
+  std::function<void(std::int64_t operation, cudaStream_t stream)> after = {};
+};
+
 class CudaRank {
  public:
-  // Communicators by index of Program::groups. Throws CudaError where memory is short, and
-  // std::logic_error, naming the operation, for what has no kernel yet.
-  CudaRank(Program program, int device, std::vector<std::unique_ptr<CudaCommunicator>> groups);
+  // Commits both arenas and nothing else. Throws CudaError where memory is short.
+  CudaRank(Program program, int device);
   ~CudaRank();
   CudaRank(const CudaRank&) = delete;
   CudaRank& operator=(const CudaRank&) = delete;
+
+  // Handles, products, tables; then every kernel of the program once, on zeros, so that what
+  // libraries and modules take is there before the first step. Throws std::logic_error, naming the
+  // operation, for what has no kernel.
+  void prepare();
+  // The communicators that the program needs, in the order of `uses`; until they are there, or for
+  // good, collectives move nothing.
+  const std::vector<CommunicatorUse>& uses() const { return uses_; }
+  void connect(std::size_t use, std::unique_ptr<CudaCommunicator> communicator);
+  // Launches the first call of every kind on one communicator.
+  void launch_first_calls(std::size_t use);
+
+  // Groups whose members write into each other's dynamic arena, and where the arenas of a group's
+  // members are to be found from here, by member. A group without them is this rank alone.
+  std::vector<std::int64_t> exchanging_groups() const;
+  void* dynamic_arena() const { return arenas_[1]; }
+  void set_member_arenas(std::int64_t group, std::vector<void*> arenas);
+  // Where the members write: equal texts on all members, or what one writes hits something else.
+  std::string exchange_layout() const;
 
   const Program& program() const { return program_; }
   DeviceView whole(std::int64_t tensor) const;
   DeviceView elements(std::int64_t tensor, std::int64_t first, std::int64_t count) const;
   void use_device() const;  // before any other call from a new thread
 
-  // Persistent memory becomes zero.
+  // Persistent memory becomes zero, but for tables.
   void clear();
   // Launches every operation of the program; the caller synchronises.
-  void launch_step(std::int64_t step, double learning_rate);
+  void launch_step(std::int64_t step, double learning_rate, const LaunchHooks& hooks);
+  // Whether all that was launched is done. Throws CudaError or NcclError where something failed.
+  bool is_done() const;
   void synchronize() const;
-
-  // Scratch of the kernels and of cuBLASLt, beside the arenas.
-  std::int64_t scratch_bytes() const { return scratch_bytes_; }
+  // Ends collectives that may never end. Only the destructor may follow.
+  void abort();
 
  private:
   friend class OperationLauncher;
 
   DeviceView resolve(const View& view) const;
+  DeviceView find(const std::string& name) const;  // a persistent tensor
+  CudaCommunicator* communicator_of(std::int64_t operation) const;
+  // What a member has where this rank has `own`.
+  void* at_member(std::int64_t group, std::size_t member, void* own) const;
+  void zero_inputs(const Operation& op) const;
   void prepare_products();
   void prepare_tables();
-  std::int64_t largest_scratch() const;
+  void load_kernels();
+  void check_scratch() const;
 
   Program program_;
   int device_;
-  std::vector<std::unique_ptr<CudaCommunicator>> groups_;
   char* arenas_[2] = {nullptr, nullptr};
-  char* scratch_ = nullptr;
-  std::int64_t scratch_bytes_ = 0;
+  DeviceView product_workspace_;
+  DeviceView barrier_;  // what members that write into each other's memory meet on
+  DeviceView scratch_;
+  DeviceView rotary_table_;
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;
   std::unique_ptr<GemmLibrary> library_;
   std::map<std::int64_t, std::unique_ptr<Gemm>> products_;  // by operation
-  DeviceView rotary_table_;
+  std::vector<CommunicatorUse> uses_;
+  std::vector<std::int64_t> use_of_;                              // by operation; -1: none
+  std::map<std::int64_t, std::vector<void*>> member_arenas_;      // by group
+  std::vector<std::unique_ptr<CudaCommunicator>> communicators_;  // by use; nullptr: moves nothing
 };
 
 }  // namespace shardplan

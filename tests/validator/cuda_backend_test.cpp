@@ -37,59 +37,102 @@ struct Layout {
   Plan plan;
 };
 
-std::vector<Layout> layouts() {
-  std::vector<Layout> list;
-  const auto add = [&](const std::string& name, const auto& change) {
-    Layout layout{.name = name, .plan = {}};
-    layout.plan.dp = 1;
-    change(layout.plan);
-    list.push_back(layout);
+Plan tensor_parallel() {
+  return {.tp = 2, .dp = 1, .sequence_parallel = true};
+}
+
+Plan data_parallel(std::int64_t dp, std::int64_t zero) {
+  return {.dp = dp, .zero = zero};
+}
+
+Plan context_parallel(CpMethod method) {
+  return {.cp = 2, .dp = 1, .cp_method = method};
+}
+
+Plan pipeline(Schedule schedule, std::int64_t vpp = 1) {
+  return {.pp = 2, .vpp = vpp, .dp = 1, .schedule = schedule};
+}
+
+// Each dimension alone.
+std::vector<Layout> single_layouts() {
+  using enum Schedule;
+  Plan recomputed{.dp = 1};
+  recomputed.recompute = {.granularity = RecomputeGranularity::kFull,
+                          .method = RecomputeMethod::kUniform,
+                          .num_layers = 2};
+  Plan replicated_norms = tensor_parallel();
+  replicated_norms.sequence_parallel = false;
+  return {{"one rank", {.dp = 1}},
+          {"one rank, recompute", recomputed},
+          {"dp 2", data_parallel(2, 0)},
+          {"dp 2, zero 1", data_parallel(2, 1)},
+          {"dp 2, zero 2", data_parallel(2, 2)},
+          {"dp 2, zero 3", data_parallel(2, 3)},
+          {"tp 2", replicated_norms},
+          {"tp 2, sp", tensor_parallel()},
+          {"cp 2, gathered", context_parallel(CpMethod::kAllGather)},
+          {"cp 2, ring", context_parallel(CpMethod::kRing)},
+          {"pp 2, gpipe", pipeline(kGpipe)},
+          {"pp 2, 1f1b", pipeline(k1F1B)},
+          {"pp 2, vpp 2", pipeline(kInterleaved1F1B, 2)},
+          {"pp 2, zb_h1", pipeline(kZbH1)}};
+}
+
+// Two dimensions, on 4 GPUs.
+std::vector<Layout> paired_layouts() {
+  using enum Schedule;
+  const auto with = [](Plan plan, const auto& change) {
+    change(plan);
+    return plan;
   };
-  using enum RecomputeGranularity;
-  add("one rank", [](Plan&) {});
-  add("one rank, recompute", [](Plan& p) {
-    p.recompute = {.granularity = kFull, .method = RecomputeMethod::kUniform, .num_layers = 2};
-  });
-  add("dp 2", [](Plan& p) { p.dp = 2; });
-  add("dp 2, zero 1", [](Plan& p) {
-    p.dp = 2;
-    p.zero = 1;
-  });
-  add("tp 2", [](Plan& p) { p.tp = 2; });
-  add("tp 2, sp", [](Plan& p) {
-    p.tp = 2;
-    p.sequence_parallel = true;
-  });
-  add("cp 2, gathered", [](Plan& p) {
-    p.cp = 2;
-    p.cp_method = CpMethod::kAllGather;
-  });
-  add("cp 2, ring", [](Plan& p) {
-    p.cp = 2;
-    p.cp_method = CpMethod::kRing;
-  });
-  add("pp 2", [](Plan& p) {
-    p.pp = 2;
-    p.schedule = Schedule::k1F1B;
-  });
-  add("pp 2, vpp 2", [](Plan& p) {
-    p.pp = 2;
-    p.vpp = 2;
-    p.schedule = Schedule::kInterleaved1F1B;
-  });
-  add("tp 2, sp, pp 2", [](Plan& p) {
-    p.tp = 2;
-    p.sequence_parallel = true;
-    p.pp = 2;
-    p.schedule = Schedule::k1F1B;
-  });
-  add("cp 2, dp 2, zero 1", [](Plan& p) {
-    p.cp = 2;
-    p.dp = 2;
-    p.zero = 1;
-    p.cp_method = CpMethod::kAllGather;
-  });
-  return list;
+  const auto add_dp = [](std::int64_t zero) {
+    return [zero](Plan& plan) {
+      plan.dp = 2;
+      plan.zero = zero;
+    };
+  };
+  const auto add_tp = [](Plan& plan) {
+    plan.tp = 2;
+    plan.sequence_parallel = true;
+  };
+  const auto add_cp = [](Plan& plan) {
+    plan.cp = 2;
+    plan.cp_method = CpMethod::kRing;
+  };
+  const auto shards_in_pairs = [](Plan& plan) { plan.dp_replicate = 2; };
+  return {{"tp 2, sp, pp 2", with(pipeline(k1F1B), add_tp)},
+          {"tp 2, sp, dp 2, zero 1", with(tensor_parallel(), add_dp(1))},
+          {"tp 2, sp, cp 2", with(tensor_parallel(), add_cp)},
+          {"cp 2, dp 2, zero 1", with(context_parallel(CpMethod::kAllGather), add_dp(1))},
+          {"cp 2, pp 2", with(pipeline(k1F1B), add_cp)},
+          {"dp 2, zero 2, pp 2", with(pipeline(k1F1B), add_dp(2))},
+          {"dp 4, zero 3, replicas", with(data_parallel(4, 3), shards_in_pairs)},
+          {"pp 4", with(pipeline(k1F1B), [](Plan& plan) { plan.pp = 4; })}};
+}
+
+// Three and more, on 8 GPUs.
+std::vector<Layout> mixed_layouts() {
+  Plan tp_cp_pp = pipeline(Schedule::k1F1B);
+  tp_cp_pp.tp = 2;
+  tp_cp_pp.sequence_parallel = true;
+  tp_cp_pp.cp = 2;
+  tp_cp_pp.cp_method = CpMethod::kRing;
+  Plan tp_pp_dp = tp_cp_pp;
+  tp_pp_dp.cp = 1;
+  tp_pp_dp.dp = 2;
+  tp_pp_dp.zero = 1;
+  Plan interleaved = tp_pp_dp;
+  interleaved.vpp = 2;
+  interleaved.schedule = Schedule::kInterleaved1F1B;
+  Plan tp_cp_dp = tp_cp_pp;
+  tp_cp_dp.pp = 1;
+  tp_cp_dp.schedule = Schedule::kNone;
+  tp_cp_dp.dp = 2;
+  tp_cp_dp.zero = 3;
+  return {{"tp 2, sp, cp 2, pp 2", tp_cp_pp},
+          {"tp 2, sp, pp 2, dp 2, zero 1", tp_pp_dp},
+          {"tp 2, sp, pp 2, vpp 2, dp 2, zero 1", interleaved},
+          {"tp 2, sp, cp 2, dp 2, zero 3", tp_cp_dp}};
 }
 
 // Weights as a model begins with them: a row of a product keeps the size of its input. bf16 holds
@@ -181,24 +224,48 @@ void check_layout(const Layout& layout, const Setting& setting) {
   CHECK(bitwise_equal(again.gradients(), cuda.gradients()));
 }
 
-}  // namespace
-
-TEST_CASE("programs on GPUs in fp32 equal the host's in float64 to 1e-5, and repeat bit for bit") {
+void check_fp32(const std::vector<Layout>& layouts) {
   const Setting setting{.precision = CudaPrecision::kFloat,
                         .head_dim = 16,
                         .weights = [](const ModelSpec& model) { return initial_tensors(model, 7); },
                         .tolerance = {.loss = 1e-5, .whole = 1e-5, .tensor = 1e-5}};
-  for (const Layout& layout : layouts()) { check_layout(layout, setting); }
+  for (const Layout& layout : layouts) { check_layout(layout, setting); }
 }
 
 // A single tensor may be further off than all together: where attention is nearly uniform, the
 // gradients of its queries and keys are small differences of numbers that bf16 rounds.
-TEST_CASE("programs on GPUs in bf16 have the loss to 2e-3 and gradients to 1e-2, norm-wise") {
+void check_bf16(const std::vector<Layout>& layouts) {
   const Setting setting{.precision = CudaPrecision::kAsPlanned,
                         .head_dim = 64,
                         .weights = initial_weights,
                         .tolerance = {.loss = 2e-3, .whole = 1e-2, .tensor = 4e-2}};
-  for (const Layout& layout : layouts()) { check_layout(layout, setting); }
+  for (const Layout& layout : layouts) { check_layout(layout, setting); }
+}
+
+}  // namespace
+
+TEST_CASE("one dimension, fp32: the host's loss and gradients to 1e-5, bit for bit again") {
+  check_fp32(single_layouts());
+}
+
+TEST_CASE("two dimensions, fp32: the host's loss and gradients to 1e-5, bit for bit again") {
+  check_fp32(paired_layouts());
+}
+
+TEST_CASE("more dimensions, fp32: the host's loss and gradients to 1e-5, bit for bit again") {
+  check_fp32(mixed_layouts());
+}
+
+TEST_CASE("one dimension, bf16: the host's loss to 2e-3 and gradients to 1e-2, norm-wise") {
+  check_bf16(single_layouts());
+}
+
+TEST_CASE("two dimensions, bf16: the host's loss to 2e-3 and gradients to 1e-2, norm-wise") {
+  check_bf16(paired_layouts());
+}
+
+TEST_CASE("more dimensions, bf16: the host's loss to 2e-3 and gradients to 1e-2, norm-wise") {
+  check_bf16(mixed_layouts());
 }
 
 }  // namespace shardplan

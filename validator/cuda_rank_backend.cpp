@@ -1,0 +1,463 @@
+#include "validator/cuda_rank_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "estimator/units.h"
+#include "kernels/cuda_check.h"
+#include "validator/cuda_load.h"
+#include "validator/cuda_progress.h"
+#include "validator/cuda_rank.h"
+
+namespace shardplan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct DeviceMemory {
+  std::int64_t free = 0;
+  std::int64_t total = 0;
+  std::int64_t used() const { return total - free; }
+};
+
+DeviceMemory device_memory() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {.free = static_cast<std::int64_t>(free_bytes),
+          .total = static_cast<std::int64_t>(total_bytes)};
+}
+
+// Free bytes even where a sticky error lets no call succeed.
+std::optional<std::int64_t> free_bytes_if_known() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+    return std::nullopt;
+  }
+  return static_cast<std::int64_t>(free_bytes);
+}
+
+// Memory of the device that the run may not use.
+class Reservation {
+ public:
+  explicit Reservation(std::optional<std::int64_t> limit_bytes) {
+    if (!limit_bytes) {
+      return;
+    }
+    const std::int64_t before = device_memory().used();
+    const std::int64_t rest = device_memory().total - *limit_bytes;
+    if (rest < kArenaMultiple) {
+      return;
+    }
+    CUDA_CHECK(
+        cudaMalloc(&memory_, static_cast<std::size_t>(rest / kArenaMultiple * kArenaMultiple)));
+    bytes_ = device_memory().used() - before;
+  }
+  ~Reservation() { cudaFree(memory_); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  void* memory_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+// Ids and handles pass through the store as text.
+template <class T>
+std::string hex_of(const T& value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    text += kDigits[bytes[i] / 16U];
+    text += kDigits[bytes[i] % 16U];
+  }
+  return text;
+}
+
+template <class T>
+T from_hex(const std::string& text) {
+  if (text.size() != 2 * sizeof(T)) {
+    throw std::runtime_error("an id or handle of " + std::to_string(text.size()) + " digits");
+  }
+  T value;
+  auto* bytes = reinterpret_cast<unsigned char*>(&value);
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    bytes[i] = static_cast<unsigned char>(16 * digit(text[2 * i]) + digit(text[2 * i + 1]));
+  }
+  return value;
+}
+
+// Memory of other processes, mapped into this one until the run is over.
+class MappedArenas {
+ public:
+  ~MappedArenas() { close(); }
+  void* open(const cudaIpcMemHandle_t& handle) {
+    void* memory = nullptr;
+    CUDA_CHECK(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess));
+    return opened_.emplace_back(memory);
+  }
+  void close() {
+    for (void* memory : opened_) { cudaIpcCloseMemHandle(memory); }
+    opened_.clear();
+  }
+  bool empty() const { return opened_.empty(); }
+
+ private:
+  std::vector<void*> opened_;
+};
+
+// What went wrong, as an outcome. `requested` is what the phase was going to take, where known.
+Failure failure_of(const std::exception& error, std::optional<std::int64_t> requested) {
+  Failure failure{.status = RunStatus::kCrash,
+                  .reason = error.what(),
+                  .process = ProcessState::kLost,
+                  .free_bytes = free_bytes_if_known()};
+  if (const auto* cuda = dynamic_cast<const CudaError*>(&error)) {
+    if (cuda->is_out_of_memory() && failure.free_bytes) {
+      failure.status = RunStatus::kOom;
+      failure.process = ProcessState::kKept;
+      failure.requested_bytes = requested;
+    }
+  } else if (const auto* nccl = dynamic_cast<const NcclError*>(&error)) {
+    // NCCL allocates 2 MiB and 10 MiB at a time: with less than a few of these left it is memory
+    // that it lacks. Its communicator is in an unknown state.
+    const bool is_short = failure.free_bytes && *failure.free_bytes < 64 * kMiB;
+    failure.status = nccl->is_cuda_failure() && is_short ? RunStatus::kOom : RunStatus::kNcclError;
+    failure.requested_bytes = failure.status == RunStatus::kOom ? requested : std::nullopt;
+  }
+  return failure;
+}
+
+Failure echo(ProcessState process) {
+  return {.status = RunStatus::kCrash,
+          .reason = "another rank failed first",
+          .process = process,
+          .is_echo = true};
+}
+
+// One plan on one GPU.
+class CudaRun {
+ public:
+  CudaRun(const RankRun& run, Progress& progress, RunStore& store, int device,
+          std::int64_t context_bytes)
+      : run_(run), progress_(progress), store_(store), device_(device) {
+    result_.memory.context = context_bytes;
+  }
+
+  RankResult result() {
+    in_phase(RunPhase::kCommit, arena_bytes(), [&] { commit(); });
+    in_phase(RunPhase::kLibraries, std::nullopt, [&] { prepare(); });
+    if (!run_.simulated) {
+      in_phase(RunPhase::kCommunicators, communicator_bytes(), [&] { create(); });
+      in_phase(RunPhase::kWarmUp, communicator_bytes(), [&] { connect(); });
+    }
+    progress_.enter(RunPhase::kLoad);
+    load();
+    guarded(RunPhase::kSteps, [&] { run_steps(); });
+    progress_.enter(RunPhase::kReport);
+    report();
+    if (!mapped_.empty()) {  // nobody frees what another has mapped
+      mapped_.close();
+      store_.all_agree("arenas unmapped", true);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  std::int64_t arena_bytes() const {
+    const std::int64_t width = run_.precision == RunPrecision::kFloat ? 2 : 1;
+    return width * (run_.program.persistent_bytes + run_.program.dynamic_bytes);
+  }
+
+  // Of what NCCL will allocate for this plan, without what it takes once.
+  std::int64_t communicator_bytes() const {
+    std::int64_t bytes = 0;
+    for (const CommunicatorUse& use : communicators_of(run_.program)) {
+      bytes += device_bytes(use);
+    }
+    return bytes;
+  }
+
+  // Runs the body and tells the other ranks how it went, so that none enters what another will
+  // never join.
+  void in_phase(RunPhase phase, std::optional<std::int64_t> requested,
+                const std::function<void()>& body) {
+    progress_.enter(phase);
+    std::optional<Failure> failure;
+    try {
+      body();
+    } catch (const RunFailure& known) {
+      failure = known.failure();
+    } catch (const std::logic_error&) {
+      throw;  // a mistake of ours
+    } catch (const std::exception& error) { failure = failure_of(error, requested); }
+    const bool all_fine = store_.all_agree(std::string(name_of(phase)), !failure);
+    if (failure) {
+      throw RunFailure(*failure);
+    }
+    if (!all_fine) {
+      throw RunFailure(echo(ProcessState::kKept));
+    }
+  }
+
+  // A phase in which the others notice a failure by themselves, or by the supervisor.
+  void guarded(RunPhase phase, const std::function<void()>& body) {
+    progress_.enter(phase);
+    try {
+      body();
+    } catch (const RunFailure&) { throw; } catch (const std::logic_error&) {
+      throw;
+    } catch (const std::exception& error) { throw RunFailure(failure_of(error, std::nullopt)); }
+  }
+
+  void commit() {
+    const std::int64_t start = device_memory().used();
+    result_.memory.growth = start - result_.memory.context;
+    reservation_ = std::make_unique<Reservation>(run_.memory_limit_bytes);
+    const bool is_wide = run_.precision == RunPrecision::kFloat;
+    rank_ = std::make_unique<CudaRank>(is_wide ? widened(run_.program) : run_.program, device_);
+    result_.memory.persistent_arena = rank_->program().persistent_bytes;
+    result_.memory.dynamic_arena = rank_->program().dynamic_bytes;
+  }
+
+  void prepare() {
+    const std::int64_t before = device_memory().used();
+    rank_->prepare();
+    result_.memory.libraries = device_memory().used() - before;
+  }
+
+  void count(const CommunicatorUse& use, std::int64_t bytes) {
+    result_.memory.communicators += bytes;
+    for (GroupBytes& group : result_.memory.groups) {
+      if (group.kind == use.kind) {
+        group.bytes += bytes;
+        return;
+      }
+    }
+    result_.memory.groups.push_back({.kind = use.kind, .bytes = bytes});
+  }
+
+  // NCCL gives no reason when memory runs out, and the members that wait for the one that lacks it
+  // wait for ever: asked before, the answer is exact and nobody is lost.
+  void refuse_if_short() const {
+    const std::int64_t need = communicator_bytes();
+    const std::int64_t free = device_memory().free;
+    if (need > free) {
+      throw RunFailure({.status = RunStatus::kOom,
+                        .reason = "NCCL's communicators do not fit",
+                        .process = ProcessState::kKept,
+                        .requested_bytes = need,
+                        .free_bytes = free});
+    }
+  }
+
+  void create() {
+    std::optional<Failure> failure;
+    try {
+      refuse_if_short();
+    } catch (const RunFailure& known) { failure = known.failure(); }
+    if (!store_.all_agree("room for communicators", !failure)) {
+      throw RunFailure(failure ? *failure : echo(ProcessState::kKept));
+    }
+    for (std::size_t i = 0; i < rank_->uses().size(); ++i) {
+      const CommunicatorUse& use = rank_->uses()[i];
+      const std::int64_t before = device_memory().used();
+      const std::string key = "id/" + text_of(use.key);
+      if (use.index == 0) {
+        store_.set(key, hex_of(new_communicator_id()));
+      }
+      rank_->connect(i, std::make_unique<CudaCommunicator>(from_hex<ncclUniqueId>(store_.get(key)),
+                                                           use.size(), use.index, use.channels));
+      progress_.beat();
+      count(use, device_memory().used() - before);
+    }
+  }
+
+  // Members of a group of experts write into each other's arenas.
+  void reach_members() {
+    const std::vector<std::int64_t> groups = rank_->exchanging_groups();
+    if (groups.empty()) {
+      return;
+    }
+    cudaIpcMemHandle_t handle;
+    CUDA_CHECK(cudaIpcGetMemHandle(&handle, rank_->dynamic_arena()));
+    const auto key = [](const char* what, std::int64_t rank) {
+      return std::string(what) + "/" + std::to_string(rank);
+    };
+    const std::int64_t own = run_.program.rank;
+    store_.set(key("arena", own), hex_of(handle));
+    store_.set(key("exchange", own), rank_->exchange_layout());
+    std::map<std::int64_t, void*> arenas = {{own, rank_->dynamic_arena()}};
+    for (const std::int64_t group : groups) {
+      std::vector<void*> members;
+      for (const std::int64_t member : run_.program.groups[static_cast<std::size_t>(group)].ranks) {
+        if (!arenas.contains(member)) {
+          arenas[member] =
+              mapped_.open(from_hex<cudaIpcMemHandle_t>(store_.get(key("arena", member))));
+        }
+        if (store_.get(key("exchange", member)) != rank_->exchange_layout()) {
+          throw std::logic_error("ranks " + std::to_string(own) + " and " + std::to_string(member) +
+                                 " have the rows of their experts at different places");
+        }
+        members.push_back(arenas[member]);
+      }
+      rank_->set_member_arenas(group, std::move(members));
+    }
+  }
+
+  void connect() {
+    reach_members();
+    for (std::size_t i = 0; i < rank_->uses().size(); ++i) {
+      const std::int64_t before = device_memory().used();
+      rank_->launch_first_calls(i);
+      wait();
+      count(rank_->uses()[i], device_memory().used() - before);
+    }
+  }
+
+  void load() {
+    rank_->use_device();
+    if (run_.weights == InitialWeights::kReference) {
+      load_tensors(*rank_, initial_tensors(run_.model, run_.seed));
+    } else {
+      load_random(*rank_, run_.seed + static_cast<std::uint64_t>(run_.program.rank));
+    }
+    fill_inputs(*rank_, run_.batch);
+  }
+
+  // Until everything launched is done; gives up where the supervisor says so.
+  void wait() {
+    for (auto pause = std::chrono::microseconds(20); !rank_->is_done();) {
+      if (progress_.must_abort()) {
+        rank_->abort();
+        throw RunFailure(echo(ProcessState::kLost));
+      }
+      marks_.beat_if_moved(progress_);
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, std::chrono::microseconds(200));
+    }
+    progress_.beat();
+  }
+
+  void run_steps() {
+    for (std::int64_t step = 0; step < run_.warmup + run_.steps; ++step) {
+      progress_.begin_step(step);
+      const Clock::time_point begin = Clock::now();
+      rank_->launch_step(step + 1, run_.learning_rate, hooks());
+      wait();
+      const std::chrono::duration<double> seconds = Clock::now() - begin;
+      check_rows(step);
+      if (step >= run_.warmup) {
+        result_.step_times_s.push_back(seconds.count());
+        if (!run_.simulated) {
+          result_.losses.push_back(loss_share(*rank_));
+        }
+      }
+    }
+  }
+
+  LaunchHooks hooks() {
+    const Program& program = rank_->program();
+    return {
+        .before =
+            [this, &program](std::int64_t operation, cudaStream_t stream) {
+              progress_.at(operation);
+              marks_.begin(program, operation, stream);
+            },
+        .after = [this, &program](std::int64_t operation,
+                                  cudaStream_t stream) { marks_.end(program, operation, stream); }};
+  }
+
+  // All ranks hear of an overflow before the next step, so that nobody waits in it.
+  void check_rows(std::int64_t step) {
+    if (run_.program.expert_bound.required < 0) {
+      return;
+    }
+    const std::optional<double> factor = needed_buffer_factor(*rank_);
+    const bool all_fit = store_.all_agree("rows of step " + std::to_string(step), !factor);
+    if (factor) {
+      throw RunFailure({.status = RunStatus::kMoeOverflow,
+                        .reason =
+                            "more rows chose a rank's experts than plan.moe_buffer_factor has "
+                            "room for",
+                        .process = ProcessState::kKept,
+                        .needed_factor = factor});
+    }
+    if (!all_fit) {
+      throw RunFailure(echo(ProcessState::kKept));
+    }
+  }
+
+  void report() {
+    RankMemory& memory = result_.memory;
+    const DeviceMemory device = device_memory();
+    memory.device_used = device.used() - reservation_->bytes();
+    memory.device_total = device.total - reservation_->bytes();
+    memory.unattributed = memory.device_used - memory.context - memory.growth -
+                          memory.persistent_arena - memory.dynamic_arena - memory.libraries -
+                          memory.communicators;
+  }
+
+  const RankRun& run_;
+  Progress& progress_;
+  RunStore& store_;
+  int device_;
+  RankResult result_;
+  std::unique_ptr<Reservation> reservation_;
+  DeviceMarks marks_{progress_.page()};
+  std::unique_ptr<CudaRank> rank_;
+  MappedArenas mapped_;
+};
+
+class CudaRankBackend : public RankBackend {
+ public:
+  explicit CudaRankBackend(std::int64_t local_rank) : device_(static_cast<int>(local_rank)) {}
+
+  RankResult run(const RankRun& run, Progress& progress, RunStore& store) override {
+    progress.enter(RunPhase::kContext);
+    if (!context_bytes_) {
+      check_device();
+      CUDA_CHECK(cudaSetDevice(device_));
+      CUDA_CHECK(cudaFree(nullptr));
+      context_bytes_ = device_memory().used();
+    }
+    CUDA_CHECK(cudaSetDevice(device_));
+    CudaRun cuda_run(run, progress, store, device_, *context_bytes_);
+    return cuda_run.result();
+  }
+
+ private:
+  void check_device() const {
+    int devices = 0;
+    CUDA_CHECK(cudaGetDeviceCount(&devices));
+    if (device_ >= devices) {
+      throw RunFailure({.status = RunStatus::kInvalid,
+                        .reason = "local rank " + std::to_string(device_) + ", but " +
+                                  std::to_string(devices) + " GPUs are visible"});
+    }
+  }
+
+  int device_;
+  std::optional<std::int64_t> context_bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankBackend> make_cuda_rank_backend(std::int64_t local_rank) {
+  return std::make_unique<CudaRankBackend>(local_rank);
+}
+
+}  // namespace shardplan
