@@ -19,13 +19,13 @@ struct CurvePoint {
 // What a process of the native trainer holds outside its arenas and communicators, as
 // `calibrate --memory` found it. Driver-level bytes.
 struct NativeMemory {
-  std::int64_t context_bytes = 0;     // after the CUDA context was created
-  std::int64_t library_bytes = 0;     // cuBLASLt, cuDNN and the kernels of a step, once loaded
+  std::int64_t context_bytes = 0;  // after the CUDA context was created
+  std::int64_t library_bytes = 0;  // cuBLASLt, cuDNN and the kernels of a step, once loaded
   // With the first communicator and the first message, beside what each communicator takes; absent
   // where one GPU was all there was.
   std::optional<std::int64_t> nccl_bytes = std::nullopt;
   std::optional<std::int64_t> first_send_bytes = std::nullopt;
-  std::string source;                 // command, machine, versions
+  std::string source;  // command, machine, versions
 };
 
 struct GpuSpec {

@@ -144,9 +144,7 @@ NativeCommunicators native_communicators(const Job& job, const Plan& plan, std::
                 {{{"experts", GroupKind::kExperts, if_used(holds_experts, kScalarChannels)}}}, list,
                 size);
   if (plan.pp > 1) {
-    list[size++] = {.name = "messages",
-                    .bytes = num_neighbours(plan, pp_rank) * kNeighbourBytes,
-                    .has_messages = true};
+    list[size++] = {.name = "messages", .bytes = num_neighbours(plan, pp_rank) * kNeighbourBytes};
   }
   return list;
 }

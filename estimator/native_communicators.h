@@ -12,7 +12,6 @@ namespace shardplan {
 struct NativeCommunicator {
   std::string_view name;
   std::int64_t bytes = 0;  // 0: the plan does not need it
-  bool has_messages = false;
 };
 using NativeCommunicators = std::array<NativeCommunicator, 16>;
 

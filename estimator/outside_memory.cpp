@@ -35,9 +35,14 @@ constexpr std::int64_t kPeerChannels = 32;
 // Peers beyond NVLink share one pool per communicator: 64 channels x 16 slots x 512 KiB.
 constexpr std::int64_t kNetworkPoolBytes = std::int64_t{64} * 16 * 512 * kKiB;
 
-// The native trainer's own values: one process per GPU, driver 580, CUDA 13.0, NCCL 2.28.
-const NativeMemory kNativeOnH200{
-    .context_bytes = 520 * kMiB, .library_bytes = 16 * kMiB, .source = {}};
+// The native trainer's own values, driver 580, CUDA 13.0, NCCL 2.28.9 (data/measured/
+// training_h200.txt): 534 MiB beside the arenas of one GPU; on two, less the communicators' own,
+// 374 MiB more under dp or tp, and 62 beyond that with pp or cp.
+const NativeMemory kNativeOnH200{.context_bytes = 520 * kMiB,
+                                 .library_bytes = 14 * kMiB,
+                                 .nccl_bytes = 374 * kMiB,
+                                 .first_send_bytes = 62 * kMiB,
+                                 .source = {}};
 
 // What a communicator has been used for.
 struct Connections {
@@ -274,13 +279,11 @@ void visit_native(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit&
   visit_process({.context = once.context_bytes, .libraries = once.library_bytes}, origin, origin,
                 visit);
   bool any = false;
-  bool any_message = false;
   for (const NativeCommunicator& communicator : native_communicators(job, plan, pp_rank)) {
     if (communicator.bytes == 0) {
       continue;
     }
     any = true;
-    any_message = any_message || communicator.has_messages;
     visit({.prefix = "communicator.",
            .name = communicator.name,
            .bytes = communicator.bytes,
@@ -294,10 +297,12 @@ void visit_native(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit&
            .formula = "once, first communicator (measured)",
            .origin = origin_of(once.nccl_bytes)});
   }
-  if (any_message) {
+  // Keys and values that go around the ring are messages; those that are gathered are broadcasts,
+  // which take as much.
+  if (plan.pp > 1 || plan.cp > 1) {
     visit({.name = "nccl.first_send",
            .bytes = once.first_send_bytes.value_or(kFirstSendBytes),
-           .formula = "once, first message (measured)",
+           .formula = "once, first message, ring shift or broadcast (measured)",
            .origin = origin_of(once.first_send_bytes)});
   }
 }
