@@ -350,13 +350,13 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  times.kinds = kinds;
+  times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));
     times.layers.back().layer_kind = static_cast<std::int64_t>(first);
   }
   if (job.model.num_mtp_layers > 0) {
-    times.mtp = mtp_time(context, times.layers[kinds.of_layer.back()].time, times.head);
+    times.mtp = mtp_time(context, times.layers[times.last_kind].time, times.head);
   }
   return times;
 }
@@ -364,7 +364,7 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
 void add_recompute(const Recompute& recompute, ModelTimes& times) {
   for (LayerTime& layer : times.layers) { layer.time.recompute_s = replayed_s(recompute, layer); }
   if (times.mtp.forward_s > 0) {
-    times.mtp.recompute_s = times.layers[times.kinds.of_layer.back()].time.recompute_s;
+    times.mtp.recompute_s = times.layers[times.last_kind].time.recompute_s;
   }
 }
 

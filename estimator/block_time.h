@@ -72,7 +72,7 @@ struct ModelTimes {
   BlockTime head;                 // final norm, head GEMM, loss
   BlockTime mtp;                  // one multi-token-prediction module; zero if the model has none
   std::vector<LayerTime> layers;  // one per kind
-  LayerKinds kinds;
+  std::size_t last_kind = 0;      // of the model's last layer, which such a module repeats
 };
 
 ModelTimes model_times(const Job& job, const Plan& plan);

@@ -17,7 +17,10 @@ struct Price {
   double tokens_per_s_per_gpu = 0;
 };
 
-// Pieces that depend on few axes, computed once and reused. One table per thread.
+struct PricePieces;
+
+// Pieces that depend on few axes, computed once and reused: of neighbouring plans only what differs
+// is looked up again. Bounded memory. One table per thread.
 class PriceTable {
  public:
   explicit PriceTable(const Job& job);
@@ -28,16 +31,16 @@ class PriceTable {
   PriceTable& operator=(const PriceTable&) = delete;
 
   const Job& job() const;
+  PricePieces& pieces() { return *pieces_; }
 
  private:
-  friend Price price(PriceTable& table, const Plan& plan);
-  struct Pieces;
-  std::unique_ptr<Pieces> pieces_;
+  std::unique_ptr<PricePieces> pieces_;
 };
 
 PriceTable build_price_table(const Job& job);
 
-// The plan must be valid (first_broken_rule is nullptr); else logic_error.
+// The plan must be valid (first_broken_rule is nullptr). Allocates nothing once its pieces are
+// there.
 Price price(PriceTable& table, const Plan& plan);
 
 }  // namespace shardplan

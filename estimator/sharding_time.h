@@ -10,6 +10,7 @@ namespace shardplan {
 
 // The groups that gradients and parameters travel in; the same for every rank of a plan.
 struct ShardingGroups {
+  ShardingGroups() = default;
   ShardingGroups(const Job& job, const Plan& plan);
 
   GroupShape dense_shard;

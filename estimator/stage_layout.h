@@ -20,12 +20,14 @@ struct Unit {
   std::vector<BlockRun> blocks;
   bool checkpointed = false;
   std::int64_t count = 1;  // equal units in a row
+  friend bool operator==(const Unit&, const Unit&) = default;
 };
 
 struct ChunkLayout {
   std::vector<Unit> units;          // in forward order
   bool has_embedding_copy = false;  // a second copy of the embedding table, for head or MTP
   bool sends_output = false;        // a chunk follows on another rank
+  friend bool operator==(const ChunkLayout&, const ChunkLayout&) = default;
 };
 
 // Which ends of the model a stage holds.
@@ -34,6 +36,7 @@ struct StageEnds {
   bool has_head = false;
   std::int64_t receiving_chunks = 0;  // chunks whose input comes from another chunk
   std::int64_t sending_chunks = 0;    // chunks whose output goes to another chunk
+  friend bool operator==(const StageEnds&, const StageEnds&) = default;
 };
 
 struct StageLayout {

@@ -31,15 +31,67 @@ std::span<const MomentKind> moments_of(ActionKind action) {
   return {};
 }
 
-// Rings of equal slots, one for every way of staying: the running microbatch has a slot of its own.
-std::int64_t ring_bytes(std::span<const ChunkPeaks> chunks,
-                        std::span<const InFlightState> schedule) {
-  std::array<std::int64_t, 3> slot{};
-  for (const ChunkPeaks& chunk : chunks) {
-    slot[0] = std::max(slot[0], chunk.saved_slot_bytes);
-    slot[1] = std::max(slot[1], chunk.input_slot_bytes);
-    slot[2] = std::max(slot[2], chunk.pending_slot_bytes);
+struct Arenas {
+  std::int64_t persistent_bytes = 0;
+  std::int64_t dynamic_bytes = 0;
+  std::int64_t fixed_bytes = 0;
+  std::int64_t frame_bytes = 0;
+};
+
+// Static arenas: what lives between steps lies in one; the other is rings of slots, fixed buffers
+// and one frame. Both are whole multiples of 2 MiB.
+Arenas arenas_of(const StateBytes& state, const ArenaSizes& sizes, std::int64_t ring_bytes,
+                 std::int64_t peak_bytes) {
+  const std::int64_t idle = state.alive[static_cast<std::size_t>(Phase::kIdle)];
+  std::int64_t beyond = 0;  // buffers of the state that do not stay between steps
+  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
+    const bool has_frame = static_cast<Phase>(phase) == Phase::kGradientNorm;
+    beyond = std::max(beyond, state.alive[static_cast<std::size_t>(phase)] - idle -
+                                  (has_frame ? state.frame : 0));
   }
+  Arenas arenas;
+  arenas.fixed_bytes = std::accumulate(sizes.fixed_bytes.begin(), sizes.fixed_bytes.end(), beyond);
+  // At least what is alive, where plans have rows but no program yet.
+  arenas.frame_bytes = std::max(
+      {state.frame, sizes.frame_bytes, peak_bytes - idle - arenas.fixed_bytes - ring_bytes});
+  arenas.persistent_bytes = round_up(idle, kArenaMultiple);
+  arenas.dynamic_bytes =
+      round_up(arenas.fixed_bytes + ring_bytes + arenas.frame_bytes, kArenaMultiple);
+  return arenas;
+}
+
+void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const ChunkPeaks> chunks,
+                std::span<const InFlightState> schedule) {
+  ArenaSizes sizes;
+  for (const ChunkPeaks& chunk : chunks) { sizes.raise(arena_sizes(chunk)); }
+  const std::array<std::int64_t, 3> slots = ring_slots(schedule);
+  peaks.slots_bytes =
+      std::inner_product(slots.begin(), slots.end(), sizes.slot_bytes.begin(), std::int64_t{0});
+  const Arenas arenas = arenas_of(state, sizes, peaks.slots_bytes, peaks.peak_bytes);
+  peaks.fixed_bytes = arenas.fixed_bytes;
+  peaks.frame_bytes = arenas.frame_bytes;
+  peaks.persistent_arena_bytes = arenas.persistent_bytes;
+  peaks.dynamic_arena_bytes = arenas.dynamic_bytes;
+}
+
+}  // namespace
+
+void ArenaSizes::raise(const ArenaSizes& other) {
+  const auto raise_all = [](auto& sizes, const auto& others) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) { sizes[i] = std::max(sizes[i], others[i]); }
+  };
+  frame_bytes = std::max(frame_bytes, other.frame_bytes);
+  raise_all(slot_bytes, other.slot_bytes);
+  raise_all(fixed_bytes, other.fixed_bytes);
+}
+
+ArenaSizes arena_sizes(const ChunkPeaks& chunk) {
+  return {.frame_bytes = chunk.frame_bytes,
+          .slot_bytes = {chunk.saved_slot_bytes, chunk.input_slot_bytes, chunk.pending_slot_bytes},
+          .fixed_bytes = chunk.fixed_bytes};
+}
+
+std::array<std::int64_t, 3> ring_slots(std::span<const InFlightState> schedule) {
   std::array<std::int64_t, 3> slots{};
   for (const InFlightState& in_flight : schedule) {
     const std::int64_t saved =
@@ -52,39 +104,26 @@ std::int64_t ring_bytes(std::span<const ChunkPeaks> chunks,
     slots[1] = std::max(slots[1], saved + pending + 1);
     slots[2] = std::max(slots[2], pending + (leaves_pending ? 1 : 0));
   }
-  return slot[0] * slots[0] + slot[1] * slots[1] + slot[2] * slots[2];
+  return slots;
 }
 
-// Static arenas: what lives between steps lies in one; the other is rings of slots, fixed buffers
-// and one frame. Both are whole multiples of 2 MiB.
-void set_arenas(StagePeaks& peaks, const StateBytes& state, std::span<const ChunkPeaks> chunks,
-                std::span<const InFlightState> schedule) {
-  std::int64_t frame = state.frame;
-  std::array<std::int64_t, kFixedPlaces.size()> fixed{};
-  for (const ChunkPeaks& chunk : chunks) {
-    frame = std::max(frame, chunk.frame_bytes);
-    for (std::size_t i = 0; i < fixed.size(); ++i) {
-      fixed[i] = std::max(fixed[i], chunk.fixed_bytes[i]);
-    }
+std::int64_t allocated_bytes(AllocatorKind kind, const StateBytes& state,
+                             const ActionBytes& actions) {
+  const auto alive = [&](Phase phase) { return state.alive[static_cast<std::size_t>(phase)]; };
+  std::int64_t peak = std::max({alive(Phase::kStartUp), alive(Phase::kReduction),
+                                alive(Phase::kOptimizer), alive(Phase::kParameterGather)});
+  if (actions.forward >= 0) {
+    peak = std::max(peak, alive(Phase::kForward) + actions.forward);
   }
-  const std::int64_t idle = state.alive[static_cast<std::size_t>(Phase::kIdle)];
-  std::int64_t beyond = 0;  // buffers of the state that do not stay between steps
-  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
-    const bool has_frame = static_cast<Phase>(phase) == Phase::kGradientNorm;
-    beyond = std::max(beyond, state.alive[static_cast<std::size_t>(phase)] - idle -
-                                  (has_frame ? state.frame : 0));
+  if (actions.backward >= 0) {
+    peak = std::max(peak, alive(Phase::kBackward) + actions.backward);
   }
-  peaks.fixed_bytes = std::accumulate(fixed.begin(), fixed.end(), beyond);
-  peaks.slots_bytes = ring_bytes(chunks, schedule);
-  // At least what is alive, where plans have rows but no program yet.
-  peaks.frame_bytes =
-      std::max(frame, peaks.peak_bytes - idle - peaks.fixed_bytes - peaks.slots_bytes);
-  peaks.persistent_arena_bytes = round_up(idle, kArenaMultiple);
-  peaks.dynamic_arena_bytes =
-      round_up(peaks.fixed_bytes + peaks.slots_bytes + peaks.frame_bytes, kArenaMultiple);
+  if (kind != AllocatorKind::kStaticArenas) {
+    return peak;
+  }
+  const Arenas arenas = arenas_of(state, actions.arena, actions.ring_bytes, peak);
+  return arenas.persistent_bytes + arenas.dynamic_bytes;
 }
-
-}  // namespace
 
 // A delayed weight gradient counts as made: all gradients of its chunk at once.
 bool holds_gradients(const InFlightState& state, std::size_t chunk) {

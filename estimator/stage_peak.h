@@ -41,6 +41,32 @@ struct StagePeaks {
 StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const ChunkPeaks> chunks,
                        std::span<const InFlightState> schedule);
 
+// Sizes that a static arena takes from the chunks of a stage and the schedule.
+struct ArenaSizes {
+  std::int64_t frame_bytes = 0;
+  std::array<std::int64_t, 3> slot_bytes{};  // of the rings, as in ChunkPeaks
+  std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};
+
+  void raise(const ArenaSizes& other);
+};
+ArenaSizes arena_sizes(const ChunkPeaks& chunk);
+
+// How many equal slots every ring needs: the running microbatch has a slot of its own.
+std::array<std::int64_t, 3> ring_slots(std::span<const InFlightState> schedule);
+
+// What the actions of a schedule hold at most, without the state: all that the peak of a rank needs
+// of them.
+struct ActionBytes {
+  std::int64_t forward = -1;  // -1: no such action
+  std::int64_t backward = -1;
+  ArenaSizes arena;
+  std::int64_t ring_bytes = 0;
+};
+
+// StagePeaks::allocated_bytes from sums.
+std::int64_t allocated_bytes(AllocatorKind kind, const StateBytes& state,
+                             const ActionBytes& actions);
+
 // An upper bound of what the allocator keeps, without a replay. Not tight. What lies beyond the
 // state between steps may fragment once and a half over, tensors of the state lie in segments of 2
 // and 20 MiB, and those of start-up may stay behind. The replays of 33,000 random stages stay below

@@ -310,6 +310,15 @@ void StateBytes::add(const StateRow& row) {
   remade += row.is_made_by_blocks ? row.total_bytes() : 0;
 }
 
+void StateBytes::add(const StateBytes& other) {
+  for (std::size_t phase = 0; phase < alive.size(); ++phase) { alive[phase] += other.alive[phase]; }
+  made_by_first_step += other.made_by_first_step;
+  start_up_only += other.start_up_only;
+  remade += other.remade;
+  side_streams += other.side_streams;
+  frame += other.frame;
+}
+
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     StageState state;

@@ -70,6 +70,7 @@ struct StateBytes {
   std::int64_t frame = 0;         // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
+  void add(const StateBytes& other);
 };
 
 struct StageState {

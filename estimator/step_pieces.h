@@ -59,10 +59,11 @@ std::vector<RankUpdate> rank_updates(const Job& job, const Plan& plan, const Ste
 
 // Pieces of one plan.
 struct StepPieces {
-  const StepLayout& layout;
-  std::span<const ChunkWork> rank_works;  // by rank kind
+  const PipelineLayout& ranks;
+  std::span<const ChunkWork> rank_works;  // by kind of `ranks`
   PipelineTime pipeline;
-  std::span<const RankUpdate> updates;  // by rank kind
+  const PipelineLayout& update_ranks;   // whose kinds may be fewer: recomputation changes no update
+  std::span<const RankUpdate> updates;  // by kind of `update_ranks`
   double flops_per_token = 0;           // of the model
 };
 

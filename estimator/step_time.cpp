@@ -68,9 +68,8 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan, const Sch
       continue;
     }
     tried = rank;
-    const std::size_t kind = pieces.layout.pipeline.rank_kind(rank);
-    const ChunkTime time = pieces.rank_works[kind].chunk_time();
-    const RankUpdate& update = pieces.updates[kind];
+    const ChunkTime time = pieces.rank_works[pieces.ranks.rank_kind(rank)].chunk_time();
+    const RankUpdate& update = pieces.updates[pieces.update_ranks.rank_kind(rank)];
     const AfterPipeline after = {
         .data_parallel_s =
             exposed_data_parallel_s(job, plan, update, shape.num_microbatches,
@@ -208,7 +207,7 @@ std::vector<RankUpdate> rank_updates(const Job& job, const Plan& plan, const Ste
 StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& shape,
                       const StepPieces& pieces) {
   const ChunkWork& work =
-      pieces.rank_works[pieces.layout.pipeline.rank_kind(pieces.pipeline.critical_rank)];
+      pieces.rank_works[pieces.ranks.rank_kind(pieces.pipeline.critical_rank)];
   const AfterPipeline after = slowest_after_pipeline(job, plan, shape, pieces);
   const double m = number(shape.num_microbatches);
   const BlockTime& blocks = work.blocks;
@@ -229,7 +228,7 @@ StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& sha
 
 StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const ModelTimes times = model_times(job, plan);
-  const StepLayout layout = step_layout(job, plan, times.kinds);
+  const StepLayout layout = step_layout(job, plan, layer_kinds(job.model));
   const ScheduleShape shape = schedule_shape(job, plan);
   std::vector<ChunkWork> works(layout.chunks.size());
   std::vector<ChunkTime> chunk_times(layout.chunks.size());
@@ -240,9 +239,10 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const std::vector<RankUpdate> updates =
       rank_updates(job, plan, layout, times, ShardingGroups(job, plan));
   return step_time_of(job, plan, shape,
-                      {.layout = layout,
+                      {.ranks = layout.pipeline,
                        .rank_works = of_ranks,
                        .pipeline = pipeline_time(shape, layout.pipeline, chunk_times),
+                       .update_ranks = layout.pipeline,
                        .updates = updates,
                        .flops_per_token = model_flops_per_token(job)});
 }

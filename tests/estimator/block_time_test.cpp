@@ -72,7 +72,7 @@ TEST_CASE("a forward and backward of all blocks executes the model's FLOPs") {
   for (const Job& job : {job_on_h200(), mla_job()}) {
     const ModelTimes times = model_times(job, {});
     double forward = times.head.forward_flops;
-    for (const std::size_t kind : times.kinds.of_layer) {
+    for (const std::size_t kind : layer_kinds(job.model).of_layer) {
       forward += times.layers[kind].time.forward_flops;
     }
     CHECK(3 * forward / 8192 == doctest::Approx(model_flops_per_token(job)));
@@ -86,8 +86,8 @@ TEST_CASE("layers that compare equal share one time") {
   const ModelTimes times = model_times(job, {});
   REQUIRE(times.layers.size() == 2);
   CHECK(times.layers[1].layer_kind == 3);
-  CHECK(times.kinds.of_layer[7] == 1);
-  CHECK(times.kinds.of_layer[8] == 0);
+  CHECK(layer_kinds(job.model).of_layer[7] == 1);
+  CHECK(layer_kinds(job.model).of_layer[8] == 0);
 }
 
 TEST_CASE("a window of w keys costs w s - w^2 / 2 pairs") {
@@ -243,7 +243,7 @@ TEST_CASE("parameters of the blocks of one rank are those that are counted for i
       for (const BlockTime* block : {&times.embedding, &times.head}) {
         sum.dense += block->parameters.dense;
       }
-      for (const std::size_t kind : times.kinds.of_layer) {
+      for (const std::size_t kind : layer_kinds(job.model).of_layer) {
         sum.dense += times.layers[kind].time.parameters.dense;
         sum.expert += times.layers[kind].time.parameters.expert;
       }

@@ -5,6 +5,10 @@
 #include <algorithm>
 
 #include "estimator/estimate.h"
+#include "estimator/outside_memory.h"
+#include "estimator/price_pieces.h"
+#include "estimator/stage_memory.h"
+#include "tests/allocation_count.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
@@ -29,6 +33,100 @@ TEST_CASE("10,000 prices equal the estimates of memory and time and bound the de
     failures += priced.device_used_bytes >= fullest->device_used_bytes ? 0 : 1;
     INFO(drawn.job.profile.name << " case " << i);
     REQUIRE(equal);
+  }
+  CHECK(failures == 0);
+}
+
+TEST_CASE("a price does not depend on what its table priced before") {
+  const Library library;
+  RandomJobs random(library, 2);
+  int failures = 0;
+  for (int i = 0; i < 60; ++i) {
+    const RandomCase drawn = random.next();
+    if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
+      continue;
+    }
+    PriceTable table = build_price_table(drawn.job);
+    Plan plan = drawn.plan;
+    for (int step = 0; step < 25; ++step) {
+      plan = random.next_plan(drawn.job, plan);
+      const Price walked = price(table, plan);
+      PriceTable fresh = build_price_table(drawn.job);
+      const Price alone = price(fresh, plan);
+      INFO(drawn.job.profile.name << " job " << i << " step " << step);
+      REQUIRE(walked.allocated_bytes == alone.allocated_bytes);
+      REQUIRE(walked.allocated_stage == alone.allocated_stage);
+      REQUIRE(walked.device_used_bytes == alone.device_used_bytes);
+      REQUIRE(walked.step_time_s == alone.step_time_s);
+      const std::int64_t before = allocation_count();
+      const Price again = price(table, plan);
+      failures += allocation_count() == before && again.step_time_s == walked.step_time_s ? 0 : 1;
+    }
+  }
+  CHECK(failures == 0);
+}
+
+TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
+  const Library library;
+  RandomJobs random(library, 3);
+  int left_out = 0;
+  for (int i = 0; i < 800; ++i) {
+    const RandomCase drawn = random.next();
+    if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
+      continue;
+    }
+    const Plan plan = random.next_plan(drawn.job, drawn.plan);
+    PriceTable table = build_price_table(drawn.job);
+    const Price priced = price(table, plan);
+    PricePieces& pieces = table.pieces();
+    const auto& looked_at = pieces.activations(plan, schedule_shape(drawn.job, plan)).ranks;
+    const PlanPieces whole = plan_pieces(drawn.job, plan);
+    for (const StagePieces& stage : whole.stages) {
+      const std::int64_t rank = stage.layout.pp_rank;
+      left_out += std::ranges::find(looked_at, rank, &RankActivations::rank) == looked_at.end();
+      const std::int64_t allocated = stage.peaks.allocated_bytes;
+      INFO(drawn.job.profile.name << " case " << i << " rank " << rank);
+      REQUIRE(allocated <= priced.allocated_bytes);
+      REQUIRE(reserved_upper_bytes(drawn.job.profile.allocator, stage.state.bytes, allocated) +
+                  outside_bytes(drawn.job, plan, rank) <=
+              priced.device_used_bytes);
+    }
+  }
+  CHECK(left_out > 100);
+}
+
+TEST_CASE("later ranks hold no more in flight unless weight gradients are delayed") {
+  int failures = 0;
+  const auto covers = [](const InFlightState& one, const InFlightState& other) {
+    const auto at_least = [](const auto& a, const auto& b) {
+      return std::ranges::equal(a, b, std::ranges::greater_equal{});
+    };
+    return one.action == other.action && one.chunk == other.chunk &&
+           at_least(one.saved, other.saved) && at_least(one.has_gradients, other.has_gradients);
+  };
+  for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1F1B, Schedule::kInterleaved1F1B}) {
+    {
+      for (std::int64_t pp = 2; pp <= 8; ++pp) {
+        for (std::int64_t vpp = 1; vpp <= (schedule == Schedule::k1F1B ? 1 : 3); ++vpp) {
+          for (std::int64_t m = 1; m <= 3 * pp; ++m) {
+            const ScheduleShape shape = {
+                .schedule = schedule, .pp = pp, .vpp = vpp, .num_microbatches = m};
+            auto earlier = peak_in_flight_states(shape, 0);
+            for (std::int64_t rank = 1; rank < pp; ++rank) {
+              const auto later = peak_in_flight_states(shape, rank);
+              for (const InFlightState& state : later) {
+                failures +=
+                    std::ranges::any_of(
+                        earlier, [&](const InFlightState& other) { return covers(other, state); })
+                        ? 0
+                        : 1;
+              }
+              earlier = later;
+            }
+          }
+        }
+      }
+    }
   }
   CHECK(failures == 0);
 }

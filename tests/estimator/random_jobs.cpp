@@ -196,6 +196,51 @@ RandomCase RandomJobs::next(const FrameworkProfile& profile) {
   }
 }
 
+Plan RandomJobs::next_plan(const Job& job, const Plan& near) {
+  while (true) {
+    Plan drawn = plan(job);
+    if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+      make_titan_plan(job, drawn);
+    }
+    const bool keeps_grid = chance(0.7);
+    if (keeps_grid) {
+      drawn.tp = near.tp;
+      drawn.cp = near.cp;
+      drawn.ep = near.ep;
+      drawn.etp = near.etp;
+      drawn.pp = near.pp;
+      drawn.vpp = near.vpp;
+      drawn.schedule = near.schedule;
+    }
+    if (chance(0.5)) {
+      drawn.recompute = near.recompute;
+      drawn.micro_batch = near.micro_batch;
+    }
+    if (chance(0.2)) {
+      drawn.rank_order = {Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp};
+    }
+    if (chance(0.3) && drawn.pp * drawn.vpp > 1) {
+      drawn.layers_per_chunk = uneven_layers(job, drawn.pp * drawn.vpp);
+    }
+    if (first_broken_rule(job, drawn) == nullptr && !layers_per_chunk(job, drawn).empty()) {
+      return drawn;
+    }
+    if (chance(0.05)) {
+      return near;
+    }
+  }
+}
+
+// Any split of the layers in which neighbours differ by at most one, the ends lighter.
+std::vector<std::int64_t> RandomJobs::uneven_layers(const Job& job, std::int64_t chunks) {
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(chunks), 0);
+  const std::int64_t first = pick({0, 1, 1, 2}) % chunks;
+  for (std::int64_t i = 0; i < job.model.num_layers(); ++i) {
+    ++layers[static_cast<std::size_t>((first + i) % chunks)];
+  }
+  return layers;
+}
+
 RandomCase RandomJobs::next() {
   std::uniform_int_distribution<std::size_t> index(0, profiles_.size() - 1);
   return next(profiles_[index(random_)]);

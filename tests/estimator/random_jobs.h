@@ -22,6 +22,8 @@ class RandomJobs {
 
   RandomCase next();  // any profile
   RandomCase next(const FrameworkProfile& profile);
+  // A valid plan of the job that has some of the axes of `near`.
+  Plan next_plan(const Job& job, const Plan& near);
 
  private:
   std::int64_t pick(std::initializer_list<std::int64_t> values);
@@ -31,6 +33,7 @@ class RandomJobs {
   Job job(const FrameworkProfile& profile);
   Plan plan(const Job& job);
   Recompute recompute();
+  std::vector<std::int64_t> uneven_layers(const Job& job, std::int64_t chunks);
   void make_llama3(Job& job);
   void make_titan_plan(const Job& job, Plan& plan);
 

@@ -1,0 +1,392 @@
+// Floors are sums of minima: of the state over the axes that change it, of the activations over
+// theirs, of the pipeline's time, of what follows it. A sum of minima is no more than any sum.
+#include "estimator/price_floor.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "estimator/layer_partition.h"
+#include "estimator/price_pieces.h"
+#include "estimator/validity.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kNoBytes = std::numeric_limits<std::int64_t>::max();
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
+// A step's parts are added in another order than a floor's: more than what that can round away.
+constexpr double kRounding = 1 - 1e-12;
+// Combinations of a branch whose pipelines are timed one by one; of more, only compute counts.
+constexpr std::size_t kMostPipelines = 512;
+
+// visit(value) for every value of an axis.
+template <class Value, class Visit>
+void each(const std::vector<Value>& open, Value& axis, const Visit& visit) {
+  const Value own = axis;
+  if (open.empty()) {
+    visit();
+  }
+  for (const Value& value : open) {
+    axis = value;
+    visit();
+  }
+  axis = own;
+}
+template <class Visit>
+void each(const std::vector<bool>& open, bool& axis, const Visit& visit) {
+  const bool own = axis;
+  if (open.empty()) {
+    visit();
+  }
+  for (const bool value : open) {
+    axis = value;
+    visit();
+  }
+  axis = own;
+}
+
+// Every value makes rows smaller the fewer bytes it has, and never adds one.
+void choose_smallest(const std::vector<DType>& open, DType& axis) {
+  if (!open.empty()) {
+    axis = *std::ranges::min_element(open, {}, [](DType dtype) { return bytes_of(dtype); });
+  }
+}
+
+// The branch's smallest optimizer: moments and main parameters.
+void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
+  choose_smallest(open.master_dtype, plan.master_dtype);
+  choose_smallest(open.exp_avg_dtype, plan.exp_avg_dtype);
+  choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
+}
+
+bool has_groups(const Job& job, const Plan& plan) {
+  const std::int64_t world = job.cluster.world_size();
+  const std::int64_t model_ranks = plan.tp * plan.cp * plan.pp;
+  if (plan.dp == 0 && world % model_ranks != 0) {
+    return false;
+  }
+  const std::int64_t dp = plan.dp > 0 ? plan.dp : world / model_ranks;
+  const std::int64_t stage = plan.tp * plan.cp * dp;
+  return dp > 0 && dp % plan.dp_replicate == 0 && stage % (plan.ep * plan.etp) == 0 &&
+         stage / (plan.ep * plan.etp) % plan.dp_replicate == 0;
+}
+
+bool has_microbatches(const Job& job, const Plan& plan) {
+  return job.global_batch % (data_parallel_size(job, plan) * plan.micro_batch) == 0;
+}
+
+bool runs_schedule(const PricePieces& pieces, const Plan& plan) {
+  return pieces.schedule_rule == nullptr || !pieces.schedule_rule->broken(pieces.job, plan);
+}
+
+// The ranks that a floor looks at: both ends of the pipeline and the first between them.
+std::array<std::int64_t, 3> ranks_of(const Plan& plan) {
+  return {0, std::min<std::int64_t>(1, plan.pp - 1), plan.pp - 1};
+}
+
+using PhaseBytes = std::array<std::int64_t, kNumPhases>;
+
+void lower(PhaseBytes& floor, const PhaseBytes& bytes) {
+  for (std::size_t phase = 0; phase < floor.size(); ++phase) {
+    floor[phase] = std::min(floor[phase], bytes[phase]);
+  }
+}
+
+// What is left of a key once free axes are taken out of it.
+PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  Plan decided = plan;
+  const auto drop = [](const auto& values, auto& axis, auto neutral) {
+    axis = values.empty() ? axis : neutral;
+  };
+  drop(open.zero, decided.zero, std::int64_t{0});
+  drop(open.dp_replicate, decided.dp_replicate, std::int64_t{0});
+  drop(open.precision, decided.precision, Precision::kFp32);
+  drop(open.grad_dtype, decided.grad_dtype, DType::kFp32);
+  drop(open.master_dtype, decided.master_dtype, DType::kFp32);
+  drop(open.exp_avg_dtype, decided.exp_avg_dtype, DType::kFp32);
+  drop(open.exp_avg_sq_dtype, decided.exp_avg_sq_dtype, DType::kFp32);
+  drop(open.offload, decided.offload, Offload{});
+  drop(open.rank_order, decided.rank_order, Plan{}.rank_order);
+  std::int64_t order = 0;
+  for (const Dimension dimension : decided.rank_order) {
+    order = 4 * order + static_cast<std::int64_t>(dimension);
+  }
+  const std::int64_t offloaded =
+      (decided.offload.activations ? 1 : 0) + (decided.offload.parameters ? 2 : 0);
+  return {packed(static_cast<std::int64_t>(freedom), pieces.split(plan).number),
+          packed(plan.tp, plan.cp),
+          packed(plan.ep, plan.etp),
+          packed(plan.dp, decided.dp_replicate),
+          packed(order, 4 * decided.zero + offloaded),
+          dtypes_number(decided),
+          std::bit_cast<std::int64_t>(decided.offload.optimizer),
+          plan.micro_batch};
+}
+
+// Offloading takes rows of the optimizer away and adds none.
+void choose_most_offload(const PriceFreedom& open, Plan& plan) {
+  if (!open.offload.empty()) {
+    plan.offload = *std::ranges::max_element(open.offload, {}, &Offload::optimizer);
+  }
+}
+
+// By rank of ranks_of and phase.
+const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
+  PieceKey<8> key = floor_key(pieces, plan, freedom);
+  key[7] = 0;  // the state knows no microbatch
+  return pieces.state_floors
+      .find(key,
+            [&](StateFloor& floor) {
+              const PriceFreedom& open = pieces.freedoms[freedom];
+              for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
+              Plan at = plan;
+              choose_smallest_optimizer(open, at);
+              choose_most_offload(open, at);
+              const auto visit = [&] {
+                if (!has_groups(pieces.job, at)) {
+                  return;
+                }
+                const std::vector<StateBytes>& classes = pieces.state(at).classes;
+                const SplitPiece& split = pieces.split(at).value;
+                const std::array<std::int64_t, 3> ranks = ranks_of(at);
+                for (std::size_t i = 0; i < ranks.size(); ++i) {
+                  const std::int64_t of = split.of_rank[static_cast<std::size_t>(ranks[i])];
+                  lower(floor[i], classes[static_cast<std::size_t>(of)].alive);
+                }
+              };
+              each(open.precision, at.precision, [&] {
+                each(open.grad_dtype, at.grad_dtype, [&] {
+                  each(open.zero, at.zero,
+                       [&] { each(open.dp_replicate, at.dp_replicate, visit); });
+                });
+              });
+            })
+      .value;
+}
+
+// visit() for all choices of a microbatch that the branch leaves open; `at` holds them.
+template <class Visit>
+void each_block(PricePieces& pieces, const PriceFreedom& open, Plan& at, const Visit& visit) {
+  each(open.micro_batch, at.micro_batch, [&] {
+    if (has_microbatches(pieces.job, at)) {
+      each(open.sequence_parallel, at.sequence_parallel, [&] {
+        each(open.cp_method, at.cp_method, [&] { each(open.precision, at.precision, visit); });
+      });
+    }
+  });
+}
+
+// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase.
+StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  StateFloor floor;
+  for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
+  Plan at = plan;
+  const std::array<std::int64_t, 3> ranks = ranks_of(plan);
+  each_block(pieces, open, at, [&] {
+    each(open.recompute, at.recompute, [&] {
+      const ScheduleShape shape = pieces.shape(at, pieces.grid(at));
+      for (const RankActivations& held : pieces.activations(at, shape).ranks) {
+        PhaseBytes bytes = held.sequence.alive;
+        bytes[static_cast<std::size_t>(Phase::kForward)] +=
+            std::max<std::int64_t>(held.actions.forward, 0);
+        bytes[static_cast<std::size_t>(Phase::kBackward)] +=
+            std::max<std::int64_t>(held.actions.backward, 0);
+        for (std::size_t i = 0; i < ranks.size(); ++i) {
+          if (ranks[i] == held.rank) {
+            lower(floor[i], bytes);
+          }
+        }
+      }
+    });
+  });
+  return floor;
+}
+
+// Of one schedule.
+MemoryFloor memory_floor_of(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
+  const StateFloor state = state_floor(pieces, plan, freedom);
+  MemoryFloor floor;
+  for (const PhaseBytes& rank : state) {
+    floor.state_bytes = std::max(floor.state_bytes, std::ranges::max(rank));
+  }
+  floor.allocated_bytes = floor.state_bytes;
+  if (floor.state_bytes == kNoBytes) {
+    return floor;
+  }
+  const StateFloor activations = activation_floor(pieces, plan, pieces.freedoms[freedom]);
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    for (std::size_t phase = 0; phase < state[i].size(); ++phase) {
+      const bool none = activations[i][phase] == kNoBytes;
+      floor.allocated_bytes = std::max(floor.allocated_bytes,
+                                       none ? kNoBytes : state[i][phase] + activations[i][phase]);
+    }
+  }
+  return floor;
+}
+
+// Plans of the branch that differ in the pipeline's time.
+std::size_t num_pipelines(const PriceFreedom& open) {
+  const auto count = [](const auto& values) { return std::max<std::size_t>(values.size(), 1); };
+  return count(open.micro_batch) * count(open.sequence_parallel) * count(open.cp_method) *
+         count(open.precision) * count(open.grad_dtype) * count(open.recompute) *
+         count(open.rank_order) * count(open.schedule);
+}
+
+// Kernels of the busiest rank, forward and backward, over all microbatches. Links and recomputation
+// change nothing in it, and no pipeline is shorter.
+double compute_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  double floor_s = kNoTime;
+  Plan at = plan;
+  at.recompute = {};
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
+  each_block(pieces, open, at, [&] {
+    each(open.grad_dtype, at.grad_dtype, [&] {
+      const ScheduleShape shape = pieces.shape(at, pieces.grid(at));
+      double busiest_s = 0;
+      for (const ChunkWork& rank : pieces.work(at, shape).ranks) {
+        busiest_s = std::max(busiest_s, rank.blocks.forward_s + rank.blocks.backward_input_s +
+                                            rank.blocks.backward_weight_s);
+      }
+      floor_s = std::min(floor_s, static_cast<double>(shape.num_microbatches) * busiest_s);
+    });
+  });
+  return floor_s;
+}
+
+double pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  double floor_s = kNoTime;
+  Plan at = plan;
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
+  each_block(pieces, open, at, [&] {
+    each(open.grad_dtype, at.grad_dtype, [&] {
+      each(open.rank_order, at.rank_order, [&] {
+        each(open.recompute, at.recompute, [&] {
+          const ScheduleShape shape = pieces.shape(at, pieces.grid(at));
+          floor_s = std::min(floor_s, pieces.work(at, shape).pipeline.total_s);
+        });
+      });
+    });
+  });
+  return floor_s;
+}
+
+// Optimizer and communication after the pipeline, all of it hidden that may be.
+double update_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  PieceKey<8> key = floor_key(pieces, plan, freedom);
+  key[7] = open.micro_batch.empty() ? plan.micro_batch : 0;
+  return pieces.update_floors
+      .find(key,
+            [&](double& floor_s) {
+              floor_s = kNoTime;
+              Plan at = plan;
+              choose_smallest_optimizer(open, at);
+              const std::int64_t most =
+                  open.micro_batch.empty() ? at.micro_batch : std::ranges::max(open.micro_batch);
+              const MicrobatchWork hides = {.forward_s = kNoTime, .backward_s = kNoTime};
+              const auto visit = [&] {
+                if (!has_groups(pieces.job, at)) {
+                  return;
+                }
+                const std::int64_t microbatches =
+                    pieces.job.global_batch / (pieces.grid(at).dp * most);
+                const SplitPiece& split = pieces.split(at).value;
+                double slowest_s = 0;
+                for (const std::int64_t rank : {std::int64_t{0}, at.pp - 1}) {
+                  const RankUpdate& update =
+                      pieces.updates(at)[split.steps.pipeline.rank_kind(rank)];
+                  slowest_s = std::max(
+                      slowest_s,
+                      exposed_data_parallel_s(pieces.job, at, update,
+                                              std::max<std::int64_t>(microbatches, 1), hides) +
+                          update.optimizer_s);
+                }
+                floor_s = std::min(floor_s, slowest_s);
+              };
+              each(open.precision, at.precision, [&] {
+                each(open.grad_dtype, at.grad_dtype, [&] {
+                  each(open.rank_order, at.rank_order, [&] {
+                    each(open.dp_replicate, at.dp_replicate, [&] {
+                      each(open.zero, at.zero, [&] { each(open.offload, at.offload, visit); });
+                    });
+                  });
+                });
+              });
+            })
+      .value;
+}
+
+// Whether any plan below has layers in its chunks and ranks in its groups.
+bool can_be_valid(const Job& job, const Plan& plan, const PriceFreedom& open) {
+  Plan at = plan;
+  at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
+  return has_groups(job, at) && !layers_per_chunk(job, at).empty();
+}
+
+}  // namespace
+
+std::size_t add_freedom(PriceTable& table, PriceFreedom freedom) {
+  std::vector<PriceFreedom>& freedoms = table.pieces().freedoms;
+  freedoms.push_back(std::move(freedom));
+  return freedoms.size() - 1;
+}
+
+// Profiles whose state sees the microbatch, or that have a formula of their own, get none.
+MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
+  PricePieces& pieces = table.pieces();
+  if (pieces.is_wide) {
+    return {};
+  }
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  MemoryFloor floor{.state_bytes = kNoBytes, .allocated_bytes = kNoBytes};
+  if (!can_be_valid(pieces.job, plan, open)) {
+    return floor;
+  }
+  Plan at = plan;
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
+  each(open.schedule, at.schedule, [&] {
+    if (runs_schedule(pieces, at)) {
+      const MemoryFloor of = memory_floor_of(pieces, at, freedom);
+      floor.state_bytes = std::min(floor.state_bytes, of.state_bytes);
+      floor.allocated_bytes = std::min(floor.allocated_bytes, of.allocated_bytes);
+    }
+  });
+  return floor;
+}
+
+TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
+  PricePieces& pieces = table.pieces();
+  if (pieces.is_wide) {
+    return {};
+  }
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  TimeFloor floor{.compute_s = kNoTime, .step_time_s = kNoTime};
+  if (!can_be_valid(pieces.job, plan, open)) {
+    return floor;
+  }
+  const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
+  Plan at = plan;
+  each(open.schedule, at.schedule, [&] {
+    if (!runs_schedule(pieces, at)) {
+      return;
+    }
+    const double compute_s = compute_floor(pieces, at, open) * kRounding;
+    const double before_s =
+        times_pipelines ? pipeline_floor(pieces, at, open) * kRounding : compute_s;
+    const double after_s = update_floor(pieces, at, freedom) * kRounding;
+    floor.compute_s = std::min(floor.compute_s, compute_s);
+    floor.step_time_s = std::min(floor.step_time_s, std::max(compute_s, before_s) + after_s);
+  });
+  return floor;
+}
+
+}  // namespace shardplan

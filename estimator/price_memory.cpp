@@ -1,0 +1,274 @@
+// The pieces of a price's memory: what ranks hold in flight, and between steps.
+#include <algorithm>
+#include <bit>
+
+#include "estimator/outside_memory.h"
+#include "estimator/price_pieces.h"
+
+namespace shardplan {
+namespace {
+
+template <class Enum>
+std::int64_t number(Enum value) {
+  return static_cast<std::int64_t>(value);
+}
+
+// Ranks whose layouts are equal hold no more in flight than the first of them, at any action
+// (warm-ups get shorter along the pipeline). Schedules that delay weight gradients trade one for
+// the other, and where states tell whether gradients exist, a later rank makes them sooner: there
+// every rank counts.
+bool first_rank_holds_most(const ScheduleShape& shape) {
+  return !delays_weight_gradients(shape.schedule) && !shape.tells_gradients;
+}
+
+// What depends on the schedule alone repeats with every group of microbatches.
+ScheduleShape shortest(const ScheduleShape& shape) {
+  return shape.schedule == Schedule::kGpipe ? shape : shortest_equivalent(shape);
+}
+
+std::int64_t largest(const ChunkPoints& points, std::initializer_list<MomentKind> moments) {
+  std::int64_t bytes = -1;
+  for (const MomentKind moment : moments) {
+    bytes = std::max(bytes, points[static_cast<std::size_t>(moment)].bytes);
+  }
+  return bytes;
+}
+
+ChunkBytes bytes_of(const ChunkPeaks& peaks) {
+  const auto backward = {MomentKind::kReplay, MomentKind::kBackward, MomentKind::kLossBackward};
+  return {.kept = peaks.kept_bytes,
+          .pending = peaks.pending_bytes,
+          .gradient = peaks.gradient_bytes,
+          .forward = largest(peaks.points, {MomentKind::kForward, MomentKind::kLossForward}),
+          .backward = largest(peaks.points, backward),
+          .first_backward = largest(peaks.first_points, backward),
+          .weight = largest(peaks.points, {MomentKind::kWeight}),
+          .arena = arena_sizes(peaks)};
+}
+
+// Chunks of one layout count together; of states that become equal one stays.
+RankLoad rank_load(std::span<const std::size_t> chunks, std::span<const InFlightState> schedule) {
+  RankLoad load;
+  load.slots = ring_slots(schedule);
+  std::vector<std::size_t> at;  // by local chunk: index into load.layouts
+  for (const std::size_t chunk : chunks) {
+    const auto same = std::ranges::find(load.layouts, chunk);
+    at.push_back(static_cast<std::size_t>(same - load.layouts.begin()));
+    if (same == load.layouts.end()) {
+      load.layouts.push_back(chunk);
+    }
+  }
+  const std::size_t width = 3 * load.layouts.size();
+  std::vector<std::int64_t> counts(width);
+  for (const InFlightState& now : schedule) {
+    std::ranges::fill(counts, 0);
+    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      std::int64_t* const of = counts.data() + 3 * at[chunk];
+      of[0] += now.saved[chunk];
+      of[1] += now.pending_weight[chunk];
+      of[2] += holds_gradients(now, chunk) ? 1 : 0;
+    }
+    const LoadState state{.action = now.action,
+                          .makes_gradients = makes_gradients(now),
+                          .running = at[static_cast<std::size_t>(now.chunk)]};
+    bool is_known = false;
+    for (std::size_t i = 0; i < load.states.size() && !is_known; ++i) {
+      // Found gradients are counted whole, those being made are not: equal flags only.
+      is_known = load.states[i] == state &&
+                 std::ranges::equal(std::span(load.counts).subspan(i * width, width), counts,
+                                    std::ranges::greater_equal{});
+    }
+    if (!is_known) {
+      load.states.push_back(state);
+      load.counts.insert(load.counts.end(), counts.begin(), counts.end());
+    }
+  }
+  return load;
+}
+
+std::int64_t running_bytes(const ChunkBytes& chunk, const LoadState& state) {
+  switch (state.action) {
+    case ActionKind::kForward: return chunk.forward;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      return state.makes_gradients ? chunk.first_backward : chunk.backward;
+    case ActionKind::kBackwardWeight: return chunk.weight;
+  }
+  return -1;
+}
+
+ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunks) {
+  ActionBytes bytes;
+  const std::int64_t* count = load.counts.data();
+  for (const LoadState& state : load.states) {
+    std::int64_t in_flight = 0;
+    for (const ChunkBytes& chunk : chunks) {
+      in_flight += count[0] * chunk.kept + count[1] * chunk.pending + count[2] * chunk.gradient;
+      count += 3;
+    }
+    const std::int64_t running = running_bytes(chunks[state.running], state);
+    if (running >= 0) {
+      std::int64_t& most = state.action == ActionKind::kForward ? bytes.forward : bytes.backward;
+      most = std::max(most, in_flight + running);
+    }
+  }
+  for (const ChunkBytes& chunk : chunks) { bytes.arena.raise(chunk.arena); }
+  for (std::size_t i = 0; i < load.slots.size(); ++i) {
+    bytes.ring_bytes += load.slots[i] * bytes.arena.slot_bytes[i];
+  }
+  return bytes;
+}
+
+}  // namespace
+
+const PieceMemo<LayoutPiece, 3>::Piece& PricePieces::layout(const Plan& plan) {
+  const bool full = plan.recompute.granularity == RecomputeGranularity::kFull;
+  return layout_pieces.find(
+      {split(plan).number,
+       full ? packed(1 + number(plan.recompute.method), plan.recompute.num_layers) : 0,
+       plan.recompute.policy.empty() ? 0 : recompute_number(plan.recompute)},
+      [&](LayoutPiece& piece) { build_layout(plan, piece); });
+}
+
+void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
+  const LayerPartition partition = partition_layers(job, plan);
+  layout = {};
+  for (const std::int64_t rank : split(plan).value.firsts) {
+    layout.classes.push_back(stage_layout(job, plan, partition, rank));
+    layout.chunks.emplace_back();
+    for (const ChunkLayout& chunk : layout.classes.back().chunks) {
+      const auto same = std::ranges::find(chunk_layouts, chunk);
+      layout.chunks.back().push_back(static_cast<std::size_t>(same - chunk_layouts.begin()));
+      if (same == chunk_layouts.end()) {
+        chunk_layouts.push_back(chunk);
+      }
+    }
+  }
+}
+
+std::span<const InFlightState> PricePieces::in_flight(SchedulePiece& schedule,
+                                                      const ScheduleShape& shape,
+                                                      std::int64_t rank) {
+  std::vector<InFlightState>& states = schedule.ranks[static_cast<std::size_t>(rank)];
+  if (states.empty()) {
+    states = peak_in_flight_states(shape, rank);
+  }
+  return states;
+}
+
+const PieceMemo<LoadPiece, 3>::Piece& PricePieces::load(const Plan& plan,
+                                                        const ScheduleShape& shape) {
+  const ScheduleShape shorter = shortest(shape);
+  return load_pieces.find(
+      {layout(plan).number, packed(shorter.num_microbatches, number(shorter.schedule)),
+       shorter.group},
+      [&](LoadPiece& piece) { build_load(plan, shorter, piece); });
+}
+
+void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load) {
+  const SplitPiece& classes = split(plan).value;
+  const LayoutPiece& stages = layout(plan).value;
+  SchedulePiece schedule{
+      .ranks = std::vector<std::vector<InFlightState>>(static_cast<std::size_t>(shape.pp))};
+  load.ranks.clear();
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+    const std::int64_t of = classes.of_rank[static_cast<std::size_t>(rank)];
+    const std::size_t stage = static_cast<std::size_t>(of);
+    if (first_rank_holds_most(shape) && classes.firsts[stage] != rank) {
+      continue;
+    }
+    RankLoad ranked = rank_load(stages.chunks[stage], in_flight(schedule, shape, rank));
+    ranked.rank = rank;
+    ranked.stage_class = stage;
+    ranked.ends = stages.classes[stage].ends;
+    load.ranks.push_back(std::move(ranked));
+  }
+}
+
+ChunkBytes PricePieces::chunk_bytes(const PieceMemo<BlockSummaries, 8>::Piece& block,
+                                    std::size_t layout) {
+  return chunk_pieces
+      .find({block.number, static_cast<std::int64_t>(layout)},
+            [&](ChunkBytes& piece) {
+              piece = bytes_of(chunk_peaks(chunk_layouts[layout], block.value));
+            })
+      .value;
+}
+
+StateBytes PricePieces::sequence_bytes(const Plan& plan, const ScheduleShape& shape,
+                                       const StageEnds& ends) {
+  const std::int64_t held = (ends.has_embedding ? 1 : 0) + (ends.has_head ? 2 : 0);
+  const PieceKey<8> axes = block_key(plan);
+  return sequence_pieces
+      .find({axes[0], axes[1], axes[2], packed(plan.pp, plan.vpp),
+             packed(shape.num_microbatches, number(plan.schedule)),
+             packed(ends.receiving_chunks, 4 * ends.sending_chunks + held), axes[4]},
+            [&](StateBytes& piece) {
+              piece = {};
+              for (const StateRow& row : sequence_rows(job, plan, ends)) { piece.add(row); }
+            })
+      .value;
+}
+
+void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape,
+                                    ActivationPiece& piece) {
+  const LoadPiece& held = load(plan, shape).value;
+  const auto& blocks = block(plan);
+  piece.ranks.resize(held.ranks.size());
+  std::array<ChunkBytes, 8> few;
+  std::vector<ChunkBytes> many;
+  for (std::size_t i = 0; i < held.ranks.size(); ++i) {
+    const RankLoad& rank = held.ranks[i];
+    std::span<ChunkBytes> chunks(few.data(), std::min(few.size(), rank.layouts.size()));
+    if (rank.layouts.size() > few.size()) {
+      many.resize(rank.layouts.size());
+      chunks = many;
+    }
+    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      chunks[chunk] = chunk_bytes(blocks, rank.layouts[chunk]);
+    }
+    piece.ranks[i] = {.rank = rank.rank,
+                      .stage_class = rank.stage_class,
+                      .actions = action_bytes(rank, chunks),
+                      .sequence = sequence_bytes(plan, shape, rank.ends)};
+  }
+}
+
+const ActivationPiece& PricePieces::activations(const Plan& plan, const ScheduleShape& shape) {
+  return activation_pieces
+      .find({load(plan, shape).number, block(plan).number, shape.num_microbatches},
+            [&](ActivationPiece& piece) { build_activations(plan, shape, piece); })
+      .value;
+}
+
+const StatePiece& PricePieces::state(const Plan& plan) {
+  const GridPiece& ranks = grid(plan);
+  const std::int64_t offloaded =
+      (plan.offload.activations ? 1 : 0) + (plan.offload.parameters ? 2 : 0);
+  return state_pieces
+      .find({split(plan).number, packed(plan.tp, plan.ep), packed(plan.etp, ranks.dense_shard),
+             packed(ranks.expert_shard, 4 * plan.zero + offloaded), dtypes_number(plan),
+             std::bit_cast<std::int64_t>(plan.offload.optimizer), is_wide ? block(plan).number : 0,
+             is_wide ? plan.micro_batch : 0, is_wide ? layout(plan).number : 0},
+            [&](StatePiece& piece) {
+              piece.classes.clear();
+              for (const StageLayout& stage : layout(plan).value.classes) {
+                piece.classes.push_back(stage_state(job, plan, stage).bytes);
+              }
+            })
+      .value;
+}
+
+const OutsidePiece& PricePieces::outside(const Plan& plan) {
+  return outside_pieces
+      .find({packed(grid_piece(plan).number, plan.vpp),
+             packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method))},
+            [&](OutsidePiece& piece) {
+              piece.first = outside_bytes(job, plan, 0);
+              piece.last = outside_bytes(job, plan, plan.pp - 1);
+              piece.between = plan.pp > 2 ? outside_bytes(job, plan, 1) : 0;
+            })
+      .value;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,189 @@
+#include "estimator/price_pieces.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "estimator/model_flops.h"
+
+namespace shardplan {
+namespace {
+
+template <class Enum>
+std::int64_t number(Enum value) {
+  return static_cast<std::int64_t>(value);
+}
+
+bool sees_whole_plan(MemoryModel model) {
+  switch (model) {
+    case MemoryModel::kMegatron:
+    case MemoryModel::kMegatronLocal:
+    case MemoryModel::kNative: return false;
+    case MemoryModel::kTorchtitan:
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed:
+    case MemoryModel::kFujii2024: break;
+  }
+  return true;
+}
+
+std::int64_t order_number(const Plan& plan) {
+  std::int64_t order = 0;
+  for (const Dimension dimension : plan.rank_order) { order = 4 * order + number(dimension); }
+  return order;
+}
+
+// Number of a row of `rows`, which is added if it is not there.
+template <class Row>
+std::int64_t number_in(std::vector<Row>& rows, const Row& row) {
+  const auto same = std::ranges::find(rows, row);
+  const std::int64_t place = same - rows.begin();
+  if (same == rows.end()) {
+    rows.push_back(row);
+  }
+  return place;
+}
+
+// Layers, ends and place of a rank, as far as its class goes.
+bool is_same_class(const StageLayout& one, const StageLayout& other, std::int64_t pp) {
+  const auto stands_at_end = [&](const StageLayout& stage) {
+    return std::pair(stage.pp_rank == 0, stage.pp_rank == pp - 1);
+  };
+  return one.num_layers == other.num_layers && one.ends == other.ends &&
+         one.chunks == other.chunks && stands_at_end(one) == stands_at_end(other);
+}
+
+}  // namespace
+
+std::int64_t recompute_number(const Recompute& recompute) {
+  std::int64_t bits = 0;
+  for (const auto& module : kRecomputeModules) {
+    bits = 2 * bits + (recompute.modules.*module.value ? 1 : 0);
+  }
+  // Policies are torchtitan's; other profiles leave them empty.
+  const std::int64_t policy = recompute.policy.empty()                   ? 0
+                              : recompute.policy == "every_second_layer" ? 1
+                                                                         : 2;
+  return (bits * 4 + number(recompute.granularity)) * 4 + policy;
+}
+
+std::int64_t dtypes_number(const Plan& plan) {
+  return (((number(plan.precision) * 16 + number(plan.grad_dtype)) * 16 +
+           number(plan.master_dtype)) *
+              16 +
+          number(plan.exp_avg_dtype)) *
+             16 +
+         number(plan.exp_avg_sq_dtype);
+}
+
+PricePieces::PricePieces(const Job& of_job)
+    : job(of_job),
+      layer_kinds(shardplan::layer_kinds(of_job.model)),
+      flops_per_token(model_flops_per_token(of_job)),
+      is_wide(sees_whole_plan(of_job.profile.memory_model)) {
+  for (const ValidityRule& rule : validity_rules(job.profile)) {
+    if (rule.name == "schedule_fits_pp_and_vpp") {
+      schedule_rule = &rule;
+    }
+  }
+}
+
+const PieceMemo<GridPiece, 4>::Piece& PricePieces::grid_piece(const Plan& plan) {
+  const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
+  return grid_pieces.find(
+      {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.pp, plan.dp),
+       packed(plan.dp_replicate, 2 * order_number(plan) + v_placement)},
+      [&](GridPiece& piece) {
+        std::array<std::int64_t, 8> lies{};
+        std::size_t at = 0;
+        for (const GroupKind kind :
+             {GroupKind::kTp, GroupKind::kCp, GroupKind::kEp, GroupKind::kEtp}) {
+          const GroupShape shape = group_shape(job, plan, kind);
+          lies[at++] = shape.ranks_per_domain;
+          lies[at++] = shape.ranks_per_node;
+        }
+        piece.dp = data_parallel_size(job, plan);
+        piece.dense_shard = dense_shard_size(job, plan);
+        piece.expert_shard = expert_shard_size(job, plan);
+        piece.pp = group_shape(job, plan, GroupKind::kPp);
+        piece.links = number_in(links, lies);
+        piece.pp_links = number_in(links, {piece.pp.ranks_per_domain, piece.pp.ranks_per_node, -1});
+        piece.groups = ShardingGroups(job, plan);
+      });
+}
+
+const GridPiece& PricePieces::grid(const Plan& plan) {
+  return grid_piece(plan).value;
+}
+
+ScheduleShape PricePieces::shape(const Plan& plan, const GridPiece& grid) const {
+  return {.schedule = plan.schedule,
+          .pp = plan.pp,
+          .vpp = plan.vpp,
+          .num_microbatches = div_exact(job.global_batch, grid.dp * plan.micro_batch),
+          .group = job.profile.microbatch_group_size,
+          .tells_gradients = job.profile.memory_model == MemoryModel::kTorchtitan};
+}
+
+std::int64_t PricePieces::split_number(const Plan& plan) {
+  if (plan.layers_per_chunk != last_split) {
+    last_split = plan.layers_per_chunk;
+    last_split_number =
+        last_split.empty()
+            ? 0
+            : split_numbers.try_emplace(last_split, std::ssize(split_numbers) + 1).first->second;
+  }
+  return last_split_number;
+}
+
+const PieceMemo<SplitPiece, 2>::Piece& PricePieces::split(const Plan& plan) {
+  const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
+  return split_pieces.find(
+      {packed(plan.pp, plan.vpp), 2 * split_number(plan) + v_placement}, [&](SplitPiece& piece) {
+        Plan plain = plan;
+        plain.recompute = {};
+        const LayerPartition partition = partition_layers(job, plain);
+        std::vector<StageLayout> classes;
+        piece = {};
+        for (std::int64_t rank = 0; rank < plan.pp; ++rank) {
+          StageLayout stage = stage_layout(job, plain, partition, rank);
+          const auto same = std::ranges::find_if(classes, [&](const StageLayout& other) {
+            return is_same_class(stage, other, plan.pp);
+          });
+          piece.of_rank.push_back(same - classes.begin());
+          if (same == classes.end()) {
+            piece.firsts.push_back(rank);
+            classes.push_back(std::move(stage));
+          }
+        }
+        piece.steps = step_layout(job, plain, layer_kinds);
+      });
+}
+
+// Axes of the rows of blocks; `is_wide` profiles see their sharding, and more, as well.
+PieceKey<8> PricePieces::block_key(const Plan& plan) {
+  const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
+                              number(plan.precision)) *
+                                 2 +
+                             (delays_weight_gradients(plan.schedule) ? 1 : 0);
+  PieceKey<8> key{packed(plan.tp, plan.cp),
+                  packed(plan.ep, plan.etp),
+                  packed(plan.micro_batch, kinds),
+                  recompute_number(plan.recompute),
+                  std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
+                  0,
+                  0,
+                  0};
+  if (is_wide) {
+    key[5] = packed(grid_piece(plan).number, plan.zero);
+    key[6] = packed(dtypes_number(plan), number(plan.schedule));
+    key[7] = packed(plan.vpp, split_number(plan));
+  }
+  return key;
+}
+
+const PieceMemo<BlockSummaries, 8>::Piece& PricePieces::block(const Plan& plan) {
+  return block_pieces.find(
+      block_key(plan), [&](BlockSummaries& piece) { piece = summaries_of(block_set(job, plan)); });
+}
+
+}  // namespace shardplan

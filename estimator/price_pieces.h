@@ -1,0 +1,188 @@
+// What a price is put together from, each piece by the few axes of a plan that it depends on:
+//   grid        tp, cp, ep, etp, pp, dp, dp_replicate, rank_order: groups of ranks
+//   split       pp, vpp, layers of the chunks, placement: classes of stages that hold the same
+//   block       sizes of a microbatch, recompute, precision: bytes of the kinds of blocks
+//   layout      split and full recompute: chunks of the stages as runs of blocks
+//   load        layout and schedule: what the ranks that can have the peak hold at once
+//   activations load and block: bytes of those ranks
+//   state       split, shards, zero, dtypes: bytes of the classes between steps
+//   times       block and links: seconds of the kinds of layers
+//   work        times, layout and schedule: the pipeline
+//   update      split, grid, zero, dtypes: reduction and optimizer of the kinds of ranks
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "estimator/chunk_peak.h"
+#include "estimator/price_floor.h"
+#include "estimator/price_memo.h"
+#include "estimator/rank_grid.h"
+#include "estimator/stage_peak.h"
+#include "estimator/step_pieces.h"
+#include "estimator/validity.h"
+
+namespace shardplan {
+
+struct GridPiece {
+  std::int64_t dp = 1;
+  std::int64_t dense_shard = 1;
+  std::int64_t expert_shard = 1;
+  GroupShape pp;
+  std::int64_t links = 0;  // number of how the groups of tp, cp, ep and etp lie on links
+  std::int64_t pp_links = 0;
+  ShardingGroups groups;
+};
+
+// Ranks of a class hold the same layers and ends of the model, and stand alike at the ends of the
+// pipeline.
+struct SplitPiece {
+  std::vector<std::int64_t> firsts;  // of every class the first rank
+  std::vector<std::int64_t> of_rank;
+  StepLayout steps;  // without recompute
+};
+
+struct LayoutPiece {
+  std::vector<StageLayout> classes;
+  std::vector<std::vector<std::size_t>> chunks;  // by class and local chunk: number of the layout
+};
+
+struct SchedulePiece {
+  std::vector<std::vector<InFlightState>> ranks;  // empty: not asked for
+};
+
+// A state of the schedule on a rank, chunks of one layout together.
+struct LoadState {
+  ActionKind action = ActionKind::kForward;
+  bool makes_gradients = false;
+  std::size_t running = 0;  // index of the running chunk's layout among those of the class
+  friend bool operator==(const LoadState&, const LoadState&) = default;
+};
+struct RankLoad {
+  std::int64_t rank = 0;
+  std::size_t stage_class = 0;
+  StageEnds ends;
+  std::array<std::int64_t, 3> slots{};  // of a static arena's rings
+  std::vector<std::size_t> layouts;     // distinct chunks of the class
+  std::vector<LoadState> states;
+  std::vector<std::int64_t> counts;  // by state and layout: saved, pending, with gradients
+};
+struct LoadPiece {
+  std::vector<RankLoad> ranks;
+};
+
+// Of ChunkPeaks what a sum over a schedule needs.
+struct ChunkBytes {
+  std::int64_t kept = 0;
+  std::int64_t pending = 0;
+  std::int64_t gradient = 0;
+  std::int64_t forward = -1;  // -1: no such point
+  std::int64_t backward = -1;
+  std::int64_t first_backward = -1;  // makes the gradients
+  std::int64_t weight = -1;
+  ArenaSizes arena;
+};
+
+// Of one rank that can have the peak.
+struct RankActivations {
+  std::int64_t rank = 0;
+  std::size_t stage_class = 0;
+  ActionBytes actions;
+  StateBytes sequence;  // buffers of the size of a microbatch
+};
+struct ActivationPiece {
+  std::vector<RankActivations> ranks;
+};
+
+struct StatePiece {
+  std::vector<StateBytes> classes;
+};
+
+struct WorkPiece {
+  std::vector<ChunkWork> ranks;  // by rank kind
+  PipelineTime pipeline;
+};
+
+// Beside the allocator, by place in the pipeline.
+struct OutsidePiece {
+  std::int64_t first = 0;
+  std::int64_t between = 0;
+  std::int64_t last = 0;
+};
+
+// Least bytes of three ranks (both ends of the pipeline, the first between them) by phase.
+using StateFloor = std::array<std::array<std::int64_t, kNumPhases>, 3>;
+
+struct PricePieces {
+  explicit PricePieces(const Job& of_job);
+
+  const GridPiece& grid(const Plan& plan);
+  ScheduleShape shape(const Plan& plan, const GridPiece& grid) const;
+  // Memory. A plan's pieces are good until another plan's are asked for.
+  const ActivationPiece& activations(const Plan& plan, const ScheduleShape& shape);
+  const StatePiece& state(const Plan& plan);
+  const OutsidePiece& outside(const Plan& plan);
+  // Time.
+  const WorkPiece& work(const Plan& plan, const ScheduleShape& shape);
+  const StepLayout& steps(const Plan& plan);  // with recompute
+  const std::vector<RankUpdate>& updates(const Plan& plan);
+
+  Job job;
+  LayerKinds layer_kinds;
+  double flops_per_token = 0;
+  bool is_wide = false;  // a profile whose blocks and state see axes of all kinds
+  const ValidityRule* schedule_rule = nullptr;  // which schedules run on pp and vpp
+  std::vector<PriceFreedom> freedoms;
+  PieceMemo<StateFloor, 8> state_floors{1024};
+  PieceMemo<double, 8> update_floors{1024};
+
+  // Number of a list of layers per chunk; 0: even.
+  std::int64_t split_number(const Plan& plan);
+  PieceKey<8> block_key(const Plan& plan);
+  const PieceMemo<SplitPiece, 2>::Piece& split(const Plan& plan);
+  const PieceMemo<GridPiece, 4>::Piece& grid_piece(const Plan& plan);
+  const PieceMemo<BlockSummaries, 8>::Piece& block(const Plan& plan);
+  const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
+  const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
+  const PieceMemo<ModelTimes, 5>::Piece& times(const Plan& plan);
+  const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
+  std::span<const InFlightState> in_flight(SchedulePiece& schedule, const ScheduleShape& shape,
+                                           std::int64_t rank);
+  ChunkBytes chunk_bytes(const PieceMemo<BlockSummaries, 8>::Piece& block, std::size_t layout);
+  void build_layout(const Plan& plan, LayoutPiece& layout);
+  void build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load);
+  void build_activations(const Plan& plan, const ScheduleShape& shape, ActivationPiece& piece);
+  StateBytes sequence_bytes(const Plan& plan, const ScheduleShape& shape, const StageEnds& ends);
+
+  std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
+  std::vector<std::int64_t> last_split;
+  std::int64_t last_split_number = 0;
+  std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
+  std::vector<ChunkLayout> chunk_layouts;          // by number
+  std::vector<ChunkWork> chunk_work_space;
+  std::vector<ChunkTime> chunk_time_space;
+  PieceMemo<GridPiece, 4> grid_pieces{1024};
+  PieceMemo<SplitPiece, 2> split_pieces{1024};
+  PieceMemo<BlockSummaries, 8> block_pieces{2048};
+  PieceMemo<LayoutPiece, 3> layout_pieces{1024};
+  PieceMemo<SchedulePiece, 4> schedule_pieces{1024};
+  PieceMemo<LoadPiece, 3> load_pieces{2048};
+  PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
+  PieceMemo<StateBytes, 7> sequence_pieces{2048};
+  PieceMemo<ActivationPiece, 3> activation_pieces{4096};
+  PieceMemo<StatePiece, 9> state_pieces{4096};
+  PieceMemo<OutsidePiece, 2> outside_pieces{1024};
+  PieceMemo<ModelTimes, 5> times_pieces{1024};
+  PieceMemo<StepLayout, 2> step_pieces{1024};
+  PieceMemo<WorkPiece, 5> work_pieces{4096};
+  PieceMemo<std::vector<RankUpdate>, 4> update_pieces{4096};
+};
+
+// Integers for names of a plan, as keys have them.
+std::int64_t recompute_number(const Recompute& recompute);
+std::int64_t dtypes_number(const Plan& plan);
+
+}  // namespace shardplan

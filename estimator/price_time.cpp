@@ -1,0 +1,75 @@
+// The pieces of a price's time: kinds of layers, the pipeline, and what follows it.
+#include <algorithm>
+#include <bit>
+
+#include "estimator/price_pieces.h"
+
+namespace shardplan {
+namespace {
+
+template <class Enum>
+std::int64_t number(Enum value) {
+  return static_cast<std::int64_t>(value);
+}
+
+// Layers of every chunk that full recomputation by blocks replays; 0: another choice.
+std::int64_t replayed_block(const Recompute& recompute) {
+  const bool by_blocks = recompute.granularity == RecomputeGranularity::kFull &&
+                         recompute.method == RecomputeMethod::kBlock;
+  return by_blocks ? recompute.num_layers : 0;
+}
+
+}  // namespace
+
+const PieceMemo<ModelTimes, 5>::Piece& PricePieces::times(const Plan& plan) {
+  const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
+                              number(plan.precision)) *
+                                 16 +
+                             number(plan.grad_dtype);
+  return times_pieces.find(
+      {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
+       grid(plan).links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor)},
+      [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
+}
+
+const PieceMemo<StepLayout, 2>::Piece& PricePieces::steps_piece(const Plan& plan) {
+  return step_pieces.find({split(plan).number, replayed_block(plan.recompute)},
+                          [&](StepLayout& piece) { piece = step_layout(job, plan, layer_kinds); });
+}
+
+const StepLayout& PricePieces::steps(const Plan& plan) {
+  return steps_piece(plan).value;
+}
+
+const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
+  const GridPiece& ranks = grid(plan);
+  const auto& layout = steps_piece(plan);
+  return work_pieces
+      .find({packed(times(plan).number, layout.number), recompute_number(plan.recompute),
+             ranks.pp_links, packed(shape.num_microbatches, number(plan.schedule)), shape.pp},
+            [&](WorkPiece& piece) {
+              ModelTimes with_recompute = times(plan).value;
+              add_recompute(plan.recompute, with_recompute);
+              chunk_work_space.resize(layout.value.chunks.size());
+              chunk_time_space.resize(layout.value.chunks.size());
+              chunk_works(job, layout.value, with_recompute, exposed_send_s(job, plan, ranks.pp),
+                          chunk_work_space, chunk_time_space);
+              piece.ranks.resize(layout.value.pipeline.rank_chunks.size());
+              rank_works(layout.value, chunk_work_space, piece.ranks);
+              piece.pipeline = pipeline_time(shape, layout.value.pipeline, chunk_time_space);
+            })
+      .value;
+}
+
+const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
+  return update_pieces
+      .find({split(plan).number, packed(grid_piece(plan).number, plan.zero), dtypes_number(plan),
+             std::bit_cast<std::int64_t>(plan.offload.optimizer)},
+            [&](std::vector<RankUpdate>& piece) {
+              piece = rank_updates(job, plan, split(plan).value.steps, times(plan).value,
+                                   grid(plan).groups);
+            })
+      .value;
+}
+
+}  // namespace shardplan
