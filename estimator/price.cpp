@@ -62,7 +62,8 @@ PriceTable build_price_table(const Job& job) {
 Price price(PriceTable& table, const Plan& plan) {
   PricePieces& pieces = table.pieces();
   const Job& job = pieces.job;
-  const ScheduleShape shape = pieces.shape(plan, pieces.grid(plan));
+  pieces.begin(plan);
+  const ScheduleShape shape = pieces.shape(plan);
   Price price = job.profile.memory_model == MemoryModel::kFujii2024
                     ? fujii_price(job, plan)
                     : memory_price(pieces, plan, shape);

@@ -149,6 +149,7 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
                 if (!has_groups(pieces.job, at)) {
                   return;
                 }
+                pieces.begin(at);
                 const std::vector<StateBytes>& classes = pieces.state(at).classes;
                 const SplitPiece& split = pieces.split(at).value;
                 const std::array<std::int64_t, 3> ranks = ranks_of(at);
@@ -187,7 +188,8 @@ StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFr
   const std::array<std::int64_t, 3> ranks = ranks_of(plan);
   each_block(pieces, open, at, [&] {
     each(open.recompute, at.recompute, [&] {
-      const ScheduleShape shape = pieces.shape(at, pieces.grid(at));
+      pieces.begin(at);
+      const ScheduleShape shape = pieces.shape(at);
       for (const RankActivations& held : pieces.activations(at, shape).ranks) {
         PhaseBytes bytes = held.sequence.alive;
         bytes[static_cast<std::size_t>(Phase::kForward)] +=
@@ -246,7 +248,8 @@ double compute_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& 
   }
   each_block(pieces, open, at, [&] {
     each(open.grad_dtype, at.grad_dtype, [&] {
-      const ScheduleShape shape = pieces.shape(at, pieces.grid(at));
+      pieces.begin(at);
+      const ScheduleShape shape = pieces.shape(at);
       double busiest_s = 0;
       for (const ChunkWork& rank : pieces.work(at, shape).ranks) {
         busiest_s = std::max(busiest_s, rank.blocks.forward_s + rank.blocks.backward_input_s +
@@ -268,7 +271,8 @@ double pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom&
     each(open.grad_dtype, at.grad_dtype, [&] {
       each(open.rank_order, at.rank_order, [&] {
         each(open.recompute, at.recompute, [&] {
-          const ScheduleShape shape = pieces.shape(at, pieces.grid(at));
+          pieces.begin(at);
+          const ScheduleShape shape = pieces.shape(at);
           floor_s = std::min(floor_s, pieces.work(at, shape).pipeline.total_s);
         });
       });
@@ -283,43 +287,43 @@ double update_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) 
   PieceKey<8> key = floor_key(pieces, plan, freedom);
   key[7] = open.micro_batch.empty() ? plan.micro_batch : 0;
   return pieces.update_floors
-      .find(key,
-            [&](double& floor_s) {
-              floor_s = kNoTime;
-              Plan at = plan;
-              choose_smallest_optimizer(open, at);
-              const std::int64_t most =
-                  open.micro_batch.empty() ? at.micro_batch : std::ranges::max(open.micro_batch);
-              const MicrobatchWork hides = {.forward_s = kNoTime, .backward_s = kNoTime};
-              const auto visit = [&] {
-                if (!has_groups(pieces.job, at)) {
-                  return;
-                }
-                const std::int64_t microbatches =
-                    pieces.job.global_batch / (pieces.grid(at).dp * most);
-                const SplitPiece& split = pieces.split(at).value;
-                double slowest_s = 0;
-                for (const std::int64_t rank : {std::int64_t{0}, at.pp - 1}) {
-                  const RankUpdate& update =
-                      pieces.updates(at)[split.steps.pipeline.rank_kind(rank)];
-                  slowest_s = std::max(
-                      slowest_s,
-                      exposed_data_parallel_s(pieces.job, at, update,
-                                              std::max<std::int64_t>(microbatches, 1), hides) +
-                          update.optimizer_s);
-                }
-                floor_s = std::min(floor_s, slowest_s);
-              };
-              each(open.precision, at.precision, [&] {
-                each(open.grad_dtype, at.grad_dtype, [&] {
-                  each(open.rank_order, at.rank_order, [&] {
-                    each(open.dp_replicate, at.dp_replicate, [&] {
-                      each(open.zero, at.zero, [&] { each(open.offload, at.offload, visit); });
-                    });
+      .find(
+          key,
+          [&](double& floor_s) {
+            floor_s = kNoTime;
+            Plan at = plan;
+            choose_smallest_optimizer(open, at);
+            const std::int64_t most =
+                open.micro_batch.empty() ? at.micro_batch : std::ranges::max(open.micro_batch);
+            const MicrobatchWork hides = {.forward_s = kNoTime, .backward_s = kNoTime};
+            const auto visit = [&] {
+              if (!has_groups(pieces.job, at)) {
+                return;
+              }
+              pieces.begin(at);
+              const std::int64_t microbatches = pieces.job.global_batch / (pieces.grid().dp * most);
+              const SplitPiece& split = pieces.split(at).value;
+              double slowest_s = 0;
+              for (const std::int64_t rank : {std::int64_t{0}, at.pp - 1}) {
+                const RankUpdate& update = pieces.updates(at)[split.steps.pipeline.rank_kind(rank)];
+                slowest_s = std::max(
+                    slowest_s,
+                    exposed_data_parallel_s(pieces.job, at, update,
+                                            std::max<std::int64_t>(microbatches, 1), hides) +
+                        update.optimizer_s);
+              }
+              floor_s = std::min(floor_s, slowest_s);
+            };
+            each(open.precision, at.precision, [&] {
+              each(open.grad_dtype, at.grad_dtype, [&] {
+                each(open.rank_order, at.rank_order, [&] {
+                  each(open.dp_replicate, at.dp_replicate, [&] {
+                    each(open.zero, at.zero, [&] { each(open.offload, at.offload, visit); });
                   });
                 });
               });
-            })
+            });
+          })
       .value;
 }
 
@@ -355,6 +359,7 @@ MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedo
   }
   each(open.schedule, at.schedule, [&] {
     if (runs_schedule(pieces, at)) {
+      pieces.begin(at);
       const MemoryFloor of = memory_floor_of(pieces, at, freedom);
       floor.state_bytes = std::min(floor.state_bytes, of.state_bytes);
       floor.allocated_bytes = std::min(floor.allocated_bytes, of.allocated_bytes);
@@ -375,10 +380,14 @@ TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
   }
   const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
   Plan at = plan;
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
   each(open.schedule, at.schedule, [&] {
     if (!runs_schedule(pieces, at)) {
       return;
     }
+    pieces.begin(at);
     const double compute_s = compute_floor(pieces, at, open) * kRounding;
     const double before_s =
         times_pipelines ? pipeline_floor(pieces, at, open) * kRounding : compute_s;

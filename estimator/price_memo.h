@@ -33,7 +33,7 @@ class PieceMemo {
   // until the next call.
   template <class Build>
   const Piece& find(const PieceKey<kSize>& key, const Build& build) {
-    if (last_ != nullptr && last_->key == key && last_->number > 0) {
+    if (last_ != nullptr && is_same(last_->key, key) && last_->number > 0) {
       return *last_;
     }
     std::int32_t& slot = slots_[hash(key) & (slots_.size() - 1)];
@@ -42,7 +42,7 @@ class PieceMemo {
       pieces_.push_back({});
     }
     Piece& piece = pieces_[static_cast<std::size_t>(slot)];
-    if (piece.number == 0 || piece.key != key) {
+    if (piece.number == 0 || !is_same(piece.key, key)) {
       piece.number = 0;  // should build throw
       build(piece.value);
       piece.key = key;
@@ -53,6 +53,13 @@ class PieceMemo {
   }
 
  private:
+  // Without the call that == of arrays makes.
+  static bool is_same(const PieceKey<kSize>& one, const PieceKey<kSize>& other) {
+    std::int64_t difference = 0;
+    for (std::size_t i = 0; i < kSize; ++i) { difference |= one[i] ^ other[i]; }
+    return difference == 0;
+  }
+
   static std::size_t hash(const PieceKey<kSize>& key) {
     std::uint64_t hash = 0;
     for (const std::int64_t value : key) {

@@ -46,7 +46,33 @@ ChunkBytes bytes_of(const ChunkPeaks& peaks) {
           .arena = arena_sizes(peaks)};
 }
 
-// Chunks of one layout count together; of states that become equal one stays.
+bool all_at_least(std::span<const std::int64_t> one, std::span<const std::int64_t> other) {
+  return std::ranges::equal(one, other, std::ranges::greater_equal{});
+}
+
+// Of states that hold no more than another at the same action one stays.
+void add_state(RankLoad& load, const LoadState& state, std::span<const std::int64_t> counts) {
+  const std::ptrdiff_t width = std::ssize(counts);
+  for (std::size_t i = load.states.size(); i-- > 0;) {
+    // Found gradients are counted whole, those being made are not: equal flags only.
+    if (load.states[i] != state) {
+      continue;
+    }
+    const auto first = load.counts.begin() + static_cast<std::ptrdiff_t>(i) * width;
+    const std::span<const std::int64_t> known(first, first + width);
+    if (all_at_least(known, counts)) {
+      return;
+    }
+    if (all_at_least(counts, known)) {
+      load.states.erase(load.states.begin() + static_cast<std::ptrdiff_t>(i));
+      load.counts.erase(first, first + width);
+    }
+  }
+  load.states.push_back(state);
+  load.counts.insert(load.counts.end(), counts.begin(), counts.end());
+}
+
+// Chunks of one layout count together.
 RankLoad rank_load(std::span<const std::size_t> chunks, std::span<const InFlightState> schedule) {
   RankLoad load;
   load.slots = ring_slots(schedule);
@@ -71,17 +97,7 @@ RankLoad rank_load(std::span<const std::size_t> chunks, std::span<const InFlight
     const LoadState state{.action = now.action,
                           .makes_gradients = makes_gradients(now),
                           .running = at[static_cast<std::size_t>(now.chunk)]};
-    bool is_known = false;
-    for (std::size_t i = 0; i < load.states.size() && !is_known; ++i) {
-      // Found gradients are counted whole, those being made are not: equal flags only.
-      is_known = load.states[i] == state &&
-                 std::ranges::equal(std::span(load.counts).subspan(i * width, width), counts,
-                                    std::ranges::greater_equal{});
-    }
-    if (!is_known) {
-      load.states.push_back(state);
-      load.counts.insert(load.counts.end(), counts.begin(), counts.end());
-    }
+    add_state(load, state, counts);
   }
   return load;
 }
@@ -126,7 +142,7 @@ const PieceMemo<LayoutPiece, 3>::Piece& PricePieces::layout(const Plan& plan) {
   return layout_pieces.find(
       {split(plan).number,
        full ? packed(1 + number(plan.recompute.method), plan.recompute.num_layers) : 0,
-       plan.recompute.policy.empty() ? 0 : recompute_number(plan.recompute)},
+       plan.recompute.policy.empty() ? 0 : recompute},
       [&](LayoutPiece& piece) { build_layout(plan, piece); });
 }
 
@@ -146,14 +162,13 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
   }
 }
 
-std::span<const InFlightState> PricePieces::in_flight(SchedulePiece& schedule,
-                                                      const ScheduleShape& shape,
-                                                      std::int64_t rank) {
-  std::vector<InFlightState>& states = schedule.ranks[static_cast<std::size_t>(rank)];
-  if (states.empty()) {
-    states = peak_in_flight_states(shape, rank);
-  }
-  return states;
+const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& shape,
+                                                         std::int64_t rank) {
+  return schedule_pieces
+      .find({packed(number(shape.schedule), rank), packed(shape.pp, shape.vpp),
+             shape.num_microbatches, shape.group},
+            [&](std::vector<InFlightState>& piece) { piece = peak_in_flight_states(shape, rank); })
+      .value;
 }
 
 const PieceMemo<LoadPiece, 3>::Piece& PricePieces::load(const Plan& plan,
@@ -168,8 +183,6 @@ const PieceMemo<LoadPiece, 3>::Piece& PricePieces::load(const Plan& plan,
 void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load) {
   const SplitPiece& classes = split(plan).value;
   const LayoutPiece& stages = layout(plan).value;
-  SchedulePiece schedule{
-      .ranks = std::vector<std::vector<InFlightState>>(static_cast<std::size_t>(shape.pp))};
   load.ranks.clear();
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
     const std::int64_t of = classes.of_rank[static_cast<std::size_t>(rank)];
@@ -177,7 +190,7 @@ void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadP
     if (first_rank_holds_most(shape) && classes.firsts[stage] != rank) {
       continue;
     }
-    RankLoad ranked = rank_load(stages.chunks[stage], in_flight(schedule, shape, rank));
+    RankLoad ranked = rank_load(stages.chunks[stage], in_flight(shape, rank));
     ranked.rank = rank;
     ranked.stage_class = stage;
     ranked.ends = stages.classes[stage].ends;
@@ -242,7 +255,7 @@ const ActivationPiece& PricePieces::activations(const Plan& plan, const Schedule
 }
 
 const StatePiece& PricePieces::state(const Plan& plan) {
-  const GridPiece& ranks = grid(plan);
+  const GridPiece& ranks = grid();
   const std::int64_t offloaded =
       (plan.offload.activations ? 1 : 0) + (plan.offload.parameters ? 2 : 0);
   return state_pieces
@@ -261,7 +274,7 @@ const StatePiece& PricePieces::state(const Plan& plan) {
 
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
   return outside_pieces
-      .find({packed(grid_piece(plan).number, plan.vpp),
+      .find({packed(grid_piece->number, plan.vpp),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method))},
             [&](OutsidePiece& piece) {
               piece.first = outside_bytes(job, plan, 0);

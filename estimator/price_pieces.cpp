@@ -54,16 +54,19 @@ bool is_same_class(const StageLayout& one, const StageLayout& other, std::int64_
 
 }  // namespace
 
+static_assert(sizeof(RecomputeModules) < 8, "one byte a module");
+
 std::int64_t recompute_number(const Recompute& recompute) {
-  std::int64_t bits = 0;
-  for (const auto& module : kRecomputeModules) {
-    bits = 2 * bits + (recompute.modules.*module.value ? 1 : 0);
-  }
   // Policies are torchtitan's; other profiles leave them empty.
   const std::int64_t policy = recompute.policy.empty()                   ? 0
                               : recompute.policy == "every_second_layer" ? 1
                                                                          : 2;
-  return (bits * 4 + number(recompute.granularity)) * 4 + policy;
+  std::array<std::uint8_t, 8> bytes{};
+  const auto modules =
+      std::bit_cast<std::array<std::uint8_t, sizeof(RecomputeModules)>>(recompute.modules);
+  std::ranges::copy(modules, bytes.begin());
+  bytes.back() = static_cast<std::uint8_t>(4 * policy + number(recompute.granularity));
+  return std::bit_cast<std::int64_t>(bytes);
 }
 
 std::int64_t dtypes_number(const Plan& plan) {
@@ -87,7 +90,7 @@ PricePieces::PricePieces(const Job& of_job)
   }
 }
 
-const PieceMemo<GridPiece, 4>::Piece& PricePieces::grid_piece(const Plan& plan) {
+const PieceMemo<GridPiece, 4>::Piece& PricePieces::find_grid(const Plan& plan) {
   const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
   return grid_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.pp, plan.dp),
@@ -111,34 +114,31 @@ const PieceMemo<GridPiece, 4>::Piece& PricePieces::grid_piece(const Plan& plan) 
       });
 }
 
-const GridPiece& PricePieces::grid(const Plan& plan) {
-  return grid_piece(plan).value;
-}
-
-ScheduleShape PricePieces::shape(const Plan& plan, const GridPiece& grid) const {
+ScheduleShape PricePieces::shape(const Plan& plan) const {
   return {.schedule = plan.schedule,
           .pp = plan.pp,
           .vpp = plan.vpp,
-          .num_microbatches = div_exact(job.global_batch, grid.dp * plan.micro_batch),
+          .num_microbatches = div_exact(job.global_batch, grid().dp * plan.micro_batch),
           .group = job.profile.microbatch_group_size,
           .tells_gradients = job.profile.memory_model == MemoryModel::kTorchtitan};
 }
 
-std::int64_t PricePieces::split_number(const Plan& plan) {
-  if (plan.layers_per_chunk != last_split) {
-    last_split = plan.layers_per_chunk;
-    last_split_number =
-        last_split.empty()
-            ? 0
-            : split_numbers.try_emplace(last_split, std::ssize(split_numbers) + 1).first->second;
+void PricePieces::begin(const Plan& plan) {
+  if (plan.layers_per_chunk != layers_per_chunk) {
+    layers_per_chunk = plan.layers_per_chunk;
+    split_number = layers_per_chunk.empty()
+                       ? 0
+                       : split_numbers.try_emplace(layers_per_chunk, std::ssize(split_numbers) + 1)
+                             .first->second;
   }
-  return last_split_number;
+  recompute = recompute_number(plan.recompute);
+  grid_piece = &find_grid(plan);
 }
 
 const PieceMemo<SplitPiece, 2>::Piece& PricePieces::split(const Plan& plan) {
   const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
   return split_pieces.find(
-      {packed(plan.pp, plan.vpp), 2 * split_number(plan) + v_placement}, [&](SplitPiece& piece) {
+      {packed(plan.pp, plan.vpp), 2 * split_number + v_placement}, [&](SplitPiece& piece) {
         Plan plain = plan;
         plain.recompute = {};
         const LayerPartition partition = partition_layers(job, plain);
@@ -168,15 +168,15 @@ PieceKey<8> PricePieces::block_key(const Plan& plan) {
   PieceKey<8> key{packed(plan.tp, plan.cp),
                   packed(plan.ep, plan.etp),
                   packed(plan.micro_batch, kinds),
-                  recompute_number(plan.recompute),
+                  recompute,
                   std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
                   0,
                   0,
                   0};
   if (is_wide) {
-    key[5] = packed(grid_piece(plan).number, plan.zero);
+    key[5] = packed(grid_piece->number, plan.zero);
     key[6] = packed(dtypes_number(plan), number(plan.schedule));
-    key[7] = packed(plan.vpp, split_number(plan));
+    key[7] = packed(plan.vpp, split_number);
   }
   return key;
 }

@@ -50,10 +50,6 @@ struct LayoutPiece {
   std::vector<std::vector<std::size_t>> chunks;  // by class and local chunk: number of the layout
 };
 
-struct SchedulePiece {
-  std::vector<std::vector<InFlightState>> ranks;  // empty: not asked for
-};
-
 // A state of the schedule on a rank, chunks of one layout together.
 struct LoadState {
   ActionKind action = ActionKind::kForward;
@@ -119,8 +115,9 @@ using StateFloor = std::array<std::array<std::int64_t, kNumPhases>, 3>;
 struct PricePieces {
   explicit PricePieces(const Job& of_job);
 
-  const GridPiece& grid(const Plan& plan);
-  ScheduleShape shape(const Plan& plan, const GridPiece& grid) const;
+  // Before the pieces of a plan: what all of them share. Needs groups that divide the ranks.
+  void begin(const Plan& plan);
+  ScheduleShape shape(const Plan& plan) const;
   // Memory. A plan's pieces are good until another plan's are asked for.
   const ActivationPiece& activations(const Plan& plan, const ScheduleShape& shape);
   const StatePiece& state(const Plan& plan);
@@ -128,6 +125,7 @@ struct PricePieces {
   // Time.
   const WorkPiece& work(const Plan& plan, const ScheduleShape& shape);
   const StepLayout& steps(const Plan& plan);  // with recompute
+  const std::vector<RankParameters>& parameters(const Plan& plan);
   const std::vector<RankUpdate>& updates(const Plan& plan);
 
   Job job;
@@ -139,18 +137,16 @@ struct PricePieces {
   PieceMemo<StateFloor, 8> state_floors{1024};
   PieceMemo<double, 8> update_floors{1024};
 
-  // Number of a list of layers per chunk; 0: even.
-  std::int64_t split_number(const Plan& plan);
   PieceKey<8> block_key(const Plan& plan);
   const PieceMemo<SplitPiece, 2>::Piece& split(const Plan& plan);
-  const PieceMemo<GridPiece, 4>::Piece& grid_piece(const Plan& plan);
+  const PieceMemo<GridPiece, 4>::Piece& find_grid(const Plan& plan);
+  const GridPiece& grid() const { return grid_piece->value; }
   const PieceMemo<BlockSummaries, 8>::Piece& block(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
   const PieceMemo<ModelTimes, 5>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
-  std::span<const InFlightState> in_flight(SchedulePiece& schedule, const ScheduleShape& shape,
-                                           std::int64_t rank);
+  const std::vector<InFlightState>& in_flight(const ScheduleShape& shape, std::int64_t rank);
   ChunkBytes chunk_bytes(const PieceMemo<BlockSummaries, 8>::Piece& block, std::size_t layout);
   void build_layout(const Plan& plan, LayoutPiece& layout);
   void build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load);
@@ -158,17 +154,20 @@ struct PricePieces {
   StateBytes sequence_bytes(const Plan& plan, const ScheduleShape& shape, const StageEnds& ends);
 
   std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
-  std::vector<std::int64_t> last_split;
-  std::int64_t last_split_number = 0;
+  std::vector<std::int64_t> layers_per_chunk;  // of the plan at hand
+  std::int64_t split_number = 0;               // 0: even
+  std::int64_t recompute = 0;                  // its recompute_number
+  const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<ChunkLayout> chunk_layouts;          // by number
   std::vector<ChunkWork> chunk_work_space;
   std::vector<ChunkTime> chunk_time_space;
+  ModelTimes model_time_space;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
   PieceMemo<SplitPiece, 2> split_pieces{1024};
   PieceMemo<BlockSummaries, 8> block_pieces{2048};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
-  PieceMemo<SchedulePiece, 4> schedule_pieces{1024};
+  PieceMemo<std::vector<InFlightState>, 4> schedule_pieces{2048};
   PieceMemo<LoadPiece, 3> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
   PieceMemo<StateBytes, 7> sequence_pieces{2048};
@@ -178,6 +177,7 @@ struct PricePieces {
   PieceMemo<ModelTimes, 5> times_pieces{1024};
   PieceMemo<StepLayout, 2> step_pieces{1024};
   PieceMemo<WorkPiece, 5> work_pieces{4096};
+  PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};
   PieceMemo<std::vector<RankUpdate>, 4> update_pieces{4096};
 };
 

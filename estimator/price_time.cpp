@@ -28,7 +28,7 @@ const PieceMemo<ModelTimes, 5>::Piece& PricePieces::times(const Plan& plan) {
                              number(plan.grad_dtype);
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
-       grid(plan).links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor)},
+       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor)},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
@@ -42,17 +42,17 @@ const StepLayout& PricePieces::steps(const Plan& plan) {
 }
 
 const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
-  const GridPiece& ranks = grid(plan);
+  const GridPiece& ranks = grid();
   const auto& layout = steps_piece(plan);
   return work_pieces
-      .find({packed(times(plan).number, layout.number), recompute_number(plan.recompute),
-             ranks.pp_links, packed(shape.num_microbatches, number(plan.schedule)), shape.pp},
+      .find({packed(times(plan).number, layout.number), recompute, ranks.pp_links,
+             packed(shape.num_microbatches, number(plan.schedule)), shape.pp},
             [&](WorkPiece& piece) {
-              ModelTimes with_recompute = times(plan).value;
-              add_recompute(plan.recompute, with_recompute);
+              model_time_space = times(plan).value;
+              add_recompute(plan.recompute, model_time_space);
               chunk_work_space.resize(layout.value.chunks.size());
               chunk_time_space.resize(layout.value.chunks.size());
-              chunk_works(job, layout.value, with_recompute, exposed_send_s(job, plan, ranks.pp),
+              chunk_works(job, layout.value, model_time_space, exposed_send_s(job, plan, ranks.pp),
                           chunk_work_space, chunk_time_space);
               piece.ranks.resize(layout.value.pipeline.rank_chunks.size());
               rank_works(layout.value, chunk_work_space, piece.ranks);
@@ -61,14 +61,27 @@ const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape)
       .value;
 }
 
+const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
+  return parameter_pieces
+      .find({split(plan).number, packed(plan.tp, plan.ep), plan.etp},
+            [&](std::vector<RankParameters>& piece) {
+              piece = rank_parameters(job, split(plan).value.steps, times(plan).value);
+            })
+      .value;
+}
+
 const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
   return update_pieces
-      .find({split(plan).number, packed(grid_piece(plan).number, plan.zero), dtypes_number(plan),
-             std::bit_cast<std::int64_t>(plan.offload.optimizer)},
-            [&](std::vector<RankUpdate>& piece) {
-              piece = rank_updates(job, plan, split(plan).value.steps, times(plan).value,
-                                   grid(plan).groups);
-            })
+      .find(
+          {split(plan).number, packed(grid_piece->number, plan.zero), dtypes_number(plan),
+           std::bit_cast<std::int64_t>(plan.offload.optimizer)},
+          [&](std::vector<RankUpdate>& piece) {
+            const std::vector<RankParameters>& ranks = parameters(plan);
+            piece.clear();
+            for (const RankParameters& rank : ranks) {
+              piece.push_back(rank_update(job, plan, grid().groups, rank.held, rank.tied_elements));
+            }
+          })
       .value;
 }
 

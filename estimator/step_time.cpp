@@ -179,14 +179,14 @@ void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
   }
 }
 
-std::vector<RankUpdate> rank_updates(const Job& job, const Plan& plan, const StepLayout& layout,
-                                     const ModelTimes& times, const ShardingGroups& groups) {
+std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
+                                            const ModelTimes& times) {
   std::vector<ChunkWork> works(layout.chunks.size());
   std::vector<ChunkTime> chunk_times(layout.chunks.size());
   chunk_works(job, layout, times, 0, works, chunk_times);
   std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
   rank_works(layout, works, of_ranks);
-  std::vector<RankUpdate> updates;
+  std::vector<RankParameters> ranks;
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     LocalParameters parameters = of_ranks[rank].blocks.parameters;
     bool holds_embedding = false;
@@ -199,15 +199,14 @@ std::vector<RankUpdate> rank_updates(const Job& job, const Plan& plan, const Ste
     const bool ends_apart = has_second_table(job.model) && holds_embedding != holds_head;
     const std::int64_t table = times.embedding.parameters.dense;
     parameters.dense += ends_apart && holds_head ? table : 0;
-    updates.push_back(rank_update(job, plan, groups, parameters, ends_apart ? table : 0));
+    ranks.push_back({.held = parameters, .tied_elements = ends_apart ? table : 0});
   }
-  return updates;
+  return ranks;
 }
 
 StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& shape,
                       const StepPieces& pieces) {
-  const ChunkWork& work =
-      pieces.rank_works[pieces.ranks.rank_kind(pieces.pipeline.critical_rank)];
+  const ChunkWork& work = pieces.rank_works[pieces.ranks.rank_kind(pieces.pipeline.critical_rank)];
   const AfterPipeline after = slowest_after_pipeline(job, plan, shape, pieces);
   const double m = number(shape.num_microbatches);
   const BlockTime& blocks = work.blocks;
@@ -236,8 +235,11 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
               works, chunk_times);
   std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
   rank_works(layout, works, of_ranks);
-  const std::vector<RankUpdate> updates =
-      rank_updates(job, plan, layout, times, ShardingGroups(job, plan));
+  const ShardingGroups groups(job, plan);
+  std::vector<RankUpdate> updates;
+  for (const RankParameters& rank : rank_parameters(job, layout, times)) {
+    updates.push_back(rank_update(job, plan, groups, rank.held, rank.tied_elements));
+  }
   return step_time_of(job, plan, shape,
                       {.ranks = layout.pipeline,
                        .rank_works = of_ranks,

@@ -41,14 +41,14 @@ TEST_CASE("a price does not depend on what its table priced before") {
   const Library library;
   RandomJobs random(library, 2);
   int failures = 0;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 150; ++i) {
     const RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
       continue;
     }
     PriceTable table = build_price_table(drawn.job);
     Plan plan = drawn.plan;
-    for (int step = 0; step < 25; ++step) {
+    for (int step = 0; step < 40; ++step) {
       plan = random.next_plan(drawn.job, plan);
       const Price walked = price(table, plan);
       PriceTable fresh = build_price_table(drawn.job);
