@@ -7,9 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "estimator/layer_partition.h"
-#include "estimator/price_pieces.h"
-#include "estimator/validity.h"
+#include "estimator/price_branch.h"
 
 namespace shardplan {
 namespace {
@@ -20,32 +18,6 @@ constexpr double kNoTime = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1 - 1e-12;
 // Combinations of a branch whose pipelines are timed one by one; of more, only compute counts.
 constexpr std::size_t kMostPipelines = 512;
-
-// visit(value) for every value of an axis.
-template <class Value, class Visit>
-void each(const std::vector<Value>& open, Value& axis, const Visit& visit) {
-  const Value own = axis;
-  if (open.empty()) {
-    visit();
-  }
-  for (const Value& value : open) {
-    axis = value;
-    visit();
-  }
-  axis = own;
-}
-template <class Visit>
-void each(const std::vector<bool>& open, bool& axis, const Visit& visit) {
-  const bool own = axis;
-  if (open.empty()) {
-    visit();
-  }
-  for (const bool value : open) {
-    axis = value;
-    visit();
-  }
-  axis = own;
-}
 
 // Every value makes rows smaller the fewer bytes it has, and never adds one.
 void choose_smallest(const std::vector<DType>& open, DType& axis) {
@@ -59,26 +31,6 @@ void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
   choose_smallest(open.master_dtype, plan.master_dtype);
   choose_smallest(open.exp_avg_dtype, plan.exp_avg_dtype);
   choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
-}
-
-bool has_groups(const Job& job, const Plan& plan) {
-  const std::int64_t world = job.cluster.world_size();
-  const std::int64_t model_ranks = plan.tp * plan.cp * plan.pp;
-  if (plan.dp == 0 && world % model_ranks != 0) {
-    return false;
-  }
-  const std::int64_t dp = plan.dp > 0 ? plan.dp : world / model_ranks;
-  const std::int64_t stage = plan.tp * plan.cp * dp;
-  return dp > 0 && dp % plan.dp_replicate == 0 && stage % (plan.ep * plan.etp) == 0 &&
-         stage / (plan.ep * plan.etp) % plan.dp_replicate == 0;
-}
-
-bool has_microbatches(const Job& job, const Plan& plan) {
-  return job.global_batch % (data_parallel_size(job, plan) * plan.micro_batch) == 0;
-}
-
-bool runs_schedule(const PricePieces& pieces, const Plan& plan) {
-  return pieces.schedule_rule == nullptr || !pieces.schedule_rule->broken(pieces.job, plan);
 }
 
 // The ranks that a floor looks at: both ends of the pipeline and the first between them.
@@ -166,18 +118,6 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
               });
             })
       .value;
-}
-
-// visit() for all choices of a microbatch that the branch leaves open; `at` holds them.
-template <class Visit>
-void each_block(PricePieces& pieces, const PriceFreedom& open, Plan& at, const Visit& visit) {
-  each(open.micro_batch, at.micro_batch, [&] {
-    if (has_microbatches(pieces.job, at)) {
-      each(open.sequence_parallel, at.sequence_parallel, [&] {
-        each(open.cp_method, at.cp_method, [&] { each(open.precision, at.precision, visit); });
-      });
-    }
-  });
 }
 
 // Activations and buffers of the size of a microbatch, by rank of ranks_of and phase.
@@ -327,13 +267,6 @@ double update_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) 
       .value;
 }
 
-// Whether any plan below has layers in its chunks and ranks in its groups.
-bool can_be_valid(const Job& job, const Plan& plan, const PriceFreedom& open) {
-  Plan at = plan;
-  at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
-  return has_groups(job, at) && !layers_per_chunk(job, at).empty();
-}
-
 }  // namespace
 
 std::size_t add_freedom(PriceTable& table, PriceFreedom freedom) {
@@ -358,7 +291,7 @@ MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedo
     at.dp_replicate = 1;
   }
   each(open.schedule, at.schedule, [&] {
-    if (runs_schedule(pieces, at)) {
+    if (runs_schedule(pieces, open, at)) {
       pieces.begin(at);
       const MemoryFloor of = memory_floor_of(pieces, at, freedom);
       floor.state_bytes = std::min(floor.state_bytes, of.state_bytes);
@@ -384,7 +317,7 @@ TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
     at.dp_replicate = 1;
   }
   each(open.schedule, at.schedule, [&] {
-    if (!runs_schedule(pieces, at)) {
+    if (!runs_schedule(pieces, open, at)) {
       return;
     }
     pieces.begin(at);

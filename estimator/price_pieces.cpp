@@ -83,9 +83,23 @@ PricePieces::PricePieces(const Job& of_job)
       layer_kinds(shardplan::layer_kinds(of_job.model)),
       flops_per_token(model_flops_per_token(of_job)),
       is_wide(sees_whole_plan(of_job.profile.memory_model)) {
+  using enum PlanField;
+  const PlanFields looked_at = {kTp,
+                                kCp,
+                                kEp,
+                                kEtp,
+                                kPp,
+                                kVpp,
+                                kDp,
+                                kSchedule,
+                                kLayersPerChunk,
+                                kMicroBatch,
+                                kSequenceParallel,
+                                kCpMethod,
+                                kPrecision};
   for (const ValidityRule& rule : validity_rules(job.profile)) {
-    if (rule.name == "schedule_fits_pp_and_vpp") {
-      schedule_rule = &rule;
+    if (looked_at.joined(rule.reads) == looked_at) {
+      block_rules.push_back(&rule);
     }
   }
 }

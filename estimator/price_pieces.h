@@ -132,7 +132,8 @@ struct PricePieces {
   LayerKinds layer_kinds;
   double flops_per_token = 0;
   bool is_wide = false;  // a profile whose blocks and state see axes of all kinds
-  const ValidityRule* schedule_rule = nullptr;  // which schedules run on pp and vpp
+  // Rules that look at nothing but the grid, the split, the schedule and the sizes of a microbatch.
+  std::vector<const ValidityRule*> block_rules;
   std::vector<PriceFreedom> freedoms;
   PieceMemo<StateFloor, 8> state_floors{1024};
   PieceMemo<double, 8> update_floors{1024};

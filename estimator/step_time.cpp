@@ -135,7 +135,8 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
     }
     first += layers[position];
   }
-  layout.pipeline = pipeline_layout(schedule_shape(job, plan), std::move(chunk_kinds));
+  const ScheduleShape placement = {.schedule = plan.schedule, .pp = plan.pp, .vpp = plan.vpp};
+  layout.pipeline = pipeline_layout(placement, std::move(chunk_kinds));
   return layout;
 }
 

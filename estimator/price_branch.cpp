@@ -1,0 +1,47 @@
+#include "estimator/price_branch.h"
+
+#include <algorithm>
+
+#include "estimator/layer_partition.h"
+
+namespace shardplan {
+namespace {
+
+bool has_microbatches(const Job& job, const Plan& plan) {
+  return job.global_batch % (data_parallel_size(job, plan) * plan.micro_batch) == 0;
+}
+
+}  // namespace
+
+bool has_groups(const Job& job, const Plan& plan) {
+  const std::int64_t world = job.cluster.world_size();
+  const std::int64_t model_ranks = plan.tp * plan.cp * plan.pp;
+  if (plan.dp == 0 && world % model_ranks != 0) {
+    return false;
+  }
+  const std::int64_t dp = plan.dp > 0 ? plan.dp : world / model_ranks;
+  const std::int64_t stage = plan.tp * plan.cp * dp;
+  return dp > 0 && dp % plan.dp_replicate == 0 && stage % (plan.ep * plan.etp) == 0 &&
+         stage / (plan.ep * plan.etp) % plan.dp_replicate == 0;
+}
+
+bool can_run(const PricePieces& pieces, const Plan& plan) {
+  return has_microbatches(pieces.job, plan) &&
+         std::ranges::none_of(pieces.block_rules, [&](const ValidityRule* rule) {
+           return rule->broken(pieces.job, plan);
+         });
+}
+
+bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at) {
+  bool runs = false;
+  each_block(pieces, open, at, [&] { runs = true; });
+  return runs;
+}
+
+bool can_be_valid(const Job& job, const Plan& plan, const PriceFreedom& open) {
+  Plan at = plan;
+  at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
+  return has_groups(job, at) && !layers_per_chunk(job, at).empty();
+}
+
+}  // namespace shardplan

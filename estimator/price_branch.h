@@ -1,0 +1,65 @@
+// Walks the values that a branch of a search leaves open.
+#pragma once
+
+#include <vector>
+
+#include "estimator/price_pieces.h"
+
+namespace shardplan {
+
+// visit(value) for every value of an axis.
+template <class Value, class Visit>
+void each(const std::vector<Value>& open, Value& axis, const Visit& visit) {
+  const Value own = axis;
+  if (open.empty()) {
+    visit();
+  }
+  for (const Value& value : open) {
+    axis = value;
+    visit();
+  }
+  axis = own;
+}
+template <class Visit>
+void each(const std::vector<bool>& open, bool& axis, const Visit& visit) {
+  const bool own = axis;
+  if (open.empty()) {
+    visit();
+  }
+  for (const bool value : open) {
+    axis = value;
+    visit();
+  }
+  axis = own;
+}
+
+// Whether the ranks of the plan fall into whole groups.
+bool has_groups(const Job& job, const Plan& plan);
+
+// Whether a valid plan may have these sizes of a microbatch and this schedule.
+bool can_run(const PricePieces& pieces, const Plan& plan);
+
+// visit() for all choices of a microbatch that the branch leaves open and that can run; `at` holds
+// them.
+template <class Visit>
+void each_block(const PricePieces& pieces, const PriceFreedom& open, Plan& at, const Visit& visit) {
+  each(open.micro_batch, at.micro_batch, [&] {
+    each(open.sequence_parallel, at.sequence_parallel, [&] {
+      each(open.cp_method, at.cp_method, [&] {
+        each(open.precision, at.precision, [&] {
+          if (can_run(pieces, at)) {
+            visit();
+          }
+        });
+      });
+    });
+  });
+}
+
+// Whether some value of the open axes lets the schedule run.
+bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at);
+
+// Whether any plan below has layers in its chunks and ranks in its groups.
+bool can_be_valid(const Job& job, const Plan& plan, const PriceFreedom& open);
+
+}  // namespace shardplan
