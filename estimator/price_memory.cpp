@@ -228,15 +228,10 @@ void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape
   const LoadPiece& held = load(plan, shape).value;
   const auto& blocks = block(plan);
   piece.ranks.resize(held.ranks.size());
-  std::array<ChunkBytes, 8> few;
-  std::vector<ChunkBytes> many;
   for (std::size_t i = 0; i < held.ranks.size(); ++i) {
     const RankLoad& rank = held.ranks[i];
-    std::span<ChunkBytes> chunks(few.data(), std::min(few.size(), rank.layouts.size()));
-    if (rank.layouts.size() > few.size()) {
-      many.resize(rank.layouts.size());
-      chunks = many;
-    }
+    std::vector<ChunkBytes>& chunks = chunk_byte_space;
+    chunks.resize(rank.layouts.size());
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
       chunks[chunk] = chunk_bytes(blocks, rank.layouts[chunk]);
     }

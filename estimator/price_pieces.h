@@ -161,6 +161,8 @@ struct PricePieces {
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<ChunkLayout> chunk_layouts;          // by number
+  // Room for what building a piece needs.
+  std::vector<ChunkBytes> chunk_byte_space;
   std::vector<ChunkWork> chunk_work_space;
   std::vector<ChunkTime> chunk_time_space;
   ModelTimes model_time_space;
