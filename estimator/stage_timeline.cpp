@@ -2,86 +2,12 @@
 
 #include <algorithm>
 
-#include "estimator/block_rows.h"
+#include "estimator/block_script.h"
+#include "estimator/parameter_elements.h"
 #include "estimator/schedule.h"
-#include "estimator/stage_tensors.h"
 
 namespace shardplan {
 namespace {
-
-// One allocation or free of a row of a block, by the row's index.
-struct RowEvent {
-  std::int64_t row = 0;
-  bool allocates = false;
-};
-
-// What one kind of block does in forward, in a forward that keeps nothing, in backward, and in its
-// weight gradient: at each step the rows born are allocated, then the rows that die are freed.
-struct BlockScript {
-  std::vector<std::int64_t> bytes;        // by row
-  std::vector<AllocationStream> streams;  // by row
-  std::vector<bool> is_gradient;          // by row: made once, for the whole step
-  std::vector<RowEvent> forward;
-  std::vector<RowEvent> forward_unkept;
-  std::vector<RowEvent> backward;
-  std::vector<RowEvent> weight;
-  std::vector<bool> stays;                // by row: stays with a recomputed group
-  std::int64_t output_gradient_row = -1;  // is there while a group replays
-};
-
-std::vector<RowEvent> script_between(const std::vector<BlockRow>& rows, Step first, Step last,
-                                     Step BlockRow::*dies) {
-  std::vector<RowEvent> script;
-  for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].born == static_cast<Step>(step)) {
-        script.push_back({.row = static_cast<std::int64_t>(i), .allocates = true});
-      }
-    }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].*dies == static_cast<Step>(step)) {
-        script.push_back({.row = static_cast<std::int64_t>(i), .allocates = false});
-      }
-    }
-  }
-  return script;
-}
-
-// A row for every tensor.
-std::vector<BlockRow> tensor_rows(const std::vector<BlockRow>& rows) {
-  std::vector<BlockRow> tensors;
-  for (const BlockRow& row : rows) {
-    tensors.push_back(row);
-    for (std::size_t i = 0; i < row.parts.size(); ++i) {
-      if (i > 0) {
-        tensors.push_back(row);
-      }
-      tensors.back().bytes = row.parts[i];
-    }
-  }
-  return tensors;
-}
-
-BlockScript script_of(const BlockMemory& block) {
-  BlockScript script;
-  const std::vector<BlockRow> rows = tensor_rows(block.rows);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const BlockRow& row = rows[i];
-    script.bytes.push_back(row.bytes);
-    const std::int64_t index = static_cast<std::int64_t>(i);
-    script.is_gradient.push_back(row.is_gradient);
-    script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));
-    script.streams.push_back(row.stream);
-    script.output_gradient_row =
-        is_alive(row, BlockState::kReplaying, row.born) ? index : script.output_gradient_row;
-  }
-  script.forward = script_between(rows, Step::kForwardInput, kLastForward, &BlockRow::dies);
-  script.forward_unkept =
-      script_between(rows, Step::kForwardInput, kLastForward, &BlockRow::last_forward_use);
-  script.backward = script_between(rows, kFirstBackward, kLastBackward, &BlockRow::dies);
-  script.weight = script_between(rows, Step::kWeight, kLastWeight, &BlockRow::dies);
-  return script;
-}
 
 // Tensors of one block of one microbatch, by row; 0: not allocated.
 using BlockTensors = std::vector<std::int64_t>;
@@ -427,45 +353,6 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
   std::erase_if(actions,
                 [&](const ScheduleAction& action) { return action.microbatch > last_microbatch; });
   return actions;
-}
-
-// FSDP2 shards every parameter by itself; an optimizer's and a block's tensors have those sizes.
-std::vector<std::int64_t> sharded_elements(const Job& job, const Plan& plan,
-                                           const StageLayout& stage) {
-  const std::int64_t shard = plan.zero == 3 ? dense_shard_size(job, plan) : 1;
-  const BlockShape s = block_shape(job, plan);
-  const std::int64_t query = s.hidden * s.query_width;
-  const std::int64_t key = s.hidden * s.key_value_width;
-  const std::int64_t width = s.hidden * div_ceil(job.model.ffn, plan.tp);
-  const std::int64_t table = s.hidden * s.local_vocab;
-  std::vector<std::int64_t> tensors;
-  tensors.insert(tensors.end(), count_blocks(stage, BlockKind::kEmbedding) > 0 ? 1 : 0, table);
-  for (std::int64_t layer = 0; layer < stage.num_layers; ++layer) {
-    tensors.insert(tensors.end(), {query, key, key, query, width, width, width});
-  }
-  tensors.insert(tensors.end(), stage.ends.has_head ? 1 : 0, table);
-  for (std::int64_t& elements : tensors) { elements = div_ceil(elements, shard); }
-  return tensors;
-}
-
-// Elements of the large parameter tensors of a stage, in model order.
-std::vector<std::int64_t> parameter_elements(const Job& job, const Plan& plan,
-                                             const StageLayout& stage) {
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    return sharded_elements(job, plan, stage);
-  }
-  std::vector<std::int64_t> tensors;
-  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
-    const BlockKind kind = static_cast<BlockKind>(i);
-    const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
-    for (std::int64_t block = 0; block < count_blocks(stage, kind); ++block) {
-      for (const WeightShape& shape : weight_shapes(job, plan, shapes)) {
-        tensors.insert(tensors.end(), static_cast<std::size_t>(shape.count),
-                       shape.rows * shape.columns);
-      }
-    }
-  }
-  return tensors;
 }
 
 }  // namespace
