@@ -1,5 +1,5 @@
-// Pieces of prices by the integers that they depend on: bounded memory, one slot for each hash, of
-// two pieces that want it the later one stays. Whether a piece is there changes no answer.
+// Pieces of prices by the integers that they depend on: bounded memory, two slots for each hash, of
+// the pieces that want them the later ones stay. Whether a piece is there changes no answer.
 #pragma once
 
 #include <array>
@@ -27,7 +27,9 @@ class PieceMemo {
   };
 
   // slots: a power of two.
-  explicit PieceMemo(std::size_t slots) : slots_(slots, -1) {}
+  explicit PieceMemo(std::size_t slots) : slots_(slots, nullptr) {}
+  PieceMemo(const PieceMemo&) = delete;
+  PieceMemo& operator=(const PieceMemo&) = delete;
 
   // The piece of the key; build(value) writes every field of one that is not there. Stays valid
   // until the next call.
@@ -36,23 +38,37 @@ class PieceMemo {
     if (last_ != nullptr && is_same(last_->key, key) && last_->number > 0) {
       return *last_;
     }
-    std::int32_t& slot = slots_[hash(key) & (slots_.size() - 1)];
-    if (slot < 0) {
-      slot = static_cast<std::int32_t>(pieces_.size());
-      pieces_.push_back({});
+    const std::size_t home = hash(key) & (slots_.size() - 1);
+    for (const std::size_t at : {home, home ^ 1}) {
+      Piece* const known = slots_[at];
+      if (known != nullptr && is_same(known->key, key) && known->number > 0) {
+        last_ = known;
+        return *known;
+      }
     }
-    Piece& piece = pieces_[static_cast<std::size_t>(slot)];
-    if (piece.number == 0 || !is_same(piece.key, key)) {
-      piece.number = 0;  // should build throw
-      build(piece.value);
-      piece.key = key;
-      piece.number = ++made_;
-    }
+    Piece& piece = place(home);
+    piece.number = 0;  // should build throw
+    build(piece.value);
+    piece.key = key;
+    piece.number = ++made_;
     last_ = &piece;
     return piece;
   }
 
  private:
+  // The free one of two neighbouring slots, or the one whose piece is older.
+  Piece& place(std::size_t home) {
+    Piece*& first = slots_[home];
+    Piece*& second = slots_[home ^ 1];
+    Piece*& chosen = first == nullptr                                      ? first
+                     : second == nullptr || second->number < first->number ? second
+                                                                           : first;
+    if (chosen == nullptr) {
+      chosen = &pieces_.emplace_back();
+    }
+    return *chosen;
+  }
+
   // Without the call that == of arrays makes.
   static bool is_same(const PieceKey<kSize>& one, const PieceKey<kSize>& other) {
     std::int64_t difference = 0;
@@ -70,8 +86,8 @@ class PieceMemo {
     return static_cast<std::size_t>(hash);
   }
 
-  std::vector<std::int32_t> slots_;  // index into pieces_; -1: empty
-  std::deque<Piece> pieces_;         // stay where they are
+  std::vector<Piece*> slots_;  // into pieces_
+  std::deque<Piece> pieces_;   // stay where they are
   Piece* last_ = nullptr;
   std::int64_t made_ = 0;
 };
