@@ -1,6 +1,7 @@
 // Environment variables of a run that decide about memory: the allocator's settings, NCCL's
 // buffers, Transformer Engine's choice of kernels.
 #include <algorithm>
+#include <charconv>
 
 #include "data/json_message.h"
 #include "data/run_settings.h"
@@ -44,6 +45,49 @@ void read_allocator(const Setting& setting, RunReading& run, const Library& libr
   }
 }
 
+// ":4096:8" or ":4096:2:16:8": pairs of KiB and how many
+// (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize).
+std::int64_t workspace_bytes(const Setting& setting) {
+  const std::string& text = setting.values.front();
+  std::vector<std::int64_t> numbers;
+  std::size_t at = 0;
+  while (at < text.size() && text[at] == ':') {
+    std::int64_t number = -1;
+    const std::from_chars_result read =
+        std::from_chars(text.data() + at + 1, text.data() + text.size(), number);
+    if (read.ec != std::errc{} || number < 0 || number > 1 << 20) {
+      break;
+    }
+    numbers.push_back(number);
+    at = static_cast<std::size_t>(read.ptr - text.data());
+  }
+  if (at != text.size() || numbers.empty() || numbers.size() % 2 != 0) {
+    throw InputError(setting.place + "found \"" + shown(text, Encoding::kUnchecked) +
+                     "\", expected pairs of KiB and count such as :4096:8");
+  }
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < numbers.size(); i += 2) {
+    bytes += numbers[i] * 1024 * numbers[i + 1];
+  }
+  return bytes;
+}
+
+// A profile without the option counts its workspaces as they are.
+void read_workspace(const Setting& setting, RunReading& run, const Library& library) {
+  const std::int64_t bytes = workspace_bytes(setting);
+  const std::vector<ProfileOption> options =
+      profile_options(library, library.key_of(run.job.profile));
+  const bool declared =
+      std::ranges::find(options, "torch_workspace_bytes", &ProfileOption::name) != options.end();
+  if (declared && bytes > 0) {
+    const std::string reason =
+        try_option(run.job.profile, "torch_workspace_bytes", std::to_string(bytes), library);
+    if (!reason.empty()) {
+      refuse(run, setting.name + ": " + reason);
+    }
+  }
+}
+
 }  // namespace
 
 void read_environment(const RunSettings& settings, const Library& library, RunReading& run) {
@@ -59,6 +103,9 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
   for (const Setting& setting : settings.environment) {
     if (setting.name == "PYTORCH_CUDA_ALLOC_CONF" || setting.name == "PYTORCH_ALLOC_CONF") {
       read_allocator(setting, run, library);
+    }
+    if (setting.name == "CUBLAS_WORKSPACE_CONFIG") {
+      read_workspace(setting, run, library);
     }
     if (setting.name == "NVTE_ALLOW_NONDETERMINISTIC_ALGO" && setting.values.front() == "0") {
       const std::string reason =

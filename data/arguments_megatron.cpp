@@ -79,25 +79,44 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Library&
           ? "flash"
           : arguments.word_or("--attention-backend", "auto",
                               {"flash", "fused", "unfused", "local", "auto"});
-  const std::vector<ProfileOption> options = profile_options(library, library.key_of(run.job.profile));
-  const auto declared = std::ranges::find(options, "attention_backend", &ProfileOption::name);
-  if (declared != options.end()) {
-    if (arguments.has("--attention-backend") || arguments.has("--use-flash-attn")) {
-      want(run, {"attention_backend", backend}, library);
-    }
-  } else if (backend == "unfused" || backend == "local") {
+  const std::vector<ProfileOption> options =
+      profile_options(library, library.key_of(run.job.profile));
+  const bool declared =
+      std::ranges::find(options, "attention_backend", &ProfileOption::name) != options.end();
+  if (backend == "local" || (!declared && backend == "unfused")) {
     refuse(run, "--attention-backend " + backend + ": attention that saves its probabilities");
+  } else if (declared) {
+    want(run, {"attention_backend", backend}, library);
   }
   if (run.job.model.moe.num_experts > 0) {
     const std::string dispatcher = arguments.word_or("--moe-token-dispatcher-type", "allgather",
                                                      {"allgather", "alltoall", "flex"});
-    if (dispatcher != "alltoall") {
-      refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described");
+    if (run.framework == "megatron" && dispatcher != "flex") {
+      want(run, {"moe_dispatcher", dispatcher}, library);
+      want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, library);
+    } else if (dispatcher != "alltoall") {
+      refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described" +
+                      (run.framework == "megatron" ? ", and allgather" : ""));
     }
     if (arguments.has("--moe-expert-capacity-factor") &&
         !arguments.has("--moe-pad-expert-input-to-capacity")) {
       refuse(run, "--moe-expert-capacity-factor without --moe-pad-expert-input-to-capacity");
     }
+  }
+}
+
+// What a run of the whole framework makes beside the model: its data loader's mask, and cuBLAS'
+// workspaces of a fixed size, without which torch refuses deterministic products
+// (aten/src/ATen/Context.cpp, checkCuBLASConfigDeterministic).
+void read_surroundings(const RunArguments& arguments, RunReading& run, const Library& library) {
+  if (run.framework != "megatron") {
+    return;
+  }
+  want(run, {"attention_mask", word_of(!arguments.has("--no-create-attention-mask-in-dataloader"))},
+       library);
+  constexpr std::int64_t kLargeConfigBytes = std::int64_t{8} * 4096 * 1024;  // ":4096:8"
+  if (arguments.has("--deterministic-mode")) {
+    want(run, {"torch_workspace_bytes", std::to_string(kLargeConfigBytes)}, library);
   }
 }
 
@@ -155,6 +174,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     run.job.profile = library.framework(run.framework);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, library); }
     read_kernels(arguments, run, library);
+    read_surroundings(arguments, run, library);
   }
   read_environment(settings, library, run);
   return run;

@@ -12,11 +12,13 @@ namespace shardplan {
 
 namespace {
 
-using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*>;
+using Member =
+    std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
+                 double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
+                 CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
+                 Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+                 DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+                 AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -32,6 +34,11 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"overlap_param_gather", &FrameworkProfile::overlap_param_gather},
     {"eager_communicators", &FrameworkProfile::eager_communicators},
     {"deterministic_attention", &FrameworkProfile::deterministic_attention},
+    {"attention_backend", &FrameworkProfile::attention_backend},
+    {"attention_mask", &FrameworkProfile::attention_mask},
+    {"moe_dispatcher", &FrameworkProfile::moe_dispatcher},
+    {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
+    {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
     {"compile", &FrameworkProfile::compile},

@@ -34,8 +34,30 @@ inline std::int64_t norm_statistics(const MegatronBlock& block) {
   return (block.job.model.layer_norm ? 2 : 1) * block.shape.sharded_tokens;
 }
 
+struct AttentionWidths {  // per token on one tp rank
+  std::int64_t query = 0;
+  std::int64_t key = 0;
+  std::int64_t value = 0;
+  std::int64_t output = 0;
+  std::int64_t head_dim = 0;  // of queries and keys
+  std::int64_t qkv() const { return query + key + value; }
+};
+
+AttentionWidths attention_widths(const MegatronBlock& block);
+
+// What runs, with kAuto resolved as Transformer Engine does.
+AttentionBackend attention_backend(const Job& job, const Plan& plan);
+// Without a rotary embedding queries, keys and values stay parts of the product's output, as cuDNN
+// and the batched products take them; FlashAttention wants them batch first.
+bool works_on_packed_qkv(const MegatronBlock& block);
+// Dropout after attention and FFN saves one byte an element.
+inline bool drops_hidden(const MegatronBlock& block) {
+  return block.job.hidden_dropout > 0;
+}
+
 void add_layer_input(MegatronBlock& block);
 void add_attention(MegatronBlock& block);
+void add_te_attention(MegatronBlock& block);
 void add_context_parallel(MegatronBlock& block);
 void add_dense_ffn(MegatronBlock& block);
 void add_moe(MegatronBlock& block);

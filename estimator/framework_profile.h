@@ -37,6 +37,20 @@ enum class CrossEntropyKind {
   kChunked,              // native: bf16 logits of one chunk of tokens, gradient in place
 };
 
+// Which attention kernels run. kAuto: what Transformer Engine chooses for the GPU and the run.
+enum class AttentionBackend {
+  kAuto,
+  kFused,    // cuDNN: works in the layout of the products
+  kFlash,    // FlashAttention 2: batch first, so its output is copied back to sequence first
+  kUnfused,  // batched products and softmax: the probabilities are saved
+};
+
+// How tokens reach the experts of other ranks.
+enum class MoeDispatcher {
+  kAllToAll,   // each rank sends its tokens to the ranks that hold their experts
+  kAllGather,  // every rank gathers all tokens and picks those of its experts
+};
+
 // When FSDP2 frees a block's gathered parameters after its forward.
 enum class ReshardAfterForward {
   kDefault,  // yes without pipelining, no with it; never those of final norm and head
@@ -76,6 +90,16 @@ inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
     {.value = AllocatorKind::kCaching, .name = "caching"},
     {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
 }};
+inline constexpr std::array<NamedValue<AttentionBackend>, 4> kAttentionBackends = {{
+    {.value = AttentionBackend::kAuto, .name = "auto"},
+    {.value = AttentionBackend::kFused, .name = "fused"},
+    {.value = AttentionBackend::kFlash, .name = "flash"},
+    {.value = AttentionBackend::kUnfused, .name = "unfused"},
+}};
+inline constexpr std::array<NamedValue<MoeDispatcher>, 2> kMoeDispatchers = {{
+    {.value = MoeDispatcher::kAllToAll, .name = "alltoall"},
+    {.value = MoeDispatcher::kAllGather, .name = "allgather"},
+}};
 inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterForward = {{
     {.value = ReshardAfterForward::kDefault, .name = "default"},
     {.value = ReshardAfterForward::kNever, .name = "never"},
@@ -94,6 +118,12 @@ constexpr const auto& names_of(AllocatorKind) {
   return kAllocatorKinds;
 }
 
+constexpr const auto& names_of(AttentionBackend) {
+  return kAttentionBackends;
+}
+constexpr const auto& names_of(MoeDispatcher) {
+  return kMoeDispatchers;
+}
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
 }
@@ -113,6 +143,10 @@ struct FrameworkProfile {
   bool overlap_param_gather = false;
   bool eager_communicators = false;  // every group's communicator created at start-up
   bool deterministic_attention = false;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
+  bool attention_mask = false;  // the data loader makes a mask of [b, 1, s, s] bytes
+  MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
+  bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
   bool compile = false;         // torch.compile of every transformer block and of the loss
@@ -133,6 +167,7 @@ struct FrameworkProfile {
   std::int64_t vocab_multiple = 128;       // vocabulary padded to this times tp; 1: no padding
   std::int64_t fixed_allocated_bytes = 0;  // small tensors not listed one by one
   std::int64_t fixed_workspace_bytes = 0;  // cuBLAS workspace inside the allocator, per stream
+  std::int64_t torch_workspace_bytes = 0;  // of torch's cuBLAS handles; 0: torch's default
   AllocatorKind allocator = AllocatorKind::kCaching;
   double cross_entropy_bytes_per_logit = 0;  // 0: follows from cross_entropy; else overrides it
 

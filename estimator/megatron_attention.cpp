@@ -9,33 +9,6 @@
 namespace shardplan {
 namespace {
 
-struct AttentionWidths {  // per token on one tp rank
-  std::int64_t query = 0;
-  std::int64_t key = 0;
-  std::int64_t value = 0;
-  std::int64_t output = 0;
-  std::int64_t head_dim = 0;  // of queries and keys
-  std::int64_t qkv() const { return query + key + value; }
-};
-
-AttentionWidths attention_widths(const MegatronBlock& block) {
-  const BlockShape& shape = block.shape;
-  const MlaSpec& mla = block.job.model.mla;
-  if (block.job.model.attention == AttentionKind::kMla) {
-    const std::int64_t head = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
-    return {.query = shape.query_heads * head,
-            .key = shape.query_heads * head,
-            .value = shape.query_heads * mla.v_head_dim,
-            .output = shape.query_heads * mla.v_head_dim,
-            .head_dim = head};
-  }
-  return {.query = shape.query_width,
-          .key = shape.key_value_width,
-          .value = shape.key_value_width,
-          .output = shape.query_width,
-          .head_dim = block.job.model.head_dim};
-}
-
 void add_qkv_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -51,12 +24,16 @@ void add_qkv_projection(MegatronBlock& block) {
     rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
              Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
   }
-  rows.use("attention.packed_qkv", packed, s.dtype, Step::kForwardQkv, Step::kForwardLayout,
+  const bool in_place = works_on_packed_qkv(block);
+  const bool rotates = block.job.model.learned_positions == 0;
+  rows.use("attention.packed_qkv", in_place ? 0 : packed, s.dtype, Step::kForwardQkv,
+           Step::kForwardLayout,
            "(a+2k)*d*T/t: output of the product, split and copied by the attention layout");
-  rows.use("attention.unrotated_query", s.tokens * widths.query, s.dtype, Step::kForwardLayout,
-           Step::kForwardLayout, "a*d*T/t: the reshape before the fused rotary embedding copies");
-  rows.use("attention.unrotated_gradients", s.tokens * (widths.query + widths.key), s.dtype,
-           Step::kBackwardLayout, Step::kBackwardLayout,
+  rows.use("attention.unrotated_query", rotates ? s.tokens * widths.query : 0, s.dtype,
+           Step::kForwardLayout, Step::kForwardLayout,
+           "a*d*T/t: the reshape before the fused rotary embedding copies");
+  rows.use("attention.unrotated_gradients", rotates ? s.tokens * (widths.query + widths.key) : 0,
+           s.dtype, Step::kBackwardLayout, Step::kBackwardLayout,
            "(a+k)*d*T/t: gradients of q and k before the rotary embedding");
   rows.use("attention.packed_qkv_gradient", packed, s.dtype, Step::kBackwardLayout,
            block.weight_step(Step::kBackwardQkv), "(a+2k)*d*T/t");
@@ -98,7 +75,7 @@ void add_qkv(MegatronBlock& block) {
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
   const std::int64_t elements = s.tokens * widths.qkv();
-  const Life life{.born = Step::kForwardLayout,
+  const Life life{.born = works_on_packed_qkv(block) ? Step::kForwardQkv : Step::kForwardLayout,
                   .last_forward_use = Step::kForwardAttention,
                   .dies = Step::kBackwardAttention};
   const bool mla = block.job.model.attention == AttentionKind::kMla;
@@ -117,63 +94,6 @@ void add_qkv(MegatronBlock& block) {
                .dies = Step::kBackwardLayout},
               "(a+k)*d*T/t: inputs of the norms of q and k");
   }
-}
-
-AttentionShape backward_shape(const MegatronBlock& block, const AttentionWidths& widths) {
-  const Job& job = block.job;
-  const Plan& plan = block.plan;
-  const bool mla = job.model.attention == AttentionKind::kMla;
-  AttentionShape shape{.batch = plan.micro_batch,
-                       .query_heads = block.shape.query_heads,
-                       .kv_heads = mla ? block.shape.query_heads : block.shape.key_value_heads,
-                       .query_length = div_ceil(job.sequence_length, plan.cp),
-                       .kv_length = div_ceil(job.sequence_length, plan.cp),
-                       .head_dim = widths.head_dim};
-  if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
-    shape.query_heads = div_ceil(shape.query_heads, plan.cp);
-    shape.kv_heads = div_ceil(shape.kv_heads, plan.cp);
-    shape.query_length = shape.kv_length = job.sequence_length;
-  }
-  if (plan.cp > 1 && plan.cp_method == CpMethod::kAllGather) {
-    shape.query_length = div_ceil(job.sequence_length, 2 * plan.cp);
-    shape.kv_length = job.sequence_length;
-  }
-  return shape;
-}
-
-void add_core_attention(MegatronBlock& block) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const AttentionWidths widths = attention_widths(block);
-  const std::int64_t statistics = s.query_heads * s.tokens;
-  const Life saved{.born = Step::kForwardAttention,
-                   .last_forward_use = Step::kForwardAttention,
-                   .dies = Step::kBackwardAttention};
-  if (block.selective() && block.recomputed().core_attn) {
-    rows.recompute("attention.log_sum_exp", statistics, DType::kFp32, saved,
-                   Step::kBackwardAttention, "a*T/t: softmax statistics, replayed");
-    rows.use("attention.output_replayed", s.tokens * widths.output, s.dtype,
-             Step::kBackwardAttention, Step::kBackwardAttention,
-             "a*d*T/t: core_attn recompute computes the output a second time");
-  } else {
-    rows.keep("attention.log_sum_exp", statistics, DType::kFp32, saved,
-              "a*T/t: softmax statistics of cuDNN or FlashAttention, fp32");
-  }
-  rows.keep("attention.output", s.tokens * widths.output, s.dtype,
-            {.born = Step::kForwardAttention,
-             .last_forward_use = Step::kForwardProjection,
-             .dies = block.weight_step(Step::kBackwardAttention)},
-            "a*d*T/t: saved by attention and, the same tensor, by the projection");
-  rows.use("attention.output_gradient", s.tokens * widths.output, s.dtype,
-           Step::kBackwardProjection, Step::kBackwardAttention, "a*d*T/t");
-  rows.use("attention.qkv_gradient", s.tokens * widths.qkv(), s.dtype, Step::kBackwardAttention,
-           Step::kBackwardLayout, "(a+2k)*d*T/t");
-  const std::int64_t workspace = cudnn_backward_workspace_bytes(
-      backward_shape(block, widths), block.job.profile.deterministic_attention);
-  rows.use_as(Component::kWorkspace, "attention.backward_workspace",
-              div_ceil(workspace, bytes_of(DType::kFp32)), DType::kFp32, Step::kBackwardAttention,
-              Step::kBackwardAttention,
-              "cuDNN 9 closed form: fp32 dQ and softmax sums, full-head dK and dV under GQA");
 }
 
 void add_projection(MegatronBlock& block) {
@@ -195,6 +115,14 @@ void add_projection(MegatronBlock& block) {
              Step::kBackwardProjection, block.weight_step(Step::kBackwardProjection),
              "h*T: output gradient gathered for both products of the projection");
   }
+  const std::int64_t dropped = drops_hidden(block) ? s.hidden * s.sharded_tokens : 0;
+  rows.keep("attention.hidden_dropout_mask", dropped, DType::kBool,
+            {.born = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardProjection},
+            "h*u: saved by the fused addition of bias, dropout and residual");
+  rows.use("attention.dropped_gradient", dropped, s.dtype, Step::kBackwardProjection,
+           Step::kBackwardProjection, "h*u: gradient behind dropout");
   rows.use("attention.projection_output", s.hidden * s.sharded_tokens, s.dtype,
            Step::kForwardProjection, Step::kForwardProjection, "h*u: before the residual add");
   if (block.job.model.norms_per_layer > 2) {
@@ -253,7 +181,7 @@ void add_attention(MegatronBlock& block) {
     add_mla_compression(block);
   }
   add_qkv(block);
-  add_core_attention(block);
+  add_te_attention(block);
   add_projection(block);
 }
 

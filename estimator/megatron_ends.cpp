@@ -8,6 +8,7 @@ namespace {
 struct LossRows {
   Step logits_die = Step::kForwardLoss;  // bf16 logits
   std::int64_t fp32_kept = 0;            // fp32 values per logit saved for backward
+  std::int64_t fp32_used = 0;            // fp32 values per logit beside them, in forward
   std::int64_t cast_back = 0;            // bf16 gradient beside the fp32 one
   std::string_view formula;
 };
@@ -26,7 +27,13 @@ LossRows loss_rows(CrossEntropyKind kind) {
               .fp32_kept = 1,
               .cast_back = 1,
               .formula = "V*T/t: gradient in fp32, written by the forward kernel"};
+    // Its pieces are compiled one by one, so the exponentials are not written over the logits.
     case CrossEntropyKind::kNativeFused:
+      return {.logits_die = Step::kForwardLoss,
+              .fp32_kept = 1,
+              .fp32_used = 1,
+              .cast_back = 1,
+              .formula = "V*T/t: fp32 exponentials, become the softmax, saved"};
     case CrossEntropyKind::kUnfused:
       return {.logits_die = Step::kForwardLoss,
               .fp32_kept = 1,
@@ -59,6 +66,8 @@ void add_loss(MegatronBlock& block) {
              .last_forward_use = Step::kForwardLoss,
              .dies = Step::kBackwardLoss},
             loss.formula);
+  rows.use("loss.fp32_logits", loss.fp32_used * logits, DType::kFp32, Step::kForwardLoss,
+           Step::kForwardLoss, "V*T/t: fp32 copy of the logits");
   rows.use("loss.logits_gradient", loss.cast_back * logits, s.dtype, Step::kBackwardLoss,
            Step::kBackwardLogits, "V*T/t: gradient cast back to the logits' dtype");
   rows.use("loss.statistics", (3 + 3 * block.plan.tp) * s.tokens, DType::kFp32, Step::kForwardLoss,
@@ -75,6 +84,12 @@ void add_embedding(MegatronBlock& block) {
              .last_forward_use = Step::kForwardOutput,
              .dies = Step::kBackwardInput},
             "2*T: token and position ids");
+  rows.keep("hidden_dropout_mask", drops_hidden(block) ? s.hidden * s.sharded_tokens : 0,
+            DType::kBool,
+            {.born = Step::kForwardOutput,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardOutput},
+            "h*u: saved by the dropout of the embedding");
   rows.use("output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardOutput,
            Step::kForwardOutput, "h*u: becomes the input of the first layer");
   rows.use("output_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardOutput,

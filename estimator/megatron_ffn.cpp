@@ -1,5 +1,5 @@
-// Feed-forward part of a Megatron layer: dense, and mixture of experts with the all-to-all
-// dispatcher. Letters in block_rows.h; f_s width of the shared experts, e ep, et etp.
+// Feed-forward part of a Megatron layer: dense, and mixture of experts with either dispatcher.
+// Letters in block_rows.h; f_s width of the shared experts, e ep, et etp.
 #include "estimator/block_rows_megatron.h"
 
 namespace shardplan {
@@ -120,6 +120,14 @@ void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
   rows.use("ffn.norm_gradient", sequence, s.dtype,
            block.is_moe ? Step::kBackwardDispatch : Step::kBackwardFc1, Step::kBackwardFfnNorm,
            "h*u: gradient of the norm's output");
+  const std::int64_t dropped = drops_hidden(block) ? sequence : 0;
+  rows.keep("ffn.hidden_dropout_mask", dropped, DType::kBool,
+            {.born = Step::kForwardOutput,
+             .last_forward_use = Step::kForwardOutput,
+             .dies = Step::kBackwardOutput},
+            "h*u: saved by the fused addition of bias, dropout and residual");
+  rows.use("ffn.dropped_gradient", dropped, s.dtype, Step::kBackwardOutput, Step::kBackwardFc2,
+           "h*u: gradient behind dropout");
   if (block.job.model.norms_per_layer > 2) {
     rows.keep("ffn.post_norm_input", sequence, s.dtype,
               {.born = Step::kForwardFc2,
@@ -152,10 +160,11 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
 
 // Buffers of token rows on their way to the experts and back; each is [rows, h].
 struct Dispatch {
-  std::int64_t local = 0;     // rows permuted on this rank: u*topk, or capacity*E
-  std::int64_t received = 0;  // after the all-to-all over ep: local * I
-  std::int64_t gathered = 0;  // after the gather over etp: what the experts work on
-  bool sorts = false;         // more than one expert on this rank
+  std::int64_t local = 0;       // rows permuted on this rank: u*topk, or capacity*E
+  std::int64_t received = 0;    // after the all-to-all over ep: local * I
+  std::int64_t gathered = 0;    // after the gather over etp: what the experts work on
+  std::int64_t all_tokens = 0;  // all-gather: tokens of every rank over ep and etp
+  bool sorts = false;           // more than one expert on this rank
 };
 
 Dispatch dispatch_of(const MegatronBlock& block) {
@@ -173,6 +182,7 @@ Dispatch dispatch_of(const MegatronBlock& block) {
     dispatch.received = scaled(routed, profile.moe_imbalance_factor);
   }
   dispatch.gathered = dispatch.received * block.plan.etp;
+  dispatch.all_tokens = block.shape.sharded_tokens * block.plan.ep * block.plan.etp;
   dispatch.sorts = moe.num_experts > block.plan.ep;
   return dispatch;
 }
@@ -224,6 +234,46 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
            Step::kBackwardDispatch, "topk*h*u*I*et");
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.received, s.dtype,
               Step::kBackwardDispatch, Step::kBackwardDispatch, "topk*h*u*I");
+}
+
+// MoEAllGatherTokenDispatcher: the tokens of all ranks lie in the global memory buffer; each rank
+// copies those of its experts, and puts their outputs back among zeros for the reduce-scatter.
+void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t h = s.hidden;
+  const Component comm = Component::kCommunication;
+  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
+                    h * dispatch.gathered, block.linear_dtype(),
+                    {.born = Step::kForwardDispatch,
+                     .last_forward_use = Step::kForwardFc1,
+                     .dies = block.weight_step(Step::kBackwardFc1)},
+                    "topk*h*u*et*I: tokens in expert order, input of the products");
+  rows.use("experts.fc2_output", h * dispatch.gathered, s.dtype, Step::kForwardFc2,
+           Step::kForwardUnsort, "topk*h*u*et*I");
+  rows.use("experts.unsorted_output", h * dispatch.all_tokens, s.dtype, Step::kForwardUnsort,
+           Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");
+  rows.use_as(comm, "experts.gathered_gradient", h * dispatch.all_tokens, s.dtype,
+              Step::kBackwardCombine, Step::kBackwardUnsort, "h*u*e*et");
+  rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
+           block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I");
+  rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,
+           Step::kBackwardDispatch, "topk*h*u*et*I");
+  rows.use_as(comm, "experts.returned_gradient", h * dispatch.all_tokens, s.dtype,
+              Step::kBackwardDispatch, Step::kBackwardDispatch, "h*u*e*et: among zeros");
+}
+
+// Activation and routing probability are one kernel for a gate with a fused activation alone
+// (core/transformer/mlp.py, weighted_bias_swiglu_impl); else the product saves its factor.
+void add_unscaled_activation(MegatronBlock& block, std::int64_t activations, bool recomputed,
+                             Step replayed) {
+  const bool fused = block.shape.ffn_pieces == 2 && block.job.profile.swiglu == SwigluKind::kFused;
+  keep_or_recompute(block, recomputed, replayed, "experts.unscaled_activation",
+                    fused ? 0 : activations, block.shape.dtype,
+                    {.born = Step::kForwardActivation,
+                     .last_forward_use = Step::kForwardActivation,
+                     .dies = Step::kBackwardActivation},
+                    "topk*f*u*I: saved by the product with the routing probabilities");
 }
 
 void add_router(MegatronBlock& block, bool recomputed) {
@@ -305,13 +355,18 @@ void add_moe(MegatronBlock& block) {
   const std::int64_t local_experts = div_ceil(moe.num_experts, block.plan.ep);
   add_ffn_norm(block, block.selective() && modules.layernorm, Step::kBackwardOutput);
   add_router(block, whole);
-  add_dispatch(block, dispatch, whole);
+  if (block.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
+    add_all_gather_dispatch(block, dispatch, whole);
+  } else {
+    add_dispatch(block, dispatch, whole);
+  }
   const Step replay = whole ? Step::kBackwardCombine : Step::kBackwardFc2;
   add_ffn_piece(block, kExperts, dispatch.gathered * width,
                 {.what = whole        ? Replay::kAll
                          : activation ? Replay::kActivation
                                       : Replay::kNothing,
                  .from = replay});
+  add_unscaled_activation(block, dispatch.gathered * width, whole || activation, replay);
   if (moe.shared_ffn > 0) {
     add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
                   {.what = shared ? Replay::kAll : Replay::kNothing,

@@ -28,6 +28,7 @@ void add_cublas_workspaces(ResidentRows& state) {
   const bool is_moe =
       count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
       (count_blocks(state.stage, BlockKind::kMtp) > 0 && state.job.model.layers.back().is_moe);
+  const bool groups = is_moe && state.job.profile.moe_grouped_gemm;
   const bool is_local = state.is_local();
   const bool torch_multiplies =
       is_local || is_moe || count_blocks(state.stage, BlockKind::kHead) > 0;
@@ -41,9 +42,11 @@ void add_cublas_workspaces(ResidentRows& state) {
   const bool torch_is_small = is_known && capability != 90;
   const bool te_is_small = is_known && capability < 90;
   constexpr std::int64_t kGroupedStreams = 4;
+  const std::int64_t chosen = state.job.profile.torch_workspace_bytes;
+  const std::int64_t by_default = torch_is_small ? std::min(large, kSmallTorchBytes) : large;
   state.add({.component = Component::kWorkspace,
              .name = "cublas_workspace",
-             .elements = torch_is_small ? std::min(large, kSmallTorchBytes) : large,
+             .elements = chosen > 0 ? chosen : by_default,
              .dtype = DType::kBool,
              .copies = torch_multiplies ? 2 : 0,
              .formula = "torch's, one for the main thread and one for autograd's",
@@ -52,7 +55,7 @@ void add_cublas_workspaces(ResidentRows& state) {
              .name = "transformer_engine_workspace",
              .elements = te_is_small ? std::min(large, kSmallTeBytes) : large,
              .dtype = DType::kBool,
-             .copies = is_local ? 0 : 1 + (is_moe ? kGroupedStreams : 0),
+             .copies = is_local ? 0 : 1 + (groups ? kGroupedStreams : 0),
              .formula = "Transformer Engine's, and one for each stream of grouped products",
              .origin = Origin::kDocumented});
 }

@@ -1,5 +1,7 @@
 // Rows of a stage's state that have the size of a microbatch: buffers that stay, and what the
 // pipeline schedule's loop holds (Megatron-LM core/pipeline_parallel/schedules.py).
+#include <algorithm>
+
 #include "estimator/block_rows.h"
 #include "estimator/eager_rows.h"
 #include "estimator/native_state.h"
@@ -28,6 +30,27 @@ bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds&
   return false;
 }
 
+// What the buffer holds at most: a head's input, or the tokens of all ranks that share the experts
+// (core/transformer/moe/token_dispatcher.py, MoEAllGatherTokenDispatcher).
+std::int64_t gather_buffer_tokens(const Job& job, const Plan& plan, const BlockShape& shape,
+                                  const StageEnds& ends) {
+  const bool gathers_experts = job.profile.memory_model == MemoryModel::kMegatron &&
+                               job.model.moe.num_experts > 0 && plan.ep * plan.etp > 1 &&
+                               job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
+  return std::max(has_gather_buffer(job, shape, ends) ? shape.tokens : 0,
+                  gathers_experts ? shape.sharded_tokens * plan.ep * plan.etp : 0);
+}
+
+// training/utils.py, get_batch_on_this_tp_rank: stages at the ends read batches; core/utils.py,
+// get_batch_on_this_cp_rank cuts the queries' dimension.
+bool has_attention_mask(const Job& job, const StageEnds& ends) {
+  return job.profile.attention_mask && (ends.has_embedding || ends.has_head);
+}
+
+std::int64_t mask_bytes(const Job& job, const Plan& plan) {
+  return plan.micro_batch * div_ceil(job.sequence_length, plan.cp) * job.sequence_length;
+}
+
 }  // namespace
 
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
@@ -49,7 +72,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "sequence_gather_buffer",
-        .elements = has_gather_buffer(job, shape, ends) ? shape.hidden * shape.tokens : 0,
+        .elements = shape.hidden * gather_buffer_tokens(job, plan, shape, ends),
         .dtype = shape.dtype,
         .formula = "h*T: global memory buffer for gathered inputs of products, never freed"},
        {.component = Component::kCommunication,
@@ -93,9 +116,17 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
                    "the next step"},
        {.component = Component::kWorkspace,
         .name = "rotary_table",
-        .elements = job.sequence_length * rotary_width(job.model),
+        .elements =
+            job.model.learned_positions > 0 ? 0 : job.sequence_length * rotary_width(job.model),
         .dtype = DType::kFp32,
-        .formula = "s*d: angles of the rotary embedding, fp32, cached"}}};
+        .formula = "s*d: angles of the rotary embedding, fp32, cached"},
+       {.component = Component::kActivations,
+        .name = "attention_mask",
+        .elements = has_attention_mask(job, ends) ? mask_bytes(job, plan) : 0,
+        .dtype = DType::kBool,
+        .first = Phase::kForward,
+        .last = Phase::kForward,
+        .formula = "b*s*s/c: of the data loader's batch, held by the forward step that runs"}}};
   for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
   return rows;
 }

@@ -86,7 +86,7 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
 std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype);
 
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
-using SequenceRows = std::array<StateRow, 7>;
+using SequenceRows = std::array<StateRow, 8>;
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
 }  // namespace shardplan

@@ -44,7 +44,20 @@ inline double widths_of_token(const Job& job, const Plan& plan) {
                                   job.profile.moe_capacity_factor, plan.moe_buffer_factor});
   const double experts = copies * static_cast<double>(model.hidden + moe.expert_ffn) +
                          static_cast<double>(moe.num_experts);
-  const double layer = static_cast<double>(model.hidden + attention + model.ffn + moe.shared_ffn);
+  // Megatron: unfused attention holds pairs of positions, the all-gather dispatcher all ranks'
+  // tokens.
+  const FrameworkProfile& profile = job.profile;
+  const bool may_be_unfused =
+      profile.attention_backend == AttentionBackend::kUnfused ||
+      (profile.attention_backend == AttentionBackend::kAuto && profile.deterministic_attention);
+  const double pairs = static_cast<double>(job.sequence_length) *
+                       static_cast<double>((may_be_unfused ? model.num_heads : 0) +
+                                           (profile.attention_mask ? 1 : 0));
+  const double gathered = profile.moe_dispatcher == MoeDispatcher::kAllGather
+                              ? static_cast<double>(plan.ep * plan.etp * model.hidden)
+                              : 0;
+  const double layer =
+      static_cast<double>(model.hidden + attention + model.ffn + moe.shared_ffn) + pairs + gathered;
   return static_cast<double>(model.num_layers() + model.num_mtp_layers) * (layer + experts) +
          static_cast<double>(model.vocab + job.profile.vocab_multiple * plan.tp) *
              static_cast<double>(1 + model.num_mtp_layers);

@@ -220,8 +220,6 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
-    kHiddenDropoutUnsupported,
-    kAttentionDropoutUnsupported,
     kAdamWOnly,
     // accepted
     kWorldByTpCpPp,

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
 
 #include "data/case_line.h"
 #include "data/run_settings.h"
@@ -109,6 +112,28 @@ TEST_CASE("the allocator's settings are read from the environment") {
   CHECK(use_named(nccl, "NCCL_X").effect == SettingEffect::kUnknown);
 }
 
+TEST_CASE("cuBLAS' workspaces are those of the environment, or what deterministic runs need") {
+  CHECK(gpt7b_with("").job.profile.torch_workspace_bytes == 8 * 4096 * 1024);
+  const std::string small = R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})";
+  CHECK(gpt7b_with("", small).job.profile.torch_workspace_bytes == (8192 + 128) * 1024);
+  CHECK(message_of([] { gpt7b_with("", R"({"CUBLAS_WORKSPACE_CONFIG": ":4096"})"); }) ==
+        "run.json: /environment/CUBLAS_WORKSPACE_CONFIG: found \":4096\", expected pairs of KiB "
+        "and count such as :4096:8");
+}
+
+TEST_CASE("attention kernels and dispatchers are those of the arguments") {
+  const RunReading run = gpt7b_with(
+      R"(, "--attention-backend": "unfused", "--num-experts": 8, "--moe-router-topk": 2)");
+  CHECK(run.unsupported.empty());
+  CHECK(run.job.profile.attention_backend == AttentionBackend::kUnfused);
+  CHECK(run.job.profile.attention_mask);
+  CHECK(run.job.profile.moe_dispatcher == MoeDispatcher::kAllGather);
+  CHECK_FALSE(run.job.profile.moe_grouped_gemm);
+  const RunReading flex =
+      gpt7b_with(R"(, "--num-experts": 8, "--moe-token-dispatcher-type": "flex")");
+  CHECK(flex.unsupported.starts_with("unsupported: --moe-token-dispatcher-type flex"));
+}
+
 TEST_CASE("layers are dealt out as the pipeline layout says") {
   const std::string base =
       R"({"--num-layers": 13, "--hidden-size": 512, "--num-attention-heads": 8, "--bf16": true,
@@ -164,6 +189,43 @@ TEST_CASE("a case line may carry the arguments of a run instead of model, traini
   CHECK(read.unsupported.empty());
   CHECK(read.plan.pp == 4);
   CHECK(read.job.cluster.world_size() == 8);
+}
+
+TEST_CASE("every argument list of Megatron-LM's CI is read, and no setting of it is dropped") {
+  // The 403 recorded runs have 97 different lists of arguments; the file holds every one of them.
+  const Library library;
+  std::ifstream file(std::string(SHARDPLAN_SOURCE_DIR) + "/data/published/megatron_ci.jsonl");
+  std::set<std::string> seen;
+  std::map<SettingEffect, int> num_settings;
+  std::string line;
+  while (std::getline(file, line)) {
+    const JsonValue root = parse_json(line, "megatron_ci.jsonl");
+    const JsonValue& from = std::ranges::find(root.members, "from", &JsonMember::name)->value;
+    const RunSettings settings = run_settings(from, "megatron_ci.jsonl");
+    std::string list;
+    for (const Setting& setting : settings.arguments) {
+      list += setting.name;
+      for (const std::string& value : setting.values) { list += " " + value; }
+      list += "\n";
+    }
+    if (!seen.insert(list).second) {
+      continue;
+    }
+    const RunReading run = read_run(settings, library.cluster("1x8-h100"), library);
+    CHECK(run.uses.size() == settings.arguments.size() + settings.environment.size());
+    for (const Setting& setting : settings.arguments) {
+      const SettingUse& use = use_named(run, setting.name);
+      CHECK_MESSAGE(use.effect != SettingEffect::kUnknown, use.name);
+      ++num_settings[use.effect];
+    }
+    const bool refuses = std::ranges::any_of(
+        run.uses, [](const SettingUse& use) { return use.effect == SettingEffect::kRefused; });
+    CHECK((!refuses || run.unsupported.starts_with("unsupported: ")));
+  }
+  CHECK(seen.size() == 97);
+  CHECK(num_settings[SettingEffect::kRead] > 2000);
+  CHECK(num_settings[SettingEffect::kNone] > 1000);
+  CHECK(num_settings[SettingEffect::kNotCounted] > 500);
 }
 
 TEST_CASE("a torchtitan configuration becomes the plan that torchtitan runs") {

@@ -1,0 +1,189 @@
+// Core attention of a Megatron layer: which of Transformer Engine's kernels runs, and what it
+// keeps. Letters in block_rows.h.
+#include <algorithm>
+
+#include "estimator/block_rows_megatron.h"
+#include "estimator/outside_memory.h"
+
+namespace shardplan {
+namespace {
+
+AttentionShape backward_shape(const MegatronBlock& block, const AttentionWidths& widths) {
+  const Job& job = block.job;
+  const Plan& plan = block.plan;
+  const bool mla = job.model.attention == AttentionKind::kMla;
+  AttentionShape shape{.batch = plan.micro_batch,
+                       .query_heads = block.shape.query_heads,
+                       .kv_heads = mla ? block.shape.query_heads : block.shape.key_value_heads,
+                       .query_length = div_ceil(job.sequence_length, plan.cp),
+                       .kv_length = div_ceil(job.sequence_length, plan.cp),
+                       .head_dim = widths.head_dim};
+  if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
+    shape.query_heads = div_ceil(shape.query_heads, plan.cp);
+    shape.kv_heads = div_ceil(shape.kv_heads, plan.cp);
+    shape.query_length = shape.kv_length = job.sequence_length;
+  }
+  if (plan.cp > 1 && plan.cp_method == CpMethod::kAllGather) {
+    shape.query_length = div_ceil(job.sequence_length, 2 * plan.cp);
+    shape.kv_length = job.sequence_length;
+  }
+  return shape;
+}
+
+// flash-attention 2.8 csrc/flash_attn/flash_api.cpp, mha_bwd: fp32 sums of dQ, one for each group
+// of thread blocks where the order of the sums must not change; softmax sums; dK and dV of every
+// query head under GQA.
+std::int64_t flash_backward_workspace_bytes(const AttentionShape& shape, bool deterministic,
+                                            std::int64_t num_sms) {
+  const std::int64_t heads = shape.batch * shape.query_heads;
+  const std::int64_t rows = round_up(shape.query_length, 128);
+  const std::int64_t width = round_up(shape.head_dim, shape.head_dim <= 128 ? 32 : 64);
+  const std::int64_t splits = deterministic ? div_ceil(num_sms, heads) : 1;
+  const std::int64_t expanded =
+      shape.query_heads != shape.kv_heads
+          ? 2 * bytes_of(DType::kBf16) * heads * shape.kv_length * shape.head_dim
+          : 0;
+  return 4 * heads * rows * (width * std::max<std::int64_t>(1, splits) + 1) + expanded;
+}
+
+std::int64_t backward_workspace_bytes(const MegatronBlock& block, const AttentionWidths& widths) {
+  const AttentionShape shape = backward_shape(block, widths);
+  const bool deterministic = block.job.profile.deterministic_attention;
+  return attention_backend(block.job, block.plan) == AttentionBackend::kFlash
+             ? flash_backward_workspace_bytes(shape, deterministic, block.job.cluster.gpu.num_sms)
+             : cudnn_backward_workspace_bytes(shape, deterministic);
+}
+
+// UnfusedDotProductAttention: the products' function holds the scores until it returns, softmax
+// saves its output, dropout its mask, the second product what dropout left.
+void add_probabilities(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t pairs = s.query_heads * s.tokens * block.job.sequence_length;
+  const bool drops = block.job.attention_dropout > 0;
+  const bool replays = block.selective() && block.recomputed().core_attn;
+  const Life life{.born = Step::kForwardAttention,
+                  .last_forward_use = Step::kForwardAttention,
+                  .dies = Step::kBackwardAttention};
+  const auto keep = [&](std::string_view name, std::int64_t elements, DType dtype,
+                        std::string_view formula) {
+    keep_or_recompute(block, replays, Step::kBackwardAttention, name, elements, dtype, life,
+                      formula);
+  };
+  rows.use("attention.scores", pairs, s.dtype, Step::kForwardAttention, Step::kForwardAttention,
+           "a*s*T/t: output of the first product, held until attention returns");
+  keep("attention.probabilities", pairs, s.dtype, "a*s*T/t: saved by softmax");
+  keep("attention.dropout_mask", drops ? pairs : 0, DType::kBool, "a*s*T/t: saved by dropout");
+  keep("attention.dropped_probabilities", drops ? pairs : 0, s.dtype,
+       "a*s*T/t: saved by the second product");
+  const bool expands =
+      s.key_value_heads < s.query_heads && block.job.model.attention != AttentionKind::kMla;
+  rows.keep("attention.expanded_key_values", expands ? 2 * s.tokens * s.query_width : 0, s.dtype,
+            life, "2*a*d*T/t: keys and values repeated for every query head");
+  rows.use("attention.probability_gradients", (drops ? 2 : 1) * pairs, s.dtype,
+           Step::kBackwardAttention, Step::kBackwardAttention,
+           "a*s*T/t: gradients behind and before dropout; softmax works in place");
+  rows.use("attention.context", s.tokens * attention_widths(block).output, s.dtype,
+           Step::kForwardAttention, Step::kForwardAttention,
+           "a*d*T/t: by heads, before it is copied to sequence first");
+}
+
+void add_fused_statistics(MegatronBlock& block, const AttentionWidths& widths) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t statistics = s.query_heads * s.tokens;
+  const Life saved{.born = Step::kForwardAttention,
+                   .last_forward_use = Step::kForwardAttention,
+                   .dies = Step::kBackwardAttention};
+  if (block.selective() && block.recomputed().core_attn) {
+    rows.recompute("attention.log_sum_exp", statistics, DType::kFp32, saved,
+                   Step::kBackwardAttention, "a*T/t: softmax statistics, replayed");
+    rows.use("attention.output_replayed", s.tokens * widths.output, s.dtype,
+             Step::kBackwardAttention, Step::kBackwardAttention,
+             "a*d*T/t: core_attn recompute computes the output a second time");
+  } else {
+    rows.keep("attention.log_sum_exp", statistics, DType::kFp32, saved,
+              "a*T/t: softmax statistics of cuDNN or FlashAttention, fp32");
+  }
+  const std::int64_t workspace = backward_workspace_bytes(block, widths);
+  rows.use_as(Component::kWorkspace, "attention.backward_workspace",
+              div_ceil(workspace, bytes_of(DType::kFp32)), DType::kFp32, Step::kBackwardAttention,
+              Step::kBackwardAttention,
+              "cuDNN 9 or FlashAttention 2 closed form: fp32 dQ and softmax sums, dK and dV of "
+              "every query head under GQA");
+}
+
+}  // namespace
+
+// TransformerEngine 2.8 pytorch/attention/dot_product_attention/utils.py, get_attention_backend:
+// FlashAttention 2 below compute capability 9.0, cuDNN from there on where it can; on 10.0 its
+// backward is not deterministic, and FlashAttention 2 has no heads with two widths.
+AttentionBackend attention_backend(const Job& job, const Plan&) {
+  const AttentionBackend chosen = job.profile.attention_backend;
+  const std::int64_t capability = job.cluster.gpu.compute_capability;
+  const bool flash_can = job.model.attention != AttentionKind::kMla;
+  if (chosen != AttentionBackend::kAuto) {
+    return chosen;
+  }
+  if (capability >= 100 && job.profile.deterministic_attention) {
+    return flash_can ? AttentionBackend::kFlash : AttentionBackend::kUnfused;
+  }
+  return capability > 0 && capability < 90 && flash_can ? AttentionBackend::kFlash
+                                                        : AttentionBackend::kFused;
+}
+
+bool works_on_packed_qkv(const MegatronBlock& block) {
+  return block.job.model.learned_positions > 0 &&
+         attention_backend(block.job, block.plan) != AttentionBackend::kFlash;
+}
+
+AttentionWidths attention_widths(const MegatronBlock& block) {
+  const BlockShape& shape = block.shape;
+  const MlaSpec& mla = block.job.model.mla;
+  if (block.job.model.attention == AttentionKind::kMla) {
+    const std::int64_t head = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
+    return {.query = shape.query_heads * head,
+            .key = shape.query_heads * head,
+            .value = shape.query_heads * mla.v_head_dim,
+            .output = shape.query_heads * mla.v_head_dim,
+            .head_dim = head};
+  }
+  return {.query = shape.query_width,
+          .key = shape.key_value_width,
+          .value = shape.key_value_width,
+          .output = shape.query_width,
+          .head_dim = block.job.model.head_dim};
+}
+
+void add_te_attention(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const AttentionWidths widths = attention_widths(block);
+  const AttentionBackend backend = attention_backend(block.job, block.plan);
+  const std::int64_t output = s.tokens * widths.output;
+  const Step last = block.weight_step(Step::kBackwardAttention);
+  if (backend == AttentionBackend::kUnfused) {
+    add_probabilities(block);
+  } else {
+    add_fused_statistics(block, widths);
+  }
+  rows.keep(
+      "attention.output", output, s.dtype,
+      {.born = Step::kForwardAttention, .last_forward_use = Step::kForwardProjection, .dies = last},
+      backend == AttentionBackend::kFused
+          ? "a*d*T/t: saved by attention and, the same tensor, by the projection"
+          : "a*d*T/t: saved by the projection");
+  // A batch of one is the same in both orders.
+  const bool copies = backend == AttentionBackend::kFlash && block.plan.micro_batch > 1;
+  rows.keep("attention.output_batch_first", copies ? output : 0, s.dtype,
+            {.born = Step::kForwardAttention,
+             .last_forward_use = Step::kForwardAttention,
+             .dies = Step::kBackwardAttention},
+            "a*d*T/t: FlashAttention saves its own output");
+  rows.use("attention.output_gradient", output, s.dtype, Step::kBackwardProjection,
+           Step::kBackwardAttention, "a*d*T/t");
+  rows.use("attention.qkv_gradient", s.tokens * widths.qkv(), s.dtype, Step::kBackwardAttention,
+           Step::kBackwardLayout, "(a+2k)*d*T/t");
+}
+
+}  // namespace shardplan

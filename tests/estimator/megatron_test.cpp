@@ -1,0 +1,158 @@
+// What a layer of Megatron with Transformer Engine keeps, counted by hand: a GPT layer with hidden
+// size 512, 8 heads of 64, FFN 2048, sequences of 1024 and micro-batches of 4, the one that
+// Megatron-LM's own tests train. T = 4096 tokens.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "data/library.h"
+#include "estimator/estimate.h"
+#include "estimator/stage_memory.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kTokens = 4096;
+
+Job gpt_job(const char* cluster) {
+  const Library library;
+  Job job;
+  job.model.name = "gpt";
+  job.model.hidden = 512;
+  job.model.ffn = 2048;
+  job.model.vocab = 50257;
+  job.model.num_heads = 8;
+  job.model.num_kv_heads = 8;
+  job.model.head_dim = 64;
+  job.model.gated_ffn = false;
+  job.model.tied_embeddings = true;
+  job.model.layer_norm = true;
+  job.model.learned_positions = 1024;
+  job.model.layers.resize(12);
+  job.cluster = library.cluster(cluster);
+  job.profile = library.framework("megatron");
+  job.profile.gradient_accumulation_fusion = false;
+  job.sequence_length = 1024;
+  job.global_batch = 32;
+  return job;
+}
+
+const BlockMemory& layer_of(const BlockSet& blocks, BlockKind kind = BlockKind::kDenseLayer) {
+  return blocks[static_cast<std::size_t>(kind)];
+}
+
+std::int64_t kept_bytes(const Job& job, BlockKind kind = BlockKind::kDenseLayer) {
+  return layer_of(block_set(job, Plan{.micro_batch = 4}), kind).summary.kept_bytes;
+}
+
+std::int64_t state_bytes(const Job& job, const Plan& plan, std::string_view name) {
+  const PlanPieces whole = plan_pieces(job, plan);
+  const StagePieces& pieces = whole.stages.back();
+  const auto row = std::ranges::find(pieces.state.rows, name, &StateRow::name);
+  return row == pieces.state.rows.end() ? 0 : row->total_bytes();
+}
+
+// 2(h + h) of each norm, 2 * 4 statistics of each, qkv 6h, output 2h, 4 bytes of log-sum-exp per
+// head, 4f of a plain FFN.
+constexpr std::int64_t kPlainBytes = 4 * 2 * 512 + 2 * 8 + 8 * 512 + 4 * 8 + 4 * 2048;
+
+TEST_CASE("a GPT layer keeps two statistics per norm and no gate") {
+  CHECK(kept_bytes(gpt_job("1x8-h100")) == kTokens * kPlainBytes);
+}
+
+TEST_CASE("dropout of the hidden state keeps one byte an element, twice a layer") {
+  Job job = gpt_job("1x8-h100");
+  job.hidden_dropout = 0.1;
+  CHECK(kept_bytes(job) == kTokens * (kPlainBytes + 2 * 512));
+  job.attention_dropout = 0.1;  // fused kernels draw the mask again
+  CHECK(kept_bytes(job) == kTokens * (kPlainBytes + 2 * 512));
+}
+
+TEST_CASE("FlashAttention keeps its own output, unless a batch of one is the same in both orders") {
+  const Job job = gpt_job("1x8-a100-sxm-80gb");
+  CHECK(kept_bytes(job) == kTokens * (kPlainBytes + 2 * 512));
+  const auto one = [](const Job& each) {
+    return layer_of(block_set(each, Plan{.micro_batch = 1})).summary.kept_bytes;
+  };
+  CHECK(one(job) == kTokens / 4 * kPlainBytes);
+}
+
+TEST_CASE("the attention kernels are those that Transformer Engine chooses for GPU and run") {
+  const auto chosen = [](const char* cluster, bool deterministic, AttentionBackend backend) {
+    Job job = gpt_job(cluster);
+    job.profile.deterministic_attention = deterministic;
+    job.profile.attention_backend = backend;
+    return kept_bytes(job) - kTokens * kPlainBytes;
+  };
+  constexpr AttentionBackend kAuto = AttentionBackend::kAuto;
+  CHECK(chosen("1x8-h100", true, kAuto) == 0);
+  CHECK(chosen("1x8-b200", false, kAuto) == 0);
+  CHECK(chosen("1x8-b200", true, kAuto) == kTokens * 2 * 512);
+  CHECK(chosen("1x8-a100-sxm-80gb", false, AttentionBackend::kFused) == 0);
+}
+
+TEST_CASE("unfused attention keeps five bytes for each pair of positions with dropout, else two") {
+  Job job = gpt_job("1x8-h100");
+  job.profile.attention_backend = AttentionBackend::kUnfused;
+  const std::int64_t pairs = std::int64_t{4} * 8 * 1024 * 1024;
+  const std::int64_t plain = kTokens * (kPlainBytes - 4 * 8);  // no log-sum-exp
+  CHECK(kept_bytes(job) == plain + 2 * pairs);
+  job.attention_dropout = 0.1;
+  CHECK(kept_bytes(job) == plain + 5 * pairs);
+}
+
+TEST_CASE("experts keep their activation before the routing probability scales it") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const std::int64_t plain = kept_bytes(job, BlockKind::kMoeLayer);
+  job.model.gated_ffn = true;  // one more piece of the first product, nothing to scale apart
+  const std::int64_t rows = 2 * kTokens;
+  CHECK(kept_bytes(job, BlockKind::kMoeLayer) == plain);
+  job.profile.swiglu = SwigluKind::kUnfused;
+  CHECK(kept_bytes(job, BlockKind::kMoeLayer) == plain + 2 * rows * 2 * 1024);
+}
+
+TEST_CASE("the all-gather dispatcher holds the tokens of all ranks in the buffer that stays") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const Plan plan{.ep = 4, .micro_batch = 4};
+  CHECK(state_bytes(job, plan, "sequence_gather_buffer") == 0);
+  job.profile.moe_dispatcher = MoeDispatcher::kAllGather;
+  CHECK(state_bytes(job, plan, "sequence_gather_buffer") == 4 * kTokens * 512 * 2);
+}
+
+TEST_CASE("workspaces of grouped products and of torch's handles are those of the run") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const Plan plan{.micro_batch = 4};
+  constexpr std::int64_t kLarge = 32 << 20;
+  CHECK(state_bytes(job, plan, "transformer_engine_workspace") == 5 * kLarge);
+  job.profile.moe_grouped_gemm = false;
+  CHECK(state_bytes(job, plan, "transformer_engine_workspace") == kLarge);
+  CHECK(state_bytes(job, plan, "cublas_workspace") == 2 * kLarge);
+  job.profile.torch_workspace_bytes = 1 << 20;
+  CHECK(state_bytes(job, plan, "cublas_workspace") == 2 << 20);
+}
+
+TEST_CASE("the data loader's attention mask is a byte for each pair, on the ends of the pipeline") {
+  Job job = gpt_job("1x8-h100");
+  const Plan plan{.pp = 4, .micro_batch = 4, .schedule = Schedule::k1F1B};
+  CHECK(state_bytes(job, plan, "attention_mask") == 0);
+  job.profile.attention_mask = true;
+  CHECK(state_bytes(job, plan, "attention_mask") == 4 * 1024 * 1024);
+}
+
+TEST_CASE("learned positions need no table of angles") {
+  Job job = gpt_job("1x8-h100");
+  const Plan plan{.micro_batch = 4};
+  CHECK(state_bytes(job, plan, "rotary_table") == 0);
+  job.model.learned_positions = 0;
+  CHECK(state_bytes(job, plan, "rotary_table") == 1024 * 64 * 4);
+}
+
+}  // namespace
+}  // namespace shardplan
