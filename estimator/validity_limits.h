@@ -54,7 +54,7 @@ inline double widths_of_token(const Job& job, const Plan& plan) {
                        static_cast<double>((may_be_unfused ? model.num_heads : 0) +
                                            (profile.attention_mask ? 1 : 0));
   const double gathered = profile.moe_dispatcher == MoeDispatcher::kAllGather
-                              ? static_cast<double>(plan.ep * plan.etp * model.hidden)
+                              ? static_cast<double>(job.cluster.world_size() * model.hidden)
                               : 0;
   const double layer =
       static_cast<double>(model.hidden + attention + model.ffn + moe.shared_ffn) + pairs + gathered;
