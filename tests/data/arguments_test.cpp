@@ -117,7 +117,7 @@ TEST_CASE("cuBLAS' workspaces are those of the environment, or what deterministi
   const std::string small = R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})";
   CHECK(gpt7b_with("", small).job.profile.torch_workspace_bytes == (8192 + 128) * 1024);
   CHECK(message_of([] { gpt7b_with("", R"({"CUBLAS_WORKSPACE_CONFIG": ":4096"})"); }) ==
-        "run.json: /environment/CUBLAS_WORKSPACE_CONFIG: found \":4096\", expected pairs of KiB "
+        "run.json:10: /environment/CUBLAS_WORKSPACE_CONFIG: found \":4096\", expected pairs of KiB "
         "and count such as :4096:8");
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("every argument list of Megatron-LM's CI is read, and no setting of it
     CHECK((!refuses || run.unsupported.starts_with("unsupported: ")));
   }
   CHECK(seen.size() == 97);
-  CHECK(num_settings[SettingEffect::kRead] > 2000);
+  CHECK(num_settings[SettingEffect::kRead] > 1800);
   CHECK(num_settings[SettingEffect::kNone] > 1000);
   CHECK(num_settings[SettingEffect::kNotCounted] > 500);
 }
