@@ -129,6 +129,21 @@ constexpr ValidityRule kRingNeedsFullAttention = {
                  "all_gather, or cp 1";
         }};
 
+// TransformerEngine pytorch/attention/dot_product_attention/utils.py, get_attention_backend.
+constexpr ValidityRule kUnfusedNeedsNoCp = {
+    .name = "unfused_attention_needs_cp_1",
+    .reads = {PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.cp > 1 && job.profile.attention_backend == AttentionBackend::kUnfused;
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "cp " + number_text(plan.cp) +
+                 " with attention_backend unfused; valid: cp 1, or attention_backend fused or "
+                 "flash";
+        }};
+
 constexpr ValidityRule kOverlapParamGather = {
     .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
     .reads = {PlanField::kZero},
@@ -245,6 +260,7 @@ constexpr std::array kRules = {
     kMoeNeedsSp,
     kA2aHeads,
     kRingNeedsFullAttention,
+    kUnfusedNeedsNoCp,
     kDpReplicateNeedsZero,
     kDpReplicate,
     kExpertDpReplicate,

@@ -222,7 +222,13 @@ TEST_CASE("heads, widths and sequence must divide") {
                     job.model.layers[7].attention_window = 4096;
                     plan.cp = 2;
                   },
-                  {"cp 2", "sliding-window", "a2a"}}});
+                  {"cp 2", "sliding-window", "a2a"}},
+                 {"unfused_attention_needs_cp_1",
+                  [](Job& job, Plan& plan) {
+                    job.profile.attention_backend = AttentionBackend::kUnfused;
+                    plan.cp = 2;
+                  },
+                  {"cp 2", "unfused", "flash"}}});
 }
 
 TEST_CASE("kv heads fewer than tp ranks are accepted where they divide them") {
