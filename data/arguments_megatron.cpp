@@ -59,8 +59,10 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   return wanted;
 }
 
-void want(RunReading& run, const WantedOption& option, const Library& library) {
-  const std::string reason = try_option(run.job.profile, option.name, option.word, library);
+using Options = std::vector<ProfileOption>;  // of the profile
+
+void want(RunReading& run, const WantedOption& option, const Options& options) {
+  const std::string reason = try_option(run.job.profile, option.name, option.word, options);
   if (!reason.empty() && run.unsupported.empty()) {
     run.unsupported = "unsupported: " + reason;
   }
@@ -73,27 +75,25 @@ void refuse(RunReading& run, const std::string& what) {
 }
 
 // Attention that keeps its probabilities, and experts' dispatchers other than the described one.
-void read_kernels(const RunArguments& arguments, RunReading& run, const Library& library) {
+void read_kernels(const RunArguments& arguments, RunReading& run, const Options& options) {
   const std::string backend =
       arguments.has("--use-flash-attn")
           ? "flash"
           : arguments.word_or("--attention-backend", "auto",
                               {"flash", "fused", "unfused", "local", "auto"});
-  const std::vector<ProfileOption> options =
-      profile_options(library, library.key_of(run.job.profile));
   const bool declared =
       std::ranges::find(options, "attention_backend", &ProfileOption::name) != options.end();
   if (backend == "local" || (!declared && backend == "unfused")) {
     refuse(run, "--attention-backend " + backend + ": attention that saves its probabilities");
   } else if (declared) {
-    want(run, {"attention_backend", backend}, library);
+    want(run, {"attention_backend", backend}, options);
   }
   if (run.job.model.moe.num_experts > 0) {
     const std::string dispatcher = arguments.word_or("--moe-token-dispatcher-type", "allgather",
                                                      {"allgather", "alltoall", "flex"});
     if (run.framework == "megatron" && dispatcher != "flex") {
-      want(run, {"moe_dispatcher", dispatcher}, library);
-      want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, library);
+      want(run, {"moe_dispatcher", dispatcher}, options);
+      want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
     } else if (dispatcher != "alltoall") {
       refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described" +
                       (run.framework == "megatron" ? ", and allgather" : ""));
@@ -114,15 +114,15 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Library&
 // What a run of the whole framework makes beside the model: its data loader's mask, and cuBLAS'
 // workspaces of a fixed size, without which torch refuses deterministic products
 // (aten/src/ATen/Context.cpp, checkCuBLASConfigDeterministic).
-void read_surroundings(const RunArguments& arguments, RunReading& run, const Library& library) {
+void read_surroundings(const RunArguments& arguments, RunReading& run, const Options& options) {
   if (run.framework != "megatron") {
     return;
   }
   want(run, {"attention_mask", word_of(!arguments.has("--no-create-attention-mask-in-dataloader"))},
-       library);
+       options);
   constexpr std::int64_t kLargeConfigBytes = std::int64_t{8} * 4096 * 1024;  // ":4096:8"
   if (arguments.has("--deterministic-mode")) {
-    want(run, {"torch_workspace_bytes", std::to_string(kLargeConfigBytes)}, library);
+    want(run, {"torch_workspace_bytes", std::to_string(kLargeConfigBytes)}, options);
   }
 }
 
@@ -178,9 +178,10 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     refuse(run, "no profile for the framework '" + run.framework + "'");
   } else {
     run.job.profile = library.framework(run.framework);
-    for (const WantedOption& option : wanted_options(arguments)) { want(run, option, library); }
-    read_kernels(arguments, run, library);
-    read_surroundings(arguments, run, library);
+    const Options options = profile_options(library, run.framework);
+    for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
+    read_kernels(arguments, run, options);
+    read_surroundings(arguments, run, options);
   }
   read_environment(settings, library, run);
   return run;

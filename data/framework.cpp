@@ -7,6 +7,7 @@
 
 #include "data/json_message.h"
 #include "data/library.h"
+#include "data/run_settings.h"
 
 namespace shardplan {
 
@@ -392,9 +393,10 @@ std::string option_text(const FrameworkProfile& profile, const std::string& name
                     find_field(name)->member);
 }
 
-void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                  const Library& library) {
-  const std::vector<ProfileOption> known = profile_options(library, library.key_of(profile));
+namespace {
+
+void apply_known_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
+                        const std::vector<ProfileOption>& known) {
   const std::string opening = "option: ";
   const ProfileOption& option = find_option(known, name, opening, profile.name);
   const JsonValue value = value_of_word(option, word);
@@ -403,6 +405,24 @@ void apply_option(FrameworkProfile& profile, const std::string& name, const std:
                      "\", expected " + expected_of(option));
   }
   set_field(profile, option, value);
+}
+
+}  // namespace
+
+void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
+                  const Library& library) {
+  apply_known_option(profile, name, word, profile_options(library, library.key_of(profile)));
+}
+
+std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
+                       const std::vector<ProfileOption>& options) {
+  if (std::ranges::find(options, name, &ProfileOption::name) != options.end()) {
+    apply_known_option(profile, name, word, options);
+    return "";
+  }
+  const std::string fixed = profile_field_text(profile, name);
+  return fixed == word ? ""
+                       : "profile " + profile.name + " has " + name + " " + fixed + ", not " + word;
 }
 
 }  // namespace shardplan

@@ -119,14 +119,7 @@ RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
 
 std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                        const Library& library) {
-  const std::vector<ProfileOption> options = profile_options(library, library.key_of(profile));
-  if (std::ranges::find(options, name, &ProfileOption::name) != options.end()) {
-    apply_option(profile, name, word, library);
-    return "";
-  }
-  const std::string fixed = profile_field_text(profile, name);
-  return fixed == word ? ""
-                       : "profile " + profile.name + " has " + name + " " + fixed + ", not " + word;
+  return try_option(profile, name, word, profile_options(library, library.key_of(profile)));
 }
 
 }  // namespace shardplan

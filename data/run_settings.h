@@ -48,6 +48,9 @@ RunSettings run_settings(const JsonValue& value, const std::string& file);
 std::vector<std::int64_t> integer_pattern(const std::string& text, const std::string& place);
 
 // Sets an option of the profile, or finds that it has this value already; else the reason why not.
+// `options`: profile_options of the profile.
+std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
+                       const std::vector<ProfileOption>& options);
 std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                        const Library& library);
 
