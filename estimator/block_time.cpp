@@ -55,6 +55,10 @@ BlockTime gqa_projections(const BlockContext& context) {
       linear(context, {.m = context.tokens, .n = query + key_value, .k = model.hidden}, precision);
   add(time, linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision));
   add(time, rotary(context, query + key_value / 2));
+  if (const std::int64_t copies = context.job.profile.attention_copies; copies > 0) {
+    const double bytes = 2 * number(copies * context.tokens * query) * context.element_bytes;
+    add(time, memory_bound(context, bytes, bytes));
+  }
   add(time, tensor_parallel_region(context, model.hidden, model.hidden));
   return time;
 }
@@ -313,13 +317,30 @@ BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const Bl
   return time;
 }
 
+struct Calls {
+  std::int64_t forward = 0;
+  std::int64_t backward = 0;
+};
+
+// Collectives of a layer's two tensor-parallel regions, as tensor_parallel_region times them.
+Calls tensor_parallel_calls(const Plan& plan) {
+  if (plan.tp == 1) {
+    return {};
+  }
+  return plan.sequence_parallel ? Calls{.forward = 4, .backward = 6}
+                                : Calls{.forward = 2, .backward = 2};
+}
+
 LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& layer) {
   const LayerParts parts = layer_parts(context, layer);
   LayerTime known{.layer_kind = 0, .time = sum(parts), .replay = replay_of(parts)};
   BlockTime& time = known.time;
-  const double host_s = context.job.profile.host_s_per_layer;
-  time.host_s = std::max(0.0, host_s - time.forward_total_s()) +
-                std::max(0.0, host_s - time.backward_total_s());
+  const auto [forward_calls, backward_calls] = tensor_parallel_calls(context.plan);
+  const FrameworkProfile& profile = context.job.profile;
+  const double host_s = profile.compile ? 0 : profile.host_s_per_layer;
+  const double call_s = profile.compile ? 0 : profile.host_s_per_collective;
+  time.host_s = std::max(0.0, host_s + number(forward_calls) * call_s - time.forward_total_s()) +
+                std::max(0.0, host_s + number(backward_calls) * call_s - time.backward_total_s());
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
 }

@@ -1,8 +1,10 @@
-// n members, k of them inside one NVLink domain, n / k domains. A ring inside the domain and one
-// across it run at the same time (NCCL pipelines its chunks), so the slower one counts.
+// n members, k of them inside one NVLink domain, n / k domains. Rings and trees as NCCL builds them
+// (src/graph/tuning.cc, ncclTopoTuneModel): one ring runs through all members, domain by domain,
+// and its channels share the k links that leave a domain, so the narrower of the two counts.
 #include "estimator/collective_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "estimator/efficiency.h"
 
@@ -19,31 +21,53 @@ double across_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group) {
                                             : cluster.inter_node_bytes_per_s * kNetworkShare.value;
 }
 
-// The launch, and the steps of a ring: k - 1 inside the domain, one per further domain across.
-double latency_s(const ClusterSpec& cluster, const GroupShape& group) {
-  const double inside = static_cast<double>(group.ranks_per_domain - 1);
-  const double across = static_cast<double>(div_exact(group.size, group.ranks_per_domain) - 1);
-  return kCollectiveLaunch.value + inside * cluster.intra_node_latency_s +
-         across * cluster.inter_node_latency_s;
+double domains(const GroupShape& group) {
+  return static_cast<double>(div_exact(group.size, group.ranks_per_domain));
+}
+
+// What every link of a ring carries a second, as seen by one channel's whole bundle.
+double ring_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group) {
+  const double k = static_cast<double>(group.ranks_per_domain);
+  const double across = k * across_bytes_per_s(cluster, group);
+  if (group.ranks_per_domain == group.size) {
+    return inside_bytes_per_s(cluster);
+  }
+  return group.ranks_per_domain == 1 ? across : std::min(inside_bytes_per_s(cluster), across);
+}
+
+// n - 1 steps in a row: from domain to domain, the others inside.
+double ring_latency_s(const ClusterSpec& cluster, const GroupShape& group) {
+  const double across = domains(group) - 1;
+  const double inside = static_cast<double>(group.size - 1) - across;
+  return inside * cluster.intra_node_latency_s + across * cluster.inter_node_latency_s;
+}
+
+// Twice (n - 1) / n of the bytes over every link of a ring.
+double ring_all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+  const double n = static_cast<double>(group.size);
+  return 2 *
+         (bytes * (n - 1) / n / ring_bytes_per_s(cluster, group) + ring_latency_s(cluster, group));
+}
+
+// Up and down a binary tree of domains, a chain inside each: 0.92 of the ring's bandwidth, and a
+// step across has twice the latency of a ring's (28 against 14 us there).
+double tree_all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+  const double k = static_cast<double>(group.ranks_per_domain);
+  const double depth = std::log2(domains(group));
+  return 2 * (bytes / (0.92 * ring_bytes_per_s(cluster, group)) +
+              (k - 1) * cluster.intra_node_latency_s + depth * 2 * cluster.inter_node_latency_s);
 }
 
 }  // namespace
 
-// nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n. Hierarchical: every
-// rank receives (k - 1) / k of the tensor inside its domain, and 1 / k of what other domains hold
-// over its own link.
+// nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n.
 double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   if (group.size == 1) {
     return 0;
   }
   const double n = static_cast<double>(group.size);
-  const double k = static_cast<double>(group.ranks_per_domain);
-  const double inside =
-      group.ranks_per_domain > 1 ? bytes * (k - 1) / k / inside_bytes_per_s(cluster) : 0;
-  const double across = group.ranks_per_domain < group.size
-                            ? bytes * (n - k) / (n * k) / across_bytes_per_s(cluster, group)
-                            : 0;
-  return std::max(inside, across) + latency_s(cluster, group);
+  return kCollectiveLaunch.value + ring_latency_s(cluster, group) +
+         bytes * (n - 1) / n / ring_bytes_per_s(cluster, group);
 }
 
 double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
@@ -51,10 +75,17 @@ double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, dou
 }
 
 double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
-  return reduce_scatter_s(cluster, group, bytes) + all_gather_s(cluster, group, bytes);
+  if (group.size == 1) {
+    return 0;
+  }
+  const double ring = ring_all_reduce_s(cluster, group, bytes);
+  const bool has_tree = group.ranks_per_domain < group.size;
+  return kCollectiveLaunch.value +
+         (has_tree ? std::min(ring, tree_all_reduce_s(cluster, group, bytes)) : ring);
 }
 
-// A rank sends 1 / n of its bytes to each member: k - 1 of them inside its domain.
+// A rank sends 1 / n of its bytes to each member, k - 1 of them inside its domain; messages to
+// other domains are on their way together.
 double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   if (group.size == 1) {
     return 0;
@@ -66,7 +97,9 @@ double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double 
   const double across = group.ranks_per_domain < group.size
                             ? bytes * (n - k) / n / across_bytes_per_s(cluster, group)
                             : 0;
-  return std::max(inside, across) + latency_s(cluster, group);
+  const double latency =
+      (k - 1) * cluster.intra_node_latency_s + (n > k ? cluster.inter_node_latency_s : 0);
+  return kCollectiveLaunch.value + std::max(inside, across) + latency;
 }
 
 double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {

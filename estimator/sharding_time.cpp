@@ -88,7 +88,9 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   switch (plan.zero) {
     case 0: seconds = exceeding(update.all_reduce_s, backward_s); break;
     case 1:
-      seconds = exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);
+      seconds = (job.profile.zero1_all_reduces ? update.all_reduce_s
+                                               : exceeding(update.reduce_s, backward_s)) +
+                exceeding(update.gather_s, forward_s);
       break;
     case 2:
       seconds = m * exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);

@@ -110,7 +110,7 @@ double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
   const double sharded_over = plan.sequence_parallel ? number(plan.tp) : 1;
   const double bytes =
       number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes / sharded_over;
-  return send_s(job.cluster, pp, bytes) * job.profile.exposed_pp_share;
+  return send_s(job.cluster, pp, bytes) * job.profile.exposed_pp_share + job.profile.handover_s;
 }
 
 StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds) {

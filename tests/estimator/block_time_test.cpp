@@ -131,15 +131,16 @@ TEST_CASE("tensor parallelism divides FLOPs by tp, compute by less, and adds com
   }
 }
 
-TEST_CASE("tp 8 with sequence parallelism pays four collectives forward and six backward") {
+TEST_CASE("tp 8 pays four collectives forward and six backward, or two all-reduces each") {
   Job job = job_on_h200();
   const BlockTime layer = layer_time(job, {.tp = 8, .sequence_parallel = true}, {});
   const double one_s = 8192.0 * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6;
   CHECK(layer.forward_tp_s == doctest::Approx(4 * one_s));
   CHECK(layer.backward_tp_s == doctest::Approx(6 * one_s));
   const BlockTime plain = layer_time(job, {.tp = 8}, {});
-  CHECK(plain.forward_tp_s == doctest::Approx(4 * one_s));
-  CHECK(plain.backward_tp_s == doctest::Approx(4 * one_s));
+  // An all-reduce moves as much as two of the others and is launched once.
+  CHECK(plain.forward_tp_s == doctest::Approx(4 * one_s - 2 * 20e-6));
+  CHECK(plain.backward_tp_s == doctest::Approx(4 * one_s - 2 * 20e-6));
 }
 
 TEST_CASE("exposed shares scale the communication they name and nothing else") {
@@ -262,6 +263,23 @@ TEST_CASE("a multi-token-prediction module costs a layer, a projection and a hea
   CHECK(times.mtp.forward_flops == doctest::Approx(layer.forward_flops + times.head.forward_flops +
                                                    2.0 * 8192 * 4096 * 2 * 4096));
   CHECK(times.mtp.parameters.total() == count_mtp_parameters(job.model));
+}
+
+TEST_CASE("the host's launches count where kernels are shorter, and each collective is a launch") {
+  Job job = job_on_h200();
+  job.sequence_length = 128;
+  const auto host_s = [&](std::int64_t tp) {
+    return layer_time(job, {.tp = tp, .sequence_parallel = tp > 1}, {}).host_s;
+  };
+  CHECK(host_s(1) == 0);
+  job.profile.host_s_per_layer = 0.01;
+  const BlockTime layer = layer_time(job, {}, {});
+  CHECK(layer.host_s == doctest::Approx(0.02 - layer.forward_total_s() - layer.backward_total_s()));
+  const double without_calls = host_s(2);
+  job.profile.host_s_per_collective = 1e-4;
+  CHECK(host_s(2) - without_calls == doctest::Approx(10 * 1e-4));
+  job.profile.compile = true;  // one launch a block: not the eager layer that was measured
+  CHECK(host_s(2) == 0);
 }
 
 }  // namespace
