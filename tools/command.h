@@ -35,6 +35,7 @@ ExitCode run_estimate(const Arguments& arguments);
 ExitCode run_compare(const Arguments& arguments);
 ExitCode run_search(const Arguments& arguments);
 ExitCode run_batch(const Arguments& arguments);
+ExitCode run_advise(const Arguments& arguments);
 ExitCode run_accuracy(const Arguments& arguments);
 ExitCode run_why_oom(const Arguments& arguments);
 ExitCode run_list(const Arguments& arguments);

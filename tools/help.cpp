@@ -11,7 +11,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array<Command, 11> kCommands = {{
+constexpr std::array<Command, 12> kCommands = {{
     {.name = "estimate",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "memory and step time of one plan on every GPU",
@@ -24,6 +24,10 @@ constexpr std::array<Command, 11> kCommands = {{
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "every plan of a cluster, the fastest that fit first",
      .run = run_search},
+    {.name = "advise",
+     .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
+     .summary = "the smallest changes that make a plan fit or faster; how its bytes grow",
+     .run = run_advise},
     {.name = "batch",
      .arguments = "FILE|- [options]",
      .summary = "one answer per case line of a file; exit 2 if a line was bad, after all others",

@@ -66,10 +66,17 @@ std::vector<OptionRow> machine_rows() {
                       .kind = OptionKind::kBytes,
                       .low = kGiB / 4,
                       .high = kGiB * 1024 * 16};
+  // As text: search takes lists and ranges. A single number is checked where it is read.
+  OptionRow sizes =
+      text("num-gpus", "N",
+           "use this many GPUs instead of the cluster's own number; search also takes "
+           "several, as 8,16 or 8..1024 (doubling) or 8..64:8 (steps)");
+  sizes.low = 1;
+  sizes.high = kMaxWorld;
   return {
       text("model", "NAME|FILE", "a shipped model (list models) or a Hugging Face config.json"),
       text("cluster", "NAME|FILE", "NODESxGPUS-GPU, such as 1x8-h200, or a cluster file"),
-      count("num-gpus", "use this many GPUs instead of the cluster's own number", 1, kMaxWorld),
+      std::move(sizes),
       std::move(memory),
       text("framework", "NAME", "training framework (list frameworks); default megatron"),
       repeated(text("framework-option", "KEY=VALUE",
@@ -81,6 +88,19 @@ std::vector<OptionRow> machine_rows() {
                     "a switch of the framework, a field of the plan, or with --from an argument of "
                     "the file (seq-length=4096, training.seq_len=4096); repeatable")),
       flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
+  };
+}
+
+std::vector<OptionRow> sweep_rows() {
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  return {
+      text("gpu", "A,B", "these kinds of GPU side by side, with --num-gpus, instead of --cluster"),
+      number("target-tokens-per-s", "what all GPUs together must reach", 0, kMost),
+      number("tokens", "tokens to train on, as in 15e12", 0, kMost),
+      number("target-days", "days for these tokens", 0, kMost),
+      number("target-cost", "US dollars for these tokens", 0, kMost),
+      number("price-per-gpu-hour", "US dollars; default: the cluster's file, where it has a price",
+             0, kMost),
   };
 }
 
@@ -152,10 +172,15 @@ std::vector<OptionRow> estimate_rows() {
   };
 }
 
+std::vector<OptionRow> top_rows() {
+  return {count("top", "plans to show, or changes of each kind; default 10", 1, 100'000)};
+}
+
 std::vector<OptionRow> search_rows() {
   return {
-      count("top", "plans to show; default 10", 1, 100'000),
       repeated(text("fix", "AXIS=VALUE", "only this value of an axis, as in tp=8; repeatable")),
+      flag("headroom", "of every plan shown: GiB left, largest micro-batch and sequence that fit"),
+      flag("families", "every value of every axis: how many plans fit, why not, what would pass"),
       repeated(text("range", "AXIS=A..B|A,B",
                     "only values within a range, or exactly these; repeatable")),
   };
@@ -165,6 +190,12 @@ std::vector<OptionRow> case_rows() {
   return {
       text("case", "FILE", "the run as a case line, instead of --model and the other options"),
       text("case-id", "ID", "which line of the file, where it has several"),
+  };
+}
+
+std::vector<OptionRow> advise_rows() {
+  return {
+      flag("scaling", "also every component and term of time against every axis"),
   };
 }
 
@@ -189,11 +220,11 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "compare", "search", "batch",
-                                        "accuracy", "why-oom", "list"};
-  const std::vector<std::string> both = {"estimate", "search"};
-  const std::vector<std::string> jobs = {"estimate", "compare", "search", "why-oom"};
-  const std::vector<std::string> plans = {"estimate", "compare", "why-oom"};
+  const std::vector<std::string> all = {"estimate", "compare",  "search",  "advise",
+                                        "batch",    "accuracy", "why-oom", "list"};
+  const std::vector<std::string> both = {"estimate", "search", "advise"};
+  const std::vector<std::string> jobs = {"estimate", "compare", "search", "advise", "why-oom"};
+  const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom"};
   const std::vector<std::string> estimate = {"estimate"};
   const std::vector<std::string> search = {"search"};
   std::vector<OptionRow> table;
@@ -211,12 +242,15 @@ std::vector<OptionRow> build_table() {
                      "what is different on the other side: an option (framework=nanotron@v0.4, "
                      "tp=4, model=...) or a switch of the framework; repeatable"))});
   add("Model and machine", jobs, machine_rows());
+  add("Clusters", search, sweep_rows());
   add("Training", jobs, training_rows());
   add("Training", plans, microbatch_rows());
   add(kPlanGroup, plans, plan_rows());
   add("Memory rule", both, memory_rows());
   add("Question", estimate, estimate_rows());
+  add("Search", {"search", "advise"}, top_rows());
   add("Search", search, search_rows());
+  add("Question", {"advise"}, advise_rows());
   add("Question", {"accuracy"}, accuracy_rows());
   add("Output", all, output_rows());
   return table;

@@ -5,6 +5,7 @@
 #include "tools/plan_words.h"
 #include "tools/question.h"
 #include "tools/report.h"
+#include "tools/sweep.h"
 
 namespace shardplan {
 namespace {
@@ -47,23 +48,28 @@ std::string estimate_command(const Options& options) {
   return command;
 }
 
+std::string render(const SearchReport& report, const SearchExtras& extras, Format format,
+                   const Paint& paint) {
+  Table table;
+  switch (format) {
+    case Format::kTable: return search_text(report, paint).append(extras_text(extras));
+    case Format::kCsv:
+      table = search_table(report);
+      add_extras(extras, table);
+      return csv_text(table);
+    case Format::kJson: return with_extras(extras, search_json(report));
+  }
+  return "";
+}
+
+}  // namespace
+
 SearchSpace space_of(const Options& options, const Job& job) {
   SearchSpace space = default_space(job);
   for (const std::string& word : all_of(options, "fix")) { fix_axis(space, word); }
   for (const std::string& word : all_of(options, "range")) { restrict_axis(space, word); }
   return space;
 }
-
-std::string render(const SearchReport& report, Format format, const Paint& paint) {
-  switch (format) {
-    case Format::kTable: return search_text(report, paint);
-    case Format::kCsv: return csv_text(search_table(report));
-    case Format::kJson: return search_json(report);
-  }
-  return "";
-}
-
-}  // namespace
 
 ExitCode run_search(const Arguments& arguments) {
   const Options options = parse_options("search", arguments);
@@ -74,6 +80,9 @@ ExitCode run_search(const Arguments& arguments) {
   const Library library = library_of(options);
   if (!given(options, "from")) {
     required_text(options, "global-batch");
+  }
+  if (is_sweep(options)) {
+    return run_sweep(options, library);
   }
   SearchReport report;
   const GivenJob question = job_of(options, library);
@@ -93,7 +102,9 @@ ExitCode run_search(const Arguments& arguments) {
     const RankedPlan& best = report.result.top.front();
     report.evidence = evidence_of(report.job, best.plan, best.memory, library);
   }
-  output.write(render(report, format_of(options), paint_for(options, output)));
+  const SearchExtras extras =
+      search_extras(options, report.job, space, report.options, report.result);
+  output.write(render(report, extras, format_of(options), paint_for(options, output)));
   output.commit();
   return report.result.top.empty() ? ExitCode::kNegative : ExitCode::kOk;
 }

@@ -38,4 +38,30 @@ TEST_CASE("golden: the ten fastest plans of Llama-3-8B on eight GPUs") {
                 "8192", "--global-batch", "64", "--top", "10", "--format", "csv"});
 }
 
+TEST_CASE("golden: advice for a plan of Llama-3-8B that does not fit") {
+  check_golden("advise_llama3_8b.json", {"advise", "--model", "llama3-8b", "--cluster", "1x8-h100",
+                                         "--sequence-length", "8192", "--global-batch", "64",
+                                         "--micro-batch", "2", "--top", "4", "--format", "json"});
+}
+
+TEST_CASE("golden: how the bytes of a plan of Llama-3-8B grow along every axis") {
+  check_golden("scaling_llama3_8b.csv",
+               {"advise", "--model", "llama3-8b", "--cluster", "1x8-h100", "--sequence-length",
+                "8192", "--global-batch", "64", "--tp", "4", "--scaling", "--format", "csv"});
+}
+
+TEST_CASE("golden: the cheapest of four clusters for a target") {
+  check_golden("sweep_llama3_8b.csv", {"search",    "--model",
+                                       "llama3-8b", "--gpu",
+                                       "h100,h200", "--num-gpus",
+                                       "16,32",     "--sequence-length",
+                                       "8192",      "--global-batch",
+                                       "256",       "--fix",
+                                       "pp=1",      "--tokens",
+                                       "1e12",      "--target-days",
+                                       "60",        "--price-per-gpu-hour",
+                                       "3",         "--format",
+                                       "csv"});
+}
+
 }  // namespace shardplan

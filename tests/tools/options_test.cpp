@@ -84,7 +84,7 @@ TEST_CASE("names are never completed from a prefix") {
 }
 
 TEST_CASE("an option of another command is named as such") {
-  CHECK(contains(refusal({"--top", "5"}), "it belongs to search"));
+  CHECK(contains(refusal({"--fix", "tp=8"}), "it belongs to search"));
 }
 
 TEST_CASE("missing and superfluous values are refused") {

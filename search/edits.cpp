@@ -1,0 +1,139 @@
+// The single changes that advise tries.
+#include <algorithm>
+#include <utility>
+
+#include "estimator/layer_partition.h"
+#include "search/advise.h"
+#include "search/space.h"
+
+namespace shardplan {
+namespace {
+
+// Chunks that do not divide the layers get a split with a lighter end, where there is one.
+void split_layers(const Job& job, Plan& plan) {
+  plan.layers_per_chunk.clear();
+  if (plan.pp * plan.vpp > 1 && layers_per_chunk(job, plan).empty()) {
+    const auto splits = uneven_splits(job.model.num_layers(), plan.pp * plan.vpp);
+    if (!splits.empty()) {
+      plan.layers_per_chunk = splits.front();
+    }
+  }
+}
+
+void suit_schedule(const Job& job, Plan& plan) {
+  if (plan.pp == 1) {
+    plan.schedule = Schedule::kNone;
+    plan.vpp = 1;
+  } else if (plan.vpp > 1) {
+    const bool has_chunks = plan.schedule != Schedule::kNone && plan.schedule != Schedule::k1F1B &&
+                            plan.schedule != Schedule::kZbH1;
+    plan.schedule = has_chunks ? plan.schedule : Schedule::kInterleaved1F1B;
+  } else {
+    const bool is_plain = plan.schedule == Schedule::kGpipe || plan.schedule == Schedule::k1F1B ||
+                          plan.schedule == Schedule::kZbH1;
+    plan.schedule = is_plain ? plan.schedule : job.profile.default_pipeline_schedule;
+  }
+}
+
+template <class Value>
+void add_value(std::vector<PlanEdit>& edits, std::string field, Value Plan::*member,
+               const Plan& plan, const Value& value) {
+  if (!(plan.*member == value)) {
+    edits.push_back({.field = std::move(field),
+                     .apply = [member, value](Job&, Plan& changed) { changed.*member = value; }});
+  }
+}
+
+// Twice and half of a degree; dp takes what is left.
+void add_degree(std::vector<PlanEdit>& edits, std::string field, std::int64_t Plan::*member,
+                const Plan& plan) {
+  std::vector<std::int64_t> values = {2 * plan.*member};
+  if (plan.*member % 2 == 0) {
+    values.push_back(plan.*member / 2);
+  }
+  for (const std::int64_t value : values) {
+    edits.push_back({.field = field, .apply = [member, value](Job& job, Plan& changed) {
+                       const bool had_tp = changed.tp > 1;
+                       changed.*member = value;
+                       changed.dp = 0;
+                       if ((changed.tp > 1) != had_tp) {
+                         changed.sequence_parallel =
+                             changed.tp > 1 && job.profile.default_sequence_parallel;
+                       }
+                       if (member == &Plan::pp || member == &Plan::vpp) {
+                         suit_schedule(job, changed);
+                         split_layers(job, changed);
+                       }
+                     }});
+  }
+}
+
+void add_chunks(std::vector<PlanEdit>& edits, const SearchSpace& space, const Plan& plan) {
+  std::vector<std::int64_t> values;
+  const auto next = std::ranges::upper_bound(space.vpp, plan.vpp);
+  if (next != space.vpp.end()) {
+    values.push_back(*next);
+  }
+  const auto own = std::ranges::lower_bound(space.vpp, plan.vpp);
+  if (own != space.vpp.begin()) {
+    values.push_back(*std::prev(own));
+  }
+  for (const std::int64_t value : values) {
+    edits.push_back({.field = "vpp", .apply = [value](Job& job, Plan& changed) {
+                       changed.vpp = value;
+                       suit_schedule(job, changed);
+                       split_layers(job, changed);
+                     }});
+  }
+}
+
+void add_state(std::vector<PlanEdit>& edits, const Plan& plan) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    add_value(edits, "grad_dtype", &Plan::grad_dtype, plan, dtype);
+    add_value(edits, "exp_avg_dtype", &Plan::exp_avg_dtype, plan, dtype);
+    add_value(edits, "exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, plan, dtype);
+  }
+  for (const double share : {0.0, 0.5, 1.0}) {
+    if (share != plan.offload.optimizer) {
+      edits.push_back({.field = "offload_optimizer", .apply = [share](Job&, Plan& changed) {
+                         changed.offload.optimizer = share;
+                       }});
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
+  const SearchSpace space = default_space(job);
+  std::vector<PlanEdit> edits;
+  add_degree(edits, "micro_batch", &Plan::micro_batch, plan);
+  for (const Recompute& recompute : space.recompute) {
+    add_value(edits, "recompute", &Plan::recompute, plan, recompute);
+  }
+  for (const std::int64_t zero : {0, 1, 2, 3}) {
+    add_value<std::int64_t>(edits, "zero", &Plan::zero, plan, zero);
+  }
+  add_value(edits, "sequence_parallel", &Plan::sequence_parallel, plan, !plan.sequence_parallel);
+  add_degree(edits, "tp", &Plan::tp, plan);
+  add_degree(edits, "pp", &Plan::pp, plan);
+  add_degree(edits, "cp", &Plan::cp, plan);
+  if (job.model.moe.num_experts > 0) {
+    add_degree(edits, "ep", &Plan::ep, plan);
+    add_degree(edits, "etp", &Plan::etp, plan);
+  }
+  add_chunks(edits, space, plan);
+  for (const Schedule schedule : space.schedule) {
+    add_value(edits, "schedule", &Plan::schedule, plan, schedule);
+  }
+  if (plan.cp > 1) {
+    for (const CpMethod method : space.cp_method) {
+      add_value(edits, "cp_method", &Plan::cp_method, plan, method);
+    }
+  }
+  add_degree(edits, "dp_replicate", &Plan::dp_replicate, plan);
+  add_state(edits, plan);
+  return edits;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,99 @@
+// One model over several clusters: the best plan of each, and the cheapest that reaches a target.
+// What is left under the limit by a plan; which values of an axis no plan passes, and why.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/find_max.h"
+#include "search/search.h"
+
+namespace shardplan {
+
+// What a run must reach; zero: not asked.
+struct SweepTarget {
+  double tokens_per_s = 0;  // of all GPUs together
+  double tokens = 0;        // to train on
+  double days = 0;          // for these tokens
+  double cost_usd = 0;      // of these tokens
+
+  bool is_given() const { return tokens_per_s > 0 || days > 0 || cost_usd > 0; }
+};
+
+// Measured over predicted step times: what a prediction may turn out to be.
+struct StepTimeSpread {
+  double low = 1;   // 10th percentile
+  double high = 1;  // 90th
+  std::int64_t num_runs = 0;
+  std::string of;  // which runs
+};
+
+enum class Reached { kYes, kWithinSpread, kNo };  // the whole interval, a part of it, none of it
+inline constexpr std::array<NamedValue<Reached>, 3> kReached = {{
+    {.value = Reached::kYes, .name = "yes"},
+    {.value = Reached::kWithinSpread, .name = "maybe"},
+    {.value = Reached::kNo, .name = "no"},
+}};
+constexpr const auto& names_of(Reached) {
+  return kReached;
+}
+
+// One cluster and its best plan.
+struct SweepPoint {
+  Job job;
+  std::int64_t plans_in_space = 0;
+  std::optional<RankedPlan> best;   // nothing fits: none
+  std::int64_t smallest_bytes = 0;  // allocated, of the plan with the least memory, then
+  double tokens_per_s = 0;          // of all GPUs
+  double low_tokens_per_s = 0;      // by the spread
+  double high_tokens_per_s = 0;
+  double days = 0;          // for the target's tokens; 0: none asked
+  double usd_per_hour = 0;  // of all GPUs; 0: no price
+  double cost_usd = 0;      // for the target's tokens; 0: no tokens or no price
+  Reached reached = Reached::kNo;
+};
+
+SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOptions& options,
+                       const SweepTarget& target, const StepTimeSpread& spread);
+
+// Index of the cheapest that reaches the target, as a whole if any does, else within the spread: by
+// cost of the tokens, else price an hour, else number of GPUs. For a cost target: the fastest.
+std::optional<std::size_t> choose_cluster(const std::vector<SweepPoint>& points,
+                                          const SweepTarget& target);
+
+// What a plan leaves under the limit, and what would use it.
+struct Headroom {
+  std::int64_t left_bytes = 0;           // of the basis
+  std::int64_t largest_micro_batch = 0;  // the number of microbatches stays; 0: none was found
+  std::int64_t largest_sequence_length = 0;
+};
+std::vector<Headroom> headroom_of(const Job& job, const std::vector<RankedPlan>& plans,
+                                  const SearchOptions& options);
+
+// One value of an axis with all others free.
+struct PlanFamily {
+  std::string axis;
+  std::string value;
+  std::int64_t plans = 0;
+  std::int64_t fitting = 0;
+  double best_tokens_per_s_per_gpu = 0;
+  std::string reason;            // of a rejected one: what most of its plans fail by
+  std::int64_t least_bytes = 0;  // allocated, where its plans do not fit
+  std::string nearest;           // the nearest value of the axis that passes; empty: none does
+};
+
+// An axis for families: how a space is restricted to one of its values.
+struct FamilyAxis {
+  std::string name;
+  std::vector<std::string> values;  // in growing order, where they have one
+  std::function<SearchSpace(const SearchSpace& space, std::size_t value)> only;
+};
+
+std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
+                                      const std::vector<FamilyAxis>& axes,
+                                      const SearchOptions& options);
+
+}  // namespace shardplan

@@ -1,0 +1,145 @@
+#include "search/advise.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "tests/search/jobs.h"
+
+namespace shardplan {
+namespace {
+
+Plan one_gpu_plan() {
+  Plan plan;
+  plan.zero = 1;
+  return plan;
+}
+
+AdviceResult advise_all(const Job& job, const Plan& plan, const AdviceOptions& options = {}) {
+  return advise(job, plan, single_edits(job, plan), options);
+}
+
+// Everything that is offered says the truth: valid, fits, bytes and speed as the estimate has them.
+void check_offered(const AdviceResult& result, const std::vector<Advice>& list) {
+  for (const Advice& advice : list) {
+    const JudgedPlan& changed = advice.changed;
+    CHECK_FALSE(why_invalid(changed.job, changed.plan));
+    const MemoryEstimate memory = estimate_memory(changed.job, changed.plan);
+    CHECK(memory.fit != Fit::kDoesNotFit);
+    CHECK(advice.freed_bytes == basis_bytes(result.base.memory, MemoryBasis::kDeviceUsed) -
+                                    basis_bytes(memory, MemoryBasis::kDeviceUsed));
+    CHECK(advice.speed_ratio ==
+          doctest::Approx(
+              estimate_step_time(changed.job, changed.plan).tokens_per_s_per_gpu /
+              estimate_step_time(result.base.job, result.base.plan).tokens_per_s_per_gpu));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a plan that does not fit gets single changes with which it does, the fastest first") {
+  Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  plan.micro_batch = 4;
+  const AdviceResult result = advise_all(job, plan);
+  REQUIRE(result.base_valid);
+  REQUIRE_FALSE(result.base.fits);
+  REQUIRE_FALSE(result.singles.empty());
+  CHECK(result.nearest.empty());
+  check_offered(result, result.singles);
+  check_offered(result, result.pairs);
+  for (std::size_t i = 1; i < result.singles.size(); ++i) {
+    CHECK(result.singles[i - 1].changed.time.tokens_per_s_per_gpu >=
+          result.singles[i].changed.time.tokens_per_s_per_gpu);
+  }
+  for (const Advice& pair : result.pairs) {
+    CHECK(pair.changed.time.tokens_per_s_per_gpu >
+          1.01 * result.singles.front().changed.time.tokens_per_s_per_gpu);
+  }
+}
+
+TEST_CASE("of the singles none that fits and is faster is left out") {
+  const Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  plan.tp = 4;
+  plan.pp = 2;
+  plan.sequence_parallel = true;
+  plan.schedule = Schedule::k1F1B;
+  AdviceOptions options;
+  options.top = 1000;
+  const std::vector<PlanEdit> edits = single_edits(job, plan);
+  const AdviceResult result = advise(job, plan, edits, options);
+  REQUIRE(result.base.fits);
+  check_offered(result, result.singles);
+  std::set<std::size_t> offered;
+  for (const Advice& advice : result.singles) { offered.insert(advice.edits.front()); }
+  const double own = estimate_step_time(job, plan).tokens_per_s_per_gpu;
+  std::int64_t invalid = 0;
+  for (std::size_t edit = 0; edit < edits.size(); ++edit) {
+    Job changed_job = job;
+    Plan changed = plan;
+    edits[edit].apply(changed_job, changed);
+    if (why_invalid(changed_job, changed)) {
+      ++invalid;
+      continue;
+    }
+    const bool helps = estimate_memory(changed_job, changed).fit != Fit::kDoesNotFit &&
+                       estimate_step_time(changed_job, changed).tokens_per_s_per_gpu > 1.001 * own;
+    CHECK(helps == offered.contains(edit));
+  }
+  CHECK(invalid == result.singles_invalid);
+  CHECK(std::ssize(edits) == result.singles_tried);
+}
+
+TEST_CASE("where no change and no pair fits, the answer is nothing and what comes nearest") {
+  Job job = llama_405b_job(1);
+  job.global_batch = 8;
+  Plan plan = one_gpu_plan();
+  plan.tp = 8;
+  plan.sequence_parallel = true;
+  const AdviceResult result = advise_all(job, plan);
+  REQUIRE(result.base_valid);
+  CHECK(result.singles.empty());
+  CHECK(result.pairs.empty());
+  REQUIRE_FALSE(result.nearest.empty());
+  for (const Advice& advice : result.nearest) { CHECK_FALSE(advice.changed.fits); }
+  for (std::size_t i = 1; i < result.nearest.size(); ++i) {
+    CHECK(result.nearest[i - 1].freed_bytes >= result.nearest[i].freed_bytes);
+  }
+}
+
+TEST_CASE("an invalid plan gets the changes that make it valid and fit") {
+  const Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  plan.pp = 4;  // 1F1B is missing
+  plan.tp = 2;
+  const AdviceResult result = advise_all(job, plan);
+  CHECK_FALSE(result.base_valid);
+  REQUIRE_FALSE(result.singles.empty());
+  for (const Advice& advice : result.singles) {
+    CHECK_FALSE(why_invalid(advice.changed.job, advice.changed.plan));
+    CHECK(advice.changed.fits);
+  }
+}
+
+TEST_CASE("advice is the same with one thread and with two") {
+  const Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  plan.micro_batch = 4;
+  AdviceOptions one;
+  one.share.threads = 1;
+  AdviceOptions two;
+  two.share.threads = 2;
+  const AdviceResult first = advise_all(job, plan, one);
+  const AdviceResult second = advise_all(job, plan, two);
+  REQUIRE(first.singles.size() == second.singles.size());
+  REQUIRE(first.pairs.size() == second.pairs.size());
+  for (std::size_t i = 0; i < first.singles.size(); ++i) {
+    CHECK(first.singles[i].edits == second.singles[i].edits);
+  }
+  for (std::size_t i = 0; i < first.pairs.size(); ++i) {
+    CHECK(first.pairs[i].edits == second.pairs[i].edits);
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,35 @@
+// What small changes do to a plan, and how its bytes grow along every axis.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "search/advise.h"
+#include "search/scaling.h"
+#include "tools/question.h"
+#include "tools/table.h"
+#include "tools/terminal.h"
+
+namespace shardplan {
+
+struct AdviseReport {
+  Question question;
+  MemoryRule rule;
+  std::string reason = {};  // why the plan is invalid or unsupported; empty: it is valid
+  std::vector<PlanEdit> edits = {};
+  AdviceResult result = {};
+  std::vector<ScalingTable> scaling = {};
+};
+
+// The fields in which a changed plan differs: "tp 2 -> 4, dp 8 -> 4", switches of the framework
+// included.
+std::string difference_text(const Job& job, const Plan& plan, const Job& changed_job,
+                            const Plan& changed_plan);
+
+std::string advise_text(const AdviseReport& report, const Paint& paint);
+std::string scaling_text(const AdviseReport& report);
+Table advise_table(const AdviseReport& report);       // one row per change
+Table scaling_csv_table(const AdviseReport& report);  // one row per value of an axis
+std::string advise_json(const AdviseReport& report);
+
+}  // namespace shardplan

@@ -1,0 +1,338 @@
+// The answers of `advise`.
+#include <nlohmann/json.hpp>
+
+#include "tools/advise.h"
+#include "tools/plan_words.h"
+#include "tools/report.h"
+#include "tools/text.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+MemoryBasis basis_of(const AdviseReport& report) {
+  return report.rule.decides_verdict ? report.rule.share.basis : MemoryBasis::kDeviceUsed;
+}
+
+std::string signed_gib(std::int64_t bytes) {
+  std::string text = gib(bytes < 0 ? -bytes : bytes);
+  if (bytes != 0) {
+    text.insert(text.begin(), bytes > 0 ? '+' : '-');
+  }
+  return text;
+}
+
+std::string signed_percent(double ratio) {
+  std::string text = fixed((ratio - 1) * 100, 1) + " %";
+  if (ratio >= 1) {
+    text.insert(text.begin(), '+');
+  }
+  return text;
+}
+
+std::string changes_of(const AdviseReport& report, const Advice& advice) {
+  const JudgedPlan& changed = advice.changed;
+  return difference_text(report.question.job, report.question.plan, changed.job, changed.plan);
+}
+
+std::string advice_table(const AdviseReport& report, const std::vector<Advice>& list) {
+  Table table = {
+      .columns = {"tokens/s/GPU", "speed", "frees GiB", "allocated", "device used", "change"}};
+  for (const Advice& advice : list) {
+    const JudgedPlan& changed = advice.changed;
+    const bool compared = report.result.base_valid;
+    table.rows.push_back({fixed(changed.time.tokens_per_s_per_gpu, 0),
+                          compared ? signed_percent(advice.speed_ratio) : "",
+                          compared ? signed_gib(advice.freed_bytes) : "",
+                          gib(basis_bytes(changed.memory, MemoryBasis::kAllocated)),
+                          gib(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed)),
+                          changes_of(report, advice)});
+  }
+  return table_text(table);
+}
+
+std::string base_line(const AdviseReport& report, const Paint& paint) {
+  const AdviceResult& result = report.result;
+  if (!result.base_valid) {
+    return paint(Colour::kRed, "INVALID PLAN") + "  " + one_line(report.reason) + "\n";
+  }
+  const JudgedPlan& base = result.base;
+  return paint(base.fits ? Colour::kGreen : Colour::kRed, base.fits ? "FITS" : "DOES NOT FIT") +
+         "  allocated " + gib(basis_bytes(base.memory, MemoryBasis::kAllocated)) +
+         ", device used " + gib(basis_bytes(base.memory, MemoryBasis::kDeviceUsed)) + " of " +
+         gib(device_capacity_bytes(base.job.cluster)) + " GiB, " +
+         fixed(base.time.tokens_per_s_per_gpu, 0) + " tokens/s per GPU\n";
+}
+
+std::string counts_line(const AdviceResult& result) {
+  return grouped(result.singles_tried) + " single changes tried, " +
+         grouped(result.singles_invalid) + " of them invalid; " + grouped(result.pairs_tried) +
+         " pairs, " + grouped(result.pairs_invalid) + " invalid\n";
+}
+
+Json advice_json(const AdviseReport& report, const Advice& advice) {
+  const JudgedPlan& changed = advice.changed;
+  Json json = {{"change", changes_of(report, advice)},
+               {"options", options_of_plan(changed.plan)},
+               {"fits", changed.fits},
+               {"tokens_per_s_per_gpu", changed.time.tokens_per_s_per_gpu},
+               {"step_time_s", changed.time.total_s},
+               {"peak_allocated", basis_bytes(changed.memory, MemoryBasis::kAllocated)},
+               {"device_used", basis_bytes(changed.memory, MemoryBasis::kDeviceUsed)}};
+  if (report.result.base_valid) {
+    json["speed_ratio"] = advice.speed_ratio;
+    json["freed_bytes"] = advice.freed_bytes;
+  }
+  return json;
+}
+
+Json list_json(const AdviseReport& report, const std::vector<Advice>& list) {
+  Json json = Json::array();
+  for (const Advice& advice : list) { json.push_back(advice_json(report, advice)); }
+  return json;
+}
+
+}  // namespace
+
+Json scaling_json(const AdviseReport& report);
+
+std::string advise_text(const AdviseReport& report, const Paint& paint) {
+  const AdviceResult& result = report.result;
+  const bool fits = result.base_valid && result.base.fits;
+  const std::string goal = fits ? "faster" : "fit";
+  std::string text = base_line(report, paint) + counts_line(result) + "\"frees\" is of " +
+                     std::string(name_of(basis_of(report))) +
+                     ", every change was estimated in full\n\n";
+  if (result.singles.empty()) {
+    text += fits ? "No single change makes it faster.\n" : "No single change makes it fit.\n";
+  } else {
+    text += "Single changes that make it " + goal + ", the fastest first\n" +
+            advice_table(report, result.singles);
+  }
+  if (!result.pairs.empty()) {
+    text += "\nPairs of changes that are faster still\n" + advice_table(report, result.pairs);
+  } else if (result.singles.empty()) {
+    text += fits ? "No pair does either.\n" : "No pair of changes does either.\n";
+  }
+  if (!result.nearest.empty()) {
+    text += "\nWhat comes nearest\n" + advice_table(report, result.nearest);
+  }
+  return text;
+}
+
+Table advise_table(const AdviseReport& report) {
+  Table table = {.columns = {"kind", "change", "fits", "tokens_per_s_per_gpu", "speed_ratio",
+                             "freed_bytes", "peak_allocated", "device_used", "options"}};
+  const auto add = [&](const char* kind, const std::vector<Advice>& list) {
+    for (const Advice& advice : list) {
+      const JudgedPlan& changed = advice.changed;
+      std::vector<Cell> row = {std::string(kind), changes_of(report, advice),
+                               std::string(changed.fits ? "yes" : "no"),
+                               changed.time.tokens_per_s_per_gpu};
+      if (report.result.base_valid) {
+        row.emplace_back(advice.speed_ratio);
+        row.emplace_back(advice.freed_bytes);
+      } else {
+        row.resize(row.size() + 2);
+      }
+      row.emplace_back(basis_bytes(changed.memory, MemoryBasis::kAllocated));
+      row.emplace_back(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed));
+      row.emplace_back(options_of_plan(changed.plan));
+      table.rows.push_back(std::move(row));
+    }
+  };
+  add("single", report.result.singles);
+  add("pair", report.result.pairs);
+  add("nearest", report.result.nearest);
+  return table;
+}
+
+std::string advise_json(const AdviseReport& report) {
+  const AdviceResult& result = report.result;
+  Json root = {{"schema", 1}, {"valid", result.base_valid}};
+  if (result.base_valid) {
+    root["fits"] = result.base.fits;
+    root["tokens_per_s_per_gpu"] = result.base.time.tokens_per_s_per_gpu;
+    root["peak_allocated"] = basis_bytes(result.base.memory, MemoryBasis::kAllocated);
+    root["device_used"] = basis_bytes(result.base.memory, MemoryBasis::kDeviceUsed);
+  } else {
+    root["reason"] = report.reason;
+  }
+  root["freed_bytes_of"] = name_of(basis_of(report));
+  root["singles"] = list_json(report, result.singles);
+  root["pairs"] = list_json(report, result.pairs);
+  root["nearest"] = list_json(report, result.nearest);
+  root["tried"] = {{"singles", result.singles_tried},
+                   {"singles_invalid", result.singles_invalid},
+                   {"pairs", result.pairs_tried},
+                   {"pairs_invalid", result.pairs_invalid}};
+  if (!report.scaling.empty()) {
+    root["scaling"] = scaling_json(report);
+  }
+  return root.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// --- scaling ------------------------------------------------------------------------------------
+
+namespace {
+
+std::string heading(ScalingAxis axis) {
+  switch (axis) {
+    case ScalingAxis::kTp:
+    case ScalingAxis::kCp:
+    case ScalingAxis::kPp: return "; the number of GPUs grows with it";
+    case ScalingAxis::kDp: return "; the number of GPUs grows with it, the global batch stays";
+    case ScalingAxis::kEp: return "; the number of GPUs stays";
+    case ScalingAxis::kZero: return "";
+    case ScalingAxis::kMicroBatch: return "; the global batch stays";
+    case ScalingAxis::kSequenceLength: return "; as many sequences per step as before";
+  }
+  return "";
+}
+
+std::string scaling_words(Fit fit) {
+  return fit == Fit::kFits ? "fits" : fit == Fit::kTight ? "tight" : "no";
+}
+
+std::vector<Cell> scaling_row(const ScalingPoint& point) {
+  std::vector<Cell> row = {grouped(point.value) + (point.is_own ? "*" : ""), point.num_gpus};
+  if (!point.invalid.empty()) {
+    row.resize(12);
+    row.emplace_back(std::string("invalid"));
+    row.emplace_back(one_line(point.invalid));
+    return row;
+  }
+  for (const std::int64_t bytes : point.stage.components) { row.emplace_back(gib(bytes)); }
+  row.emplace_back(gib(point.stage.device_used_bytes));
+  row.emplace_back(fixed(point.time.tokens_per_s_per_gpu, 0));
+  row.emplace_back(scaling_words(point.fit));
+  row.emplace_back(point.largest_row + " " + gib(point.largest_row_bytes) + " at '" +
+                   point.stage.peak_moment() + "'");
+  return row;
+}
+
+// The first value in growing order that no longer fits after one that does, and what is largest
+// there.
+std::string breaking_line(const ScalingTable& table) {
+  const ScalingPoint* last = nullptr;
+  for (const ScalingPoint& point : table.points) {
+    if (!point.invalid.empty()) {
+      continue;
+    }
+    if (point.fit != Fit::kDoesNotFit) {
+      last = &point;
+    } else if (last != nullptr) {
+      return "fits up to " + grouped(last->value) + "; at " + grouped(point.value) + " " +
+             point.largest_row + " has " + gib(point.largest_row_bytes) + " GiB of the peak, " +
+             gib(last->largest_row == point.largest_row ? last->largest_row_bytes : 0) +
+             " before\n";
+    }
+  }
+  return "";
+}
+
+std::vector<Cell> time_row(const ScalingPoint& point) {
+  std::vector<Cell> row = {grouped(point.value) + (point.is_own ? "*" : "")};
+  const StepTime& time = point.time;
+  for (const double seconds : {time.total_s, time.compute_s, time.recompute_s, time.exposed_tp_s,
+                               time.exposed_cp_s, time.exposed_ep_s, time.exposed_pp_s,
+                               time.exposed_dp_s, time.bubble_s, time.optimizer_s, time.host_s}) {
+    row.emplace_back(fixed(seconds, 3));
+  }
+  return row;
+}
+
+}  // namespace
+
+std::string scaling_text(const AdviseReport& report) {
+  if (report.scaling.empty()) {
+    return "";
+  }
+  std::string text =
+      "\nHow memory and time move along one axis, all else as in the plan (* its own value)\n";
+  for (const ScalingTable& table : report.scaling) {
+    Table memory = {.columns = {"value", "GPUs"}};
+    for (const char* name : {"params", "grads", "optim", "activ", "temps", "comm", "workspace",
+                             "context", "device used", "tokens/s/GPU", "verdict", "largest"}) {
+      memory.columns.push_back(name);
+    }
+    Table time = {.columns = {"value", "step s", "compute", "recompute", "tp", "cp", "ep", "pp",
+                              "dp", "bubble", "optimizer", "host"}};
+    for (const ScalingPoint& point : table.points) {
+      memory.rows.push_back(scaling_row(point));
+      if (point.invalid.empty()) {
+        time.rows.push_back(time_row(point));
+      }
+    }
+    text.append("\n").append(name_of(table.axis)).append(heading(table.axis));
+    text.append(": GiB of the fullest GPU at its peak\n").append(table_text(memory));
+    text.append(breaking_line(table)).append("seconds of a step\n").append(table_text(time));
+  }
+  return text;
+}
+
+Table scaling_csv_table(const AdviseReport& report) {
+  Table table = {.columns = {"axis", "value", "num_gpus", "is_own", "verdict", "reason"}};
+  for (const std::string_view name : kComponentNames) { table.columns.emplace_back(name); }
+  for (const char* name :
+       {"peak_allocated", "device_used", "peak_moment", "largest_row", "largest_row_bytes",
+        "step_time_s", "compute_s", "recompute_s", "exposed_tp_s", "exposed_cp_s", "exposed_ep_s",
+        "exposed_pp_s", "exposed_dp_s", "bubble_s", "optimizer_s", "host_s",
+        "tokens_per_s_per_gpu"}) {
+    table.columns.emplace_back(name);
+  }
+  for (const ScalingTable& axis : report.scaling) {
+    for (const ScalingPoint& point : axis.points) {
+      std::vector<Cell> row = {std::string(name_of(axis.axis)), point.value, point.num_gpus,
+                               std::string(point.is_own ? "yes" : "no")};
+      if (!point.invalid.empty()) {
+        row.emplace_back(std::string("invalid"));
+        row.emplace_back(point.invalid);
+        row.resize(table.columns.size());
+        table.rows.push_back(std::move(row));
+        continue;
+      }
+      row.emplace_back(std::string(name_of(status_of(point.fit))));
+      row.emplace_back();
+      for (const std::int64_t bytes : point.stage.components) { row.emplace_back(bytes); }
+      row.emplace_back(point.stage.allocated_bytes);
+      row.emplace_back(point.stage.device_used_bytes);
+      row.emplace_back(point.stage.peak_moment());
+      row.emplace_back(point.largest_row);
+      row.emplace_back(point.largest_row_bytes);
+      const StepTime& time = point.time;
+      for (const double value :
+           {time.total_s, time.compute_s, time.recompute_s, time.exposed_tp_s, time.exposed_cp_s,
+            time.exposed_ep_s, time.exposed_pp_s, time.exposed_dp_s, time.bubble_s,
+            time.optimizer_s, time.host_s, time.tokens_per_s_per_gpu}) {
+        row.emplace_back(value);
+      }
+      table.rows.push_back(std::move(row));
+    }
+  }
+  return table;
+}
+
+// The rows of the CSV, by column.
+Json scaling_json(const AdviseReport& report) {
+  const Table table = scaling_csv_table(report);
+  Json rows = Json::array();
+  for (const std::vector<Cell>& cells : table.rows) {
+    Json row;
+    for (std::size_t column = 0; column < cells.size(); ++column) {
+      std::visit(
+          [&](const auto& value) {
+            if constexpr (!std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
+              row[table.columns[column]] = value;
+            }
+          },
+          cells[column]);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,227 @@
+// The answers of a search over several clusters, and what --headroom and --families add to one.
+#include <nlohmann/json.hpp>
+
+#include "tools/plan_words.h"
+#include "tools/report.h"
+#include "tools/sweep.h"
+#include "tools/text.h"
+
+namespace shardplan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string number_cell(double value, int decimals) {
+  return value > 0 ? fixed(value, decimals) : "";
+}
+
+std::string range_text(double low, double high) {
+  std::string text = grouped(static_cast<std::int64_t>(low));
+  return text.append(" to ").append(grouped(static_cast<std::int64_t>(high)));
+}
+
+std::string plan_words(const Plan& plan) {
+  std::string text;
+  for (const PlanSize& size : kPlanSizes) {
+    const bool is_always = size.name == "tp" || size.name == "pp" || size.name == "zero";
+    if (size.name != "dp" && (is_always || plan.*size.field != Plan{}.*size.field)) {
+      text.append(text.empty() ? "" : " ").append(size.name).append(" ");
+      text.append(std::to_string(plan.*size.field));
+    }
+  }
+  return text.append(" ").append(recompute_text(plan.recompute));
+}
+
+std::string spread_line(const StepTimeSpread& spread) {
+  if (spread.num_runs == 0) {
+    return "no measured run: the interval is the prediction itself\n";
+  }
+  return "interval: measured over predicted step time of " + grouped(spread.num_runs) + " " +
+         spread.of + ", " + fixed(spread.low, 2) + " (10th percentile) to " +
+         fixed(spread.high, 2) + " (90th)\n";
+}
+
+std::string choice_line(const SweepReport& report) {
+  const auto chosen = choose_cluster(report.points, report.target);
+  if (!chosen) {
+    return report.target.is_given() ? "No cluster of these reaches the target.\n"
+                                    : "No plan fits any of these clusters.\n";
+  }
+  const SweepPoint& point = report.points[*chosen];
+  std::string text = report.target.is_given() ? "cheapest that reaches the target: "
+                                              : "cheapest on which a plan fits: ";
+  if (report.target.cost_usd > 0) {
+    text = "fastest within the cost: ";
+  }
+  text.append(grouped(point.job.cluster.world_size())).append(" x ");
+  text.append(point.job.cluster.gpu.id);
+  return text.append(point.reached == Reached::kYes ? "\n"
+                                                    : ", if the prediction is not too fast\n");
+}
+
+std::string family_reason(const PlanFamily& family) {
+  std::string text = family.reason;
+  if (family.least_bytes > 0) {
+    text.append(": at least ").append(gib(family.least_bytes)).append(" GiB allocated");
+  }
+  return text.append(family.nearest.empty()
+                         ? "; no value passes"
+                         : "; " + family.axis + " " + family.nearest + " passes");
+}
+
+}  // namespace
+
+std::string sweep_text(const SweepReport& report) {
+  Table table = {.columns = {"GPU", "GPUs", "tokens/s/GPU", "tokens/s", "interval", "MFU",
+                             "allocated GiB", "days", "USD/hour", "USD", "reaches", "plan"}};
+  for (const SweepPoint& point : report.points) {
+    std::vector<Cell> row = {point.job.cluster.gpu.id, point.job.cluster.world_size()};
+    if (!point.best) {
+      row.resize(table.columns.size() - 1);
+      row.emplace_back("nothing fits; the least is " + gib(point.smallest_bytes) +
+                       " GiB allocated");
+    } else {
+      const StepTime& time = point.best->time;
+      row.emplace_back(fixed(time.tokens_per_s_per_gpu, 0));
+      row.emplace_back(grouped(static_cast<std::int64_t>(point.tokens_per_s)));
+      row.emplace_back(range_text(point.low_tokens_per_s, point.high_tokens_per_s));
+      row.emplace_back(percent(time.mfu));
+      row.emplace_back(gib(basis_bytes(point.best->memory, MemoryBasis::kAllocated)));
+      row.emplace_back(number_cell(point.days, 1));
+      row.emplace_back(number_cell(point.usd_per_hour, 2));
+      row.emplace_back(number_cell(point.cost_usd, 0));
+      row.emplace_back(
+          std::string(report.target.is_given() ? name_of(point.reached) : std::string_view()));
+      row.emplace_back(plan_words(point.best->plan));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table_text(table) + spread_line(report.spread) + choice_line(report);
+}
+
+Table sweep_table(const SweepReport& report) {
+  Table table = {.columns = {"gpu", "num_gpus", "plans_in_space", "tokens_per_s_per_gpu",
+                             "tokens_per_s", "low_tokens_per_s", "high_tokens_per_s", "step_time_s",
+                             "mfu", "peak_allocated", "device_used", "days", "usd_per_hour",
+                             "cost_usd", "reaches", "chosen", "options"}};
+  const auto chosen = choose_cluster(report.points, report.target);
+  for (std::size_t i = 0; i < report.points.size(); ++i) {
+    const SweepPoint& point = report.points[i];
+    std::vector<Cell> row = {point.job.cluster.gpu.id, point.job.cluster.world_size(),
+                             point.plans_in_space};
+    if (point.best) {
+      const StepTime& time = point.best->time;
+      for (const double value :
+           {time.tokens_per_s_per_gpu, point.tokens_per_s, point.low_tokens_per_s,
+            point.high_tokens_per_s, time.total_s, time.mfu}) {
+        row.emplace_back(value);
+      }
+      row.emplace_back(basis_bytes(point.best->memory, MemoryBasis::kAllocated));
+      row.emplace_back(basis_bytes(point.best->memory, MemoryBasis::kDeviceUsed));
+      for (const double value : {point.days, point.usd_per_hour, point.cost_usd}) {
+        row.push_back(value > 0 ? Cell(value) : Cell());
+      }
+      row.emplace_back(std::string(name_of(point.reached)));
+      row.emplace_back(std::string(chosen == i ? "yes" : "no"));
+      row.emplace_back(options_of_plan(point.best->plan));
+    }
+    row.resize(table.columns.size());
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::string sweep_json(const SweepReport& report) {
+  const Table table = sweep_table(report);
+  Json rows = Json::array();
+  for (const std::vector<Cell>& cells : table.rows) {
+    Json row;
+    for (std::size_t column = 0; column < cells.size(); ++column) {
+      std::visit(
+          [&](const auto& value) {
+            if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
+              row[table.columns[column]] = nullptr;
+            } else {
+              row[table.columns[column]] = value;
+            }
+          },
+          cells[column]);
+    }
+    rows.push_back(std::move(row));
+  }
+  Json root = {{"schema", 1},
+               {"clusters", std::move(rows)},
+               {"step_time_spread",
+                {{"low", report.spread.low},
+                 {"high", report.spread.high},
+                 {"runs", report.spread.num_runs},
+                 {"of", report.spread.of}}}};
+  return root.dump() + "\n";
+}
+
+std::string extras_text(const SearchExtras& extras) {
+  std::string text;
+  if (!extras.headroom.empty()) {
+    Table table = {.columns = {"rank", "left GiB", "largest micro_batch", "largest sequence"}};
+    std::int64_t rank = 0;
+    for (const Headroom& headroom : extras.headroom) {
+      table.rows.push_back({++rank, gib(headroom.left_bytes), headroom.largest_micro_batch,
+                            grouped(headroom.largest_sequence_length)});
+    }
+    text.append("\nHeadroom under the limit, and what would use it, each alone\n");
+    text.append(table_text(table));
+  }
+  if (!extras.families.empty()) {
+    Table table = {.columns = {"axis", "value", "plans", "fit", "tokens/s/GPU", "why not"}};
+    for (const PlanFamily& family : extras.families) {
+      table.rows.push_back({family.axis, family.value, family.plans, family.fitting,
+                            number_cell(family.best_tokens_per_s_per_gpu, 0),
+                            family.fitting > 0 ? std::string() : family_reason(family)});
+    }
+    text.append("\nFamilies: one value of an axis, all others free\n").append(table_text(table));
+  }
+  return text;
+}
+
+void add_extras(const SearchExtras& extras, Table& search_table) {
+  if (extras.headroom.empty()) {
+    return;
+  }
+  for (const char* name : {"headroom_bytes", "largest_micro_batch", "largest_sequence_length"}) {
+    search_table.columns.emplace_back(name);
+  }
+  for (std::size_t i = 0; i < extras.headroom.size(); ++i) {
+    search_table.rows[i].emplace_back(extras.headroom[i].left_bytes);
+    search_table.rows[i].emplace_back(extras.headroom[i].largest_micro_batch);
+    search_table.rows[i].emplace_back(extras.headroom[i].largest_sequence_length);
+  }
+}
+
+std::string with_extras(const SearchExtras& extras, const std::string& search_json) {
+  if (extras.headroom.empty() && extras.families.empty()) {
+    return search_json;
+  }
+  Json root = Json::parse(search_json);
+  Json headroom = Json::array();
+  for (const Headroom& of_plan : extras.headroom) {
+    headroom.push_back({{"left_bytes", of_plan.left_bytes},
+                        {"largest_micro_batch", of_plan.largest_micro_batch},
+                        {"largest_sequence_length", of_plan.largest_sequence_length}});
+  }
+  Json families = Json::array();
+  for (const PlanFamily& family : extras.families) {
+    families.push_back({{"axis", family.axis},
+                        {"value", family.value},
+                        {"plans", family.plans},
+                        {"fitting", family.fitting},
+                        {"best_tokens_per_s_per_gpu", family.best_tokens_per_s_per_gpu},
+                        {"reason", family.reason},
+                        {"least_bytes", family.least_bytes},
+                        {"nearest", family.nearest}});
+  }
+  root["headroom"] = std::move(headroom);
+  root["families"] = std::move(families);
+  return root.dump() + "\n";
+}
+
+}  // namespace shardplan

@@ -1,0 +1,248 @@
+#include "tools/sweep.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "data/case_line.h"
+#include "tools/accuracy.h"
+#include "tools/plan_words.h"
+#include "tools/question.h"
+#include "tools/report.h"
+#include "tools/text.h"
+#include "tools/words.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kMaxGpus = std::int64_t{1} << 22;
+constexpr std::size_t kMaxPoints = 256;
+
+// "8,16,32", "8..1024" (doubling) or "8..64:8" (steps).
+std::vector<std::int64_t> parse_sizes(const std::string& word) {
+  const std::string place = "--num-gpus";
+  std::vector<std::int64_t> sizes;
+  for (const std::string& piece : parse_list(word, place)) {
+    const std::size_t dots = piece.find("..");
+    if (dots == std::string::npos) {
+      sizes.push_back(parse_count(piece, 1, kMaxGpus, place));
+      continue;
+    }
+    const std::size_t colon = piece.find(':', dots);
+    const std::int64_t low = parse_count(piece.substr(0, dots), 1, kMaxGpus, place);
+    const std::int64_t high =
+        parse_count(piece.substr(dots + 2, colon == std::string::npos ? colon : colon - dots - 2),
+                    low, kMaxGpus, place);
+    const std::int64_t step =
+        colon == std::string::npos ? 0 : parse_count(piece.substr(colon + 1), 1, kMaxGpus, place);
+    for (std::int64_t size = low; size <= high && sizes.size() <= kMaxPoints;
+         size = step > 0 ? size + step : 2 * size) {
+      sizes.push_back(size);
+    }
+  }
+  if (sizes.size() > kMaxPoints) {
+    throw InputError(place + ": found more than " + std::to_string(kMaxPoints) + " sizes");
+  }
+  return sizes;
+}
+
+// Cluster names: of --cluster, or one node of every --gpu with its usual network.
+std::vector<std::string> cluster_names(const Options& options, const Library& library) {
+  if (given(options, "gpu")) {
+    if (given(options, "cluster")) {
+      throw InputError("--gpu: found --cluster beside it, expected one of them");
+    }
+    std::vector<std::string> names;
+    for (const std::string& gpu : parse_list(text_or(options, "gpu", ""), "--gpu")) {
+      const ClusterSpec usual = library.usual_cluster(gpu, "--gpu: ");
+      names.push_back("1x" + std::to_string(usual.gpus_per_node) + "-" + gpu);
+    }
+    return names;
+  }
+  return parse_list(required_text(options, "cluster"), "--cluster");
+}
+
+SweepTarget target_of(const Options& options) {
+  const SweepTarget target = {.tokens_per_s = number_or(options, "target-tokens-per-s", 0),
+                              .tokens = number_or(options, "tokens", 0),
+                              .days = number_or(options, "target-days", 0),
+                              .cost_usd = number_or(options, "target-cost", 0)};
+  for (const char* option : {"target-days", "target-cost"}) {
+    if (given(options, option) && target.tokens == 0) {
+      throw InputError("--" + std::string(option) + ": found no --tokens beside it");
+    }
+  }
+  return target;
+}
+
+// One job a cluster and size, with the price of the options over that of the cluster's file.
+std::vector<Job> sweep_jobs(const Options& options, const Library& library) {
+  std::vector<Job> jobs;
+  std::vector<std::int64_t> sizes = {0};
+  if (given(options, "num-gpus")) {
+    sizes = parse_sizes(text_or(options, "num-gpus", ""));
+  } else if (given(options, "gpu")) {
+    throw InputError("--gpu: found no --num-gpus beside it");
+  }
+  for (const std::string& cluster : cluster_names(options, library)) {
+    for (const std::int64_t size : sizes) {
+      Options one = options;
+      one.values["cluster"] = {cluster};
+      if (size > 0) {
+        one.values["num-gpus"] = {std::to_string(size)};
+      }
+      Job job = job_of(one, library).job;
+      job.global_batch = count_or(options, "global-batch", job.global_batch);
+      job.cluster.usd_per_gpu_hour =
+          number_or(options, "price-per-gpu-hour", job.cluster.usd_per_gpu_hour);
+      jobs.push_back(std::move(job));
+    }
+  }
+  return jobs;
+}
+
+// Every run of the library's files with a step time: measured over predicted.
+std::vector<double> time_ratios(const std::string& framework, const Library& library) {
+  std::vector<double> ratios;
+  for (const std::string& file : library.case_files()) {
+    const std::string text = library.text_of(file);
+    std::size_t line = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string words = text.substr(begin, end - begin);
+      begin = end + 1;
+      ++line;
+      if (words.empty()) {
+        continue;
+      }
+      const Case run = read_case(words, file + ":" + std::to_string(line), library);
+      const bool is_asked = framework.empty() || run.job.profile.name == framework;
+      if (!is_asked || !run.supported || !run.measured || !run.unsupported.empty() ||
+          first_broken_rule(run.job, run.plan) != nullptr) {
+        continue;
+      }
+      if (const auto measured = measured_step_s(*run.measured, run.job)) {
+        ratios.push_back(*measured / estimate_step_time(run.job, run.plan).total_s);
+      }
+    }
+  }
+  std::ranges::sort(ratios);
+  return ratios;
+}
+
+double nearest_rank(const std::vector<double>& sorted, double share) {
+  const double rank = std::ceil(share * static_cast<double>(sorted.size()));
+  return sorted[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
+}
+
+FamilyAxis size_axis(const PlanSize& size, const SearchSpace& space) {
+  FamilyAxis axis = {.name = std::string(size.name), .values = {}, .only = {}};
+  std::vector<std::int64_t> values = space.*size.axis;
+  std::ranges::sort(values);
+  for (const std::int64_t value : values) { axis.values.push_back(std::to_string(value)); }
+  axis.only = [field = size.axis, values](const SearchSpace& whole, std::size_t value) {
+    SearchSpace part = whole;
+    part.*field = {values[value]};
+    return part;
+  };
+  return axis;
+}
+
+template <class Value>
+FamilyAxis choice_axis(const std::string& name, std::vector<Value> SearchSpace::*field,
+                       const SearchSpace& space, std::string (*text)(const Value& value)) {
+  FamilyAxis axis = {.name = name, .values = {}, .only = {}};
+  for (const Value& value : space.*field) { axis.values.push_back(text(value)); }
+  axis.only = [field](const SearchSpace& whole, std::size_t value) {
+    SearchSpace part = whole;
+    part.*field = {(whole.*field)[value]};
+    return part;
+  };
+  return axis;
+}
+
+std::vector<FamilyAxis> family_axes(const SearchSpace& space) {
+  std::vector<FamilyAxis> axes;
+  for (const PlanSize& size : kPlanSizes) { axes.push_back(size_axis(size, space)); }
+  axes.push_back(
+      choice_axis<Schedule>("schedule", &SearchSpace::schedule, space,
+                            [](const Schedule& value) { return std::string(name_of(value)); }));
+  axes.push_back(
+      choice_axis<Recompute>("recompute", &SearchSpace::recompute, space,
+                             [](const Recompute& value) { return recompute_text(value); }));
+  std::erase_if(axes, [](const FamilyAxis& axis) { return axis.values.size() < 2; });
+  return axes;
+}
+
+std::string render(const SweepReport& report, Format format) {
+  switch (format) {
+    case Format::kTable: return sweep_text(report);
+    case Format::kCsv: return csv_text(sweep_table(report));
+    case Format::kJson: return sweep_json(report);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool is_sweep(const Options& options) {
+  const auto is_list = [&](const char* name) {
+    const std::string word = text_or(options, name, "");
+    return word.find(',') != std::string::npos || word.find("..") != std::string::npos;
+  };
+  const bool has_target = given(options, "target-tokens-per-s") || given(options, "target-days") ||
+                          given(options, "target-cost") || given(options, "tokens");
+  const bool lists_clusters = text_or(options, "cluster", "").find(',') != std::string::npos;
+  return is_list("num-gpus") || lists_clusters || given(options, "gpu") || has_target;
+}
+
+StepTimeSpread step_time_spread(const std::string& framework, const Library& library) {
+  StepTimeSpread spread;
+  spread.of = "runs of " + framework;
+  std::vector<double> ratios = time_ratios(framework, library);
+  if (ratios.empty()) {
+    spread.of = "runs of all frameworks";
+    ratios = time_ratios("", library);
+  }
+  spread.num_runs = std::ssize(ratios);
+  if (!ratios.empty()) {
+    spread.low = nearest_rank(ratios, 0.1);
+    spread.high = nearest_rank(ratios, 0.9);
+  }
+  return spread;
+}
+
+ExitCode run_sweep(const Options& options, const Library& library) {
+  for (const char* option : {"headroom", "families"}) {
+    if (given(options, option)) {
+      throw InputError("--" + std::string(option) +
+                       ": found several clusters or a target, expected one search");
+    }
+  }
+  SweepReport report;
+  report.target = target_of(options);
+  const std::vector<Job> jobs = sweep_jobs(options, library);
+  report.spread = step_time_spread(jobs.front().profile.name, library);
+  const SearchOptions search = memory_rule_of(options).share;
+  Output output(text_or(options, "out", ""));
+  for (const Job& job : jobs) {
+    report.points.push_back(
+        sweep_point(job, space_of(options, job), search, report.target, report.spread));
+  }
+  output.write(render(report, format_of(options)));
+  output.commit();
+  return choose_cluster(report.points, report.target) ? ExitCode::kOk : ExitCode::kNegative;
+}
+
+SearchExtras search_extras(const Options& options, const Job& job, const SearchSpace& space,
+                           const SearchOptions& search, const SearchResult& result) {
+  SearchExtras extras;
+  if (given(options, "headroom")) {
+    extras.headroom = headroom_of(job, result.top, search);
+  }
+  if (given(options, "families")) {
+    extras.families = plan_families(job, space, family_axes(space), search);
+  }
+  return extras;
+}
+
+}  // namespace shardplan

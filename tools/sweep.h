@@ -1,0 +1,46 @@
+// shardplan search over several clusters, and what it can add to the answer for one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/library.h"
+#include "search/sweep.h"
+#include "tools/command.h"
+#include "tools/options.h"
+#include "tools/table.h"
+
+namespace shardplan {
+
+// Several cluster sizes, several kinds of GPU, or a target.
+bool is_sweep(const Options& options);
+ExitCode run_sweep(const Options& options, const Library& library);
+
+// --headroom and --families of one search.
+struct SearchExtras {
+  std::vector<Headroom> headroom;  // of the plans shown
+  std::vector<PlanFamily> families;
+};
+SearchExtras search_extras(const Options& options, const Job& job, const SearchSpace& space,
+                           const SearchOptions& search, const SearchResult& result);
+std::string extras_text(const SearchExtras& extras);
+void add_extras(const SearchExtras& extras, Table& search_table);  // columns of headroom
+std::string with_extras(const SearchExtras& extras, const std::string& search_json);
+
+// 10th to 90th percentile of measured over predicted step times: of the framework's runs that the
+// library has, of all frameworks where it has none.
+StepTimeSpread step_time_spread(const std::string& framework, const Library& library);
+
+struct SweepReport {
+  SweepTarget target;
+  StepTimeSpread spread;
+  std::vector<SweepPoint> points;
+};
+std::string sweep_text(const SweepReport& report);
+Table sweep_table(const SweepReport& report);
+std::string sweep_json(const SweepReport& report);
+
+// The space of the options: the default, with --fix and --range.
+SearchSpace space_of(const Options& options, const Job& job);
+
+}  // namespace shardplan
