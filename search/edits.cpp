@@ -10,7 +10,7 @@ namespace shardplan {
 namespace {
 
 // Chunks that do not divide the layers get a split with a lighter end, where there is one.
-void split_layers(const Job& job, Plan& plan) {
+void split_layers(Job& job, Plan& plan) {
   plan.layers_per_chunk.clear();
   if (plan.pp * plan.vpp > 1 && layers_per_chunk(job, plan).empty()) {
     const auto splits = uneven_splits(job.model.num_layers(), plan.pp * plan.vpp);
@@ -123,6 +123,9 @@ std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
     add_degree(edits, "etp", &Plan::etp, plan);
   }
   add_chunks(edits, space, plan);
+  if (plan.layers_per_chunk.empty() && layers_per_chunk(job, plan).empty()) {
+    edits.push_back({.field = "layers_per_chunk", .apply = split_layers});
+  }
   for (const Schedule schedule : space.schedule) {
     add_value(edits, "schedule", &Plan::schedule, plan, schedule);
   }

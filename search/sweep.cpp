@@ -140,6 +140,7 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
   std::vector<PlanFamily> all;
   SearchOptions one = options;
   one.top = 1;
+  one.bounds = false;  // a family's counts are of all its plans
   for (const FamilyAxis& axis : axes) {
     std::vector<PlanFamily> families;
     for (std::size_t value = 0; value < axis.values.size(); ++value) {

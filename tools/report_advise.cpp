@@ -43,11 +43,12 @@ std::string advice_table(const AdviseReport& report, const std::vector<Advice>& 
   for (const Advice& advice : list) {
     const JudgedPlan& changed = advice.changed;
     const bool compared = report.result.base_valid;
+    std::string used = gib(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed));
+    used.append(changed.memory.fit == Fit::kTight ? " tight" : "");
     table.rows.push_back({fixed(changed.time.tokens_per_s_per_gpu, 0),
                           compared ? signed_percent(advice.speed_ratio) : "",
                           compared ? signed_gib(advice.freed_bytes) : "",
-                          gib(basis_bytes(changed.memory, MemoryBasis::kAllocated)),
-                          gib(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed)),
+                          gib(basis_bytes(changed.memory, MemoryBasis::kAllocated)), used,
                           changes_of(report, advice)});
   }
   return table_text(table);
@@ -77,6 +78,7 @@ Json advice_json(const AdviseReport& report, const Advice& advice) {
   Json json = {{"change", changes_of(report, advice)},
                {"options", options_of_plan(changed.plan)},
                {"fits", changed.fits},
+               {"verdict", name_of(status_of(changed.memory.fit))},
                {"tokens_per_s_per_gpu", changed.time.tokens_per_s_per_gpu},
                {"step_time_s", changed.time.total_s},
                {"peak_allocated", basis_bytes(changed.memory, MemoryBasis::kAllocated)},
@@ -112,7 +114,9 @@ std::string advise_text(const AdviseReport& report, const Paint& paint) {
             advice_table(report, result.singles);
   }
   if (!result.pairs.empty()) {
-    text += "\nPairs of changes that are faster still\n" + advice_table(report, result.pairs);
+    text += (result.singles.empty() ? "\nPairs of changes that make it " + goal
+                                    : std::string("\nPairs of changes that are faster still")) +
+            "\n" + advice_table(report, result.pairs);
   } else if (result.singles.empty()) {
     text += fits ? "No pair does either.\n" : "No pair of changes does either.\n";
   }

@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <random>
 #include <set>
 
+#include "search/space.h"
 #include "tests/search/jobs.h"
 
 namespace shardplan {
@@ -120,6 +123,48 @@ TEST_CASE("an invalid plan gets the changes that make it valid and fit") {
     CHECK_FALSE(why_invalid(advice.changed.job, advice.changed.plan));
     CHECK(advice.changed.fits);
   }
+}
+
+TEST_CASE("layers that the chunks do not divide get lighter ends as one change") {
+  Job job = llama_405b_job(2048);
+  Plan plan = one_gpu_plan();
+  plan.tp = 8;
+  plan.pp = 16;
+  plan.sequence_parallel = true;
+  plan.schedule = Schedule::k1F1B;
+  job.cluster.memory_limit_bytes = 200 * kGiB;
+  const AdviceResult result = advise_all(job, plan);
+  CHECK_FALSE(result.base_valid);
+  const bool offered = std::ranges::any_of(result.singles, [&](const Advice& advice) {
+    Plan same = advice.changed.plan;
+    same.layers_per_chunk.clear();
+    return same == plan && advice.changed.plan.layers_per_chunk.front() == 7;
+  });
+  CHECK(offered);
+}
+
+TEST_CASE("advice for random plans of every profile throws nothing and offers what fits") {
+  std::mt19937_64 random(7);
+  std::int64_t offers = 0;
+  for (int i = 0; i < 60; ++i) {
+    const Job job = random_small_job(random);
+    const PlanSpace space = plan_space(job, random_small_space(job, random));
+    const Plan plan = plan_at(
+        space, std::uniform_int_distribution<std::int64_t>(0, num_plans(space) - 1)(random));
+    const AdviceResult result = advise_all(job, plan);
+    for (const std::vector<Advice>* list : {&result.singles, &result.pairs}) {
+      for (const Advice& advice : *list) {
+        ++offers;
+        CHECK_FALSE(why_invalid(advice.changed.job, advice.changed.plan));
+        CHECK(advice.changed.memory.fit != Fit::kDoesNotFit);
+        CHECK(advice.changed.memory.stages.front().allocated_bytes ==
+              estimate_memory(advice.changed.job, advice.changed.plan)
+                  .stages.front()
+                  .allocated_bytes);
+      }
+    }
+  }
+  CHECK(offers > 60);
 }
 
 TEST_CASE("advice is the same with one thread and with two") {
