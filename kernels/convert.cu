@@ -40,6 +40,16 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       });
 }
 
+// Elements first .. size - 1, fewer than a pack.
+template <class A, class B>
+__global__ void __launch_bounds__(kPackWidth)
+    add_rest_kernel(A* sum, const A* a, const B* b, std::int64_t first, std::int64_t size) {
+  const std::int64_t index = first + threadIdx.x;
+  if (index < size) {
+    sum[index] = from_float<A>(to_float(a[index]) + to_float(b[index]));
+  }
+}
+
 // Rows of `packs` packs with strides of their own; kAdd: added to what is there.
 template <class To, class From, bool kAdd>
 __global__ void __launch_bounds__(kElementwiseThreads)
@@ -111,9 +121,16 @@ void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream) {
 template <class A, class B>
 void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream) {
   const std::int64_t num_packs = size / kPackWidth;
-  add_kernel<<<elementwise_blocks<kUnroll>(num_packs), kElementwiseThreads, 0, stream>>>(sum, a, b,
-                                                                                         num_packs);
-  CUDA_CHECK(cudaGetLastError());
+  if (num_packs > 0) {
+    add_kernel<<<elementwise_blocks<kUnroll>(num_packs), kElementwiseThreads, 0, stream>>>(
+        sum, a, b, num_packs);
+    CUDA_CHECK(cudaGetLastError());
+  }
+  const std::int64_t first = num_packs * kPackWidth;
+  if (first < size) {
+    add_rest_kernel<<<1, kPackWidth, 0, stream>>>(sum, a, b, first, size);
+    CUDA_CHECK(cudaGetLastError());
+  }
 }
 
 template <class To, class From>

@@ -1,5 +1,5 @@
 // Conversion between bf16 and fp32, addition, and one value for all.
-// size is a multiple of 8 elements; pointers are 16-byte aligned.
+// size is a multiple of 8 elements where nothing else is said; pointers are 16-byte aligned.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ void convert(To* to, const From* from, std::int64_t size, cudaStream_t stream);
 
 // sum = a + b, added in float and rounded once. (A, B): both float, both __nv_bfloat16, or a float
 // accumulator A and __nv_bfloat16 B.
-// sum, a, b [size]; sum may be a or, of the same type, b
+// sum, a, b [size], any size; sum may be a or, of the same type, b
 template <class A, class B>
 void add(A* sum, const A* a, const B* b, std::int64_t size, cudaStream_t stream);
 

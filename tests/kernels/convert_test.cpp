@@ -92,8 +92,10 @@ TEST_CASE("conversion rounds to nearest even, bit for bit") {
   }
 }
 
-TEST_CASE("addition rounds once, bit for bit, out of place and in place") {
-  for (const std::int64_t size : kSizes) {
+TEST_CASE("addition rounds once, bit for bit, out of place and in place, of any size") {
+  std::vector<std::int64_t> sizes(std::begin(kSizes), std::end(kSizes));
+  sizes.insert(sizes.end(), {1, 3, 4101});  // a norm is a single number
+  for (const std::int64_t size : sizes) {
     CAPTURE(size);
     check_add<float, float>(size);
     check_add<__nv_bfloat16, __nv_bfloat16>(size);
