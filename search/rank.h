@@ -62,7 +62,10 @@ class Front {
   std::vector<Candidate> candidates_;
 };
 
-// How far the predicted speeds of two plans of one job must lie apart to be told apart.
+// How far the predicted speeds of two plans of one job must lie apart to be told apart. The 43
+// layouts of data/published/simumax_b200.jsonl, each group divided by its own bias (which moves all
+// plans of a job alike), are 2.5 % off in the median and 5.9 % at the 90th percentile: two plans
+// closer than twice the median may stand in either order.
 inline constexpr double kSpeedUncertainty = 0.05;
 
 // Numbers groups of plans that the model cannot tell apart, from 0: a group is what is within the

@@ -298,15 +298,24 @@ class Reporter {
     priced_ += harvest.priced;
     if (task_.options.progress && omp_get_thread_num() == 0 &&
         Clock::now() - told_ > std::chrono::milliseconds(100)) {
-      told_ = Clock::now();
-      task_.options.progress({.plans = task_.num_distinct,
-                              .decided = decided_,
-                              .priced = priced_,
-                              .seconds = std::chrono::duration<double>(told_ - start_).count()});
+      tell();
+    }
+  }
+  void finish() {
+    if (told_ != start_) {
+      tell();
     }
   }
 
  private:
+  void tell() {
+    told_ = Clock::now();
+    task_.options.progress({.plans = task_.num_distinct,
+                            .decided = decided_,
+                            .priced = priced_,
+                            .seconds = std::chrono::duration<double>(told_ - start_).count()});
+  }
+
   const WalkTask& task_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point told_ = start_;
@@ -362,6 +371,7 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
         return harvest;
       },
       [&](const Harvest& harvest) { join(harvest, result); });
+  reporter.finish();
   return result;
 }
 

@@ -183,6 +183,12 @@ std::vector<OptionRow> search_rows() {
       flag("families", "every value of every axis: how many plans fit, why not, what would pass"),
       repeated(text("range", "AXIS=A..B|A,B",
                     "only values within a range, or exactly these; repeatable")),
+      repeated(text("axes", "AXIS,AXIS|all",
+                    "search these axes too, such as rank_order,grad_dtype; repeatable")),
+      flag("list-axes", "the axes with their values for this job, and which are on by default"),
+      flag("distinct", "one plan per family: the same tp, cp, ep, pp and zero"),
+      flag("pareto", "also the plans that no other beats in memory and speed at once"),
+      flag("no-bounds", "price every valid plan, also where a bound shows that it is no answer"),
   };
 }
 

@@ -95,6 +95,11 @@ std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranke
   row.emplace_back(std::string(name_of(plan.precision)));
   row.emplace_back(std::string(name_of(plan.grad_dtype)));
   row.emplace_back(dimensions_text(plan.rank_order));
+  row.emplace_back(std::string(name_of(plan.master_dtype)));
+  row.emplace_back(std::string(name_of(plan.exp_avg_dtype)));
+  row.emplace_back(std::string(name_of(plan.exp_avg_sq_dtype)));
+  row.emplace_back(plan.offload.optimizer);
+  row.emplace_back(ranked.tied_group);
   row.emplace_back(report.estimate_command + " " + options_of_plan(plan));
   return row;
 }
@@ -141,7 +146,8 @@ Table search_table(const SearchReport& report) {
                              "status"}};
   for (const PlanSize& size : kPlanSizes) { table.columns.push_back(std::string(size.name)); }
   for (const char* name : {"sequence_parallel", "schedule", "cp_method", "recompute", "precision",
-                           "grad_dtype", "rank_order", "command"}) {
+                           "grad_dtype", "rank_order", "master_dtype", "exp_avg_dtype",
+                           "exp_avg_sq_dtype", "offload_optimizer", "tied_group", "command"}) {
     table.columns.push_back(name);
   }
   std::int64_t rank = 0;

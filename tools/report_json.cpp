@@ -194,7 +194,8 @@ Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::i
                {"plan", json_of(plan)},
                {"peak_allocated", basis_bytes(ranked.memory, MemoryBasis::kAllocated)},
                {"device_used", basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed)},
-               {"exceeds_device", ranked.exceeds_device}};
+               {"exceeds_device", ranked.exceeds_device},
+               {"tied_group", ranked.tied_group}};
   json.update(json_of(prediction, Detail::kTotals));
   json["command"] = report.estimate_command + " " + options_of_plan(ranked.plan);
   return json;
@@ -307,7 +308,7 @@ std::string search_json(const SearchReport& report) {
   json["plans_in_space"] = result.plans_in_space;
   json["plans_priced"] = result.plans_priced;
   json["plans_fitting"] = result.plans_fitting;
-  json["seconds"] = result.seconds;
+  json["plans_distinct"] = result.plans_distinct;
   json["pruned"] = Json::array();
   for (const RuleCount& count : result.pruned) {
     json["pruned"].push_back({{"rule", count.rule}, {"plans", count.plans}});
@@ -317,10 +318,22 @@ std::string search_json(const SearchReport& report) {
   for (const RankedPlan& ranked : result.top) {
     json["top"].push_back(json_of_ranked(report, ranked, ++rank));
   }
+  if (report.options.pareto) {
+    json["pareto"] = Json::array();
+    for (const ParetoPoint& point : result.pareto) {
+      json["pareto"].push_back(
+          {{"plan", json_of(point.plan)},
+           {"micro_batch", point.plan.micro_batch},
+           {"peak_allocated", point.price.allocated_bytes},
+           {"step_time_s", point.price.step_time_s},
+           {"tokens_per_s_per_gpu", point.price.tokens_per_s_per_gpu},
+           {"command", report.estimate_command + " " + options_of_plan(point.plan)}});
+    }
+  }
   if (report.evidence) {
     json["evidence"] = json_of(*report.evidence);
   }
-  if (result.top.empty() && result.plans_priced > 0) {
+  if (result.top.empty() && result.plans_distinct > 0) {
     json["smallest"] = json_of_smallest(report);
   }
   return one_line_of(json);

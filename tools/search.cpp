@@ -1,6 +1,9 @@
 // shardplan search: every plan of a cluster, the fastest that fit first.
 #include "search/search.h"
 
+#include <limits>
+
+#include "tools/axes.h"
 #include "tools/command.h"
 #include "tools/plan_words.h"
 #include "tools/question.h"
@@ -62,10 +65,25 @@ std::string render(const SearchReport& report, const SearchExtras& extras, Forma
   return "";
 }
 
+ExitCode list_axes(const Options& options, const Job& job) {
+  constexpr std::size_t kShortList = 8;
+  const Format format = format_of(options);
+  const Table table = axes_table(
+      job, format == Format::kTable ? kShortList : std::numeric_limits<std::size_t>::max());
+  Output output(text_or(options, "out", ""));
+  switch (format) {
+    case Format::kTable: output.write(table_text(table)); break;
+    case Format::kCsv: output.write(csv_text(table)); break;
+    case Format::kJson: output.write(table_json(table)); break;
+  }
+  output.commit();
+  return ExitCode::kOk;
+}
+
 }  // namespace
 
 SearchSpace space_of(const Options& options, const Job& job) {
-  SearchSpace space = default_space(job);
+  SearchSpace space = open_axes(options, job);
   for (const std::string& word : all_of(options, "fix")) { fix_axis(space, word); }
   for (const std::string& word : all_of(options, "range")) { restrict_axis(space, word); }
   return space;
@@ -94,6 +112,10 @@ ExitCode run_search(const Arguments& arguments) {
   report.estimate_command = estimate_command(options);
   report.job.global_batch = count_or(options, "global-batch", report.job.global_batch);
   report.options.top = count_or(options, "top", report.options.top);
+  if (given(options, "list-axes")) {
+    return list_axes(options, report.job);
+  }
+  read_search_options(options, report.options);
   const SearchSpace space = space_of(options, report.job);
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }

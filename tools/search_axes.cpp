@@ -69,6 +69,24 @@ std::vector<DType> parse_dtypes(const std::vector<std::string>& words, const std
   return values;
 }
 
+std::vector<double> parse_numbers(const std::vector<std::string>& words, double low, double high,
+                                  const std::string& place) {
+  std::vector<double> values;
+  values.reserve(words.size());
+  for (const std::string& word : words) { values.push_back(parse_number(word, low, high, place)); }
+  return values;
+}
+
+// Shares of the optimizer state in host memory.
+std::vector<Offload> parse_offloads(const std::vector<std::string>& words,
+                                    const std::string& place) {
+  std::vector<Offload> values;
+  for (const double share : parse_numbers(words, 0, 1, place)) {
+    values.push_back({.optimizer = share});
+  }
+  return values;
+}
+
 // A granularity keeps all its variants of the default space; "full/uniform/1" keeps one.
 std::vector<Recompute> keep_recomputes(const std::vector<Recompute>& known,
                                        const std::vector<std::string>& words,
@@ -95,10 +113,11 @@ std::vector<Recompute> keep_recomputes(const std::vector<Recompute>& known,
 
 std::vector<std::string> axis_names() {
   std::vector<std::string> names;
-  names.reserve(kPlanSizes.size() + 8);
+  names.reserve(kPlanSizes.size() + 13);
   for (const PlanSize& size : kPlanSizes) { names.push_back(std::string(size.name)); }
   for (const char* name : {"sequence_parallel", "schedule", "cp_method", "recompute", "precision",
-                           "grad_dtype", "rank_order", "uneven_layers"}) {
+                           "grad_dtype", "master_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+                           "offload", "moe_buffer_factor", "rank_order", "uneven_layers"}) {
     names.push_back(name);
   }
   return names;
@@ -132,6 +151,16 @@ void set_axis(SearchSpace& space, const AxisWord& word, const std::vector<std::s
     space.precision = parse_values<Precision>(values, word.place);
   } else if (word.axis == "grad_dtype") {
     space.grad_dtype = parse_dtypes(values, word.place);
+  } else if (word.axis == "master_dtype") {
+    space.master_dtype = parse_dtypes(values, word.place);
+  } else if (word.axis == "exp_avg_dtype") {
+    space.exp_avg_dtype = parse_dtypes(values, word.place);
+  } else if (word.axis == "exp_avg_sq_dtype") {
+    space.exp_avg_sq_dtype = parse_dtypes(values, word.place);
+  } else if (word.axis == "offload") {
+    space.offload = parse_offloads(values, word.place);
+  } else if (word.axis == "moe_buffer_factor") {
+    space.moe_buffer_factor = parse_numbers(values, 1, 4096, word.place);
   } else if (word.axis == "uneven_layers") {
     space.uneven_layers = parse_switches(values, word.place).front();
   } else {
@@ -165,6 +194,11 @@ void restrict_axis(SearchSpace& space, const std::string& text) {
   const std::int64_t high = parse_size(*size, word.value.substr(dots + 2), word.place);
   std::vector<std::int64_t>& axis = space.*size->axis;
   if (axis.empty()) {  // dp: whatever follows from the other sizes
+    constexpr std::int64_t kMostValues = 4096;
+    if (high - low >= kMostValues) {
+      throw InputError(word.place + ": found " + std::to_string(high - low + 1) +
+                       " values, expected at most " + std::to_string(kMostValues));
+    }
     for (std::int64_t value = low; value <= high; ++value) { axis.push_back(value); }
   }
   std::erase_if(axis, [low, high](std::int64_t value) { return value < low || value > high; });

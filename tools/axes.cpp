@@ -1,0 +1,204 @@
+#include "tools/axes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "data/json_message.h"
+#include "tools/plan_words.h"
+#include "tools/text.h"
+
+namespace shardplan {
+namespace {
+
+std::string joined(const std::vector<std::string>& words, std::size_t most) {
+  std::string text;
+  for (std::size_t at = 0; at < std::min(words.size(), most); ++at) {
+    text.append(at == 0 ? "" : ", ").append(words[at]);
+  }
+  if (words.size() > most) {
+    text.append(", ... (").append(std::to_string(words.size())).append(")");
+  }
+  return text;
+}
+
+std::string value_word(std::int64_t value) {
+  return std::to_string(value);
+}
+std::string value_word(bool value) {
+  return value ? "on" : "off";
+}
+std::string value_word(double value) {
+  return fixed(value, value == std::floor(value) ? 0 : 2);
+}
+std::string value_word(const Recompute& value) {
+  return recompute_text(value);
+}
+std::string value_word(const std::array<Dimension, 4>& value) {
+  return dimensions_text(value);
+}
+std::string value_word(const Offload& value) {
+  std::vector<std::string> parts;
+  if (value.optimizer > 0) {
+    parts.push_back("optimizer:" + value_word(value.optimizer));
+  }
+  if (value.activations) {
+    parts.emplace_back("activations");
+  }
+  if (value.parameters) {
+    parts.emplace_back("parameters");
+  }
+  return parts.empty() ? "none" : joined(parts, parts.size());
+}
+template <class Value>
+requires std::is_enum_v<Value> std::string value_word(Value value) {
+  return std::string(name_of(value));
+}
+
+struct AxisRow {
+  std::string_view name;
+  std::vector<std::string> (*words)(const SearchSpace& space);
+  void (*take)(SearchSpace& space, const SearchSpace& from);
+};
+
+template <auto Values>
+constexpr AxisRow list_row(std::string_view name) {
+  return {
+      .name = name,
+      .words =
+          [](const SearchSpace& space) {
+            std::vector<std::string> words;
+            for (const auto& value : space.*Values) { words.push_back(value_word(value)); }
+            return words;
+          },
+      .take = [](SearchSpace& space, const SearchSpace& from) { space.*Values = from.*Values; }};
+}
+
+constexpr std::array kRows = {
+    list_row<&SearchSpace::tp>("tp"),
+    list_row<&SearchSpace::cp>("cp"),
+    list_row<&SearchSpace::ep>("ep"),
+    list_row<&SearchSpace::etp>("etp"),
+    list_row<&SearchSpace::pp>("pp"),
+    list_row<&SearchSpace::vpp>("vpp"),
+    AxisRow{.name = "uneven_layers",
+            .words = [](const SearchSpace& space) -> std::vector<std::string> {
+              return {space.uneven_layers ? "on" : "off"};
+            },
+            .take = [](SearchSpace& space,
+                       const SearchSpace& from) { space.uneven_layers = from.uneven_layers; }},
+    AxisRow{.name = "dp",
+            .words =
+                [](const SearchSpace& space) {
+                  std::vector<std::string> words;
+                  for (const std::int64_t dp : space.dp) { words.push_back(value_word(dp)); }
+                  return words.empty() ? std::vector<std::string>{"what the others leave"} : words;
+                },
+            .take = [](SearchSpace& space, const SearchSpace& from) { space.dp = from.dp; }},
+    list_row<&SearchSpace::dp_replicate>("dp_replicate"),
+    list_row<&SearchSpace::zero>("zero"),
+    list_row<&SearchSpace::micro_batch>("micro_batch"),
+    list_row<&SearchSpace::sequence_parallel>("sequence_parallel"),
+    list_row<&SearchSpace::cp_method>("cp_method"),
+    list_row<&SearchSpace::recompute>("recompute"),
+    list_row<&SearchSpace::schedule>("schedule"),
+    list_row<&SearchSpace::rank_order>("rank_order"),
+    list_row<&SearchSpace::precision>("precision"),
+    list_row<&SearchSpace::grad_dtype>("grad_dtype"),
+    list_row<&SearchSpace::master_dtype>("master_dtype"),
+    list_row<&SearchSpace::exp_avg_dtype>("exp_avg_dtype"),
+    list_row<&SearchSpace::exp_avg_sq_dtype>("exp_avg_sq_dtype"),
+    list_row<&SearchSpace::offload>("offload"),
+    list_row<&SearchSpace::moe_buffer_factor>("moe_buffer_factor"),
+};
+
+const AxisRow& row_named(const std::string& name) {
+  std::vector<std::string> names;
+  names.reserve(kRows.size());
+  for (const AxisRow& row : kRows) {
+    if (row.name == name) {
+      return row;
+    }
+    names.emplace_back(row.name);
+  }
+  throw InputError("--axes: unknown axis '" + name + "'" + suggestion(name, names) +
+                   "; all, default, or axes of: " + joined(names, names.size()));
+}
+
+// "38 %, 1.2 M plans decided, 410 k/s, 3 s left": one line that the next one overwrites.
+void show(const Progress& progress) {
+  if (progress.seconds < 1) {
+    return;
+  }
+  const double done = static_cast<double>(progress.decided);
+  const double share = progress.plans > 0 ? done / static_cast<double>(progress.plans) : 1;
+  const double rate = done / progress.seconds;
+  const double left = static_cast<double>(progress.plans - progress.decided) / rate;
+  constexpr int kWidth = 30;
+  const int filled = static_cast<int>(share * kWidth);
+  std::fprintf(stderr,
+               "\r[%.*s%.*s] %3.0f %%  %s of %s plans, %s priced, %.3g plans/s, %.0f s left\x1b[K",
+               filled, "##############################", kWidth - filled,
+               "..............................", 100 * share, grouped(progress.decided).c_str(),
+               grouped(progress.plans).c_str(), grouped(progress.priced).c_str(), rate, left);
+  if (progress.decided == progress.plans) {
+    std::fprintf(stderr, "\r\x1b[K");
+  }
+}
+
+}  // namespace
+
+SearchSpace open_axes(const Options& options, const Job& job) {
+  SearchSpace space = default_space(job);
+  for (const std::string& words : all_of(options, "axes")) {
+    const SearchSpace wide = wide_space(job);
+    for (std::string word : parse_list(words, "--axes")) {
+      if (word == "default") {
+        continue;
+      }
+      if (word == "all") {
+        space = wide;
+        continue;
+      }
+      std::replace(word.begin(), word.end(), '-', '_');
+      if (word.starts_with("+")) {
+        word.erase(0, 1);
+      }
+      row_named(word).take(space, wide);
+    }
+  }
+  return space;
+}
+
+Table axes_table(const Job& job, std::size_t most) {
+  const SearchSpace space = default_space(job);
+  const SearchSpace wide = wide_space(job);
+  Table table = {.columns = {"axis", "default", "values", "with --axes"}};
+  for (const AxisRow& row : kRows) {
+    const std::vector<std::string> words = row.words(space);
+    const std::vector<std::string> more = row.words(wide);
+    const bool is_on = words.size() > 1 || row.name == "uneven_layers" || row.name == "dp";
+    table.rows.push_back({std::string(row.name), std::string(is_on ? "searched" : "one value"),
+                          joined(words, most),
+                          more == words ? std::string("the same") : joined(more, most)});
+  }
+  return table;
+}
+
+void read_search_options(const Options& options, SearchOptions& search) {
+  search.bounds = !given(options, "no-bounds");
+  search.distinct = given(options, "distinct");
+  search.pareto = given(options, "pareto");
+  if (isatty(STDERR_FILENO) != 0) {
+    search.progress = show;
+  }
+}
+
+}  // namespace shardplan
