@@ -17,7 +17,10 @@ constexpr double kNoTime = std::numeric_limits<double>::infinity();
 // A step's parts are added in another order than a floor's: more than what that can round away.
 constexpr double kRounding = 1 - 1e-12;
 // Combinations of a branch whose pipelines are timed one by one; of more, only compute counts.
-constexpr std::size_t kMostPipelines = 512;
+constexpr std::size_t kMostPipelines = 64;
+
+// The same for activations: of more, only the state counts.
+constexpr std::size_t kMostActivations = 4;
 
 // Every value makes rows smaller the fewer bytes it has, and never adds one.
 void choose_smallest(const std::vector<DType>& open, DType& axis) {
@@ -147,6 +150,16 @@ StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFr
   return floor;
 }
 
+std::size_t num_values(const auto& values) {
+  return std::max<std::size_t>(values.size(), 1);
+}
+
+// Blocks of the branch that keep different activations.
+std::size_t num_blocks(const PriceFreedom& open) {
+  return num_values(open.micro_batch) * num_values(open.sequence_parallel) *
+         num_values(open.cp_method) * num_values(open.precision);
+}
+
 // Of one schedule.
 MemoryFloor memory_floor_of(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
   const StateFloor state = state_floor(pieces, plan, freedom);
@@ -155,7 +168,9 @@ MemoryFloor memory_floor_of(PricePieces& pieces, const Plan& plan, std::size_t f
     floor.state_bytes = std::max(floor.state_bytes, std::ranges::max(rank));
   }
   floor.allocated_bytes = floor.state_bytes;
-  if (floor.state_bytes == kNoBytes) {
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  if (floor.state_bytes == kNoBytes ||
+      num_blocks(open) * num_values(open.recompute) > kMostActivations) {
     return floor;
   }
   const StateFloor activations = activation_floor(pieces, plan, pieces.freedoms[freedom]);
@@ -171,10 +186,8 @@ MemoryFloor memory_floor_of(PricePieces& pieces, const Plan& plan, std::size_t f
 
 // Plans of the branch that differ in the pipeline's time.
 std::size_t num_pipelines(const PriceFreedom& open) {
-  const auto count = [](const auto& values) { return std::max<std::size_t>(values.size(), 1); };
-  return count(open.micro_batch) * count(open.sequence_parallel) * count(open.cp_method) *
-         count(open.precision) * count(open.grad_dtype) * count(open.recompute) *
-         count(open.rank_order) * count(open.schedule);
+  return num_blocks(open) * num_values(open.grad_dtype) * num_values(open.rank_order) *
+         num_values(open.schedule);
 }
 
 // Kernels of the busiest rank, forward and backward, over all microbatches. Links and recomputation
@@ -201,20 +214,22 @@ double compute_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& 
   return floor_s;
 }
 
+// Recomputation only adds work: an open choice counts as none.
 double pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   double floor_s = kNoTime;
   Plan at = plan;
   if (!open.dp_replicate.empty()) {
     at.dp_replicate = 1;
   }
+  if (!open.recompute.empty()) {
+    at.recompute = {};
+  }
   each_block(pieces, open, at, [&] {
     each(open.grad_dtype, at.grad_dtype, [&] {
       each(open.rank_order, at.rank_order, [&] {
-        each(open.recompute, at.recompute, [&] {
-          pieces.begin(at);
-          const ScheduleShape shape = pieces.shape(at);
-          floor_s = std::min(floor_s, pieces.work(at, shape).pipeline.total_s);
-        });
+        pieces.begin(at);
+        const ScheduleShape shape = pieces.shape(at);
+        floor_s = std::min(floor_s, pieces.work(at, shape).pipeline.total_s);
       });
     });
   });
@@ -299,6 +314,34 @@ MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedo
     }
   });
   return floor;
+}
+
+// The first part of memory_floor, without its cost.
+std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t freedom) {
+  PricePieces& pieces = table.pieces();
+  if (pieces.is_wide) {
+    return 0;
+  }
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  std::int64_t least = kNoBytes;
+  if (!can_be_valid(pieces.job, plan, open)) {
+    return least;
+  }
+  Plan at = plan;
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
+  each(open.schedule, at.schedule, [&] {
+    if (runs_schedule(pieces, open, at)) {
+      pieces.begin(at);
+      std::int64_t fullest = 0;
+      for (const PhaseBytes& rank : state_floor(pieces, at, freedom)) {
+        fullest = std::max(fullest, std::ranges::max(rank));
+      }
+      least = std::min(least, fullest);
+    }
+  });
+  return least;
 }
 
 TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {

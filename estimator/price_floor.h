@@ -43,6 +43,7 @@ struct TimeFloor {
   double compute_s = 0;    // of the busiest stage, without recomputation
   double step_time_s = 0;  // with pipeline, communication and optimizer
 };
+std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t freedom);
 MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedom);
 TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom);
 

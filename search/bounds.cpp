@@ -2,19 +2,113 @@
 
 namespace shardplan {
 
-// No floor is known yet.
-Bounds::Bounds(const Job&, const SettledRules&, std::int64_t, PriceTable&) {}
+namespace {
 
-std::optional<Bound> Bounds::cuts(const Prefix&, const Answers&) {
+// Branches of fewer plans are priced instead: a floor costs as much as a few prices.
+constexpr std::int64_t kFewestPlans = 4;
+
+// The axes that are open at the depth, with their values.
+PriceFreedom freedom_at(const SearchSpace& values, std::size_t depth) {
+  PriceFreedom freedom;
+  const auto open = [depth](PlanField field) {
+    for (std::size_t axis = depth; axis < kNumAxes; ++axis) {
+      if (kAxes[axis].fields.has(field)) {
+        return true;
+      }
+    }
+    return false;
+  };
+  const auto take = [&](auto& list, const auto& from, PlanField field) {
+    if (open(field) && from.size() > 1) {
+      list = from;
+    }
+  };
+  take(freedom.micro_batch, values.micro_batch, PlanField::kMicroBatch);
+  take(freedom.sequence_parallel, values.sequence_parallel, PlanField::kSequenceParallel);
+  take(freedom.cp_method, values.cp_method, PlanField::kCpMethod);
+  take(freedom.precision, values.precision, PlanField::kPrecision);
+  take(freedom.recompute, values.recompute, PlanField::kRecompute);
+  take(freedom.schedule, values.schedule, PlanField::kSchedule);
+  take(freedom.rank_order, values.rank_order, PlanField::kRankOrder);
+  take(freedom.zero, values.zero, PlanField::kZero);
+  take(freedom.dp_replicate, values.dp_replicate, PlanField::kDpReplicate);
+  take(freedom.grad_dtype, values.grad_dtype, PlanField::kGradDtype);
+  take(freedom.master_dtype, values.master_dtype, PlanField::kMasterDtype);
+  take(freedom.exp_avg_dtype, values.exp_avg_dtype, PlanField::kExpAvgDtype);
+  take(freedom.exp_avg_sq_dtype, values.exp_avg_sq_dtype, PlanField::kExpAvgSqDtype);
+  take(freedom.offload, values.offload, PlanField::kOffload);
+  return freedom;
+}
+
+}  // namespace
+
+Bounds::Bounds(const Job& job, const SettledRules& rules, std::int64_t limit_bytes,
+               PriceTable& table)
+    : job_(&job), limit_bytes_(limit_bytes), table_(&table) {
+  for (std::size_t depth = kFirstFloor; depth < kNumAxes; ++depth) {
+    const bool is_first_of_equals = depth == kFirstFloor || rules.size(depth - 1) > 1;
+    if (is_first_of_equals && rules.plans_below(depth) >= kFewestPlans) {
+      levels_[depth] = add_freedom(table, freedom_at(rules.space().values, depth));
+    }
+  }
+}
+
+// Open axes hold whatever was chosen last; a microbatch of one divides what any other divides.
+const Plan& Bounds::plan_of(const Prefix& prefix) {
+  if (prefix.depth > kFirstFloor) {  // the microbatch is chosen
+    return prefix.plan;
+  }
+  plan_ = prefix.plan;
+  plan_.micro_batch = 1;
+  return plan_;
+}
+
+std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers) {
+  const std::size_t level = *levels_[prefix.depth];
+  const Plan& plan = plan_of(prefix);
+  const std::int64_t state_bytes = state_floor_bytes(*table_, plan, level);
+  if (state_bytes > limit_bytes_) {
+    return Bound::kStateOverLimit;
+  }
+  // The best that a plan of the branch could be: were it offered, would it be kept?
+  Candidate best = {.index = prefix.index, .price = {}, .family = {}};
+  best.price.allocated_bytes = state_bytes;
+  const TimeFloor time = time_floor(*table_, plan, level);
+  best.price.tokens_per_s_per_gpu = tokens_per_s(time.compute_s);
+  if (!answers.admits_any(best)) {
+    return Bound::kComputeTooSlow;
+  }
+  best.price.tokens_per_s_per_gpu = tokens_per_s(time.step_time_s);
+  if (!answers.admits_any(best)) {
+    return Bound::kStepTooSlow;
+  }
+  // Activations cost the most to bound.
+  best.price.allocated_bytes = memory_floor(*table_, plan, level).allocated_bytes;
+  if (best.price.allocated_bytes > limit_bytes_) {
+    return Bound::kActivationsOverLimit;
+  }
+  if (!answers.admits_any(best)) {
+    return Bound::kStepTooSlow;
+  }
   return std::nullopt;
 }
 
-std::int64_t Bounds::allocated_floor(const Prefix&) {
-  return 0;
+std::int64_t Bounds::allocated_floor(const Prefix& prefix) {
+  return has(prefix.depth)
+             ? memory_floor(*table_, plan_of(prefix), *levels_[prefix.depth]).allocated_bytes
+             : 0;
 }
 
-double Bounds::step_time_floor(const Prefix&) {
-  return 0;
+double Bounds::step_time_floor(const Prefix& prefix) {
+  return has(prefix.depth)
+             ? time_floor(*table_, plan_of(prefix), *levels_[prefix.depth]).step_time_s
+             : 0;
+}
+
+// As in a price, with the same operations: what is longer is never faster.
+double Bounds::tokens_per_s(double step_time_s) const {
+  return static_cast<double>(job_->global_batch * job_->sequence_length) / step_time_s /
+         static_cast<double>(job_->cluster.world_size());
 }
 
 }  // namespace shardplan

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "estimator/price.h"
+#include "estimator/price_floor.h"
 #include "search/census.h"
 #include "search/rank.h"
 #include "search/search.h"
@@ -16,16 +16,15 @@ namespace shardplan {
 // The floors of estimator/price_floor.h: no plan of the branch has less. Cheapest first.
 enum class Bound {
   kStateOverLimit,        // parameters, gradients and optimizer state alone are over the limit
-  kActivationsOverLimit,  // with the least activations they are
-  kComputeTooSlow,        // compute alone takes longer than a step of every plan that could leave
-                          // the answers for one of this branch
+  kComputeTooSlow,        // compute alone takes too long for any plan of the branch to be an answer
   kStepTooSlow,           // with bubble, communication and optimizer it does
+  kActivationsOverLimit,  // state with the least activations is over the limit
 };
 inline constexpr std::array<NamedValue<Bound>, 4> kBounds = {{
     {.value = Bound::kStateOverLimit, .name = "state_over_limit"},
-    {.value = Bound::kActivationsOverLimit, .name = "activations_over_limit"},
     {.value = Bound::kComputeTooSlow, .name = "compute_too_slow"},
     {.value = Bound::kStepTooSlow, .name = "step_too_slow"},
+    {.value = Bound::kActivationsOverLimit, .name = "activations_over_limit"},
 }};
 constexpr const auto& names_of(Bound) {
   return kBounds;
@@ -44,7 +43,7 @@ struct Answers {
 
 // The floors of one thread. They exist for prefixes from kFirstFloor on: the sizes that decide how
 // the model is cut are chosen there.
-inline constexpr std::size_t kFirstFloor = 7;  // tp, cp, ep, etp, splits, dp, moe_buffer_factor
+inline constexpr std::size_t kFirstFloor = 7;  // the axes before micro_batch
 
 class Bounds {
  public:
@@ -59,6 +58,13 @@ class Bounds {
   double step_time_floor(const Prefix& prefix);
 
  private:
+  const Plan& plan_of(const Prefix& prefix);
+  double tokens_per_s(double step_time_s) const;
+
+  const Job* job_;
+  std::int64_t limit_bytes_;
+  PriceTable* table_;
+  Plan plan_;
   std::array<std::optional<std::size_t>, kNumAxes + 1> levels_{};  // numbers of freedoms
 };
 

@@ -60,11 +60,16 @@ class Walker {
         bounds_(task.job, task.rules, task.limit_bytes, table_),
         census_(task.rules) {}
 
+  // Floors of a branch; none of an empty one.
   double step_time_floor(std::int64_t index, std::size_t depth) {
-    return bounds_.step_time_floor(task_.rules.prefix_at(index, depth));
+    const Prefix prefix = task_.rules.prefix_at(index, depth);
+    return census_.distinct_below(prefix) == 0 ? 0 : bounds_.step_time_floor(prefix);
   }
   double allocated_floor(std::int64_t index, std::size_t depth) {
-    return static_cast<double>(bounds_.allocated_floor(task_.rules.prefix_at(index, depth)));
+    const Prefix prefix = task_.rules.prefix_at(index, depth);
+    return census_.distinct_below(prefix) == 0
+               ? 0
+               : static_cast<double>(bounds_.allocated_floor(prefix));
   }
 
   Harvest walk(std::int64_t index, std::size_t depth, const WalkResult& before,
@@ -112,8 +117,12 @@ class Walker {
       return;
     }
     if (task_.options.bounds && bounds_.has(prefix.depth)) {
+      const std::int64_t plans = census_.distinct_below(prefix);
+      if (plans == 0) {
+        return;
+      }
       if (const std::optional<Bound> bound = bounds_.cuts(prefix, *answers_)) {
-        harvest_.cut[static_cast<std::size_t>(*bound)] += census_.distinct_below(prefix);
+        harvest_.cut[static_cast<std::size_t>(*bound)] += plans;
         return;
       }
     }
@@ -175,6 +184,9 @@ class Walker {
       return;
     }
     if (harvest_.smallest && bounds_.has(prefix.depth)) {
+      if (census_.distinct_below(prefix) == 0) {
+        return;
+      }
       const std::int64_t least = bounds_.allocated_floor(prefix);
       const Candidate& smallest = *harvest_.smallest;
       if (std::pair(least, prefix.index) >
