@@ -6,8 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <limits>
-#include <tuple>
+#include <utility>
+
+#include "search/branches.h"
 
 namespace shardplan {
 
@@ -17,12 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFirstRound = 8;  // branches; every later round has twice as many, up to
 constexpr std::size_t kLongestRound = 512;
-constexpr std::int64_t kManyBranches = 512;  // enough for threads to share and floors to sort
-
-struct Branch {
-  std::int64_t index = 0;  // of its first plan
-  double floor = 0;        // sorts branches: what is promised first is walked first
-};
 
 // What one branch adds.
 struct Harvest {
@@ -241,49 +236,6 @@ class Threads {
   int threads_;
   std::vector<std::optional<Walker>> walkers_;
 };
-
-// Where floors begin; deeper, behind another axis of several values, while there are few branches.
-std::size_t branch_depth(const SettledRules& rules) {
-  std::size_t depth = kFirstFloor;
-  while (depth < kNumAxes && rules.plans_below(0) / rules.plans_below(depth) < kManyBranches) {
-    depth = std::min(rules.next_axis(depth) + 1, kNumAxes);
-  }
-  return depth;
-}
-
-void list_branches(const SettledRules& rules, std::size_t depth, Prefix& prefix,
-                   std::vector<Branch>& branches) {
-  const std::size_t axis = rules.next_axis(prefix.depth);
-  if (axis >= depth) {
-    branches.push_back({.index = prefix.index});
-    return;
-  }
-  const std::size_t above = prefix.depth;
-  const std::int64_t index = prefix.index;
-  for (std::int64_t value = 0; value < rules.size(axis); ++value) {
-    rules.choose(axis, value, prefix);
-    if (rules.settle(axis, prefix, rules.distinct()) == rules.distinct()) {
-      list_branches(rules, depth, prefix, branches);
-    }
-    prefix.depth = above;
-    prefix.index = index;
-  }
-}
-
-std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth) {
-  std::vector<Branch> branches;
-  if (rules.root_verdict() == rules.distinct() && rules.plans_below(0) > 0) {
-    Prefix prefix = rules.root();
-    list_branches(rules, depth, prefix, branches);
-  }
-  return branches;
-}
-
-void sort_by_floor(std::vector<Branch>& branches) {
-  std::ranges::sort(branches, [](const Branch& one, const Branch& other) {
-    return std::tie(one.floor, one.index) < std::tie(other.floor, other.index);
-  });
-}
 
 void join(const Harvest& harvest, WalkResult& result) {
   for (std::size_t bound = 0; bound < kNumBounds; ++bound) {

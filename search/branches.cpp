@@ -1,0 +1,58 @@
+#include "search/branches.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "search/bounds.h"
+
+namespace shardplan {
+
+namespace {
+
+constexpr std::int64_t kManyBranches = 512;  // enough for threads to share and floors to sort
+
+void list_branches(const SettledRules& rules, std::size_t depth, Prefix& prefix,
+                   std::vector<Branch>& branches) {
+  const std::size_t axis = rules.next_axis(prefix.depth);
+  if (axis >= depth) {
+    branches.push_back({.index = prefix.index});
+    return;
+  }
+  const std::size_t above = prefix.depth;
+  const std::int64_t index = prefix.index;
+  for (std::int64_t value = 0; value < rules.size(axis); ++value) {
+    rules.choose(axis, value, prefix);
+    if (rules.settle(axis, prefix, rules.distinct()) == rules.distinct()) {
+      list_branches(rules, depth, prefix, branches);
+    }
+    prefix.depth = above;
+    prefix.index = index;
+  }
+}
+
+}  // namespace
+
+std::size_t branch_depth(const SettledRules& rules) {
+  std::size_t depth = kFirstFloor;
+  while (depth < kNumAxes && rules.plans_below(0) / rules.plans_below(depth) < kManyBranches) {
+    depth = std::min(rules.next_axis(depth) + 1, kNumAxes);
+  }
+  return depth;
+}
+
+std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth) {
+  std::vector<Branch> branches;
+  if (rules.root_verdict() == rules.distinct() && rules.plans_below(0) > 0) {
+    Prefix prefix = rules.root();
+    list_branches(rules, depth, prefix, branches);
+  }
+  return branches;
+}
+
+void sort_by_floor(std::vector<Branch>& branches) {
+  std::ranges::sort(branches, [](const Branch& one, const Branch& other) {
+    return std::tie(one.floor, one.index) < std::tie(other.floor, other.index);
+  });
+}
+
+}  // namespace shardplan

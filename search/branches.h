@@ -1,0 +1,25 @@
+// The branches of a walk: prefixes of the axes that no rule refuses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "search/census.h"
+
+namespace shardplan {
+
+struct Branch {
+  std::int64_t index = 0;  // of its first plan
+  double floor = 0;        // sorts branches: what is promised first is walked first
+};
+
+// Axes that a branch has chosen: where floors begin; deeper, behind another axis of several values,
+// while there are few branches.
+std::size_t branch_depth(const SettledRules& rules);
+
+std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth);
+
+void sort_by_floor(std::vector<Branch>& branches);
+
+}  // namespace shardplan
