@@ -58,6 +58,13 @@ Fault fault_of(const std::string& text) {
   return fault;
 }
 
+std::vector<Fault> faults_of(const std::string& text) {
+  std::vector<Fault> faults;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ';');) { faults.push_back(fault_of(part)); }
+  return faults;
+}
+
 void strike_if_due(const Fault& fault, RunPhase phase, std::int64_t step, std::int64_t operation) {
   const bool is_here = phase == RunPhase::kSteps
                            ? step == fault.step && operation == fault.operation

@@ -1,6 +1,7 @@
 // Faults on purpose, so that tests see how the supervisor deals with real ones. From the
 // environment variable SHARDPLAN_FAULT, words in any order:
 //   kill|segv|exit|stop|hang|throw|garbage [run=N] [rank=N] [phase=WORD] [step=N] [operation=N]
+// and more of them after semicolons.
 // The process of rank 0 of the first run meets it in phase "steps", step 0, operation 0, unless the
 // words say otherwise; phases other than "steps" have neither steps nor operations.
 #pragma once
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "validator/outcome.h"
 
@@ -46,7 +48,8 @@ struct Fault {
 };
 
 // Throws std::invalid_argument, naming the word that it does not know.
-Fault fault_of(const std::string& text);
+Fault fault_of(const std::string& text);  // one of them
+std::vector<Fault> faults_of(const std::string& text);
 
 // Does what the fault says if the position is its own.
 void strike_if_due(const Fault& fault, RunPhase phase, std::int64_t step, std::int64_t operation);

@@ -58,6 +58,14 @@ HostBackend<T>::HostBackend(const std::vector<Program>& programs, DeadMemory dea
 }
 
 template <class T>
+HostBackend<T>::HostBackend(const Program& program, HostExchange<T>& others,
+                            std::function<void(std::int64_t)> before)
+    : HostBackend({program}, DeadMemory::kKept) {
+  others_ = &others;
+  before_ = std::move(before);
+}
+
+template <class T>
 HostView<T> HostBackend<T>::resolve(Rank& rank, const View& view) const {
   if (!view.present()) {
     return {};
@@ -126,17 +134,20 @@ void HostBackend<T>::fill_inputs(Rank& rank, const Batch& batch, double learning
 }
 
 template <class T>
-void HostBackend<T>::run(Rank& rank, HostCommunicator<T>& communicator) const {
+void HostBackend<T>::run(Rank& rank, HostExchange<T>& exchange) const {
   const Program& program = rank.program;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& op = program.operations[i];
+    if (before_) {
+      before_(static_cast<std::int64_t>(i));
+    }
     poison(rank, rank.born[i]);
     HostArguments<T> arguments{.attributes = op.attributes, .in = {}, .out = {}};
     for (const View& view : op.in) { arguments.in.push_back(resolve(rank, view)); }
     for (const View& view : op.out) { arguments.out.push_back(resolve(rank, view)); }
     if (is_communication(op.kind)) {
-      communicator.run(op, program.groups.at(static_cast<std::size_t>(op.group)), program.rank,
-                       arguments);
+      exchange.run(op, program.groups.at(static_cast<std::size_t>(op.group)), program.rank,
+                   arguments);
     } else {
       run_on_host(op.kind, arguments);
     }
@@ -146,6 +157,10 @@ void HostBackend<T>::run(Rank& rank, HostCommunicator<T>& communicator) const {
 
 template <class T>
 void HostBackend<T>::run_all() {
+  if (others_ != nullptr) {
+    run(ranks_.front(), *others_);
+    return;
+  }
   HostCommunicator<T> communicator;
   std::vector<std::exception_ptr> errors(ranks_.size());
   std::vector<std::thread> threads;

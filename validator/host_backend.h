@@ -2,6 +2,7 @@
 // the programs' offsets, so that a wrong address or lifetime shows as a wrong number.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -24,6 +25,10 @@ template <class T>
 class HostBackend {
  public:
   HostBackend(const std::vector<Program>& programs, DeadMemory dead_memory);
+  // One rank of a run whose other ranks are elsewhere; calls before(i) before operation i. step()
+  // returns this rank's share of the loss; gradients and weights cannot be put together.
+  HostBackend(const Program& program, HostExchange<T>& others,
+              std::function<void(std::int64_t)> before);
 
   // Weights and master weights from the logical tensors; everything else persistent is zero.
   void load(const Tensors& tensors);
@@ -53,12 +58,14 @@ class HostBackend {
   HostView<T> whole(Rank& rank, std::int64_t tensor) const;
   void poison(Rank& rank, const std::vector<std::int64_t>& tensors) const;
   void fill_inputs(Rank& rank, const Batch& batch, double learning_rate) const;
-  void run(Rank& rank, HostCommunicator<T>& communicator) const;
+  void run(Rank& rank, HostExchange<T>& exchange) const;
   void run_all();
   Tensors collected(ParameterRange ParameterPart::*range) const;
 
   std::vector<Rank> ranks_;
   DeadMemory dead_memory_;
+  HostExchange<T>* others_ = nullptr;
+  std::function<void(std::int64_t)> before_ = {};
   Tensors shapes_;  // of the logical tensors, filled with NaN
   std::int64_t num_steps_ = 0;
 };

@@ -8,18 +8,16 @@
 #include <tuple>
 #include <vector>
 
-#include "validator/host_ops.h"
+#include "validator/host_collective.h"
 #include "validator/program.h"
 
 namespace shardplan {
 
 template <class T>
-class HostCommunicator {
+class HostCommunicator : public HostExchange<T> {
  public:
-  // Runs a collective, send or receive of the rank; returns when its outputs are written and its
-  // inputs may change. Throws std::runtime_error when another rank has failed.
   void run(const Operation& operation, const Group& group, std::int64_t rank,
-           const HostArguments<T>& arguments);
+           const HostArguments<T>& arguments) override;
 
   // A rank has failed: nobody waits for it.
   void fail();
@@ -30,7 +28,7 @@ class HostCommunicator {
   struct Meeting {
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<std::vector<HostView<T>>> inputs;
+    HostInputs<T> inputs;
     std::int64_t arrived = 0;
     std::int64_t generation = 0;
   };

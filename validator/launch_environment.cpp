@@ -118,8 +118,13 @@ void find_address(LaunchRank& rank, const Environment& environment) {
   if (rank.address.empty()) {
     fail("MASTER_ADDR", "\"\"", "the address of rank 0");
   }
-  if (environment.contains("MASTER_PORT")) {
-    rank.port = number(environment, "MASTER_PORT", {.low = 1, .high = 65535});
+  if (environment.contains("SHARDPLAN_PORT")) {
+    rank.port = number(environment, "SHARDPLAN_PORT", {.low = 1, .high = 65535});
+  } else if (environment.contains("MASTER_PORT")) {
+    // torchrun may keep the port for a store of its own (torch.distributed.elastic).
+    const auto taken = environment.find("TORCHELASTIC_USE_AGENT_STORE");
+    const bool is_taken = taken != environment.end() && taken->second == "True";
+    rank.port = number(environment, "MASTER_PORT", {.low = 1, .high = 65534}) + (is_taken ? 1 : 0);
   }
 }
 

@@ -37,8 +37,10 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 //   MPICH:    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
 // SLURM_PROCID alone is also there in a batch script that has not called srun; it counts only
 // where SLURM_STEP_ID is set as well.
-// The address is MASTER_ADDR and MASTER_PORT. On one host it may be absent; on several, Slurm's
-// SLURM_LAUNCH_NODE_IPADDR takes its place, and without either LaunchError says so.
+// The address is MASTER_ADDR and SHARDPLAN_PORT, else MASTER_PORT, or the port after it where
+// torchrun uses that itself (TORCHELASTIC_USE_AGENT_STORE). On one host it may be absent; on
+// several, Slurm's SLURM_LAUNCH_NODE_IPADDR takes its place, and without either LaunchError says
+// so.
 std::optional<LaunchRank> launch_rank(const Environment& environment);
 
 // The variables of this process.

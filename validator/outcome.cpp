@@ -72,6 +72,8 @@ std::string text_of(const RankResult& result) {
   Message message;
   message.add("losses", result.losses);
   message.add("step_times_s", result.step_times_s);
+  message.add("device", result.device);
+  message.add("machine", result.machine);
   for (const MemoryField& field : kMemoryFields) {
     message.add(field.name, result.memory.*field.member);
   }
@@ -86,6 +88,8 @@ RankResult result_of(const std::string& text) {
   RankResult result;
   result.losses = message.numbers("losses");
   result.step_times_s = message.numbers("step_times_s");
+  result.device = message.integer("device");
+  result.machine = message.word("machine");
   for (const MemoryField& field : kMemoryFields) {
     result.memory.*field.member = message.integer(field.name);
   }

@@ -20,11 +20,35 @@ struct ProgressPage {
   // 1 + the operation that a stream is at, written by the device itself; 0: idle, or not known.
   // What names the operation when the host has launched a whole step or a graph and waits.
   std::atomic<std::int64_t> device_operation[kNumStreams];
-  std::atomic<std::int64_t> abort;  // set by the supervisor: whoever waits gives up
+  std::atomic<std::int64_t> waiting;  // 1: for what another rank has to set in the run's store
+  std::atomic<std::int64_t> abort;    // set by the supervisor: whoever waits gives up
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 inline constexpr std::int64_t kProgressBytes = 4096;  // of the mapping: a whole page
 static_assert(sizeof(ProgressPage) <= kProgressBytes);
+
+// Where a rank is, or was when last seen.
+struct Position {
+  std::int64_t beats = 0;
+  RunPhase phase = RunPhase::kIdle;
+  std::int64_t step = 0;
+  std::int64_t operation =
+      -1;  // that its device is at, where that is known, else its host; -1: none
+  bool is_waiting = false;
+  bool is_stopped = false;  // by a signal, as a debugger does: it cannot move
+};
+inline Position position_of(const ProgressPage& page) {
+  std::int64_t on_device = 0;
+  for (const std::atomic<std::int64_t>& stream : page.device_operation) {
+    const std::int64_t at = stream;
+    on_device = at > 0 && (on_device == 0 || at < on_device) ? at : on_device;
+  }
+  return {.beats = page.beats,
+          .phase = static_cast<RunPhase>(page.phase.load()),
+          .step = page.step,
+          .operation = (on_device > 0 ? on_device : page.operation.load()) - 1,
+          .is_waiting = page.waiting != 0};
+}
 
 // What a backend calls while it runs. A backend that wants the device to write device_operation
 // registers the page (cudaHostRegister of page(), whole memory pages) and grows beats when it sees

@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // A message: eight bytes of length in network order, then the text. Requests begin with a letter;
-// s: set, g: get, b: barrier, e: erase. The answer begins with '+' or, with the reason, '-'.
+// s: set, g: get, b: barrier, e: erase, w: will. The answer begins with '+' or, with the reason,
+// '-'.
 constexpr std::size_t kLengthBytes = 8;
 
 constexpr std::string_view kNotInTime = "nobody has set it in time";
@@ -222,12 +223,15 @@ void RendezvousServer::serve(int socket) {
     return;
   }
   send_message(socket, "+");
+  std::map<std::string, std::string> will;
   while (const std::optional<std::string> request = receive_message(socket, never())) {
-    answer(socket, *request);
+    answer(socket, *request, will);
   }
+  for (const auto& [key, value] : will) { set(key, value); }
 }
 
-void RendezvousServer::answer(int socket, const std::string& text) {
+void RendezvousServer::answer(int socket, const std::string& text,
+                              std::map<std::string, std::string>& will) {
   const std::optional<Request> request = parsed(text);
   if (!request) {
     send_message(socket, "-a request that makes no sense");
@@ -243,6 +247,8 @@ void RendezvousServer::answer(int socket, const std::string& text) {
   if (request->what == 's') {
     values_[request->key] = request->value;
     changed_.notify_all();
+  } else if (request->what == 'w') {
+    will[request->key] = request->value;
   } else if (request->what == 'e') {
     values_.erase(request->key);
   } else if (request->what == 'g') {
@@ -372,6 +378,11 @@ std::optional<std::string> RendezvousClient::get_within(const std::string& key,
 void RendezvousClient::erase(const std::string& key) {
   constexpr Milliseconds kAnswer{30000};
   ask(text_of({.what = 'e', .key = key, .value = {}}), kAnswer);
+}
+
+void RendezvousClient::set_when_gone(const std::string& key, const std::string& value) {
+  constexpr Milliseconds kAnswer{30000};
+  ask(text_of({.what = 'w', .key = key, .value = value}), kAnswer);
 }
 
 void RendezvousClient::barrier(const std::string& name, std::int64_t count, Milliseconds timeout) {

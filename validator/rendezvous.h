@@ -47,7 +47,7 @@ class RendezvousServer {
  private:
   void accept_clients();
   void serve(int socket);
-  void answer(int socket, const std::string& request);
+  void answer(int socket, const std::string& request, std::map<std::string, std::string>& will);
 
   std::string token_;
   int listener_ = -1;
@@ -77,6 +77,8 @@ class RendezvousClient {
   // The same with nothing where the time is over; other failures throw.
   std::optional<std::string> get_within(const std::string& key, std::chrono::milliseconds timeout);
   void erase(const std::string& key);
+  // The server sets the key when this client's connection ends, however that happens.
+  void set_when_gone(const std::string& key, const std::string& value);
   // Returns when `count` clients have called it with this name, which serves once.
   void barrier(const std::string& name, std::int64_t count, std::chrono::milliseconds timeout);
 

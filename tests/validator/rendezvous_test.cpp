@@ -66,6 +66,17 @@ TEST_CASE("the serving process takes what others set, and forgets a run") {
   CHECK(client.get("run 3/a", kLong) == "w");
 }
 
+TEST_CASE("a client that goes away leaves its will") {
+  RendezvousServer server(0, "secret");
+  RendezvousClient heir("127.0.0.1", server.port(), "secret", kLong);
+  {
+    RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
+    client.set_when_gone("gone", "it has");
+    CHECK_FALSE(heir.get_within("gone", kShort).has_value());
+  }
+  CHECK(heir.get("gone", kLong) == "it has");
+}
+
 TEST_CASE("only this host can connect, unless several take part") {
   const RendezvousServer server(0, "secret");
   CHECK(message_of([&] {

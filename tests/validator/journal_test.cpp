@@ -1,0 +1,83 @@
+#include "validator/journal.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace shardplan {
+namespace {
+
+class TemporaryFile {
+ public:
+  TemporaryFile() {
+    path_ = (std::filesystem::temp_directory_path() /
+             ("shardplan_journal_" + std::to_string(getpid()) + ".jsonl"))
+                .string();
+    std::filesystem::remove(path_);
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string text() const {
+    std::ostringstream all;
+    all << std::ifstream(path_).rdbuf();
+    return all.str();
+  }
+  void append(const std::string& text) const { std::ofstream(path_, std::ios::app) << text; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+TEST_CASE("a journal gives back what was appended, in order") {
+  const TemporaryFile file;
+  {
+    Journal journal(file.path());
+    CHECK(journal.records().empty());
+    journal.append("one");
+    journal.append("two");
+  }
+  Journal journal(file.path());
+  CHECK(journal.records() == std::vector<std::string>{"one", "two"});
+  CHECK(journal.bytes_cut() == 0);
+  CHECK_THROWS_AS(journal.append("a\nb"), std::logic_error);
+}
+
+TEST_CASE("wherever the last line was cut off, the records before it stay and the next is whole") {
+  const std::string record = R"({"key":"1","result":{}})";
+  for (std::size_t length = 0; length <= record.size(); ++length) {
+    const TemporaryFile file;
+    Journal(file.path()).append("first");
+    file.append(record.substr(0, length));
+    {
+      Journal journal(file.path());
+      CHECK(journal.records() == std::vector<std::string>{"first"});
+      CHECK(journal.bytes_cut() == static_cast<std::int64_t>(length));
+      journal.append("next");
+    }
+    CHECK(file.text() == "first\nnext\n");
+  }
+}
+
+TEST_CASE("a journal has one writer at a time") {
+  const TemporaryFile file;
+  const Journal first(file.path());
+  CHECK_THROWS_AS(Journal(file.path()), JournalError);
+}
+
+TEST_CASE("a journal is not written through a link, and a folder that is not there is named") {
+  const TemporaryFile file;
+  std::filesystem::create_symlink("/dev/null", file.path());
+  CHECK_THROWS_AS(Journal(file.path()), JournalError);
+  CHECK_THROWS_WITH(Journal("/nowhere/j.jsonl"),
+                    "/nowhere/j.jsonl: cannot be opened: No such file or directory");
+}
+
+}  // namespace shardplan

@@ -1,0 +1,96 @@
+#include "validator/host_rank_backend.h"
+
+#include <new>
+
+#include "validator/host_backend.h"
+#include "validator/host_store_exchange.h"
+
+namespace shardplan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t arena_bytes(const Program& program) {
+  return program.persistent_bytes + program.dynamic_bytes;
+}
+
+[[noreturn]] void fail_without_memory(const RankRun& run, std::int64_t free_bytes) {
+  throw RunFailure({.status = RunStatus::kOom,
+                    .reason = "arenas of " + std::to_string(arena_bytes(run.program)) +
+                              " bytes, free " + std::to_string(free_bytes),
+                    .requested_bytes = arena_bytes(run.program),
+                    .free_bytes = free_bytes});
+}
+
+// Two arenas, or nothing where the host has no memory for them.
+std::unique_ptr<HostBackend<double>> commit(const RankRun& run, HostExchange<double>& exchange,
+                                            Progress& progress) {
+  try {
+    return std::make_unique<HostBackend<double>>(
+        run.program, exchange, [&progress](std::int64_t operation) { progress.at(operation); });
+  } catch (const std::bad_alloc&) { return nullptr; }
+}
+
+void check_overflow(HostBackend<double>& backend) {
+  if (const std::optional<double> needed = backend.needed_buffer_factor()) {
+    throw RunFailure({.status = RunStatus::kMoeOverflow,
+                      .reason = "more rows for this rank's experts than its buffer holds",
+                      .needed_factor = needed});
+  }
+}
+
+RankMemory memory_of(const RankRun& run) {
+  RankMemory memory;
+  memory.persistent_arena = run.program.persistent_bytes;
+  memory.dynamic_arena = run.program.dynamic_bytes;
+  memory.device_used = arena_bytes(run.program);
+  memory.device_total = run.memory_limit_bytes.value_or(0);
+  return memory;
+}
+
+}  // namespace
+
+RankResult HostRankBackend::run(const RankRun& run, Progress& progress, RunStore& store) {
+  progress.enter(RunPhase::kCommit);
+  HostStoreExchange<double> others(store);
+  NoExchange<double> nobody;
+  HostExchange<double>& exchange =
+      run.simulated ? static_cast<HostExchange<double>&>(nobody) : others;
+  const bool is_within =
+      !run.memory_limit_bytes || arena_bytes(run.program) <= *run.memory_limit_bytes;
+  const auto backend = is_within ? commit(run, exchange, progress) : nullptr;
+  const bool all_have_memory = store.all_agree("commit", backend != nullptr);
+  if (!backend) {
+    fail_without_memory(run, run.memory_limit_bytes.value_or(0));
+  }
+  if (!all_have_memory) {
+    throw RunFailure(
+        {.status = RunStatus::kOom, .reason = "another rank has no memory", .is_echo = true});
+  }
+  progress.enter(RunPhase::kCommunicators);
+  store.all_agree("communicators", true);
+  progress.enter(RunPhase::kLoad);
+  backend->load(initial_tensors(run.model, run.seed));
+  progress.enter(RunPhase::kSteps);
+  RankResult result;
+  for (std::int64_t step = 0; step < run.warmup + run.steps; ++step) {
+    progress.begin_step(step);
+    const Clock::time_point begin = Clock::now();
+    const double loss = backend->step(run.batch, run.learning_rate);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (!run.simulated) {
+      check_overflow(*backend);  // what a simulated rank would receive, nobody has sent
+    }
+    if (step >= run.warmup) {
+      result.step_times_s.push_back(seconds);
+    }
+    if (step >= run.warmup && !run.simulated) {
+      result.losses.push_back(loss);
+    }
+  }
+  progress.enter(RunPhase::kReport);
+  result.memory = memory_of(run);
+  return result;
+}
+
+}  // namespace shardplan

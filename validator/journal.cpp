@@ -1,0 +1,97 @@
+#include "validator/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace shardplan {
+namespace {
+
+// The name of a new file is on the disk only when its folder is.
+void sync_folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) {
+    fsync(descriptor);
+    close(descriptor);
+  }
+}
+
+}  // namespace
+
+void Journal::fail(const std::string& what) const {
+  throw JournalError(path_ + ": " + what + ": " + std::strerror(errno));
+}
+
+Journal::Journal(const std::string& path) : path_(path) {
+  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor_ < 0) {
+    fail("cannot be opened");
+  }
+  try {
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      fail("cannot be locked; another process writes to it");
+    }
+    read_records();
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+  sync_folder_of(path);
+}
+
+Journal::~Journal() {
+  close(descriptor_);
+}
+
+void Journal::read_records() {
+  std::string text;
+  std::array<char, 1 << 16> bytes{};
+  for (;;) {
+    const ssize_t count = read(descriptor_, bytes.data(), bytes.size());
+    if (count < 0) {
+      fail("cannot be read");
+    }
+    if (count == 0) {
+      break;
+    }
+    text.append(bytes.data(), static_cast<std::size_t>(count));
+  }
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    records_.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  bytes_cut_ = static_cast<std::int64_t>(text.size() - begin);
+  if (bytes_cut_ > 0 && ftruncate(descriptor_, static_cast<off_t>(begin)) != 0) {
+    fail("its incomplete last line cannot be cut off");
+  }
+}
+
+void Journal::append(const std::string& record) {
+  if (record.find('\n') != std::string::npos) {
+    throw std::logic_error("journal: a record of several lines");
+  }
+  const std::string line = record + "\n";
+  // One call: no other line can come between.
+  ssize_t written = 0;
+  do {
+    written = write(descriptor_, line.data(), line.size());
+  } while (written < 0 && errno == EINTR);
+  if (written != static_cast<ssize_t>(line.size())) {
+    if (written >= 0) {
+      errno = ENOSPC;
+    }
+    fail("cannot be written");
+  }
+  if (fdatasync(descriptor_) != 0) {
+    fail("cannot be written to the disk");
+  }
+}
+
+}  // namespace shardplan
