@@ -66,7 +66,7 @@ SearchSpace wide_space(const Job& job);
 enum class MemoryBasis { kAllocated, kReserved, kRequired, kDeviceUsed };
 
 // How far a search is; told now and then by one of its threads.
-struct Progress {
+struct SearchProgress {
   std::int64_t plans = 0;    // valid and unlike all before them
   std::int64_t decided = 0;  // of those: priced or cut
   std::int64_t priced = 0;
@@ -81,7 +81,8 @@ struct SearchOptions {
   bool bounds = true;        // false: every valid plan is priced
   bool distinct = false;     // of each family (same_family in rank.h) only the best plan
   bool pareto = false;       // also the front of allocated bytes against speed
-  std::function<void(const Progress&)> progress = nullptr;  // called from one thread at a time
+  std::function<void(const SearchProgress&)> progress =
+      nullptr;  // called from one thread at a time
 };
 
 // Bytes that a plan may use, rounded down.
