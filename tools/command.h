@@ -15,6 +15,7 @@ enum class ExitCode {
   kInput = 2,        // the user's mistake
   kEnvironment = 3,  // a file that cannot be written, a program that is not there
   kBug = 4,
+  kDeadRank = 5,  // validate: a rank that timed out or died
 };
 
 using Arguments = std::vector<std::string>;  // what stands after the command's name

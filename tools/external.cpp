@@ -1,4 +1,4 @@
-// Commands that need CUDA: handed to the program shardplan-validate, beside this one or on PATH.
+// Commands that run plans: handed to the program shardplan-validate, beside this one or on PATH.
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,7 +35,8 @@ ExitCode hand_over(const std::string& command, const Arguments& arguments) {
     throw EnvironmentError(std::string(kProgram) + ": cannot be started: " + std::strerror(errno));
   }
   throw EnvironmentError(command + ": needs the program " + kProgram +
-                         ", which is not built: it is neither beside this one nor on PATH");
+                         ", which is neither beside this one nor on PATH; to build it: cmake "
+                         "--preset release -DSHARDPLAN_GPU=ON && cmake --build --preset release");
 }
 
 }  // namespace

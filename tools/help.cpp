@@ -45,8 +45,8 @@ constexpr std::array<Command, 12> kCommands = {{
      .summary = "what is known by name",
      .run = run_list},
     {.name = "validate",
-     .arguments = "...",
-     .summary = "run plans on GPUs and measure (needs shardplan-validate)",
+     .arguments = "FILE|- [options]",
+     .summary = "run the plans of case lines for a few steps and measure (shardplan-validate)",
      .run = run_validate},
     {.name = "calibrate",
      .arguments = "...",
@@ -59,7 +59,8 @@ constexpr std::array<Command, 12> kCommands = {{
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 ok, 1 negative answer (does not fit, invalid plan, nothing found), 2 bad "
     "input,\n"
-    "3 environment (a file cannot be written), 4 a bug of shardplan.\n";
+    "3 environment (a file cannot be written), 4 a bug of shardplan, 5 a rank that timed out or "
+    "died.\n";
 
 std::string overview() {
   std::string text = "usage: shardplan COMMAND [options]\n\n";

@@ -5,6 +5,7 @@
 #include "estimator/plan.h"
 #include "estimator/units.h"
 #include "tools/options.h"
+#include "tools/validate_case.h"
 #include "tools/words.h"
 
 namespace shardplan {
@@ -213,6 +214,35 @@ std::vector<OptionRow> accuracy_rows() {
   };
 }
 
+std::vector<OptionRow> validate_rows() {
+  OptionRow limit = {.name = "memory-limit",
+                     .argument = "SIZE",
+                     .help = "as if every GPU had no more than this: 80GiB, 80GB",
+                     .kind = OptionKind::kBytes,
+                     .low = kMiB,
+                     .high = kGiB * 1024 * 16};
+  return {
+      choice("backend", "where ranks run: one process on each GPU, or on the host; default cuda",
+             {"cuda", "host"}),
+      count("steps", "measured steps; default 10", 1, 1'000'000),
+      count("warmup", "steps before them; default 3", 0, 1'000'000),
+      count("seed", "of weights and tokens; default 1", 0, std::int64_t{1} << 53),
+      number("timeout", "seconds in which no rank moves, then the run is stuck; default 120", 0,
+             86'400),
+      std::move(limit),
+      text("simulate-rank", "R/W",
+           "only this rank of W, alone: memory and compute, neither loss nor tokens/s"),
+      choice("find-max", "the largest size of this that really runs, by bisection",
+             words_of(kSizeAxes)),
+      flag("force", "also run plans that are predicted to run out of memory"),
+      flag("fp32", "fp32 wherever the plan has bf16, at twice the bytes: for parity"),
+      flag("check-against-host", "hold every step's loss against the host backend in float64"),
+      text("journal", "FILE", "append every finished run to this file, on disk before the next"),
+      flag("resume", "go on where a killed batch stopped: runs of the journal are not repeated"),
+      flag("fail-on-oom", "exit 1 if a plan runs out of memory"),
+  };
+}
+
 std::vector<OptionRow> output_rows() {
   return {
       text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
@@ -226,8 +256,8 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "compare",  "search",  "advise",
-                                        "batch",    "accuracy", "why-oom", "list"};
+  const std::vector<std::string> all = {"estimate", "compare", "search", "advise",  "batch",
+                                        "accuracy", "why-oom", "list",   "validate"};
   const std::vector<std::string> both = {"estimate", "search", "advise"};
   const std::vector<std::string> jobs = {"estimate", "compare", "search", "advise", "why-oom"};
   const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom"};
@@ -258,6 +288,7 @@ std::vector<OptionRow> build_table() {
   add("Search", search, search_rows());
   add("Question", {"advise"}, advise_rows());
   add("Question", {"accuracy"}, accuracy_rows());
+  add("Run", {"validate"}, validate_rows());
   add("Output", all, output_rows());
   return table;
 }

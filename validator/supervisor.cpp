@@ -192,7 +192,7 @@ void Supervisor::watch(std::vector<Rank>& ranks, const ProgramOf& program_of,
 }
 
 // The others stop, or are ended; whoever cannot serve the next run is ended, too.
-void Supervisor::settle(std::vector<Rank>& ranks) {
+void Supervisor::settle(std::vector<Rank>& ranks, Milliseconds grace) {
   const bool is_fine =
       std::ranges::all_of(ranks, [](const Rank& rank) { return bool(rank.result); });
   for (Rank& rank : ranks) {
@@ -201,7 +201,7 @@ void Supervisor::settle(std::vector<Rank>& ranks) {
     }
     rank.worker->set_abort(!is_fine);
   }
-  const Clock::time_point deadline = Clock::now() + options_.grace;
+  const Clock::time_point deadline = Clock::now() + grace;
   while (!std::ranges::all_of(ranks, &Rank::is_over) && Clock::now() < deadline) {
     wait_a_little(ranks);
     for (Rank& rank : ranks) {
@@ -276,7 +276,7 @@ RunOutcome Supervisor::run(const RunRequest& request, const ProgramOf& program_o
     }
     watch(ranks, program_of, stop);
   }
-  settle(ranks);
+  settle(ranks, stop ? Milliseconds(0) : options_.grace);
   if (stop && !std::ranges::all_of(ranks, [](const Rank& rank) { return bool(rank.result); })) {
     return {.status = RunStatus::kCrash, .reason = "interrupted"};
   }

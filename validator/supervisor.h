@@ -59,7 +59,7 @@ class Supervisor {
   void watch(std::vector<Rank>& ranks, const ProgramOf& program_of, const std::atomic<bool>& stop);
   void read_lines(Rank& rank, std::int64_t index);
   void note_end(Rank& rank);
-  void settle(std::vector<Rank>& ranks);
+  void settle(std::vector<Rank>& ranks, std::chrono::milliseconds grace);
   void wait_a_little(const std::vector<Rank>& ranks) const;
   RunOutcome outcome_of(const std::vector<Rank>& ranks) const;
 

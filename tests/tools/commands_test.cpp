@@ -504,9 +504,15 @@ TEST_CASE("a search in which nothing fits exits with 1 and shows what the smalle
   CHECK(contains(run.out, "shardplan estimate --model llama3-70b"));
 }
 
-TEST_CASE("commands that need CUDA say in one line what is missing") {
-  check_refused(run_shardplan({"validate", "--anything"}), 3);
-  check_refused(run_shardplan({"calibrate"}), 3);
+TEST_CASE("without shardplan-validate its commands say in one line how to build it") {
+  const TemporaryDirectory alone;
+  const std::string program = alone.path() + "/shardplan";
+  std::filesystem::copy_file(built_program("shardplan"), program);
+  for (const char* command : {"validate", "calibrate"}) {
+    const ProgramRun run = StartedProgram(program, {command, "cases.jsonl"}, {"PATH="}).wait();
+    check_refused(run, 3);
+    CHECK(contains(run.err, "to build it: cmake --preset release"));
+  }
 }
 
 TEST_CASE("every listing has rows in every format") {

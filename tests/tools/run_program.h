@@ -18,6 +18,25 @@ struct ProgramRun {
 // stdin is empty; `arguments` do not pass through a shell. Killed after 60 s.
 ProgramRun run_shardplan(const std::vector<std::string>& arguments);
 
+// Any program by its path, with variables NAME=value besides this process's own.
+class StartedProgram {
+ public:
+  StartedProgram(const std::string& program, const std::vector<std::string>& arguments,
+                 const std::vector<std::string>& variables);
+  ~StartedProgram();  // kills it, if it still runs
+  StartedProgram(const StartedProgram&) = delete;
+  StartedProgram& operator=(const StartedProgram&) = delete;
+
+  int pid() const { return pid_; }
+  ProgramRun wait();  // killed after 60 s
+  std::string out_so_far() const;
+
+ private:
+  std::string folder_;
+  int pid_ = 0;
+};
+std::string built_program(const std::string& name);  // its path
+
 // A directory of its own, removed with everything in it at the end of the scope.
 class TemporaryDirectory {
  public:

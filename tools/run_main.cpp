@@ -1,0 +1,39 @@
+#include "tools/run_main.h"
+
+#include <csignal>
+#include <exception>
+#include <new>
+
+#include "data/input_error.h"
+#include "tools/output.h"
+
+namespace shardplan {
+namespace {
+
+ExitCode run_and_catch(const Arguments& arguments, ExitCode (*run)(Arguments)) {
+  try {
+    return run(arguments);
+  } catch (const InputError& problem) {
+    print_message(problem.what());
+    return ExitCode::kInput;
+  } catch (const EnvironmentError& problem) {
+    print_message(problem.what());
+    return ExitCode::kEnvironment;
+  } catch (const std::bad_alloc&) {
+    print_message("out of host memory");
+    return ExitCode::kEnvironment;
+  } catch (const std::exception& problem) {
+    print_message(std::string("internal error: ") + problem.what());
+    return ExitCode::kBug;
+  }
+}
+
+}  // namespace
+
+int run_main(int argc, char** argv, ExitCode (*run)(Arguments arguments)) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is seen where it is written to
+  const Arguments arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+  return static_cast<int>(run_and_catch(arguments, run));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,137 @@
+#include "tools/validate_case.h"
+
+#include <numeric>
+#include <random>
+
+#include "estimator/estimate.h"
+#include "validator/host_backend.h"
+#include "validator/lower.h"
+#include "validator/message.h"
+
+namespace shardplan {
+namespace {
+
+Batch random_batch(const Job& job, std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::uniform_int_distribution<std::int64_t> token(0, job.model.vocab - 1);
+  Batch batch{.sequence_length = job.sequence_length, .tokens = {}, .targets = {}};
+  for (std::int64_t i = 0; i < job.global_batch * job.sequence_length; ++i) {
+    batch.tokens.push_back(token(generator));
+    batch.targets.push_back(token(generator));
+  }
+  return batch;
+}
+
+}  // namespace
+
+Case sized_case(Case question, SizeAxis axis, std::int64_t value) {
+  Job& job = question.job;
+  Plan& plan = question.plan;
+  switch (axis) {
+    case SizeAxis::kMicroBatch:
+      job.global_batch = value * data_parallel_size(job, plan) * num_microbatches(job, plan);
+      plan.micro_batch = value;
+      break;
+    case SizeAxis::kSequenceLength: job.sequence_length = value; break;
+    case SizeAxis::kLayers:
+      job.model.layers.resize(static_cast<std::size_t>(value), job.model.layers.front());
+      break;
+  }
+  return question;
+}
+
+std::int64_t size_of(const Case& question, SizeAxis axis) {
+  switch (axis) {
+    case SizeAxis::kMicroBatch: return question.plan.micro_batch;
+    case SizeAxis::kSequenceLength: return question.job.sequence_length;
+    case SizeAxis::kLayers: return question.job.model.num_layers();
+  }
+  return 0;
+}
+
+// A sequence is cut into 2 cp pieces, and with sequence parallelism each of them into tp; chunks
+// hold equally many layers. Whatever else a plan asks for divides its own size.
+std::int64_t size_step(const Case& question, SizeAxis axis) {
+  const Plan& plan = question.plan;
+  std::int64_t step = 1;
+  if (axis == SizeAxis::kSequenceLength) {
+    step = plan.cp > 1 ? 2 * plan.cp : 1;
+    step = plan.sequence_parallel ? std::lcm(step, plan.cp * plan.tp) : step;
+  } else if (axis == SizeAxis::kLayers) {
+    step = plan.pp * plan.vpp;
+  }
+  for (std::int64_t factor = 1; factor <= (1 << 10); factor *= 2) {
+    if (!why_not_run(sized_case(question, axis, step * factor)) &&
+        !why_not_run(sized_case(question, axis, 3 * step * factor))) {
+      return step * factor;
+    }
+  }
+  return size_of(question, axis);
+}
+
+std::string text_of(const CaseSource& source) {
+  Message message;
+  message.add("case", source.text);
+  message.add("place", source.place);
+  message.add("data", source.data_folder);
+  if (source.axis) {
+    message.add("axis", std::string(name_of(*source.axis)));
+    message.add("value", source.value);
+  }
+  return message.text();
+}
+
+Case case_of(const std::string& plan_text) {
+  const Message message(plan_text);
+  const std::string& folder = message.word("data");
+  const Library library = folder.empty() ? Library() : Library(folder);
+  Case question = read_case(message.word("case"), message.word("place"), library);
+  if (message.has("axis")) {
+    question = sized_case(std::move(question), value_of<SizeAxis>(message.word("axis")).value(),
+                          message.integer("value"));
+  }
+  return question;
+}
+
+std::optional<std::string> why_not_run(const Case& question) {
+  if (!question.supported || question.job.profile.memory_model != MemoryModel::kNative) {
+    return "framework: found " + question.framework + ", expected native: what validate runs";
+  }
+  if (const auto invalid = why_invalid(question.job, question.plan)) {
+    return invalid->rule + ": " + invalid->message;
+  }
+  if (const auto reason = why_not_lowered(question.job, question.plan)) {
+    return *reason + ": the trainer does not run this yet";
+  }
+  return std::nullopt;
+}
+
+RankRun rank_run_of(const RunRequest& request, std::int64_t rank) {
+  const Case question = case_of(request.plan);
+  RankRun run;
+  run.program = lower(question.job, question.plan, rank, {});
+  run.model = question.job.model;
+  run.batch = random_batch(question.job, request.seed);
+  return run;
+}
+
+std::vector<double> host_losses(const RunRequest& request) {
+  const Case question = case_of(request.plan);
+  std::vector<Program> programs;
+  for (std::int64_t rank = 0; rank < request.world_size; ++rank) {
+    programs.push_back(lower(question.job, question.plan, rank, {}));
+  }
+  HostBackend<double> backend(programs, DeadMemory::kKept);
+  backend.load(initial_tensors(question.job.model, request.seed));
+  const Batch batch = random_batch(question.job, request.seed);
+  std::vector<double> losses;
+  for (std::int64_t step = 0; step < request.warmup + request.steps; ++step) {
+    const double loss = backend.step(batch, request.learning_rate);
+    if (step >= request.warmup) {
+      losses.push_back(loss);
+    }
+  }
+  return losses;
+}
+
+}  // namespace shardplan

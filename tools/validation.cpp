@@ -1,0 +1,224 @@
+#include "tools/validation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "validator/lower.h"
+
+namespace shardplan {
+
+Validation::Validation(const ValidateSettings& settings, Supervisor& supervisor,
+                       const Library& library, ValidateJournal* journal, const StopFlags& stop)
+    : settings_(settings),
+      supervisor_(supervisor),
+      library_(library),
+      journal_(journal),
+      stop_(stop) {}
+
+// The result line; nothing if a signal ended the run.
+std::optional<std::string> Validation::result_of(const CaseText& line) {
+  ValidateAnswer answer = {.case_text = line.text, .line = line.line};
+  try {
+    const Case question = read_case(line.text, line.place(), library_);
+    const CaseSource source{
+        .text = line.text, .place = line.place(), .data_folder = settings_.data_folder};
+    return settings_.find_max ? find_maximum(question, source) : run_once(question, source);
+  } catch (const InputError& problem) {
+    answer.prediction.reason = problem.what();
+    answer.id = case_id_of(line.text);
+    return validate_json(answer);
+  }
+}
+
+// As the journal has it, or run now.
+std::optional<std::string> Validation::run_once(const Case& question, const CaseSource& source) {
+  ValidateAnswer answer = {.case_text = source.text,
+                           .id = question.id,
+                           .command = settings_.command,
+                           .backend = settings_.backend,
+                           .question = question,
+                           .axis = source.axis,
+                           .request = settings_.request};
+  answer.request.plan = text_of(source);
+  answer.request.world_size = question.job.cluster.world_size();
+  const std::string identity = identity_of(answer);
+  if (journal_) {
+    if (const auto recorded = journal_->finished(identity)) {
+      return recorded;
+    }
+  }
+  if (stop_.no_more_runs) {
+    return std::nullopt;
+  }
+  run(answer);
+  if (stop_.now && answer.outcome.status != RunStatus::kOk) {
+    return std::nullopt;
+  }
+  std::string result = validate_json(answer);
+  if (journal_) {
+    journal_->append(identity, result);
+  }
+  return result;
+}
+
+// Everything that a run's result depends on, save the machine.
+std::string Validation::identity_of(const ValidateAnswer& answer) const {
+  std::string text = answer.case_text + "\n" + settings_.backend + " " +
+                     std::string(settings_.runs_anyway ? "force " : "") +
+                     std::string(settings_.checks_against_host ? "check " : "") + "\n";
+  RunRequest request = answer.request;
+  request.plan = answer.axis ? std::string(name_of(*answer.axis)) + " " +
+                                   std::to_string(size_of(*answer.question, *answer.axis))
+                             : "";
+  return text + text_of(request);
+}
+
+void Validation::run(ValidateAnswer& answer) {
+  const Case& question = *answer.question;
+  RunOutcome& outcome = answer.outcome;
+  answer.prediction = predicted(question);
+  if (const auto reason = why_not(answer)) {
+    outcome = {.status = RunStatus::kInvalid, .reason = *reason};
+    return;
+  }
+  const bool runs_anyway = settings_.runs_anyway || settings_.find_max;
+  if (answer.prediction.status == PredictedStatus::kDoesNotFit && !runs_anyway) {
+    outcome = {.status = RunStatus::kOom, .reason = answer.prediction.reason};
+    answer.was_predicted = true;
+    return;
+  }
+  const auto program_of_rank = [&question](std::int64_t rank) {
+    return lower(question.job, question.plan, rank, {});
+  };
+  outcome = supervisor_.run(answer.request, program_of_rank, stop_.now);
+  if (outcome.operation >= 0) {
+    const Program program = program_of_rank(outcome.rank);
+    const Operation& op = program.operations.at(static_cast<std::size_t>(outcome.operation));
+    answer.operation_name = std::string(name_of(op.kind)) + " " + op.label;
+  }
+  if (outcome.status == RunStatus::kOk && settings_.checks_against_host) {
+    check_against_host(answer);
+  }
+}
+
+Prediction Validation::predicted(const Case& question) const {
+  const std::optional<std::int64_t>& limit = settings_.request.memory_limit_bytes;
+  Case limited = question;
+  if (limit && settings_.backend != "host") {
+    limited.job.cluster.memory_limit_bytes = limit;
+  }
+  Prediction prediction = predict_case(limited);
+  if (limit && settings_.backend == "host" && prediction.has_numbers()) {
+    // Arenas alone: neither context nor communicators take anything of the limit.
+    const MemoryEstimate& memory = prediction.memory;
+    const std::int64_t most =
+        std::ranges::max(memory.stages, {}, &StageMemory::allocated_bytes).allocated_bytes;
+    prediction.status = most <= *limit ? PredictedStatus::kFits : PredictedStatus::kDoesNotFit;
+    prediction.reason = most <= *limit ? ""
+                                       : "allocated " + std::to_string(most) + " bytes of " +
+                                             std::to_string(*limit);
+  }
+  return prediction;
+}
+
+std::optional<std::string> Validation::why_not(const ValidateAnswer& answer) const {
+  if (auto reason = why_not_run(*answer.question)) {
+    return reason;
+  }
+  const std::int64_t world = answer.request.world_size;
+  if (settings_.simulated_world && *settings_.simulated_world != world) {
+    return "--simulate-rank: found a world of " + std::to_string(*settings_.simulated_world) +
+           ", expected " + std::to_string(world) + ", the plan's";
+  }
+  if (answer.request.num_processes() > supervisor_.num_workers()) {
+    return "found " + std::to_string(supervisor_.num_workers()) + " processes, expected one for " +
+           "each of the plan's " + std::to_string(world) + " ranks";
+  }
+  return std::nullopt;
+}
+
+void Validation::check_against_host(ValidateAnswer& answer) const {
+  // Sums of other orders and types: the bounds of the parity tests. Both are float64 on the host.
+  constexpr double kHost = 1e-10;
+  constexpr double kFloat = 1e-5;
+  constexpr double kBf16 = 2e-3;
+  HostCheck check{.losses = host_losses(answer.request),
+                  .worst = 0,
+                  .tolerance = settings_.backend == "host"                        ? kHost
+                               : answer.request.precision == RunPrecision::kFloat ? kFloat
+                                                                                  : kBf16};
+  for (std::size_t step = 0; step < check.losses.size(); ++step) {
+    double loss = 0;
+    for (const RankResult& rank : answer.outcome.ranks) { loss += rank.losses.at(step); }
+    const double difference = std::abs(loss - check.losses[step]) / std::abs(check.losses[step]);
+    // A loss that is no number differs from everything.
+    check.worst = difference <= check.worst ? check.worst : difference;
+  }
+  answer.host_check = std::move(check);
+}
+
+std::int64_t Validation::predicted_maximum(const Case& question, SizeAxis axis,
+                                           std::int64_t step) const {
+  const auto fits = [&](std::int64_t steps) {
+    return !is_negative(predicted(sized_case(question, axis, steps * step)).status);
+  };
+  constexpr std::int64_t kMostSteps = 1 << 20;
+  std::int64_t good = 0;
+  std::int64_t bad = 1;
+  while (bad <= kMostSteps && fits(bad)) {
+    good = bad;
+    bad *= 2;
+  }
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good * step;
+}
+
+// From the predicted boundary outwards until both sides have run, then by bisection.
+std::optional<std::string> Validation::find_maximum(const Case& question, CaseSource source) {
+  const SizeAxis axis = *settings_.find_max;
+  if (why_not_run(question)) {
+    return run_once(question, source);  // its answer says why
+  }
+  const std::int64_t step = size_step(question, axis);
+  RealMaximum maximum = {.axis = axis, .predicted = predicted_maximum(question, axis, step)};
+  std::string best;
+  std::string last;
+  std::int64_t good = 0;
+  std::int64_t bad = 0;  // in steps; 0: none known
+  std::int64_t next = std::max<std::int64_t>(1, maximum.predicted / step);
+  std::int64_t stride = 1;
+  while (next > good && (bad == 0 || next < bad)) {
+    source.axis = axis;
+    source.value = next * step;
+    const auto result = run_once(sized_case(question, axis, next * step), source);
+    if (!result) {
+      return std::nullopt;
+    }
+    last = *result;
+    const RunStatus status = summary_of(last).status.value_or(RunStatus::kInvalid);
+    if (status == RunStatus::kOk) {
+      good = next;
+      best = last;
+    } else {
+      bad = next;
+      maximum.next_status = status;
+      if (status != RunStatus::kOom) {
+        break;  // no boundary of memory: the record says what it was
+      }
+    }
+    if (good > 0 && bad > 0) {
+      next = good + (bad - good) / 2;
+    } else {
+      next = good > 0 ? good + stride : std::max<std::int64_t>(bad - stride, bad > 1 ? 1 : bad);
+      stride *= 2;
+    }
+  }
+  maximum.value = good * step;
+  maximum.next = bad * step;
+  return with_maximum(best.empty() ? last : best, maximum);
+}
+
+}  // namespace shardplan
