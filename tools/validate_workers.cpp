@@ -82,6 +82,13 @@ WorkerCommand command_of(const std::string& program, const WorkerPlace& place,
       .environment = {std::string(kTokenVariable) + "=" + token}};
 }
 
+// Launchers may leave each process one GPU to see, which is then number 0 of its own.
+std::int64_t device_of(const LaunchRank& launched) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string list = visible == nullptr ? "" : visible;
+  return !list.empty() && list.find(',') == std::string::npos ? 0 : launched.local_rank;
+}
+
 std::string token_of_launch() {
   const char* token = std::getenv(kTokenVariable);
   return token == nullptr ? "" : token;
@@ -131,7 +138,7 @@ WorkerPool::WorkerPool(const WorkerSettings& settings) {
   }
   for (std::int64_t rank = 0; rank < num_here; ++rank) {
     const WorkerPlace place{.rank = rank,
-                            .local_rank = launched ? launched->local_rank : rank,
+                            .local_rank = launched ? device_of(*launched) : rank,
                             .address = "127.0.0.1",
                             .port = rendezvous_->port()};
     workers.push_back(std::make_unique<WorkerProcess>(command_of(program, place, token)));
@@ -145,7 +152,7 @@ WorkerPool::WorkerPool(const WorkerSettings& settings) {
 ExitCode run_as_agent(const WorkerSettings& settings) {
   const LaunchRank& launched = settings.launched.value();
   const WorkerPlace place{.rank = launched.rank,
-                          .local_rank = launched.local_rank,
+                          .local_rank = device_of(launched),
                           .address = address_of(launched),
                           .port = launched.port};
   const std::string token = token_of_launch();

@@ -149,6 +149,21 @@ TEST_CASE("torchrun, Slurm, Open MPI and MPICH give the same rank map and the sa
   }
 }
 
+TEST_CASE("a process that a launcher lets see one GPU takes that one") {
+  const TemporaryDirectory folder;
+  const std::string cases = folder.path() + "/cases.jsonl";
+  write_file(cases, case_line(kFour));
+  const std::string port = free_port();
+  Launch launch(cases, [&](int rank) {
+    Words variables = launchers()[1].variables(rank, port);
+    variables.insert(variables.end(), {kToken, "CUDA_VISIBLE_DEVICES=" + number(rank % 2)});
+    return variables;
+  });
+  const ProgramRun first = launch.process(0).wait();
+  CHECK(first.exit_code == 0);
+  CHECK(rank_map(parse_json(first.out, "result")) == std::vector<std::int64_t>{0, 0, 0, 0});
+}
+
 TEST_CASE(
     "a dead worker behind an agent is a record, and one whose agent died costs its plans only") {
   const TemporaryDirectory folder;
