@@ -38,7 +38,8 @@ void on_threads(std::size_t count, const std::function<void(std::size_t)>& body)
 
 }  // namespace
 
-CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision precision) {
+CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
+                         AttentionKernels kernels) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
   if (static_cast<std::size_t>(devices) < programs.size()) {
@@ -59,7 +60,7 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
     const bool is_wide = precision == CudaPrecision::kFloat;
     ranks_[i] = std::make_unique<CudaRank>(is_wide ? widened(programs[i]) : programs[i],
                                            static_cast<int>(i));
-    ranks_[i]->prepare();
+    ranks_[i]->prepare(kernels);
   });
   on_threads(programs.size(), [&](std::size_t i) {
     ranks_[i]->use_device();

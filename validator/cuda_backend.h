@@ -19,7 +19,8 @@ enum class CudaPrecision {
 class CudaBackend {
  public:
   // Throws std::runtime_error where there are fewer GPUs than programs.
-  CudaBackend(const std::vector<Program>& programs, CudaPrecision precision);
+  CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
+              AttentionKernels kernels = AttentionKernels::kFastest);
 
   // As HostBackend.
   void load(const Tensors& tensors);

@@ -3,16 +3,12 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
-#include <stdexcept>
-#include <string>
 
 #include "kernels/adamw.h"
-#include "kernels/attention.h"
 #include "kernels/convert.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda_check.h"
 #include "kernels/embedding.h"
-#include "kernels/lse_merge.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/squared_norm.h"
@@ -23,40 +19,8 @@ namespace {
 
 using Bf16 = __nv_bfloat16;
 
-template <class T>
-struct Type {
-  using type = T;
-};
-
-// body(Type<float>) or body(Type<Bf16>).
-template <class Body>
-void with_type(DType dtype, const Body& body) {
-  if (dtype == DType::kFp32) {
-    body(Type<float>{});
-  } else if (dtype == DType::kBf16) {
-    body(Type<Bf16>{});
-  } else {
-    throw std::logic_error("cuda: no kernel for " + std::string(name_of(dtype)));
-  }
-}
-
 float as_float(double value) {
   return static_cast<float>(value);
-}
-
-AttentionShape shape_of(const OpAttributes& a, const DeviceView& q, const DeviceView& k,
-                        const DeviceView& o) {
-  return {.batch = a.batch,
-          .query_length = q.rows / a.batch,
-          .key_length = k.rows / a.batch,
-          .heads = a.heads,
-          .kv_heads = a.kv_heads,
-          .head_dim = a.head_dim,
-          .query_position = a.query_position - a.key_position,
-          .window = a.window,
-          .q_stride = q.stride,
-          .kv_stride = k.stride,
-          .o_stride = o.stride};
 }
 
 VocabularyShard shard_of(const OpAttributes& a, const DeviceView& logits) {
@@ -94,7 +58,8 @@ void OperationLauncher::launch(std::int64_t operation) const {
   for (const View& view : op.in) { call.in.push_back(rank_.resolve(view)); }
   for (const View& view : op.out) { call.out.push_back(rank_.resolve(view)); }
   const bool done = launch_movement(call) || launch_block(call) || launch_attention(call) ||
-                    launch_loss(call) || launch_collective(call) || launch_update(call);
+                    launch_loss(call) || launch_experts(call) || launch_exchange(call) ||
+                    launch_collective(call) || launch_update(call);
   if (!done) {
     refuse(call, "this kind of operation");
   }
@@ -112,18 +77,18 @@ void OperationLauncher::copy(const Call& call) const {
                                  cudaMemcpyDeviceToDevice, call.stream));
     return;
   }
-  // Rows of a strided view one by one; contiguous ones at once.
   const bool at_once = from.contiguous() && to.contiguous();
-  const std::int64_t rows = at_once ? 1 : to.rows;
-  const std::int64_t size = at_once ? to.elements() : to.cols;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    if (to.dtype == DType::kFp32) {
-      convert(to.as<float>() + row * to.stride, from.as<Bf16>() + row * from.stride, size,
-              call.stream);
+  const auto run = [&](auto* target, const auto* source) {
+    if (at_once) {
+      convert(target, source, to.elements(), call.stream);
     } else {
-      convert(to.as<Bf16>() + row * to.stride, from.as<float>() + row * from.stride, size,
-              call.stream);
+      convert_rows(target, to.stride, source, from.stride, to.rows, to.cols, call.stream);
     }
+  };
+  if (to.dtype == DType::kFp32) {
+    run(to.as<float>(), from.as<const Bf16>());
+  } else {
+    run(to.as<Bf16>(), from.as<const float>());
   }
 }
 
@@ -134,7 +99,7 @@ bool OperationLauncher::launch_movement(const Call& call) const {
       if (call.op.attributes.value == 0) {
         fill_zero(out, call.stream);
       } else if (out.contiguous()) {
-        with_type(out.dtype, [&](auto type) {
+        with_device_type(out.dtype, [&](auto type) {
           using T = typename decltype(type)::type;
           fill(out.as<T>(), as_float(call.op.attributes.value), out.elements(), call.stream);
         });
@@ -149,7 +114,7 @@ bool OperationLauncher::launch_movement(const Call& call) const {
             call.stream);
         return true;
       }
-      with_type(out.dtype, [&](auto type) {
+      with_device_type(out.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         add(out.as<T>(), call.in[0].as<T>(), call.in[1].as<T>(), out.elements(), call.stream);
       });
@@ -165,7 +130,7 @@ void OperationLauncher::rotate(const Call& call) const {
   }
   const OpAttributes& a = call.op.attributes;
   const std::int64_t length = out.rows / a.batch;
-  with_type(out.dtype, [&](auto type) {
+  with_device_type(out.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     rope(out.as<T>(), rank_.rotary_table_.as<float2>(),
          {.rows = out.rows,
@@ -180,18 +145,26 @@ void OperationLauncher::rotate(const Call& call) const {
 void OperationLauncher::norm_backward(const Call& call) const {
   const DeviceView& dx = call.out[0];
   const DeviceView& dweight = call.out[1];
-  if (dweight.dtype != DType::kFp32) {
-    refuse(call, "a weight gradient that is not fp32");
-  }
-  if (!call.op.attributes.accumulate) {
-    CUDA_CHECK(
-        cudaMemsetAsync(dweight.data, 0, static_cast<std::size_t>(dweight.cols) * 4, call.stream));
-  }
-  with_type(dx.dtype, [&](auto type) {
+  const GradientSum sum =
+      call.op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite;
+  with_gradient_type(dx.dtype, dweight.dtype, [&](auto type, auto gradient) {
     using T = typename decltype(type)::type;
-    rms_norm_backward(dx.as<T>(), dweight.as<float>(), static_cast<float*>(scratch()),
+    using G = typename decltype(gradient)::type;
+    rms_norm_backward(dx.as<T>(), dweight.as<G>(), static_cast<float*>(scratch()),
                       call.in[0].as<T>(), call.in[1].as<T>(), call.in[2].as<float>(),
-                      call.in[3].as<T>(), call.in[4].as<T>(), dx.rows, dx.cols, call.stream);
+                      call.in[3].as<T>(), call.in[4].as<T>(), dx.rows, dx.cols, call.stream, sum);
+  });
+}
+
+void OperationLauncher::embedding_gradient(const Call& call) const {
+  const DeviceView& table = call.out[0];
+  const DeviceView& gradient = call.in[1];
+  with_gradient_type(gradient.dtype, table.dtype, [&](auto type, auto of_table) {
+    using T = typename decltype(type)::type;
+    using G = typename decltype(of_table)::type;
+    embedding_backward(table.as<G>(), static_cast<std::int32_t*>(scratch()), gradient.as<T>(),
+                       call.in[0].as<std::int32_t>(), gradient.rows, gradient.cols,
+                       call.op.attributes.first_row, table.rows, call.stream);
   });
 }
 
@@ -201,26 +174,16 @@ bool OperationLauncher::launch_block(const Call& call) const {
   const DeviceView& out = call.out[0];
   switch (call.op.kind) {
     case OpKind::kEmbeddingForward:
-      with_type(out.dtype, [&](auto type) {
+      with_device_type(out.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         embedding_forward(out.as<T>(), in[1].as<T>(), in[0].as<std::int32_t>(), out.rows, out.cols,
                           a.first_row, in[1].rows, call.stream);
       });
       return true;
-    case OpKind::kEmbeddingBackward:
-      if (out.dtype != DType::kFp32) {
-        refuse(call, "a weight gradient that is not fp32");
-      }
-      with_type(in[1].dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
-        embedding_backward(out.as<float>(), static_cast<std::int32_t*>(scratch()), in[1].as<T>(),
-                           in[0].as<std::int32_t>(), in[1].rows, in[1].cols, a.first_row, out.rows,
-                           call.stream);
-      });
-      return true;
+    case OpKind::kEmbeddingBackward: embedding_gradient(call); return true;
     case OpKind::kRmsNormForward:
     case OpKind::kAddRmsNormForward:
-      with_type(out.dtype, [&](auto type) {
+      with_device_type(out.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         float* rstd = call.out[1].as<float>();
         const float epsilon = as_float(a.epsilon);
@@ -241,74 +204,16 @@ bool OperationLauncher::launch_block(const Call& call) const {
       return true;
     case OpKind::kRope: rotate(call); return true;
     case OpKind::kSwigluForward:
-      with_type(out.dtype, [&](auto type) {
+      with_device_type(out.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         swiglu_forward(out.as<T>(), in[0].as<T>(), out.rows, out.cols, call.stream);
       });
       return true;
     case OpKind::kSwigluBackward:
-      with_type(out.dtype, [&](auto type) {
+      with_device_type(out.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         swiglu_backward(out.as<T>(), call.out[1].as<T>(), in[0].as<T>(), in[1].as<T>(), in[0].rows,
                         in[0].cols, call.stream);
-      });
-      return true;
-    default: return false;
-  }
-}
-
-void OperationLauncher::attend_backward(const Call& call) const {
-  const std::vector<DeviceView>& in = call.in;
-  const std::vector<DeviceView>& out = call.out;
-  const AttentionShape shape = shape_of(call.op.attributes, in[1], in[2], in[0]);
-  const GradientSum sum =
-      call.op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite;
-  const AttentionGradientShape gradients{
-      .dq_stride = out[0].stride, .dkv_stride = out[1].stride, .dkv_sum = sum};
-  const auto run = [&](auto type, auto gradient) {
-    using T = typename decltype(type)::type;
-    using G = typename decltype(gradient)::type;
-    attention_backward(out[0].as<G>(), out[1].as<G>(), out[2].as<G>(), out[3].as<float>(),
-                       in[0].as<T>(), in[1].as<T>(), in[2].as<T>(), in[3].as<T>(), in[4].as<T>(),
-                       in[5].as<float>(), shape, gradients, call.stream);
-  };
-  if (in[0].stride != in[4].stride) {
-    refuse(call, "outputs and their gradients of different strides");
-  }
-  if (out[0].dtype != out[1].dtype) {
-    refuse(call, "gradients of queries and of keys of different types");
-  }
-  if (in[0].dtype == DType::kFp32) {
-    run(Type<float>{}, Type<float>{});
-  } else if (out[1].dtype == DType::kFp32) {
-    run(Type<Bf16>{}, Type<float>{});
-  } else {
-    run(Type<Bf16>{}, Type<Bf16>{});
-  }
-}
-
-bool OperationLauncher::launch_attention(const Call& call) const {
-  const std::vector<DeviceView>& in = call.in;
-  const DeviceView& out = call.out[0];
-  switch (call.op.kind) {
-    case OpKind::kAttentionForward:
-      with_type(out.dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
-        attention_forward(out.as<T>(), call.out[1].as<float>(), in[0].as<T>(), in[1].as<T>(),
-                          in[2].as<T>(), shape_of(call.op.attributes, in[0], in[1], out),
-                          call.stream);
-      });
-      return true;
-    case OpKind::kAttentionBackward: attend_backward(call); return true;
-    case OpKind::kLseMerge:
-      if (out.dtype != DType::kFp32 || !out.contiguous() || !in[0].contiguous()) {
-        refuse(call, "a sum that is not fp32, or strided views");
-      }
-      with_type(in[0].dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
-        const std::int64_t heads = call.out[1].cols;
-        lse_merge(out.as<float>(), call.out[1].as<float>(), in[0].as<T>(), in[1].as<float>(),
-                  out.rows, heads, out.cols / heads, call.stream);
       });
       return true;
     default: return false;
@@ -321,7 +226,7 @@ bool OperationLauncher::launch_loss(const Call& call) const {
   const DeviceView& out = call.out[0];
   switch (call.op.kind) {
     case OpKind::kLossStatistics:
-      with_type(in[0].dtype, [&](auto type) {
+      with_device_type(in[0].dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         cross_entropy_statistics(out.as<RowStatistics>(), in[0].as<T>(), in[1].as<std::int32_t>(),
                                  shard_of(a, in[0]), call.stream);
@@ -339,7 +244,7 @@ bool OperationLauncher::launch_loss(const Call& call) const {
       if (in[0].data != out.data) {
         refuse(call, "a loss gradient that is not in place");
       }
-      with_type(out.dtype, [&](auto type) {
+      with_device_type(out.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         cross_entropy_gradient(out.as<T>(), in[2].as<RowStatistics>(), in[1].as<std::int32_t>(),
                                shard_of(a, out), as_float(a.value), call.stream);
@@ -356,6 +261,9 @@ bool OperationLauncher::launch_collective(const Call& call) const {
   }
   CudaCommunicator* const group = rank_.communicator_of(call.index);
   if (group == nullptr) {
+    if (call.op.stream == Stream::kExperts) {  // counts become places in memory
+      fill_zero(call.out[0], call.stream);
+    }
     return true;
   }
   switch (call.op.kind) {
@@ -384,9 +292,9 @@ void OperationLauncher::update(const Call& call) const {
   if (out[0].dtype != DType::kFp32) {
     refuse(call, "master weights that are not fp32");
   }
-  with_type(out[3].dtype, [&](auto weight) {
-    with_type(out[1].dtype, [&](auto moment) {
-      with_type(call.in[0].dtype, [&](auto gradient) {
+  with_device_type(out[3].dtype, [&](auto weight) {
+    with_device_type(out[1].dtype, [&](auto moment) {
+      with_device_type(call.in[0].dtype, [&](auto gradient) {
         using T = typename decltype(weight)::type;
         using M = typename decltype(moment)::type;
         using G = typename decltype(gradient)::type;
@@ -404,7 +312,7 @@ bool OperationLauncher::launch_update(const Call& call) const {
       if (!a.accumulate) {
         CUDA_CHECK(cudaMemsetAsync(call.out[0].data, 0, 4, call.stream));
       }
-      with_type(call.in[0].dtype, [&](auto type) {
+      with_device_type(call.in[0].dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         add_squared_norm(call.out[0].as<float>(), static_cast<double*>(scratch()),
                          call.in[0].as<T>(), call.in[0].elements(), a.value, call.stream);

@@ -1,12 +1,46 @@
 // Which kernel, product or collective every operation of a program is on a GPU.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "kernels/expert_exchange.h"
 #include "validator/cuda_rank.h"
 
 namespace shardplan {
+
+template <class T>
+struct DeviceType {
+  using type = T;
+};
+
+// body(DeviceType<float>) or body(DeviceType<__nv_bfloat16>).
+template <class Body>
+void with_device_type(DType dtype, const Body& body) {
+  if (dtype == DType::kFp32) {
+    body(DeviceType<float>{});
+  } else if (dtype == DType::kBf16) {
+    body(DeviceType<__nv_bfloat16>{});
+  } else {
+    throw std::logic_error("cuda: no kernel for " + std::string(name_of(dtype)));
+  }
+}
+
+// body(type, gradient): gradients of float are float, those of bf16 either.
+template <class Body>
+void with_gradient_type(DType dtype, DType gradient, const Body& body) {
+  if (dtype == DType::kFp32) {
+    body(DeviceType<float>{}, DeviceType<float>{});
+  } else if (gradient == DType::kFp32) {
+    body(DeviceType<__nv_bfloat16>{}, DeviceType<float>{});
+  } else {
+    body(DeviceType<__nv_bfloat16>{}, DeviceType<__nv_bfloat16>{});
+  }
+}
 
 void fill_zero(const DeviceView& view, cudaStream_t stream);
 
@@ -35,13 +69,20 @@ class OperationLauncher {
   bool launch_block(const Call& call) const;
   bool launch_attention(const Call& call) const;
   bool launch_loss(const Call& call) const;
+  bool launch_experts(const Call& call) const;
+  bool launch_exchange(const Call& call) const;
   bool launch_collective(const Call& call) const;
   bool launch_update(const Call& call) const;
 
   void copy(const Call& call) const;
   void rotate(const Call& call) const;
   void norm_backward(const Call& call) const;
-  void attend_backward(const Call& call) const;
+  void embedding_gradient(const Call& call) const;
+  void place_rows(const Call& call) const;
+  void weight_gradients(const Call& call) const;
+  void exchange_rows(const Call& call) const;
+  template <class T>
+  MemberPointers<T> of_members(const Call& call, const DeviceView& view) const;
   void update(const Call& call) const;
 
   const CudaRank& rank_;

@@ -8,6 +8,7 @@
 #include "kernels/embedding.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 #include "kernels/squared_norm.h"
 #include "validator/cuda_operations.h"
 
@@ -67,7 +68,7 @@ CudaRank::~CudaRank() {
   for (char* memory : arenas_) { cudaFree(memory); }
 }
 
-void CudaRank::prepare() {
+void CudaRank::prepare(AttentionKernels kernels) {
   int least = 0;
   int greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -91,6 +92,7 @@ void CudaRank::prepare() {
   scratch_.cols -= kBarrierWords;
   check_scratch();
   prepare_products();
+  prepare_attention(kernels);
   clear();
   load_kernels();
   synchronize();
@@ -311,6 +313,8 @@ void CudaRank::check_scratch() const {
       need = embedding_backward_scratch(op.in[1].rows) * 4;
     } else if (op.kind == OpKind::kSquaredNorm) {
       need = kSquaredNormPartials * 8;
+    } else if (op.kind == OpKind::kRouterBackward) {
+      need = kRouterPartials * 8;
     }
     if (need > room || (need > 0 && op.stream != Stream::kCompute)) {
       throw std::logic_error(place_of(program_, static_cast<std::int64_t>(i)) + " needs " +

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention_call.h"
 #include "kernels/gemm.h"
 #include "validator/communicators.h"
 #include "validator/cuda_communicator.h"
@@ -55,7 +56,9 @@ class CudaRank {
   // Handles, products, tables; then every kernel of the program once, on zeros, so that what
   // libraries and modules take is there before the first step. Throws std::logic_error, naming the
   // operation, for what has no kernel.
-  void prepare();
+  void prepare(AttentionKernels kernels = AttentionKernels::kFastest);
+  // What attention runs on: "cuDNN 9.19.0", or "own kernels: " and why.
+  const std::string& attention_description() const { return attention_library_->description(); }
   // The communicators that the program needs, in the order of `uses`; until they are there, or for
   // good, collectives move nothing.
   const std::vector<CommunicatorUse>& uses() const { return uses_; }
@@ -96,6 +99,9 @@ class CudaRank {
   void* at_member(std::int64_t group, std::size_t member, void* own) const;
   void zero_inputs(const Operation& op) const;
   void prepare_products();
+  void prepare_attention(AttentionKernels kernels);
+  void prepare_forward(std::int64_t index, const Operation& op);
+  void prepare_backward(std::int64_t index, const Operation& op);
   void prepare_tables();
   void load_kernels();
   void check_scratch() const;
@@ -111,6 +117,10 @@ class CudaRank {
   std::vector<cudaEvent_t> events_;
   std::unique_ptr<GemmLibrary> library_;
   std::map<std::int64_t, std::unique_ptr<Gemm>> products_;  // by operation
+  std::unique_ptr<AttentionLibrary> attention_library_;
+  std::unique_ptr<AttentionLibrary> own_attention_;  // where the other's workspace does not fit
+  std::map<std::int64_t, std::unique_ptr<AttentionForward>> attention_forward_;  // by operation
+  std::map<std::int64_t, std::unique_ptr<AttentionBackward>> attention_backward_;
   std::vector<CommunicatorUse> uses_;
   std::vector<std::int64_t> use_of_;                              // by operation; -1: none
   std::map<std::int64_t, std::vector<void*>> member_arenas_;      // by group
