@@ -243,6 +243,13 @@ std::vector<OptionRow> validate_rows() {
   };
 }
 
+std::vector<OptionRow> calibrate_rows() {
+  return {
+      flag("memory", "context, libraries and NCCL of this machine's GPUs, for the trainer's plans"),
+      text("gpu", "ID", "the GPU whose file is written again with the measured values in it"),
+  };
+}
+
 std::vector<OptionRow> output_rows() {
   return {
       text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
@@ -256,8 +263,8 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "compare", "search", "advise",  "batch",
-                                        "accuracy", "why-oom", "list",   "validate"};
+  const std::vector<std::string> all = {"estimate", "compare", "search", "advise",   "batch",
+                                        "accuracy", "why-oom", "list",   "validate", "calibrate"};
   const std::vector<std::string> both = {"estimate", "search", "advise"};
   const std::vector<std::string> jobs = {"estimate", "compare", "search", "advise", "why-oom"};
   const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom"};
@@ -289,6 +296,7 @@ std::vector<OptionRow> build_table() {
   add("Question", {"advise"}, advise_rows());
   add("Question", {"accuracy"}, accuracy_rows());
   add("Run", {"validate"}, validate_rows());
+  add("Run", {"calibrate"}, calibrate_rows());
   add("Output", all, output_rows());
   return table;
 }

@@ -1,7 +1,7 @@
 // shardplan-validate: runs plans. Supervises, and is the worker of a rank on the host; knows
 // nothing of CUDA. Ranks on GPUs are shardplan-validate-cuda.
 #include "data/input_error.h"
-#include "tools/output.h"
+#include "tools/calibrate_memory.h"
 #include "tools/run_main.h"
 #include "tools/validate.h"
 #include "tools/validate_workers.h"
@@ -26,10 +26,10 @@ ExitCode run(Arguments arguments) {
     return run_validation(arguments);
   }
   if (name == "calibrate") {
-    throw EnvironmentError(
-        "calibrate: this program measures memory only where it is built with CUDA");
+    return run_calibration(arguments);
   }
-  throw InputError("found '" + name + "', expected validate; see 'shardplan help validate'");
+  throw InputError("found '" + name +
+                   "', expected validate or calibrate; see 'shardplan help validate'");
 }
 
 }  // namespace
