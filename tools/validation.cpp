@@ -41,6 +41,9 @@ std::optional<std::string> Validation::run_once(const Case& question, const Case
                            .request = settings_.request};
   answer.request.plan = text_of(source);
   answer.request.world_size = question.job.cluster.world_size();
+  if (!answer.request.memory_limit_bytes) {  // of the case's own cluster
+    answer.request.memory_limit_bytes = question.job.cluster.memory_limit_bytes;
+  }
   const std::string identity = identity_of(answer);
   if (journal_) {
     if (const auto recorded = journal_->finished(identity)) {
