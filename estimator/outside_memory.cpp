@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
 #include "estimator/native_communicators.h"
@@ -147,6 +148,41 @@ std::array<Communicator, 21> megatron_communicators(const Grid& grid) {
       {"expert_dp_replica", plan.dp_replicate, {.ring = hybrid}, hybrid},
       {"optimizer_instance", grid.world / plan.dp_replicate, {.ring = plan.zero > 0}},
   }};
+}
+
+// Groups of torchtitan (ParallelDims.build_mesh). A dimension of one rank has a fake backend, one
+// of all ranks is the default process group (torch/distributed/device_mesh.py,
+// _init_process_groups), and others have a communicator each, even where they have the same ranks.
+// All are used: world by the broadcast of the seed (set_determinism), pp by the norm of the
+// gradients (clip_grad_norm_), batch by the count of tokens, loss by the logged loss (train.py), cp
+// by the all-to-all of key and value gradients (_templated_ring_attention_backward).
+std::array<Communicator, 8> torchtitan_communicators(const Grid& grid) {
+  const Plan& plan = grid.plan;
+  const std::int64_t shards = grid.dp / plan.dp_replicate * plan.cp;
+  const auto with_ring = [](Connections connections) {
+    connections.ring = true;
+    return connections;
+  };
+  std::array<Communicator, 8> groups = {{
+      {"world", grid.world, {.ring = true}},
+      {"pp", plan.pp, with_ring(grid.pipeline())},
+      {"batch", grid.dp, {.ring = true}},
+      {"loss", grid.dp * plan.cp, {.ring = true}},
+      {"dp_replicate", plan.dp_replicate, {.ring = true}},
+      {"fsdp", shards, {.ring = true}},
+      {"cp", plan.cp, with_ring(plan.cp > 1 ? grid.all_peers(GroupKind::kCp) : Connections{})},
+      {"tp", plan.tp, {.ring = true}},
+  }};
+  for (Communicator& group : std::span(groups).subspan(1)) {
+    group.exists = group.ranks > 1 && group.ranks < grid.world;
+    if (group.ranks == grid.world) {
+      Connections& world = groups.front().connections;
+      world.near_peers = std::max(world.near_peers, group.connections.near_peers);
+      world.has_network_peers |= group.connections.has_network_peers;
+    }
+  }
+  groups.front().exists = grid.world > 1;
+  return groups;
 }
 
 // Bytes that one communicator and one process pay, from the GPU's file where it has them.
@@ -315,10 +351,16 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
     return;
   }
   const Prices prices = prices_of(job);
+  const Grid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
   visit_process(prices, origin_of(gpu.context_bytes), origin_of(gpu.library_bytes), visit);
-  visit_communicators(megatron_communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
+  const Origin origin = origin_of(gpu.first_communicator_bytes);
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    visit_communicators(torchtitan_communicators(grid), Creation::kAll, prices, origin, visit);
+    return;
+  }
+  visit_communicators(megatron_communicators(grid),
                       job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, prices,
-                      origin_of(gpu.first_communicator_bytes), visit);
+                      origin, visit);
 }
 
 }  // namespace
