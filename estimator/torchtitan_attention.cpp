@@ -50,7 +50,7 @@ void add_normed_input(TitanBlock& block) {
                              .last_forward_use = Step::kForwardNorm,
                              .dies = Step::kBackwardNorm},
                             "u: reciprocal root mean square");
-  if (block.is_compiled() && s.gathers_sequence) {
+  if (block.is_compiled() && s.gathers_sequence && !block.has_whole_layers()) {
     block.keep_or_write_again("attention.norm_output", block.sequence(), s.dtype, life,
                               "h*u: gathered again in backward");
     return;
@@ -138,7 +138,7 @@ void add_core(TitanBlock& block, const AttentionSizes& sizes) {
         {.born = Step::kForwardQkv, .last_forward_use = Step::kForwardLayout, .dies = kReplayed},
         "a*d*T/t: first matmul, saved");
   }
-  if (block.plan.cp > 1 && !block.is_compiled()) {
+  if (block.plan.cp > 1 && (!block.is_compiled() || block.has_whole_layers())) {
     block.keep_or_write_again("attention.output_copy", sizes.query, s.dtype,
                               {.born = Step::kForwardAttention,
                                .last_forward_use = Step::kForwardProjection,

@@ -1,5 +1,7 @@
 // Feed-forward part of a torchtitan layer: w2(silu(w1(x)) * w3(x)), each operation on its own in
 // eager mode; the compiled block recomputes silu in backward.
+#include <span>
+
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
@@ -22,7 +24,7 @@ void add_normed_input(TitanBlock& block) {
                              .dies = Step::kBackwardFfnNorm},
                             "u: reciprocal root mean square");
   const std::int64_t copies = block.is_autocast() && !block.is_compiled() ? 2 : 1;
-  const bool gathered = s.gathers_sequence && !block.is_compiled();
+  const bool gathered = s.gathers_sequence && (!block.is_compiled() || block.has_whole_layers());
   block.keep_or_write_again("ffn.norm_output",
                             copies * (gathered ? block.gathered() : block.sequence()), s.dtype,
                             {.born = Step::kForwardFfnNorm,
@@ -58,6 +60,26 @@ void add_gate(TitanBlock& block, std::int64_t width) {
   if (!block.is_compiled()) {
     rows.split_last({width, width});
   }
+}
+
+// bf16 copies of a layer's weights: held by the graph, or by autocast's cache (a row of the state)
+// and cast again by the replay.
+void add_weight_casts(TitanBlock& block) {
+  const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
+  const DType dtype = block.shape.dtype;
+  if (block.has_whole_layers()) {
+    block.rows.keep("weight_casts", casts, dtype,
+                    {.born = Step::kForwardQkv,
+                     .last_forward_use = Step::kForwardFc2,
+                     .dies = Step::kBackwardQkv},
+                    "n: bf16 copies of the weights, held by the graph");
+  } else {
+    block.rows.use("weight_casts_again", casts, dtype, Step::kBackwardOutput, Step::kBackwardQkv,
+                   "n: bf16 copies of the weights, cast again by the replay");
+  }
+  constexpr std::size_t kNorms = 2;  // the last of a layer's weights, not cast
+  const std::array<std::int64_t, 9> weights = block.layer_weights();
+  block.rows.split_last(std::span(weights).first(weights.size() - kNorms));
 }
 
 }  // namespace
@@ -98,17 +120,7 @@ void add_titan_ffn(TitanBlock& block) {
            Step::kBackwardFfnNorm, "2h*u");
   rows.split_last({block.sequence(), block.sequence()});
   if (block.is_autocast()) {
-    const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
-    if (block.plan.recompute.granularity == RecomputeGranularity::kNone) {
-      rows.keep("weight_casts", casts, s.dtype,
-                {.born = Step::kForwardQkv,
-                 .last_forward_use = Step::kForwardFc2,
-                 .dies = Step::kBackwardQkv},
-                "n: bf16 copies of the weights, held by the graph");
-    } else {
-      rows.use("weight_casts_again", casts, s.dtype, Step::kBackwardOutput, Step::kBackwardQkv,
-               "n: bf16 copies of the weights, cast again by the replay");
-    }
+    add_weight_casts(block);
   }
 }
 

@@ -73,6 +73,7 @@ void add_head_fsdp(TitanBlock& block) {
              .dies = Step::kBackwardNorm},
             "n: final norm and output, not resharded after forward");
   rows.rows.back().component = comm;
+  rows.split_last({block.job.model.hidden, p.head - block.job.model.hidden});
   if (block.fsdp.reshards_forward) {
     block.gather("fsdp.prefetched_parameters", p.layer, Step::kBackwardLogits, Step::kBackwardInput,
                  "n: all-gather output of the last layer");

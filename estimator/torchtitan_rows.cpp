@@ -122,6 +122,17 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
   return row;
 }
 
+// Under tp the gradient of the table that autograd makes is dense, with zeros in the rows of other
+// ranks (a Partial DTensor). Until the last microbatch of a pipeline it is accumulated as it is
+// (_fsdp_param.py, to_accumulated_grad_if_needed); else a rank's rows are reduced.
+BlockRow titan_embedding_gradient(const TitanBlock& block) {
+  const bool waits = block.fsdp.is_sharded && !block.fsdp.reduces_each_backward;
+  const std::int64_t elements =
+      waits ? padded_vocab(block.job, block.plan) * block.shape.hidden : block.parameters.embedding;
+  return titan_gradient(block, elements,
+                        block.is_autocast() ? Step::kBackwardOutput : Step::kBackwardInput);
+}
+
 // An all-gather's output lives until the next block's has been copied out, so that at the start of
 // a block there are two; its input is this rank's shard in bf16.
 void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before) {
@@ -161,7 +172,7 @@ void add_titan_embedding(TitanBlock& block) {
   rows.use("output_gradient", block.sequence(), residual, Step::kBackwardOutput,
            Step::kBackwardOutput, "h*u");
   if (block.is_autocast()) {  // the dense gradient is the parameter's own
-    rows.rows.push_back(titan_gradient(block, own, Step::kBackwardOutput));
+    rows.rows.push_back(titan_embedding_gradient(block));
     return;
   }
   rows.use("table_gradient", padded_vocab(block.job, block.plan) * s.hidden, s.dtype,
@@ -176,7 +187,7 @@ void add_titan_embedding(TitanBlock& block) {
                         .reshards_forward = block.fsdp.reshards_forward};
   add_gathered(block, sizes);
   add_reduction(block, sizes);
-  rows.rows.push_back(titan_gradient(block, own, Step::kBackwardInput));
+  rows.rows.push_back(titan_embedding_gradient(block));
 }
 
 TitanBlock titan_block(const Job& job, const Plan& plan) {

@@ -10,6 +10,9 @@
 
 namespace shardplan {
 
+// A row of the state: autocast's cache of one GPU.
+inline constexpr std::string_view kWeightCastsRow = "weight_casts";
+
 // How FSDP2 treats the gathered parameters of a block.
 struct FsdpPlan {
   bool is_sharded = false;            // zero 3; else one GPU, fp32 parameters under autocast
@@ -41,6 +44,11 @@ struct TitanBlock {
 
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }
+  // Layers of which nothing is recomputed keep what their graph saves.
+  bool has_whole_layers() const {
+    return plan.recompute.granularity == RecomputeGranularity::kNone ||
+           plan.recompute.policy == "every_second_layer";
+  }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
   // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms.
   std::array<std::int64_t, 9> layer_weights() const {
@@ -74,9 +82,10 @@ struct TitanBlock {
   }
 };
 
-// The gradient of a block's parameters as it stays after the block's backward.
 TitanBlock titan_block(const Job& job, const Plan& plan);
+// The gradient of a block's parameters as it stays after the block's backward.
 BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
+BlockRow titan_embedding_gradient(const TitanBlock& block);
 
 void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
 void add_titan_attention(TitanBlock& block);

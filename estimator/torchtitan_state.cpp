@@ -71,7 +71,7 @@ std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& sta
     return titan_gradient(block, elements, Step::kWeight).bytes;
   };
   return (stage.num_layers * bytes(p.layer) +
-          count_blocks(stage, BlockKind::kEmbedding) * bytes(p.embedding) +
+          count_blocks(stage, BlockKind::kEmbedding) * titan_embedding_gradient(block).bytes +
           count_blocks(stage, BlockKind::kHead) * bytes(p.head)) /
          bytes_of(DType::kFp32);
 }
@@ -80,15 +80,19 @@ std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& sta
 // forward; without recompute the graph holds them (rows of the blocks).
 void add_forward_casts(TitanState& state, std::int64_t layers) {
   const TitanParameters& p = state.parameters;
-  const bool recomputes = state.plan.recompute.granularity != RecomputeGranularity::kNone;
+  const Recompute& recompute = state.plan.recompute;
+  const bool recomputes =
+      recompute.granularity != RecomputeGranularity::kNone && !state.job.profile.compile;
+  layers = recompute.policy == "every_second_layer" ? layers / 2 : layers;
   state.add(
       {.component = Component::kParameters,
-       .name = "weight_casts",
+       .name = kWeightCastsRow,
        .elements = !state.fsdp.is_sharded && recomputes ? layers * (p.layer - p.layer_norms) : 0,
        .dtype = DType::kBf16,
        .first = Phase::kForward,
        .last = Phase::kForward,
-       .formula = "N: bf16 copies of the layers' weights in autocast's cache"});
+       .formula = "N: bf16 copies of the layers' weights in autocast's cache",
+       .is_split = true});
 }
 
 // With pipelining nothing is resharded or reduced before the last microbatch; then group by group,
@@ -147,6 +151,39 @@ void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
              .formula = "one for forward, one for autograd's thread"});
 }
 
+// What the allocator counts beyond parameters and moments, each in a segment of its own: the rest
+// of a segment that is too small to split off (c10/cuda/CUDACachingAllocator.cpp,
+// get_allocation_size and should_split).
+void add_block_ends(TitanState& state, const StageLayout& stage) {
+  constexpr std::int64_t kSegmentOfOne = 10 * kMiB;  // kMinLargeAlloc
+  constexpr std::int64_t kSegment = 2 * kMiB;        // kRoundLarge
+  constexpr std::int64_t kLargestRest = kMiB;        // kSmallSize
+  const TitanParameters& p = state.parameters;
+  const auto end_of = [&state](std::int64_t elements) {
+    const std::int64_t bytes =
+        round_up(state.share(elements) * bytes_of(DType::kFp32), kSmallestBlock);
+    const std::int64_t rest = round_up(bytes, kSegment) - bytes;
+    return bytes >= kSegmentOfOne && rest <= kLargestRest ? rest : 0;
+  };
+  std::int64_t ends = count_blocks(stage, BlockKind::kEmbedding) * end_of(p.embedding) +
+                      count_blocks(stage, BlockKind::kHead) * end_of(p.embedding);
+  for (const std::int64_t weight : titan_block(state.job, state.plan).layer_weights()) {
+    ends += stage.num_layers * end_of(weight);
+  }
+  state.add({.component = Component::kWorkspace,
+             .name = kAllocatorTailsRow,
+             .elements = ends,
+             .dtype = DType::kBool,
+             .first = Phase::kStartUp,
+             .formula = "ends of segments too small to split off, of parameters"});
+  state.add({.component = Component::kWorkspace,
+             .name = kOptimizerTailsRow,
+             .elements = 2 * ends,
+             .dtype = DType::kBool,
+             .made_by_first_step = true,
+             .formula = "ends of segments too small to split off, of both moments"});
+}
+
 }  // namespace
 
 std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage) {
@@ -165,6 +202,7 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
   add_forward_casts(state, layers);
   add_pipelined_fsdp(state, has_embedding);
   add_resident(state, layers, (has_embedding ? 1 : 0) + (stage.ends.has_head ? 2 : 0));
+  add_block_ends(state, stage);
   return std::move(state.rows);
 }
 

@@ -79,16 +79,77 @@ TEST_CASE("full recompute on one GPU peaks at the logits' backward, counted by h
   CHECK(std::abs(stage.allocated_bytes - 46'141'706'240) < 100'000);
 }
 
-TEST_CASE("traced peaks are met within allocator rounding") {
+double error_of(std::int64_t predicted, std::int64_t traced) {
+  return std::abs(static_cast<double>(predicted - traced)) / static_cast<double>(traced);
+}
+
+// Whole blocks, as torch.cuda counts them; where the moments' blocks come to lie decides a MiB
+// each.
+TEST_CASE("measured peaks are met within the ends of allocator blocks") {
   Job fsdp = job_1b(2, 16384, 2);  // ids of rows of data/measured/h200_frameworks.jsonl: t2_013
   fsdp.profile.reshard_after_forward = ReshardAfterForward::kNever;
   Plan by_layer = sharded(2);
   by_layer.recompute.granularity = RecomputeGranularity::kSelective;
   by_layer.recompute.policy = "every_second_layer";
-  CHECK(std::abs(peak_of(fsdp, by_layer) - 50'044'158'688) < 100'000);
+  CHECK(error_of(peak_of(fsdp, by_layer), 50'048'438'272) < 0.0001);
   Job compiled = job_1b(1, 8192, 4);  // t1_011
   compiled.profile.compile = true;
   CHECK(std::abs(peak_of(compiled, alone(4)) - 79'684'068'200) < 300'000);
+}
+
+Plan in_parallel(std::int64_t tp, std::int64_t pp, std::int64_t cp, std::int64_t dp) {
+  Plan plan = sharded(dp);
+  plan.tp = tp;
+  plan.sequence_parallel = tp > 1;
+  plan.pp = pp;
+  plan.schedule = pp > 1 ? Schedule::k1F1B : plan.schedule;
+  plan.cp = cp;
+  plan.cp_method = CpMethod::kRing;
+  return plan;
+}
+
+// Rank 0 of torchtitan v0.2.2 on one H200 (PyTorch 2.11), the other ranks of the process group
+// faked (torch.testing._internal.distributed.fake_pg), 1B shape above, second to fourth step.
+TEST_CASE("what no measured run combines is within 0.3 % of its trace") {
+  Plan by_layer = alone(2);
+  by_layer.recompute.granularity = RecomputeGranularity::kSelective;
+  by_layer.recompute.policy = "every_second_layer";
+  CHECK(error_of(peak_of(job_1b(1, 4096, 2), by_layer), 40'185'114'624) < 0.003);
+  Job compiled = job_1b(2, 8192, 1);
+  compiled.profile.compile = true;
+  CHECK(error_of(peak_of(compiled, in_parallel(1, 1, 2, 1)), 17'254'560'256) < 0.003);
+  Job pipeline = job_1b(4, 4096, 4);
+  pipeline.profile.compile = true;
+  CHECK(error_of(peak_of(pipeline, in_parallel(1, 2, 2, 1)), 11'962'243'072) < 0.003);
+}
+
+Job job_3b(std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
+  Job job = job_1b(gpus, sequence, batch);
+  job.model.hidden = 3072;
+  job.model.num_heads = 24;
+  job.model.head_dim = 128;
+  job.model.layers.resize(28);
+  return job;
+}
+
+TEST_CASE("under tp a pipeline's embedding gradient is the whole table") {
+  const MemoryEstimate memory = estimate_memory(job_3b(8, 4096, 8), in_parallel(2, 2, 1, 2));
+  const Row& row = row_named(memory.stages.at(0), "embedding.gradients.accumulated");
+  CHECK(row.total_bytes() == std::int64_t{4} * 128256 * 3072);
+  CHECK(error_of(memory.stages.at(0).allocated_bytes, 18'668'859'392) < 0.003);
+}
+
+TEST_CASE("parameters in segments whose rest is too small to split count whole") {
+  Job job = job_1b(4, 4096, 2);  // Llama 2 7B: shards of w1, w2, w3 are 43 MiB, of tables 125
+  job.model.hidden = 4096;
+  job.model.ffn = 11008;
+  job.model.vocab = 32000;
+  job.model.num_kv_heads = 32;
+  job.model.head_dim = 128;
+  const MemoryEstimate memory = estimate_memory(job, in_parallel(2, 1, 1, 2));
+  CHECK(row_named(memory.stages.at(0), "allocator.block_ends").total_bytes() ==
+        (3 * 16 + 2) * kMiB);
+  CHECK(error_of(memory.stages.at(0).built_bytes, 3'554'942'976) < 0.0001);
 }
 
 TEST_CASE("selective recompute by operations keeps every second product of a layer") {
