@@ -48,7 +48,10 @@ Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk
   for (const Unit& unit : chunk.units) {
     for (std::int64_t i = 0; i < unit.count; ++i) {
       for (const BlockRun& run : unit.blocks) {
-        for (std::int64_t block = 0; block < run.count; ++block) {
+        // A tied head has a table of its own only where the embedding is on another rank.
+        const bool is_view =
+            run.kind == BlockKind::kHead && job.model.tied_embeddings && !chunk.has_embedding_copy;
+        for (std::int64_t block = 0; block < run.count && !is_view; ++block) {
           add_block(weights, job, plan, run.kind);
         }
       }
@@ -57,19 +60,96 @@ Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk
   return weights;
 }
 
-// The allocator, and what was asked of it.
+// The pieces of the weights that lie in the first rank's share of every bucket of a contiguous
+// buffer: weights lie in it in reverse, a bucket ends with the weight that makes it large enough.
+// bucket_elements 0: one bucket.
+std::vector<std::int64_t> first_shard(const std::vector<std::int64_t>& weights, std::int64_t shard,
+                                      std::int64_t bucket_elements) {
+  std::vector<std::int64_t> pieces;
+  std::vector<std::int64_t> bucket;
+  std::int64_t elements = 0;
+  for (std::size_t i = weights.size(); i-- > 0;) {
+    bucket.push_back(weights[i]);
+    elements += weights[i];
+    if (i > 0 && (bucket_elements == 0 || elements < bucket_elements)) {
+      continue;
+    }
+    std::int64_t left = div_ceil(elements, shard);
+    for (std::size_t j = 0; j < bucket.size() && left > 0; ++j) {
+      pieces.push_back(std::min(bucket[j], left));
+      left -= pieces.back();
+    }
+    bucket.clear();
+    elements = 0;
+  }
+  std::ranges::reverse(pieces);
+  return pieces;
+}
+
+// Not more than the buffer's share: the shapes of weights count heads that no rank has.
+void cut_to(std::vector<std::int64_t>& pieces, std::int64_t elements) {
+  for (std::int64_t& piece : pieces) {
+    piece = std::min(piece, elements);
+    elements -= piece;
+  }
+  std::erase(pieces, 0);
+}
+
+std::int64_t bytes(std::int64_t elements, DType dtype) {
+  return elements * bytes_of(dtype);
+}
+
+// Writes what start-up allocates and frees.
 class StartUp {
  public:
-  explicit StartUp(AllocatorKind kind)
+  std::int64_t allocate(std::int64_t bytes) {
+    events.push_back({.id = ++last_id_, .bytes = bytes});
+    return last_id_;
+  }
+  void free(std::int64_t id) { events.push_back({.id = id, .bytes = 0}); }
+
+  std::vector<AllocationEvent> events;
+
+ private:
+  std::int64_t last_id_ = 0;
+};
+
+// The buffers of a chunk, into which the weights move, the last one first, where the optimizer is
+// sharded.
+void add_buffers(StartUp& start, const Plan& plan, const ChunkBuffers& buffers,
+                 const std::vector<std::int64_t>& weights) {
+  const bool moves = plan.zero >= 1;
+  for (const std::int64_t count : {buffers.dense, buffers.expert}) {
+    if (count > 0) {
+      if (moves) {
+        start.allocate(bytes(count, activation_dtype(plan.precision)));
+      }
+      start.allocate(bytes(count, plan.grad_dtype));
+    }
+  }
+  for (std::size_t i = moves ? weights.size() : 0; i-- > 0;) { start.free(weights[i]); }
+}
+
+// Bytes that the allocator counts beyond what was asked for.
+class TailCounter {
+ public:
+  explicit TailCounter(AllocatorKind kind)
       : allocator_(kind, std::numeric_limits<std::int64_t>::max() / 4) {}
 
-  std::int32_t allocate(std::int64_t bytes) {
-    asked_ += round_up(bytes, kRounding);
-    return allocator_.allocate(bytes);
+  void add(const AllocationEvent& event) {
+    if (event.bytes > 0) {
+      asked_ += round_up(event.bytes, kRounding);
+      blocks_.push_back(allocator_.allocate(event.bytes));
+      bytes_.push_back(event.bytes);
+      return;
+    }
+    const std::size_t i = static_cast<std::size_t>(event.id) - 1;  // ids count from 1
+    asked_ -= round_up(bytes_[i], kRounding);
+    allocator_.free(blocks_[i]);
   }
-  void free(std::int32_t block, std::int64_t bytes) {
-    asked_ -= round_up(bytes, kRounding);
-    allocator_.free(block);
+  void allocate(std::int64_t bytes) {
+    asked_ += round_up(bytes, kRounding);
+    allocator_.allocate(bytes);
   }
   std::int64_t tails() const { return allocator_.allocated() - asked_; }
 
@@ -77,81 +157,66 @@ class StartUp {
   static constexpr std::int64_t kRounding = 512;
   CachingAllocator allocator_;
   std::int64_t asked_ = 0;
+  std::vector<std::int32_t> blocks_;
+  std::vector<std::int64_t> bytes_;
 };
-
-// The part of a contiguous buffer that belongs to its first rank: weights lie in it in reverse.
-std::vector<std::int64_t> first_shard(const std::vector<std::int64_t>& weights,
-                                      std::int64_t shard) {
-  std::int64_t left = 0;
-  for (const std::int64_t weight : weights) { left += weight; }
-  left = div_ceil(left, shard);
-  std::vector<std::int64_t> part;
-  for (std::size_t i = weights.size(); i-- > 0 && left > 0;) {
-    part.push_back(std::min(weights[i], left));
-    left -= part.back();
-  }
-  std::ranges::reverse(part);
-  return part;
-}
-
-std::int64_t bytes(std::int64_t elements, DType dtype) {
-  return elements * bytes_of(dtype);
-}
-
-// One chunk: weights, then buffers, into which the weights move where the optimizer is sharded.
-void build_chunk(StartUp& start, const Plan& plan, const Weights& weights,
-                 const ChunkBuffers& buffers) {
-  const DType type = activation_dtype(plan.precision);
-  std::vector<std::int64_t> elements = weights.dense;
-  elements.insert(elements.end(), weights.expert.begin(), weights.expert.end());
-  std::vector<std::int32_t> blocks;
-  for (const std::int64_t count : elements) {
-    blocks.push_back(start.allocate(bytes(count, type)));
-  }
-  const bool moves = plan.zero >= 1;
-  for (const std::int64_t count : {buffers.dense, buffers.expert}) {
-    if (count > 0) {
-      if (moves) {
-        start.allocate(bytes(count, type));
-      }
-      start.allocate(bytes(count, plan.grad_dtype));
-    }
-  }
-  for (std::size_t i = 0; moves && i < blocks.size(); ++i) {
-    start.free(blocks[i], bytes(elements[i], type));
-  }
-}
 
 }  // namespace
 
-AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
-                               const StageTensors& tensors) {
-  StartUp start(job.profile.allocator);
+MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                                  const StageTensors& tensors) {
+  StartUp start;
+  MegatronStartUp found;
   const DType type = activation_dtype(plan.precision);
-  const bool shards = plan.zero >= 1;
-  std::vector<std::int64_t> main;
+  std::vector<std::vector<std::int64_t>> ids(stage.chunks.size());
+  std::vector<std::int64_t> experts;
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-    const Weights weights = chunk_weights(job, plan, stage.chunks[chunk]);
-    build_chunk(start, plan, weights, tensors.chunks[chunk]);
-    for (const auto& [part, ranks] : {std::pair{weights.dense, dense_shard_size(job, plan)},
-                                      std::pair{weights.expert, expert_shard_size(job, plan)}}) {
-      const std::vector<std::int64_t> own = first_shard(part, shards ? ranks : 1);
-      main.insert(main.end(), own.begin(), own.end());
+    Weights weights = chunk_weights(job, plan, stage.chunks[chunk]);
+    const ChunkBuffers& buffers = tensors.chunks[chunk];
+    for (std::vector<std::int64_t>* part : {&weights.dense, &weights.expert}) {
+      const bool dense = part == &weights.dense;
+      cut_to(*part, dense ? buffers.dense : buffers.expert);
+      for (const std::int64_t elements : *part) {
+        ids[chunk].push_back(start.allocate(bytes(elements, type)));
+      }
+      const std::int64_t ranks = plan.zero == 0 ? 1
+                                 : dense        ? dense_shard_size(job, plan)
+                                                : expert_state_shards(job, plan);
+      std::vector<std::int64_t> own =
+          first_shard(*part, ranks, megatron_bucket_elements(job, stage, chunk, ranks));
+      cut_to(own, (dense ? buffers.dense : buffers.expert) / ranks);
+      std::vector<std::int64_t>& pieces = dense ? found.optimizer_elements : experts;
+      pieces.insert(pieces.end(), own.begin(), own.end());
     }
   }
-  for (const std::int64_t elements : main) {
-    const std::int32_t clone = start.allocate(bytes(elements, type));
+  for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
+    add_buffers(start, plan, tensors.chunks[chunk], ids[chunk]);
+  }
+  found.optimizer_elements.insert(found.optimizer_elements.end(), experts.begin(), experts.end());
+  for (const std::int64_t elements : found.optimizer_elements) {
+    const std::int64_t clone = start.allocate(bytes(elements, type));
     start.allocate(bytes(elements, plan.master_dtype));
-    start.free(clone, bytes(elements, type));
+    start.free(clone);
   }
-  AllocatorTails tails{.start_up_bytes = start.tails()};
-  for (const std::int64_t elements : main) {
-    start.allocate(bytes(elements, plan.exp_avg_dtype));
-    start.allocate(bytes(elements, plan.exp_avg_sq_dtype));
+  found.events = std::move(start.events);
+  return found;
+}
+
+AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
+                               const StageTensors& tensors) {
+  const MegatronStartUp start = megatron_start_up(job, plan, stage, tensors);
+  TailCounter counter(job.profile.allocator);
+  for (const AllocationEvent& event : start.events) { counter.add(event); }
+  AllocatorTails tails{.start_up_bytes = counter.tails()};
+  for (const std::int64_t elements : start.optimizer_elements) {
+    counter.allocate(bytes(elements, plan.exp_avg_dtype));
+    counter.allocate(bytes(elements, plan.exp_avg_sq_dtype));
   }
-  tails.optimizer_bytes = start.tails() - tails.start_up_bytes;
-  for (const std::int64_t elements : main) { start.allocate(bytes(elements, DType::kFp32)); }
-  tails.step_bytes = start.tails() - tails.start_up_bytes - tails.optimizer_bytes;
+  tails.optimizer_bytes = counter.tails() - tails.start_up_bytes;
+  for (const std::int64_t elements : start.optimizer_elements) {
+    counter.allocate(bytes(elements, DType::kFp32));
+  }
+  tails.step_bytes = counter.tails() - tails.start_up_bytes - tails.optimizer_bytes;
   return tails;
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "estimator/allocator_replay.h"
 #include "estimator/stage_layout.h"
 #include "estimator/stage_tensors.h"
 
@@ -14,6 +16,15 @@ struct AllocatorTails {
   std::int64_t optimizer_bytes = 0;  // both moments, made by the first optimizer step
   std::int64_t step_bytes = 0;       // one more fp32 list, during an unfused step
 };
+
+// What Megatron-core allocates and frees until the first step, and the elements of the tensors that
+// its optimizer then makes of each kind, on the first rank of those that share them.
+struct MegatronStartUp {
+  std::vector<AllocationEvent> events;
+  std::vector<std::int64_t> optimizer_elements;
+};
+MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                                  const StageTensors& tensors);
 
 // Megatron-core's start-up, replayed tensor by tensor.
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,

@@ -310,6 +310,13 @@ enum class Place {
 };
 inline constexpr std::array kFixedPlaces = {Place::kOutputBuffers, Place::kGradientBuffers};
 
+// One of the tensors that follow each other within a step. It is freed once `lives` more of them
+// have been allocated, the last ones at the end of the row.
+struct PassingTensor {
+  std::int64_t bytes = 0;
+  std::int64_t lives = 1;
+};
+
 // One tensor of one block. It lives from `born` to `dies`, both included. In a forward that keeps
 // nothing (inside a full-recompute group) it dies after `last_forward_use`. On the frame it takes
 // room from `pushed` to `popped`.
@@ -331,6 +338,8 @@ struct BlockRow {
   bool outlives_recompute = false;  // held though the block's activations are recomputed
   AllocationStream stream = AllocationStream::kCompute;
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several
+  // What the replay allocates in its place, where it stands for tensors that follow each other.
+  std::vector<PassingTensor> passing = {};
 
   bool is_kept() const { return born <= kLastForward && dies >= kFirstBackward; }
   bool is_pending() const { return !is_gradient && born <= kLastBackward && dies >= Step::kWeight; }

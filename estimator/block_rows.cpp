@@ -100,4 +100,12 @@ void RowList::split_last(std::span<const std::int64_t> elements) {
   }
 }
 
+void RowList::pass_last(std::span<const PassingTensor> elements) {
+  BlockRow& row = rows.back();
+  for (const PassingTensor& tensor : elements) {
+    row.passing.push_back(
+        {.bytes = round_up(tensor.bytes * bytes_of(row.dtype), alignment_), .lives = tensor.lives});
+  }
+}
+
 }  // namespace shardplan

@@ -74,6 +74,13 @@ class RowList {
     split_last(std::span(elements.begin(), elements.size()));
   }
 
+  // The last row stands for tensors of these elements that follow each other: what the replay of
+  // the allocator sees in its place.
+  void pass_last(std::span<const PassingTensor> elements);
+  void pass_last(std::initializer_list<PassingTensor> elements) {
+    pass_last(std::span(elements.begin(), elements.size()));
+  }
+
   std::vector<BlockRow> rows;
 
  private:

@@ -3,17 +3,28 @@
 namespace shardplan {
 namespace {
 
-std::vector<RowEvent> script_between(const std::vector<BlockRow>& rows, Step first, Step last,
+// A tensor of a row. Those that pass within a step are freed by tensors that come after them.
+struct RowTensor {
+  BlockRow row;
+  std::vector<std::int64_t> frees = {};  // indices of tensors, once this one has been allocated
+  bool passes = false;                   // freed by another one
+};
+
+std::vector<RowEvent> script_between(const std::vector<RowTensor>& tensors, Step first, Step last,
                                      Step BlockRow::*dies) {
   std::vector<RowEvent> script;
   for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].born == static_cast<Step>(step)) {
-        script.push_back({.row = static_cast<std::int64_t>(i), .allocates = true});
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].row.born != static_cast<Step>(step)) {
+        continue;
+      }
+      script.push_back({.row = static_cast<std::int64_t>(i), .allocates = true});
+      for (const std::int64_t freed : tensors[i].frees) {
+        script.push_back({.row = freed, .allocates = false});
       }
     }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].*dies == static_cast<Step>(step)) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].passes && tensors[i].row.*dies == static_cast<Step>(step)) {
         script.push_back({.row = static_cast<std::int64_t>(i), .allocates = false});
       }
     }
@@ -21,16 +32,35 @@ std::vector<RowEvent> script_between(const std::vector<BlockRow>& rows, Step fir
   return script;
 }
 
+void add_passing(std::vector<RowTensor>& tensors, const BlockRow& row) {
+  const std::size_t first = tensors.size();
+  for (const PassingTensor& tensor : row.passing) {
+    tensors.push_back({.row = row});
+    tensors.back().row.bytes = tensor.bytes;
+  }
+  for (std::size_t i = 0; i < row.passing.size(); ++i) {
+    const std::size_t after = i + static_cast<std::size_t>(row.passing[i].lives);
+    if (after < row.passing.size()) {
+      tensors[first + i].passes = true;
+      tensors[first + after].frees.push_back(static_cast<std::int64_t>(first + i));
+    }
+  }
+}
+
 // A row for every tensor.
-std::vector<BlockRow> tensor_rows(const std::vector<BlockRow>& rows) {
-  std::vector<BlockRow> tensors;
+std::vector<RowTensor> tensor_rows(const std::vector<BlockRow>& rows) {
+  std::vector<RowTensor> tensors;
   for (const BlockRow& row : rows) {
-    tensors.push_back(row);
+    if (!row.passing.empty()) {
+      add_passing(tensors, row);
+      continue;
+    }
+    tensors.push_back({.row = row});
     for (std::size_t i = 0; i < row.parts.size(); ++i) {
       if (i > 0) {
-        tensors.push_back(row);
+        tensors.push_back({.row = row});
       }
-      tensors.back().bytes = row.parts[i];
+      tensors.back().row.bytes = row.parts[i];
     }
   }
   return tensors;
@@ -40,9 +70,9 @@ std::vector<BlockRow> tensor_rows(const std::vector<BlockRow>& rows) {
 
 BlockScript script_of(const BlockMemory& block) {
   BlockScript script;
-  const std::vector<BlockRow> rows = tensor_rows(block.rows);
+  const std::vector<RowTensor> rows = tensor_rows(block.rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const BlockRow& row = rows[i];
+    const BlockRow& row = rows[i].row;
     script.bytes.push_back(row.bytes);
     const std::int64_t index = static_cast<std::int64_t>(i);
     script.is_gradient.push_back(row.is_gradient);

@@ -30,4 +30,13 @@ std::int64_t expert_shard_size(const Job& job, const Plan& plan) {
   return div_exact(div_exact(stage_ranks, plan.ep * plan.etp), plan.dp_replicate);
 }
 
+// Megatron-LM core_v0.16.1 core/tensor_parallel/layers.py sets allreduce to not (is_expert and
+// expert_model_parallel_size > 1), and core/distributed/distributed_data_parallel.py puts what has
+// it into the dense buffers.
+std::int64_t expert_state_shards(const Job& job, const Plan& plan) {
+  const MemoryModel model = job.profile.memory_model;
+  const bool megatron = model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal;
+  return megatron && plan.ep == 1 ? dense_shard_size(job, plan) : expert_shard_size(job, plan);
+}
+
 }  // namespace shardplan

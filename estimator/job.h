@@ -51,5 +51,8 @@ std::int64_t padded_vocab(const Job& job, const Plan& plan);
 std::int64_t dense_shard_size(const Job& job, const Plan& plan);
 // The same for routed experts: world / (pp * ep * etp) / dp_replicate.
 std::int64_t expert_shard_size(const Job& job, const Plan& plan);
+// Ranks among which the state of experts' weights is divided: those with the same experts, unless
+// the framework keeps it with the dense one.
+std::int64_t expert_state_shards(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 // block_rows.h. A local variable of a module's forward keeps its tensor until the module returns;
 // autograd frees what an operation saved once its backward has run.
 #include <algorithm>
+#include <array>
 
 #include "estimator/block_rows_megatron_local.h"
 #include "estimator/outside_memory.h"
@@ -34,6 +35,14 @@ void add_inputs(MegatronBlock& block) {
   const Life rotated{.born = Step::kForwardLayout,
                      .last_forward_use = Step::kForwardProjection,
                      .dies = Step::kBackwardAttention};
+  // Of q, then of k: t*cos, a half negated, rotate_half(t), rotate_half(t)*sin, their sum.
+  const auto products = [](std::int64_t t) {
+    return std::array<PassingTensor, 5>{{{t, 4}, {t / 2, 1}, {t, 1}, {t, 1}, {t, 1}}};
+  };
+  rows.use("attention.rotary_products", std::max(2 * query - key, 2 * key), s.dtype,
+           Step::kForwardLayout, Step::kForwardLayout,
+           "max(2a-k, 2k)*d*T/t: products of the unfused rotary embedding beyond its results");
+  rows.pass_last(products(query));
   rows.keep("attention.rotated_query", query, s.dtype, rotated, "a*d*T/t: saved by attention");
   rows.keep("attention.rotated_key", key, s.dtype, rotated, "k*d*T/t: saved by attention");
   for (const std::string_view name :
@@ -44,9 +53,6 @@ void add_inputs(MegatronBlock& block) {
                .dies = Step::kBackwardLayout},
               "s*d/c: cast to the activations' type, saved by the rotary product");
   }
-  rows.use("attention.rotary_products", std::max(2 * query - key, 2 * key), s.dtype,
-           Step::kForwardLayout, Step::kForwardLayout,
-           "max(2a-k, 2k)*d*T/t: products of the unfused rotary embedding beyond its results");
 }
 
 void add_inputs_backward(MegatronBlock& block) {
@@ -64,6 +70,7 @@ void add_inputs_backward(MegatronBlock& block) {
   rows.use("attention.rotary_gradients", 3 * query, s.dtype, Step::kBackwardLayout,
            Step::kBackwardLayout,
            "3*a*d*T/t: the two products of the rotary embedding's backward and their sum");
+  rows.pass_last({{query, 3}, {query / 2, 2}, {query, 1}, {query, 1}, {query, 1}});
   rows.use("attention.packed_qkv_gradient", query + 2 * key, s.dtype, Step::kBackwardQkv,
            Step::kBackwardQkv, "(a+2k)*d*T/t");
   if (s.gathers_sequence) {

@@ -333,7 +333,7 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
                        .stage = stage,
                        .tensors = stage_tensors(job, plan, stage),
                        .dense_shard = dense_shard_size(job, plan),
-                       .expert_shard = expert_shard_size(job, plan),
+                       .expert_shard = expert_state_shards(job, plan),
                        .rows = {}};
   const StageTensors& tensors = builder.tensors;
   if (job.profile.memory_model == MemoryModel::kNanotron) {

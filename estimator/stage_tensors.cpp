@@ -72,17 +72,6 @@ class PaddedBuffer {
   std::int64_t bucket_start_ = 0;
 };
 
-// distributed_data_parallel.py and training.py: buckets only with overlapped reduction, on the
-// first pipeline rank and in its first chunk.
-std::int64_t bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
-                             std::int64_t shard) {
-  constexpr std::int64_t kSmallest = 40'000'000;
-  constexpr std::int64_t kPerRank = 1'000'000;
-  const bool buckets = job.profile.memory_model == MemoryModel::kMegatron &&
-                       job.profile.overlap_grad_reduce && stage.pp_rank == 0 && chunk == 0;
-  return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
-}
-
 using TensorsByKind = std::array<std::vector<LocalTensor>, kNumBlockKinds>;
 
 void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLayout& chunk,
@@ -163,6 +152,18 @@ void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, st
 
 }  // namespace
 
+// distributed_data_parallel.py and training.py: buckets only with overlapped reduction, on the
+// first pipeline rank and in its first chunk.
+std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
+                                      std::int64_t shard) {
+  constexpr std::int64_t kSmallest = 40'000'000;
+  constexpr std::int64_t kPerRank = 1'000'000;
+  const MemoryModel model = job.profile.memory_model;
+  const bool buckets = (model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal) &&
+                       job.profile.overlap_grad_reduce && stage.pp_rank == 0 && chunk == 0;
+  return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
+}
+
 StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage) {
   StageTensors tensors;
   TensorsByKind local;
@@ -174,9 +175,9 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
   }
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     const std::int64_t dense_shard = dense_shard_size(job, plan);
-    const std::int64_t expert_shard = expert_shard_size(job, plan);
-    PaddedBuffer dense(dense_shard, bucket_elements(job, stage, chunk, dense_shard));
-    PaddedBuffer expert(expert_shard, bucket_elements(job, stage, chunk, expert_shard));
+    const std::int64_t expert_shard = expert_state_shards(job, plan);
+    PaddedBuffer dense(dense_shard, megatron_bucket_elements(job, stage, chunk, dense_shard));
+    PaddedBuffer expert(expert_shard, megatron_bucket_elements(job, stage, chunk, expert_shard));
     const std::int64_t before = tensors.dense + tensors.expert;
     add_chunk(tensors, local, stage.chunks[chunk], dense, expert);
     tensors.largest_chunk =

@@ -28,6 +28,10 @@ struct StageTensors {
   std::int64_t layers_expert = 0;
 };
 
+// Elements of which a bucket of Megatron-LM's gradient buffer has at least so many; 0: one bucket.
+std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
+                                      std::int64_t shard);
+
 StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage);
 
 // Shape of the weight of a linear layer on one rank, and how many the block has.

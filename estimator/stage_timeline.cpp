@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "estimator/allocator_tails.h"
 #include "estimator/block_script.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/schedule.h"
+#include "estimator/stage_tensors.h"
+#include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 namespace {
@@ -25,6 +28,11 @@ class TimelineWriter {
     ++last_id_;
     events.push_back({.id = last_id_, .bytes = bytes, .stream = stream});
     return last_id_;
+  }
+  // Events of tensors whose ids count from 1, before any other.
+  void add(const std::vector<AllocationEvent>& built) {
+    events.insert(events.end(), built.begin(), built.end());
+    for (const AllocationEvent& event : built) { last_id_ = std::max(last_id_, event.id); }
   }
   void free(std::int64_t& id) {
     if (id != 0) {
@@ -180,7 +188,9 @@ std::vector<std::int64_t> tensor_bytes(const StateRow& row,
   }
   std::vector<std::int64_t> tensors;
   std::int64_t left = row.bytes;
-  for (std::size_t i = 0; left > 0; i = (i + 1) % parameters.size()) {
+  // Autocast's cache holds the weights of layers; before them comes the embedding.
+  const std::size_t first = row.name == kWeightCastsRow && parameters.size() > 1 ? 1 : 0;
+  for (std::size_t i = first; left > 0; i = (i + 1) % parameters.size()) {
     tensors.push_back(std::min(left, parameters[i] * bytes_of(row.dtype)));
     left -= tensors.back();
   }
@@ -208,7 +218,7 @@ class StateTensors {
     for (std::size_t i = 0; i < state_.rows.size(); ++i) {
       most_tensors = std::max(most_tensors, ids_[i].size());
       for (std::int64_t& id : ids_[i]) {
-        if (!exists(state_.rows[i], phase)) {
+        if (!exists(state_.rows[i], phase) && id != kBuiltBefore) {
           writer_.free(id);
         }
       }
@@ -228,6 +238,15 @@ class StateTensors {
     }
   }
 
+  // What lasts from start-up on has been allocated by others.
+  void skip_built() {
+    for (std::size_t i = 0; i < state_.rows.size(); ++i) {
+      if (state_.rows[i].first <= Phase::kBuilt && !state_.rows[i].made_by_first_step) {
+        std::ranges::fill(ids_[i], kBuiltBefore);
+      }
+    }
+  }
+
   // Whether the gradients that the blocks made are those of the state.
   bool keeps_gradients(Phase phase) const {
     return std::ranges::any_of(state_.rows, [phase](const StateRow& row) {
@@ -236,6 +255,8 @@ class StateTensors {
   }
 
  private:
+  static constexpr std::int64_t kBuiltBefore = -1;  // an id
+
   bool exists(const StateRow& row, Phase phase) const {
     return row.is_alive(phase) && !row.is_made_by_blocks &&
            !(row.made_by_first_step && is_first_step_);
@@ -340,7 +361,8 @@ std::size_t end_of_peaks(const ScheduleShape& shape, const std::vector<ScheduleA
   return actions.size();
 }
 
-// The actions of all microbatches that begin before the last peak state; the rest repeat them.
+// The actions of all microbatches that begin before the last peak state, and of one group more,
+// which meets the allocator's cache as those before have left it; the rest repeat them.
 std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
                                             const StagePieces& pieces) {
   const ScheduleShape shape = shortest_equivalent(schedule_shape(job, plan));
@@ -350,6 +372,7 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
   for (std::size_t i = 0; i < end; ++i) {
     last_microbatch = std::max(last_microbatch, actions[i].microbatch);
   }
+  last_microbatch += microbatch_group(shape);
   std::erase_if(actions,
                 [&](const ScheduleAction& action) { return action.microbatch > last_microbatch; });
   return actions;
@@ -360,10 +383,18 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
   TimelineWriter writer(blocks);
-  const std::vector<std::int64_t> built = parameter_elements(job, plan, pieces.layout);
-  const bool is_contiguous =
-      plan.zero > 0 || job.profile.memory_model != MemoryModel::kMegatronLocal;
-  StateTensors state(writer, pieces.state, built, is_contiguous);
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
+  MegatronStartUp start;
+  if (is_local) {
+    start = megatron_start_up(job, plan, pieces.layout, stage_tensors(job, plan, pieces.layout));
+    writer.add(start.events);
+  }
+  const std::vector<std::int64_t> built =
+      is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
+  StateTensors state(writer, pieces.state, built, true);
+  if (is_local) {
+    state.skip_built();
+  }
   std::vector<std::vector<FlatUnit>> chunks;
   for (const ChunkLayout& chunk : pieces.layout.chunks) { chunks.push_back(flatten(chunk)); }
   const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);
