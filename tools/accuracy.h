@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/case_line.h"
@@ -46,6 +47,19 @@ struct BytesPair {
 };
 using BytesPairs = std::array<std::optional<BytesPair>, kNumQuantities>;  // absent: not measured
 
+// A measured figure that does not mean what its name says; it is reported, not compared.
+struct NotCompared {
+  std::string_view framework;
+  Quantity quantity;
+  std::string_view reason;
+};
+inline constexpr std::array<NotCompared, 1> kNotCompared = {{
+    {.framework = "torchtitan",
+     .quantity = Quantity::kFirstStep,
+     .reason = "torchtitan resets PyTorch's peak when it logs step 1 (components/metrics.py, "
+               "MetricsProcessor.log), so the figure is what was allocated after it"},
+}};
+
 struct RankPairs {
   MeasuredRank rank;
   BytesPairs pairs;
@@ -62,7 +76,8 @@ struct AccuracyCase {
   std::vector<std::string> features;
   std::vector<RankPairs> ranks;  // none without a prediction
   BytesPairs worst;              // largest predicted against largest measured of these ranks
-  std::optional<double> measured_step_s;  // median
+  std::vector<const NotCompared*> not_compared;  // figures that this line has
+  std::optional<double> measured_step_s;         // median
   std::optional<double> predicted_step_s;
   // What the paper's formula (profile fujii2024) allocates; absent where it does not apply.
   std::optional<std::int64_t> paper_allocated_bytes;

@@ -67,6 +67,13 @@ std::int64_t predicted_bytes(const MemoryEstimate& memory, const MeasuredRank& r
   return most;
 }
 
+const NotCompared* why_not_compared(const AccuracyCase& result, Quantity quantity) {
+  const auto* found = std::ranges::find_if(kNotCompared, [&](const NotCompared& entry) {
+    return entry.framework == result.framework && entry.quantity == quantity;
+  });
+  return found == kNotCompared.end() ? nullptr : found;
+}
+
 void add_ranks(AccuracyCase& result, const Measurement& measured, const MemoryEstimate& memory) {
   for (const MeasuredRank& rank : measured.ranks) {
     RankPairs pairs = {.rank = rank, .pairs = {}};
@@ -74,6 +81,12 @@ void add_ranks(AccuracyCase& result, const Measurement& measured, const MemoryEs
       const Quantity quantity = kQuantities[i].value;
       const std::optional<std::int64_t> bytes = measured_bytes(rank, quantity);
       if (!bytes || *bytes <= 0) {
+        continue;
+      }
+      if (const NotCompared* entry = why_not_compared(result, quantity)) {
+        if (std::ranges::find(result.not_compared, entry) == result.not_compared.end()) {
+          result.not_compared.push_back(entry);
+        }
         continue;
       }
       const BytesPair pair = {.measured = *bytes,

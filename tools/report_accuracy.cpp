@@ -176,6 +176,23 @@ std::string refused_lines(const AccuracyReport& report) {
   return text;
 }
 
+std::int64_t runs_with(const AccuracyReport& report, const NotCompared& entry) {
+  return std::ranges::count_if(report.cases, [&entry](const AccuracyCase& run) {
+    return std::ranges::find(run.not_compared, &entry) != run.not_compared.end();
+  });
+}
+
+std::string not_compared_lines(const AccuracyReport& report) {
+  std::string text;
+  for (const NotCompared& entry : kNotCompared) {
+    if (const std::int64_t runs = runs_with(report, entry); runs > 0) {
+      text += "  " + std::string(name_of(entry.quantity)) + " of " + std::string(entry.framework) +
+              ", " + grouped(runs) + " runs: " + std::string(entry.reason) + "\n";
+    }
+  }
+  return text.empty() ? "" : "\nNot compared\n" + text;
+}
+
 // What was said of runs at their own card.
 std::string outcome_table(const AccuracyReport& report) {
   Table table = {.columns = {"measured", "predicted", "runs"}};
@@ -286,7 +303,8 @@ std::string accuracy_text(const AccuracyReport& report) {
       text += group_table(group) + feature_table(group) + capacity_table(group) + time_line(group);
     }
   }
-  return text + outcome_table(report) + worst_table(report) + refused_lines(report);
+  return text + outcome_table(report) + worst_table(report) + not_compared_lines(report) +
+         refused_lines(report);
 }
 
 std::string accuracy_csv(const AccuracyReport& report) {
@@ -328,11 +346,17 @@ std::string accuracy_csv(const AccuracyReport& report) {
 }
 
 std::string accuracy_json(const AccuracyReport& report) {
-  Json json = {{"command", "accuracy"},
-               {"unmeasured", report.unmeasured},
-               {"unreadable", report.unreadable},
-               {"groups", Json::array()},
-               {"cases", Json::array()}};
+  Json json = {{"command", "accuracy"},           {"unmeasured", report.unmeasured},
+               {"unreadable", report.unreadable}, {"not_compared", Json::array()},
+               {"groups", Json::array()},         {"cases", Json::array()}};
+  for (const NotCompared& entry : kNotCompared) {
+    if (const std::int64_t runs = runs_with(report, entry); runs > 0) {
+      json["not_compared"].push_back({{"framework", entry.framework},
+                                      {"quantity", name_of(entry.quantity)},
+                                      {"runs", runs},
+                                      {"reason", entry.reason}});
+    }
+  }
   for (const CaseGroup& group : groups_of(report)) { json["groups"].push_back(json_of(group)); }
   for (const AccuracyCase& run : report.cases) { json["cases"].push_back(json_of(run)); }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
