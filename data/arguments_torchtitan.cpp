@@ -196,10 +196,11 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
   const auto has = [&](const char* part) {
     return parts.empty() || std::ranges::find(parts, part) != parts.end();
   };
-  if (compiles && has("model") != has("loss")) {
-    refuse(run, "compile.components " + joined(parts) + ": model and loss together are described");
+  if (compiles && has("loss") && !has("model")) {
+    refuse(run, "compile.components " + joined(parts) + ": the loss is described with the model");
   }
   want(run, "compile", compiles && has("model") ? "true" : "false", library);
+  want(run, "compile_loss", has("loss") ? "true" : "false", library);
   want(run, "reshard_after_forward",
        arguments.word_or("parallelism.fsdp_reshard_after_forward", "default",
                          {"default", "always", "never"}),

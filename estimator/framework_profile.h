@@ -149,7 +149,9 @@ struct FrameworkProfile {
   bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
-  bool compile = false;         // torch.compile of every transformer block and of the loss
+  bool compile =
+      false;  // torch.compile of every transformer block and, if compile_loss, of the loss
+  bool compile_loss = true;  // where compile is on: of the loss as well
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::kDefault;
   bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition
   bool account_for_loss_in_split = false;       // so does the head

@@ -111,7 +111,7 @@ void add_titan_head(TitanBlock& block) {
                .dies = Step::kBackwardLogits},
               "V*h: bf16 copy of the output weight");
   }
-  if (block.is_compiled()) {
+  if (block.compiles_loss()) {
     add_compiled_loss(block, logits);
   } else {
     add_eager_loss(block, logits);

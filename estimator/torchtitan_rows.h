@@ -60,6 +60,7 @@ struct TitanBlock {
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compile; }
+  bool compiles_loss() const { return job.profile.compile && job.profile.compile_loss; }
   // Gradients of weights within a block: autocast casts each to fp32 as it is made.
   DType weight_gradient() const { return residual(); }
   DType residual() const { return is_autocast() ? DType::kFp32 : shape.dtype; }

@@ -132,6 +132,18 @@ Job job_3b(std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
   return job;
 }
 
+TEST_CASE("a loss that is not compiled keeps fp32 logits beside compiled blocks") {
+  Job job = job_1b(2, 8192, 2);
+  job.profile.compile = true;
+  const MemoryEstimate compiled = estimate_memory(job, sharded(2));
+  CHECK(std::ranges::none_of(compiled.stages.at(0).rows,
+                             [](const Row& row) { return row.name == "head.loss.log_softmax"; }));
+  job.profile.compile_loss = false;
+  const MemoryEstimate eager = estimate_memory(job, sharded(2));
+  const Row& row = row_named(eager.stages.at(0), "head.loss.log_softmax");
+  CHECK(row.total_bytes() == std::int64_t{4} * 128256 * 8192);
+}
+
 TEST_CASE("under tp a pipeline's embedding gradient is the whole table") {
   const MemoryEstimate memory = estimate_memory(job_3b(8, 4096, 8), in_parallel(2, 2, 1, 2));
   const Row& row = row_named(memory.stages.at(0), "embedding.gradients.accumulated");
