@@ -133,7 +133,7 @@ const AxisRow& row_named(const std::string& name) {
 }
 
 // "38 %, 1.2 M plans decided, 410 k/s, 3 s left": one line that the next one overwrites.
-void show(const Progress& progress) {
+void show(const SearchProgress& progress) {
   if (progress.seconds < 1) {
     return;
   }

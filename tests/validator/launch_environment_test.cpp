@@ -104,7 +104,7 @@ TEST_CASE("a variable that is missing or no number is named") {
   CHECK(message_of(without(torchrun(1), "WORLD_SIZE")) ==
         "WORLD_SIZE: found nothing, expected a number from 1 to 1048576");
   CHECK(message_of(with(torchrun(1), "MASTER_PORT", "0")) ==
-        "MASTER_PORT: found \"0\", expected a number from 1 to 65535");
+        "MASTER_PORT: found \"0\", expected a number from 1 to 65534");
   CHECK(message_of(without(open_mpi(1), "MASTER_ADDR")) ==
         "MASTER_ADDR: found nothing, expected the address of rank 0: the processes are on several "
         "hosts");
