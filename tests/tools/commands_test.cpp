@@ -509,7 +509,8 @@ TEST_CASE("without shardplan-validate its commands say in one line how to build 
   const std::string program = alone.path() + "/shardplan";
   std::filesystem::copy_file(built_program("shardplan"), program);
   for (const char* command : {"validate", "calibrate"}) {
-    const ProgramRun run = StartedProgram(program, {command, "cases.jsonl"}, {"PATH=/nowhere"}).wait();
+    const ProgramRun run =
+        StartedProgram(program, {command, "cases.jsonl"}, {"PATH=/nowhere"}).wait();
     check_refused(run, 3);
     CHECK(contains(run.err, "to build it: cmake --preset release"));
   }
