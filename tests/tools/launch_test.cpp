@@ -86,7 +86,7 @@ const std::vector<Launcher>& launchers() {
 
 Words words_of(const std::string& cases) {
   return {"validate", cases, "--backend", "host", "--steps",  "1",
-          "--warmup", "1",   "--timeout", "2",    "--format", "json"};
+          "--warmup", "1",   "--timeout", "5",    "--format", "json"};
 }
 
 class Launch {

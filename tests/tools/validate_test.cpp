@@ -55,7 +55,7 @@ class Batch {
 
   StartedProgram start(const Words& more, const Words& variables = {}) const {
     Words words = {"validate", cases(), "--backend", "host", "--steps", "1", "--format", "json"};
-    for (const auto& [name, value] : {std::pair("--warmup", "1"), std::pair("--timeout", "2")}) {
+    for (const auto& [name, value] : {std::pair("--warmup", "1"), std::pair("--timeout", "5")}) {
       if (std::ranges::find(more, name) == more.end()) {
         words.insert(words.end(), {name, value});
       }
