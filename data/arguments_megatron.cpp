@@ -98,12 +98,6 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Options&
       refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described" +
                       (run.framework == "megatron" ? ", and allgather" : ""));
     }
-    if (arguments.has("--overlap-moe-expert-parallel-comm") &&
-        arguments.has("--use-megatron-fsdp")) {
-      refuse(run,
-             "--overlap-moe-expert-parallel-comm with --use-megatron-fsdp: gathered parameters of "
-             "two layers at once");
-    }
     if (arguments.has("--moe-expert-capacity-factor") &&
         !arguments.has("--moe-pad-expert-input-to-capacity")) {
       refuse(run, "--moe-expert-capacity-factor without --moe-pad-expert-input-to-capacity");
