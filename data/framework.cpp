@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <variant>
 
 #include "data/json_message.h"
@@ -143,8 +144,11 @@ std::string expected_of(const ProfileOption& option) {
   if (option.type == "choice") {
     return "one of " + joined(option.choices);
   }
-  return (option.type == "integer" ? "an integer from " : "a number from ") +
-         exact_text(option.low) + " to " + exact_text(option.high);
+  if (option.type == "integer") {
+    return "an integer from " + std::to_string(std::llround(option.low)) + " to " +
+           std::to_string(std::llround(option.high));
+  }
+  return "a number from " + exact_text(option.low) + " to " + exact_text(option.high);
 }
 
 bool accepts(const ProfileOption& option, const JsonValue& value) {

@@ -130,7 +130,8 @@ std::vector<std::string> other_words(const ProfileOption& option) {
   for (const double other : {2 * value, value / 2}) {
     const bool is_whole = option.type != "integer" || other == std::floor(other);
     if (is_whole && other >= option.low && other <= option.high) {
-      words.push_back(exact_text(other));
+      words.push_back(option.type == "integer" ? std::to_string(std::llround(other))
+                                               : exact_text(other));  // may be 1e+09
     }
   }
   return words;
@@ -181,7 +182,8 @@ std::vector<Assumption> assumptions_of(const Question& question, const Library& 
                                           turning_value(question, field, verdict, rule), verdict));
     }
   }
-  for (const ProfileOption& option : profile_options(library, library.key_of(question.job.profile))) {
+  for (const ProfileOption& option :
+       profile_options(library, library.key_of(question.job.profile))) {
     if (!is_among(question.given_options, option.name)) {
       assumptions.push_back(assumption_of(option.name, option.default_value,
                                           turning_value(question, option, library, verdict, rule),

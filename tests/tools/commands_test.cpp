@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "data/json_reader.h"
+#include "data/library.h"
 #include "tests/tools/run_program.h"
 
 namespace shardplan {
@@ -96,6 +97,40 @@ TEST_CASE("estimate answers with the verdict first, every component and what it 
     CHECK(contains(run.out, part));
   }
   CHECK(!contains(run.out, "\x1b["));
+}
+
+TEST_CASE("a plan under each ZeRO stage of DeepSpeed is answered and said to be unmeasured") {
+  for (const std::string zero : {"1", "2", "3"}) {
+    const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-8b", "--cluster",
+                                          "1x8-h200", "--framework", "deepspeed", "--zero", zero,
+                                          "--sequence-length", "8192", "--global-batch", "16"});
+    INFO(run.err);
+    CHECK(run.exit_code == 0);
+    CHECK(contains(run.out, "unmeasured"));
+  }
+}
+
+TEST_CASE("--set reaches every option of every profile") {
+  const Library library;
+  for (const std::string& framework : library.framework_names()) {
+    Words words = {"estimate", "--model",        "llama3-8b", "--cluster",
+                   "1x8-h200", "--tp",           "8",         "--framework",
+                   framework,  "--format",       "json",      "--sequence-length",
+                   "8192",     "--global-batch", "16"};
+    for (const ProfileOption& option : profile_options(library, framework)) {
+      std::string value = "1";
+      if (option.type == "bool") {
+        value = "true";
+      } else if (!option.choices.empty()) {
+        value = option.choices.back();
+      }
+      words.insert(words.end(), {"--set", option.name + "=" + value});
+    }
+    const ProgramRun run = run_shardplan(words);
+    CAPTURE(framework);
+    INFO(run.err);
+    CHECK(run.exit_code <= 1);  // an answer, if only that this plan is invalid
+  }
 }
 
 TEST_CASE("components of every stage sum to allocated plus outside, rows likewise") {
