@@ -72,10 +72,10 @@ struct AccuracyCase {
   std::string framework;
   RunStatus measured_status = RunStatus::kOk;
   PredictedStatus status = PredictedStatus::kError;
-  std::string reason;  // why not "fits", or why there is no prediction
-  std::vector<std::string> features;
-  std::vector<RankPairs> ranks;  // none without a prediction
-  BytesPairs worst;              // largest predicted against largest measured of these ranks
+  std::string reason;                 // why not "fits", or why there is no prediction
+  std::vector<std::string> features;  // also of a plan that is refused, as far as it was read
+  std::vector<RankPairs> ranks;       // none without a prediction
+  BytesPairs worst;                   // largest predicted against largest measured of these ranks
   std::vector<const NotCompared*> not_compared;  // figures that this line has
   std::optional<double> measured_step_s;         // median
   std::optional<double> predicted_step_s;
@@ -113,8 +113,8 @@ constexpr const auto& names_of(Scope) {
 struct CaseGroup {
   std::string set;
   std::string framework;
-  std::vector<const AccuracyCase*> cases;  // predicted ones
-  std::int64_t refused = 0;                // invalid, unsupported or unreadable
+  std::vector<const AccuracyCase*> cases;    // predicted ones
+  std::vector<const AccuracyCase*> refused;  // invalid, unsupported or unreadable
 };
 
 struct QuantityErrors {
@@ -128,10 +128,13 @@ std::vector<QuantityErrors> errors_of(const std::vector<const AccuracyCase*>& ca
 
 struct FeatureErrors {
   std::string feature;
-  std::vector<QuantityErrors> errors;
+  std::int64_t predicted = 0;
+  std::int64_t refused = 0;
+  std::vector<QuantityErrors> errors;  // of the predicted cases
 };
-// One entry per feature that some but not all of the cases have, the most frequent first.
-std::vector<FeatureErrors> errors_by_feature(const std::vector<const AccuracyCase*>& cases);
+// One entry per feature that some but not all of the group's cases have, the most often predicted
+// first; with several frameworks, these are features as well.
+std::vector<FeatureErrors> errors_by_feature(const CaseGroup& group);
 
 // Spearman's: of the places that the values take; equal values share the mean of theirs.
 double rank_correlation(const std::vector<double>& x, const std::vector<double>& y);

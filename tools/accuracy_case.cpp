@@ -101,6 +101,22 @@ void add_ranks(AccuracyCase& result, const Measurement& measured, const MemoryEs
   }
 }
 
+// Of a plan that may be refused: its degrees are at least within the cluster.
+bool has_features(const Case& question) {
+  const std::int64_t gpus = question.job.cluster.world_size();
+  const Plan& plan = question.plan;
+  return question.supported && std::max({plan.tp, plan.cp, plan.pp}) <= gpus;
+}
+
+// Megatron's layers come in two kinds, each a profile of its own.
+std::string_view layer_feature(const FrameworkProfile& profile) {
+  switch (profile.memory_model) {
+    case MemoryModel::kMegatron: return "Transformer Engine";
+    case MemoryModel::kMegatronLocal: return "no Transformer Engine";
+    default: return "";
+  }
+}
+
 std::optional<std::int64_t> paper_allocated_bytes(const Case& question, const Library& library) {
   Job job = question.job;
   job.profile = library.framework("fujii2024");
@@ -137,10 +153,15 @@ AccuracyCase accuracy_case(const Case& question, const std::string& set, const L
   const Prediction prediction = predict_case(question);
   result.status = prediction.status;
   result.reason = prediction.reason;
+  if (has_features(question)) {
+    result.features = plan_features(question.job, question.plan, question.options);
+    if (const std::string_view layers = layer_feature(question.job.profile); !layers.empty()) {
+      result.features.emplace_back(layers);
+    }
+  }
   if (!prediction.has_numbers()) {
     return result;
   }
-  result.features = plan_features(question.job, question.plan, question.options);
   result.predicted_step_s = prediction.time.total_s;
   add_ranks(result, measured, prediction.memory);
   result.paper_allocated_bytes = paper_allocated_bytes(question, library);

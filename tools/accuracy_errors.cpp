@@ -123,6 +123,16 @@ constexpr std::size_t index_of(Quantity quantity) {
   return static_cast<std::size_t>(quantity);
 }
 
+constexpr const char* kAll = "all";
+
+std::vector<std::string> features_in(const CaseGroup& group, const AccuracyCase& run) {
+  std::vector<std::string> features = run.features;
+  if (group.framework == kAll) {
+    features.push_back("framework " + run.framework);
+  }
+  return features;
+}
+
 }  // namespace
 
 std::vector<QuantityErrors> errors_of(const Cases& cases) {
@@ -139,27 +149,40 @@ std::vector<QuantityErrors> errors_of(const Cases& cases) {
   return result;
 }
 
-std::vector<FeatureErrors> errors_by_feature(const Cases& cases) {
-  std::vector<std::pair<std::string, Cases>> by_feature;
-  for (const AccuracyCase* run : cases) {
-    for (const std::string& feature : run->features) {
-      auto found = std::ranges::find_if(
-          by_feature, [&feature](const auto& entry) { return entry.first == feature; });
-      if (found == by_feature.end()) {
-        by_feature.emplace_back(feature, Cases());
-        found = std::prev(by_feature.end());
-      }
-      found->second.push_back(run);
+std::vector<FeatureErrors> errors_by_feature(const CaseGroup& group) {
+  struct Members {
+    std::string feature;
+    Cases predicted;
+    std::int64_t refused = 0;
+  };
+  std::vector<Members> by_feature;
+  const auto members_with = [&by_feature](const std::string& feature) -> Members& {
+    const auto found = std::ranges::find(by_feature, feature, &Members::feature);
+    if (found != by_feature.end()) {
+      return *found;
+    }
+    return by_feature.emplace_back(Members{.feature = feature, .predicted = {}});
+  };
+  const std::size_t whole = group.cases.size() + group.refused.size();
+  for (const AccuracyCase* run : group.cases) {
+    for (const std::string& feature : features_in(group, *run)) {
+      members_with(feature).predicted.push_back(run);
     }
   }
-  std::erase_if(by_feature,
-                [&cases](const auto& entry) { return entry.second.size() == cases.size(); });
-  std::ranges::stable_sort(by_feature, [](const auto& left, const auto& right) {
-    return left.second.size() > right.second.size();
+  for (const AccuracyCase* run : group.refused) {
+    for (const std::string& feature : features_in(group, *run)) { ++members_with(feature).refused; }
+  }
+  std::erase_if(by_feature, [whole](const Members& members) {
+    return members.predicted.size() + static_cast<std::size_t>(members.refused) == whole;
   });
+  std::ranges::stable_sort(by_feature, std::ranges::greater{},
+                           [](const Members& members) { return members.predicted.size(); });
   std::vector<FeatureErrors> result;
-  for (const auto& [feature, members] : by_feature) {
-    result.push_back({.feature = feature, .errors = errors_of(members)});
+  for (const Members& members : by_feature) {
+    result.push_back({.feature = members.feature,
+                      .predicted = std::ssize(members.predicted),
+                      .refused = members.refused,
+                      .errors = errors_of(members.predicted)});
   }
   return result;
 }
@@ -214,40 +237,29 @@ std::vector<CapacityTest> capacity_tests(const Cases& cases) {
 }
 
 std::vector<CaseGroup> groups_of(const AccuracyReport& report) {
-  constexpr const char* kAll = "all";
   std::vector<CaseGroup> groups;
   std::vector<CaseGroup> sets;
-  CaseGroup all = {.set = kAll, .framework = kAll, .cases = {}};
+  CaseGroup all = {.set = kAll, .framework = kAll, .cases = {}, .refused = {}};
   const auto add = [](std::vector<CaseGroup>& to, const std::string& set,
                       const std::string& framework, const AccuracyCase& run) {
     auto found = std::ranges::find_if(to, [&](const CaseGroup& group) {
       return group.set == set && group.framework == framework;
     });
     if (found == to.end()) {
-      to.push_back({.set = set, .framework = framework, .cases = {}});
+      to.push_back({.set = set, .framework = framework, .cases = {}, .refused = {}});
       found = std::prev(to.end());
     }
-    if (run.is_predicted()) {
-      found->cases.push_back(&run);
-    } else {
-      ++found->refused;
-    }
+    (run.is_predicted() ? found->cases : found->refused).push_back(&run);
   };
   for (const AccuracyCase& run : report.cases) {
     add(groups, run.set, run.framework, run);
     add(sets, run.set, kAll, run);
-    if (run.is_predicted()) {
-      all.cases.push_back(&run);
-    } else {
-      ++all.refused;
-    }
+    (run.is_predicted() ? all.cases : all.refused).push_back(&run);
   }
   const auto is_predicted = [](const CaseGroup& group) { return !group.cases.empty(); };
   for (const CaseGroup& set : sets) {
-    const auto members = std::ranges::count_if(groups, [&](const CaseGroup& group) {
-      return group.set == set.set && is_predicted(group);
-    });
-    if (members > 1) {
+    const auto members = std::ranges::count(groups, set.set, &CaseGroup::set);
+    if (members > 1 && is_predicted(set)) {
       groups.push_back(set);
     }
   }

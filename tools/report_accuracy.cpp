@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "data/json_message.h"
 #include "tools/accuracy.h"
 #include "tools/table.h"
 #include "tools/text.h"
@@ -52,29 +53,43 @@ std::string group_table(const CaseGroup& group) {
   return table_text(table);
 }
 
-// Only what decides: peak allocated of the worst rank, and device_used beside it.
+const ErrorSummary* worst_rank_errors(const FeatureErrors& feature, Quantity quantity) {
+  const auto found = std::ranges::find_if(feature.errors, [quantity](const QuantityErrors& row) {
+    return row.scope == Scope::kWorstRank && row.quantity == quantity;
+  });
+  return found == feature.errors.end() ? nullptr : &found->errors;
+}
+
+// Beside the peak: what the driver sees, or where no run measured it what stays between steps.
+Quantity second_quantity(const CaseGroup& group) {
+  const bool has_used = std::ranges::any_of(group.cases, [](const AccuracyCase* run) {
+    return run->worst[static_cast<std::size_t>(Quantity::kDeviceUsed)].has_value();
+  });
+  return has_used ? Quantity::kDeviceUsed : Quantity::kBetweenSteps;
+}
+
+// Only what decides: peak allocated of the worst rank, and one more quantity beside it.
 std::string feature_table(const CaseGroup& group) {
-  Table table = {.columns = {"feature", "runs", "median", "p95", "over", "under",
-                             "device_used median", "p95", "under"}};
-  for (const FeatureErrors& feature : errors_by_feature(group.cases)) {
-    std::vector<Cell> cells = {feature.feature};
-    for (const Quantity quantity : {Quantity::kPeakAllocated, Quantity::kDeviceUsed}) {
-      const auto found = std::ranges::find_if(feature.errors, [&](const QuantityErrors& row) {
-        return row.scope == Scope::kWorstRank && row.quantity == quantity;
-      });
-      std::vector<Cell> some(5);
-      if (found != feature.errors.end()) {
-        some = error_cells(found->errors);
-      }
-      if (quantity == Quantity::kDeviceUsed) {
-        some.erase(some.begin());
+  const Quantity second = second_quantity(group);
+  const std::string second_name(name_of(second));
+  Table table = {.columns = {"feature", "predicted", "not", "median", "p95", "over", "under",
+                             second_name + " median", "p95", "under"}};
+  for (const FeatureErrors& feature : errors_by_feature(group)) {
+    std::vector<Cell> cells = {feature.feature, feature.predicted, feature.refused};
+    for (const Quantity quantity : {Quantity::kPeakAllocated, second}) {
+      const ErrorSummary* errors = worst_rank_errors(feature, quantity);
+      std::vector<Cell> some = errors != nullptr ? error_cells(*errors) : std::vector<Cell>(5);
+      some.erase(some.begin());
+      if (quantity == second) {
         some.erase(some.begin() + 2);
       }
       for (Cell& cell : some) { cells.push_back(std::move(cell)); }
     }
     table.rows.push_back(std::move(cells));
   }
-  return table.rows.empty() ? "" : "by feature, worst rank, peak_allocated\n" + table_text(table);
+  return table.rows.empty() ? ""
+                            : "by feature, worst rank, peak_allocated and " + second_name + "\n" +
+                                  table_text(table);
 }
 
 std::string count_of(std::int64_t part, std::int64_t whole) {
@@ -241,7 +256,7 @@ Json json_of(const CaseGroup& group) {
   Json json = {{"set", group.set},
                {"framework", group.framework},
                {"predicted", std::ssize(group.cases)},
-               {"refused", group.refused},
+               {"refused", std::ssize(group.refused)},
                {"errors", json_of(errors_of(group.cases))},
                {"capacity", Json::array()},
                {"features", Json::array()}};
@@ -252,8 +267,11 @@ Json json_of(const CaseGroup& group) {
     json["step_time"] = json_of(times->errors);
     json["step_time"]["rank_correlation"] = times->rank_correlation;
   }
-  for (const FeatureErrors& feature : errors_by_feature(group.cases)) {
-    json["features"].push_back({{"feature", feature.feature}, {"errors", json_of(feature.errors)}});
+  for (const FeatureErrors& feature : errors_by_feature(group)) {
+    json["features"].push_back({{"feature", feature.feature},
+                                {"predicted", feature.predicted},
+                                {"refused", feature.refused},
+                                {"errors", json_of(feature.errors)}});
   }
   return json;
 }
@@ -275,11 +293,11 @@ Json json_of(const AccuracyCase& run) {
                {"framework", run.framework},
                {"measured_status", name_of(run.measured_status)},
                {"status", name_of(run.status)},
-               {"reason", run.reason}};
+               {"reason", run.reason},
+               {"features", run.features}};
   if (!run.is_predicted()) {
     return json;
   }
-  json["features"] = run.features;
   json["worst_rank"] = json_of(run.worst);
   if (run.measured_step_s) {
     json["step_time_s"] = {{"measured", *run.measured_step_s},
@@ -298,7 +316,7 @@ std::string accuracy_text(const AccuracyReport& report) {
                      "errors are (predicted - measured) / measured; median and p95 of their size\n";
   for (const CaseGroup& group : groups_of(report)) {
     text += std::string("\n") + group_name(group) + ": " + grouped(std::ssize(group.cases)) +
-            " predicted, " + grouped(group.refused) + " not\n";
+            " predicted, " + grouped(std::ssize(group.refused)) + " not\n";
     if (!group.cases.empty()) {
       text += group_table(group) + feature_table(group) + capacity_table(group) + time_line(group);
     }
@@ -309,7 +327,7 @@ std::string accuracy_text(const AccuracyReport& report) {
 
 std::string accuracy_csv(const AccuracyReport& report) {
   Table table = {.columns = {"set", "id", "framework", "measured_status", "status", "reason",
-                             "rank", "pp_rank"}};
+                             "features", "rank", "pp_rank"}};
   for (const auto& row : kQuantities) {
     table.columns.push_back("measured_" + std::string(row.name));
     table.columns.push_back("predicted_" + std::string(row.name));
@@ -322,7 +340,8 @@ std::string accuracy_csv(const AccuracyReport& report) {
                                      run.framework,
                                      std::string(name_of(run.measured_status)),
                                      std::string(name_of(run.status)),
-                                     run.reason};
+                                     run.reason,
+                                     joined(run.features)};
     for (const RankPairs& rank : run.ranks) {
       std::vector<Cell> row = start;
       const bool is_known = !rank.rank.is_largest;

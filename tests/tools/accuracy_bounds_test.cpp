@@ -54,7 +54,7 @@ Figures figures_of(const AccuracyReport& report) {
       continue;  // moves when a framework joins
     }
     const std::string name = group.set + "," + group.framework + ",";
-    figures[name + "not predicted"] = static_cast<double>(group.refused);
+    figures[name + "not predicted"] = static_cast<double>(group.refused.size());
     for (const QuantityErrors& row : errors_of(group.cases)) {
       add_errors(figures,
                  name + std::string(name_of(row.scope)) + " " + std::string(name_of(row.quantity)),
@@ -121,7 +121,7 @@ TEST_CASE("every shipped measurement is read and answered, none is dropped") {
   std::int64_t counted = 0;
   for (const CaseGroup& group : groups_of(report)) {
     if (group.set != "all" && group.framework != "all") {
-      counted += std::ssize(group.cases) + group.refused;
+      counted += std::ssize(group.cases) + std::ssize(group.refused);
     }
   }
   CHECK(counted == std::ssize(report.cases));

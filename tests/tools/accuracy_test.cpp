@@ -27,6 +27,12 @@ std::vector<const AccuracyCase*> pointers(const std::vector<AccuracyCase>& runs)
   return all;
 }
 
+CaseGroup group_of(const std::vector<AccuracyCase>& runs) {
+  CaseGroup group;
+  group.cases = pointers(runs);
+  return group;
+}
+
 std::string measured_line(const std::string& id, const std::string& measured) {
   return R"({"schema": 1, "id": ")" + id +
          R"(", "framework": "megatron", "model": "llama3-8b", "cluster": "1x8-h200",)"
@@ -85,10 +91,38 @@ TEST_CASE("features that all runs share say nothing and are left out") {
   std::vector<AccuracyCase> runs = {run_of("a", 100, 101), run_of("b", 100, 103)};
   runs[0].features = {"dense", "tp > 1"};
   runs[1].features = {"dense"};
-  const std::vector<FeatureErrors> features = errors_by_feature(pointers(runs));
+  const std::vector<FeatureErrors> features = errors_by_feature(group_of(runs));
   REQUIRE(features.size() == 1);
   CHECK(features[0].feature == "tp > 1");
   CHECK(features[0].errors.front().errors.over == doctest::Approx(0.01));
+}
+
+TEST_CASE("a feature of refused runs only is a row with none predicted") {
+  std::vector<AccuracyCase> runs = {run_of("a", 100, 101)};
+  runs[0].features = {"dense"};
+  std::vector<AccuracyCase> refused(2);
+  refused[0].features = {"moe"};
+  refused[1].features = {"dense"};
+  CaseGroup group = group_of(runs);
+  group.refused = pointers(refused);
+  std::vector<FeatureErrors> features = errors_by_feature(group);
+  REQUIRE(features.size() == 2);
+  CHECK(features[0].feature == "dense");
+  CHECK(features[0].predicted == 1);
+  CHECK(features[0].refused == 1);
+  CHECK(features[1].feature == "moe");
+  CHECK(features[1].predicted == 0);
+  CHECK(features[1].refused == 1);
+  CHECK(features[1].errors.empty());
+
+  runs[0].framework = "one";
+  refused[0].framework = "other";
+  refused[1].framework = "other";
+  group.framework = "all";
+  features = errors_by_feature(group);
+  REQUIRE(features.size() == 4);
+  CHECK(features[1].feature == "framework one");
+  CHECK(features[1].predicted == 1);
 }
 
 TEST_CASE("every line with measurements is answered: predicted, refused by name, or unreadable") {
