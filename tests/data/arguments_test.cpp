@@ -101,6 +101,13 @@ TEST_CASE("a refused argument with a harmless value is no reason to refuse") {
   CHECK_FALSE(gpt7b_with(R"(, "--cuda-graph-impl": "local")").unsupported.empty());
 }
 
+TEST_CASE("two microbatches' layers side by side are refused by name") {
+  for (const std::string name : {"--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute"}) {
+    const RunReading run = gpt7b_with(", \"" + name + "\": true");
+    CHECK(run.unsupported.starts_with("unsupported: " + name));
+  }
+}
+
 TEST_CASE("the allocator's settings are read from the environment") {
   const RunReading expandable =
       gpt7b_with("", R"({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})");
