@@ -1,6 +1,7 @@
 #include "estimator/stage_timeline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "estimator/allocator_tails.h"
 #include "estimator/block_script.h"
@@ -17,7 +18,7 @@ using BlockTensors = std::vector<std::int64_t>;
 
 class TimelineWriter {
  public:
-  explicit TimelineWriter(const BlockSet& blocks) {
+  TimelineWriter(const BlockSet& blocks, bool hands_on) : hands_on_(hands_on) {
     for (std::size_t i = 0; i < blocks.size(); ++i) { scripts_[i] = script_of(blocks[i]); }
   }
 
@@ -52,10 +53,11 @@ class TimelineWriter {
         continue;
       }
       if (event.allocates && tensors[row] == 0) {
-        tensors[row] = allocate(rows.bytes[row], rows.streams[row]);
+        tensors[row] = take_or_allocate(rows, row);
+        make_workspace(event);
       }
       if (!event.allocates && !(heads_group && rows.stays[row])) {
-        free(tensors[row]);
+        give_or_free(rows, row, tensors[row]);
       }
     }
   }
@@ -73,10 +75,11 @@ class TimelineWriter {
       }
       BlockTensors& held = rows.is_gradient[row] ? gradients : tensors;
       if (event.allocates && held[row] == 0) {
-        held[row] = allocate(rows.bytes[row], rows.streams[row]);
+        held[row] = take_or_allocate(rows, row);
+        make_workspace(event);
       }
       if (!event.allocates && !rows.is_gradient[row]) {
-        free(held[row]);
+        give_or_free(rows, row, held[row]);
       }
     }
     if (action == ActionKind::kBackward) {
@@ -93,9 +96,60 @@ class TimelineWriter {
     }
   }
 
+  // The tensor that the block before has handed on, if it is as large.
+  std::int64_t take_or_allocate(const BlockScript& rows, std::size_t row) {
+    Handed& handed = handed_[static_cast<std::size_t>(rows.takes[row])];
+    if (rows.takes[row] == HandedOn::kNone || handed.id == 0) {
+      return allocate(rows.bytes[row], rows.streams[row]);
+    }
+    if (handed.bytes == rows.bytes[row]) {
+      return std::exchange(handed.id, 0);
+    }
+    const std::int64_t id = allocate(rows.bytes[row], rows.streams[row]);
+    free(handed.id);
+    return id;
+  }
+  // Frees what no next block has taken.
+  void free_handed_on() {
+    for (Handed& handed : handed_) { free(handed.id); }
+  }
+
+  // cuBLAS makes the workspace of a thread in its first product, once that has its output, and
+  // keeps it (getCurrentCUDABlasHandle and getCUDABlasLtWorkspace of
+  // ATen/cuda/CublasHandlePool.cpp). Autograd runs backward, and what it replays, in a thread of
+  // its own.
+  void expect_workspaces(std::int64_t bytes) { workspaces_ = {bytes, bytes}; }
+  void enter_thread(bool is_autograd) { thread_ = is_autograd ? 1 : 0; }
+
   std::vector<AllocationEvent> events;
 
  private:
+  struct Handed {
+    std::int64_t id = 0;
+    std::int64_t bytes = 0;
+  };
+
+  void give_or_free(const BlockScript& rows, std::size_t row, std::int64_t& id) {
+    const bool is_replayed = thread_ == 1 && (rows.gives[row] == HandedOn::kOutput ||
+                                              rows.gives[row] == HandedOn::kGather);
+    Handed& handed = handed_[static_cast<std::size_t>(rows.gives[row])];
+    if (!hands_on_ || rows.gives[row] == HandedOn::kNone || is_replayed || id == 0) {
+      free(id);
+      return;
+    }
+    free(handed.id);
+    handed = {.id = std::exchange(id, 0), .bytes = rows.bytes[row]};
+  }
+  void make_workspace(const RowEvent& event) {
+    if (event.is_product && workspaces_[thread_] != 0) {
+      allocate(std::exchange(workspaces_[thread_], 0));
+    }
+  }
+
+  std::array<std::int64_t, 2> workspaces_{};  // by thread: to be made
+  bool hands_on_ = false;                     // tensors from block to block
+  std::size_t thread_ = 0;
+  std::array<Handed, kNumHandedOn> handed_;
   std::array<BlockScript, kNumBlockKinds> scripts_;
   std::int64_t last_id_ = 0;
 };
@@ -121,6 +175,7 @@ std::vector<FlatUnit> flatten(const ChunkLayout& chunk) {
 
 void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                    UnitTensors& tensors) {
+  writer.enter_thread(false);
   tensors.assign(units.size(), {});
   for (std::size_t u = 0; u < units.size(); ++u) {
     tensors[u].resize(units[u].kinds.size());
@@ -134,10 +189,12 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       }
     }
   }
+  writer.free_handed_on();
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                     UnitTensors& tensors, UnitTensors& gradients, ActionKind action) {
+  writer.enter_thread(true);
   for (std::size_t u = units.size(); u-- > 0;) {
     const FlatUnit& unit = units[u];
     if (unit.checkpointed) {
@@ -145,7 +202,8 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       BlockTensors& last_tensors = tensors[u].back();
       last_tensors.resize(last.bytes.size(), 0);
       const std::size_t gradient = static_cast<std::size_t>(last.output_gradient_row);
-      last_tensors[gradient] = writer.allocate(last.bytes[gradient]);
+      last_tensors[gradient] = writer.take_or_allocate(last, gradient);
+      writer.free_handed_on();  // the rows of a block do not count it beside the replay
       for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
         writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[u][i]);
       }
@@ -154,6 +212,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       writer.run_backward(unit.kinds[i], tensors[u][i], gradients[u][i], action);
     }
   }
+  writer.free_handed_on();
 }
 
 void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, UnitTensors& tensors,
@@ -203,10 +262,13 @@ class StateTensors {
   // `parameters`: elements of the tensors that make up the stage; `is_contiguous`: they lie in one
   // buffer.
   StateTensors(TimelineWriter& writer, const StageState& state,
-               const std::vector<std::int64_t>& parameters, bool is_contiguous)
+               const std::vector<std::int64_t>& parameters, bool is_contiguous,
+               bool products_make_workspaces)
       : writer_(writer), state_(state) {
     for (const StateRow& row : state.rows) {
-      sizes_.push_back(tensor_bytes(row, parameters, is_contiguous));
+      const bool is_made_by_products = products_make_workspaces && row.name == kThreadWorkspacesRow;
+      sizes_.push_back(is_made_by_products ? std::vector<std::int64_t>{}
+                                           : tensor_bytes(row, parameters, is_contiguous));
       ids_.emplace_back(sizes_.back().size(), 0);
     }
   }
@@ -382,7 +444,8 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
-  TimelineWriter writer(blocks);
+  const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
+  TimelineWriter writer(blocks, is_titan);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   MegatronStartUp start;
   if (is_local) {
@@ -391,13 +454,18 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   }
   const std::vector<std::int64_t> built =
       is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
-  StateTensors state(writer, pieces.state, built, true);
+  StateTensors state(writer, pieces.state, built, true, is_titan);
   if (is_local) {
     state.skip_built();
   }
   std::vector<std::vector<FlatUnit>> chunks;
   for (const ChunkLayout& chunk : pieces.layout.chunks) { chunks.push_back(flatten(chunk)); }
   const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);
+  for (const StateRow& row : pieces.state.rows) {
+    if (is_titan && row.name == kThreadWorkspacesRow) {
+      writer.expect_workspaces(row.bytes);
+    }
+  }
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
   constexpr int kSteps = 2;

@@ -67,8 +67,6 @@ void add_rotary(TitanBlock& block, const AttentionSizes& sizes) {
   const Life life{.born = Step::kForwardLayout,
                   .last_forward_use = Step::kForwardAttention,
                   .dies = Step::kBackwardAttention};
-  block.keep_or_write_again("attention.query", sizes.query, s.dtype, life, "a*d*T/t: rotated");
-  block.keep_or_write_again("attention.key", sizes.key, s.dtype, life, "k*d*T/t: rotated");
   if (block.plan.cp > 1 && !block.is_compiled()) {
     block.keep_or_write_again("attention.rotary_angles", s.tokens * block.job.model.head_dim,
                               DType::kFp32,
@@ -80,6 +78,8 @@ void add_rotary(TitanBlock& block, const AttentionSizes& sizes) {
   block.rows.use("attention.rotation", 2 * (sizes.query + sizes.key), DType::kFp32,
                  Step::kForwardLayout, Step::kForwardLayout, "2*(a+k)*d*T/t: fp32 in and out");
   block.rows.split_last({sizes.query, sizes.key, sizes.query, sizes.key});
+  block.keep_or_write_again("attention.query", sizes.query, s.dtype, life, "a*d*T/t: rotated");
+  block.keep_or_write_again("attention.key", sizes.key, s.dtype, life, "k*d*T/t: rotated");
   block.rows.use("attention.rotation_gradient", 2 * (sizes.query + sizes.key), DType::kFp32,
                  Step::kBackwardLayout, Step::kBackwardLayout, "2*(a+k)*d*T/t: fp32 in and out");
   block.rows.split_last({sizes.query, sizes.key, sizes.query, sizes.key});

@@ -12,6 +12,8 @@ namespace shardplan {
 
 // A row of the state: autocast's cache of one GPU.
 inline constexpr std::string_view kWeightCastsRow = "weight_casts";
+// Workspaces of cuBLAS, one for forward and one for the thread of autograd.
+inline constexpr std::string_view kThreadWorkspacesRow = "cublas_workspace";
 
 // How FSDP2 treats the gathered parameters of a block.
 struct FsdpPlan {

@@ -144,7 +144,7 @@ void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
              .made_by_first_step = true,
              .formula = "one number a tensor, 512 bytes in the allocator"});
   state.add({.component = Component::kWorkspace,
-             .name = "cublas_workspace",
+             .name = kThreadWorkspacesRow,
              .elements = state.job.profile.fixed_workspace_bytes,
              .dtype = DType::kBool,
              .copies = 2,
