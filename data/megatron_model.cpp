@@ -142,7 +142,8 @@ void read_windows(const RunArguments& arguments, ModelSpec& model) {
   if (arguments.has("--window-attn-skip-freq")) {
     windowed = layer_pattern(arguments, "--window-attn-skip-freq", model.num_layers(), 0);
     if (arguments.text_or("--window-attn-skip-freq", "").find('[') == std::string::npos) {
-      std::ranges::rotate(windowed, windowed.begin() + 1);  // layers are numbered from 1
+      std::rotate(windowed.begin(), windowed.begin() + 1,
+                  windowed.end());  // layers are numbered from 1
     }
   }
   for (std::size_t i = 0; i < windowed.size(); ++i) {

@@ -213,10 +213,11 @@ std::string outcome_table(const AccuracyReport& report) {
   Table table = {.columns = {"measured", "predicted", "runs"}};
   for (const auto& [measured, measured_name] : kRunStatuses) {
     for (const auto& [status, status_name] : kPredictedStatuses) {
-      const auto runs = std::ranges::count_if(report.cases, [&](const AccuracyCase& run) {
-        return run.status != PredictedStatus::kError && run.measured_status == measured &&
-               run.status == status;
-      });
+      const auto runs = std::ranges::count_if(
+          report.cases, [&, measured = measured, status = status](const AccuracyCase& run) {
+            return run.status != PredictedStatus::kError && run.measured_status == measured &&
+                   run.status == status;
+          });
       if (runs > 0) {
         table.rows.push_back({std::string(measured_name), std::string(status_name), runs});
       }
