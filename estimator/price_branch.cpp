@@ -11,7 +11,20 @@ bool has_microbatches(const Job& job, const Plan& plan) {
   return job.global_batch % (data_parallel_size(job, plan) * plan.micro_batch) == 0;
 }
 
+// Every value makes rows smaller the fewer bytes it has, and never adds one.
+void choose_smallest(const std::vector<DType>& open, DType& axis) {
+  if (!open.empty()) {
+    axis = *std::ranges::min_element(open, {}, [](DType dtype) { return bytes_of(dtype); });
+  }
+}
+
 }  // namespace
+
+void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
+  choose_smallest(open.master_dtype, plan.master_dtype);
+  choose_smallest(open.exp_avg_dtype, plan.exp_avg_dtype);
+  choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
+}
 
 bool has_groups(const Job& job, const Plan& plan) {
   const std::int64_t world = job.cluster.world_size();

@@ -1,11 +1,19 @@
 // Walks the values that a branch of a search leaves open.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "estimator/price_pieces.h"
 
 namespace shardplan {
+
+// Of a branch without valid plans.
+inline constexpr std::int64_t kNoBytes = std::numeric_limits<std::int64_t>::max();
+inline constexpr double kNoTime = std::numeric_limits<double>::infinity();
+// A step's parts are added in another order than a floor's: more than what that can round away.
+inline constexpr double kRounding = 1 - 1e-12;
 
 // visit(value) for every value of an axis.
 template <class Value, class Visit>
@@ -32,6 +40,9 @@ void each(const std::vector<bool>& open, bool& axis, const Visit& visit) {
   }
   axis = own;
 }
+
+// The branch's smallest optimizer: moments and main parameters.
+void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan);
 
 // Whether the ranks of the plan fall into whole groups.
 bool has_groups(const Job& job, const Plan& plan);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <utility>
 
 #include "estimator/price_branch.h"
@@ -12,29 +11,11 @@
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kNoBytes = std::numeric_limits<std::int64_t>::max();
-constexpr double kNoTime = std::numeric_limits<double>::infinity();
-// A step's parts are added in another order than a floor's: more than what that can round away.
-constexpr double kRounding = 1 - 1e-12;
 // Combinations of a branch whose pipelines are timed one by one; of more, only compute counts.
 constexpr std::size_t kMostPipelines = 64;
 
 // The same for activations: of more, only the state counts.
 constexpr std::size_t kMostActivations = 4;
-
-// Every value makes rows smaller the fewer bytes it has, and never adds one.
-void choose_smallest(const std::vector<DType>& open, DType& axis) {
-  if (!open.empty()) {
-    axis = *std::ranges::min_element(open, {}, [](DType dtype) { return bytes_of(dtype); });
-  }
-}
-
-// The branch's smallest optimizer: moments and main parameters.
-void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
-  choose_smallest(open.master_dtype, plan.master_dtype);
-  choose_smallest(open.exp_avg_dtype, plan.exp_avg_dtype);
-  choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
-}
 
 // The ranks that a floor looks at: both ends of the pipeline and the first between them.
 std::array<std::int64_t, 3> ranks_of(const Plan& plan) {

@@ -47,4 +47,15 @@ std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t 
 MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedom);
 TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom);
 
+// Where the branch leaves nothing open but zero, dp_replicate, dtypes of the state and offload:
+// memory and time together. No plan of it that allocates at most `limit_bytes` takes less time, and
+// none allocates less; the largest values where none can.
+struct FittingFloor {
+  std::int64_t allocated_bytes = 0;
+  double step_time_s = 0;
+};
+bool opens_only_state(PriceTable& table, std::size_t freedom);
+FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t freedom,
+                           std::int64_t limit_bytes);
+
 }  // namespace shardplan

@@ -90,7 +90,20 @@ std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers) 
   if (!answers.admits_any(best)) {
     return Bound::kStepTooSlow;
   }
-  return std::nullopt;
+  return opens_only_state(*table_, level) ? cuts_states(prefix, level, answers) : std::nullopt;
+}
+
+// What is fast enough may not be what fits: the fastest that fits is slower than either floor says.
+std::optional<Bound> Bounds::cuts_states(const Prefix& prefix, std::size_t level,
+                                         const Answers& answers) {
+  const FittingFloor floor = fitting_floor(*table_, prefix.plan, level, limit_bytes_);
+  if (floor.allocated_bytes > limit_bytes_) {
+    return Bound::kActivationsOverLimit;
+  }
+  Candidate best = {.index = prefix.index, .price = {}, .family = {}};
+  best.price.allocated_bytes = floor.allocated_bytes;
+  best.price.tokens_per_s_per_gpu = tokens_per_s(floor.step_time_s);
+  return answers.admits_any(best) ? std::nullopt : std::optional(Bound::kStepTooSlow);
 }
 
 std::int64_t Bounds::allocated_floor(const Prefix& prefix) {

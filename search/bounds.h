@@ -59,6 +59,7 @@ class Bounds {
 
  private:
   const Plan& plan_of(const Prefix& prefix);
+  std::optional<Bound> cuts_states(const Prefix& prefix, std::size_t level, const Answers& answers);
   double tokens_per_s(double step_time_s) const;
 
   const Job* job_;

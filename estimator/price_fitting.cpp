@@ -1,0 +1,61 @@
+// The floor of branches that leave open only how the state is kept: memory and time of one plan.
+#include <algorithm>
+
+#include "estimator/price_branch.h"
+#include "estimator/price_floor.h"
+
+namespace shardplan {
+
+bool opens_only_state(PriceTable& table, std::size_t freedom) {
+  const PricePieces& pieces = table.pieces();
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  return !pieces.is_wide && open.micro_batch.empty() && open.sequence_parallel.empty() &&
+         open.cp_method.empty() && open.precision.empty() && open.recompute.empty() &&
+         open.schedule.empty() && open.rank_order.empty();
+}
+
+namespace {
+
+// Of a plan, before a static arena rounds every dtype's buffer up: it never rounds down.
+std::int64_t alive_peak_bytes(PricePieces& pieces, const Plan& plan) {
+  pieces.begin(plan);
+  const StatePiece& states = pieces.state(plan);
+  std::int64_t peak = 0;
+  for (const RankActivations& rank : pieces.activations(plan, pieces.shape(plan)).ranks) {
+    StateBytes state = states.classes[rank.stage_class];
+    state.add(rank.sequence);
+    peak = std::max(peak, allocated_bytes(AllocatorKind::kCaching, state, rank.actions));
+  }
+  return peak;
+}
+
+}  // namespace
+
+// Of the plans that differ in the optimizer's dtypes the one with the smallest has the least memory
+// and the least time: it stands for all.
+FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t freedom,
+                           std::int64_t limit_bytes) {
+  PricePieces& pieces = table.pieces();
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  FittingFloor floor{.allocated_bytes = kNoBytes, .step_time_s = kNoTime};
+  Plan at = plan;
+  choose_smallest_optimizer(open, at);
+  const auto visit = [&] {
+    if (!has_groups(pieces.job, at) || !can_run(pieces, at)) {
+      return;
+    }
+    const std::int64_t bytes = alive_peak_bytes(pieces, at);
+    if (bytes <= limit_bytes) {
+      floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
+      floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);
+    }
+  };
+  each(open.zero, at.zero, [&] {
+    each(open.dp_replicate, at.dp_replicate, [&] {
+      each(open.grad_dtype, at.grad_dtype, [&] { each(open.offload, at.offload, visit); });
+    });
+  });
+  return floor;
+}
+
+}  // namespace shardplan
