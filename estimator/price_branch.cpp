@@ -51,10 +51,13 @@ bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at)
   return runs;
 }
 
-bool can_be_valid(const Job& job, const Plan& plan, const PriceFreedom& open) {
+bool can_be_valid(const PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   Plan at = plan;
   at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
-  return has_groups(job, at) && !layers_per_chunk(job, at).empty();
+  return has_groups(pieces.job, at) && !layers_per_chunk(pieces.job, at).empty() &&
+         std::ranges::none_of(pieces.split_rules, [&](const ValidityRule* rule) {
+           return rule->broken(pieces.job, at);
+         });
 }
 
 }  // namespace shardplan

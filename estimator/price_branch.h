@@ -70,7 +70,7 @@ void each_block(const PricePieces& pieces, const PriceFreedom& open, Plan& at, c
 // Whether some value of the open axes lets the schedule run.
 bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at);
 
-// Whether any plan below has layers in its chunks and ranks in its groups.
-bool can_be_valid(const Job& job, const Plan& plan, const PriceFreedom& open);
+// Whether any plan below has layers in its chunks and ranks in its groups: before all that follows.
+bool can_be_valid(const PricePieces& pieces, const Plan& plan, const PriceFreedom& open);
 
 }  // namespace shardplan

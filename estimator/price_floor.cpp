@@ -279,7 +279,7 @@ MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedo
   }
   const PriceFreedom& open = pieces.freedoms[freedom];
   MemoryFloor floor{.state_bytes = kNoBytes, .allocated_bytes = kNoBytes};
-  if (!can_be_valid(pieces.job, plan, open)) {
+  if (!can_be_valid(pieces, plan, open)) {
     return floor;
   }
   Plan at = plan;
@@ -305,7 +305,7 @@ std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t 
   }
   const PriceFreedom& open = pieces.freedoms[freedom];
   std::int64_t least = kNoBytes;
-  if (!can_be_valid(pieces.job, plan, open)) {
+  if (!can_be_valid(pieces, plan, open)) {
     return least;
   }
   Plan at = plan;
@@ -332,7 +332,7 @@ TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
   }
   const PriceFreedom& open = pieces.freedoms[freedom];
   TimeFloor floor{.compute_s = kNoTime, .step_time_s = kNoTime};
-  if (!can_be_valid(pieces.job, plan, open)) {
+  if (!can_be_valid(pieces, plan, open)) {
     return floor;
   }
   const bool times_pipelines = num_pipelines(open) <= kMostPipelines;

@@ -84,21 +84,13 @@ PricePieces::PricePieces(const Job& of_job)
       flops_per_token(model_flops_per_token(of_job)),
       is_wide(sees_whole_plan(of_job.profile.memory_model)) {
   using enum PlanField;
-  const PlanFields looked_at = {kTp,
-                                kCp,
-                                kEp,
-                                kEtp,
-                                kPp,
-                                kVpp,
-                                kDp,
-                                kSchedule,
-                                kLayersPerChunk,
-                                kMicroBatch,
-                                kSequenceParallel,
-                                kCpMethod,
-                                kPrecision};
+  const PlanFields of_split = {kTp, kCp, kEp, kEtp, kPp, kVpp, kDp, kLayersPerChunk};
+  const PlanFields of_block =
+      of_split.joined({kSchedule, kMicroBatch, kSequenceParallel, kCpMethod, kPrecision});
   for (const ValidityRule& rule : validity_rules(job.profile)) {
-    if (looked_at.joined(rule.reads) == looked_at) {
+    if (of_split.joined(rule.reads) == of_split) {
+      split_rules.push_back(&rule);
+    } else if (of_block.joined(rule.reads) == of_block) {
       block_rules.push_back(&rule);
     }
   }

@@ -132,7 +132,9 @@ struct PricePieces {
   LayerKinds layer_kinds;
   double flops_per_token = 0;
   bool is_wide = false;  // a profile whose blocks and state see axes of all kinds
-  // Rules that look at nothing but the grid, the split, the schedule and the sizes of a microbatch.
+  // Rules that look at nothing but the grid and the split, and those that look at the schedule and
+  // the sizes of a microbatch as well.
+  std::vector<const ValidityRule*> split_rules;
   std::vector<const ValidityRule*> block_rules;
   std::vector<PriceFreedom> freedoms;
   PieceMemo<StateFloor, 8> state_floors{1024};
