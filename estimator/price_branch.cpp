@@ -47,7 +47,7 @@ bool can_run(const PricePieces& pieces, const Plan& plan) {
 
 bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at) {
   bool runs = false;
-  each_block(pieces, open, at, [&] { runs = true; });
+  each_microbatch(open, at, [&] { runs = runs || can_run(pieces, at); });
   return runs;
 }
 

@@ -50,20 +50,24 @@ bool has_groups(const Job& job, const Plan& plan);
 // Whether a valid plan may have these sizes of a microbatch and this schedule.
 bool can_run(const PricePieces& pieces, const Plan& plan);
 
-// visit() for all choices of a microbatch that the branch leaves open and that can run; `at` holds
-// them.
+// visit() for all choices of a microbatch that the branch leaves open; `at` holds them.
 template <class Visit>
-void each_block(const PricePieces& pieces, const PriceFreedom& open, Plan& at, const Visit& visit) {
+void each_microbatch(const PriceFreedom& open, Plan& at, const Visit& visit) {
   each(open.micro_batch, at.micro_batch, [&] {
     each(open.sequence_parallel, at.sequence_parallel, [&] {
-      each(open.cp_method, at.cp_method, [&] {
-        each(open.precision, at.precision, [&] {
-          if (can_run(pieces, at)) {
-            visit();
-          }
-        });
-      });
+      each(open.cp_method, at.cp_method,
+           [&] { each(open.precision, at.precision, [&] { visit(); }); });
     });
+  });
+}
+
+// Of those the ones that can run.
+template <class Visit>
+void each_block(const PricePieces& pieces, const PriceFreedom& open, Plan& at, const Visit& visit) {
+  each_microbatch(open, at, [&] {
+    if (can_run(pieces, at)) {
+      visit();
+    }
   });
 }
 

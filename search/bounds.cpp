@@ -63,7 +63,8 @@ const Plan& Bounds::plan_of(const Prefix& prefix) {
   return plan_;
 }
 
-std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers) {
+std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers,
+                                  const TimeFloor* known) {
   const std::size_t level = *levels_[prefix.depth];
   const Plan& plan = plan_of(prefix);
   const std::int64_t state_bytes = state_floor_bytes(*table_, plan, level);
@@ -73,7 +74,7 @@ std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers) 
   // The best that a plan of the branch could be: were it offered, would it be kept?
   Candidate best = {.index = prefix.index, .price = {}, .family = {}};
   best.price.allocated_bytes = state_bytes;
-  const TimeFloor time = time_floor(*table_, plan, level);
+  const TimeFloor time = known != nullptr ? *known : time_floor(*table_, plan, level);
   best.price.tokens_per_s_per_gpu = tokens_per_s(time.compute_s);
   if (!answers.admits_any(best)) {
     return Bound::kComputeTooSlow;
@@ -112,10 +113,14 @@ std::int64_t Bounds::allocated_floor(const Prefix& prefix) {
              : 0;
 }
 
-double Bounds::step_time_floor(const Prefix& prefix) {
-  return has(prefix.depth)
-             ? time_floor(*table_, plan_of(prefix), *levels_[prefix.depth]).step_time_s
-             : 0;
+TimeFloor Bounds::time(const Prefix& prefix) {
+  return has(prefix.depth) ? time_floor(*table_, plan_of(prefix), *levels_[prefix.depth])
+                           : TimeFloor{};
+}
+
+bool Bounds::state_fits(const Prefix& prefix) {
+  return !has(prefix.depth) ||
+         state_floor_bytes(*table_, plan_of(prefix), *levels_[prefix.depth]) <= limit_bytes_;
 }
 
 // As in a price, with the same operations: what is longer is never faster.

@@ -52,10 +52,12 @@ class Bounds {
   // Whether a floor at this depth is worth its cost.
   bool has(std::size_t depth) const { return levels_[depth].has_value(); }
   // The bound that shows that no plan below the prefix can be among the answers.
-  std::optional<Bound> cuts(const Prefix& prefix, const Answers& answers);
+  // `known`: its time floor, where that was asked for before.
+  std::optional<Bound> cuts(const Prefix& prefix, const Answers& answers, const TimeFloor* known);
   // The least that plans below the prefix have; 0 where there is no floor.
   std::int64_t allocated_floor(const Prefix& prefix);
-  double step_time_floor(const Prefix& prefix);
+  TimeFloor time(const Prefix& prefix);
+  bool state_fits(const Prefix& prefix);
 
  private:
   const Plan& plan_of(const Prefix& prefix);

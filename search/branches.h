@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "estimator/price_floor.h"
 #include "search/census.h"
 
 namespace shardplan {
@@ -12,6 +13,7 @@ namespace shardplan {
 struct Branch {
   std::int64_t index = 0;  // of its first plan
   double floor = 0;        // sorts branches: what is promised first is walked first
+  TimeFloor time = {};     // of its plans, where that sorted it
 };
 
 // Axes that a branch has chosen: where floors begin; deeper, behind another axis of several values,

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "search/branches.h"
@@ -55,10 +56,14 @@ class Walker {
         bounds_(task.job, task.rules, task.limit_bytes, table_),
         census_(task.rules) {}
 
-  // Floors of a branch; none of an empty one.
-  double step_time_floor(std::int64_t index, std::size_t depth) {
-    const Prefix prefix = task_.rules.prefix_at(index, depth);
-    return census_.distinct_below(prefix) == 0 ? 0 : bounds_.step_time_floor(prefix);
+  // Floors of a branch. Those without plans that can be answers come last, and are not timed.
+  void set_time_floor(Branch& branch, std::size_t depth) {
+    const Prefix prefix = task_.rules.prefix_at(branch.index, depth);
+    branch.floor = std::numeric_limits<double>::infinity();
+    if (census_.distinct_below(prefix) > 0 && bounds_.state_fits(prefix)) {
+      branch.time = bounds_.time(prefix);
+      branch.floor = branch.time.step_time_s;
+    }
   }
   double allocated_floor(std::int64_t index, std::size_t depth) {
     const Prefix prefix = task_.rules.prefix_at(index, depth);
@@ -67,16 +72,16 @@ class Walker {
                : static_cast<double>(bounds_.allocated_floor(prefix));
   }
 
-  Harvest walk(std::int64_t index, std::size_t depth, const WalkResult& before,
+  Harvest walk(const Branch& branch, std::size_t depth, const WalkResult& before,
                const std::optional<Candidate>& behind) {
     harvest_ = {};
     answers_ = &before.answers;
     own_.reset();
     undecided_ = before.undecided_first;
     behind_ = &behind;
-    Prefix prefix = task_.rules.prefix_at(index, depth);
-    descend(prefix);
-    gather(index, task_.rules.plans_below(depth));
+    Prefix prefix = task_.rules.prefix_at(branch.index, depth);
+    descend(prefix, &branch.time);
+    gather(branch.index, task_.rules.plans_below(depth));
     return std::move(harvest_);
   }
 
@@ -105,7 +110,8 @@ class Walker {
     }
   }
 
-  void descend(Prefix& prefix) {
+  // `known`: the prefix's time floor.
+  void descend(Prefix& prefix, const TimeFloor* known = nullptr) {
     const std::size_t axis = task_.rules.next_axis(prefix.depth);
     if (axis == kNumAxes) {
       weigh(prefix);
@@ -116,7 +122,7 @@ class Walker {
       if (plans == 0) {
         return;
       }
-      if (const std::optional<Bound> bound = bounds_.cuts(prefix, *answers_)) {
+      if (const std::optional<Bound> bound = bounds_.cuts(prefix, *answers_, known)) {
         harvest_.cut[static_cast<std::size_t>(*bound)] += plans;
         return;
       }
@@ -322,7 +328,7 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   std::vector<Branch> branches = branches_of(task.rules, depth);
   if (task.options.bounds) {
     threads.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
-      branches[at].floor = walker.step_time_floor(branches[at].index, depth);
+      walker.set_time_floor(branches[at], depth);
     });
     sort_by_floor(branches);
   }
@@ -330,7 +336,7 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   in_rounds(
       threads, branches,
       [&](Walker& walker, const Branch& branch) {
-        Harvest harvest = walker.walk(branch.index, depth, result, behind);
+        Harvest harvest = walker.walk(branch, depth, result, behind);
         reporter.add(harvest);
         return harvest;
       },
