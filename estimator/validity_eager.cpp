@@ -95,16 +95,6 @@ constexpr ValidityRule kEnoughMicrobatches = {
                  number_text(plan.pp - 1);
         }};
 
-constexpr ValidityRule kKvHeadsByTp = {
-    .name = "kv_heads_divisible_by_tp",
-    .reads = {PlanField::kTp},
-    .broken = [](const Job& job,
-                 const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_divisible("num_kv_heads", job.model.num_kv_heads, "tp", plan.tp);
-        }};
-
 constexpr std::array kNanotronRules = {
     kSizesPositive,
     // modelled

@@ -70,16 +70,6 @@ constexpr ValidityRule kEtpIsTp = {
                  ": fujii2024 divides experts by tp * ep; valid etp: " + number_text(plan.tp);
         }};
 
-constexpr ValidityRule kKvHeadsByTp = {
-    .name = "kv_heads_divisible_by_tp",
-    .reads = {PlanField::kTp},
-    .broken = [](const Job& job,
-                 const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_divisible("num_kv_heads", job.model.num_kv_heads, "tp", plan.tp);
-        }};
-
 constexpr ValidityRule kHiddenByTp = {
     .name = "hidden_divisible_by_tp",
     .reads = {PlanField::kTp},

@@ -138,6 +138,16 @@ inline constexpr ValidityRule kHeadsByTp = {
           return not_divisible("num_heads", job.model.num_heads, "tp", plan.tp);
         }};
 
+inline constexpr ValidityRule kKvHeadsByTp = {
+    .name = "kv_heads_divisible_by_tp",
+    .reads = {PlanField::kTp},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("num_kv_heads", job.model.num_kv_heads, "tp", plan.tp);
+        }};
+
 // Megatron-LM core/transformer/transformer_config.py: a multiple or a divisor.
 inline constexpr ValidityRule kKvHeadsAndTp = {
     .name = "kv_heads_multiple_or_divisor_of_tp",

@@ -108,16 +108,6 @@ constexpr ValidityRule kSpFollowsTp = {
                  " with tp " + number_text(plan.tp) + "; valid: true with tp > 1, else false";
         }};
 
-constexpr ValidityRule kKvHeadsByTp = {
-    .name = "kv_heads_divisible_by_tp",
-    .reads = {PlanField::kTp},
-    .broken = [](const Job& job,
-                 const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_divisible("num_kv_heads", job.model.num_kv_heads, "tp", plan.tp);
-        }};
-
 constexpr ValidityRule kVocabByTp = {
     .name = "vocab_divisible_by_tp",
     .reads = {PlanField::kTp},
