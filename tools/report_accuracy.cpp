@@ -5,6 +5,7 @@
 
 #include "data/json_message.h"
 #include "tools/accuracy.h"
+#include "tools/report_values.h"
 #include "tools/table.h"
 #include "tools/text.h"
 
@@ -379,7 +380,7 @@ std::string accuracy_json(const AccuracyReport& report) {
   }
   for (const CaseGroup& group : groups_of(report)) { json["groups"].push_back(json_of(group)); }
   for (const AccuracyCase& run : report.cases) { json["cases"].push_back(json_of(run)); }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return one_line_of(json);
 }
 
 }  // namespace shardplan

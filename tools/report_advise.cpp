@@ -4,6 +4,7 @@
 #include "tools/advise.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_values.h"
 #include "tools/text.h"
 #include "tools/words.h"
 
@@ -98,8 +99,6 @@ Json list_json(const AdviseReport& report, const std::vector<Advice>& list) {
 
 }  // namespace
 
-Json scaling_json(const AdviseReport& report);
-
 std::string advise_text(const AdviseReport& report, const Paint& paint) {
   const AdviceResult& result = report.result;
   const bool fits = result.base_valid && result.base.fits;
@@ -173,9 +172,9 @@ std::string advise_json(const AdviseReport& report) {
                    {"pairs", result.pairs_tried},
                    {"pairs_invalid", result.pairs_invalid}};
   if (!report.scaling.empty()) {
-    root["scaling"] = scaling_json(report);
+    root["scaling"] = rows_of(scaling_csv_table(report));
   }
-  return root.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return one_line_of(root);
 }
 
 // --- scaling ------------------------------------------------------------------------------------
@@ -317,26 +316,6 @@ Table scaling_csv_table(const AdviseReport& report) {
     }
   }
   return table;
-}
-
-// The rows of the CSV, by column.
-Json scaling_json(const AdviseReport& report) {
-  const Table table = scaling_csv_table(report);
-  Json rows = Json::array();
-  for (const std::vector<Cell>& cells : table.rows) {
-    Json row;
-    for (std::size_t column = 0; column < cells.size(); ++column) {
-      std::visit(
-          [&](const auto& value) {
-            if constexpr (!std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
-              row[table.columns[column]] = value;
-            }
-          },
-          cells[column]);
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
 }
 
 }  // namespace shardplan

@@ -2,19 +2,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/report.h"
+#include "tools/report_values.h"
 
 namespace shardplan {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct CellJson {
-  Json operator()(std::monostate) const { return nullptr; }
-  template <class Value>
-  Json operator()(const Value& value) const {
-    return value;
-  }
-};
 
 Json json_of(const Side& side) {
   return {{"framework", side.question.job.profile.name},
@@ -26,19 +19,11 @@ Json json_of(const Side& side) {
 }  // namespace
 
 std::string comparison_json(const Side& left, const Side& right, const Table& table) {
-  Json json = {{"schema", 1},
-               {"command", "compare"},
-               {"left", json_of(left)},
-               {"right", json_of(right)},
-               {"differences", Json::array()}};
-  for (const std::vector<Cell>& row : table.rows) {
-    Json difference = Json::object();
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      difference[table.columns[i]] = std::visit(CellJson{}, row[i]);
-    }
-    json["differences"].push_back(std::move(difference));
-  }
-  return json.dump() + "\n";
+  return one_line_of({{"schema", 1},
+                      {"command", "compare"},
+                      {"left", json_of(left)},
+                      {"right", json_of(right)},
+                      {"differences", rows_of(table)}});
 }
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include "estimator/parameters.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_values.h"
 #include "tools/version.h"
 #include "tools/words.h"
 
@@ -14,11 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kSchema = 1;
-
-// Text that is no UTF-8 (file names may be anything) is repaired rather than refused.
-std::string one_line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
 
 Json json_of(const Recompute& recompute) {
   Json json = {{"granularity", name_of(recompute.granularity)}};
@@ -240,17 +236,6 @@ Json json_of_smallest(const SearchReport& report) {
           {"command", report.estimate_command + " " + options_of_plan(result.smallest)}};
 }
 
-struct CellJson {
-  Json operator()(std::monostate) const { return nullptr; }
-  Json operator()(std::int64_t value) const { return value; }
-  Json operator()(double value) const { return value; }
-  Json operator()(const std::string& value) const { return value; }
-};
-
-}  // namespace
-
-namespace {
-
 Json json_of(const GivenRun& run) {
   Json json = {{"file", run.file}, {"settings", Json::array()}};
   for (const auto& row : kSettingEffects) {
@@ -348,15 +333,7 @@ std::string batch_json(const BatchAnswer& answer) {
 }
 
 std::string table_json(const Table& table) {
-  Json json = Json::array();
-  for (const std::vector<Cell>& row : table.rows) {
-    Json object;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      object[table.columns[i]] = std::visit(CellJson{}, row[i]);
-    }
-    json.push_back(std::move(object));
-  }
-  return one_line_of(json);
+  return one_line_of(rows_of(table));
 }
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/layouts.h"
+#include "tools/report_values.h"
 #include "tools/table.h"
 #include "tools/text.h"
 
@@ -108,7 +109,7 @@ std::string layouts_json(const LayoutReport& report) {
                  {"median_best_of_5_regret", summary.median_best_of_5},
                  {"median_smallest_tp_regret", summary.median_smallest_tp},
                  {"p90_smallest_tp_regret", summary.p90_smallest_tp}}}};
-  return root.dump() + "\n";
+  return one_line_of(root);
 }
 
 }  // namespace shardplan

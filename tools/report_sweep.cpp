@@ -3,6 +3,7 @@
 
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_values.h"
 #include "tools/sweep.h"
 #include "tools/text.h"
 
@@ -132,31 +133,14 @@ Table sweep_table(const SweepReport& report) {
 }
 
 std::string sweep_json(const SweepReport& report) {
-  const Table table = sweep_table(report);
-  Json rows = Json::array();
-  for (const std::vector<Cell>& cells : table.rows) {
-    Json row;
-    for (std::size_t column = 0; column < cells.size(); ++column) {
-      std::visit(
-          [&](const auto& value) {
-            if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
-              row[table.columns[column]] = nullptr;
-            } else {
-              row[table.columns[column]] = value;
-            }
-          },
-          cells[column]);
-    }
-    rows.push_back(std::move(row));
-  }
   Json root = {{"schema", 1},
-               {"clusters", std::move(rows)},
+               {"clusters", rows_of(sweep_table(report))},
                {"step_time_spread",
                 {{"low", report.spread.low},
                  {"high", report.spread.high},
                  {"runs", report.spread.num_runs},
                  {"of", report.spread.of}}}};
-  return root.dump() + "\n";
+  return one_line_of(root);
 }
 
 std::string extras_text(const SearchExtras& extras) {
@@ -221,7 +205,7 @@ std::string with_extras(const SearchExtras& extras, const std::string& search_js
   }
   root["headroom"] = std::move(headroom);
   root["families"] = std::move(families);
-  return root.dump() + "\n";
+  return one_line_of(root);
 }
 
 }  // namespace shardplan

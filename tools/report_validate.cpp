@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/json_reader.h"
+#include "tools/report_values.h"
 #include "tools/text.h"
 #include "tools/version.h"
 #include "validator/message.h"
@@ -12,10 +13,6 @@ namespace shardplan {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string one_line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
 
 // As `batch` writes it.
 Json predicted_of(const ValidateAnswer& answer) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/report_values.h"
 #include "tools/table.h"
 #include "tools/text.h"
 #include "tools/why_oom.h"
@@ -227,7 +228,7 @@ std::string why_oom_json(const WhyOomReport& report) {
                                {"device_used", worst.device_used_bytes},
                                {"step_time_s", change.prediction.time.total_s}});
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return one_line_of(json);
 }
 
 }  // namespace shardplan
