@@ -164,19 +164,7 @@ void add_head(EagerBlock& b) {
 }  // namespace
 
 std::vector<BlockRow> deepspeed_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  RowList rows(1);
-  EagerBlock block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
-  switch (kind) {
-    case BlockKind::kEmbedding: add_embedding(block); break;
-    case BlockKind::kDenseLayer: add_layer(block); break;
-    case BlockKind::kHead: add_head(block); break;
-    case BlockKind::kSentOutput: break;
-    case BlockKind::kMoeLayer:
-    case BlockKind::kFirstLayer:
-    case BlockKind::kLastLayer:
-    case BlockKind::kMtp: throw std::logic_error("deepspeed_rows: a layer that it has no rows for");
-  }
-  return rows.rows;
+  return eager_rows(job, plan, kind, add_embedding, add_layer, add_head);
 }
 
 }  // namespace shardplan

@@ -3,6 +3,7 @@
 // nanotron_state.cpp and deepspeed_state.cpp.
 #pragma once
 
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +38,26 @@ inline void keep_gradient(RowList& rows, std::string_view name, std::int64_t ele
                           Step born) {
   rows.use_as(Component::kGradients, name, elements, dtype, born, Step::kWeight,
               "of the weight, in its dtype; until the microbatch's backward ends");
+}
+
+// The rows of a kind of block, written by one of three functions of the framework.
+template <class Block>
+std::vector<BlockRow> eager_rows(const Job& job, const Plan& plan, BlockKind kind,
+                                 void (*embedding)(Block&), void (*layer)(Block&),
+                                 void (*head)(Block&)) {
+  RowList rows(1);
+  Block block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
+  switch (kind) {
+    case BlockKind::kEmbedding: embedding(block); break;
+    case BlockKind::kDenseLayer: layer(block); break;
+    case BlockKind::kHead: head(block); break;
+    case BlockKind::kSentOutput: break;
+    case BlockKind::kMoeLayer:
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer:
+    case BlockKind::kMtp: throw std::logic_error("eager_rows: a layer that has no rows");
+  }
+  return rows.rows;
 }
 
 }  // namespace shardplan

@@ -263,6 +263,23 @@ double update_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) 
       .value;
 }
 
+// visit(plan) for every schedule of the branch that can run, the pieces set to it. The least share
+// of dp_replicate stands for all.
+template <class Visit>
+void each_running_schedule(PricePieces& pieces, const Plan& plan, const PriceFreedom& open,
+                           const Visit& visit) {
+  Plan at = plan;
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
+  each(open.schedule, at.schedule, [&] {
+    if (runs_schedule(pieces, open, at)) {
+      pieces.begin(at);
+      visit(at);
+    }
+  });
+}
+
 }  // namespace
 
 std::size_t add_freedom(PriceTable& table, PriceFreedom freedom) {
@@ -282,17 +299,10 @@ MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedo
   if (!can_be_valid(pieces, plan, open)) {
     return floor;
   }
-  Plan at = plan;
-  if (!open.dp_replicate.empty()) {
-    at.dp_replicate = 1;
-  }
-  each(open.schedule, at.schedule, [&] {
-    if (runs_schedule(pieces, open, at)) {
-      pieces.begin(at);
-      const MemoryFloor of = memory_floor_of(pieces, at, freedom);
-      floor.state_bytes = std::min(floor.state_bytes, of.state_bytes);
-      floor.allocated_bytes = std::min(floor.allocated_bytes, of.allocated_bytes);
-    }
+  each_running_schedule(pieces, plan, open, [&](Plan& at) {
+    const MemoryFloor of = memory_floor_of(pieces, at, freedom);
+    floor.state_bytes = std::min(floor.state_bytes, of.state_bytes);
+    floor.allocated_bytes = std::min(floor.allocated_bytes, of.allocated_bytes);
   });
   return floor;
 }
@@ -308,19 +318,12 @@ std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t 
   if (!can_be_valid(pieces, plan, open)) {
     return least;
   }
-  Plan at = plan;
-  if (!open.dp_replicate.empty()) {
-    at.dp_replicate = 1;
-  }
-  each(open.schedule, at.schedule, [&] {
-    if (runs_schedule(pieces, open, at)) {
-      pieces.begin(at);
-      std::int64_t fullest = 0;
-      for (const PhaseBytes& rank : state_floor(pieces, at, freedom)) {
-        fullest = std::max(fullest, std::ranges::max(rank));
-      }
-      least = std::min(least, fullest);
+  each_running_schedule(pieces, plan, open, [&](Plan& at) {
+    std::int64_t fullest = 0;
+    for (const PhaseBytes& rank : state_floor(pieces, at, freedom)) {
+      fullest = std::max(fullest, std::ranges::max(rank));
     }
+    least = std::min(least, fullest);
   });
   return least;
 }
@@ -336,15 +339,7 @@ TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
     return floor;
   }
   const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
-  Plan at = plan;
-  if (!open.dp_replicate.empty()) {
-    at.dp_replicate = 1;
-  }
-  each(open.schedule, at.schedule, [&] {
-    if (!runs_schedule(pieces, open, at)) {
-      return;
-    }
-    pieces.begin(at);
+  each_running_schedule(pieces, plan, open, [&](Plan& at) {
     const double compute_s = compute_floor(pieces, at, open) * kRounding;
     const double before_s =
         times_pipelines ? pipeline_floor(pieces, at, open) * kRounding : compute_s;

@@ -233,15 +233,13 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, Un
 // rank's shard, a contiguous part of the parameters, and the model is built tensor by tensor;
 // everything else is one tensor a copy.
 std::vector<std::int64_t> tensor_bytes(const StateRow& row,
-                                       const std::vector<std::int64_t>& parameters,
-                                       bool is_contiguous) {
+                                       const std::vector<std::int64_t>& parameters) {
   if (row.name == kAllocatorTailsRow || row.name == kOptimizerTailsRow ||
       row.name == kStepTailsRow) {
     return {};
   }
   const bool is_split = row.is_split || row.component == Component::kOptimizer ||
-                        row.last == Phase::kStartUp || row.name == kStepTemporaryRow ||
-                        (row.component == Component::kParameters && !is_contiguous);
+                        row.last == Phase::kStartUp || row.name == kStepTemporaryRow;
   if (!is_split || parameters.empty()) {
     return std::vector<std::int64_t>(static_cast<std::size_t>(row.copies), row.bytes);
   }
@@ -259,16 +257,14 @@ std::vector<std::int64_t> tensor_bytes(const StateRow& row,
 // Rows of the state that come and go with the phases of a step.
 class StateTensors {
  public:
-  // `parameters`: elements of the tensors that make up the stage; `is_contiguous`: they lie in one
-  // buffer.
+  // `parameters`: elements of the tensors that make up the stage.
   StateTensors(TimelineWriter& writer, const StageState& state,
-               const std::vector<std::int64_t>& parameters, bool is_contiguous,
-               bool products_make_workspaces)
+               const std::vector<std::int64_t>& parameters, bool products_make_workspaces)
       : writer_(writer), state_(state) {
     for (const StateRow& row : state.rows) {
       const bool is_made_by_products = products_make_workspaces && row.name == kThreadWorkspacesRow;
       sizes_.push_back(is_made_by_products ? std::vector<std::int64_t>{}
-                                           : tensor_bytes(row, parameters, is_contiguous));
+                                           : tensor_bytes(row, parameters));
       ids_.emplace_back(sizes_.back().size(), 0);
     }
   }
@@ -454,7 +450,7 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   }
   const std::vector<std::int64_t> built =
       is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
-  StateTensors state(writer, pieces.state, built, true, is_titan);
+  StateTensors state(writer, pieces.state, built, is_titan);
   if (is_local) {
     state.skip_built();
   }
