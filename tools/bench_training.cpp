@@ -7,13 +7,13 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "data/case_line.h"
 #include "validator/cuda_backend.h"
 #include "validator/lower.h"
+#include "validator/run_data.h"
 
 namespace shardplan {
 namespace {
@@ -25,17 +25,6 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-Batch random_batch(const Job& job) {
-  std::mt19937_64 generator(1);
-  std::uniform_int_distribution<std::int64_t> token(0, job.model.vocab - 1);
-  Batch batch{.sequence_length = job.sequence_length, .tokens = {}, .targets = {}};
-  for (std::int64_t i = 0; i < job.global_batch * job.sequence_length; ++i) {
-    batch.tokens.push_back(token(generator));
-    batch.targets.push_back(token(generator));
-  }
-  return batch;
 }
 
 void measure(const Case& question, double seconds) {
@@ -55,7 +44,7 @@ void measure(const Case& question, double seconds) {
   };
   CudaBackend backend(programs, CudaPrecision::kAsPlanned);
   backend.load_random(1);
-  const Batch batch = random_batch(job);
+  const Batch batch = uniform_batch(job, 1);
   double loss = 0;
   for (int i = 0; i < kWarmups; ++i) { loss = backend.step(batch, 1e-4); }
   std::vector<double> steps;

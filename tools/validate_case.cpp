@@ -1,28 +1,14 @@
 #include "tools/validate_case.h"
 
 #include <numeric>
-#include <random>
 
 #include "estimator/estimate.h"
 #include "validator/host_backend.h"
 #include "validator/lower.h"
 #include "validator/message.h"
+#include "validator/run_data.h"
 
 namespace shardplan {
-namespace {
-
-Batch random_batch(const Job& job, std::uint64_t seed) {
-  std::mt19937_64 generator(seed);
-  std::uniform_int_distribution<std::int64_t> token(0, job.model.vocab - 1);
-  Batch batch{.sequence_length = job.sequence_length, .tokens = {}, .targets = {}};
-  for (std::int64_t i = 0; i < job.global_batch * job.sequence_length; ++i) {
-    batch.tokens.push_back(token(generator));
-    batch.targets.push_back(token(generator));
-  }
-  return batch;
-}
-
-}  // namespace
 
 Case sized_case(Case question, SizeAxis axis, std::int64_t value) {
   Job& job = question.job;
@@ -111,7 +97,7 @@ RankRun rank_run_of(const RunRequest& request, std::int64_t rank) {
   RankRun run;
   run.program = lower(question.job, question.plan, rank, {});
   run.model = question.job.model;
-  run.batch = random_batch(question.job, request.seed);
+  run.batch = uniform_batch(question.job, request.seed);
   return run;
 }
 
@@ -123,7 +109,7 @@ std::vector<double> host_losses(const RunRequest& request) {
   }
   HostBackend<double> backend(programs, DeadMemory::kKept);
   backend.load(initial_tensors(question.job.model, request.seed));
-  const Batch batch = random_batch(question.job, request.seed);
+  const Batch batch = uniform_batch(question.job, request.seed);
   std::vector<double> losses;
   for (std::int64_t step = 0; step < request.warmup + request.steps; ++step) {
     const double loss = backend.step(batch, request.learning_rate);

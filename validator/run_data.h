@@ -1,5 +1,5 @@
-// What both backends do with the numbers of a run: which element of a logical tensor a local one
-// is, which inputs a rank holds, and whose loss counts.
+// The numbers of a run: which element of a logical tensor a local one is, which inputs a rank
+// holds, whose loss counts, and a batch to run where no data is given.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,9 @@ double& logical_element(Matrix& matrix, const ParameterPart& part, std::int64_t 
 
 // Every tp rank has the whole sum; the first of each group speaks for it.
 bool speaks_for_loss(const Program& program);
+
+// A global batch of uniform tokens and targets, the same for the same seed.
+Batch uniform_batch(const Job& job, std::uint64_t seed);
 
 // set(tensor, row, value) for every token id and target of the batch that this rank holds, tensor
 // by tensor, rows ascending.
