@@ -274,6 +274,10 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
       Step::kBackwardAttentionAgain, "a*T/t: softmax statistics, fp32", held);
 }
 
+// What a graph of cuDNN's C++ frontend asks for beyond cuDNN's own: measured on an H200 with cuDNN
+// 9.14 (bench_kernels, data/measured/kernels_h200.txt) at 8,192 and 32,768 tokens.
+constexpr std::int64_t kCudnnFrontendBytes = 256;
+
 void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -285,12 +289,14 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
                Step::kBackwardAttention,
                block.weight_step(Step::kBackwardQkvWeight, Step::kWeightQkv), "(a+2k)*d*T/t"),
       {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
+  const std::int64_t workspace_bytes =
+      cudnn_backward_workspace_bytes(attention_shape(block),
+                                     block.job.profile.deterministic_attention) +
+      kCudnnFrontendBytes;
   rows.use_as(Component::kWorkspace, "attention.backward_workspace",
-              div_ceil(cudnn_backward_workspace_bytes(attention_shape(block),
-                                                      block.job.profile.deterministic_attention),
-                       bytes_of(DType::kFp32)),
-              DType::kFp32, Step::kBackwardAttention, last_backward_attention(block),
-              "cuDNN 9 closed form")
+              div_ceil(workspace_bytes, bytes_of(DType::kFp32)), DType::kFp32,
+              Step::kBackwardAttention, last_backward_attention(block),
+              "cuDNN 9 closed form, 256 bytes of its frontend")
       .popped = Step::kBackwardKeyValueReduce;
   const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;
   NativeBlock::hold(rows.use("attention.norm_gradient", block.sequence(), s.dtype, reduced,

@@ -29,14 +29,12 @@ std::int64_t window_of(const AttentionShape& shape) {
   return hides ? shape.window : 0;
 }
 
-AttentionLibrary::AttentionLibrary(AttentionKernels kernels) {
-  if (kernels == AttentionKernels::kOwn) {
-    description_ = "own kernels: asked for";
-    return;
+AttentionLibrary::AttentionLibrary(AttentionKernels kernels, std::string why_own)
+    : why_own_(std::move(why_own)) {
+  if (kernels == AttentionKernels::kFastest) {
+    cudnn_ = open_cudnn(why_own_);
   }
-  std::string why_not;
-  cudnn_ = open_cudnn(why_not);
-  description_ = cudnn_ ? "cuDNN " + cudnn_->version() : "own kernels: " + why_not;
+  description_ = cudnn_ ? "cuDNN " + cudnn_->version() : "own kernels: " + why_own_;
 }
 
 AttentionLibrary::~AttentionLibrary() = default;
@@ -45,10 +43,10 @@ namespace {
 
 // The graph that `ask` gets from cuDNN for bf16, or why there is none.
 template <class Ask>
-CudnnAnswer ask_cudnn(CudnnAttention* cudnn, const std::string& description, AttentionTypes types,
+CudnnAnswer ask_cudnn(CudnnAttention* cudnn, const std::string& why_own, AttentionTypes types,
                       const AttentionShape& shape, const Ask& ask) {
   if (cudnn == nullptr) {
-    return {.graph = nullptr, .why_not = description};
+    return {.graph = nullptr, .why_not = why_own};
   }
   if (types != AttentionTypes::kBf16) {
     return {.graph = nullptr, .why_not = "cuDNN's attention is bf16 in and out"};
@@ -64,7 +62,7 @@ CudnnAnswer ask_cudnn(CudnnAttention* cudnn, const std::string& description, Att
 AttentionForward::AttentionForward(const AttentionLibrary& library, AttentionTypes types,
                                    const AttentionShape& shape)
     : types_(types), shape_(shape) {
-  CudnnAnswer answer = ask_cudnn(library.cudnn_.get(), library.description_, types, shape,
+  CudnnAnswer answer = ask_cudnn(library.cudnn_.get(), library.why_own_, types, shape,
                                  [&](CudnnAttention& cudnn) { return cudnn.forward(shape); });
   graph_ = std::move(answer.graph);
   own_because_ = std::move(answer.why_not);
@@ -93,7 +91,7 @@ AttentionBackward::AttentionBackward(const AttentionLibrary& library, AttentionT
   }
   const bool repeatable = order == AttentionOrder::kRepeatable;
   CudnnAnswer answer = ask_cudnn(
-      library.cudnn_.get(), library.description_, types, shape,
+      library.cudnn_.get(), library.why_own_, types, shape,
       [&](CudnnAttention& cudnn) { return cudnn.backward(shape, gradients, repeatable); });
   graph_ = std::move(answer.graph);
   own_because_ = std::move(answer.why_not);

@@ -25,7 +25,9 @@ enum class AttentionKernels {
 // current that it launches on.
 class AttentionLibrary {
  public:
-  explicit AttentionLibrary(AttentionKernels kernels = AttentionKernels::kFastest);
+  // why_own: the reason that own kernels give for themselves where they are asked for.
+  explicit AttentionLibrary(AttentionKernels kernels = AttentionKernels::kFastest,
+                            std::string why_own = "asked for");
   ~AttentionLibrary();
   AttentionLibrary(const AttentionLibrary&) = delete;
   AttentionLibrary& operator=(const AttentionLibrary&) = delete;
@@ -38,6 +40,7 @@ class AttentionLibrary {
   friend class AttentionForward;
   friend class AttentionBackward;
   std::unique_ptr<CudnnAttention> cudnn_;
+  std::string why_own_;  // empty where there is cuDNN
   std::string description_;
 };
 

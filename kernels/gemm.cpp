@@ -94,6 +94,12 @@ struct Gemm::Descriptors {
   }
 };
 
+std::string GemmLibrary::version() {
+  const std::size_t version = cublasLtGetVersion();  // as CUBLAS_VERSION: 130100 is 13.1.0
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
 GemmLibrary::GemmLibrary() {
   cublasLtHandle_t handle = nullptr;
   CUBLAS_CHECK(cublasLtCreate(&handle));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace shardplan {
 
@@ -31,6 +32,7 @@ struct GemmShape {
 // cuBLASLt's handle; one for each thread that launches.
 class GemmLibrary {
  public:
+  static std::string version();  // of the cuBLASLt that was loaded: "13.1.0"
   GemmLibrary();
   ~GemmLibrary();
   GemmLibrary(const GemmLibrary&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "data/json_reader.h"
 #include "tools/report_values.h"
@@ -153,6 +154,16 @@ void add_results(Json& json, const ValidateAnswer& answer) {
   }
 }
 
+// What the ranks say, each thing once.
+std::string different(const std::vector<RankResult>& ranks, std::string RankResult::*field) {
+  std::set<std::string> words;
+  for (const RankResult& rank : ranks) { words.insert(rank.*field); }
+  words.erase("");
+  std::string all;
+  for (const std::string& word : words) { all += (all.empty() ? "" : "; ") + word; }
+  return all;
+}
+
 Json run_of(const ValidateAnswer& answer) {
   const RunRequest& request = answer.request;
   Json json = {{"program", kVersionText},
@@ -168,8 +179,13 @@ Json run_of(const ValidateAnswer& answer) {
   if (request.simulated_rank) {
     json["simulated_rank"] = *request.simulated_rank;
   }
-  if (!answer.outcome.ranks.empty() && !answer.outcome.ranks.front().machine.empty()) {
-    json["machine"] = answer.outcome.ranks.front().machine;
+  if (const std::string machine = different(answer.outcome.ranks, &RankResult::machine);
+      !machine.empty()) {
+    json["machine"] = machine;
+  }
+  if (const std::string attention = different(answer.outcome.ranks, &RankResult::attention);
+      !attention.empty()) {
+    json["attention"] = attention;
   }
   return json;
 }
@@ -337,6 +353,7 @@ ResultSummary summary_of(const std::string& result_line) {
   for (const Fields& time : measured.at("step_times_s").items()) { times.push_back(time.number()); }
   summary.step_s = median_of(times);
   for (const Fields& loss : measured.at("losses").items()) { summary.loss = loss.number(); }
+  summary.attention = measured.at("run").at("attention").word();
   summary.host_check_failed =
       measured.at("loss_error").number() > measured.at("loss_tolerance").number();
   if (const std::string where = failed_text(measured.at("failed")); !where.empty()) {
@@ -355,13 +372,14 @@ ResultSummary summary_of(const std::string& result_line) {
 std::string validate_heading(Format format) {
   switch (format) {
     case Format::kTable:
-      return "  line  status        predicted  measured    step s  tokens/s/GPU      loss  id "
+      return "  line  status        predicted  measured    step s  tokens/s/GPU      loss  "
+             "attention     id "
              "(device used, GiB)\n";
     case Format::kCsv:
       return csv_header(
           {.columns = {"line", "id", "framework", "predicted_status", "predicted_device_used",
                        "status", "measured_device_used", "step_time_s", "tokens_per_s_per_gpu",
-                       "loss", "find_max", "reason"}});
+                       "loss", "attention", "find_max", "reason"}});
     case Format::kJson: return "";
   }
   return "";
@@ -376,11 +394,11 @@ std::string validate_row(const std::string& result_line, std::int64_t line, Form
   if (format == Format::kCsv) {
     const auto bytes = [](std::int64_t value) { return value > 0 ? Cell{value} : Cell{}; };
     const auto real = [](double value) { return value > 0 ? Cell{value} : Cell{}; };
-    return csv_rows(
-        {.columns = {},
-         .rows = {{line, row.id, row.framework, row.predicted_status, bytes(row.predicted_bytes),
-                   status, bytes(row.measured_bytes), real(row.step_s),
-                   real(row.tokens_per_s_per_gpu), real(row.loss), row.maximum, row.reason}}});
+    return csv_rows({.columns = {},
+                     .rows = {{line, row.id, row.framework, row.predicted_status,
+                               bytes(row.predicted_bytes), status, bytes(row.measured_bytes),
+                               real(row.step_s), real(row.tokens_per_s_per_gpu), real(row.loss),
+                               row.attention, row.maximum, row.reason}}});
   }
   const auto number = [](bool is_there, const std::string& text, std::int64_t width) {
     return padded_left(is_there ? text : "", width);
@@ -390,7 +408,9 @@ std::string validate_row(const std::string& result_line, std::int64_t line, Form
                      number(row.measured_bytes > 0, gib(row.measured_bytes), 10) +
                      number(row.step_s > 0, fixed(row.step_s, 4), 10) +
                      number(row.tokens_per_s_per_gpu > 0, fixed(row.tokens_per_s_per_gpu, 0), 14) +
-                     number(row.loss > 0, fixed(row.loss, 5), 10) + "  " + one_line(row.id);
+                     number(row.loss > 0, fixed(row.loss, 5), 10) + "  " +
+                     padded_right(row.attention.substr(0, row.attention.find_first_of(":;")), 12) +
+                     "  " + one_line(row.id);
   for (const std::string& more : {row.maximum, row.reason}) {
     text += more.empty() ? "" : ": " + one_line(more);
   }

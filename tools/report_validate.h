@@ -63,7 +63,8 @@ struct ResultSummary {
   double tokens_per_s_per_gpu = 0;
   double loss = 0;  // of the last step
   bool host_check_failed = false;
-  std::string maximum;  // "micro_batch 7 runs, 8 is out of memory, 7 predicted"
+  std::string attention = {};  // what it ran on; empty: on the host
+  std::string maximum;    // "micro_batch 7 runs, 8 is out of memory, 7 predicted"
 };
 ResultSummary summary_of(const std::string& result_line);
 

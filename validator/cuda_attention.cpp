@@ -37,7 +37,8 @@ std::int64_t bytes_in(const DeviceView& view) {
 
 void CudaRank::prepare_attention(AttentionKernels kernels) {
   attention_library_ = std::make_unique<AttentionLibrary>(kernels);
-  own_attention_ = std::make_unique<AttentionLibrary>(AttentionKernels::kOwn);
+  own_attention_ = std::make_unique<AttentionLibrary>(
+      AttentionKernels::kOwn, "the program has less workspace than cuDNN asks for");
   for (std::size_t i = 0; i < program_.operations.size(); ++i) {
     const Operation& op = program_.operations[i];
     const auto index = static_cast<std::int64_t>(i);
@@ -90,6 +91,31 @@ void CudaRank::prepare_backward(std::int64_t index, const Operation& op) {
   }
   attention_backward_[index] = std::make_unique<AttentionBackward>(
       *own_attention_, types, shape, gradients, AttentionOrder::kRepeatable);
+}
+
+std::string CudaRank::attention_used() const {
+  std::int64_t own = 0;
+  std::string why;
+  const auto count = [&](const auto& calls) {
+    for (const auto& [operation, call] : calls) {
+      if (!call->own_because().empty()) {
+        ++own;
+        why = call->own_because();
+      }
+    }
+  };
+  count(attention_forward_);
+  count(attention_backward_);
+  const auto calls =
+      static_cast<std::int64_t>(attention_forward_.size() + attention_backward_.size());
+  if (own == 0) {
+    return calls == 0 ? "" : attention_library_->description();
+  }
+  if (own == calls) {
+    return "own kernels: " + why;
+  }
+  return attention_library_->description() + "; own kernels in " + std::to_string(own) + " of " +
+         std::to_string(calls) + " calls: " + why;
 }
 
 bool OperationLauncher::launch_attention(const Call& call) const {

@@ -57,8 +57,9 @@ class CudaRank {
   // libraries and modules take is there before the first step. Throws std::logic_error, naming the
   // operation, for what has no kernel.
   void prepare(AttentionKernels kernels = AttentionKernels::kFastest);
-  // What attention runs on: "cuDNN 9.19.0", or "own kernels: " and why.
-  const std::string& attention_description() const { return attention_library_->description(); }
+  // What attention runs on, after prepare(): "cuDNN 9.19.0", "own kernels: " and why, or of both
+  // how many calls. Empty where the program has no attention.
+  std::string attention_used() const;
   // The communicators that the program needs, in the order of `uses`; until they are there, or for
   // good, collectives move nothing.
   const std::vector<CommunicatorUse>& uses() const { return uses_; }

@@ -15,6 +15,7 @@
 #include "estimator/units.h"
 #include "kernels/cuda_check.h"
 #include "validator/cuda_load.h"
+#include "validator/cuda_machine.h"
 #include "validator/cuda_progress.h"
 #include "validator/cuda_rank.h"
 
@@ -237,6 +238,8 @@ class CudaRun {
     const std::int64_t before = device_memory().used();
     rank_->prepare();
     result_.memory.libraries = device_memory().used() - before;
+    result_.attention = rank_->attention_used();
+    result_.machine = machine_description(device_);
   }
 
   void count(const CommunicatorUse& use, std::int64_t bytes) {

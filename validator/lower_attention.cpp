@@ -38,9 +38,11 @@ View values_of(const Lowering& l, const View& kv) {
 
 // Scratch of attention's backward pass, after cuDNN 9.19 on an H200: per query head a softmax term
 // and an fp32 accumulator of dq per query, or tiles of 64 x 64 in bf16 where it is deterministic;
-// and fp32 key and value gradients by query head where heads share them.
+// and fp32 key and value gradients by query head where heads share them. The frontend of cuDNN
+// aligns what it adds: 64 elements more.
 View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys) {
   constexpr std::int64_t kTile = 64;
+  constexpr std::int64_t kAlignment = 64;
   const LocalSizes& s = l.sizes;
   const std::int64_t tiles = round_up(queries, kTile) * round_up(keys, kTile) / 2;
   std::int64_t per_head =
@@ -48,7 +50,8 @@ View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, s
   if (s.kv_heads != s.query_heads) {
     per_head += keys * s.head_dim;
   }
-  TensorSpec spec = statistics("attention.backward_workspace", batch * s.query_heads, per_head);
+  TensorSpec spec =
+      statistics("attention.backward_workspace", 1, batch * s.query_heads * per_head + kAlignment);
   spec.component = Component::kWorkspace;
   return l.builder.push(spec);
 }

@@ -74,6 +74,7 @@ std::string text_of(const RankResult& result) {
   message.add("step_times_s", result.step_times_s);
   message.add("device", result.device);
   message.add("machine", result.machine);
+  message.add("attention", result.attention);
   for (const MemoryField& field : kMemoryFields) {
     message.add(field.name, result.memory.*field.member);
   }
@@ -90,6 +91,7 @@ RankResult result_of(const std::string& text) {
   result.step_times_s = message.numbers("step_times_s");
   result.device = message.integer("device");
   result.machine = message.word("machine");
+  result.attention = message.word("attention");
   for (const MemoryField& field : kMemoryFields) {
     result.memory.*field.member = message.integer(field.name);
   }

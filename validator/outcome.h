@@ -69,8 +69,10 @@ struct RankResult {
                                     // for a simulated rank
   std::vector<double> step_times_s = {};  // of the measured steps, in order
   RankMemory memory = {};
-  std::int64_t device = 0;   // its process among those of its host, filled in by the worker
-  std::string machine = {};  // GPU, driver and library versions, one line; empty: not known
+  std::int64_t device = 0;     // its process among those of its host, filled in by the worker
+  std::string machine = {};    // GPU, driver and library versions, one line; empty: not known
+  std::string attention = {};  // what it ran on: "cuDNN 9.19.0", "own kernels: " and why; empty: on
+                               // the host
 };
 
 // Thrown by a backend for an outcome of the run; nothing else is one. After it the process either
