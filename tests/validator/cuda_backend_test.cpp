@@ -209,6 +209,13 @@ struct Tolerance {
   double tensor = 0;
 };
 
+// AdamW's first update is nearly the sign of a gradient: rounding flips those that are nothing but
+// rounding, and what differs after that is not the arithmetic under test. An epsilon well above the
+// rounding error of an element, and well below most elements, keeps the update continuous.
+Hyperparameters smooth_update() {
+  return {.adam_epsilon = 1e-5};
+}
+
 struct Setting {
   CudaPrecision precision;
   std::int64_t head_dim;
@@ -227,16 +234,17 @@ void check_layout(const Layout& layout, const Setting& setting) {
   const Job job = small_job(layout.model, world, setting.head_dim);
   const Batch batch = random_batch(job, 3);
   const Tensors tensors = setting.weights(job.model);
-  HostBackend<double> host(lower_all(job, layout.plan), DeadMemory::kKept);
+  const std::vector<Program> programs = lower_all(job, layout.plan, smooth_update());
+  HostBackend<double> host(programs, DeadMemory::kKept);
   host.load(tensors);
-  CudaBackend cuda(lower_all(job, layout.plan), setting.precision);
+  CudaBackend cuda(programs, setting.precision);
   cuda.load(tensors);
   for (int step = 0; step < 2; ++step) {
     const double want = host.step(batch, 1e-3);
     const double got = cuda.step(batch, 1e-3);
     CHECK(std::abs(got - want) < setting.tolerance.loss * want);
     if (step > 0 && setting.precision == CudaPrecision::kAsPlanned) {
-      continue;  // AdamW's first update is nearly the gradient's sign: small ones flip
+      continue;  // the rounding of bf16 is larger than most elements
     }
     const Distance gradients = distance(cuda.gradients(), host.gradients());
     CAPTURE(gradients.where);
@@ -244,11 +252,11 @@ void check_layout(const Layout& layout, const Setting& setting) {
     CHECK(gradients.worst_tensor < setting.tolerance.tensor);
   }
   // Sums of cuDNN's attention have no fixed order; those of our own kernels have.
-  CudaBackend first(lower_all(job, layout.plan), setting.precision, AttentionKernels::kOwn);
+  CudaBackend first(programs, setting.precision, AttentionKernels::kOwn);
   first.load(tensors);
   first.step(batch, 1e-3);
   first.step(batch, 1e-3);
-  CudaBackend again(lower_all(job, layout.plan), setting.precision, AttentionKernels::kOwn);
+  CudaBackend again(programs, setting.precision, AttentionKernels::kOwn);
   again.load(tensors);
   again.step(batch, 1e-3);
   again.step(batch, 1e-3);

@@ -74,10 +74,11 @@ Batch random_batch(const Job& job, std::uint64_t seed) {
   return batch;
 }
 
-std::vector<Program> lower_all(const Job& job, const Plan& plan) {
+std::vector<Program> lower_all(const Job& job, const Plan& plan,
+                               const Hyperparameters& hyperparameters) {
   std::vector<Program> programs;
   for (std::int64_t rank = 0; rank < job.cluster.world_size(); ++rank) {
-    programs.push_back(lower(job, plan, rank, {}));
+    programs.push_back(lower(job, plan, rank, hyperparameters));
   }
   return programs;
 }
