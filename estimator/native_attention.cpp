@@ -9,6 +9,10 @@ bool uses_ring(const NativeBlock& block) {
   return block.plan.cp > 1 && block.plan.cp_method == CpMethod::kRing;
 }
 
+bool gathers_keys(const NativeBlock& block) {
+  return block.plan.cp > 1 && block.plan.cp_method == CpMethod::kAllGather;
+}
+
 // The last steps that read keys and values.
 Step last_forward_attention(const NativeBlock& block) {
   return uses_ring(block) ? Step::kForwardRingBlock : Step::kForwardAttention;
@@ -37,7 +41,7 @@ AttentionShape attention_shape(const NativeBlock& block) {
   if (uses_ring(block)) {
     shape.batch = 1;  // one call per sequence at most; the diagonal block is the largest
   }
-  if (c > 1 && block.plan.cp_method == CpMethod::kAllGather) {
+  if (gathers_keys(block)) {
     // One call per zigzag chunk of each sequence; the last chunk of all sees every key.
     shape.batch = 1;
     shape.query_length = div_ceil(job.sequence_length, 2 * c);
@@ -289,14 +293,18 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
                Step::kBackwardAttention,
                block.weight_step(Step::kBackwardQkvWeight, Step::kWeightQkv), "(a+2k)*d*T/t"),
       {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
-  const std::int64_t workspace_bytes =
-      cudnn_backward_workspace_bytes(attention_shape(block),
-                                     block.job.profile.deterministic_attention) +
+  const AttentionShape shape = attention_shape(block);
+  std::int64_t workspace_bytes =
+      cudnn_backward_workspace_bytes(shape, block.job.profile.deterministic_attention) +
       kCudnnFrontendBytes;
+  if (gathers_keys(block)) {  // cuDNN writes dK and dV; they are added to those of other chunks
+    workspace_bytes += 2 * shape.batch * shape.kv_length * shape.kv_heads * shape.head_dim *
+                       bytes_of(DType::kBf16);
+  }
   rows.use_as(Component::kWorkspace, "attention.backward_workspace",
               div_ceil(workspace_bytes, bytes_of(DType::kFp32)), DType::kFp32,
               Step::kBackwardAttention, last_backward_attention(block),
-              "cuDNN 9 closed form, 256 bytes of its frontend")
+              "cuDNN 9 closed form, 256 bytes of its frontend; gathered cp: and dK, dV of a call")
       .popped = Step::kBackwardKeyValueReduce;
   const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;
   NativeBlock::hold(rows.use("attention.norm_gradient", block.sequence(), s.dtype, reduced,

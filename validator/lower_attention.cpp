@@ -39,8 +39,10 @@ View values_of(const Lowering& l, const View& kv) {
 // Scratch of attention's backward pass, after cuDNN 9.19 on an H200: per query head a softmax term
 // and an fp32 accumulator of dq per query, or tiles of 64 x 64 in bf16 where it is deterministic;
 // and fp32 key and value gradients by query head where heads share them. The frontend of cuDNN
-// aligns what it adds: 64 elements more.
-View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys) {
+// aligns what it adds: 64 elements more. Where gradients of keys and values are added to what is
+// there, those of one call, in bf16, come behind.
+View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                        KeyGradients key_gradients) {
   constexpr std::int64_t kTile = 64;
   constexpr std::int64_t kAlignment = 64;
   const LocalSizes& s = l.sizes;
@@ -50,8 +52,11 @@ View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, s
   if (s.kv_heads != s.query_heads) {
     per_head += keys * s.head_dim;
   }
-  TensorSpec spec =
-      statistics("attention.backward_workspace", 1, batch * s.query_heads * per_head + kAlignment);
+  std::int64_t elements = batch * s.query_heads * per_head + kAlignment;
+  if (key_gradients == KeyGradients::kAdded) {
+    elements += batch * keys * s.kv_width();
+  }
+  TensorSpec spec = statistics("attention.backward_workspace", 1, elements);
   spec.component = Component::kWorkspace;
   return l.builder.push(spec);
 }
@@ -144,7 +149,8 @@ void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
       exchanged(temporary("attention.key_value_gradients", ordered.rows, ordered.cols)));
   emit(l, {.kind = OpKind::kFill, .out = {gradient}}, "attention.key_value_gradients");
   const std::int64_t run_length = l.program().token_order.front().count;
-  const View workspace = backward_workspace(l, 1, run_length, l.job.sequence_length);
+  const View workspace =
+      backward_workspace(l, 1, run_length, l.job.sequence_length, KeyGradients::kAdded);
   std::int64_t row = 0;
   for (const TokenRun& run : l.program().token_order) {
     const auto part = [&](const View& view) { return rows_of(view, row, run.count); };
@@ -208,7 +214,7 @@ void attention_backward(Lowering& l, const View& dqkv, const View& dout,
            a.log_sum_exp};
   const std::int64_t length = l.job.sequence_length;
   op.out = {queries_of(l, dqkv), keys_of(l, dkv), values_of(l, dkv),
-            backward_workspace(l, l.plan.micro_batch, length, length)};
+            backward_workspace(l, l.plan.micro_batch, length, length, KeyGradients::kWritten)};
   emit(l, std::move(op), "attention.core");
 }
 

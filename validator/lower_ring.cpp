@@ -262,7 +262,8 @@ void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
   const FrameScope scope(l.builder);
   RingGradients sums{.queries = l.builder.push(statistics("attention.ring_query_gradient",
                                                           l.sizes.tokens, l.sizes.query_width()))};
-  sums.workspace = backward_workspace(l, 1, 2 * chunk_length(l), 2 * chunk_length(l));
+  sums.workspace =
+      backward_workspace(l, 1, 2 * chunk_length(l), 2 * chunk_length(l), KeyGradients::kWritten);
   Carousel carousel = key_values(l);
   TensorSpec traveller = exchanged(
       statistics("attention.ring_key_value_gradients", l.sizes.tokens, 2 * l.sizes.kv_width()));

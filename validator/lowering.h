@@ -342,7 +342,9 @@ View keys_and_values_of(const Lowering& l, const View& qkv);
 View keys_of(const Lowering& l, const View& kv);
 View values_of(const Lowering& l, const View& kv);
 // Scratch of one call of attention's backward pass, on the frame.
-View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys);
+enum class KeyGradients { kWritten, kAdded };
+View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                        KeyGradients key_gradients);
 // Attention whose keys and values travel around the cp group.
 void attend_ring(Lowering& l, const LayerActivations& a);
 void attend_ring_backward(Lowering& l, const View& dqkv, const View& dout,
