@@ -98,27 +98,6 @@ __global__ void __launch_bounds__(32)
   });
 }
 
-// Thread i owns the boundary before position i: every key that begins or is absent there.
-__global__ void __launch_bounds__(kElementwiseThreads)
-    offsets_kernel(std::int32_t* __restrict__ offsets, const std::int32_t* __restrict__ sorted_keys,
-                   int size, int num_keys) {
-  const int i = static_cast<int>(blockIdx.x) * kElementwiseThreads + static_cast<int>(threadIdx.x);
-  if (i <= size) {
-    const int before = i == 0 ? -1 : sorted_keys[i - 1];
-    const int here = i == size ? num_keys : sorted_keys[i];
-    for (int key = before + 1; key <= here; ++key) { offsets[key] = i; }
-  }
-}
-
-__global__ void __launch_bounds__(kElementwiseThreads)
-    invert_kernel(std::int32_t* __restrict__ inverse, const std::int32_t* __restrict__ order,
-                  int size) {
-  const int i = static_cast<int>(blockIdx.x) * kElementwiseThreads + static_cast<int>(threadIdx.x);
-  if (i < size) {
-    inverse[order[i]] = i;
-  }
-}
-
 }  // namespace
 
 std::int64_t stable_sort_scratch(std::int64_t size) {
@@ -153,20 +132,6 @@ void stable_sort(std::int32_t* sorted_keys, std::int32_t* order, std::int32_t* s
     from_keys = to_keys;
     from_order = to_order;
   }
-}
-
-void segment_offsets(std::int32_t* offsets, const std::int32_t* sorted_keys, std::int64_t size,
-                     std::int64_t num_keys, cudaStream_t stream) {
-  offsets_kernel<<<elementwise_blocks<1>(size + 1), kElementwiseThreads, 0, stream>>>(
-      offsets, sorted_keys, static_cast<int>(size), static_cast<int>(num_keys));
-  CUDA_CHECK(cudaGetLastError());
-}
-
-void invert_order(std::int32_t* inverse, const std::int32_t* order, std::int64_t size,
-                  cudaStream_t stream) {
-  invert_kernel<<<elementwise_blocks<1>(size), kElementwiseThreads, 0, stream>>>(
-      inverse, order, static_cast<int>(size));
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace shardplan

@@ -19,14 +19,4 @@ void stable_sort(std::int32_t* sorted_keys, std::int32_t* order, std::int32_t* s
                  const std::int32_t* keys, std::int64_t size, std::int64_t num_keys,
                  cudaStream_t stream);
 
-// offsets     [num_keys + 1]  out: key k stands at offsets[k] to offsets[k + 1] - 1
-// sorted_keys [size]
-void segment_offsets(std::int32_t* offsets, const std::int32_t* sorted_keys, std::int64_t size,
-                     std::int64_t num_keys, cudaStream_t stream);
-
-// inverse [size]  out: inverse[order[i]] = i
-// order   [size]  a permutation
-void invert_order(std::int32_t* inverse, const std::int32_t* order, std::int64_t size,
-                  cudaStream_t stream);
-
 }  // namespace shardplan

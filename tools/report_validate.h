@@ -50,6 +50,8 @@ struct RealMaximum {
 };
 std::string with_maximum(const std::string& result_line, const RealMaximum& maximum);
 
+double median_of(std::vector<double> values);  // 0 of none
+
 // What tables and exit codes need of a result line, whether it is new or from a journal.
 struct ResultSummary {
   std::string id = {};
@@ -64,7 +66,7 @@ struct ResultSummary {
   double loss = 0;  // of the last step
   bool host_check_failed = false;
   std::string attention = {};  // what it ran on; empty: on the host
-  std::string maximum;    // "micro_batch 7 runs, 8 is out of memory, 7 predicted"
+  std::string maximum;         // "micro_batch 7 runs, 8 is out of memory, 7 predicted"
 };
 ResultSummary summary_of(const std::string& result_line);
 

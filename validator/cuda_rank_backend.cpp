@@ -16,6 +16,7 @@
 #include "kernels/cuda_check.h"
 #include "validator/cuda_load.h"
 #include "validator/cuda_machine.h"
+#include "validator/cuda_memory.h"
 #include "validator/cuda_progress.h"
 #include "validator/cuda_rank.h"
 
@@ -23,56 +24,6 @@ namespace shardplan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-struct DeviceMemory {
-  std::int64_t free = 0;
-  std::int64_t total = 0;
-  std::int64_t used() const { return total - free; }
-};
-
-DeviceMemory device_memory() {
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return {.free = static_cast<std::int64_t>(free_bytes),
-          .total = static_cast<std::int64_t>(total_bytes)};
-}
-
-// Free bytes even where a sticky error lets no call succeed.
-std::optional<std::int64_t> free_bytes_if_known() {
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
-    return std::nullopt;
-  }
-  return static_cast<std::int64_t>(free_bytes);
-}
-
-// Memory of the device that the run may not use.
-class Reservation {
- public:
-  explicit Reservation(std::optional<std::int64_t> limit_bytes) {
-    if (!limit_bytes) {
-      return;
-    }
-    const std::int64_t before = device_memory().used();
-    const std::int64_t rest = device_memory().total - *limit_bytes;
-    if (rest < kArenaMultiple) {
-      return;
-    }
-    CUDA_CHECK(
-        cudaMalloc(&memory_, static_cast<std::size_t>(rest / kArenaMultiple * kArenaMultiple)));
-    bytes_ = device_memory().used() - before;
-  }
-  ~Reservation() { cudaFree(memory_); }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  void* memory_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
 
 // Ids and handles pass through the store as text.
 template <class T>
@@ -100,25 +51,6 @@ T from_hex(const std::string& text) {
   }
   return value;
 }
-
-// Memory of other processes, mapped into this one until the run is over.
-class MappedArenas {
- public:
-  ~MappedArenas() { close(); }
-  void* open(const cudaIpcMemHandle_t& handle) {
-    void* memory = nullptr;
-    CUDA_CHECK(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess));
-    return opened_.emplace_back(memory);
-  }
-  void close() {
-    for (void* memory : opened_) { cudaIpcCloseMemHandle(memory); }
-    opened_.clear();
-  }
-  bool empty() const { return opened_.empty(); }
-
- private:
-  std::vector<void*> opened_;
-};
 
 // What went wrong, as an outcome. `requested` is what the phase was going to take, where known.
 Failure failure_of(const std::exception& error, std::optional<std::int64_t> requested) {

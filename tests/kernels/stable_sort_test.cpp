@@ -35,32 +35,16 @@ void check_shape(Shape shape) {
 
   ScopedStream stream;
   DeviceBuffer<std::int32_t> dev_keys(keys), dev_sorted(shape.size), dev_order(shape.size),
-      scratch(stable_sort_scratch(shape.size)), offsets(shape.num_keys + 1), inverse(shape.size);
+      scratch(stable_sort_scratch(shape.size));
   stable_sort(dev_sorted.data(), dev_order.data(), scratch.data(), dev_keys.data(), shape.size,
               shape.num_keys, stream);
   CHECK(dev_sorted.host() == sorted);
   CHECK(dev_order.host() == order);
-
-  segment_offsets(offsets.data(), dev_sorted.data(), shape.size, shape.num_keys, stream);
-  std::vector<std::int32_t> want;
-  for (std::int32_t key = 0; key <= shape.num_keys; ++key) {
-    want.push_back(
-        static_cast<std::int32_t>(std::ranges::lower_bound(sorted, key) - sorted.begin()));
-  }
-  CHECK(offsets.host() == want);
-
-  invert_order(inverse.data(), dev_order.data(), shape.size, stream);
-  const std::vector<std::int32_t> got = inverse.host();
-  std::int64_t wrong = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    wrong += got[std::size_t(order[i])] == static_cast<std::int32_t>(i) ? 0 : 1;
-  }
-  CHECK(wrong == 0);
 }
 
 }  // namespace
 
-TEST_CASE("the sort is stable and its offsets bound every key, present or not") {
+TEST_CASE("the sort is stable") {
   for (const Shape shape : kShapes) { check_shape(shape); }
 }
 
