@@ -53,6 +53,7 @@ CalibrationRun run_on_new_processes(const std::string& line, const std::string& 
   }
   CalibrationRun run;
   for (std::int64_t rank = 0; rank < request.world_size; ++rank) {
+    run.machine = outcome.ranks.front().machine;
     run.ranks.push_back(outcome.ranks.at(static_cast<std::size_t>(rank)).memory);
     std::int64_t bytes = 0;
     for (const CommunicatorUse& use : communicators_of(program_of(rank))) {
@@ -118,7 +119,8 @@ ExitCode run_calibration(const Arguments& arguments) {
     sending = run(CalibrationPlan::kSending);
   }
   NativeMemory memory = fitted_memory(alone, reducing, sending);
-  memory.source = "shardplan calibrate --memory, version " SHARDPLAN_VERSION;
+  memory.source = "shardplan calibrate --memory, version " SHARDPLAN_VERSION ", on " +
+                  std::to_string(num_gpus()) + " of " + alone.machine;
   Output output(text_or(options, "out", ""));
   output.write(with_native_memory(library.text_of("gpus/" + gpu.id + ".json"), memory));
   output.commit();

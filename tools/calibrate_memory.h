@@ -17,6 +17,7 @@ namespace shardplan {
 struct CalibrationRun {
   std::vector<RankMemory> ranks;
   std::vector<std::int64_t> communicator_bytes;
+  std::string machine = {};
 };
 
 // One GPU alone; two that reduce gradients; two that also send to each other. The last two are

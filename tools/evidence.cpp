@@ -94,7 +94,7 @@ std::vector<CaseOption> telling(const FrameworkProfile& profile,
 
 std::vector<KnownRun> known_runs(const std::string& framework, const Library& library) {
   const std::vector<ProfileOption> options = profile_options(library, framework);
-  const std::string key = "\"framework\": \"" + framework + "\"";
+  const std::string key = '"' + framework + '"';
   std::vector<KnownRun> runs;
   for (const std::string& file : library.case_files()) {
     const std::string text = library.text_of(file);
@@ -108,7 +108,8 @@ std::vector<KnownRun> known_runs(const std::string& framework, const Library& li
         continue;  // another framework's: not worth reading
       }
       Case run = read_case(case_text, file + ":" + std::to_string(line), library);
-      const bool counts = run.framework == framework && run.measured && run.unsupported.empty() &&
+      const bool counts = run.framework == framework && run.measured &&
+                          run.measured->status == RunStatus::kOk && run.unsupported.empty() &&
                           first_broken_rule(run.job, run.plan) == nullptr;
       if (counts) {
         Traits traits = traits_of(run.job, run.plan, telling(run.job.profile, options));

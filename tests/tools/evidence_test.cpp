@@ -61,6 +61,17 @@ TEST_CASE("a plan that was measured is its own nearest run, and its interval hol
   CHECK(num_runs == 43);
 }
 
+TEST_CASE("the trainer's own result lines count, those that ran out of memory do not") {
+  const Library library;
+  Job job = llama_job(library, "native");
+  const Evidence found = evidence(job, {.tp = 2, .dp = 4, .zero = 1}, library);
+  REQUIRE_FALSE(found.nearest.empty());
+  CHECK(found.nearest.front().set == "native_h200");
+  CHECK(std::ranges::none_of(found.nearest, [](const NearRun& run) {
+    return run.id.find("runs_out") != std::string::npos;
+  }));
+}
+
 TEST_CASE("a size twice as large is one apart, another choice two") {
   const Library library;
   CaseFile file(std::string(SHARDPLAN_SOURCE_DIR) + "/data/published/simumax_b200.jsonl");
