@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/elementwise.cuh"
+#include "kernels/mix.cuh"
 
 namespace shardplan {
 namespace {
@@ -14,13 +15,6 @@ struct Update {
   float rate, beta1, beta2, epsilon, decay, m_correction, v_correction;
   std::uint64_t key;
 };
-
-// The finalizer of SplitMix64 (Steele et al., OOPSLA 2014): 64 well mixed bits for every counter.
-__device__ std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 // Adds 16 random bits below the bits that bf16 keeps and cuts: up with the probability of what is
 // cut off.
@@ -95,8 +89,7 @@ void adamw(T* weight, float* master, M* m, M* v, const G* gradient, const float*
       .decay = settings.decay,
       .m_correction = static_cast<float>(1 / (1 - std::pow(beta1, step))),
       .v_correction = static_cast<float>(1 / (1 - std::pow(beta2, step))),
-      // The odd constant of SplitMix64, so that steps do not share counters.
-      .key = (settings.seed + static_cast<std::uint64_t>(settings.step)) * 0x9e3779b97f4a7c15ULL,
+      .key = (settings.seed + static_cast<std::uint64_t>(settings.step)) * kGoldenGamma,
   };
   const std::int64_t num_packs = size / kPackWidth;
   adamw_kernel<<<elementwise_blocks<kUnroll>(num_packs), kElementwiseThreads, 0, stream>>>(

@@ -2,11 +2,12 @@
 
 #include <cuda_bf16.h>
 
-#include <algorithm>
 #include <cstring>
-#include <random>
 
-#include "kernels/cuda_check.h"
+#include "kernels/convert.h"
+#include "kernels/device_buffer.h"
+#include "kernels/random.h"
+#include "validator/cuda_operations.h"
 #include "validator/run_data.h"
 
 namespace shardplan {
@@ -19,10 +20,8 @@ void HostCopy::fetch() {
   CUDA_CHECK(cudaMemcpy(bytes_.data(), view_.data, bytes_.size(), cudaMemcpyDeviceToHost));
 }
 
-void HostCopy::store_at(const DeviceView& view) const {
-  CUDA_CHECK(cudaMemcpy(view.data, bytes_.data(),
-                        static_cast<std::size_t>(view.elements() * bytes_of(view.dtype)),
-                        cudaMemcpyHostToDevice));
+void HostCopy::store() const {
+  CUDA_CHECK(cudaMemcpy(view_.data, bytes_.data(), bytes_.size(), cudaMemcpyHostToDevice));
 }
 
 template <class T>
@@ -82,43 +81,28 @@ void load_tensors(CudaRank& rank, const Tensors& tensors) {
 }
 
 void load_random(CudaRank& rank, std::uint64_t seed) {
-  constexpr std::int64_t kBlock = 1 << 20;  // elements, repeated
-  constexpr double kDeviation = 0.02;
-  std::mt19937_64 generator(seed);
-  std::normal_distribution<double> normal(0, kDeviation);
-  std::map<DType, HostCopy> weights;
-  std::map<DType, HostCopy> norms;
-  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-    const DeviceView shape{.data = nullptr, .dtype = dtype, .rows = 1, .cols = kBlock};
-    HostCopy& random = weights.try_emplace(dtype, shape).first->second;
-    HostCopy& ones = norms.try_emplace(dtype, shape).first->second;
-    for (std::int64_t e = 0; e < kBlock; ++e) {
-      random.set(e, normal(generator));
-      ones.set(e, 1);
-    }
-  }
+  constexpr float kDeviation = 0.02F;
+  const ScopedStream stream;
   rank.clear();
+  std::uint64_t number = 0;
   for (const ParameterPart& part : rank.program().parameters) {
-    const auto& blocks = part.logical.ends_with("norm") ? norms : weights;
+    const std::uint64_t part_seed = (seed << 32) + number++;
     for (const ParameterRange* range : {&part.weight, &part.master}) {
-      // The first block comes from the host, the others from the first.
-      const std::int64_t size = range->end - range->begin;
-      const auto run = [&](std::int64_t first) {
-        return rank.elements(range->tensor, range->offset + first, std::min(kBlock, size - first));
-      };
-      for (std::int64_t done = 0; done < size; done += kBlock) {
-        const DeviceView to = run(done);
-        if (done == 0) {
-          blocks.at(to.dtype).store_at(to);
-        } else {
-          CUDA_CHECK(cudaMemcpyAsync(to.data, run(0).data,
-                                     static_cast<std::size_t>(to.elements() * bytes_of(to.dtype)),
-                                     cudaMemcpyDeviceToDevice, nullptr));
-        }
+      if (range->begin == range->end) {
+        continue;
       }
+      const DeviceView to = rank.elements(range->tensor, range->offset, range->end - range->begin);
+      with_device_type(to.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        if (part.logical.ends_with("norm")) {
+          fill(to.as<T>(), 1, to.elements(), stream);
+        } else {
+          fill_normal(to.as<T>(), kDeviation, part_seed, range->begin, to.elements(), stream);
+        }
+      });
     }
   }
-  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 void fill_inputs(const CudaRank& rank, const Batch& batch) {

@@ -16,9 +16,7 @@ class HostCopy {
  public:
   explicit HostCopy(const DeviceView& view);
   void fetch();
-  void store() const { store_at(view_); }
-  // The first elements of this copy to another place of the same type.
-  void store_at(const DeviceView& view) const;
+  void store() const;
   double at(std::int64_t element) const;
   void set(std::int64_t element, double value);
 
