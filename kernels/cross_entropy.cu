@@ -104,34 +104,48 @@ __global__ void __launch_bounds__(kCombineThreads)
   }
 }
 
+// A block owns kUnroll * kThreads neighbouring vectors of one row: what belongs to the row is
+// computed once, and every thread's loads stand before the first use.
 template <class T>
-__global__ void __launch_bounds__(kElementwiseThreads)
+__global__ void __launch_bounds__(kThreads)
     gradient_kernel(T* __restrict__ logits, const RowStatistics* __restrict__ combined,
-                    const std::int32_t* __restrict__ targets, std::int64_t num_vectors,
-                    unsigned row_vectors, int num_valid, std::int64_t first_column, float scale) {
+                    const std::int32_t* __restrict__ targets, int row_vectors, unsigned row_blocks,
+                    int num_valid, std::int64_t first_column, float scale) {
   constexpr int kWidth = kVectorWidth<T>;
-  struct Loaded {
-    Vector<T> logits;
-    float lse;
-    std::int32_t target;
-  };
-  for_each_vector<2>(
-      num_vectors,
-      [&](std::int64_t index) {
-        const unsigned row = static_cast<unsigned>(index) / row_vectors;
-        const RowStatistics all = combined[row];
-        return Loaded{load_vector(logits + index * kWidth), all.max + logf(all.sum), targets[row]};
-      },
-      [&](std::int64_t index, Loaded in) {
-        const int column = static_cast<int>(static_cast<unsigned>(index) % row_vectors) * kWidth;
-        const std::int64_t hit = in.target - first_column - column;
-        for (int k = 0; k < kWidth; ++k) {
-          const float share =
-              quick_exp(to_float(in.logits.at[k]) - in.lse) - (hit == k ? 1.0F : 0.0F);
-          in.logits.at[k] = from_float<T>(column + k >= num_valid ? 0.0F : share * scale);
-        }
-        store_vector(logits + index * kWidth, in.logits);
-      });
+  const unsigned row = blockIdx.x / row_blocks;
+  const int first = static_cast<int>(blockIdx.x % row_blocks * (kUnroll * kThreads) + threadIdx.x);
+  T* begin = logits + static_cast<std::int64_t>(row) * row_vectors * kWidth;
+  Vector<T> vectors[kUnroll];
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    if (first + i * kThreads < row_vectors) {
+      vectors[i] = load_vector(begin + (first + i * kThreads) * kWidth);
+    }
+  }
+  const RowStatistics all = combined[row];
+  const float lse = all.max + logf(all.sum);
+  const std::int64_t target = targets[row] - first_column;
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    const int column = (first + i * kThreads) * kWidth;
+    if (column >= row_vectors * kWidth) {
+      return;
+    }
+    float share[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) { share[k] = quick_exp(to_float(vectors[i].at[k]) - lse); }
+    if (target >= column && target < column + kWidth) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) { share[k] -= target == column + k ? 1.0F : 0.0F; }
+    }
+    if (column + kWidth > num_valid) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) { share[k] = column + k < num_valid ? share[k] : 0.0F; }
+    }
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) { vectors[i].at[k] = from_float<T>(share[k] * scale); }
+    store_vector(begin + column, vectors[i]);
+  }
 }
 
 }  // namespace
@@ -158,10 +172,11 @@ template <class T>
 void cross_entropy_gradient(T* logits, const RowStatistics* combined, const std::int32_t* targets,
                             const VocabularyShard& shard, float scale, cudaStream_t stream) {
   const std::int64_t row_vectors = shard.width / kVectorWidth<T>;
-  gradient_kernel<<<elementwise_blocks<2>(shard.rows * row_vectors), kElementwiseThreads, 0,
-                    stream>>>(logits, combined, targets, shard.rows * row_vectors,
-                              static_cast<unsigned>(row_vectors), static_cast<int>(shard.num_valid),
-                              shard.first_column, scale);
+  constexpr std::int64_t kPerBlock = kUnroll * kThreads;
+  const std::int64_t row_blocks = (row_vectors + kPerBlock - 1) / kPerBlock;
+  gradient_kernel<<<static_cast<unsigned>(shard.rows * row_blocks), kThreads, 0, stream>>>(
+      logits, combined, targets, static_cast<int>(row_vectors), static_cast<unsigned>(row_blocks),
+      static_cast<int>(shard.num_valid), shard.first_column, scale);
   CUDA_CHECK(cudaGetLastError());
 }
 
