@@ -2,8 +2,11 @@
 
 #include <cublasLt.h>
 
+#include <bit>
 #include <stdexcept>
-#include <string>
+#include <utility>
+
+#include "kernels/cuda_check.h"
 
 namespace shardplan {
 namespace {
@@ -41,6 +44,7 @@ struct Gemm::Descriptors {
   cublasLtMatrixLayout_t out = nullptr;
   cublasLtMatmulAlgo_t algorithm = {};
   std::size_t workspace_bytes = 0;
+  float beta = 0;
 
   Descriptors() = default;
   Descriptors(const Descriptors&) = delete;
@@ -73,26 +77,66 @@ struct Gemm::Descriptors {
     out = make_layout(shape.out_type, shape.rows, shape.columns, shape.out_stride);
   }
 
-  void choose_algorithm() {
+  // The algorithms that cuBLASLt expects to be fastest, best first.
+  std::vector<cublasLtMatmulAlgo_t> expected_fastest(int count) const {
     cublasLtMatmulPreference_t preference = nullptr;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-    cublasLtMatmulHeuristicResult_t result = {};
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
     int found = 0;
     const cublasStatus_t set =
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &workspace_bytes, sizeof(workspace_bytes));
-    const cublasStatus_t chosen = cublasLtMatmulAlgoGetHeuristic(handle, operation, b, a, out, out,
-                                                                 preference, 1, &result, &found);
+    const cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(
+        handle, operation, b, a, out, out, preference, count, results.data(), &found);
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     CUBLAS_CHECK(set);
-    CUBLAS_CHECK(chosen);
-    if (found == 0) {
+    CUBLAS_CHECK(asked);
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < found; ++i) {
+      if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {
+        algorithms.push_back(results[static_cast<std::size_t>(i)].algo);
+      }
+    }
+    if (algorithms.empty()) {
       throw std::runtime_error("cuBLASLt: found no algorithm within " +
                                std::to_string(workspace_bytes) + " bytes of workspace, expected 1");
     }
-    algorithm = result.algo;
+    return algorithms;
+  }
+
+  // Throws where this version of cuBLASLt cannot run it on this product.
+  void use(const GemmAlgorithm& words) {
+    const cublasLtMatmulAlgo_t given = std::bit_cast<cublasLtMatmulAlgo_t>(words);
+    cublasLtMatmulHeuristicResult_t result = {};
+    CUBLAS_CHECK(cublasLtMatmulAlgoCheck(handle, operation, b, a, out, out, &given, &result));
+    if (result.state != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
+      throw std::runtime_error("cuBLASLt: an algorithm that needs " +
+                               std::to_string(result.workspaceSize) + " bytes of workspace, " +
+                               std::to_string(workspace_bytes) + " are there");
+    }
+    algorithm = given;
   }
 };
+
+namespace {
+
+std::string layout_text(const char* matrix, GemmLayout layout, std::int64_t stride) {
+  return std::string(", ") + matrix + (layout == GemmLayout::kTransposed ? " transposed " : " ") +
+         std::to_string(stride);
+}
+
+std::string name_of(const GemmShape& shape, std::int64_t workspace_bytes) {
+  const auto type = [](GemmType t) { return t == GemmType::kFloat ? "fp32" : "bf16"; };
+  return std::string(type(shape.in_type)) + " to " + type(shape.out_type) + " " +
+         std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
+         std::to_string(shape.inner) + layout_text("a", shape.a_layout, shape.a_stride) +
+         layout_text("b", shape.b_layout, shape.b_stride) + ", out " +
+         std::to_string(shape.out_stride) +
+         (shape.sum == GradientSum::kAccumulate ? ", added" : "") + ", workspace " +
+         std::to_string(workspace_bytes);
+}
+
+}  // namespace
 
 std::string GemmLibrary::version() {
   const std::size_t version = cublasLtGetVersion();  // as CUBLAS_VERSION: 130100 is 13.1.0
@@ -100,7 +144,12 @@ std::string GemmLibrary::version() {
          std::to_string(version % 100);
 }
 
-GemmLibrary::GemmLibrary() {
+GemmLibrary::GemmLibrary(GemmChoices choices) : choices_(std::move(choices)) {
+  int device = 0;
+  cudaDeviceProp properties = {};
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  platform_ = std::string(properties.name) + ", cuBLAS " + version() + ", ";
   cublasLtHandle_t handle = nullptr;
   CUBLAS_CHECK(cublasLtCreate(&handle));
   handle_ = handle;
@@ -111,21 +160,41 @@ GemmLibrary::~GemmLibrary() {
 }
 
 Gemm::Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes)
-    : descriptors_(std::make_unique<Descriptors>()) {
+    : descriptors_(std::make_unique<Descriptors>()),
+      name_(library.platform_ + name_of(shape, workspace_bytes)) {
   descriptors_->handle = static_cast<cublasLtHandle_t>(library.handle_);
   descriptors_->workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  descriptors_->beta = shape.sum == GradientSum::kAccumulate ? 1.0F : 0.0F;
   descriptors_->describe(shape);
-  descriptors_->choose_algorithm();
+  const auto chosen = library.choices_.find(name_);
+  is_chosen_ = chosen != library.choices_.end();
+  if (is_chosen_) {
+    descriptors_->use(chosen->second);
+  } else {
+    descriptors_->algorithm = descriptors_->expected_fastest(1).front();
+  }
 }
 
 Gemm::~Gemm() = default;
 
-void Gemm::run(void* out, const void* a, const void* b, float beta, void* workspace,
+std::vector<GemmAlgorithm> Gemm::candidates(int count) const {
+  std::vector<GemmAlgorithm> algorithms;
+  for (const cublasLtMatmulAlgo_t& algorithm : descriptors_->expected_fastest(count)) {
+    algorithms.push_back(std::bit_cast<GemmAlgorithm>(algorithm));
+  }
+  return algorithms;
+}
+
+void Gemm::use(const GemmAlgorithm& algorithm) {
+  descriptors_->use(algorithm);
+}
+
+void Gemm::run(void* out, const void* a, const void* b, void* workspace,
                cudaStream_t stream) const {
   const Descriptors& d = *descriptors_;
   const float alpha = 1;
-  CUBLAS_CHECK(cublasLtMatmul(d.handle, d.operation, &alpha, b, d.b, a, d.a, &beta, out, d.out, out,
-                              d.out, &d.algorithm, workspace, d.workspace_bytes, stream));
+  CUBLAS_CHECK(cublasLtMatmul(d.handle, d.operation, &alpha, b, d.b, a, d.a, &d.beta, out, d.out,
+                              out, d.out, &d.algorithm, workspace, d.workspace_bytes, stream));
 }
 
 }  // namespace shardplan

@@ -1,4 +1,4 @@
-// Matrix product by cuBLASLt, row-major: out = op(a) * op(b) + beta * out.
+// Matrix product by cuBLASLt, row-major: out = op(a) * op(b), or added to out.
 // Products of float run in float (no TF32), products of bf16 accumulate in float.
 #pragma once
 
@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
+
+#include "kernels/gemm_choices.h"
+#include "kernels/gradient_sum.h"
 
 namespace shardplan {
 
@@ -27,13 +31,15 @@ struct GemmShape {
   std::int64_t out_stride = 0;
   GemmType in_type = GemmType::kBf16;
   GemmType out_type = GemmType::kBf16;  // bf16 in, float out: a gradient accumulator
+  GradientSum sum = GradientSum::kOverwrite;
 };
 
-// cuBLASLt's handle; one for each thread that launches.
+// cuBLASLt's handle and the algorithms chosen for it; one for each thread that launches, made with
+// the device current that it launches on.
 class GemmLibrary {
  public:
   static std::string version();  // of the cuBLASLt that was loaded: "13.1.0"
-  GemmLibrary();
+  explicit GemmLibrary(GemmChoices choices = {});
   ~GemmLibrary();
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
@@ -41,25 +47,37 @@ class GemmLibrary {
  private:
   friend class Gemm;
   void* handle_ = nullptr;
+  GemmChoices choices_;
+  std::string platform_;  // GPU and version of cuBLASLt
 };
 
 // One product of a program: descriptors and algorithm are chosen once, here.
 class Gemm {
  public:
+  // The algorithm chosen for this product, else the one that cuBLASLt expects to be fastest.
   // Algorithms that need more than workspace_bytes are not considered; throws where none is left.
   Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes);
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  // beta 0 does not read out, beta 1 accumulates. The workspace is aligned to 256 bytes and is not
-  // shared by products that may run at the same time.
-  void run(void* out, const void* a, const void* b, float beta, void* workspace,
-           cudaStream_t stream) const;
+  // What choices are kept by: "NVIDIA H200, cuBLAS 13.1.0, bf16 to fp32 4096x28672x16384 ...".
+  const std::string& name() const { return name_; }
+  bool is_chosen() const { return is_chosen_; }  // by measurement
+
+  // At most `count` of what cuBLASLt expects to be fastest, best first.
+  std::vector<GemmAlgorithm> candidates(int count) const;
+  void use(const GemmAlgorithm& algorithm);
+
+  // kOverwrite does not read out. The workspace is aligned to 256 bytes and is not shared by
+  // products that may run at the same time.
+  void run(void* out, const void* a, const void* b, void* workspace, cudaStream_t stream) const;
 
  private:
   struct Descriptors;
   std::unique_ptr<Descriptors> descriptors_;
+  std::string name_;
+  bool is_chosen_ = false;
 };
 
 }  // namespace shardplan

@@ -1,10 +1,12 @@
 // Products and attention: TFLOP/s.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "kernels/attention_call.h"
 #include "kernels/convert.h"  // the type bf16
 #include "kernels/gemm.h"
+#include "kernels/random.h"
 #include "tools/bench_kernels.h"
 
 namespace shardplan {
@@ -20,10 +22,10 @@ void bench_gemm(cudaStream_t stream) {
   DeviceBuffer<char> workspace(kWorkspaceBytes);
   const GemmLibrary library;
   const auto row = [&](const char* name, const GemmShape& shape, void* out, const void* a,
-                       const void* b, float beta) {
+                       const void* b) {
     const Gemm gemm(library, shape, kWorkspaceBytes);
     const double seconds =
-        median_s([&](cudaStream_t on) { gemm.run(out, a, b, beta, workspace.data(), on); }, stream);
+        median_s([&](cudaStream_t on) { gemm.run(out, a, b, workspace.data(), on); }, stream);
     std::printf("%-44s %9.1f us %8.0f TFLOP/s\n", name, seconds * 1e6,
                 2.0 * kRows * kIn * kOut / seconds / 1e12);
   };
@@ -34,7 +36,7 @@ void bench_gemm(cudaStream_t stream) {
        .a_stride = kIn,
        .b_stride = kOut,
        .out_stride = kOut},
-      y.data(), x.data(), weight.data(), 0);
+      y.data(), x.data(), weight.data());
   row("gemm dx = dy w^T",
       {.rows = kRows,
        .columns = kIn,
@@ -43,7 +45,7 @@ void bench_gemm(cudaStream_t stream) {
        .a_stride = kOut,
        .b_stride = kOut,
        .out_stride = kIn},
-      x.data(), y.data(), weight.data(), 0);
+      x.data(), y.data(), weight.data());
   row("gemm dw += x^T dy, fp32",
       {.rows = kIn,
        .columns = kOut,
@@ -52,8 +54,55 @@ void bench_gemm(cudaStream_t stream) {
        .a_stride = kIn,
        .b_stride = kOut,
        .out_stride = kOut,
-       .out_type = GemmType::kFloat},
-      dweight.data(), x.data(), y.data(), 1);
+       .out_type = GemmType::kFloat,
+       .sum = GradientSum::kAccumulate},
+      dweight.data(), x.data(), y.data());
+}
+
+// The rate that the card's power allows: one large product again and again.
+void bench_sustained_gemm(cudaStream_t stream) {
+  constexpr std::int64_t kRows = 16384, kIn = 4096, kOut = 28672, kWorkspaceBytes = 32 << 20;
+  constexpr int kProducts = 200;  // between two looks at the clock: about a second
+  constexpr int kSeconds = 25;
+  using Bf16 = __nv_bfloat16;
+  DeviceBuffer<Bf16> x(kRows * kIn), y(kRows * kOut), weight(kIn * kOut);
+  DeviceBuffer<char> workspace(kWorkspaceBytes);
+  fill_normal(x.data(), 1, 1, 0, kRows * kIn, stream);
+  fill_normal(weight.data(), 0.02F, 2, 0, kIn * kOut, stream);
+  const GemmLibrary library(read_gemm_choices(gemm_choices_path()));
+  const Gemm gemm(library,
+                  {.rows = kRows,
+                   .columns = kOut,
+                   .inner = kIn,
+                   .b_layout = GemmLayout::kTransposed,
+                   .a_stride = kIn,
+                   .b_stride = kIn,
+                   .out_stride = kOut},
+                  kWorkspaceBytes);
+  const double flops = 2.0 * kProducts * kRows * kIn * kOut;
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  std::printf("sustained gemm %lldx%lldx%lld, TFLOP/s by second:", static_cast<long long>(kRows),
+              static_cast<long long>(kOut), static_cast<long long>(kIn));
+  double total_s = 0;
+  double settled_s = 0;  // of the second half
+  int rounds = 0;
+  int settled_rounds = 0;
+  while (total_s < kSeconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kProducts; ++i) {
+      gemm.run(y.data(), x.data(), weight.data(), workspace.data(), stream);
+    }
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::printf(" %.0f", flops / seconds / 1e12);
+    settled_s += total_s > kSeconds / 2.0 ? seconds : 0;
+    settled_rounds += total_s > kSeconds / 2.0 ? 1 : 0;
+    total_s += seconds;
+    ++rounds;
+  }
+  std::printf("\nsustained gemm, all %.1f s: %.1f TFLOP/s; second half: %.1f TFLOP/s\n", total_s,
+              flops * rounds / total_s / 1e12, flops * settled_rounds / settled_s / 1e12);
 }
 
 namespace {

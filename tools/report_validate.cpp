@@ -182,6 +182,10 @@ Json run_of(const ValidateAnswer& answer) {
       !attention.empty()) {
     json["attention"] = attention;
   }
+  if (const std::string products = different(answer.outcome.ranks, &RankResult::products);
+      !products.empty()) {
+    json["products"] = products;
+  }
   return json;
 }
 

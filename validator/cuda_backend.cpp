@@ -39,7 +39,7 @@ void on_threads(std::size_t count, const std::function<void(std::size_t)>& body)
 }  // namespace
 
 CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
-                         AttentionKernels kernels) {
+                         AttentionKernels kernels, const GemmChoices& choices) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
   if (static_cast<std::size_t>(devices) < programs.size()) {
@@ -60,7 +60,7 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
     const bool is_wide = precision == CudaPrecision::kFloat;
     ranks_[i] = std::make_unique<CudaRank>(is_wide ? widened(programs[i]) : programs[i],
                                            static_cast<int>(i));
-    ranks_[i]->prepare(kernels);
+    ranks_[i]->prepare(kernels, choices);
   });
   on_threads(programs.size(), [&](std::size_t i) {
     ranks_[i]->use_device();
@@ -120,11 +120,15 @@ void CudaBackend::load_random(std::uint64_t seed) {
 }
 
 double CudaBackend::step(const Batch& batch, double learning_rate) {
+  return step(batch, learning_rate, {});
+}
+
+double CudaBackend::step(const Batch& batch, double learning_rate, const LaunchHooks& hooks) {
   ++num_steps_;
   on_threads(ranks_.size(), [&](std::size_t i) {
     ranks_[i]->use_device();
     fill_inputs(*ranks_[i], batch);
-    ranks_[i]->launch_step(num_steps_, learning_rate, {});
+    ranks_[i]->launch_step(num_steps_, learning_rate, i == 0 ? hooks : LaunchHooks{});
     ranks_[i]->synchronize();
   });
   double loss = 0;

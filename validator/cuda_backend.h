@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "validator/cuda_rank.h"
@@ -20,11 +21,14 @@ class CudaBackend {
  public:
   // Throws std::runtime_error where there are fewer GPUs than programs.
   CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
-              AttentionKernels kernels = AttentionKernels::kFastest);
+              AttentionKernels kernels = AttentionKernels::kFastest,
+              const GemmChoices& choices = {});
 
   // As HostBackend.
   void load(const Tensors& tensors);
   double step(const Batch& batch, double learning_rate);
+  // The same with `hooks` around the operations of the first rank.
+  double step(const Batch& batch, double learning_rate, const LaunchHooks& hooks);
 
   // Random weights of the usual size, without a host copy of the model: for measuring speed.
   void load_random(std::uint64_t seed);
@@ -32,6 +36,9 @@ class CudaBackend {
   Tensors weights() const { return collected(&ParameterPart::weight); }
   Tensors master_weights() const { return collected(&ParameterPart::master); }
 
+  // As CudaRank says of the first rank.
+  std::string attention_used() const { return ranks_.front()->attention_used(); }
+  std::string products_used() const { return ranks_.front()->products_used(); }
   // What the driver says is taken of the rank's GPU, by whomever.
   std::int64_t device_used_bytes(std::int64_t rank) const;
 

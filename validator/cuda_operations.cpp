@@ -199,8 +199,7 @@ bool OperationLauncher::launch_block(const Call& call) const {
     case OpKind::kRmsNormBackward: norm_backward(call); return true;
     case OpKind::kGemm:
       rank_.products_.at(call.index)
-          ->run(out.data, in[0].data, in[1].data, a.accumulate ? 1.0F : 0.0F,
-                rank_.product_workspace_.data, call.stream);
+          ->run(out.data, in[0].data, in[1].data, rank_.product_workspace_.data, call.stream);
       return true;
     case OpKind::kRope: rotate(call); return true;
     case OpKind::kSwigluForward:

@@ -17,13 +17,6 @@ namespace {
 
 constexpr std::int64_t kBarrierWords = 64;  // of kernel_scratch, at its start
 
-GemmType type_of(DType dtype) {
-  if (dtype != DType::kFp32 && dtype != DType::kBf16) {
-    throw std::logic_error("cuda: no product of " + std::string(name_of(dtype)));
-  }
-  return dtype == DType::kFp32 ? GemmType::kFloat : GemmType::kBf16;
-}
-
 }  // namespace
 
 Program widened(Program program) {
@@ -68,7 +61,7 @@ CudaRank::~CudaRank() {
   for (char* memory : arenas_) { cudaFree(memory); }
 }
 
-void CudaRank::prepare(AttentionKernels kernels) {
+void CudaRank::prepare(AttentionKernels kernels, const GemmChoices& choices) {
   int least = 0;
   int greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -91,7 +84,7 @@ void CudaRank::prepare(AttentionKernels kernels) {
   scratch_.data = whole_scratch.as<float>() + kBarrierWords;
   scratch_.cols -= kBarrierWords;
   check_scratch();
-  prepare_products();
+  prepare_products(choices);
   prepare_attention(kernels);
   clear();
   load_kernels();
@@ -260,35 +253,6 @@ void CudaRank::clear() {
                              streams_[0]));
   prepare_tables();
   synchronize();
-}
-
-// One descriptor and algorithm for every product, chosen before the first step.
-void CudaRank::prepare_products() {
-  library_ = std::make_unique<GemmLibrary>();
-  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
-    const Operation& op = program_.operations[i];
-    if (op.kind != OpKind::kGemm) {
-      continue;
-    }
-    const DeviceView a = resolve(op.in[0]);
-    const DeviceView b = resolve(op.in[1]);
-    const DeviceView out = resolve(op.out[0]);
-    const auto layout = [](bool turned) {
-      return turned ? GemmLayout::kTransposed : GemmLayout::kPlain;
-    };
-    const GemmShape shape{.rows = out.rows,
-                          .columns = out.cols,
-                          .inner = op.attributes.transpose_a ? a.rows : a.cols,
-                          .a_layout = layout(op.attributes.transpose_a),
-                          .b_layout = layout(op.attributes.transpose_b),
-                          .a_stride = a.stride,
-                          .b_stride = b.stride,
-                          .out_stride = out.stride,
-                          .in_type = type_of(a.dtype),
-                          .out_type = type_of(out.dtype)};
-    products_[static_cast<std::int64_t>(i)] =
-        std::make_unique<Gemm>(*library_, shape, product_workspace_.elements() * 4);
-  }
 }
 
 void CudaRank::prepare_tables() {

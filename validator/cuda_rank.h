@@ -56,10 +56,13 @@ class CudaRank {
   // Handles, products, tables; then every kernel of the program once, on zeros, so that what
   // libraries and modules take is there before the first step. Throws std::logic_error, naming the
   // operation, for what has no kernel.
-  void prepare(AttentionKernels kernels = AttentionKernels::kFastest);
+  void prepare(AttentionKernels kernels = AttentionKernels::kFastest,
+               const GemmChoices& choices = {});
   // What attention runs on, after prepare(): "cuDNN 9.19.0", "own kernels: " and why, or of both
   // how many calls. Empty where the program has no attention.
   std::string attention_used() const;
+  // Of the program's matrix products: "204 of 204 on measured algorithms".
+  std::string products_used() const;
   // The communicators that the program needs, in the order of `uses`; until they are there, or for
   // good, collectives move nothing.
   const std::vector<CommunicatorUse>& uses() const { return uses_; }
@@ -99,7 +102,7 @@ class CudaRank {
   // What a member has where this rank has `own`.
   void* at_member(std::int64_t group, std::size_t member, void* own) const;
   void zero_inputs(const Operation& op) const;
-  void prepare_products();
+  void prepare_products(const GemmChoices& choices);
   void prepare_attention(AttentionKernels kernels);
   void prepare_forward(std::int64_t index, const Operation& op);
   void prepare_backward(std::int64_t index, const Operation& op);

@@ -168,9 +168,10 @@ class CudaRun {
 
   void prepare() {
     const std::int64_t before = device_memory().used();
-    rank_->prepare();
+    rank_->prepare(AttentionKernels::kFastest, read_gemm_choices(gemm_choices_path()));
     result_.memory.libraries = device_memory().used() - before;
     result_.attention = rank_->attention_used();
+    result_.products = rank_->products_used();
     result_.machine = machine_description(device_);
   }
 

@@ -75,6 +75,7 @@ std::string text_of(const RankResult& result) {
   message.add("device", result.device);
   message.add("machine", result.machine);
   message.add("attention", result.attention);
+  message.add("products", result.products);
   for (const MemoryField& field : kMemoryFields) {
     message.add(field.name, result.memory.*field.member);
   }
@@ -92,6 +93,7 @@ RankResult result_of(const std::string& text) {
   result.device = message.integer("device");
   result.machine = message.word("machine");
   result.attention = message.word("attention");
+  result.products = message.word("products");
   for (const MemoryField& field : kMemoryFields) {
     result.memory.*field.member = message.integer(field.name);
   }

@@ -73,6 +73,7 @@ struct RankResult {
   std::string machine = {};    // GPU, driver and library versions, one line; empty: not known
   std::string attention = {};  // what it ran on: "cuDNN 9.19.0", "own kernels: " and why; empty: on
                                // the host
+  std::string products = {};   // "204 of 204 on measured algorithms"; empty: on the host
 };
 
 // Thrown by a backend for an outcome of the run; nothing else is one. After it the process either

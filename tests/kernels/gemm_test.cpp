@@ -65,10 +65,13 @@ void check(std::int64_t rows, std::int64_t columns, std::int64_t inner, GemmLayo
   DeviceBuffer<char> workspace(kWorkspaceBytes);
   const GemmLibrary library;
   const Gemm gemm(library, shape, kWorkspaceBytes);
-  gemm.run(out.data(), dev_a.data(), dev_b.data(), 0, workspace.data(), stream);
+  gemm.run(out.data(), dev_a.data(), dev_b.data(), workspace.data(), stream);
   CHECK(relative_error(out.host(), want) < kRoundingError<Out>);
   DeviceBuffer<Out> sum(before);
-  gemm.run(sum.data(), dev_a.data(), dev_b.data(), 1, workspace.data(), stream);
+  GemmShape adding = shape;
+  adding.sum = GradientSum::kAccumulate;
+  const Gemm added(library, adding, kWorkspaceBytes);
+  added.run(sum.data(), dev_a.data(), dev_b.data(), workspace.data(), stream);
   CHECK(relative_error(sum.host(), accumulated) < kRoundingError<Out>);
 }
 
@@ -95,6 +98,48 @@ TEST_CASE("products of bf16 equal double precision, in every layout") {
 
 TEST_CASE("products of bf16 accumulate into fp32 without rounding to bf16, in every layout") {
   check_layouts<__nv_bfloat16, float>();
+}
+
+TEST_CASE("every candidate gives the product, and a choice is taken where it was made for") {
+  constexpr std::int64_t kSize = 256;
+  const GemmShape shape = {.rows = kSize,
+                           .columns = kSize,
+                           .inner = kSize,
+                           .a_stride = kSize,
+                           .b_stride = kSize,
+                           .out_stride = kSize};
+  using Bf16 = __nv_bfloat16;
+  const std::vector<Bf16> a = random_values<Bf16>(kSize * kSize, 1);
+  const std::vector<Bf16> b = random_values<Bf16>(kSize * kSize, 2);
+  std::vector<double> want(a.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    for (std::size_t k = 0; k < kSize; ++k) {
+      want[i] += to_double(a[i / kSize * kSize + k]) * to_double(b[k * kSize + i % kSize]);
+    }
+  }
+  const ScopedStream stream;
+  DeviceBuffer<Bf16> dev_a(a), dev_b(b);
+  DeviceBuffer<char> workspace(kWorkspaceBytes);
+  const GemmLibrary library;
+  Gemm gemm(library, shape, kWorkspaceBytes);
+  CHECK_FALSE(gemm.is_chosen());
+  const std::vector<GemmAlgorithm> candidates = gemm.candidates(16);
+  REQUIRE(candidates.size() > 1);
+  for (const GemmAlgorithm& candidate : candidates) {
+    gemm.use(candidate);
+    DeviceBuffer<Bf16> out(random_values<Bf16>(kSize * kSize, 3));
+    gemm.run(out.data(), dev_a.data(), dev_b.data(), workspace.data(), stream);
+    CHECK(relative_error(out.host(), want) < kRoundingError<Bf16>);
+  }
+  const GemmLibrary tuned({{gemm.name(), candidates.back()}});
+  const Gemm chosen(tuned, shape, kWorkspaceBytes);
+  CHECK(chosen.is_chosen());
+  DeviceBuffer<Bf16> out(random_values<Bf16>(kSize * kSize, 3));
+  chosen.run(out.data(), dev_a.data(), dev_b.data(), workspace.data(), stream);
+  CHECK(relative_error(out.host(), want) < kRoundingError<Bf16>);
+  GemmShape adding = shape;
+  adding.sum = GradientSum::kAccumulate;
+  CHECK_FALSE(Gemm(tuned, adding, kWorkspaceBytes).is_chosen());
 }
 
 }  // namespace shardplan

@@ -1,0 +1,189 @@
+#include "validator/cuda_products.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "kernels/device_buffer.h"
+#include "kernels/random.h"
+#include "validator/cuda_rank.h"
+
+namespace shardplan {
+namespace {
+
+// A card at the limit of its power lowers its clocks until they suit what runs, and then another
+// algorithm is the fastest than in a short burst. So every candidate runs alone until the clocks
+// have settled, and is measured after that.
+constexpr double kSettleSeconds = 0.12;
+constexpr double kMeasureSeconds = 0.25;
+constexpr double kChunkSeconds = 0.03;  // between two looks at the clock
+
+GemmType type_of(DType dtype) {
+  if (dtype != DType::kFp32 && dtype != DType::kBf16) {
+    throw std::logic_error("cuda: no product of " + std::string(name_of(dtype)));
+  }
+  return dtype == DType::kFp32 ? GemmType::kFloat : GemmType::kBf16;
+}
+
+const Tensor& tensor_of(const Program& program, const View& view) {
+  return program.tensors.at(static_cast<std::size_t>(view.tensor));
+}
+
+// Random numbers for one operand.
+class Operand {
+ public:
+  Operand(GemmType type, std::int64_t size, std::uint64_t seed, cudaStream_t stream)
+      : memory_(size * (type == GemmType::kFloat ? 4 : 2)) {
+    if (type == GemmType::kFloat) {
+      fill_normal(static_cast<float*>(data()), 1, seed, 0, size, stream);
+    } else {
+      fill_normal(static_cast<__nv_bfloat16*>(data()), 1, seed, 0, size, stream);
+    }
+  }
+  void* data() { return memory_.data(); }
+
+ private:
+  DeviceBuffer<char> memory_;
+};
+
+// Seconds between two points of a stream.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    CUDA_CHECK(cudaEventCreate(&begin_));
+    CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  template <class Launch>
+  double seconds(cudaStream_t stream, int times, const Launch& launch) {
+    CUDA_CHECK(cudaEventRecord(begin_, stream));
+    for (int i = 0; i < times; ++i) { launch(); }
+    CUDA_CHECK(cudaEventRecord(end_, stream));
+    CUDA_CHECK(cudaEventSynchronize(end_));
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin_, end_));
+    return static_cast<double>(milliseconds) / 1e3;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+// Seconds of one launch among many.
+template <class Launch>
+double settled_s(Stopwatch& watch, cudaStream_t stream, const Launch& launch) {
+  watch.seconds(stream, 1, launch);  // loads the kernel
+  const double first_s = watch.seconds(stream, 1, launch);
+  const int chunk = std::max(1, static_cast<int>(kChunkSeconds / first_s));
+  for (double spent = 0; spent < kSettleSeconds;) { spent += watch.seconds(stream, chunk, launch); }
+  double measured_s = 0;
+  int count = 0;
+  while (measured_s < kMeasureSeconds) {
+    measured_s += watch.seconds(stream, chunk, launch);
+    count += chunk;
+  }
+  return measured_s / count;
+}
+
+std::int64_t stored_size(GemmLayout layout, std::int64_t rows, std::int64_t columns,
+                         std::int64_t stride) {
+  return (layout == GemmLayout::kPlain ? rows : columns) * stride;
+}
+
+// By candidate.
+std::vector<double> time_candidates(Gemm& gemm, const GemmShape& s,
+                                    const std::vector<GemmAlgorithm>& candidates,
+                                    std::int64_t workspace_bytes) {
+  const ScopedStream stream;
+  Operand a(s.in_type, stored_size(s.a_layout, s.rows, s.inner, s.a_stride), 1, stream);
+  Operand b(s.in_type, stored_size(s.b_layout, s.inner, s.columns, s.b_stride), 2, stream);
+  Operand out(s.out_type, s.rows * s.out_stride, 3, stream);
+  DeviceBuffer<char> workspace(workspace_bytes);
+  Stopwatch watch;
+  std::vector<double> seconds;
+  for (const GemmAlgorithm& candidate : candidates) {
+    gemm.use(candidate);
+    seconds.push_back(settled_s(watch, stream, [&] {
+      gemm.run(out.data(), a.data(), b.data(), workspace.data(), stream);
+    }));
+  }
+  return seconds;
+}
+
+}  // namespace
+
+GemmShape product_shape(const Program& program, const Operation& op) {
+  const auto layout = [](bool turned) {
+    return turned ? GemmLayout::kTransposed : GemmLayout::kPlain;
+  };
+  const View& a = op.in.at(0);
+  const View& out = op.out.at(0);
+  return {.rows = out.rows,
+          .columns = out.cols,
+          .inner = op.attributes.transpose_a ? a.rows : a.cols,
+          .a_layout = layout(op.attributes.transpose_a),
+          .b_layout = layout(op.attributes.transpose_b),
+          .a_stride = a.stride,
+          .b_stride = op.in.at(1).stride,
+          .out_stride = out.stride,
+          .in_type = type_of(tensor_of(program, a).dtype),
+          .out_type = type_of(tensor_of(program, out).dtype),
+          .sum = op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite};
+}
+
+void tune_products(const Program& program, int num_candidates, GemmChoices& choices,
+                   const std::function<void(const TunedProduct&)>& report) {
+  const GemmLibrary library;
+  std::int64_t workspace_bytes = 0;
+  for (const Tensor& tensor : program.tensors) {
+    workspace_bytes = tensor.name == "product_workspace" ? tensor.bytes : workspace_bytes;
+  }
+  for (const Operation& op : program.operations) {
+    if (op.kind != OpKind::kGemm) {
+      continue;
+    }
+    const GemmShape shape = product_shape(program, op);
+    Gemm gemm(library, shape, workspace_bytes);
+    if (choices.contains(gemm.name())) {
+      continue;
+    }
+    const std::vector<GemmAlgorithm> candidates = gemm.candidates(num_candidates);
+    const std::vector<double> seconds = time_candidates(gemm, shape, candidates, workspace_bytes);
+    const auto best = static_cast<std::size_t>(std::ranges::min_element(seconds) - seconds.begin());
+    choices[gemm.name()] = candidates[best];
+    report({.name = gemm.name(),
+            .expected_s = seconds.front(),
+            .best_s = seconds[best],
+            .flops = 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
+                     static_cast<double>(shape.inner),
+            .num_candidates = candidates.size(),
+            .best = best});
+  }
+}
+
+// One descriptor and algorithm for every product, before the first step.
+void CudaRank::prepare_products(const GemmChoices& choices) {
+  library_ = std::make_unique<GemmLibrary>(choices);
+  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+    if (program_.operations[i].kind == OpKind::kGemm) {
+      products_[static_cast<std::int64_t>(i)] =
+          std::make_unique<Gemm>(*library_, product_shape(program_, program_.operations[i]),
+                                 product_workspace_.elements() * 4);
+    }
+  }
+}
+
+std::string CudaRank::products_used() const {
+  std::size_t num_chosen = 0;
+  for (const auto& [operation, product] : products_) { num_chosen += product->is_chosen() ? 1 : 0; }
+  return std::to_string(num_chosen) + " of " + std::to_string(products_.size()) +
+         " on measured algorithms";
+}
+
+}  // namespace shardplan
