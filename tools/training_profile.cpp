@@ -1,0 +1,165 @@
+#include "tools/training_profile.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda_check.h"
+
+namespace shardplan {
+namespace {
+
+double elapsed_s(cudaEvent_t begin, cudaEvent_t end) {
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+  return static_cast<double>(milliseconds) / 1e3;
+}
+
+// Pairs of a query and a key that it sees.
+double causal_pairs(const OpAttributes& a, std::int64_t queries, std::int64_t keys) {
+  double pairs = 0;
+  for (std::int64_t i = 0; i < queries; ++i) {
+    const std::int64_t last = std::min(keys, a.query_position - a.key_position + i + 1);
+    const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(0, last - a.window) : 0;
+    pairs += static_cast<double>(std::max<std::int64_t>(0, last - first));
+  }
+  return pairs;
+}
+
+// Products of 2 FLOPs each; 0 for what is bound by memory.
+double flops_of(const Operation& op) {
+  const OpAttributes& a = op.attributes;
+  if (op.kind == OpKind::kGemm) {
+    const std::int64_t inner = a.transpose_a ? op.in[0].rows : op.in[0].cols;
+    return 2.0 * static_cast<double>(op.out[0].elements()) * static_cast<double>(inner);
+  }
+  const bool is_forward = op.kind == OpKind::kAttentionForward;
+  if (is_forward || op.kind == OpKind::kAttentionBackward) {
+    const std::int64_t q = is_forward ? 0 : 1;
+    const std::int64_t queries = op.in[static_cast<std::size_t>(q)].rows / a.batch;
+    const std::int64_t keys = op.in[static_cast<std::size_t>(q) + 1].rows / a.batch;
+    // Two products forward, five backward.
+    return (is_forward ? 2 : 5) * 2.0 * causal_pairs(a, queries, keys) *
+           static_cast<double>(a.batch * a.heads * a.head_dim);
+  }
+  return 0;
+}
+
+// What the operation must read and write.
+double bytes_of(const Program& program, const Operation& op) {
+  const auto bytes = [&](const View& view) {
+    return view.present() ? static_cast<double>(view.elements()) *
+                                static_cast<double>(bytes_of(
+                                    program.tensors[static_cast<std::size_t>(view.tensor)].dtype))
+                          : 0.0;
+  };
+  if (op.kind == OpKind::kEmbeddingForward) {  // rows of a table
+    return 2 * bytes(op.out[0]);
+  }
+  if (op.kind == OpKind::kEmbeddingBackward) {
+    return 3 * bytes(op.in[1]);
+  }
+  double sum = 0;
+  for (const View& view : op.in) { sum += bytes(view); }
+  for (std::size_t i = 0; i < op.out.size(); ++i) {
+    sum += bytes(op.out[i]) * (reads_output(op, static_cast<std::int64_t>(i)) ? 2 : 1);
+  }
+  return sum;
+}
+
+std::string name_of(const Operation& op) {
+  const View& out = op.out.front();
+  std::string text = op.label + ' ' + std::to_string(out.rows) + 'x' + std::to_string(out.cols);
+  if (op.kind == OpKind::kGemm) {
+    text += 'x';
+    text += std::to_string(op.attributes.transpose_a ? op.in[0].rows : op.in[0].cols);
+    text += op.attributes.accumulate ? " added" : "";
+  }
+  return text;
+}
+
+struct Total {
+  std::int64_t count = 0;
+  double seconds = 0;
+  double fastest_s = std::numeric_limits<double>::infinity();
+  double slowest_s = 0;
+  double flops = 0;
+  double bytes = 0;
+};
+
+void print_sorted(const std::map<std::string, Total>& totals, double step_s) {
+  std::vector<std::pair<std::string, Total>> sorted(totals.begin(), totals.end());
+  std::ranges::sort(
+      sorted, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  for (const auto& [name, total] : sorted) {
+    std::printf("%-62s %5lld %9.3f ms %6.2f %%  %7.3f to %7.3f", name.c_str(),
+                static_cast<long long>(total.count), total.seconds * 1e3,
+                100 * total.seconds / step_s, total.fastest_s * 1e3, total.slowest_s * 1e3);
+    if (total.flops > 0) {
+      std::printf(" %8.1f TFLOP/s\n", total.flops / total.seconds / 1e12);
+    } else {
+      std::printf(" %8.3f TB/s\n", total.bytes / total.seconds / 1e12);
+    }
+  }
+}
+
+}  // namespace
+
+TrainingProfile::TrainingProfile(const Program& program) : program_(program) {
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    CUDA_CHECK(cudaEventCreate(&begins_.emplace_back()));
+    CUDA_CHECK(cudaEventCreate(&ends_.emplace_back()));
+  }
+}
+
+TrainingProfile::~TrainingProfile() {
+  for (const auto* events : {&begins_, &ends_}) {
+    for (cudaEvent_t event : *events) { cudaEventDestroy(event); }
+  }
+}
+
+LaunchHooks TrainingProfile::hooks() {
+  const auto recorder = [](const std::vector<cudaEvent_t>& events) {
+    return [&events](std::int64_t operation, cudaStream_t stream) {
+      CUDA_CHECK(cudaEventRecord(events[static_cast<std::size_t>(operation)], stream));
+    };
+  };
+  return {.before = recorder(begins_), .after = recorder(ends_)};
+}
+
+void TrainingProfile::print() const {
+  std::map<std::string, Total> totals;
+  std::map<std::string, Total> kinds;
+  double gaps_s = 0;
+  std::size_t previous = program_.operations.size();  // of the compute stream; none yet
+  const double step_s = elapsed_s(begins_.front(), ends_.back());
+  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+    const Operation& op = program_.operations[i];
+    const double seconds = elapsed_s(begins_[i], ends_[i]);
+    for (Total* total : {&totals[name_of(op)], &kinds["all " + std::string(name_of(op.kind))]}) {
+      ++total->count;
+      total->seconds += seconds;
+      total->fastest_s = std::min(total->fastest_s, seconds);
+      total->slowest_s = std::max(total->slowest_s, seconds);
+      total->flops += flops_of(op);
+      total->bytes += bytes_of(program_, op);
+    }
+    if (op.stream == Stream::kCompute) {
+      if (previous < i) {
+        gaps_s += elapsed_s(ends_[previous], begins_[i]);
+      }
+      previous = i;
+    }
+  }
+  print_sorted(totals, step_s);
+  print_sorted(kinds, step_s);
+  std::printf("%-62s %5lld %9.3f ms %6.2f %%\n", "between operations",
+              static_cast<long long>(program_.operations.size()), gaps_s * 1e3,
+              100 * gaps_s / step_s);
+  std::printf("step with these events %.4f s\n", step_s);
+}
+
+}  // namespace shardplan
