@@ -2,8 +2,8 @@
 // dv up over all queries, one owns tiles of queries and adds dq up over all keys. Both compute the
 // probabilities again from the log-sum-exp (Dao, arXiv 2307.08691, Algorithm 2, taken apart).
 //   ds = p * (dout . v - delta),  dq = scale ds k,  dk = scale ds^T q,  dv = p^T dout
+#include "kernels/attention_gradients.cuh"
 #include "kernels/attention_tensor_cores.h"
-#include "kernels/attention_tiles.cuh"
 #include "kernels/cuda_check.h"
 
 namespace shardplan {
@@ -19,23 +19,6 @@ constexpr int kStages = 2;
 template <int kDim>
 constexpr int kSharedBytes = (2 * kOwned + 2 * kStages * kTile) * kDim * 2 + kStages * 2 * kTile *
                                                                                  4;
-
-template <class G>
-struct Pointers {
-  G* dq;
-  G* dk;
-  G* dv;
-  const float* delta;
-  const __nv_bfloat16* dout;
-  const __nv_bfloat16* q;
-  const __nv_bfloat16* k;
-  const __nv_bfloat16* v;
-  const float* lse;
-  std::int64_t dq_stride;
-  std::int64_t dkv_stride;
-  GradientSum dq_sum;
-  GradientSum dkv_sum;
-};
 
 template <int kDim>
 struct Shared {
@@ -92,51 +75,10 @@ __device__ void add_product(float (&sum)[kDim / 8][4], const Scores& scores, __n
   }
 }
 
-// 16 rows of gradients, times `scale`, to rows first .. of `to` below `end`.
-template <int kDim>
-__device__ void store_gradient(float* to, std::int64_t stride, __nv_bfloat16* /*tile*/,
-                               int /*tile_row*/, float (&values)[kDim / 8][4], float scale,
-                               int count, GradientSum sum) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-  for (int block = 0; block < kDim / 8; ++block) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = lane / 4 + 8 * half;
-      if (row < count) {
-        float2* at = reinterpret_cast<float2*>(to + row * stride + 8 * block + 2 * (lane % 4));
-        float2 value = sum == GradientSum::kAccumulate ? *at : float2{0, 0};
-        value.x += scale * values[block][2 * half];
-        value.y += scale * values[block][2 * half + 1];
-        *at = value;
-      }
-    }
-  }
-}
-
-template <int kDim>
-__device__ void store_gradient(__nv_bfloat16* to, std::int64_t stride, __nv_bfloat16* tile,
-                               int tile_row, float (&values)[kDim / 8][4], float scale, int count,
-                               GradientSum sum) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-  for (int block = 0; block < kDim / 8; ++block) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      values[block][i] *= scale;
-      const int row = lane / 4 + 8 * (i / 2);
-      if (sum == GradientSum::kAccumulate && row < count) {
-        values[block][i] += __bfloat162float(to[row * stride + 8 * block + 2 * (lane % 4) + i % 2]);
-      }
-    }
-  }
-  store_rows<kDim>(to, stride, tile, tile_row, values, count);
-}
-
 // Tiles of queries and output gradients of all heads that share the keys of the block.
 template <int kDim, class G>
 struct QueryTiles {
-  const Pointers<G>& p;
+  const GradientPointers<G>& p;
   const AttentionTask& task;
   std::int64_t sequence;
   int first_head;
@@ -185,7 +127,7 @@ __device__ void probabilities_by_key(Scores& scores, const AttentionTask& task, 
 
 template <int kDim, class G>
 __global__ void __launch_bounds__(kThreads, 1)
-    key_gradients_kernel(Pointers<G> p, AttentionTask task) {
+    key_gradients_kernel(GradientPointers<G> p, AttentionTask task) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared<kDim> shared(memory);
   const int first = static_cast<int>(blockIdx.x) * kOwned;  // early keys are seen most
@@ -243,11 +185,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   wait_for_copies<0>();
   __syncthreads();
   const int row = first + warp_row;
-  const std::int64_t to = (sequence * task.key_length + row) * p.dkv_stride + kv_head * kDim;
-  store_gradient<kDim>(p.dk + to, p.dkv_stride, shared.owned[0], warp_row, dk, task.scale,
-                       task.key_length - row, p.dkv_sum);
-  store_gradient<kDim>(p.dv + to, p.dkv_stride, shared.owned[1], warp_row, dv, 1.0F,
-                       task.key_length - row, p.dkv_sum);
+  const std::int64_t to = (sequence * task.key_length + row) * p.to.dkv_stride + kv_head * kDim;
+  store_gradient<kDim>(p.dk + to, p.to.dkv_stride, shared.owned[0], warp_row, dk, task.scale,
+                       task.key_length - row, p.to.dkv_sum);
+  store_gradient<kDim>(p.dv + to, p.to.dkv_stride, shared.owned[1], warp_row, dv, 1.0F,
+                       task.key_length - row, p.to.dkv_sum);
 }
 
 // Scores [queries, keys] become ds: probabilities times what the products are beyond delta.
@@ -269,7 +211,7 @@ __device__ void score_gradients(Scores& scores, const Scores& products, const At
 
 template <int kDim, class G>
 __global__ void __launch_bounds__(kThreads, 1)
-    query_gradients_kernel(Pointers<G> p, AttentionTask task) {
+    query_gradients_kernel(GradientPointers<G> p, AttentionTask task) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared<kDim> shared(memory);
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwned;
@@ -326,9 +268,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     score_gradients(scores, products, task, row, tile * kTile, lse, delta);
     add_product<kDim>(dq, scores, shared.passing[0] + offset);
   }
-  store_gradient<kDim>(p.dq + (query_row + row) * p.dq_stride + head * kDim, p.dq_stride,
+  store_gradient<kDim>(p.dq + (query_row + row) * p.to.dq_stride + head * kDim, p.to.dq_stride,
                        shared.owned[0], warp_row, dq, task.scale, task.query_length - row,
-                       p.dq_sum);
+                       p.to.dq_sum);
 }
 
 unsigned blocks_of(std::int64_t rows) {
@@ -336,7 +278,7 @@ unsigned blocks_of(std::int64_t rows) {
 }
 
 template <int kDim, class G>
-void launch(const Pointers<G>& pointers, const AttentionShape& shape, cudaStream_t stream) {
+void launch(const GradientPointers<G>& pointers, const AttentionShape& shape, cudaStream_t stream) {
   const auto configure = [](auto* kernel) {
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kSharedBytes<kDim>));
@@ -364,19 +306,7 @@ void attention_backward_on_tensor_cores(G* dq, G* dk, G* dv, const float* delta,
                                         const float* lse, const AttentionShape& shape,
                                         const AttentionGradientShape& gradients,
                                         cudaStream_t stream) {
-  const Pointers<G> pointers{.dq = dq,
-                             .dk = dk,
-                             .dv = dv,
-                             .delta = delta,
-                             .dout = dout,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .lse = lse,
-                             .dq_stride = gradients.dq_stride,
-                             .dkv_stride = gradients.dkv_stride,
-                             .dq_sum = gradients.dq_sum,
-                             .dkv_sum = gradients.dkv_sum};
+  const GradientPointers<G> pointers{dq, dk, dv, delta, dout, q, k, v, lse, gradients};
   if (shape.head_dim == 64) {
     launch<64>(pointers, shape, stream);
   } else {
