@@ -260,6 +260,18 @@ bool fits_tensor_cores(const AttentionShape& shape) {
   return sizeof(T) == 2 && (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
+// Whether the current device is the one that the kernels on warpgroups are for: they run on no
+// later one either.
+bool has_warpgroups() {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major == 9 && minor == 0;
+}
+
 }  // namespace
 
 template <class T>
@@ -267,7 +279,9 @@ void attention_forward(T* o, float* lse, const T* q, const T* k, const T* v,
                        const AttentionShape& shape, cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
     if (fits_tensor_cores<T>(shape)) {
-      attention_forward_on_tensor_cores(o, lse, q, k, v, shape, stream);
+      const auto forward =
+          has_warpgroups() ? attention_forward_on_warpgroups : attention_forward_on_tensor_cores;
+      forward(o, lse, q, k, v, shape, stream);
       return;
     }
   }
@@ -288,8 +302,9 @@ void attention_backward(G* dq, G* dk, G* dv, float* delta, const T* dout, const 
   CUDA_CHECK(cudaGetLastError());
   if constexpr (sizeof(T) == 2) {
     if (fits_tensor_cores<T>(shape)) {
-      attention_backward_on_tensor_cores(dq, dk, dv, delta, dout, q, k, v, lse, shape, gradients,
-                                         stream);
+      const auto backward = has_warpgroups() ? attention_backward_on_warpgroups<G>
+                                             : attention_backward_on_tensor_cores<G>;
+      backward(dq, dk, dv, delta, dout, q, k, v, lse, shape, gradients, stream);
       return;
     }
   }

@@ -1,0 +1,54 @@
+#include "kernels/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda_check.h"
+
+namespace shardplan {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// By way of the runtime: no program links the driver, which machines without a GPU lack.
+Encode encode_of_driver() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                              cudaEnableDefault, &found));
+#else
+  CUDA_CHECK(
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found));
+#endif
+  if (found != cudaDriverEntryPointSuccess) {
+    throw std::runtime_error("the driver has no cuTensorMapEncodeTiled, expected CUDA 12 or later");
+  }
+  return reinterpret_cast<Encode>(function);
+}
+
+}  // namespace
+
+CUtensorMap map_heads(const __nv_bfloat16* matrix, std::int64_t head_dim, std::int64_t heads,
+                      std::int64_t length, std::int64_t batch, std::int64_t stride) {
+  static const Encode encode = encode_of_driver();
+  const auto bytes = [](std::int64_t elements) { return static_cast<cuuint64_t>(2 * elements); };
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads),
+                              static_cast<cuuint64_t>(length), static_cast<cuuint64_t>(batch)};
+  const cuuint64_t strides[] = {bytes(head_dim), bytes(stride), bytes(stride * length)};
+  const cuuint32_t box[] = {kBoxColumns, 1, kBoxRows, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<__nv_bfloat16*>(matrix), sizes,
+             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("cuTensorMapEncodeTiled: error " + std::to_string(result));
+  }
+  return map;
+}
+
+}  // namespace shardplan
