@@ -2,153 +2,13 @@
 
 #include <doctest/doctest.h>
 
-#include <limits>
 #include <string>
 
-#include "tests/kernels/device.h"
+#include "kernels/attention_tensor_cores.h"
+#include "tests/kernels/attention_reference.h"
 
 namespace shardplan {
 namespace {
-
-// Lengths that no tile divides, shared key heads, packed rows, chunks in the middle of a sequence.
-const AttentionShape kShapes[] = {
-    {.query_length = 1, .key_length = 1, .heads = 1, .kv_heads = 1, .head_dim = 128},
-    {.batch = 2, .query_length = 100, .key_length = 100, .heads = 4, .kv_heads = 2, .head_dim = 64},
-    {.query_length = 257, .key_length = 257, .heads = 6, .kv_heads = 2, .head_dim = 128},
-    {.query_length = 130,
-     .key_length = 390,
-     .heads = 4,
-     .kv_heads = 1,
-     .head_dim = 128,
-     .query_position = 260},
-    {.query_length = 70,
-     .key_length = 90,
-     .heads = 2,
-     .kv_heads = 2,
-     .head_dim = 64,
-     .query_position = 89},  // no mask
-    {.query_length = 300,
-     .key_length = 300,
-     .heads = 2,
-     .kv_heads = 1,
-     .head_dim = 128,
-     .window = 40},
-    {.batch = 2,
-     .query_length = 37,
-     .key_length = 45,
-     .heads = 4,
-     .kv_heads = 2,
-     .head_dim = 24,
-     .query_position = 8},
-    {.query_length = 40, .key_length = 40, .heads = 2, .kv_heads = 1, .head_dim = 256, .window = 7},
-};
-
-// q, k, v lie side by side in one row.
-AttentionShape packed(AttentionShape shape) {
-  shape.q_stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
-  shape.kv_stride = shape.q_stride;
-  shape.o_stride = shape.heads * shape.head_dim;
-  return shape;
-}
-
-template <class T>
-struct Inputs {
-  std::vector<T> q, kv, dout;
-};
-
-template <class T>
-Inputs<T> random_inputs(const AttentionShape& s) {
-  return {random_values<T>(s.batch * s.query_length * s.q_stride, 1),
-          random_values<T>(s.batch * s.key_length * s.kv_stride, 2),
-          random_values<T>(s.batch * s.query_length * s.o_stride, 3)};
-}
-
-struct Expected {
-  std::vector<double> o, lse, dq, dk,
-      dv;  // dq with o's rows, dk and dv [rows, kv_heads * head_dim]
-};
-
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
-// One row of queries in double precision.
-template <class T>
-void expect_row(Expected& e, const Inputs<T>& in, const AttentionShape& s, std::int64_t sequence,
-                std::int64_t query, std::int64_t head) {
-  const std::int64_t d = s.head_dim;
-  const std::int64_t kv_head = head / (s.heads / s.kv_heads);
-  const std::int64_t row = sequence * s.query_length + query;
-  const auto q = [&](std::int64_t i) {
-    return to_double(in.q[at(row * s.q_stride + head * d + i)]);
-  };
-  const auto g = [&](std::int64_t i) {
-    return to_double(in.dout[at(row * s.o_stride + head * d + i)]);
-  };
-  const std::int64_t k_offset = s.heads * d + kv_head * d;
-  const auto kv_at = [&](std::int64_t key, std::int64_t i) {
-    return at((sequence * s.key_length + key) * s.kv_stride + k_offset + i);
-  };
-  const auto k = [&](std::int64_t key, std::int64_t i) { return to_double(in.kv[kv_at(key, i)]); };
-  const auto v = [&](std::int64_t key, std::int64_t i) {
-    return to_double(in.kv[kv_at(key, s.kv_heads * d + i)]);
-  };
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
-  const std::int64_t end = std::min(s.key_length, s.query_position + query + 1);
-  const std::int64_t begin =
-      s.window == 0 ? 0 : std::max<std::int64_t>(0, s.query_position + query - s.window + 1);
-  std::vector<double> p;
-  double max = -std::numeric_limits<double>::infinity();
-  for (std::int64_t key = begin; key < end; ++key) {
-    double score = 0;
-    for (std::int64_t i = 0; i < d; ++i) { score += scale * q(i) * k(key, i); }
-    p.push_back(score);
-    max = std::max(max, score);
-  }
-  double sum = 0;
-  for (const double score : p) { sum += std::exp(score - max); }
-  const double lse = max + std::log(sum);
-  e.lse[at(row * s.heads + head)] = lse;
-  double delta = 0;
-  for (std::int64_t key = begin; key < end; ++key) {
-    double& probability = p[at(key - begin)];
-    probability = std::exp(probability - lse);
-    for (std::int64_t i = 0; i < d; ++i) {
-      e.o[at(row * s.o_stride + head * d + i)] += probability * v(key, i);
-      delta += probability * g(i) * v(key, i);
-    }
-  }
-  for (std::int64_t key = begin; key < end; ++key) {
-    double product = 0;
-    for (std::int64_t i = 0; i < d; ++i) { product += g(i) * v(key, i); }
-    const double ds = p[at(key - begin)] * (product - delta) * scale;
-    const std::int64_t to = ((sequence * s.key_length + key) * s.kv_heads + kv_head) * d;
-    for (std::int64_t i = 0; i < d; ++i) {
-      e.dq[at(row * s.o_stride + head * d + i)] += ds * k(key, i);
-      e.dk[at(to + i)] += ds * q(i);
-      e.dv[at(to + i)] += p[at(key - begin)] * g(i);
-    }
-  }
-}
-
-template <class T>
-Expected expected(const Inputs<T>& in, const AttentionShape& s) {
-  Expected e;
-  const std::int64_t rows = s.batch * s.query_length;
-  e.o.resize(at(rows * s.o_stride));
-  e.dq.resize(e.o.size());
-  e.lse.resize(at(rows * s.heads));
-  e.dk.resize(at(s.batch * s.key_length * s.kv_heads * s.head_dim));
-  e.dv.resize(e.dk.size());
-  for (std::int64_t sequence = 0; sequence < s.batch; ++sequence) {
-    for (std::int64_t query = 0; query < s.query_length; ++query) {
-      for (std::int64_t head = 0; head < s.heads; ++head) {
-        expect_row(e, in, s, sequence, query, head);
-      }
-    }
-  }
-  return e;
-}
 
 template <class G>
 struct Results {
@@ -255,6 +115,36 @@ CallResults call(const AttentionLibrary& library, const Inputs<__nv_bfloat16>& i
   return results;
 }
 
+// By the kernels that run where warpgroups are not.
+CallResults call_warps(const Inputs<__nv_bfloat16>& in, const AttentionShape& s) {
+  using T = __nv_bfloat16;
+  const std::int64_t kv_width = s.kv_heads * s.head_dim;
+  const std::int64_t rows = s.batch * s.query_length;
+  ScopedStream stream;
+  DeviceBuffer<T> q(in.q), kv(in.kv), dout(in.dout), o(poison<T>(rows * s.o_stride)),
+      dq(poison<T>(rows * s.o_stride)), dk(poison<T>(s.batch * s.key_length * kv_width)),
+      dv(poison<T>(s.batch * s.key_length * kv_width));
+  DeviceBuffer<float> lse(poison<float>(rows * s.heads));
+  const T* k = kv.data() + s.heads * s.head_dim;
+  const T* v = k + kv_width;
+  attention_forward_on_tensor_cores(o.data(), lse.data(), q.data(), k, v, s, stream);
+  CallResults results{
+      .o = o.host(), .dq = {}, .dk = {}, .dv = {}, .lse = lse.host(), .own_because = {}};
+  std::vector<float> delta(at(rows * s.heads));
+  for (std::size_t i = 0; i < results.o.size(); ++i) {
+    const auto product = to_double(results.o[i]) * to_double(in.dout[i]);
+    delta[i / at(s.head_dim)] += static_cast<float>(product);
+  }
+  DeviceBuffer<float> own_delta(delta);
+  attention_backward_on_tensor_cores(dq.data(), dk.data(), dv.data(), own_delta.data(), dout.data(),
+                                     q.data(), k, v, lse.data(), s,
+                                     {.dq_stride = s.o_stride, .dkv_stride = kv_width}, stream);
+  results.dq = dq.host();
+  results.dk = dk.host();
+  results.dv = dv.host();
+  return results;
+}
+
 void check_call(const AttentionLibrary& library, const AttentionShape& s, GradientSum sum,
                 AttentionOrder order) {
   CAPTURE(s.query_length);
@@ -320,24 +210,53 @@ TEST_CASE("queries in the midst of the keys run on own kernels, and the call say
   CHECK(AttentionForward(library, AttentionTypes::kFloat, midst).own_because() != "");
 }
 
-TEST_CASE("cuDNN's attention and our own agree on the heads of Llama-3-8B") {
-  const AttentionLibrary fastest;
-  const AttentionLibrary own(AttentionKernels::kOwn);
+TEST_CASE("all kernels agree on the heads of Llama-3-8B, and our own repeat") {
   const AttentionShape s = packed(
       {.query_length = 2048, .key_length = 2048, .heads = 32, .kv_heads = 8, .head_dim = 128});
   const Inputs<__nv_bfloat16> in = random_inputs<__nv_bfloat16>(s);
-  const CallResults a = call(fastest, in, s, GradientSum::kOverwrite, AttentionOrder::kAny);
-  const CallResults b = call(own, in, s, GradientSum::kOverwrite, AttentionOrder::kAny);
+  const AttentionLibrary fastest;
+  const AttentionLibrary own(AttentionKernels::kOwn);
+  const CallResults a = call(own, in, s, GradientSum::kOverwrite, AttentionOrder::kAny);
   const auto doubles = [](const auto& values) {
     std::vector<double> converted;
     for (const auto value : values) { converted.push_back(to_double(value)); }
     return converted;
   };
-  CHECK(relative_error(a.o, doubles(b.o)) < 1e-2);
-  CHECK(relative_error(a.lse, doubles(b.lse)) < 1e-5);
-  CHECK(relative_error(a.dq, doubles(b.dq)) < 1e-2);
-  CHECK(relative_error(a.dk, doubles(b.dk)) < 1e-2);
-  CHECK(relative_error(a.dv, doubles(b.dv)) < 1e-2);
+  for (const CallResults& b :
+       {call(fastest, in, s, GradientSum::kOverwrite, AttentionOrder::kAny), call_warps(in, s)}) {
+    CHECK(relative_error(a.o, doubles(b.o)) < 1e-2);
+    CHECK(relative_error(a.lse, doubles(b.lse)) < 1e-5);
+    CHECK(relative_error(a.dq, doubles(b.dq)) < 1e-2);
+    CHECK(relative_error(a.dk, doubles(b.dk)) < 1e-2);
+    CHECK(relative_error(a.dv, doubles(b.dv)) < 1e-2);
+  }
+  const CallResults again = call(own, in, s, GradientSum::kOverwrite, AttentionOrder::kAny);
+  CHECK(num_differing(a.o, again.o) == 0);
+  CHECK(num_differing(a.lse, again.lse) == 0);
+  CHECK(num_differing(a.dq, again.dq) == 0);
+  CHECK(num_differing(a.dk, again.dk) == 0);
+  CHECK(num_differing(a.dv, again.dv) == 0);
+}
+
+TEST_CASE("the kernels for GPUs without warpgroups give attention of double precision too") {
+  for (const AttentionShape& row : kShapes) {
+    if (row.head_dim != 64 && row.head_dim != 128) {
+      continue;
+    }
+    const AttentionShape s = packed(row);
+    CAPTURE(s.query_length);
+    CAPTURE(s.head_dim);
+    const Inputs<__nv_bfloat16> in = random_inputs<__nv_bfloat16>(s);
+    const Expected want = expected(in, s);
+    const CallResults got = call_warps(in, s);
+    CHECK(relative_error(got.o, want.o) < 1e-2);
+    CHECK(relative_error(got.lse, want.lse) < 1e-5);
+    if (s.key_length > 1) {
+      CHECK(relative_error(got.dq, want.dq) < 1e-2);
+      CHECK(relative_error(got.dk, want.dk) < 1e-2);
+    }
+    CHECK(relative_error(got.dv, want.dv) < 1e-2);
+  }
 }
 
 TEST_CASE("attention in fp32 is that of double precision, forward and backward, and repeats") {
