@@ -26,10 +26,11 @@ struct GradientShared {
   Barrier owned_full;
   Ring<kStages> ring;
 
-  __device__ void open() {
+  // `producers` threads arrive for each tile that passes by.
+  __device__ void open(int producers) {
     if (threadIdx.x == 0) {
       open_barrier(&owned_full, 1);
-      ring.open(1, kConsumerWarps);
+      ring.open(producers, kConsumerWarps);
       publish_barriers();
     }
     __syncthreads();

@@ -70,9 +70,10 @@ __device__ void copy_queries(KeyShared<kDim>& shared, const GradientMaps& maps,
       shared.lse[stage][lane + 32 * i] = lse[i];
       shared.delta[stage][lane + 32 * i] = delta[i];
     }
-    __syncwarp();
     if (lane == 0) {
       shared.copy_passing(maps.q, maps.dout, tile.head, tile.first, sequence, stage, full);
+    } else {
+      arrive(full);
     }
   }
 }
@@ -137,13 +138,16 @@ __device__ void add_key_gradients(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8
     hold(dv);
     as_factor(ds, scores);
   };
+  const Turns turns(group);
   wait_for_phase(&shared.owned_full, 0);
   shared.ring.wait_full(0);
+  turns.take();
   begin_products();
   multiply_rows<kDim>(scores, k, q(0));
   close_products();
   multiply_rows<kDim>(products, v, dout(0));
   close_products();
+  turns.pass();
   wait_for_products<1>();
   hold(scores);
   find_probabilities(0);
@@ -151,6 +155,7 @@ __device__ void add_key_gradients(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8
   add_values(0);
 #pragma unroll 1
   for (int step = 1; step < tiles.count; ++step) {
+    turns.take();
     begin_products();
     multiply_rows<kDim>(scores, k, q(step));
     close_products();
@@ -158,6 +163,7 @@ __device__ void add_key_gradients(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8
     close_products();
     multiply_rows<kDim>(products, v, dout(step));
     close_products();
+    turns.pass();
     wait_for_products<2>();
     hold(scores);
     find_probabilities(step);
@@ -184,7 +190,7 @@ __global__ void __launch_bounds__(kGroupThreads, 1)
   const int first = static_cast<int>(blockIdx.y) * kOwnedRows;  // early keys are seen most
   const int sequence = static_cast<int>(blockIdx.z);
   const QueryTiles tiles(task, kv_head, first);
-  shared.open();
+  shared.open(32);  // the lanes of copy_queries
   if (threadIdx.x < kWarpgroup) {
     give_registers<kProducerRegisters>();
     if (threadIdx.x == 0) {

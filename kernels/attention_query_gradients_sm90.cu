@@ -40,13 +40,16 @@ __device__ void add_query_gradients(float (&dq)[kDim / 8][4], QueryShared<kDim>&
       for (int i = 0; i < 4; ++i) { scores[block][i] *= products[block][i] - delta[i / 2]; }
     }
   };
+  const Turns turns(group);
   wait_for_phase(&shared.owned_full, 0);
   shared.ring.wait_full(0);
+  turns.take();
   begin_products();
   multiply_rows<kDim>(scores, q, k(0));
   close_products();
   multiply_rows<kDim>(products, dout, v(0));
   close_products();
+  turns.pass();
   wait_for_products<1>();
   hold(scores);
   find_probabilities(0);
@@ -57,6 +60,7 @@ __device__ void add_query_gradients(float (&dq)[kDim / 8][4], QueryShared<kDim>&
   as_factor(ds, scores);
 #pragma unroll 1
   for (int step = 1; step < count; ++step) {
+    turns.take();
     begin_products();
     multiply_rows<kDim>(scores, q, k(step));
     close_products();
@@ -64,6 +68,7 @@ __device__ void add_query_gradients(float (&dq)[kDim / 8][4], QueryShared<kDim>&
     close_products();
     add_product(dq, ds, k(step - 1));
     close_products();
+    turns.pass();
     wait_for_products<2>();
     hold(scores);
     find_probabilities(step);
@@ -95,7 +100,7 @@ __global__ void __launch_bounds__(kGroupThreads, 1)
   const int sequence = static_cast<int>(blockIdx.z);
   const Range keys = keys_of(task, first, min(first + kOwnedRows, task.query_length) - 1);
   const Range tiles = {keys.begin / kKeyTile, (keys.end + kKeyTile - 1) / kKeyTile};
-  shared.open();
+  shared.open(1);
   if (threadIdx.x < kWarpgroup) {
     give_registers<kProducerRegisters>();
     if (threadIdx.x == 0) {

@@ -70,6 +70,7 @@ class Turns {
 
 template <int kStages>
 __device__ void release_by_warp(Ring<kStages>& ring, int step) {
+  __syncwarp();
   if (threadIdx.x % 32 == 0) {
     ring.release(step);
   }

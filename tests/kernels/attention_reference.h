@@ -41,7 +41,7 @@ inline const AttentionShape kShapes[] = {
      .query_position = 8},
     {.query_length = 40, .key_length = 40, .heads = 2, .kv_heads = 1, .head_dim = 256, .window = 7},
     // More tiles than stages of copies, one to eight heads for those of keys.
-    {.query_length = 400, .key_length = 400, .heads = 8, .kv_heads = 1, .head_dim = 128},
+    {.query_length = 330, .key_length = 330, .heads = 8, .kv_heads = 1, .head_dim = 128},
     {.query_length = 333, .key_length = 333, .heads = 2, .kv_heads = 2, .head_dim = 64},
     {.query_length = 200,
      .key_length = 450,  // the last hundred keys are seen by none
@@ -55,7 +55,8 @@ inline const AttentionShape kShapes[] = {
      .kv_heads = 1,
      .head_dim = 128,
      .query_position = 499},  // no mask
-    {.query_length = 450,
+    {.batch = 2,
+     .query_length = 450,
      .key_length = 450,
      .heads = 2,
      .kv_heads = 1,
