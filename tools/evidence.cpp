@@ -108,8 +108,8 @@ std::vector<KnownRun> known_runs(const std::string& framework, const Library& li
         continue;  // another framework's: not worth reading
       }
       Case run = read_case(case_text, file + ":" + std::to_string(line), library);
-      const bool counts = run.framework == framework && run.measured &&
-                          run.measured->status == RunStatus::kOk && run.unsupported.empty() &&
+      const bool has_memory = run.measured && !run.measured->ranks.empty();
+      const bool counts = run.framework == framework && has_memory && run.unsupported.empty() &&
                           first_broken_rule(run.job, run.plan) == nullptr;
       if (counts) {
         Traits traits = traits_of(run.job, run.plan, telling(run.job.profile, options));

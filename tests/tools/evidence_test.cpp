@@ -130,4 +130,12 @@ TEST_CASE("constants are told by what they rest on") {
   CHECK(origins().front() == Origin::kFitted);
 }
 
+// data/published/known_runs.jsonl has step times only, and is not embedded.
+TEST_CASE("runs whose memory was not measured are no evidence") {
+  const Library embedded;
+  const Library folder(std::string(SHARDPLAN_SOURCE_DIR) + "/data");
+  CHECK(evidence(llama_job(folder, "megatron"), {}, folder).num_runs ==
+        evidence(llama_job(embedded, "megatron"), {}, embedded).num_runs);
+}
+
 }  // namespace shardplan
