@@ -6,6 +6,7 @@
 
 #include "tools/case_file.h"
 #include "tools/command.h"
+#include "tools/known_runs.h"
 #include "tools/layouts.h"
 #include "tools/question.h"
 #include "tools/report.h"
@@ -27,6 +28,15 @@ std::string render(const LayoutReport& report, Format format) {
     case Format::kTable: return layouts_text(report);
     case Format::kCsv: return layouts_csv(report);
     case Format::kJson: return layouts_json(report);
+  }
+  return "";
+}
+
+std::string render(const KnownRunsReport& report, Format format) {
+  switch (format) {
+    case Format::kTable: return known_runs_text(report);
+    case Format::kCsv: return known_runs_csv(report);
+    case Format::kJson: return known_runs_json(report);
   }
   return "";
 }
@@ -83,6 +93,11 @@ ExitCode run_accuracy(const Arguments& arguments) {
   }
   const Library library = library_of(options);
   Output output(text_or(options, "out", ""));
+  if (given(options, "known-runs")) {
+    output.write(render(known_runs_report(options.positional, library), format_of(options)));
+    output.commit();
+    return ExitCode::kOk;
+  }
   if (given(options, "layouts")) {
     output.write(render(layout_report(options.positional, library), format_of(options)));
     output.commit();

@@ -32,6 +32,12 @@ bool is_blank(const std::string& text) {
 
 constexpr const char* kStandardInput = "-";
 
+// The framework or a setting of it that no profile describes; "" if there is none.
+std::string why_not_described(const Case& question) {
+  return question.supported ? question.unsupported
+                            : "no profile for the framework '" + question.framework + "'";
+}
+
 }  // namespace
 
 CaseFile::CaseFile(const std::string& path)
@@ -62,14 +68,24 @@ bool CaseFile::next(CaseText& line) {
 }
 
 Prediction predict_case(const Case& question) {
-  if (!question.supported) {
-    return {.status = PredictedStatus::kUnsupported,
-            .reason = "no profile for the framework '" + question.framework + "'"};
-  }
-  if (!question.unsupported.empty()) {
-    return {.status = PredictedStatus::kUnsupported, .reason = question.unsupported};
+  if (const std::string reason = why_not_described(question); !reason.empty()) {
+    return {.status = PredictedStatus::kUnsupported, .reason = reason};
   }
   return predict(question.job, question.plan, {});
+}
+
+TimeRefusal why_no_step_time(const Case& question) {
+  if (const std::string reason = why_not_described(question); !reason.empty()) {
+    return {.reason = reason};
+  }
+  const ValidityRule* broken = first_broken_rule(question.job, question.plan);
+  if (broken == nullptr) {
+    return {.reason = ""};
+  }
+  if (broken->name.starts_with("unsupported: model.") || broken->name.ends_with("_dropout")) {
+    return {.reason = "", .only_of_memory = true};
+  }
+  return {.reason = broken->explain(question.job, question.plan)};
 }
 
 }  // namespace shardplan

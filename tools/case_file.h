@@ -35,4 +35,12 @@ class CaseFile {
 // What the estimator says about a case at its own card; a framework without a profile is an answer.
 Prediction predict_case(const Case& question);
 
+// Why no step time can be estimated. Time needs less of a profile than memory does: a field that
+// only the memory rows lack does not refuse a plan.
+struct TimeRefusal {
+  std::string reason;           // "": there is a step time
+  bool only_of_memory = false;  // there is one, and no estimate of the memory
+};
+TimeRefusal why_no_step_time(const Case& question);
+
 }  // namespace shardplan

@@ -21,31 +21,19 @@ std::string model_text(const ModelSpec& model) {
   return text;
 }
 
-// Time needs less of a profile than memory does: a field that only the memory rows lack does not
-// keep a layout out.
-bool only_memory_is_missing(const ValidityRule& rule) {
-  return rule.name.starts_with("unsupported: model.") || rule.name.ends_with("_dropout");
-}
-
 void add_case(LayoutReport& report, const std::string& set, const Case& question) {
   const std::optional<double> step_s =
       question.measured ? measured_step_s(*question.measured, question.job) : std::nullopt;
   if (!step_s) {
     throw InputError(set + ": " + question.id + ": found no measured step times or tokens/s");
   }
-  const auto refuse = [&](const std::string& reason) {
+  const TimeRefusal refusal = why_no_step_time(question);
+  if (!refusal.reason.empty()) {
     ++report.refused;
-    report.refusals.push_back(question.id + ": " + reason);
-  };
-  if (!question.supported || !question.unsupported.empty()) {
-    return refuse(question.supported ? question.unsupported
-                                     : "no profile of " + question.framework);
+    report.refusals.push_back(question.id + ": " + refusal.reason);
+    return;
   }
-  const ValidityRule* broken = first_broken_rule(question.job, question.plan);
-  if (broken != nullptr && !only_memory_is_missing(*broken)) {
-    return refuse(broken->explain(question.job, question.plan));
-  }
-  report.beyond_memory_model += broken != nullptr ? 1 : 0;
+  report.beyond_memory_model += refusal.only_of_memory ? 1 : 0;
   const std::string model = model_text(question.job.model);
   const std::int64_t num_gpus = question.job.cluster.world_size();
   auto group = std::ranges::find_if(report.groups, [&](const LayoutGroup& known) {

@@ -211,6 +211,9 @@ std::vector<OptionRow> accuracy_rows() {
       flag("layouts",
            "step times only: do predictions choose the fastest measured layout of every model and "
            "number of GPUs"),
+      flag("known-runs",
+           "step times only, of runs on more than 64 GPUs: every run with its error, and what they "
+           "say together"),
   };
 }
 

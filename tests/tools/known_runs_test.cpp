@@ -1,0 +1,183 @@
+// Published runs on many GPUs: the figures by hand on a few runs, the rule by which runs are there,
+// and the errors against tests/tools/known_runs_bounds.csv. After an intended change:
+// SHARDPLAN_UPDATE_BOUNDS=1 build/accuracy_tests, then read the diff: what grew is worse.
+#include "tools/known_runs.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tests/tools/run_program.h"
+#include "tools/accuracy.h"
+#include "tools/case_file.h"
+#include "tools/text.h"
+
+namespace shardplan {
+namespace {
+
+const std::string kBounds =
+    std::string(SHARDPLAN_SOURCE_DIR) + "/tests/tools/known_runs_bounds.csv";
+const std::string kPublished = std::string(SHARDPLAN_SOURCE_DIR) + "/data/published/";
+
+TimedRun run(const char* id, double measured_s, double predicted_s) {
+  TimedRun run;
+  run.id = id;
+  run.gpu = "H100-SXM-80GB";
+  run.num_gpus = 128;
+  run.measured_s = measured_s;
+  run.predicted_s = predicted_s;
+  run.predicted_mfu = 0.4;
+  return run;
+}
+
+const KnownRunsReport& published() {
+  static const KnownRunsReport report = known_runs_report(
+      {kPublished + "known_runs.jsonl", kPublished + "layouts/vtrain.jsonl"}, Library());
+  return report;
+}
+
+double rounded_up(double share) {
+  return std::ceil(share * 1e5 - 1e-6) / 1e3;  // percent
+}
+
+// Every figure is one where less is better.
+std::map<std::string, double> figures_of(const KnownRunsReport& report) {
+  std::map<std::string, double> figures;
+  for (const RunGroup& group : run_groups(report)) {
+    const RunErrors errors = errors_of(group.runs);
+    figures[group.name + "; mean |error| %"] = rounded_up(errors.mean);
+    figures[group.name + "; worst |error| %"] = rounded_up(std::fabs(errors.worst->error()));
+    figures[group.name + "; 100 (1 - Spearman)"] = rounded_up(1 - errors.rank_correlation);
+  }
+  figures["all; refused"] = static_cast<double>(report.refused.size());
+  return figures;
+}
+
+std::map<std::string, double> recorded_bounds() {
+  std::map<std::string, double> bounds;
+  std::istringstream text(read_file(kBounds));
+  for (std::string line; std::getline(text, line);) {
+    const std::size_t mark = line.rfind(';');
+    bounds[line.substr(0, mark)] = std::stod(line.substr(mark + 1));
+  }
+  return bounds;
+}
+
+}  // namespace
+
+TEST_CASE("errors of known runs are of step times, and MFU is measured as it is predicted") {
+  const TimedRun slow = run("x-1", 10, 12);
+  const TimedRun fast = run("x-2", 8, 6);
+  const TimedRun right = run("y-1", 4, 4.2);
+  const RunErrors errors = errors_of({&slow, &fast, &right});
+  CHECK(errors.mean == doctest::Approx((0.2 + 0.25 + 0.05) / 3));
+  CHECK(errors.median == doctest::Approx(0.2));
+  CHECK(errors.bias == doctest::Approx((0.2 - 0.25 + 0.05) / 3));
+  CHECK(errors.worst == &fast);
+  CHECK(errors.rank_correlation == doctest::Approx(1));
+  CHECK(slow.measured_mfu() == doctest::Approx(0.48));  // a step of 10 s instead of 12
+  CHECK(fast.source() == "x");
+}
+
+TEST_CASE("every split of the known runs holds each of them once") {
+  KnownRunsReport report;
+  report.runs = {run("x-1", 1, 1), run("x-2", 2, 2), run("y-1", 3, 3)};
+  report.runs[1].has_experts = true;
+  report.runs[2].num_gpus = 513;
+  std::map<std::string, std::size_t> sizes;
+  for (const RunGroup& group : run_groups(report)) { sizes[group.name] = group.runs.size(); }
+  CHECK(sizes == std::map<std::string, std::size_t>{{"all", 3},
+                                                    {"dense", 2},
+                                                    {"MoE", 1},
+                                                    {"H100-SXM-80GB", 3},
+                                                    {"bf16", 3},
+                                                    {"at most 512 GPUs", 2},
+                                                    {"more than 512 GPUs", 1},
+                                                    {"source x", 2},
+                                                    {"source y", 1}});
+}
+
+TEST_CASE("known runs are on more than 64 GPUs, predicted from datasheets") {
+  const KnownRunsReport& report = published();
+  CHECK(report.runs.size() + report.refused.size() == 81 + 50);
+  CHECK(report.smaller == 18);  // vTrain's runs on 64
+  CHECK(report.refused.empty());
+  std::set<std::string> ids;
+  for (const TimedRun& run : report.runs) {
+    CAPTURE(run.id);
+    ids.insert(run.id);
+    CHECK(run.num_gpus > kMoreGpusThan);
+    CHECK_FALSE(run.calibrated);
+    CHECK(run.predicted_s > 0);
+  }
+  CHECK(ids.size() == report.runs.size());
+}
+
+TEST_CASE("every known run stands in each report") {
+  const std::string text = known_runs_text(published());
+  const std::string csv = known_runs_csv(published());
+  for (const TimedRun& run : published().runs) {
+    CHECK(text.find(run.id) != std::string::npos);
+    CHECK(csv.find(run.id + ",") != std::string::npos);
+  }
+  CHECK(std::ranges::count(csv, '\n') == std::ssize(published().runs) + 1);
+}
+
+// arXiv 2104.04473: TFLOP/s of table 1 count the forward pass twice, F = 96 B s l h^2 (1 + s / (6
+// h)
+// + V / (16 l h)) with V = 51200.
+TEST_CASE("step times of PTD-P are the published TFLOP/s by the paper's own count") {
+  const std::map<std::int64_t, double> tflops = {{128, 142},  {256, 135},  {512, 138},
+                                                 {1024, 140}, {1536, 148}, {1920, 155},
+                                                 {2520, 163}, {3072, 163}};
+  const Library library;
+  CaseFile lines(kPublished + "known_runs.jsonl");
+  std::size_t checked = 0;
+  for (CaseText line; lines.next(line);) {
+    const Case known = read_case(line.text, line.place(), library);
+    if (!known.id.starts_with("ptdp-")) {
+      continue;
+    }
+    const auto number = [](std::int64_t count) { return static_cast<double>(count); };
+    const double l = number(known.job.model.num_layers());
+    const double h = number(known.job.model.hidden);
+    const double s = number(known.job.sequence_length);
+    const double gpus = number(known.job.cluster.world_size());
+    const double flops = 96 * number(known.job.global_batch) * s * l * h * h *
+                         (1 + s / (6 * h) + 51200 / (16 * l * h));
+    const double published_s = flops / (gpus * 1e12 * tflops.at(known.job.cluster.world_size()));
+    CHECK(*measured_step_s(*known.measured, known.job) ==
+          doctest::Approx(published_s).epsilon(0.001));
+    ++checked;
+  }
+  CHECK(checked == tflops.size());
+}
+
+TEST_CASE("errors over the known runs are at most as recorded") {
+  const std::map<std::string, double> figures = figures_of(published());
+  if (std::getenv("SHARDPLAN_UPDATE_BOUNDS") != nullptr) {
+    std::string text;
+    for (const auto& [name, value] : figures) { text += name + ";" + fixed(value, 3) + "\n"; }
+    write_file(kBounds, text);
+  }
+  const std::map<std::string, double> bounds = recorded_bounds();
+  CHECK(bounds.size() == figures.size());
+  for (const auto& figure : figures) {
+    const std::string& name = figure.first;
+    const double value = figure.second;
+    const auto bound = bounds.find(name);
+    const bool is_recorded = bound != bounds.end();
+    CHECK_MESSAGE(is_recorded, name << " is " << value << " and has no bound yet");
+    if (is_recorded) {
+      CHECK_MESSAGE(value <= bound->second + 1e-9,
+                    name << " is " << value << ", the bound is " << bound->second);
+    }
+  }
+}
+
+}  // namespace shardplan
