@@ -3,7 +3,8 @@
 //   s = q . k / sqrt(head_dim),  p = softmax(s) over the keys that the query sees,  o = sum p v
 // Every sum has one owner and a fixed order: forward and backward repeat bit for bit.
 // bf16 with a head of 64 or 128 runs on tensor cores, on compute capability 9.0 by products of
-// warpgroups (wgmma), elsewhere by those of warps (mma); float, and other heads, on plain arithmetic.
+// warpgroups (wgmma), elsewhere by those of warps (mma); float, and other heads, on plain
+// arithmetic.
 #pragma once
 
 #include <cuda_runtime_api.h>

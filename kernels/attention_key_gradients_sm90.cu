@@ -43,7 +43,7 @@ struct QueryTile {
   }
 };
 
-// By one warp.
+// By one warp. Every lane arrives for what it wrote itself.
 template <int kDim, class G>
 __device__ void copy_queries(KeyShared<kDim>& shared, const GradientMaps& maps,
                              const GradientPointers<G>& p, const AttentionTask& task,

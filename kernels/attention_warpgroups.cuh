@@ -68,6 +68,11 @@ class Turns {
   int group_;
 };
 
+// One lane arrives for the warp. What the other lanes read before is ordered by __syncwarp, for
+// which the assembler emits nothing where the warp is known to be together: after a wait for
+// products it is. compute-sanitizer's racecheck, which counts an arrival for its own lane alone,
+// therefore reports reads of log-sum-exp and delta that precede the arrival against the producer's
+// next write of the stage. They are no race: that write waits for this arrival.
 template <int kStages>
 __device__ void release_by_warp(Ring<kStages>& ring, int step) {
   __syncwarp();

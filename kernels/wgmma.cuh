@@ -1,6 +1,6 @@
-// Products of a warpgroup of 128 threads, wgmma.mma_async of sm_90a (PTX ISA 9.7.16): a factor of
-// 64 rows from shared memory or registers, times one from shared memory, into registers. Device
-// code.
+// Products of a warpgroup of 128 threads, wgmma.mma_async of sm_90a (PTX ISA, "Asynchronous
+// Warpgroup Level Matrix Multiply-Accumulate Instructions"): a factor of 64 rows from shared memory
+// or registers, times one from shared memory, into registers. Device code only.
 //
 // Tiles in shared memory are columns of panels: a panel has 64 elements (128 bytes) of each row,
 // its 16-byte chunks exchanged by the row's low three bits, as the copy engine writes them with
@@ -23,11 +23,11 @@ inline constexpr int kWarpgroup = 128;
 inline constexpr int kPanel = 64;  // columns
 
 // Where a factor lies: 128-byte swizzle (1 at bit 62), address and strides in units of 16 bytes.
-// `leading` is the distance of panels, which only a factor whose rows are the inner dimension uses;
-// groups of eight rows are 1024 bytes apart.
-__device__ inline std::uint64_t matrix_descriptor(const __nv_bfloat16* at, int leading_bytes) {
+// Panels are `panel_bytes` apart, which only a factor whose rows are the inner dimension uses;
+// groups of eight rows 1024 bytes.
+__device__ inline std::uint64_t matrix_descriptor(const __nv_bfloat16* at, int panel_bytes) {
   return (std::uint64_t{1} << 62) | (std::uint64_t{1024 / 16} << 32) |
-         (static_cast<std::uint64_t>(leading_bytes / 16) << 16) |
+         (static_cast<std::uint64_t>(panel_bytes / 16) << 16) |
          ((shared_address(at) & 0x3FFFFU) / 16);
 }
 
@@ -69,8 +69,9 @@ __device__ void hold(float (&c)[kBlocks][4]) {
   "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
   "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
-// c [64, 64 or 128] = a * b^T for 16 columns of both; c += a * b^T. Not one function with a flag: a
-// product that is said to read c, but does not, keeps c's registers busy while others run.
+// c [64, 64 or 128] = a * b^T for 16 columns of both; c += a * b^T. Not one function with a flag:
+// c, said to be read, would have to be written before, while other products run: they would be
+// serialised.
 __device__ inline void first_rows_product(float (&c)[8][4], std::uint64_t a, std::uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " SHARDPLAN_REGISTERS_32
                ", %32, %33, 0, 1, 1, 0, 0;\n"
