@@ -6,9 +6,11 @@
 #include "estimator/allocator_tails.h"
 #include "estimator/block_script.h"
 #include "estimator/parameter_elements.h"
+#include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
 #include "estimator/stage_tensors.h"
 #include "estimator/torchtitan_rows.h"
+#include "estimator/torchtitan_timeline.h"
 
 namespace shardplan {
 namespace {
@@ -392,55 +394,14 @@ void write_step(TimelineWriter& writer, StateTensors& state,
   }
 }
 
-// Position in the actions after which every peak state has been met.
-std::size_t end_of_peaks(const ScheduleShape& shape, const std::vector<ScheduleAction>& actions,
-                         const std::vector<InFlightState>& peaks, std::size_t num_chunks) {
-  std::vector<InFlightState> missing = peaks;
-  InFlightState now;
-  now.saved.assign(num_chunks, 0);
-  now.pending_weight.assign(num_chunks, 0);
-  now.has_gradients.assign(num_chunks, 0);
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const std::size_t chunk = static_cast<std::size_t>(actions[i].chunk);
-    const ActionKind kind = actions[i].kind;
-    const bool ends_saving = kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
-    now.action = kind;
-    now.chunk = actions[i].chunk;
-    now.saved[chunk] -= ends_saving ? 1 : 0;
-    now.pending_weight[chunk] -= kind == ActionKind::kBackwardWeight ? 1 : 0;
-    std::erase(missing, now);
-    if (missing.empty()) {
-      return i + 1;
-    }
-    now.saved[chunk] += kind == ActionKind::kForward ? 1 : 0;
-    now.pending_weight[chunk] += kind == ActionKind::kBackwardInput ? 1 : 0;
-    now.has_gradients[chunk] |= makes_gradients(shape, kind) ? 1 : 0;
-  }
-  return actions.size();
-}
-
-// The actions of all microbatches that begin before the last peak state, and of one group more,
-// which meets the allocator's cache as those before have left it; the rest repeat them.
-std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
-                                            const StagePieces& pieces) {
-  const ScheduleShape shape = shortest_equivalent(schedule_shape(job, plan));
-  std::vector<ScheduleAction> actions = schedule_actions(shape, pieces.layout.pp_rank);
-  const std::size_t end = end_of_peaks(shape, actions, pieces.schedule, pieces.chunks.size());
-  std::int64_t last_microbatch = 0;
-  for (std::size_t i = 0; i < end; ++i) {
-    last_microbatch = std::max(last_microbatch, actions[i].microbatch);
-  }
-  last_microbatch += microbatch_group(shape);
-  std::erase_if(actions,
-                [&](const ScheduleAction& action) { return action.microbatch > last_microbatch; });
-  return actions;
-}
-
 }  // namespace
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
   const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
+  if (is_titan && !job.profile.compile) {
+    return torchtitan_timeline(job, plan, pieces);
+  }
   TimelineWriter writer(blocks, is_titan);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   MegatronStartUp start;

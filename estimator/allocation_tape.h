@@ -1,0 +1,53 @@
+// What is written while a trainer's step is played: allocations and frees in the order of time.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "estimator/allocator_replay.h"
+
+namespace shardplan {
+
+// A tensor on the tape; none once it has been freed.
+struct TapeTensor {
+  std::int64_t id = 0;  // 0: none
+  std::int64_t bytes = 0;
+};
+
+class AllocationTape {
+ public:
+  // No bytes: no tensor.
+  TapeTensor make(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute) {
+    if (bytes == 0) {
+      return {};
+    }
+    ++last_id_;
+    events_.push_back({.id = last_id_, .bytes = bytes, .stream = stream});
+    return {.id = last_id_, .bytes = bytes};
+  }
+  void free(TapeTensor& tensor) {
+    if (tensor.id != 0) {
+      events_.push_back({.id = std::exchange(tensor, {}).id, .bytes = 0});
+    }
+  }
+  template <typename... Tensors>
+  void free(TapeTensor& first, Tensors&... rest) {
+    free(first);
+    (free(rest), ...);
+  }
+  // Frees `old` once its replacement is there.
+  void replace(TapeTensor& old, std::int64_t bytes) {
+    const TapeTensor next = make(bytes);
+    free(old);
+    old = next;
+  }
+
+  std::vector<AllocationEvent> take_events() { return std::move(events_); }
+
+ private:
+  std::vector<AllocationEvent> events_;
+  std::int64_t last_id_ = 0;
+};
+
+}  // namespace shardplan

@@ -1,0 +1,16 @@
+// The part of a pipeline's schedule that a timeline has to play.
+#pragma once
+
+#include <vector>
+
+#include "estimator/schedule.h"
+#include "estimator/stage_memory.h"
+
+namespace shardplan {
+
+// The actions of all microbatches that begin before the last peak state, and of one group more,
+// which meets the allocator's cache as those before have left it; the rest repeat them.
+std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
+                                            const StagePieces& pieces);
+
+}  // namespace shardplan

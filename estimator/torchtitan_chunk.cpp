@@ -1,0 +1,285 @@
+#include "estimator/torchtitan_chunk.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kBf16 = 2;
+
+std::vector<std::int64_t> layer_weights(const Job& job, const Plan& plan) {
+  std::vector<std::int64_t> weights;
+  for (const std::int64_t elements : titan_block(job, plan).layer_weights()) {
+    weights.push_back(kBf16 * elements);
+  }
+  return weights;
+}
+
+}  // namespace
+
+TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes, TitanTape& tape,
+                       FullyShard& fsdp, const ChunkLayout& layout, std::int64_t microbatches)
+    : tape_(tape),
+      sizes_(sizes),
+      fsdp_(fsdp),
+      layer_(tape, sizes),
+      embedding_(tape, sizes),
+      head_(tape, sizes, job.profile.compile && job.profile.compile_loss, plan.pp > 1),
+      replays_ops_(plan.recompute.policy == "every_second_matmul"),
+      is_sharded_(plan.zero == 3),
+      is_pipelined_(plan.pp > 1),
+      holds_last_output_(plan.schedule == Schedule::k1F1B || plan.schedule == Schedule::kGpipe),
+      held_(static_cast<std::size_t>(microbatches)) {
+  const FsdpPlan plan_of = fsdp_plan(job, plan);
+  const std::vector<std::int64_t> weights = layer_weights(job, plan);
+  const std::int64_t norm = kBf16 * job.model.hidden;
+  for (const Unit& unit : layout.units) {
+    for (std::int64_t i = 0; i < unit.count; ++i) {
+      for (const BlockRun& run : unit.blocks) {
+        switch (run.kind) {
+          case BlockKind::kSentOutput: break;
+          case BlockKind::kEmbedding:
+            has_embedding = true;
+            groups.push_back({.weights = {sizes.table},
+                              .reshards_forward = plan_of.reshards_forward});
+            break;
+          case BlockKind::kHead:
+            has_head = true;
+            groups.push_back({.weights = {norm, sizes.table},
+                              .reshards_forward = plan_of.reshards_head});
+            break;
+          default:
+            for (std::int64_t layer = 0; layer < run.count; ++layer) {
+              groups.push_back(
+                  {.weights = weights, .reshards_forward = plan_of.reshards_forward});
+              checkpointed_.push_back(unit.checkpointed);
+            }
+        }
+      }
+    }
+  }
+}
+
+LayerPass TitanChunk::forward_pass(std::size_t layer) const {
+  if (checkpointed_[layer]) {
+    return LayerPass::kSavesNothing;
+  }
+  return replays_ops_ ? LayerPass::kSavesOps : LayerPass::kSaves;
+}
+
+LayerPass TitanChunk::replay_pass(std::size_t layer) const {
+  if (checkpointed_[layer]) {
+    return LayerPass::kReplay;
+  }
+  return replays_ops_ ? LayerPass::kReplayOps : LayerPass::kSaves;
+}
+
+void TitanChunk::enter(ParameterGroup& group) {
+  if (is_sharded_ && !group.is_unsharded()) {
+    fsdp_.gather(group);
+    fsdp_.unshard(group, true);
+  }
+}
+
+void TitanChunk::leave(ParameterGroup& group) {
+  if (group.reshards_forward) {
+    fsdp_.reshard(group);
+  }
+}
+
+void TitanChunk::forward_without_gradients() {
+  tape_.enter_thread(false);
+  TapeTensor stream;
+  if (has_embedding) {
+    enter(groups.front());
+    stream = embedding_.forward();
+    leave(groups.front());
+  }
+  for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
+    LayerTensors layer;
+    layer.input = stream;
+    enter(group_of_layer(i));
+    stream = layer_.forward(layer, LayerPass::kSavesNothing);
+    leave(group_of_layer(i));
+    tape_.free(layer.input);
+  }
+  if (has_head) {
+    HeadTensors head;
+    head.input = stream;
+    enter(groups.back());
+    head_.forward(head, false);
+    leave(groups.back());
+    stream = head.logits;
+    tape_.free(head.input);
+  }
+  fsdp_.free_held_output();
+  tape_.free(stream);
+}
+
+void TitanChunk::forward(std::size_t microbatch) {
+  tape_.enter_thread(false);
+  Microbatch& held = held_[microbatch];
+  held.layers.assign(checkpointed_.size(), {});
+  TapeTensor stream;
+  if (has_embedding) {
+    enter(groups.front());
+    stream = embedding_.forward();
+    leave(groups.front());
+  }
+  for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
+    held.layers[i].input = stream;
+    enter(group_of_layer(i));
+    stream = layer_.forward(held.layers[i], forward_pass(i));
+    leave(group_of_layer(i));
+  }
+  if (has_head) {
+    held.head.input = stream;
+    enter(groups.back());
+    head_.forward(held.head, true);
+    leave(groups.back());
+  }
+  fsdp_.free_held_output();
+  if (is_pipelined_) {
+    held.output = has_head ? std::exchange(held.head.logits, {}) : stream;
+    tape_.free(last_output_);
+    last_forward_ = microbatch;
+  }
+  if (has_head) {
+    head_.loss(held.head);
+  }
+  for (TapeTensor& cast : tape_.autocast_cache) { tape_.free(cast); }
+  tape_.autocast_cache.clear();
+}
+
+void TitanChunk::enter_backward(std::size_t index) {
+  if (!is_sharded_) {
+    return;
+  }
+  const auto gather = [&](ParameterGroup& group) {
+    if (!group.is_unsharded() && group.gather_output.id == 0) {
+      fsdp_.gather(group);
+    }
+  };
+  ParameterGroup& group = groups[index];
+  if (!group.is_unsharded()) {
+    gather(group);
+    fsdp_.unshard(group, false);
+  }
+  if (index > 0) {
+    gather(groups[index - 1]);
+  }
+}
+
+void TitanChunk::leave_backward(ParameterGroup& group, bool with_weights) {
+  if (!is_sharded_) {
+    if (group.accumulated.empty()) {
+      group.accumulated = std::exchange(group.gradients, {});
+    }
+    for (TapeTensor& gradient : group.gradients) { tape_.free(gradient); }
+    group.gradients.clear();
+    return;
+  }
+  if (!is_pipelined_) {
+    fsdp_.reduce(group);
+  } else if (with_weights) {
+    fsdp_.accumulate(group);
+  } else {
+    for (TapeTensor& gradient : group.gradients) { tape_.free(gradient); }
+    group.gradients.clear();
+  }
+}
+
+void TitanChunk::head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights) {
+  TapeTensor of_logits = head_.loss_backward(held.head);
+  enter_backward(groups.size() - 1);
+  TapeTensor of_table;
+  gradient = head_.backward(held.head, of_logits, of_table);
+  groups.back().gradients.push_back(of_table);
+  leave_backward(groups.back(), with_weights);
+}
+
+void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
+  tape_.enter_thread(true);
+  Microbatch& held = held_[microbatch];
+  TapeTensor gradient;
+  if (has_head) {
+    head_backward(held, gradient, with_weights);
+  }
+  for (std::size_t i = checkpointed_.size(); i-- > 0;) {
+    ParameterGroup& group = group_of_layer(i);
+    enter_backward(i + (has_embedding ? 1 : 0));
+    LayerGradients weights;
+    weights.accumulates = !group.accumulated.empty();
+    layer_.backward(held.layers[i], gradient, weights, replay_pass(i));
+    for (const TapeTensor& weight : weights.weights) {
+      if (weight.id != 0) {
+        group.gradients.push_back(weight);
+      }
+    }
+    leave_backward(group, with_weights);
+  }
+  if (has_embedding) {
+    enter_backward(0);
+    groups.front().gradients.push_back(embedding_.backward(gradient));
+    leave_backward(groups.front(), with_weights);
+  }
+  tape_.free(gradient);
+  if (holds_last_output_ && microbatch == last_forward_) {
+    last_output_ = std::exchange(held.output, {});
+  }
+  tape_.free(held.output);
+  if (is_sharded_ && !is_pipelined_) {
+    fsdp_.end_reductions();
+  }
+}
+
+void TitanChunk::make_weight_gradients() {
+  for (ParameterGroup& group : groups) {
+    if (!group.accumulated.empty()) {
+      continue;
+    }
+    for (const std::int64_t weight : group.weights) {
+      group.accumulated.push_back(tape_.make(2 * weight));
+    }
+  }
+}
+
+void TitanChunk::gather_ahead() {
+  for (ParameterGroup& group : groups) {
+    if (is_sharded_ && !group.is_unsharded() && group.gather_output.id == 0) {
+      fsdp_.gather(group, AllocationStream::kCompute);
+    }
+  }
+}
+
+void TitanChunk::wait_gathered() {
+  for (ParameterGroup& group : groups) {
+    if (group.gather_output.id != 0) {
+      fsdp_.unshard(group, false);
+    }
+  }
+}
+
+void TitanChunk::reshard() {
+  for (ParameterGroup& group : groups) { fsdp_.reshard(group); }
+}
+
+void TitanChunk::reduce_accumulated() {
+  if (!is_sharded_) {
+    return;
+  }
+  for (ParameterGroup& group : groups) { fsdp_.reduce(group); }
+  fsdp_.end_reductions();
+}
+
+void TitanChunk::free_gradients() {
+  for (ParameterGroup& group : groups) {
+    tape_.free(group.sharded_gradient);
+    for (TapeTensor& gradient : group.accumulated) { tape_.free(gradient); }
+    group.accumulated.clear();
+  }
+}
+
+void TitanChunk::end_step() {
+  tape_.free(last_output_);
+}
+
+}  // namespace shardplan

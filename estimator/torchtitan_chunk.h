@@ -1,0 +1,71 @@
+// The blocks of one model chunk, forward and backward of one microbatch after the other.
+#pragma once
+
+#include <vector>
+
+#include "estimator/stage_layout.h"
+#include "estimator/torchtitan_ends.h"
+
+namespace shardplan {
+
+class TitanChunk {
+ public:
+  TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes, TitanTape& tape,
+             FullyShard& fsdp, const ChunkLayout& layout, std::int64_t microbatches);
+
+  void forward_without_gradients();
+  void forward(std::size_t microbatch);
+  // Without weights: zero-bubble schedules make their gradients later.
+  void backward(std::size_t microbatch, bool with_weights);
+  void make_weight_gradients();
+
+  // What the schedule does with parameters and gradients between the blocks' work.
+  void gather_ahead();
+  void wait_gathered();
+  void reshard();
+  void reduce_accumulated();
+  void free_gradients();
+  void end_step();
+
+  bool has_embedding = false;
+  bool has_head = false;
+  std::vector<ParameterGroup> groups;  // embedding, layers, final norm and head
+  TapeTensor rotary_table;
+
+ private:
+  struct Microbatch {
+    std::vector<LayerTensors> layers;
+    HeadTensors head;
+    TapeTensor output;  // sent on
+  };
+
+  ParameterGroup& group_of_layer(std::size_t layer) {
+    return groups[layer + (has_embedding ? 1 : 0)];
+  }
+  LayerPass forward_pass(std::size_t layer) const;
+  LayerPass replay_pass(std::size_t layer) const;
+  TapeTensor layer_forward(LayerTensors& layer, LayerPass pass);
+  void enter(ParameterGroup& group);
+  void leave(ParameterGroup& group);
+  void enter_backward(std::size_t group);
+  void leave_backward(ParameterGroup& group, bool with_weights);
+  void head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights);
+  void end_forward(Microbatch& held);
+
+  TitanTape& tape_;
+  const TitanSizes& sizes_;
+  FullyShard& fsdp_;
+  EagerLayer layer_;
+  TitanEmbedding embedding_;
+  TitanHead head_;
+  std::vector<bool> checkpointed_;  // by layer
+  bool replays_ops_ = false;
+  bool is_sharded_ = false;
+  bool is_pipelined_ = false;
+  bool holds_last_output_ = false;  // the schedule's variable does, to the next forward
+  std::vector<Microbatch> held_;
+  TapeTensor last_output_;
+  std::size_t last_forward_ = 0;
+};
+
+}  // namespace shardplan

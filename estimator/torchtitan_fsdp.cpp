@@ -1,0 +1,67 @@
+#include "estimator/torchtitan_fsdp.h"
+
+#include <numeric>
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kWiden = 2;  // fp32 for bf16
+
+}  // namespace
+
+std::int64_t ParameterGroup::bytes() const {
+  return std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
+}
+
+void FullyShard::gather(ParameterGroup& group, AllocationStream stream) {
+  TapeTensor input = tape_.make(div_ceil(group.bytes(), shard_), stream);
+  group.gather_output = tape_.make(group.bytes(), stream);
+  tape_.free(input);
+}
+
+void FullyShard::unshard(ParameterGroup& group, bool holds_output) {
+  for (const std::int64_t weight : group.weights) { group.unsharded.push_back(tape_.make(weight)); }
+  if (holds_output) {
+    tape_.free(held_output_);
+    held_output_ = std::exchange(group.gather_output, {});
+  } else {
+    tape_.free(group.gather_output);
+  }
+}
+
+void FullyShard::free_all(std::vector<TapeTensor>& tensors) {
+  for (TapeTensor& tensor : tensors) { tape_.free(tensor); }
+  tensors.clear();
+}
+
+void FullyShard::reshard(ParameterGroup& group) {
+  free_all(group.unsharded);
+}
+
+void FullyShard::reduce(ParameterGroup& group) {
+  reshard(group);
+  tape_.free(reduction_input_);
+  reduction_input_ = tape_.make(kWiden * group.bytes());
+  free_all(group.gradients);
+  free_all(group.accumulated);
+  TapeTensor output =
+      tape_.make(kWiden * div_ceil(group.bytes(), shard_), AllocationStream::kReduce);
+  if (group.sharded_gradient.id == 0) {
+    group.sharded_gradient = output;
+  } else {
+    tape_.free(output);
+  }
+}
+
+void FullyShard::accumulate(ParameterGroup& group) {
+  const bool is_first = group.accumulated.empty();
+  for (TapeTensor& gradient : group.gradients) {
+    if (is_first) {
+      group.accumulated.push_back(tape_.make(kWiden * gradient.bytes));
+    }
+    tape_.free(gradient);
+  }
+  group.gradients.clear();
+}
+
+}  // namespace shardplan

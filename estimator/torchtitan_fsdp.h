@@ -1,0 +1,54 @@
+// FSDP2 around the blocks of a chunk: gathered parameters, reduced gradients, and the buffers of
+// both (torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/torchtitan_layer.h"
+
+namespace shardplan {
+
+// The parameters of one block, gathered and reduced together.
+struct ParameterGroup {
+  std::vector<std::int64_t> weights;  // bytes of each in bf16, on this rank before sharding
+  bool reshards_forward = false;
+
+  TapeTensor gather_output = {};
+  std::vector<TapeTensor> unsharded = {};    // parameters as the block reads them
+  std::vector<TapeTensor> gradients = {};    // of backward, bf16; fp32 once they are accumulated
+  std::vector<TapeTensor> accumulated = {};  // fp32, of the microbatches so far
+  TapeTensor sharded_gradient = {};
+
+  std::int64_t bytes() const;  // of all weights in bf16
+  bool is_unsharded() const { return !unsharded.empty(); }
+};
+
+class FullyShard {
+ public:
+  FullyShard(TitanTape& tape, std::int64_t shard) : tape_(tape), shard_(shard) {}
+
+  // All-gather; `stream`: that of the caller where a schedule asks for it ahead of the block
+  // (get_all_gather_streams).
+  void gather(ParameterGroup& group, AllocationStream stream = AllocationStream::kGather);
+  // Copies parameters out of the gathered buffer, which forward holds until the next block's.
+  void unshard(ParameterGroup& group, bool holds_output);
+  void free_held_output() { tape_.free(held_output_); }
+  void reshard(ParameterGroup& group);
+
+  // Reduce-scatter of the gradients; they add to those of an earlier microbatch in place.
+  void reduce(ParameterGroup& group);
+  void end_reductions() { tape_.free(reduction_input_); }
+  // Pipelines add up unsharded gradients in fp32 (to_accumulated_grad_if_needed).
+  void accumulate(ParameterGroup& group);
+
+ private:
+  void free_all(std::vector<TapeTensor>& tensors);
+
+  TitanTape& tape_;
+  std::int64_t shard_;
+  TapeTensor held_output_;
+  TapeTensor reduction_input_;
+};
+
+}  // namespace shardplan

@@ -1,0 +1,124 @@
+// One torchtitan layer as the trainer runs it: every tensor in the order in which it is made and
+// freed, from allocation traces of v0.2.2 (data/frameworks/torchtitan.md).
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "estimator/allocation_tape.h"
+#include "estimator/torchtitan_sizes.h"
+
+namespace shardplan {
+
+// How a layer's forward runs.
+enum class LayerPass {
+  kSaves,         // autograd saves what backward needs
+  kSavesNothing,  // under full recompute, or without gradients
+  kSavesOps,      // under recompute by operations: some products, attention and reductions
+  kReplay,        // again, in backward
+  kReplayOps,     // again but for the operations that were saved
+};
+
+// The tape, and what depends on where in the step an operation runs.
+class TitanTape : public AllocationTape {
+ public:
+  // cuBLAS makes the workspace of a thread in its first product, once that has its output, and
+  // keeps it (getCurrentCUDABlasHandle and getCUDABlasLtWorkspace of
+  // ATen/cuda/CublasHandlePool.cpp). Autograd runs backward, and what it replays, in a thread of
+  // its own.
+  explicit TitanTape(std::int64_t workspace_bytes)
+      : workspaces_{workspace_bytes, workspace_bytes} {}
+  void enter_thread(bool is_autograd) { thread_ = is_autograd ? 1 : 0; }
+  // The output of a matrix product.
+  TapeTensor make_product(std::int64_t bytes) {
+    const TapeTensor output = make(bytes);
+    make(std::exchange(workspaces_[thread_], 0));
+    return output;
+  }
+
+  // Casts of weights that autocast keeps until forward ends.
+  std::vector<TapeTensor> autocast_cache;
+
+ private:
+  std::array<std::int64_t, 2> workspaces_;
+  std::size_t thread_ = 0;
+};
+
+// Casts that autocast makes for a product.
+struct ProductCasts {
+  TapeTensor weight;
+  TapeTensor input;
+};
+
+// What a layer holds of one microbatch.
+struct LayerTensors {
+  TapeTensor input;
+  TapeTensor norm, norm_statistics, gathered;
+  TapeTensor query, key, value;  // of the projections
+  TapeTensor angles, rotated_query, rotated_key;
+  TapeTensor output, log_sum_exp, output_copy;
+  TapeTensor reduced_output;  // of the reduce-scatter, where it is saved
+  TapeTensor after_attention;
+  TapeTensor ffn_norm, ffn_statistics, ffn_gathered;
+  TapeTensor gate, silu, up, product;
+  TapeTensor down, reduced_down;
+  std::array<ProductCasts, kNumWeights> casts;
+  std::vector<TapeTensor> compiled;  // what the compiled block saves, in its order
+};
+
+// Gradients of a layer's weights as backward makes them, before they are reduced.
+struct LayerGradients {
+  std::array<TapeTensor, kNumWeights> weights;
+  bool accumulates = false;  // into those of an earlier microbatch
+};
+
+// Ring attention of torch.distributed.tensor (experimental/_attention.py), first rank of the ring:
+// from the second round on half the queries over all keys.
+void play_ring_forward(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
+// Leaves the gradients of queries (bf16) and of keys and values (bf16, one tensor).
+struct RingGradients {
+  TapeTensor query;
+  TapeTensor key_value;
+};
+RingGradients play_ring_backward(TitanTape& tape, const TitanSizes& sizes);
+
+class EagerLayer {
+ public:
+  EagerLayer(TitanTape& tape, const TitanSizes& sizes) : tape_(tape), sizes_(sizes) {}
+
+  // Reads layer.input; the new residual stream.
+  TapeTensor forward(LayerTensors& layer, LayerPass pass);
+  // `gradient` of the residual stream, added to in place; none: in a buffer of the pipeline, which
+  // is not written. `replay`: what backward runs again; kSaves: nothing.
+  void backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
+                LayerPass replay);
+
+ private:
+  TapeTensor gather(bool joins);
+  TapeTensor reduce(bool is_saved);
+  TapeTensor product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass,
+                     bool computes = true);
+  void rotate(LayerTensors& layer, LayerPass pass);
+  void attend(LayerTensors& layer, LayerPass pass);
+  void attention(LayerTensors& layer, LayerPass pass);
+  void feed_forward(LayerTensors& layer, LayerPass pass);
+  // Gradient of the input of a product in the dtype of the input.
+  TapeTensor product_backward(LayerTensors& layer, LayerGradients& weights, Weight weight,
+                              std::int64_t input_bytes, TapeTensor& gradient,
+                              std::initializer_list<TapeTensor*> last_used);
+  void finish_weight(LayerGradients& weights, Weight weight);
+  void add(TapeTensor& sum, TapeTensor& addend, bool in_place);
+  void norm_backward(TapeTensor& gradient, TapeTensor& of_output, TapeTensor& input,
+                     TapeTensor& statistics);
+  TapeTensor reduce_gradient(TapeTensor& sum);
+  TapeTensor projection_gradient();
+  void feed_forward_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,
+                             LayerGradients& weights);
+  void attention_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights);
+  void rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
+
+  TitanTape& tape_;
+  const TitanSizes& sizes_;
+};
+
+}  // namespace shardplan

@@ -1,0 +1,45 @@
+// Sizes of the tensors that torchtitan makes, in bytes, as the timeline plays them; letters as in
+// block_rows.h.
+#pragma once
+
+#include <array>
+
+#include "estimator/torchtitan_rows.h"
+
+namespace shardplan {
+
+// wq, wk, wv, wo, w1, w2, w3, then the two norms.
+enum class Weight { kQuery, kKey, kValue, kOutput, kGate, kDown, kUp };
+inline constexpr std::size_t kNumWeights = 7;
+
+// Of one microbatch on one rank.
+struct TitanSizes {
+  TitanSizes(const Job& job, const Plan& plan);
+
+  bool tensor_parallel = false;
+  bool joins_batch = false;  // gathering sequences of several samples copies once more
+  bool autocast = false;
+  bool keeps_whole_table_gradient = false;  // a pipeline adds it up before rows are picked
+  std::int64_t cp = 1;
+
+  std::int64_t sequence = 0;         // h*u in bf16
+  std::int64_t residual = 0;         // h*u of the residual stream: fp32 under autocast
+  std::int64_t gathered = 0;         // h*T in bf16
+  std::int64_t query = 0;            // a*d*T/t in bf16
+  std::int64_t key = 0;              // k*d*T/t in bf16
+  std::int64_t ffn = 0;              // f*T/t in bf16
+  std::int64_t statistics = 0;       // u in fp32
+  std::int64_t log_sum_exp = 0;      // a*T/t in fp32
+  std::int64_t angles = 0;           // rotations of all tokens, complex64
+  std::int64_t angle_gradient = 0;   // of one sample's, conjugated
+  std::int64_t logits = 0;           // V*T/t in bf16
+  std::int64_t table = 0;            // V/t*h in bf16
+  std::int64_t whole_table = 0;      // V*h in bf16
+  std::int64_t table_workspace = 0;  // of the gradient of a table from many tokens
+  std::int64_t workspace = 0;        // cuDNN's backward, whole queries and keys
+  std::int64_t half_workspace = 0;   // half the queries over all keys
+  std::array<std::int64_t, kNumWeights> weights = {};  // in bf16
+  std::int64_t weight(Weight name) const { return weights[static_cast<std::size_t>(name)]; }
+};
+
+}  // namespace shardplan

@@ -1,0 +1,202 @@
+// The trainer's steps around the blocks: torchtitan train.py (train_step, forward_backward_step),
+// torch/distributed/pipelining (stage.py, schedules.py), torch/optim/adam.py.
+#include "estimator/torchtitan_timeline.h"
+
+#include <algorithm>
+
+#include "estimator/peak_actions.h"
+#include "estimator/torchtitan_chunk.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kBf16 = 2;
+constexpr std::int64_t kFp32 = 4;
+
+class Trainer {
+ public:
+  Trainer(const Job& job, const Plan& plan, const StagePieces& pieces);
+  void build();
+  void step();
+  std::vector<AllocationEvent> take_events() { return tape_.take_events(); }
+
+ private:
+  bool is_pipelined() const { return plan_.pp > 1; }
+  // Several chunks a rank run by a list of actions that gathers parameters ahead and reduces
+  // gradients when a chunk is done (_PipelineScheduleRuntime).
+  bool has_runtime() const {
+    return is_pipelined() && plan_.schedule != Schedule::k1F1B && plan_.schedule != Schedule::kGpipe;
+  }
+  std::vector<std::int64_t> parameters() const;  // elements of a rank's share, one by one
+  void make_rotary_tables();
+  void infer_shapes();
+  void make_optimizer_state();
+  void keep_active(std::size_t action);
+  void play(std::size_t action);
+  void end_backward(std::size_t chunk, std::size_t action);
+  bool is_last_of_chunk(std::size_t action) const;
+
+  const Job& job_;
+  const Plan& plan_;
+  TitanSizes sizes_;
+  TitanTape tape_;
+  std::int64_t shard_;
+  FullyShard fsdp_;
+  std::vector<ScheduleAction> actions_;
+  std::vector<TitanChunk> chunks_;
+  bool is_first_step_ = true;
+};
+
+std::int64_t workspace_bytes(const Job& job) {
+  return job.profile.fixed_workspace_bytes;
+}
+
+Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
+    : job_(job),
+      plan_(plan),
+      sizes_(job, plan),
+      tape_(workspace_bytes(job)),
+      shard_(plan.zero == 3 ? dense_shard_size(job, plan) : 1),
+      fsdp_(tape_, shard_),
+      actions_(actions_to_peak(job, plan, pieces)) {
+  std::int64_t microbatches = 0;
+  for (const ScheduleAction& action : actions_) {
+    microbatches = std::max(microbatches, action.microbatch + 1);
+  }
+  for (const ChunkLayout& chunk : pieces.layout.chunks) {
+    chunks_.emplace_back(job, plan, sizes_, tape_, fsdp_, chunk, microbatches);
+  }
+}
+
+// Rotary tables: made with the model, computed anew when weights are initialised
+// (models/llama3/model/model.py, precompute_freqs_cis).
+void Trainer::make_rotary_tables() {
+  const std::int64_t table = kFp32 * job_.sequence_length * job_.model.head_dim;
+  for (TitanChunk& chunk : chunks_) {
+    TapeTensor angles = tape_.make(table / 2);
+    TapeTensor ones = tape_.make(table / 2);
+    TapeTensor computed = tape_.make(table);
+    tape_.free(ones, angles);
+    tape_.free(chunk.rotary_table);
+    chunk.rotary_table = computed;
+  }
+}
+
+void Trainer::build() {
+  for (TitanChunk& chunk : chunks_) {
+    for (const ParameterGroup& group : chunk.groups) {
+      for (const std::int64_t weight : group.weights) {
+        tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+      }
+    }
+    chunk.rotary_table = tape_.make(kFp32 * job_.sequence_length * job_.model.head_dim);
+  }
+  make_rotary_tables();
+  constexpr std::int64_t kInt64 = 8;
+  for (int i = 0; i < 2; ++i) {  // tokens and labels
+    tape_.make(kInt64 * job_.sequence_length * plan_.micro_batch);
+  }
+}
+
+// The first step of a pipeline runs every chunk once without gradients, to learn shapes, before it
+// makes the buffers that receive (stage.py, _shape_inference, _prepare_forward_infra,
+// _create_grad_recv_info).
+void Trainer::infer_shapes() {
+  const std::int64_t microbatches = num_microbatches(job_, plan_);
+  for (TitanChunk& chunk : chunks_) {
+    TapeTensor input = tape_.make(chunk.has_embedding ? 0 : sizes_.sequence);
+    chunk.forward_without_gradients();
+    tape_.free(input);
+    for (std::int64_t i = 0; i < (chunk.has_embedding ? 0 : microbatches); ++i) {
+      tape_.make(sizes_.sequence);
+    }
+  }
+  for (TitanChunk& chunk : chunks_) {
+    for (std::int64_t i = 0; i < (chunk.has_head ? 0 : microbatches); ++i) {
+      tape_.make(sizes_.sequence);
+    }
+  }
+}
+
+// adam.py, _init_group: a step count and both moments, one parameter after the other.
+void Trainer::make_optimizer_state() {
+  for (const TitanChunk& chunk : chunks_) {
+    for (const ParameterGroup& group : chunk.groups) {
+      for (const std::int64_t weight : group.weights) {
+        tape_.make(kFp32);
+        tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+        tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+      }
+    }
+  }
+}
+
+// Before an action the next three chunks that compute are gathered, others dropped
+// (schedules.py, _add_unshard_reshard).
+void Trainer::keep_active(std::size_t action) {
+  constexpr std::size_t kActive = 3;
+  std::vector<std::int64_t> next;
+  for (std::size_t i = action; i < actions_.size() && next.size() < kActive; ++i) {
+    if (std::ranges::find(next, actions_[i].chunk) == next.end()) {
+      next.push_back(actions_[i].chunk);
+    }
+  }
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    if (std::ranges::find(next, static_cast<std::int64_t>(i)) == next.end()) {
+      chunks_[i].reshard();
+    }
+  }
+  for (const std::int64_t chunk : next) { chunks_[static_cast<std::size_t>(chunk)].gather_ahead(); }
+}
+
+bool Trainer::is_last_of_chunk(std::size_t action) const {
+  return std::none_of(
+      actions_.begin() + static_cast<std::ptrdiff_t>(action) + 1, actions_.end(),
+      [&](const ScheduleAction& later) { return later.chunk == actions_[action].chunk; });
+}
+
+void Trainer::play(std::size_t action) {
+  const ScheduleAction& now = actions_[action];
+  TitanChunk& chunk = chunks_[static_cast<std::size_t>(now.chunk)];
+  const std::size_t microbatch = static_cast<std::size_t>(now.microbatch);
+  if (has_runtime()) {
+    keep_active(action);
+    chunk.wait_gathered();
+  }
+  switch (now.kind) {
+    case ActionKind::kForward: chunk.forward(microbatch); break;
+    case ActionKind::kBackward: chunk.backward(microbatch, true); break;
+    case ActionKind::kBackwardInput: chunk.backward(microbatch, false); break;
+    case ActionKind::kBackwardWeight: chunk.make_weight_gradients(); break;
+  }
+  if (is_pipelined() && now.kind != ActionKind::kForward && is_last_of_chunk(action)) {
+    chunk.reduce_accumulated();
+  }
+}
+
+void Trainer::step() {
+  for (TitanChunk& chunk : chunks_) { chunk.free_gradients(); }
+  if (is_first_step_ && is_pipelined()) {
+    infer_shapes();
+  }
+  for (std::size_t i = 0; i < actions_.size(); ++i) { play(i); }
+  for (TitanChunk& chunk : chunks_) { chunk.end_step(); }
+  if (std::exchange(is_first_step_, false)) {
+    make_optimizer_state();
+  }
+}
+
+}  // namespace
+
+std::vector<AllocationEvent> torchtitan_timeline(const Job& job, const Plan& plan,
+                                                 const StagePieces& pieces) {
+  // The second step meets the optimizer's state in the cache that the first has left, the third
+  // meets gradients in that of the second; later steps repeat the third.
+  constexpr int kSteps = 3;
+  Trainer trainer(job, plan, pieces);
+  trainer.build();
+  for (int i = 0; i < kSteps; ++i) { trainer.step(); }
+  return trainer.take_events();
+}
+
+}  // namespace shardplan
