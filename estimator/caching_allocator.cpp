@@ -184,9 +184,8 @@ std::int32_t CachingAllocator::take_new(std::int64_t size) {
     return kNone;
   }
   reserve(bytes);
-  const std::int64_t address = next_address_;
-  next_address_ += bytes;
-  return make_block({.address = address, .size = bytes, .pool = pool_number(size)});
+  return make_block(
+      {.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
 }
 
 bool CachingAllocator::has_room(std::int32_t block, std::int64_t size) const {
@@ -264,6 +263,7 @@ void CachingAllocator::release_cached(Pool& pool) {
       unmap(pool, block);
     } else if (blocks_[block].prev == kNone && blocks_[block].next == kNone) {
       remove_free(block);
+      addresses_.give_back(blocks_[block].address, blocks_[block].size);
       reserved_ -= blocks_[block].size;
       unused_.push_back(block);
     }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "estimator/allocator_replay.h"
+#include "estimator/driver_addresses.h"
 #include "estimator/framework_profile.h"
 
 namespace shardplan {
@@ -138,7 +139,7 @@ class CachingAllocator {
   // A small and a large one for every stream.
   std::array<Pool, 2 * kNumAllocationStreams> pools_;
   AllocationStream stream_ = AllocationStream::kCompute;  // of the allocation under way
-  std::int64_t next_address_ = 0;
+  DriverAddresses addresses_;
   std::int64_t allocated_ = 0;
   std::int64_t reserved_ = 0;
   std::int64_t peak_allocated_ = 0;
