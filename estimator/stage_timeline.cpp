@@ -399,7 +399,7 @@ void write_step(TimelineWriter& writer, StateTensors& state,
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
   const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
-  if (is_titan && !job.profile.compile) {
+  if (is_titan) {
     return torchtitan_timeline(job, plan, pieces);
   }
   TimelineWriter writer(blocks, is_titan);

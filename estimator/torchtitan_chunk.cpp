@@ -20,7 +20,9 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
     : tape_(tape),
       sizes_(sizes),
       fsdp_(fsdp),
-      layer_(tape, sizes),
+      eager_(tape, sizes),
+      compiled_(tape, sizes),
+      is_compiled_(job.profile.compile),
       embedding_(tape, sizes),
       head_(tape, sizes, job.profile.compile && job.profile.compile_loss, plan.pp > 1),
       replays_ops_(plan.recompute.policy == "every_second_matmul"),
@@ -72,6 +74,19 @@ LayerPass TitanChunk::replay_pass(std::size_t layer) const {
   return replays_ops_ ? LayerPass::kReplayOps : LayerPass::kSaves;
 }
 
+TapeTensor TitanChunk::layer_forward(LayerTensors& layer, LayerPass pass) {
+  return is_compiled_ ? compiled_.forward(layer, pass) : eager_.forward(layer, pass);
+}
+
+void TitanChunk::layer_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
+                                LayerPass replay) {
+  if (is_compiled_) {
+    compiled_.backward(layer, gradient, weights, replay);
+  } else {
+    eager_.backward(layer, gradient, weights, replay);
+  }
+}
+
 void TitanChunk::enter(ParameterGroup& group) {
   if (is_sharded_ && !group.is_unsharded()) {
     fsdp_.gather(group);
@@ -97,7 +112,7 @@ void TitanChunk::forward_without_gradients() {
     LayerTensors layer;
     layer.input = stream;
     enter(group_of_layer(i));
-    stream = layer_.forward(layer, LayerPass::kSavesNothing);
+    stream = layer_forward(layer, LayerPass::kSavesNothing);
     leave(group_of_layer(i));
     tape_.free(layer.input);
   }
@@ -127,7 +142,7 @@ void TitanChunk::forward(std::size_t microbatch) {
   for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
     held.layers[i].input = stream;
     enter(group_of_layer(i));
-    stream = layer_.forward(held.layers[i], forward_pass(i));
+    stream = layer_forward(held.layers[i], forward_pass(i));
     leave(group_of_layer(i));
   }
   if (has_head) {
@@ -208,7 +223,7 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
     enter_backward(i + (has_embedding ? 1 : 0));
     LayerGradients weights;
     weights.accumulates = !group.accumulated.empty();
-    layer_.backward(held.layers[i], gradient, weights, replay_pass(i));
+    layer_backward(held.layers[i], gradient, weights, replay_pass(i));
     for (const TapeTensor& weight : weights.weights) {
       if (weight.id != 0) {
         group.gradients.push_back(weight);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "estimator/stage_layout.h"
+#include "estimator/torchtitan_compiled_layer.h"
 #include "estimator/torchtitan_ends.h"
 
 namespace shardplan {
@@ -45,6 +46,8 @@ class TitanChunk {
   LayerPass forward_pass(std::size_t layer) const;
   LayerPass replay_pass(std::size_t layer) const;
   TapeTensor layer_forward(LayerTensors& layer, LayerPass pass);
+  void layer_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
+                      LayerPass replay);
   void enter(ParameterGroup& group);
   void leave(ParameterGroup& group);
   void enter_backward(std::size_t group);
@@ -55,7 +58,9 @@ class TitanChunk {
   TitanTape& tape_;
   const TitanSizes& sizes_;
   FullyShard& fsdp_;
-  EagerLayer layer_;
+  EagerLayer eager_;
+  CompiledLayer compiled_;
+  bool is_compiled_ = false;
   TitanEmbedding embedding_;
   TitanHead head_;
   std::vector<bool> checkpointed_;  // by layer

@@ -63,7 +63,7 @@ struct LayerTensors {
   TapeTensor gate, silu, up, product;
   TapeTensor down, reduced_down;
   std::array<ProductCasts, kNumWeights> casts;
-  std::vector<TapeTensor> compiled;  // what the compiled block saves, in its order
+  TapeTensor gathered_key_values;  // of all ranks, where a compiled block saves them
 };
 
 // Gradients of a layer's weights as backward makes them, before they are reduced.
