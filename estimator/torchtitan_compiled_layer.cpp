@@ -209,6 +209,9 @@ TapeTensor CompiledLayer::feed_forward(LayerTensors& layer, LayerPass pass, Left
   }
   if (sizes_.tensor_parallel || sizes_.autocast) {
     const TapeTensor output = tape_.make(sizes_.residual);
+    if (sizes_.tensor_parallel && pass == LayerPass::kSavesOps) {
+      layer.reduced_output = std::exchange(left.stream, {});
+    }
     tape_.free(left.stream, down);
     return output;
   }
@@ -395,7 +398,8 @@ void CompiledLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGra
     of_norm = reduce(of_norm);
   }
   tape_.free(gradients.output, layer.product, layer.gate, of_key_input, layer.up,
-             layer.after_attention, layer.ffn_statistics, layer.norm_statistics, layer.input);
+             layer.after_attention, layer.reduced_output, layer.ffn_statistics,
+             layer.norm_statistics, layer.input);
   make_weight(weights, Weight::kOutput);
   TapeTensor next = sizes_.autocast ? tape_.make(sizes_.residual) : std::exchange(of_norm, {});
   tape_.free(of_stream, of_norm, gathered, layer.output, layer.output_copy);
