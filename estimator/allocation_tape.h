@@ -43,6 +43,16 @@ class AllocationTape {
     old = next;
   }
 
+  // The tensor that a kernel writes over one it uses up, where both have one size; else a new one.
+  TapeTensor write_over(TapeTensor& used_up, std::int64_t bytes) {
+    if (used_up.bytes == bytes) {
+      return std::exchange(used_up, {});
+    }
+    const TapeTensor written = make(bytes);
+    free(used_up);
+    return written;
+  }
+
   std::vector<AllocationEvent> take_events() { return std::move(events_); }
 
  private:

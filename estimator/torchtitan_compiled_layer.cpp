@@ -131,7 +131,7 @@ void CompiledLayer::attend_ring(LayerTensors& layer, LayerPass pass, Leftovers& 
       layer.output = tape_.make(sizes_.query);
       layer.output_copy = tape_.make(sizes_.query);
     } else if (!saves_nothing(pass)) {
-      layer.output = std::exchange(left.norm, {});
+      layer.output = tape_.write_over(left.norm, sizes_.query);
       left.norm = tape_.make(sizes_.query);
     }
     if (round + 1 == sizes_.cp) {
@@ -157,11 +157,13 @@ void CompiledLayer::project_output(LayerTensors& layer, LayerPass pass, Leftover
     left.stream = reduce(partial);
   } else if (saves_nothing(pass)) {
     tape_.free(left.stream);
-    left.stream = std::exchange(layer.query, {});
-  } else if (saves_all(pass) && left.stream.id == 0) {
+    left.stream = tape_.write_over(layer.query, sizes_.sequence);
+  } else if (left.stream.id != 0) {
+    left.stream = tape_.write_over(left.stream, sizes_.sequence);
+  } else if (saves_all(pass)) {
     left.stream = tape_.make_product(sizes_.sequence);
-  } else if (left.stream.id == 0) {
-    left.stream = std::exchange(left.norm, {});
+  } else {
+    left.stream = tape_.write_over(left.norm, sizes_.sequence);
   }
   if (saves_nothing(pass)) {
     tape_.free(layer.query);
@@ -175,8 +177,8 @@ void CompiledLayer::project_output(LayerTensors& layer, LayerPass pass, Leftover
 
 TapeTensor CompiledLayer::feed_forward(LayerTensors& layer, LayerPass pass, Leftovers& left) {
   layer.ffn_statistics = tape_.make(saves_all(pass) ? sizes_.statistics : 0);
-  layer.ffn_norm = left.norm.id != 0        ? std::exchange(left.norm, {})
-                   : saves_nothing(pass) ? std::exchange(layer.output, {})
+  layer.ffn_norm = left.norm.id != 0     ? tape_.write_over(left.norm, sizes_.sequence)
+                   : saves_nothing(pass) ? tape_.write_over(layer.output, sizes_.sequence)
                                          : tape_.make(sizes_.sequence);
   if (sizes_.tensor_parallel) {
     layer.ffn_gathered = gather();
