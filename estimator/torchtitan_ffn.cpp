@@ -55,9 +55,11 @@ void add_gate(TitanBlock& block, std::int64_t width) {
                             "f*T/t: input of w2");
   rows.use("ffn.product_gradient", width, s.dtype, Step::kBackwardFc2, Step::kBackwardActivation,
            "f*T/t");
-  rows.use("ffn.gate_up_gradients", (block.is_compiled() ? 1 : 2) * width, s.dtype,
+  // The compiled block writes one of them over what it uses up, unless it has just replayed that.
+  const bool writes_over = block.is_compiled() && block.has_whole_layers();
+  rows.use("ffn.gate_up_gradients", (writes_over ? 1 : 2) * width, s.dtype,
            Step::kBackwardActivation, Step::kBackwardFc1, "2f*T/t");
-  if (!block.is_compiled()) {
+  if (!writes_over) {
     rows.split_last({width, width});
   }
 }

@@ -5,8 +5,17 @@ namespace shardplan {
 namespace {
 
 // Without pipelining the trainer drops the logits before backward; a pipeline holds the last ones
-// to the end of the step (a row of the state) and frees them when the next are there.
+// to the end of the step (a row of the state) and frees them when the next are there. GPipe holds
+// those of every microbatch until its backward is done (fwd_cache of pipelining/stage.py).
 void add_logits(TitanBlock& block, std::int64_t logits) {
+  if (block.plan.pp > 1 && block.plan.schedule == Schedule::kGpipe) {
+    block.rows.keep("loss.logits", logits, block.shape.dtype,
+                    {.born = Step::kForwardLogits,
+                     .last_forward_use = Step::kForwardLoss,
+                     .dies = Step::kBackwardInput},
+                    "V*T/t: output of the stage, held until its backward is done");
+    return;
+  }
   block.rows.use("loss.logits", logits, block.shape.dtype, Step::kForwardLogits,
                  block.plan.pp > 1 ? Step::kForwardLogits : Step::kForwardLoss, "V*T/t");
 }

@@ -239,7 +239,9 @@ SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const St
         .formula = "2*s*b: inputs and labels, 8 bytes"},
        {.component = Component::kActivations,
         .name = "pipeline.last_logits",
-        .elements = plan.pp > 1 && ends.has_head ? shape.local_vocab * shape.tokens : 0,
+        .elements = plan.pp > 1 && plan.schedule != Schedule::kGpipe && ends.has_head
+                        ? shape.local_vocab * shape.tokens
+                        : 0,
         .dtype = shape.dtype,
         .first = Phase::kForward,
         .last = Phase::kReduction,
