@@ -36,7 +36,7 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   if (job.profile.allocator == AllocatorKind::kStaticArenas) {
     return;
   }
-  constexpr std::int64_t kMaxEvents = 400'000;  // about 10 ms
+  constexpr std::int64_t kMaxEvents = 150'000;  // some tenths of a second
   std::vector<std::size_t> order(stages.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) {
