@@ -10,12 +10,6 @@ struct RowTensor {
   bool passes = false;                   // freed by another one
 };
 
-// The first matrix products of a layer and of the head, in forward and in backward.
-bool begins_products(Step step) {
-  return step == Step::kForwardQkv || step == Step::kForwardLogits ||
-         step == Step::kBackwardLogits || step == Step::kBackwardFc2;
-}
-
 std::vector<RowEvent> script_between(const std::vector<RowTensor>& tensors, Step first, Step last,
                                      Step BlockRow::*dies) {
   std::vector<RowEvent> script;
@@ -24,9 +18,7 @@ std::vector<RowEvent> script_between(const std::vector<RowTensor>& tensors, Step
       if (tensors[i].row.born != static_cast<Step>(step)) {
         continue;
       }
-      script.push_back({.row = static_cast<std::int64_t>(i),
-                        .allocates = true,
-                        .is_product = begins_products(static_cast<Step>(step))});
+      script.push_back({.row = static_cast<std::int64_t>(i), .allocates = true});
       for (const std::int64_t freed : tensors[i].frees) {
         script.push_back({.row = freed, .allocates = false});
       }
@@ -53,25 +45,6 @@ void add_passing(std::vector<RowTensor>& tensors, const BlockRow& row) {
       tensors[first + after].frees.push_back(static_cast<std::int64_t>(first + i));
     }
   }
-}
-
-// The reduce-scatter input of FSDP2 waits for the next group's (_fsdp_param_group.py,
-// post_backward, reduce_scatter_state).
-HandedOn given_by(std::string_view name, BlockKind kind) {
-  return name == "output"                                               ? HandedOn::kOutput
-         : name == "output_gradient" && kind != BlockKind::kEmbedding   ? HandedOn::kOutputGradient
-         : name == "fsdp.reduction_input"                               ? HandedOn::kReduction
-         : name == "fsdp.all_gather_output" && kind != BlockKind::kHead ? HandedOn::kGather
-                                                                        : HandedOn::kNone;
-}
-HandedOn taken_by(std::string_view name, BlockKind kind) {
-  return (name == "output" && kind == BlockKind::kSentOutput) || name == "input" ||
-                 name == "final_norm.input"
-             ? HandedOn::kOutput
-         : name == "output_gradient"          ? HandedOn::kOutputGradient
-         : name == "fsdp.previous_reduction"  ? HandedOn::kReduction
-         : name == "fsdp.previous_all_gather" ? HandedOn::kGather
-                                              : HandedOn::kNone;
 }
 
 // A row for every tensor.
@@ -105,8 +78,6 @@ BlockScript script_of(const BlockMemory& block) {
     script.is_gradient.push_back(row.is_gradient);
     script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));
     script.streams.push_back(row.stream);
-    script.gives.push_back(given_by(row.name, block.kind));
-    script.takes.push_back(taken_by(row.name, block.kind));
     script.output_gradient_row =
         is_alive(row, BlockState::kReplaying, row.born) ? index : script.output_gradient_row;
   }

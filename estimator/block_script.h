@@ -13,18 +13,11 @@ namespace shardplan {
 struct RowEvent {
   std::int64_t row = 0;
   bool allocates = false;
-  bool is_product = false;  // a matrix product of forward or backward writes what is allocated
 };
-
-// Tensors that one block makes and the next one calls by another row.
-enum class HandedOn { kNone, kOutput, kOutputGradient, kReduction, kGather };
-inline constexpr std::size_t kNumHandedOn = 5;
 
 // What one kind of block does in forward, in a forward that keeps nothing, in backward, and in its
 // weight gradient: at each step the rows born are allocated, then the rows that die are freed.
 struct BlockScript {
-  std::vector<HandedOn> gives;            // by row: not freed, but handed to the next block
-  std::vector<HandedOn> takes;            // by row: not allocated, if the block before hands it on
   std::vector<std::int64_t> bytes;        // by row
   std::vector<AllocationStream> streams;  // by row
   std::vector<bool> is_gradient;          // by row: made once, for the whole step

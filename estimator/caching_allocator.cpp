@@ -184,8 +184,7 @@ std::int32_t CachingAllocator::take_new(std::int64_t size) {
     return kNone;
   }
   reserve(bytes);
-  return make_block(
-      {.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
+  return make_block({.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
 }
 
 bool CachingAllocator::has_room(std::int32_t block, std::int64_t size) const {

@@ -17,7 +17,7 @@ class DriverAddresses {
 
  private:
   std::int64_t lowest_ = std::int64_t{1} << 47;  // user addresses end there
-  std::map<std::int64_t, std::int64_t> rests_;  // bytes by address
+  std::map<std::int64_t, std::int64_t> rests_;   // bytes by address
 };
 
 }  // namespace shardplan

@@ -1,7 +1,6 @@
 #include "estimator/stage_timeline.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "estimator/allocator_tails.h"
 #include "estimator/block_script.h"
@@ -9,7 +8,6 @@
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
 #include "estimator/stage_tensors.h"
-#include "estimator/torchtitan_rows.h"
 #include "estimator/torchtitan_timeline.h"
 
 namespace shardplan {
@@ -20,7 +18,7 @@ using BlockTensors = std::vector<std::int64_t>;
 
 class TimelineWriter {
  public:
-  TimelineWriter(const BlockSet& blocks, bool hands_on) : hands_on_(hands_on) {
+  explicit TimelineWriter(const BlockSet& blocks) {
     for (std::size_t i = 0; i < blocks.size(); ++i) { scripts_[i] = script_of(blocks[i]); }
   }
 
@@ -55,11 +53,10 @@ class TimelineWriter {
         continue;
       }
       if (event.allocates && tensors[row] == 0) {
-        tensors[row] = take_or_allocate(rows, row);
-        make_workspace(event);
+        tensors[row] = allocate(rows.bytes[row], rows.streams[row]);
       }
       if (!event.allocates && !(heads_group && rows.stays[row])) {
-        give_or_free(rows, row, tensors[row]);
+        free(tensors[row]);
       }
     }
   }
@@ -77,11 +74,10 @@ class TimelineWriter {
       }
       BlockTensors& held = rows.is_gradient[row] ? gradients : tensors;
       if (event.allocates && held[row] == 0) {
-        held[row] = take_or_allocate(rows, row);
-        make_workspace(event);
+        held[row] = allocate(rows.bytes[row], rows.streams[row]);
       }
       if (!event.allocates && !rows.is_gradient[row]) {
-        give_or_free(rows, row, held[row]);
+        free(held[row]);
       }
     }
     if (action == ActionKind::kBackward) {
@@ -98,60 +94,9 @@ class TimelineWriter {
     }
   }
 
-  // The tensor that the block before has handed on, if it is as large.
-  std::int64_t take_or_allocate(const BlockScript& rows, std::size_t row) {
-    Handed& handed = handed_[static_cast<std::size_t>(rows.takes[row])];
-    if (rows.takes[row] == HandedOn::kNone || handed.id == 0) {
-      return allocate(rows.bytes[row], rows.streams[row]);
-    }
-    if (handed.bytes == rows.bytes[row]) {
-      return std::exchange(handed.id, 0);
-    }
-    const std::int64_t id = allocate(rows.bytes[row], rows.streams[row]);
-    free(handed.id);
-    return id;
-  }
-  // Frees what no next block has taken.
-  void free_handed_on() {
-    for (Handed& handed : handed_) { free(handed.id); }
-  }
-
-  // cuBLAS makes the workspace of a thread in its first product, once that has its output, and
-  // keeps it (getCurrentCUDABlasHandle and getCUDABlasLtWorkspace of
-  // ATen/cuda/CublasHandlePool.cpp). Autograd runs backward, and what it replays, in a thread of
-  // its own.
-  void expect_workspaces(std::int64_t bytes) { workspaces_ = {bytes, bytes}; }
-  void enter_thread(bool is_autograd) { thread_ = is_autograd ? 1 : 0; }
-
   std::vector<AllocationEvent> events;
 
  private:
-  struct Handed {
-    std::int64_t id = 0;
-    std::int64_t bytes = 0;
-  };
-
-  void give_or_free(const BlockScript& rows, std::size_t row, std::int64_t& id) {
-    const bool is_replayed = thread_ == 1 && (rows.gives[row] == HandedOn::kOutput ||
-                                              rows.gives[row] == HandedOn::kGather);
-    Handed& handed = handed_[static_cast<std::size_t>(rows.gives[row])];
-    if (!hands_on_ || rows.gives[row] == HandedOn::kNone || is_replayed || id == 0) {
-      free(id);
-      return;
-    }
-    free(handed.id);
-    handed = {.id = std::exchange(id, 0), .bytes = rows.bytes[row]};
-  }
-  void make_workspace(const RowEvent& event) {
-    if (event.is_product && workspaces_[thread_] != 0) {
-      allocate(std::exchange(workspaces_[thread_], 0));
-    }
-  }
-
-  std::array<std::int64_t, 2> workspaces_{};  // by thread: to be made
-  bool hands_on_ = false;                     // tensors from block to block
-  std::size_t thread_ = 0;
-  std::array<Handed, kNumHandedOn> handed_;
   std::array<BlockScript, kNumBlockKinds> scripts_;
   std::int64_t last_id_ = 0;
 };
@@ -177,7 +122,6 @@ std::vector<FlatUnit> flatten(const ChunkLayout& chunk) {
 
 void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                    UnitTensors& tensors) {
-  writer.enter_thread(false);
   tensors.assign(units.size(), {});
   for (std::size_t u = 0; u < units.size(); ++u) {
     tensors[u].resize(units[u].kinds.size());
@@ -191,12 +135,10 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       }
     }
   }
-  writer.free_handed_on();
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                     UnitTensors& tensors, UnitTensors& gradients, ActionKind action) {
-  writer.enter_thread(true);
   for (std::size_t u = units.size(); u-- > 0;) {
     const FlatUnit& unit = units[u];
     if (unit.checkpointed) {
@@ -204,8 +146,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       BlockTensors& last_tensors = tensors[u].back();
       last_tensors.resize(last.bytes.size(), 0);
       const std::size_t gradient = static_cast<std::size_t>(last.output_gradient_row);
-      last_tensors[gradient] = writer.take_or_allocate(last, gradient);
-      writer.free_handed_on();  // the rows of a block do not count it beside the replay
+      last_tensors[gradient] = writer.allocate(last.bytes[gradient], last.streams[gradient]);
       for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
         writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[u][i]);
       }
@@ -214,7 +155,6 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       writer.run_backward(unit.kinds[i], tensors[u][i], gradients[u][i], action);
     }
   }
-  writer.free_handed_on();
 }
 
 void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, UnitTensors& tensors,
@@ -247,9 +187,7 @@ std::vector<std::int64_t> tensor_bytes(const StateRow& row,
   }
   std::vector<std::int64_t> tensors;
   std::int64_t left = row.bytes;
-  // Autocast's cache holds the weights of layers; before them comes the embedding.
-  const std::size_t first = row.name == kWeightCastsRow && parameters.size() > 1 ? 1 : 0;
-  for (std::size_t i = first; left > 0; i = (i + 1) % parameters.size()) {
+  for (std::size_t i = 0; left > 0; i = (i + 1) % parameters.size()) {
     tensors.push_back(std::min(left, parameters[i] * bytes_of(row.dtype)));
     left -= tensors.back();
   }
@@ -261,12 +199,10 @@ class StateTensors {
  public:
   // `parameters`: elements of the tensors that make up the stage.
   StateTensors(TimelineWriter& writer, const StageState& state,
-               const std::vector<std::int64_t>& parameters, bool products_make_workspaces)
+               const std::vector<std::int64_t>& parameters)
       : writer_(writer), state_(state) {
     for (const StateRow& row : state.rows) {
-      const bool is_made_by_products = products_make_workspaces && row.name == kThreadWorkspacesRow;
-      sizes_.push_back(is_made_by_products ? std::vector<std::int64_t>{}
-                                           : tensor_bytes(row, parameters));
+      sizes_.push_back(tensor_bytes(row, parameters));
       ids_.emplace_back(sizes_.back().size(), 0);
     }
   }
@@ -398,11 +334,10 @@ void write_step(TimelineWriter& writer, StateTensors& state,
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces) {
-  const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
-  if (is_titan) {
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return torchtitan_timeline(job, plan, pieces);
   }
-  TimelineWriter writer(blocks, is_titan);
+  TimelineWriter writer(blocks);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   MegatronStartUp start;
   if (is_local) {
@@ -411,18 +346,13 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   }
   const std::vector<std::int64_t> built =
       is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
-  StateTensors state(writer, pieces.state, built, is_titan);
+  StateTensors state(writer, pieces.state, built);
   if (is_local) {
     state.skip_built();
   }
   std::vector<std::vector<FlatUnit>> chunks;
   for (const ChunkLayout& chunk : pieces.layout.chunks) { chunks.push_back(flatten(chunk)); }
   const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);
-  for (const StateRow& row : pieces.state.rows) {
-    if (is_titan && row.name == kThreadWorkspacesRow) {
-      writer.expect_workspaces(row.bytes);
-    }
-  }
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
   constexpr int kSteps = 2;

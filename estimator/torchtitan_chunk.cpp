@@ -40,18 +40,17 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
           case BlockKind::kSentOutput: break;
           case BlockKind::kEmbedding:
             has_embedding = true;
-            groups.push_back({.weights = {sizes.table},
-                              .reshards_forward = plan_of.reshards_forward});
+            groups.push_back(
+                {.weights = {sizes.table}, .reshards_forward = plan_of.reshards_forward});
             break;
           case BlockKind::kHead:
             has_head = true;
-            groups.push_back({.weights = {norm, sizes.table},
-                              .reshards_forward = plan_of.reshards_head});
+            groups.push_back(
+                {.weights = {norm, sizes.table}, .reshards_forward = plan_of.reshards_head});
             break;
           default:
             for (std::int64_t layer = 0; layer < run.count; ++layer) {
-              groups.push_back(
-                  {.weights = weights, .reshards_forward = plan_of.reshards_forward});
+              groups.push_back({.weights = weights, .reshards_forward = plan_of.reshards_forward});
               checkpointed_.push_back(unit.checkpointed);
             }
         }

@@ -206,9 +206,8 @@ void EagerLayer::finish_weight(LayerGradients& weights, Weight weight) {
   }
 }
 
-TapeTensor EagerLayer::product_backward(LayerTensors& layer, LayerGradients& weights,
-                                        Weight weight, std::int64_t input_bytes,
-                                        TapeTensor& gradient,
+TapeTensor EagerLayer::product_backward(LayerTensors& layer, LayerGradients& weights, Weight weight,
+                                        std::int64_t input_bytes, TapeTensor& gradient,
                                         std::initializer_list<TapeTensor*> last_used) {
   TapeTensor& of_weight = weights.weights[static_cast<std::size_t>(weight)];
   of_weight = tape_.make_product(sizes_.weight(weight));

@@ -1,13 +1,13 @@
 // The rounds of ring attention (_templated_ring_attention, _templated_ring_attention_backward,
-// _SDPAMerger): keys and values are gathered once, forward merges rounds in fp32, backward exchanges
-// fp32 gradients of keys and values after every round.
+// _SDPAMerger): keys and values are gathered once, forward merges rounds in fp32, backward
+// exchanges fp32 gradients of keys and values after every round.
 #include "estimator/torchtitan_layer.h"
 
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kHalf = 2;     // half the queries from the second round on
-constexpr std::int64_t kWiden = 2;    // fp32 for bf16
+constexpr std::int64_t kHalf = 2;      // half the queries from the second round on
+constexpr std::int64_t kWiden = 2;     // fp32 for bf16
 constexpr std::int64_t kKeyValue = 2;  // keys and values in one tensor
 
 struct Round {

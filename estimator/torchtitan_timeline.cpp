@@ -25,7 +25,8 @@ class Trainer {
   // Several chunks a rank run by a list of actions that gathers parameters ahead and reduces
   // gradients when a chunk is done (_PipelineScheduleRuntime).
   bool has_runtime() const {
-    return is_pipelined() && plan_.schedule != Schedule::k1F1B && plan_.schedule != Schedule::kGpipe;
+    return is_pipelined() && plan_.schedule != Schedule::k1F1B &&
+           plan_.schedule != Schedule::kGpipe;
   }
   std::vector<std::int64_t> parameters() const;  // elements of a rank's share, one by one
   void make_rotary_tables();

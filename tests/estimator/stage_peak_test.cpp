@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
+#include <vector>
 
 #include "estimator/stage_memory.h"
 #include "estimator/stage_timeline.h"
@@ -231,13 +233,16 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
   return largest;
 }
 
+// torchtitan's are written apart from its rows, in the order of traces: half of the peaks agree to
+// 0.3 %, nine in ten to 5 %.
 TEST_CASE("the allocations written for the allocator peak at the same byte") {
   const Library library;
   RandomJobs random(library, 8);
   int failures = 0;
   int bounded = 0;
   int replayed = 0;
-  int outcomes = 0;  // as the capacities say
+  int outcomes = 0;              // as the capacities say
+  std::vector<double> two_ways;  // torchtitan: played tensor by tensor against counted by rows
   for (int i = 0; i < 1500; ++i) {
     const RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024 ||
@@ -248,15 +253,17 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
     const StagePieces& stage = whole.stages[static_cast<std::size_t>(i % drawn.plan.pp)];
     const std::vector<AllocationEvent> events =
         stage_timeline(drawn.job, drawn.plan, whole.blocks, stage);
-    // With Megatron-core's local layers and torchtitan's the ends of blocks too small to split off
-    // count as well; no tensor owns them.
     const MemoryModel model = drawn.job.profile.memory_model;
-    const bool counts_ends =
-        model == MemoryModel::kMegatronLocal || model == MemoryModel::kTorchtitan;
     const std::int64_t largest = largest_sum(events);
-    const bool agrees =
-        counts_ends ? largest <= stage.peaks.peak_bytes : largest == stage.peaks.peak_bytes;
-    failures += agrees ? 0 : 1;
+    if (model == MemoryModel::kTorchtitan) {
+      two_ways.push_back(static_cast<double>(largest) /
+                         static_cast<double>(stage.peaks.peak_bytes));
+    } else {
+      // With Megatron-core's local layers the ends of blocks too small to split off count as well;
+      // no tensor owns them.
+      failures += model == MemoryModel::kMegatronLocal ? largest > stage.peaks.peak_bytes
+                                                       : largest != stage.peaks.peak_bytes;
+    }
     constexpr std::int64_t kQuick = 4000;
     if (std::ssize(events) < kQuick) {
       const AllocatorPeaks peaks = replay_allocator(events, AllocatorKind::kCaching);
@@ -279,6 +286,12 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   CHECK(failures == 0);
   CHECK(bounded == replayed);
   CHECK(outcomes == replayed);
+  const auto within = [&](double bound) {
+    return std::ranges::count_if(two_ways,
+                                 [bound](double ratio) { return std::abs(ratio - 1) < bound; });
+  };
+  CHECK(2 * within(0.003) > std::ssize(two_ways));
+  CHECK(10 * within(0.05) > 9 * std::ssize(two_ways));
 }
 
 }  // namespace

@@ -1,0 +1,200 @@
+#include "estimator/torchtitan_compiled_layer.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kWiden = 2;     // fp32 for bf16
+constexpr std::int64_t kKeyValue = 2;  // keys and values in one tensor
+constexpr std::int64_t kHalf = 2;      // half the queries from the second round of a ring on
+
+}  // namespace
+
+// Autocast casts a weight's gradient to fp32, the parameter's own.
+void CompiledLayer::make_weight(LayerGradients& weights, Weight weight) {
+  TapeTensor& gradient = weights.weights[static_cast<std::size_t>(weight)];
+  gradient = tape_.make_product(sizes_.weight(weight));
+  if (sizes_.autocast) {
+    tape_.replace(gradient, kWiden * sizes_.weight(weight));
+  }
+}
+
+// Forward up to the output of wo, again: everything, or what was not saved of it.
+void CompiledLayer::replay_attention(LayerTensors& layer) {
+  Leftovers left;
+  project(layer, LayerPass::kSaves);
+  rotate(layer, LayerPass::kSaves, left);
+  attend(layer, LayerPass::kSaves, left);
+  project_output(layer, LayerPass::kSaves, left);
+}
+
+void CompiledLayer::feed_forward_backward(LayerTensors& layer, LayerGradients& weights,
+                                          TapeTensor& of_output, LayerPass replay) {
+  if (replay == LayerPass::kSaves) {
+    make_weight(weights, Weight::kDown);
+    tape_.free(layer.product);
+    TapeTensor of_product = tape_.make(sizes_.ffn);
+    tape_.free(of_output);
+    TapeTensor of_up = tape_.make(sizes_.ffn);
+    tape_.free(of_product, layer.gate);
+    make_weight(weights, Weight::kUp);
+    layer.gate = tape_.make(sizes_.gathered);  // gradient of the input of w3
+    tape_.free(of_up);
+    make_weight(weights, Weight::kGate);
+    tape_.free(layer.ffn_norm, layer.ffn_gathered);
+    TapeTensor of_gate = tape_.make(sizes_.gathered);
+    tape_.free(layer.up);
+    layer.up = of_gate;
+    return;
+  }
+  if (replay == LayerPass::kReplayOps) {
+    layer.after_attention = tape_.make(sizes_.sequence);
+  }
+  layer.ffn_statistics = tape_.make(sizes_.statistics);
+  layer.ffn_norm = tape_.make(sizes_.sequence);
+  if (sizes_.tensor_parallel) {
+    layer.ffn_gathered = gather();
+    tape_.free(layer.ffn_norm);
+  }
+  if (replay == LayerPass::kReplay) {
+    layer.gate = tape_.make_product(sizes_.ffn);
+  }
+  layer.up = tape_.make_product(sizes_.ffn);
+  TapeTensor of_product = tape_.make_product(sizes_.ffn);
+  tape_.free(of_output);
+  layer.product = tape_.make(sizes_.ffn);
+  TapeTensor of_gate = tape_.make(sizes_.ffn);
+  TapeTensor of_up = tape_.make(sizes_.ffn);
+  tape_.free(layer.up, of_product, layer.gate);
+  make_weight(weights, Weight::kDown);
+  tape_.free(layer.product);
+  make_weight(weights, Weight::kUp);
+  layer.gate = tape_.make(sizes_.gathered);
+  tape_.free(of_gate);
+  make_weight(weights, Weight::kGate);
+  tape_.free(of_up, layer.ffn_norm, layer.ffn_gathered);
+  layer.up = tape_.make(sizes_.gathered);
+}
+
+// Gradients of keys and values go round in fp32, those of queries are added up at the end.
+void CompiledLayer::ring_backward(LayerTensors& layer, AttentionGradients& gradients) {
+  const std::int64_t pair = kWiden * kKeyValue * sizes_.key;
+  tape_.free(layer.key, layer.value);
+  TapeTensor sent = tape_.make(pair);
+  tape_.free(gradients.key, gradients.value);
+  TapeTensor received = tape_.make(pair);
+  for (std::int64_t round = 1; round < sizes_.cp; ++round) {
+    TapeTensor half_lse = tape_.make(sizes_.log_sum_exp / kHalf);
+    tape_.free(layer.log_sum_exp);
+    TapeTensor query = tape_.make(sizes_.query / kHalf);
+    gradients.key = tape_.make(sizes_.key);
+    gradients.value = tape_.make(sizes_.key);
+    TapeTensor workspace = tape_.make(sizes_.half_workspace);
+    tape_.free(workspace, half_lse);
+    if (round + 1 == sizes_.cp) {
+      tape_.free(layer.output, layer.rotated_query, layer.gathered_key_values);
+    }
+    tape_.free(sent);
+    sent = tape_.make(pair);
+    if (round + 1 < sizes_.cp) {
+      tape_.free(gradients.key, gradients.value);
+      tape_.replace(received, pair);
+    }
+    tape_.free(query);
+  }
+  tape_.free(received, sent);
+}
+
+CompiledLayer::AttentionGradients CompiledLayer::attention_backward(LayerTensors& layer,
+                                                                    LayerPass replay) {
+  AttentionGradients gradients;
+  gradients.output = tape_.make(sizes_.query);
+  TapeTensor wide_key;
+  if (replay == LayerPass::kReplayOps) {
+    TapeTensor query = tape_.make(kWiden * sizes_.query);
+    tape_.free(layer.query);
+    TapeTensor turned = tape_.make(kWiden * sizes_.query);
+    layer.rotated_query = tape_.make(sizes_.query);
+    tape_.free(turned, query);
+    if (sizes_.cp == 1) {
+      layer.key = tape_.make_product(sizes_.key);
+      wide_key = tape_.make(kWiden * sizes_.key);
+      TapeTensor turned_key = tape_.make(kWiden * sizes_.key);
+      tape_.free(turned_key, wide_key);
+    }
+  } else {
+    layer.rotated_query = std::exchange(layer.query, {});
+  }
+  gradients.query = tape_.make(sizes_.query);
+  gradients.key = tape_.make(sizes_.key);
+  gradients.value = tape_.make(sizes_.key);
+  TapeTensor workspace = tape_.make(sizes_.workspace);
+  tape_.free(workspace);
+  if (sizes_.cp > 1) {
+    ring_backward(layer, gradients);
+  } else {
+    tape_.free(layer.log_sum_exp, layer.rotated_query, layer.key, layer.value);
+  }
+  TapeTensor key = tape_.make(kWiden * sizes_.key);
+  TapeTensor angles = tape_.make(sizes_.angle_gradient);
+  tape_.free(layer.angles);
+  TapeTensor turned_key = tape_.make(kWiden * sizes_.key);
+  tape_.free(key, turned_key);
+  TapeTensor of_input = tape_.make(sizes_.gathered);  // of wv's
+  TapeTensor query = tape_.make(kWiden * sizes_.query);
+  TapeTensor turned = tape_.make(kWiden * sizes_.query);
+  tape_.free(angles, query, turned);
+  layer.product = of_input;
+  return gradients;
+}
+
+void CompiledLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
+                             LayerPass replay) {
+  TapeTensor of_output = sizes_.tensor_parallel ? gather()
+                         : sizes_.autocast      ? tape_.make(sizes_.sequence)
+                                                : TapeTensor{};
+  if (replay == LayerPass::kReplay) {
+    replay_attention(layer);
+  }
+  feed_forward_backward(layer, weights, of_output, replay);
+  for (ProductCasts& casts : layer.casts) { tape_.free(casts.weight); }
+  if (sizes_.tensor_parallel) {
+    TapeTensor reduced = reduce(layer.gate);
+    tape_.free(layer.up);
+    layer.gate = reduced;
+  }
+  if (replay == LayerPass::kReplayOps) {
+    layer.norm_statistics = tape_.make(sizes_.statistics);
+    layer.norm = tape_.make(sizes_.sequence);
+    if (sizes_.tensor_parallel) {
+      layer.gathered = gather();
+      tape_.free(layer.norm);
+    }
+  }
+  TapeTensor of_stream = tape_.make(sizes_.residual);
+  TapeTensor gathered = sizes_.tensor_parallel ? gather() : TapeTensor{};
+  AttentionGradients gradients = attention_backward(layer, replay);
+  TapeTensor of_key_input = tape_.make(sizes_.gathered);
+  TapeTensor of_norm = tape_.make(sizes_.gathered);
+  if (sizes_.tensor_parallel) {
+    of_norm = reduce(of_norm);
+  }
+  tape_.free(gradients.output, layer.product, layer.gate, of_key_input, layer.up,
+             layer.after_attention, layer.reduced_output, layer.ffn_statistics,
+             layer.norm_statistics, layer.input);
+  make_weight(weights, Weight::kOutput);
+  TapeTensor next = sizes_.autocast ? tape_.make(sizes_.residual) : std::exchange(of_norm, {});
+  tape_.free(of_stream, of_norm, gathered, layer.output, layer.output_copy);
+  make_weight(weights, Weight::kKey);
+  tape_.free(gradients.key);
+  make_weight(weights, Weight::kValue);
+  tape_.free(gradients.value);
+  make_weight(weights, Weight::kQuery);
+  tape_.free(gradients.query, layer.norm, layer.gathered, layer.rotated_query);
+  tape_.free(gradient);
+  gradient = next;
+  if (sizes_.autocast && weights.accumulates) {
+    for (TapeTensor& weight : weights.weights) { tape_.free(weight); }
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,191 @@
+// Orders and sizes of allocations in traces of torchtitan v0.2.2 with PyTorch 2.11 on an H200
+// (torch.cuda.memory._record_memory_history), the other ranks of the process group faked.
+#include "estimator/torchtitan_timeline.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "data/library.h"
+#include "estimator/allocator_replay.h"
+#include "estimator/torchtitan_compiled_layer.h"
+
+namespace shardplan {
+namespace {
+
+Job job_of(std::int64_t hidden, std::int64_t heads, std::int64_t layers, std::int64_t gpus,
+           std::int64_t sequence, std::int64_t batch) {
+  const Library library;
+  Job job;
+  job.profile = library.framework("torchtitan");
+  job.cluster = library.cluster("1x8-h200");
+  job.cluster.gpus_per_node = gpus;
+  job.model.hidden = hidden;
+  job.model.ffn = 8192;
+  job.model.vocab = 128256;
+  job.model.num_heads = heads;
+  job.model.num_kv_heads = 8;
+  job.model.head_dim = hidden / heads;
+  job.model.layers.resize(static_cast<std::size_t>(layers));
+  job.sequence_length = sequence;
+  job.global_batch = batch;
+  return job;
+}
+
+Plan sharded(std::int64_t dp) {
+  Plan plan;
+  plan.dp = dp;
+  plan.zero = dp > 1 ? 3 : 0;
+  return plan;
+}
+
+// Bytes allocated (positive) and freed; frees in a row, which no allocation tells apart, sorted.
+std::vector<std::int64_t> changes_of(const std::vector<AllocationEvent>& events) {
+  std::unordered_map<std::int64_t, std::int64_t> bytes;
+  std::vector<std::int64_t> changes;
+  std::size_t frees = 0;
+  for (const AllocationEvent& event : events) {
+    frees = event.bytes > 0 ? 0 : frees + 1;
+    changes.push_back(event.bytes > 0 ? event.bytes : -bytes.at(event.id));
+    bytes[event.id] = event.bytes;
+    std::sort(changes.end() - static_cast<std::ptrdiff_t>(frees), changes.end());
+  }
+  return changes;
+}
+
+TEST_CASE("a recomputed eager layer's forward allocates and frees as traced") {
+  const Job job = job_of(3072, 24, 28, 2, 2048, 2);
+  const Plan plan = sharded(2);
+  const TitanSizes sizes(job, plan);
+  TitanTape tape(0);
+  EagerLayer layer(tape, sizes);
+  LayerTensors tensors;
+  layer.forward(tensors, LayerPass::kSavesNothing);
+  constexpr std::int64_t h = 12'582'912;  // also of queries
+  constexpr std::int64_t k = 4'194'304;
+  constexpr std::int64_t f = 33'554'432;
+  constexpr std::int64_t statistics = 8192;
+  constexpr std::int64_t lse = 196'608;
+  const std::vector<std::int64_t> traced = {
+      h,      statistics, -statistics,                          // norm
+      h,      k,          k,                                    // wq, wk, wv
+      2 * h,  2 * k,      2 * h,       2 * k,  h,      k,       // rotation in fp32, then bf16
+      -2 * h, -2 * h,     -h,          -2 * k, -2 * k, -k,      //
+      h,      lse,        -lse,                                 // attention
+      h,      -h,         -h,          -h,     -k,     -k,      // wo; attention returns
+      h,      -h,                                               // residual
+      h,      statistics, -statistics,                          // norm
+      f,      f,          -f,          f,      f,      -f, -f,  // w1, silu, w3, product
+      h,      -f,         -h,                                   // w2
+      h,      -h,         -h};                                  // residual
+  CHECK(changes_of(tape.take_events()) == traced);
+}
+
+TEST_CASE("a compiled layer's forward that saves allocates and frees as traced") {
+  Job job = job_of(4096, 32, 32, 8, 8192, 8);
+  job.model.ffn = 14336;
+  job.profile.compile = true;
+  const Plan plan = sharded(8);
+  const TitanSizes sizes(job, plan);
+  TitanTape tape(0);
+  CompiledLayer layer(tape, sizes);
+  LayerTensors tensors;
+  layer.forward(tensors, LayerPass::kSaves);
+  constexpr std::int64_t h = 67'108'864;
+  constexpr std::int64_t k = 16'777'216;
+  constexpr std::int64_t f = 234'881'024;
+  constexpr std::int64_t statistics = 32'768;
+  constexpr std::int64_t lse = 1'048'576;
+  const std::vector<std::int64_t> traced = {
+      statistics, h,      h, k,   k, 2 * h,      2 * k, 2 * h, -2 * h, 2 * k, -2 * h,
+      -2 * k,     -2 * k, h, lse, h, statistics, h,     f,     f,      f,     h};
+  CHECK(changes_of(tape.take_events()) == traced);
+}
+
+struct Traced {
+  Job job;
+  Plan plan;
+  std::int64_t reserved_bytes = 0;  // most that PyTorch reserved, rank 0, third step
+};
+
+double largest_error(const std::vector<Traced>& runs) {
+  double largest = 0;
+  for (const Traced& run : runs) {
+    const PlanPieces pieces = plan_pieces(run.job, run.plan);
+    const AllocatorPeaks peaks = replay_allocator(
+        torchtitan_timeline(run.job, run.plan, pieces.stages.at(0)), AllocatorKind::kCaching);
+    const double error = static_cast<double>(peaks.reserved_bytes - run.reserved_bytes) /
+                         static_cast<double>(run.reserved_bytes);
+    INFO(run.reserved_bytes << " traced, error " << 100 * error << " %");
+    CHECK(std::abs(error) < 0.03);
+    largest = std::max(largest, std::abs(error));
+  }
+  return largest;
+}
+
+Job job_1b(std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
+  return job_of(2048, 32, 16, gpus, sequence, batch);
+}
+
+Plan recomputed(Plan plan, std::string policy) {
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.policy = std::move(policy);
+  return plan;
+}
+
+Plan with_ring(Plan plan, std::int64_t cp) {
+  plan.cp = cp;
+  plan.cp_method = CpMethod::kRing;
+  plan.zero = 3;
+  return plan;
+}
+
+Plan with_batch(Plan plan, std::int64_t micro_batch) {
+  plan.micro_batch = micro_batch;
+  return plan;
+}
+
+TEST_CASE("eager runs reserve what their traces did, within 0.1 %") {
+  Plan replicated = sharded(4);
+  replicated.dp_replicate = 2;
+  Job resharding = job_1b(4, 4096, 16);  // one segment more than with addresses in rising order
+  resharding.profile.reshard_after_forward = ReshardAfterForward::kAlways;
+  Plan pipeline = recomputed(with_batch(sharded(2), 2), "every_second_matmul");
+  pipeline.pp = 2;
+  pipeline.schedule = Schedule::k1F1B;
+  const std::vector<Traced> runs = {
+      {job_1b(1, 4096, 2), recomputed(with_batch(sharded(1), 2), "every_second_layer"),
+       44'373'639'168},
+      {job_1b(1, 8192, 1), recomputed(sharded(1), "every_second_matmul"), 41'360'031'744},
+      {job_1b(1, 16384, 1), sharded(1), 76'237'766'656},
+      {job_1b(2, 4096, 2),
+       recomputed(with_ring(with_batch(sharded(1), 2), 2), "every_second_layer"), 25'404'899'328},
+      {job_1b(2, 8192, 4), with_ring(with_batch(sharded(1), 2), 2), 40'353'398'784},
+      {job_1b(4, 8192, 4), replicated, 39'223'033'856},
+      {resharding, pipeline, 17'377'001'472}};
+  CHECK(largest_error(runs) < 0.001);
+}
+
+TEST_CASE("compiled runs reserve what their traces did, within 3 %") {
+  const auto compiled = [](Job job) {
+    job.profile.compile = true;
+    return job;
+  };
+  Plan full = with_ring(with_batch(sharded(1), 2), 2);
+  full.recompute.granularity = RecomputeGranularity::kFull;
+  Plan pipeline = with_ring(sharded(1), 2);
+  pipeline.pp = 2;
+  pipeline.schedule = Schedule::k1F1B;
+  const std::vector<Traced> runs = {
+      {compiled(job_1b(1, 4096, 2)), recomputed(with_batch(sharded(1), 2), "every_second_matmul"),
+       28'282'191'872},
+      {compiled(job_1b(1, 2048, 4)), with_batch(sharded(1), 2), 35'011'952'640},
+      {compiled(job_1b(2, 8192, 1)), with_ring(sharded(1), 2), 22'793'945'088},
+      {compiled(job_1b(2, 8192, 2)), full, 19'249'758'208},
+      {compiled(job_1b(4, 4096, 4)), pipeline, 15'823'011'840}};
+  CHECK(largest_error(runs) < 0.03);
+}
+
+}  // namespace
+}  // namespace shardplan
