@@ -4,6 +4,7 @@ namespace shardplan {
 namespace {
 
 constexpr std::int64_t kBf16 = 2;
+constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 
 std::vector<std::int64_t> layer_weights(const Job& job, const Plan& plan) {
   std::vector<std::int64_t> weights;
@@ -205,7 +206,7 @@ void TitanChunk::head_backward(Microbatch& held, TapeTensor& gradient, bool with
   TapeTensor of_logits = head_.loss_backward(held.head);
   enter_backward(groups.size() - 1);
   TapeTensor of_table;
-  gradient = head_.backward(held.head, of_logits, of_table);
+  gradient = head_.backward(held.head, of_logits, of_table, !groups.back().accumulated.empty());
   groups.back().gradients.push_back(of_table);
   leave_backward(groups.back(), with_weights);
 }
@@ -235,6 +236,11 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
     groups.front().gradients.push_back(embedding_.backward(gradient));
     leave_backward(groups.front(), with_weights);
   }
+  // What was sent back stays in the list of sends until the next one is there.
+  tape_.free(sent_gradient_);
+  if (holds_last_output_ && is_pipelined_) {
+    sent_gradient_ = std::exchange(gradient, {});
+  }
   tape_.free(gradient);
   if (holds_last_output_ && microbatch == last_forward_) {
     last_output_ = std::exchange(held.output, {});
@@ -251,7 +257,7 @@ void TitanChunk::make_weight_gradients() {
       continue;
     }
     for (const std::int64_t weight : group.weights) {
-      group.accumulated.push_back(tape_.make(2 * weight));
+      group.accumulated.push_back(tape_.make(kWiden * weight));
     }
   }
 }
@@ -280,6 +286,11 @@ void TitanChunk::reduce_accumulated() {
   if (!is_sharded_) {
     return;
   }
+  if (has_embedding && sizes_.tensor_parallel) {  // this rank's rows of the whole table's gradient
+    for (TapeTensor& table : groups.front().accumulated) {
+      tape_.replace(table, kWiden * sizes_.table);
+    }
+  }
   for (ParameterGroup& group : groups) { fsdp_.reduce(group); }
   fsdp_.end_reductions();
 }
@@ -293,7 +304,7 @@ void TitanChunk::free_gradients() {
 }
 
 void TitanChunk::end_step() {
-  tape_.free(last_output_);
+  tape_.free(last_output_, sent_gradient_);
 }
 
 }  // namespace shardplan

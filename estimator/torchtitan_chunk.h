@@ -70,6 +70,7 @@ class TitanChunk {
   bool holds_last_output_ = false;  // the schedule's variable does, to the next forward
   std::vector<Microbatch> held_;
   TapeTensor last_output_;
+  TapeTensor sent_gradient_;
   std::size_t last_forward_ = 0;
 };
 

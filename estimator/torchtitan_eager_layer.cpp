@@ -108,6 +108,9 @@ void EagerLayer::attention(LayerTensors& layer, LayerPass pass) {
   rotate(layer, pass);
   attend(layer, pass);
   layer.output_copy = tape_.make(sizes_.cp > 1 ? sizes_.query : 0);
+  if (pass == LayerPass::kSavesNothing && sizes_.cp > 1) {
+    tape_.free(layer.output);
+  }
   TapeTensor projected = product(layer, Weight::kOutput, sizes_.gathered, pass);
   TapeTensor reduced;
   if (sizes_.tensor_parallel) {

@@ -110,13 +110,17 @@ TapeTensor TitanHead::loss_backward(HeadTensors& head) {
   return of_logits;
 }
 
-TapeTensor TitanHead::backward(HeadTensors& head, TapeTensor& of_logits, TapeTensor& of_table) {
+TapeTensor TitanHead::backward(HeadTensors& head, TapeTensor& of_logits, TapeTensor& of_table,
+                               bool accumulates) {
   of_table = tape_.make_product(sizes_.table);
   TapeTensor of_norm = tape_.make(sizes_.gathered);
   tape_.free(of_logits, head.casts.weight, head.casts.input, head.norm, head.gathered);
   if (sizes_.autocast) {
     tape_.replace(of_norm, sizes_.residual);
     tape_.replace(of_table, kWiden * sizes_.table);
+    if (accumulates) {
+      tape_.free(of_table);
+    }
   }
   if (sizes_.tensor_parallel) {
     of_norm = reduce(tape_, sizes_, of_norm);

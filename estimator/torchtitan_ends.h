@@ -34,8 +34,10 @@ class TitanHead {
   void loss(HeadTensors& head);
   // Gradient of the logits.
   TapeTensor loss_backward(HeadTensors& head);
-  // Gradient of the residual stream; leaves the table's, bf16 or under autocast fp32.
-  TapeTensor backward(HeadTensors& head, TapeTensor& of_logits, TapeTensor& of_table);
+  // Gradient of the residual stream; leaves the table's, bf16 or under autocast fp32, none where it
+  // is added to that of an earlier microbatch.
+  TapeTensor backward(HeadTensors& head, TapeTensor& of_logits, TapeTensor& of_table,
+                      bool accumulates);
 
  private:
   void free_logits(HeadTensors& head);
