@@ -355,7 +355,9 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
-  constexpr int kSteps = 2;
+  // The second step meets the optimizer's state in the cache that the first has left, the third
+  // what the second has left of its own.
+  constexpr int kSteps = 3;
   std::vector<UnitTensors> gradients = no_gradients(chunks);
   for (int step = 0; step < kSteps; ++step) {
     write_step(writer, state, chunks, actions, gradients);

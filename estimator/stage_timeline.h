@@ -1,5 +1,5 @@
-// The allocations of one pipeline rank in the order of time: start-up, the first step, one more
-// step; what a replay of the caching allocator is fed with.
+// The allocations of one pipeline rank in the order of time: start-up, the first step, two more;
+// what a replay of the caching allocator is fed with.
 #pragma once
 
 #include <vector>
