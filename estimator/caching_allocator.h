@@ -137,7 +137,7 @@ class CachingAllocator {
   Blocks blocks_;
   std::vector<std::int32_t> unused_;  // numbers of blocks that are gone
   // A small and a large one for every stream.
-  std::array<Pool, 2 * kNumAllocationStreams> pools_;
+  std::array<Pool, std::size_t{2} * kNumAllocationStreams> pools_;
   AllocationStream stream_ = AllocationStream::kCompute;  // of the allocation under way
   DriverAddresses addresses_;
   std::int64_t allocated_ = 0;

@@ -50,7 +50,7 @@ class TitanChunk {
                       LayerPass replay);
   void enter(ParameterGroup& group);
   void leave(ParameterGroup& group);
-  void enter_backward(std::size_t group);
+  void enter_backward(std::size_t index);
   void leave_backward(ParameterGroup& group, bool with_weights);
   void head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights);
   void end_forward(Microbatch& held);

@@ -27,25 +27,8 @@ void CompiledLayer::replay_attention(LayerTensors& layer) {
   project_output(layer, LayerPass::kSaves, left);
 }
 
-void CompiledLayer::feed_forward_backward(LayerTensors& layer, LayerGradients& weights,
-                                          TapeTensor& of_output, LayerPass replay) {
-  if (replay == LayerPass::kSaves) {
-    make_weight(weights, Weight::kDown);
-    tape_.free(layer.product);
-    TapeTensor of_product = tape_.make(sizes_.ffn);
-    tape_.free(of_output);
-    TapeTensor of_up = tape_.make(sizes_.ffn);
-    tape_.free(of_product, layer.gate);
-    make_weight(weights, Weight::kUp);
-    layer.gate = tape_.make(sizes_.gathered);  // gradient of the input of w3
-    tape_.free(of_up);
-    make_weight(weights, Weight::kGate);
-    tape_.free(layer.ffn_norm, layer.ffn_gathered);
-    TapeTensor of_gate = tape_.make(sizes_.gathered);
-    tape_.free(layer.up);
-    layer.up = of_gate;
-    return;
-  }
+// Up to the gate, again: everything, or what was not saved of it.
+void CompiledLayer::replay_feed_forward(LayerTensors& layer, LayerPass replay) {
   if (replay == LayerPass::kReplayOps) {
     layer.after_attention = tape_.make(sizes_.sequence);
   }
@@ -59,6 +42,32 @@ void CompiledLayer::feed_forward_backward(LayerTensors& layer, LayerGradients& w
     layer.gate = tape_.make_product(sizes_.ffn);
   }
   layer.up = tape_.make_product(sizes_.ffn);
+}
+
+// Saved: each gradient is there as it is needed. Replayed: one kernel writes the product again and
+// the gradients of gate and up.
+CompiledLayer::FeedForwardGradients CompiledLayer::feed_forward_backward(LayerTensors& layer,
+                                                                         LayerGradients& weights,
+                                                                         TapeTensor& of_output,
+                                                                         LayerPass replay) {
+  FeedForwardGradients gradients;
+  if (replay == LayerPass::kSaves) {
+    make_weight(weights, Weight::kDown);
+    tape_.free(layer.product);
+    TapeTensor of_product = tape_.make_product(sizes_.ffn);
+    tape_.free(of_output);
+    TapeTensor of_up = tape_.make(sizes_.ffn);
+    tape_.free(of_product, layer.gate);
+    make_weight(weights, Weight::kUp);
+    gradients.of_up = tape_.make(sizes_.gathered);
+    tape_.free(of_up);
+    make_weight(weights, Weight::kGate);
+    tape_.free(layer.ffn_norm, layer.ffn_gathered);
+    gradients.of_gate = tape_.make(sizes_.gathered);
+    tape_.free(layer.up);
+    return gradients;
+  }
+  replay_feed_forward(layer, replay);
   TapeTensor of_product = tape_.make_product(sizes_.ffn);
   tape_.free(of_output);
   layer.product = tape_.make(sizes_.ffn);
@@ -68,11 +77,12 @@ void CompiledLayer::feed_forward_backward(LayerTensors& layer, LayerGradients& w
   make_weight(weights, Weight::kDown);
   tape_.free(layer.product);
   make_weight(weights, Weight::kUp);
-  layer.gate = tape_.make(sizes_.gathered);
+  gradients.of_up = tape_.make(sizes_.gathered);
   tape_.free(of_gate);
   make_weight(weights, Weight::kGate);
   tape_.free(of_up, layer.ffn_norm, layer.ffn_gathered);
-  layer.up = tape_.make(sizes_.gathered);
+  gradients.of_gate = tape_.make(sizes_.gathered);
+  return gradients;
 }
 
 // Gradients of keys and values go round in fp32, those of queries are added up at the end.
@@ -104,23 +114,27 @@ void CompiledLayer::ring_backward(LayerTensors& layer, AttentionGradients& gradi
   tape_.free(received, sent);
 }
 
+// Saved queries are rotated again; keys are projected again but for a ring, which has saved them.
+void CompiledLayer::replay_rotation(LayerTensors& layer) {
+  TapeTensor query = tape_.make(kWiden * sizes_.query);
+  tape_.free(layer.query);
+  TapeTensor turned = tape_.make(kWiden * sizes_.query);
+  layer.rotated_query = tape_.make(sizes_.query);
+  tape_.free(turned, query);
+  if (sizes_.cp == 1) {
+    layer.key = tape_.make_product(sizes_.key);
+    TapeTensor key = tape_.make(kWiden * sizes_.key);
+    TapeTensor turned_key = tape_.make(kWiden * sizes_.key);
+    tape_.free(turned_key, key);
+  }
+}
+
 CompiledLayer::AttentionGradients CompiledLayer::attention_backward(LayerTensors& layer,
                                                                     LayerPass replay) {
   AttentionGradients gradients;
-  gradients.output = tape_.make(sizes_.query);
-  TapeTensor wide_key;
+  gradients.output = tape_.make_product(sizes_.query);
   if (replay == LayerPass::kReplayOps) {
-    TapeTensor query = tape_.make(kWiden * sizes_.query);
-    tape_.free(layer.query);
-    TapeTensor turned = tape_.make(kWiden * sizes_.query);
-    layer.rotated_query = tape_.make(sizes_.query);
-    tape_.free(turned, query);
-    if (sizes_.cp == 1) {
-      layer.key = tape_.make_product(sizes_.key);
-      wide_key = tape_.make(kWiden * sizes_.key);
-      TapeTensor turned_key = tape_.make(kWiden * sizes_.key);
-      tape_.free(turned_key, wide_key);
-    }
+    replay_rotation(layer);
   } else {
     layer.rotated_query = std::exchange(layer.query, {});
   }
@@ -139,11 +153,10 @@ CompiledLayer::AttentionGradients CompiledLayer::attention_backward(LayerTensors
   tape_.free(layer.angles);
   TapeTensor turned_key = tape_.make(kWiden * sizes_.key);
   tape_.free(key, turned_key);
-  TapeTensor of_input = tape_.make(sizes_.gathered);  // of wv's
+  gradients.input = tape_.make(sizes_.gathered);
   TapeTensor query = tape_.make(kWiden * sizes_.query);
   TapeTensor turned = tape_.make(kWiden * sizes_.query);
   tape_.free(angles, query, turned);
-  layer.product = of_input;
   return gradients;
 }
 
@@ -155,12 +168,11 @@ void CompiledLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGra
   if (replay == LayerPass::kReplay) {
     replay_attention(layer);
   }
-  feed_forward_backward(layer, weights, of_output, replay);
+  FeedForwardGradients inputs = feed_forward_backward(layer, weights, of_output, replay);
   for (ProductCasts& casts : layer.casts) { tape_.free(casts.weight); }
   if (sizes_.tensor_parallel) {
-    TapeTensor reduced = reduce(layer.gate);
-    tape_.free(layer.up);
-    layer.gate = reduced;
+    inputs.of_up = reduce(inputs.of_up);
+    tape_.free(inputs.of_gate);
   }
   if (replay == LayerPass::kReplayOps) {
     layer.norm_statistics = tape_.make(sizes_.statistics);
@@ -178,7 +190,7 @@ void CompiledLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGra
   if (sizes_.tensor_parallel) {
     of_norm = reduce(of_norm);
   }
-  tape_.free(gradients.output, layer.product, layer.gate, of_key_input, layer.up,
+  tape_.free(gradients.output, gradients.input, inputs.of_up, of_key_input, inputs.of_gate,
              layer.after_attention, layer.reduced_output, layer.ffn_statistics,
              layer.norm_statistics, layer.input);
   make_weight(weights, Weight::kOutput);

@@ -24,9 +24,13 @@ class CompiledLayer {
     TapeTensor stream;  // where the sum of input and attention lies
     TapeTensor turned;  // queries in fp32
   };
-  // Gradients on their way to the products of attention.
+  // Gradients of the inputs of w3 and w1.
+  struct FeedForwardGradients {
+    TapeTensor of_up, of_gate;
+  };
+  // Gradients on their way to the products of attention, and of the input of wv.
   struct AttentionGradients {
-    TapeTensor output, query, key, value;
+    TapeTensor output, query, key, value, input;
   };
 
   TapeTensor gather();
@@ -41,9 +45,11 @@ class CompiledLayer {
 
   void make_weight(LayerGradients& weights, Weight weight);
   void replay_attention(LayerTensors& layer);
-  void feed_forward_backward(LayerTensors& layer, LayerGradients& weights, TapeTensor& of_output,
-                             LayerPass replay);
+  void replay_feed_forward(LayerTensors& layer, LayerPass replay);
+  FeedForwardGradients feed_forward_backward(LayerTensors& layer, LayerGradients& weights,
+                                             TapeTensor& of_output, LayerPass replay);
   AttentionGradients attention_backward(LayerTensors& layer, LayerPass replay);
+  void replay_rotation(LayerTensors& layer);
   void ring_backward(LayerTensors& layer, AttentionGradients& gradients);
 
   TitanTape& tape_;

@@ -62,11 +62,11 @@ TEST_CASE("a recomputed eager layer's forward allocates and frees as traced") {
   EagerLayer layer(tape, sizes);
   LayerTensors tensors;
   layer.forward(tensors, LayerPass::kSavesNothing);
-  constexpr std::int64_t h = 12'582'912;  // also of queries
-  constexpr std::int64_t k = 4'194'304;
-  constexpr std::int64_t f = 33'554'432;
-  constexpr std::int64_t statistics = 8192;
-  constexpr std::int64_t lse = 196'608;
+  const std::int64_t h = 12'582'912;  // also of queries
+  const std::int64_t k = 4'194'304;
+  const std::int64_t f = 33'554'432;
+  const std::int64_t statistics = 8192;
+  const std::int64_t lse = 196'608;
   const std::vector<std::int64_t> traced = {
       h,      statistics, -statistics,                          // norm
       h,      k,          k,                                    // wq, wk, wv
@@ -92,11 +92,11 @@ TEST_CASE("a compiled layer's forward that saves allocates and frees as traced")
   CompiledLayer layer(tape, sizes);
   LayerTensors tensors;
   layer.forward(tensors, LayerPass::kSaves);
-  constexpr std::int64_t h = 67'108'864;
-  constexpr std::int64_t k = 16'777'216;
-  constexpr std::int64_t f = 234'881'024;
-  constexpr std::int64_t statistics = 32'768;
-  constexpr std::int64_t lse = 1'048'576;
+  const std::int64_t h = 67'108'864;
+  const std::int64_t k = 16'777'216;
+  const std::int64_t f = 234'881'024;
+  const std::int64_t statistics = 32'768;
+  const std::int64_t lse = 1'048'576;
   const std::vector<std::int64_t> traced = {
       statistics, h,      h, k,   k, 2 * h,      2 * k, 2 * h, -2 * h, 2 * k, -2 * h,
       -2 * k,     -2 * k, h, lse, h, statistics, h,     f,     f,      f,     h};
