@@ -1,23 +1,30 @@
-// Speed of the search on fixed jobs: `bench_search [--seconds N]`. Every search runs in a process
-// of its own, so that its peak memory is its own.
+// Speed of the search on fixed jobs: `bench_search [--seconds N] [--only REGEX]`. Every line runs
+// in a process of its own, so that its peak memory is its own.
 //
-// Without bounds every valid plan of a space is priced; where that would take too long, prices are
-// measured over N seconds of the same walk (marked "sampled"), branches taken in a fixed random
-// order.
+// "prices": valid plans through price(table, plan) in the order of the walk, without bounds, from
+// an empty table: memory of the deciding stages and step time, with all pieces that have to be
+// made. Enumeration and validity rules are not in the seconds. Default axes: every valid plan of
+// the space. All axes: N seconds, in pieces of N / 32 from the beginnings of random branches.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <random>
+#include <regex>
 #include <string>
 #include <vector>
 
 #include "data/library.h"
+#include "search/branches.h"
 #include "search/census.h"
 #include "search/search.h"
 
@@ -40,10 +47,17 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+// Of this thread.
+double thread_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 void print(std::int64_t plans, const std::string& valid, std::int64_t priced, double wall_s,
-           double cpu_s) {
-  std::printf("%17lld %14s %12lld %9.3f %9.3f %13.0f", static_cast<long long>(plans), valid.c_str(),
-              static_cast<long long>(priced), wall_s, cpu_s, static_cast<double>(priced) / cpu_s);
+           double cpu_s, const std::string& speed) {
+  std::printf("%17lld %14s %12lld %9.3f %9.3f %13s", static_cast<long long>(plans), valid.c_str(),
+              static_cast<long long>(priced), wall_s, cpu_s, speed.c_str());
 }
 
 struct BenchJob {
@@ -71,58 +85,79 @@ Job job_of(const BenchJob& bench, const Library& library) {
   return job;
 }
 
-// Prices the valid plans below a prefix until the time is over; how many.
-std::int64_t price_below(const SettledRules& rules, Prefix& prefix, PriceTable& table,
-                         Clock::time_point end) {
+// Prices plans handed to it, and counts the time of nothing else.
+class Pricer {
+ public:
+  explicit Pricer(const Job& job) : table_(build_price_table(job)), plans_(kTogether) {}
+  void add(const Plan& plan) {
+    plans_[waiting_++] = plan;
+    if (waiting_ == kTogether) {
+      flush();
+    }
+  }
+  void flush() {
+    const double start = thread_seconds();
+    for (std::size_t at = 0; at < waiting_; ++at) { static_cast<void>(price(table_, plans_[at])); }
+    cpu_s_ += thread_seconds() - start;
+    priced_ += static_cast<std::int64_t>(waiting_);
+    waiting_ = 0;
+  }
+  std::int64_t priced() const { return priced_; }
+  double cpu_s() const { return cpu_s_; }
+
+ private:
+  static constexpr std::size_t kTogether = 128;  // few enough to stay in the first cache
+  PriceTable table_;
+  std::vector<Plan> plans_;
+  std::size_t waiting_ = 0;
+  std::int64_t priced_ = 0;
+  double cpu_s_ = 0;
+};
+
+// The valid plans below a prefix in order, until so many seconds are spent on prices.
+void price_below(const SettledRules& rules, Prefix& prefix, Pricer& pricer, double until_s) {
   const std::size_t axis = rules.next_axis(prefix.depth);
   if (axis == kNumAxes) {
-    static_cast<void>(price(table, prefix.plan));
-    return 1;
+    pricer.add(prefix.plan);
+    return;
   }
   const std::size_t depth = prefix.depth;
   const std::int64_t index = prefix.index;
-  std::int64_t priced = 0;
-  for (std::int64_t value = 0; value < rules.size(axis) && Clock::now() < end; ++value) {
+  for (std::int64_t value = 0; value < rules.size(axis) && pricer.cpu_s() < until_s; ++value) {
     rules.choose(axis, value, prefix);
     if (rules.settle(axis, prefix, rules.distinct()) == rules.distinct()) {
-      priced += price_below(rules, prefix, table, end);
+      price_below(rules, prefix, pricer, until_s);
     }
     prefix.depth = depth;
     prefix.index = index;
   }
-  return priced;
 }
 
-void sample(const Job& job, const SearchSpace& space, double seconds) {
+void price_random_branches(const SettledRules& rules, Pricer& pricer, double seconds) {
   constexpr std::size_t kBranchDepth = 5;  // tp, cp, ep, etp, splits
+  std::vector<Branch> branches = branches_of(rules, kBranchDepth);
+  std::shuffle(branches.begin(), branches.end(), std::mt19937_64(1));
+  for (const Branch& branch : branches) {
+    Prefix prefix = rules.prefix_at(branch.index, kBranchDepth);
+    price_below(rules, prefix, pricer, std::min(seconds, pricer.cpu_s() + seconds / 32));
+  }
+}
+
+void measure_prices(const Job& job, const SearchSpace& space, std::optional<double> seconds) {
   const PlanSpace plans = plan_space(job, space);
   const SettledRules rules(job, plans);
-  std::vector<std::int64_t> branches;
-  for (std::int64_t at = 0; at < num_plans(plans); at += rules.plans_below(kBranchDepth)) {
-    Prefix prefix = rules.root();
-    Verdict verdict = rules.root_verdict();
-    const Prefix chosen = rules.prefix_at(at, kBranchDepth);
-    for (std::size_t axis = rules.next_axis(0); axis < kBranchDepth;
-         axis = rules.next_axis(axis + 1)) {
-      rules.choose(axis, chosen.values[axis], prefix);
-      verdict = rules.settle(axis, prefix, verdict);
-    }
-    if (verdict == rules.distinct()) {
-      branches.push_back(at);
-    }
-  }
-  std::shuffle(branches.begin(), branches.end(), std::mt19937_64(1));
-  PriceTable table = build_price_table(job);
-  const double cpu_before = cpu_seconds();
   const Clock::time_point start = Clock::now();
-  const Clock::time_point end =
-      start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  std::int64_t priced = 0;
-  for (std::size_t at = 0; at < branches.size() && Clock::now() < end; ++at) {
-    Prefix prefix = rules.prefix_at(branches[at], kBranchDepth);
-    priced += price_below(rules, prefix, table, end);
+  Pricer pricer(job);
+  if (seconds) {
+    price_random_branches(rules, pricer, *seconds);
+  } else {
+    Prefix prefix = rules.root();
+    price_below(rules, prefix, pricer, std::numeric_limits<double>::infinity());
   }
-  print(num_plans(plans), "sampled", priced, seconds_since(start), cpu_seconds() - cpu_before);
+  pricer.flush();
+  print(num_plans(plans), seconds ? "sampled" : "all", pricer.priced(), seconds_since(start),
+        pricer.cpu_s(),
+        std::to_string(std::llround(static_cast<double>(pricer.priced()) / pricer.cpu_s())));
 }
 
 void search(const Job& job, const SearchSpace& space, const SearchOptions& options) {
@@ -133,7 +168,7 @@ void search(const Job& job, const SearchSpace& space, const SearchOptions& optio
     cut += count.rule.starts_with("cut: ") ? count.plans : 0;
   }
   print(result.plans_in_space, std::to_string(result.plans_priced + cut), result.plans_priced,
-        result.seconds, cpu_seconds() - cpu_before);
+        result.seconds, cpu_seconds() - cpu_before, "");
 }
 
 // Runs it in a child process and ends its line with the child's peak memory.
@@ -154,7 +189,12 @@ void measure(const std::string& name, const std::function<void()>& work) {
   std::fflush(stdout);
 }
 
-void bench(double sample_seconds) {
+struct Options {
+  double seconds = 2;
+  std::string only = "";
+};
+
+void bench(const Options& options) {
   std::printf("%-44s%17s %14s %12s %9s %9s %13s %8s\n", "job", "plans in space", "valid", "priced",
               "seconds", "CPU s", "prices/s/core", "RSS MiB");
   const Library library;
@@ -164,9 +204,16 @@ void bench(double sample_seconds) {
       const SearchSpace space = wide ? wide_space(job) : default_space(job);
       const std::string name = bench.model + " / " + std::to_string(job.cluster.world_size()) +
                                (wide ? ", all axes" : "");
-      measure(name, [&] { search(job, space, {}); });
-      measure(name + ", pareto", [&] { search(job, space, {.pareto = true}); });
-      measure(name + ", no bounds", [&] { sample(job, space, sample_seconds); });
+      const auto measure_if = [&](const std::string& line, const std::function<void()>& work) {
+        if (std::regex_search(line, std::regex(options.only))) {
+          measure(line, work);
+        }
+      };
+      measure_if(name + ", search", [&] { search(job, space, {}); });
+      measure_if(name + ", pareto", [&] { search(job, space, {.pareto = true}); });
+      measure_if(name + ", prices", [&] {
+        measure_prices(job, space, wide ? std::optional(options.seconds) : std::nullopt);
+      });
     }
   }
 }
@@ -175,13 +222,22 @@ void bench(double sample_seconds) {
 }  // namespace shardplan
 
 int main(int argc, char** argv) {
-  double seconds = 2;
-  if (argc == 3 && std::string(argv[1]) == "--seconds") {
-    seconds = std::strtod(argv[2], nullptr);
-  } else if (argc != 1) {
-    std::fprintf(stderr, "usage: bench_search [--seconds N]\n");
+  shardplan::Options options;
+  int at = 1;
+  for (; at + 1 < argc; at += 2) {
+    const std::string flag = argv[at];
+    if (flag == "--seconds") {
+      options.seconds = std::strtod(argv[at + 1], nullptr);
+    } else if (flag == "--only") {
+      options.only = argv[at + 1];
+    } else {
+      break;
+    }
+  }
+  if (at != argc) {
+    std::fprintf(stderr, "usage: bench_search [--seconds N] [--only REGEX]\n");
     return 2;
   }
-  shardplan::bench(seconds);
+  shardplan::bench(options);
   return 0;
 }
