@@ -203,21 +203,53 @@ std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind befo
                                                                : entered.input_entry_bytes;
 }
 
+BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
+  BlockMemory block;
+  block.kind = kind;
+  block.name = kBlockNames[static_cast<std::size_t>(kind)];
+  if (!exists(job, kind)) {
+    return block;
+  }
+  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  block.rows = rows_of(job, plan, kind);
+  block.writes_next_input = is_native;
+  block.last_replayed = is_native ? Step::kForwardActivation : kLastForward;
+  block.summary = summarise(block);
+  return block;
+}
+
+// Megatron and native: full recomputation replays whole blocks, whose rows stay as they are;
+// selective recomputation names parts of layers.
+Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kMegatron:
+    case MemoryModel::kMegatronLocal:
+    case MemoryModel::kNative: break;
+    case MemoryModel::kFujii2024:
+    case MemoryModel::kTorchtitan:
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed: return recompute;
+  }
+  const bool is_layer =
+      kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
+  if (!is_layer || recompute.granularity != RecomputeGranularity::kSelective) {
+    return {};
+  }
+  const bool is_moe =
+      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
+  Recompute seen = recompute;
+  RecomputeModules& modules = seen.modules;
+  modules.mlp = modules.mlp && !is_moe;
+  modules.moe = modules.moe && is_moe;
+  modules.moe_act = modules.moe_act && is_moe && !modules.moe;
+  modules.shared_experts = modules.shared_experts && is_moe && !modules.moe;
+  return seen;
+}
+
 BlockSet block_set(const Job& job, const Plan& plan) {
   BlockSet set;
   for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
-    const BlockKind kind = static_cast<BlockKind>(i);
-    BlockMemory& block = set[static_cast<std::size_t>(i)];
-    block.kind = kind;
-    block.name = kBlockNames[static_cast<std::size_t>(i)];
-    if (!exists(job, kind)) {
-      continue;
-    }
-    const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-    block.rows = rows_of(job, plan, kind);
-    block.writes_next_input = is_native;
-    block.last_replayed = is_native ? Step::kForwardActivation : kLastForward;
-    block.summary = summarise(block);
+    set[static_cast<std::size_t>(i)] = block_memory(job, plan, static_cast<BlockKind>(i));
   }
   return set;
 }

@@ -411,7 +411,14 @@ struct BlockMemory {
   BlockSummary summary;
 };
 
-// Index by BlockKind; kinds that the model does not have are empty.
+// Empty for a kind that the model does not have.
+BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
+
+// What of a plan's recomputation the rows of a kind of block look at: plans that differ in nothing
+// else have equal rows.
+Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute);
+
+// Index by BlockKind.
 using BlockSet = std::array<BlockMemory, kNumBlockKinds>;
 BlockSet block_set(const Job& job, const Plan& plan);
 

@@ -26,6 +26,10 @@ void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
   choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
 }
 
+void choose_smallest_gradients(const PriceFreedom& open, Plan& plan) {
+  choose_smallest(open.grad_dtype, plan.grad_dtype);
+}
+
 bool has_groups(const Job& job, const Plan& plan) {
   const std::int64_t world = job.cluster.world_size();
   const std::int64_t model_ranks = plan.tp * plan.cp * plan.pp;

@@ -44,6 +44,9 @@ void each(const std::vector<bool>& open, bool& axis, const Visit& visit) {
 // The branch's smallest optimizer: moments and main parameters.
 void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan);
 
+// The same for gradients.
+void choose_smallest_gradients(const PriceFreedom& open, Plan& plan);
+
 // Whether the ranks of the plan fall into whole groups.
 bool has_groups(const Job& job, const Plan& plan);
 

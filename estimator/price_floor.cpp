@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 #include <utility>
 
 #include "estimator/price_branch.h"
@@ -12,7 +13,7 @@ namespace shardplan {
 namespace {
 
 // Combinations of a branch whose pipelines are timed one by one; of more, only compute counts.
-constexpr std::size_t kMostPipelines = 64;
+constexpr std::size_t kMostPipelines = 4096;
 
 // The same for activations: of more, only the state counts.
 constexpr std::size_t kMostActivations = 4;
@@ -28,6 +29,15 @@ void lower(PhaseBytes& floor, const PhaseBytes& bytes) {
   for (std::size_t phase = 0; phase < floor.size(); ++phase) {
     floor[phase] = std::min(floor[phase], bytes[phase]);
   }
+}
+
+bool opens_same_state(const PriceFreedom& one, const PriceFreedom& other) {
+  const auto axes = [](const PriceFreedom& open) {
+    return std::tie(open.zero, open.dp_replicate, open.precision, open.grad_dtype,
+                    open.master_dtype, open.exp_avg_dtype, open.exp_avg_sq_dtype, open.offload,
+                    open.rank_order);
+  };
+  return axes(one) == axes(other);
 }
 
 // What is left of a key once free axes are taken out of it.
@@ -52,7 +62,8 @@ PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom
   }
   const std::int64_t offloaded =
       (decided.offload.activations ? 1 : 0) + (decided.offload.parameters ? 2 : 0);
-  return {packed(static_cast<std::int64_t>(freedom), pieces.split(plan).number),
+  const std::int64_t level = static_cast<std::int64_t>(pieces.state_freedoms[freedom]);
+  return {packed(level, pieces.split(plan).number),
           packed(plan.tp, plan.cp),
           packed(plan.ep, plan.etp),
           packed(plan.dp, decided.dp_replicate),
@@ -165,101 +176,112 @@ MemoryFloor memory_floor_of(PricePieces& pieces, const Plan& plan, std::size_t f
   return floor;
 }
 
-// Plans of the branch that differ in the pipeline's time.
+// Plans of the branch, of one schedule, that differ in the pipeline's time.
 std::size_t num_pipelines(const PriceFreedom& open) {
-  return num_blocks(open) * num_values(open.grad_dtype) * num_values(open.rank_order) *
-         num_values(open.schedule);
+  return num_blocks(open) * num_values(open.rank_order);
 }
 
-// Kernels of the busiest rank, forward and backward, over all microbatches. Links and recomputation
-// change nothing in it, and no pipeline is shorter.
-double compute_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
-  double floor_s = kNoTime;
+// Before what follows the pipeline, of one schedule.
+struct PipelineFloor {
+  double compute_s = kNoTime;
+  double total_s = kNoTime;
+};
+
+// compute_s: kernels of the busiest rank, forward and backward, over all microbatches. Links and
+// recomputation change nothing in it, and no pipeline is shorter. Recomputation only adds work: an
+// open choice counts as none. Gradients of fewer bytes only take less.
+PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  PipelineFloor floor;
+  const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
   Plan at = plan;
-  at.recompute = {};
-  if (!open.dp_replicate.empty()) {
-    at.dp_replicate = 1;
-  }
+  at.recompute = times_pipelines && open.recompute.empty() ? plan.recompute : Recompute{};
+  at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
+  choose_smallest_gradients(open, at);
   each_block(pieces, open, at, [&] {
-    each(open.grad_dtype, at.grad_dtype, [&] {
+    const auto visit = [&] {
       pieces.begin(at);
       const ScheduleShape shape = pieces.shape(at);
+      const WorkPiece& work = pieces.work(at, shape);
       double busiest_s = 0;
-      for (const ChunkWork& rank : pieces.work(at, shape).ranks) {
+      for (const ChunkWork& rank : work.ranks) {
         busiest_s = std::max(busiest_s, rank.blocks.forward_s + rank.blocks.backward_input_s +
                                             rank.blocks.backward_weight_s);
       }
-      floor_s = std::min(floor_s, static_cast<double>(shape.num_microbatches) * busiest_s);
-    });
+      const double compute_s = static_cast<double>(shape.num_microbatches) * busiest_s;
+      floor.compute_s = std::min(floor.compute_s, compute_s);
+      floor.total_s = std::min(floor.total_s, times_pipelines ? work.pipeline.total_s : compute_s);
+    };
+    if (times_pipelines) {
+      each(open.rank_order, at.rank_order, visit);
+    } else {
+      visit();
+    }
   });
-  return floor_s;
+  return floor;
 }
 
-// Recomputation only adds work: an open choice counts as none.
-double pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
-  double floor_s = kNoTime;
+// Optimizer and communication after the pipeline of one choice of groups and dtypes, all of it
+// hidden that may be: the least over the ways to keep the state.
+double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom& open,
+                      std::int64_t microbatches) {
+  constexpr MicrobatchWork kHides = {.forward_s = kNoTime, .backward_s = kNoTime};
+  pieces.begin(plan);
+  const PipelineLayout& ranks = pieces.split(plan).value.steps.pipeline;
+  const ReductionPiece& reductions = pieces.reductions(plan);
+  double least_s = kNoTime;
   Plan at = plan;
-  if (!open.dp_replicate.empty()) {
-    at.dp_replicate = 1;
-  }
-  if (!open.recompute.empty()) {
-    at.recompute = {};
-  }
-  each_block(pieces, open, at, [&] {
-    each(open.grad_dtype, at.grad_dtype, [&] {
-      each(open.rank_order, at.rank_order, [&] {
-        pieces.begin(at);
-        const ScheduleShape shape = pieces.shape(at);
-        floor_s = std::min(floor_s, pieces.work(at, shape).pipeline.total_s);
-      });
+  each(open.zero, at.zero, [&] {
+    std::array<double, 2> exposed_s{};
+    const std::array<std::size_t, 2> ends = {ranks.rank_kind(0), ranks.rank_kind(at.pp - 1)};
+    for (std::size_t end = 0; end < ends.size(); ++end) {
+      exposed_s[end] = exposed_data_parallel_s(pieces.job, at, reductions.ranks[ends[end]],
+                                               microbatches, kHides);
+    }
+    each(open.offload, at.offload, [&] {
+      double slowest_s = 0;
+      for (std::size_t end = 0; end < ends.size(); ++end) {
+        slowest_s =
+            std::max(slowest_s, exposed_s[end] + optimizer_s(pieces.job, at, pieces.grid().groups,
+                                                             reductions.held[ends[end]]));
+      }
+      least_s = std::min(least_s, slowest_s);
     });
   });
-  return floor_s;
+  return least_s;
 }
 
-// Optimizer and communication after the pipeline, all of it hidden that may be.
 double update_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
   const PriceFreedom& open = pieces.freedoms[freedom];
+  // Where reductions cannot hide, every microbatch may have one: the fewest of the branch count.
+  const bool counts_microbatches = !pieces.job.profile.overlap_grad_reduce;
+  const std::int64_t most =
+      open.micro_batch.empty() ? plan.micro_batch : std::ranges::max(open.micro_batch);
   PieceKey<8> key = floor_key(pieces, plan, freedom);
-  key[7] = open.micro_batch.empty() ? plan.micro_batch : 0;
+  key[7] = counts_microbatches ? most : 0;
   return pieces.update_floors
-      .find(
-          key,
-          [&](double& floor_s) {
-            floor_s = kNoTime;
-            Plan at = plan;
-            choose_smallest_optimizer(open, at);
-            const std::int64_t most =
-                open.micro_batch.empty() ? at.micro_batch : std::ranges::max(open.micro_batch);
-            const MicrobatchWork hides = {.forward_s = kNoTime, .backward_s = kNoTime};
-            const auto visit = [&] {
-              if (!has_groups(pieces.job, at)) {
-                return;
-              }
-              pieces.begin(at);
-              const std::int64_t microbatches = pieces.job.global_batch / (pieces.grid().dp * most);
-              const SplitPiece& split = pieces.split(at).value;
-              double slowest_s = 0;
-              for (const std::int64_t rank : {std::int64_t{0}, at.pp - 1}) {
-                const RankUpdate& update = pieces.updates(at)[split.steps.pipeline.rank_kind(rank)];
-                slowest_s = std::max(
-                    slowest_s,
-                    exposed_data_parallel_s(pieces.job, at, update,
-                                            std::max<std::int64_t>(microbatches, 1), hides) +
-                        update.optimizer_s);
-              }
-              floor_s = std::min(floor_s, slowest_s);
-            };
-            each(open.precision, at.precision, [&] {
-              each(open.grad_dtype, at.grad_dtype, [&] {
-                each(open.rank_order, at.rank_order, [&] {
-                  each(open.dp_replicate, at.dp_replicate, [&] {
-                    each(open.zero, at.zero, [&] { each(open.offload, at.offload, visit); });
-                  });
+      .find(key,
+            [&](double& floor_s) {
+              floor_s = kNoTime;
+              Plan at = plan;
+              choose_smallest_optimizer(open, at);
+              const auto visit = [&] {
+                if (!has_groups(pieces.job, at)) {
+                  return;
+                }
+                const std::int64_t fewest =
+                    counts_microbatches
+                        ? pieces.job.global_batch / (data_parallel_size(pieces.job, at) * most)
+                        : 1;
+                floor_s = std::min(
+                    floor_s, least_update_s(pieces, at, open, std::max<std::int64_t>(fewest, 1)));
+              };
+              each(open.precision, at.precision, [&] {
+                each(open.grad_dtype, at.grad_dtype, [&] {
+                  each(open.rank_order, at.rank_order,
+                       [&] { each(open.dp_replicate, at.dp_replicate, visit); });
                 });
               });
-            });
-          })
+            })
       .value;
 }
 
@@ -283,9 +305,12 @@ void each_running_schedule(PricePieces& pieces, const Plan& plan, const PriceFre
 }  // namespace
 
 std::size_t add_freedom(PriceTable& table, PriceFreedom freedom) {
-  std::vector<PriceFreedom>& freedoms = table.pieces().freedoms;
-  freedoms.push_back(std::move(freedom));
-  return freedoms.size() - 1;
+  PricePieces& pieces = table.pieces();
+  const auto same = std::ranges::find_if(
+      pieces.freedoms, [&](const PriceFreedom& other) { return opens_same_state(freedom, other); });
+  pieces.state_freedoms.push_back(static_cast<std::size_t>(same - pieces.freedoms.begin()));
+  pieces.freedoms.push_back(std::move(freedom));
+  return pieces.freedoms.size() - 1;
 }
 
 // Profiles whose state sees the microbatch, or that have a formula of their own, get none.
@@ -338,14 +363,13 @@ TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
   if (!can_be_valid(pieces, plan, open)) {
     return floor;
   }
-  const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
   each_running_schedule(pieces, plan, open, [&](Plan& at) {
-    const double compute_s = compute_floor(pieces, at, open) * kRounding;
-    const double before_s =
-        times_pipelines ? pipeline_floor(pieces, at, open) * kRounding : compute_s;
+    const PipelineFloor before = pipeline_floor(pieces, at, open);
     const double after_s = update_floor(pieces, at, freedom) * kRounding;
+    const double compute_s = before.compute_s * kRounding;
     floor.compute_s = std::min(floor.compute_s, compute_s);
-    floor.step_time_s = std::min(floor.step_time_s, std::max(compute_s, before_s) + after_s);
+    floor.step_time_s =
+        std::min(floor.step_time_s, std::max(compute_s, before.total_s * kRounding) + after_s);
   });
   return floor;
 }

@@ -34,7 +34,16 @@ std::int64_t largest(const ChunkPoints& points, std::initializer_list<MomentKind
   return bytes;
 }
 
-ChunkBytes bytes_of(const ChunkPeaks& peaks) {
+std::int64_t largest(const ChunkPointBytes& points, std::initializer_list<MomentKind> moments) {
+  std::int64_t bytes = -1;
+  for (const MomentKind moment : moments) {
+    bytes = std::max(bytes, points[static_cast<std::size_t>(moment)]);
+  }
+  return bytes;
+}
+
+template <class Peaks>
+ChunkBytes bytes_of(const Peaks& peaks, const ArenaSizes& arena) {
   const auto backward = {MomentKind::kReplay, MomentKind::kBackward, MomentKind::kLossBackward};
   return {.kept = peaks.kept_bytes,
           .pending = peaks.pending_bytes,
@@ -43,7 +52,7 @@ ChunkBytes bytes_of(const ChunkPeaks& peaks) {
           .backward = largest(peaks.points, backward),
           .first_backward = largest(peaks.first_points, backward),
           .weight = largest(peaks.points, {MomentKind::kWeight}),
-          .arena = arena_sizes(peaks)};
+          .arena = arena};
 }
 
 bool all_at_least(std::span<const std::int64_t> one, std::span<const std::int64_t> other) {
@@ -153,13 +162,32 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
     layout.classes.push_back(stage_layout(job, plan, partition, rank));
     layout.chunks.emplace_back();
     for (const ChunkLayout& chunk : layout.classes.back().chunks) {
-      const auto same = std::ranges::find(chunk_layouts, chunk);
-      layout.chunks.back().push_back(static_cast<std::size_t>(same - chunk_layouts.begin()));
-      if (same == chunk_layouts.end()) {
-        chunk_layouts.push_back(chunk);
+      layout.chunks.back().push_back(number_chunk(chunk));
+    }
+  }
+}
+
+std::size_t PricePieces::number_chunk(const ChunkLayout& chunk) {
+  const auto same = std::ranges::find(chunk_layouts, chunk, &NumberedChunk::layout);
+  const std::size_t place = static_cast<std::size_t>(same - chunk_layouts.begin());
+  if (same != chunk_layouts.end()) {
+    return place;
+  }
+  NumberedChunk numbered{.layout = chunk, .units = {}};
+  for (Unit unit : chunk.units) {
+    unit.count = 1;
+    if (unit == Unit{.blocks = {{.kind = unit.blocks.front().kind}}}) {
+      numbered.units.push_back(static_cast<std::size_t>(unit.blocks.front().kind));
+    } else {
+      const auto group = std::ranges::find(groups, unit);
+      numbered.units.push_back(kNumBlockKinds + static_cast<std::size_t>(group - groups.begin()));
+      if (group == groups.end()) {
+        groups.push_back(std::move(unit));
       }
     }
   }
+  chunk_layouts.push_back(std::move(numbered));
+  return place;
 }
 
 const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& shape,
@@ -198,12 +226,32 @@ void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadP
   }
 }
 
-ChunkBytes PricePieces::chunk_bytes(const PieceMemo<BlockSummaries, 8>::Piece& block,
+const UnitBytes& PricePieces::unit(const PieceMemo<BlockPiece, 8>::Piece& block,
+                                   std::size_t number) {
+  if (number < kNumBlockKinds) {
+    return block.value.units[number];
+  }
+  const Unit& group = groups[number - kNumBlockKinds];
+  return group_pieces
+      .find({block.number, static_cast<std::int64_t>(number)},
+            [&](UnitBytes& piece) { piece = unit_bytes(unit_peaks(group, block.value.summaries)); })
+      .value;
+}
+
+// Static arenas take sizes that sums leave out.
+ChunkBytes PricePieces::chunk_bytes(const PieceMemo<BlockPiece, 8>::Piece& block,
                                     std::size_t layout) {
+  const NumberedChunk& chunk = chunk_layouts[layout];
+  if (job.profile.allocator != AllocatorKind::kStaticArenas) {
+    unit_space.clear();
+    for (const std::size_t number : chunk.units) { unit_space.push_back(unit(block, number)); }
+    return bytes_of(chunk_sums(chunk.layout, unit_space, block.value.summaries), {});
+  }
   return chunk_pieces
       .find({block.number, static_cast<std::int64_t>(layout)},
             [&](ChunkBytes& piece) {
-              piece = bytes_of(chunk_peaks(chunk_layouts[layout], block.value));
+              const ChunkPeaks peaks = chunk_peaks(chunk.layout, block.value.summaries);
+              piece = bytes_of(peaks, arena_sizes(peaks));
             })
       .value;
 }

@@ -187,9 +187,31 @@ PieceKey<8> PricePieces::block_key(const Plan& plan) {
   return key;
 }
 
-const PieceMemo<BlockSummaries, 8>::Piece& PricePieces::block(const Plan& plan) {
-  return block_pieces.find(
-      block_key(plan), [&](BlockSummaries& piece) { piece = summaries_of(block_set(job, plan)); });
+// Blocks that see nothing of recomputation, or the same, are built once.
+const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
+  const Recompute seen = recompute_seen_by(job, kind, plan.recompute);
+  const PieceKey<8> axes = block_key(plan);
+  return kind_pieces
+      .find({axes[0], axes[1], axes[2], recompute_number(seen), axes[4], axes[5], axes[6], axes[7],
+             number(kind)},
+            [&](KindPiece& piece) {
+              const BlockMemory block = block_memory(job, plan, kind);
+              BlockSummaries alone{};
+              alone[static_cast<std::size_t>(kind)] = block.summary;
+              piece.summary = block.summary;
+              piece.unit = unit_bytes(unit_peaks({.blocks = {{.kind = kind}}}, alone));
+            })
+      .value;
+}
+
+const PieceMemo<BlockPiece, 8>::Piece& PricePieces::block(const Plan& plan) {
+  return block_pieces.find(block_key(plan), [&](BlockPiece& piece) {
+    for (std::size_t i = 0; i < piece.units.size(); ++i) {
+      const KindPiece& known = kind(plan, static_cast<BlockKind>(i));
+      piece.summaries[i] = known.summary;
+      piece.units[i] = known.unit;
+    }
+  });
 }
 
 }  // namespace shardplan

@@ -1,14 +1,16 @@
 // What a price is put together from, each piece by the few axes of a plan that it depends on:
 //   grid        tp, cp, ep, etp, pp, dp, dp_replicate, rank_order: groups of ranks
 //   split       pp, vpp, layers of the chunks, placement: classes of stages that hold the same
-//   block       sizes of a microbatch, recompute, precision: bytes of the kinds of blocks
+//   kind        sizes of a microbatch, precision, what it sees of recompute: bytes of one kind of
+//               block
+//   block       all kinds of blocks of a plan
 //   layout      split and full recompute: chunks of the stages as runs of blocks
 //   load        layout and schedule: what the ranks that can have the peak hold at once
 //   activations load and block: bytes of those ranks
 //   state       split, shards, zero, dtypes: bytes of the classes between steps
 //   times       block and links: seconds of the kinds of layers
 //   work        times, layout and schedule: the pipeline
-//   update      split, grid, zero, dtypes: reduction and optimizer of the kinds of ranks
+//   reduction   split, grid, dtypes: what the kinds of ranks communicate after the pipeline
 #pragma once
 
 #include <array>
@@ -43,6 +45,22 @@ struct SplitPiece {
   std::vector<std::int64_t> firsts;  // of every class the first rank
   std::vector<std::int64_t> of_rank;
   StepLayout steps;  // without recompute
+};
+
+struct KindPiece {
+  BlockSummary summary;
+  UnitBytes unit;  // the block by itself
+};
+
+struct BlockPiece {
+  BlockSummaries summaries;
+  std::array<UnitBytes, kNumBlockKinds> units;
+};
+
+// A chunk with the numbers of its units: a block by itself has that of its kind.
+struct NumberedChunk {
+  ChunkLayout layout;
+  std::vector<std::size_t> units;
 };
 
 struct LayoutPiece {
@@ -102,6 +120,12 @@ struct WorkPiece {
   PipelineTime pipeline;
 };
 
+// Of every kind of rank what it reduces and gathers, and the parameters that it updates.
+struct ReductionPiece {
+  std::vector<RankUpdate> ranks;  // without the optimizer, which more axes change
+  std::vector<LocalParameters> held;
+};
+
 // Beside the allocator, by place in the pipeline.
 struct OutsidePiece {
   std::int64_t first = 0;
@@ -126,7 +150,8 @@ struct PricePieces {
   const WorkPiece& work(const Plan& plan, const ScheduleShape& shape);
   const StepLayout& steps(const Plan& plan);  // with recompute
   const std::vector<RankParameters>& parameters(const Plan& plan);
-  const std::vector<RankUpdate>& updates(const Plan& plan);
+  const ReductionPiece& reductions(const Plan& plan);
+  std::span<const RankUpdate> updates(const Plan& plan);
 
   Job job;
   LayerKinds layer_kinds;
@@ -137,6 +162,8 @@ struct PricePieces {
   std::vector<const ValidityRule*> split_rules;
   std::vector<const ValidityRule*> block_rules;
   std::vector<PriceFreedom> freedoms;
+  // By freedom: the first one with the same values on the axes of the state and its update.
+  std::vector<std::size_t> state_freedoms;
   PieceMemo<StateFloor, 8> state_floors{1024};
   PieceMemo<double, 8> update_floors{1024};
 
@@ -144,13 +171,16 @@ struct PricePieces {
   const PieceMemo<SplitPiece, 2>::Piece& split(const Plan& plan);
   const PieceMemo<GridPiece, 4>::Piece& find_grid(const Plan& plan);
   const GridPiece& grid() const { return grid_piece->value; }
-  const PieceMemo<BlockSummaries, 8>::Piece& block(const Plan& plan);
+  const KindPiece& kind(const Plan& plan, BlockKind kind);
+  const PieceMemo<BlockPiece, 8>::Piece& block(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
   const PieceMemo<ModelTimes, 5>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
   const std::vector<InFlightState>& in_flight(const ScheduleShape& shape, std::int64_t rank);
-  ChunkBytes chunk_bytes(const PieceMemo<BlockSummaries, 8>::Piece& block, std::size_t layout);
+  std::size_t number_chunk(const ChunkLayout& chunk);
+  const UnitBytes& unit(const PieceMemo<BlockPiece, 8>::Piece& block, std::size_t number);
+  ChunkBytes chunk_bytes(const PieceMemo<BlockPiece, 8>::Piece& block, std::size_t layout);
   void build_layout(const Plan& plan, LayoutPiece& layout);
   void build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load);
   void build_activations(const Plan& plan, const ScheduleShape& shape, ActivationPiece& piece);
@@ -162,28 +192,33 @@ struct PricePieces {
   std::int64_t recompute = 0;                  // its recompute_number
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
-  std::vector<ChunkLayout> chunk_layouts;          // by number
+  std::vector<NumberedChunk> chunk_layouts;        // by number
+  std::vector<Unit> groups;                        // units of several blocks, or recomputed ones
   // Room for what building a piece needs.
   std::vector<ChunkBytes> chunk_byte_space;
+  std::vector<UnitBytes> unit_space;
   std::vector<ChunkWork> chunk_work_space;
   std::vector<ChunkTime> chunk_time_space;
   ModelTimes model_time_space;
+  std::vector<RankUpdate> update_space;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
   PieceMemo<SplitPiece, 2> split_pieces{1024};
-  PieceMemo<BlockSummaries, 8> block_pieces{2048};
+  PieceMemo<KindPiece, 9> kind_pieces{4096};
+  PieceMemo<BlockPiece, 8> block_pieces{256};
+  PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
   PieceMemo<std::vector<InFlightState>, 4> schedule_pieces{2048};
   PieceMemo<LoadPiece, 3> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
   PieceMemo<StateBytes, 7> sequence_pieces{2048};
-  PieceMemo<ActivationPiece, 3> activation_pieces{4096};
+  PieceMemo<ActivationPiece, 3> activation_pieces{512};
   PieceMemo<StatePiece, 9> state_pieces{4096};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};
-  PieceMemo<ModelTimes, 5> times_pieces{1024};
+  PieceMemo<ModelTimes, 5> times_pieces{4096};
   PieceMemo<StepLayout, 2> step_pieces{1024};
   PieceMemo<WorkPiece, 5> work_pieces{4096};
   PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};
-  PieceMemo<std::vector<RankUpdate>, 4> update_pieces{4096};
+  PieceMemo<ReductionPiece, 3> reduction_pieces{1024};
 };
 
 // Integers for names of a plan, as keys have them.

@@ -70,19 +70,29 @@ const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
       .value;
 }
 
-const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
-  return update_pieces
-      .find(
-          {split(plan).number, packed(grid_piece->number, plan.zero), dtypes_number(plan),
-           std::bit_cast<std::int64_t>(plan.offload.optimizer)},
-          [&](std::vector<RankUpdate>& piece) {
-            const std::vector<RankParameters>& ranks = parameters(plan);
-            piece.clear();
-            for (const RankParameters& rank : ranks) {
-              piece.push_back(rank_update(job, plan, grid().groups, rank.held, rank.tied_elements));
-            }
-          })
+const ReductionPiece& PricePieces::reductions(const Plan& plan) {
+  return reduction_pieces
+      .find({split(plan).number, grid_piece->number,
+             packed(number(plan.precision), number(plan.grad_dtype))},
+            [&](ReductionPiece& piece) {
+              piece.ranks.clear();
+              piece.held.clear();
+              for (const RankParameters& rank : parameters(plan)) {
+                piece.ranks.push_back(
+                    rank_update(job, plan, grid().groups, rank.held, rank.tied_elements));
+                piece.held.push_back(rank.held);
+              }
+            })
       .value;
+}
+
+std::span<const RankUpdate> PricePieces::updates(const Plan& plan) {
+  const ReductionPiece& piece = reductions(plan);
+  update_space = piece.ranks;
+  for (std::size_t rank = 0; rank < update_space.size(); ++rank) {
+    update_space[rank].optimizer_s = optimizer_s(job, plan, grid().groups, piece.held[rank]);
+  }
+  return update_space;
 }
 
 }  // namespace shardplan

@@ -187,6 +187,18 @@ UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks) {
   return peaks;
 }
 
+UnitBytes unit_bytes(const UnitPeaks& peaks) {
+  return {.kept_bytes = peaks.kept_bytes,
+          .pending_bytes = peaks.pending_bytes,
+          .gradient_bytes = peaks.gradient_bytes,
+          .forward = peaks.forward.bytes,
+          .last_output = peaks.last_output.bytes,
+          .replay = peaks.replay.bytes,
+          .backward = peaks.backward.bytes,
+          .first_backward = peaks.first_backward.bytes,
+          .weight = peaks.weight.bytes};
+}
+
 std::int64_t frame_bytes(const Unit& unit, const BlockSummaries& blocks, std::int64_t entry) {
   if (!unit.checkpointed) {
     const FrameBytes& frame = summary_of(blocks, unit.blocks.front().kind).frame;

@@ -67,20 +67,24 @@ std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers,
                                   const TimeFloor* known) {
   const std::size_t level = *levels_[prefix.depth];
   const Plan& plan = plan_of(prefix);
-  const std::int64_t state_bytes = state_floor_bytes(*table_, plan, level);
-  if (state_bytes > limit_bytes_) {
-    return Bound::kStateOverLimit;
-  }
   // The best that a plan of the branch could be: were it offered, would it be kept?
   Candidate best = {.index = prefix.index, .price = {}, .family = {}};
-  best.price.allocated_bytes = state_bytes;
+  const auto is_too_slow = [&](double step_time_s) {
+    best.price.tokens_per_s_per_gpu = tokens_per_s(step_time_s);
+    return !answers.admits_any(best);
+  };
   const TimeFloor time = known != nullptr ? *known : time_floor(*table_, plan, level);
-  best.price.tokens_per_s_per_gpu = tokens_per_s(time.compute_s);
-  if (!answers.admits_any(best)) {
+  if (is_too_slow(time.compute_s)) {
     return Bound::kComputeTooSlow;
   }
-  best.price.tokens_per_s_per_gpu = tokens_per_s(time.step_time_s);
-  if (!answers.admits_any(best)) {
+  if (is_too_slow(time.step_time_s)) {
+    return Bound::kStepTooSlow;
+  }
+  best.price.allocated_bytes = state_floor_bytes(*table_, plan, level);
+  if (best.price.allocated_bytes > limit_bytes_) {
+    return Bound::kStateOverLimit;
+  }
+  if (is_too_slow(time.step_time_s)) {
     return Bound::kStepTooSlow;
   }
   // Activations cost the most to bound.
@@ -116,11 +120,6 @@ std::int64_t Bounds::allocated_floor(const Prefix& prefix) {
 TimeFloor Bounds::time(const Prefix& prefix) {
   return has(prefix.depth) ? time_floor(*table_, plan_of(prefix), *levels_[prefix.depth])
                            : TimeFloor{};
-}
-
-bool Bounds::state_fits(const Prefix& prefix) {
-  return !has(prefix.depth) ||
-         state_floor_bytes(*table_, plan_of(prefix), *levels_[prefix.depth]) <= limit_bytes_;
 }
 
 // As in a price, with the same operations: what is longer is never faster.

@@ -15,15 +15,15 @@ namespace shardplan {
 
 // The floors of estimator/price_floor.h: no plan of the branch has less. Cheapest first.
 enum class Bound {
-  kStateOverLimit,        // parameters, gradients and optimizer state alone are over the limit
   kComputeTooSlow,        // compute alone takes too long for any plan of the branch to be an answer
   kStepTooSlow,           // with bubble, communication and optimizer it does
+  kStateOverLimit,        // parameters, gradients and optimizer state alone are over the limit
   kActivationsOverLimit,  // state with the least activations is over the limit
 };
 inline constexpr std::array<NamedValue<Bound>, 4> kBounds = {{
-    {.value = Bound::kStateOverLimit, .name = "state_over_limit"},
     {.value = Bound::kComputeTooSlow, .name = "compute_too_slow"},
     {.value = Bound::kStepTooSlow, .name = "step_too_slow"},
+    {.value = Bound::kStateOverLimit, .name = "state_over_limit"},
     {.value = Bound::kActivationsOverLimit, .name = "activations_over_limit"},
 }};
 constexpr const auto& names_of(Bound) {
@@ -57,7 +57,6 @@ class Bounds {
   // The least that plans below the prefix have; 0 where there is no floor.
   std::int64_t allocated_floor(const Prefix& prefix);
   TimeFloor time(const Prefix& prefix);
-  bool state_fits(const Prefix& prefix);
 
  private:
   const Plan& plan_of(const Prefix& prefix);

@@ -56,11 +56,11 @@ class Walker {
         bounds_(task.job, task.rules, task.limit_bytes, table_),
         census_(task.rules) {}
 
-  // Floors of a branch. Those without plans that can be answers come last, and are not timed.
+  // Floors of a branch. Those without plans come last, and are not timed.
   void set_time_floor(Branch& branch, std::size_t depth) {
     const Prefix prefix = task_.rules.prefix_at(branch.index, depth);
     branch.floor = std::numeric_limits<double>::infinity();
-    if (census_.distinct_below(prefix) > 0 && bounds_.state_fits(prefix)) {
+    if (census_.distinct_below(prefix) > 0) {
       branch.time = bounds_.time(prefix);
       branch.floor = branch.time.step_time_s;
     }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "estimator/estimate.h"
 #include "estimator/outside_memory.h"
@@ -93,6 +94,44 @@ TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
     }
   }
   CHECK(left_out > 100);
+}
+
+TEST_CASE("rows of a block look at nothing of recomputation but what they are said to see") {
+  const Library library;
+  RandomJobs random(library, 9);
+  std::mt19937_64 bits(9);
+  int same = 0;  // choices that a kind does not see
+  for (int i = 0; i < 600; ++i) {
+    RandomCase drawn = random.next();
+    for (bool RecomputeModules::*module :
+         {&RecomputeModules::core_attn, &RecomputeModules::layernorm, &RecomputeModules::mlp,
+          &RecomputeModules::moe_act, &RecomputeModules::mla_up_proj, &RecomputeModules::moe,
+          &RecomputeModules::shared_experts}) {
+      drawn.plan.recompute.modules.*module = bits() % 2 == 0;
+    }
+    if (!drawn.plan.recompute.policy.empty()) {
+      continue;
+    }
+    drawn.plan.recompute.granularity = static_cast<RecomputeGranularity>(bits() % 3);
+    for (std::int64_t at = 0; at < kNumBlockKinds; ++at) {
+      const BlockKind kind = static_cast<BlockKind>(at);
+      Plan seen = drawn.plan;
+      seen.recompute = recompute_seen_by(drawn.job, kind, drawn.plan.recompute);
+      same += seen.recompute == drawn.plan.recompute ? 0 : 1;
+      const BlockMemory whole = block_memory(drawn.job, drawn.plan, kind);
+      const BlockMemory masked = block_memory(drawn.job, seen, kind);
+      INFO(drawn.job.profile.name << " case " << i << " " << whole.name);
+      REQUIRE(std::ranges::equal(
+          whole.rows, masked.rows, [](const BlockRow& one, const BlockRow& other) {
+            return one.name == other.name && one.bytes == other.bytes && one.born == other.born &&
+                   one.last_forward_use == other.last_forward_use && one.dies == other.dies &&
+                   one.place == other.place && one.pushed == other.pushed &&
+                   one.popped == other.popped && one.buffers == other.buffers &&
+                   one.outlives_recompute == other.outlives_recompute;
+          }));
+    }
+  }
+  CHECK(same > 1000);
 }
 
 TEST_CASE("later ranks hold no more in flight unless weight gradients are delayed") {
