@@ -69,24 +69,6 @@ FrameBytes frame_of(const BlockMemory& block, std::int64_t unkept_bytes) {
   return frame;
 }
 
-bool exists(const Job& job, BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kEmbedding:
-    case BlockKind::kHead:
-    case BlockKind::kSentOutput: return true;
-    case BlockKind::kFirstLayer:
-    case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
-    case BlockKind::kDenseLayer:
-      return std::ranges::find(job.model.layers, false, &LayerSpec::is_moe) !=
-             job.model.layers.end();
-    case BlockKind::kMoeLayer:
-      return std::ranges::find(job.model.layers, true, &LayerSpec::is_moe) !=
-             job.model.layers.end();
-    case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
-  }
-  return false;
-}
-
 std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) {
   switch (job.profile.memory_model) {
     case MemoryModel::kNative: return native_rows(job, plan, kind);
@@ -203,11 +185,29 @@ std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind befo
                                                                : entered.input_entry_bytes;
 }
 
+bool has_block(const Job& job, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kEmbedding:
+    case BlockKind::kHead:
+    case BlockKind::kSentOutput: return true;
+    case BlockKind::kFirstLayer:
+    case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
+    case BlockKind::kDenseLayer:
+      return std::ranges::find(job.model.layers, false, &LayerSpec::is_moe) !=
+             job.model.layers.end();
+    case BlockKind::kMoeLayer:
+      return std::ranges::find(job.model.layers, true, &LayerSpec::is_moe) !=
+             job.model.layers.end();
+    case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
+  }
+  return false;
+}
+
 BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
   BlockMemory block;
   block.kind = kind;
   block.name = kBlockNames[static_cast<std::size_t>(kind)];
-  if (!exists(job, kind)) {
+  if (!has_block(job, kind)) {
     return block;
   }
   const bool is_native = job.profile.memory_model == MemoryModel::kNative;
@@ -218,31 +218,52 @@ BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
   return block;
 }
 
-// Megatron and native: full recomputation replays whole blocks, whose rows stay as they are;
-// selective recomputation names parts of layers.
-Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute) {
+namespace {
+
+bool sees_whole_plan(const Job& job) {
   switch (job.profile.memory_model) {
     case MemoryModel::kMegatron:
     case MemoryModel::kMegatronLocal:
-    case MemoryModel::kNative: break;
+    case MemoryModel::kNative: return false;
     case MemoryModel::kFujii2024:
     case MemoryModel::kTorchtitan:
     case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed: return recompute;
+    case MemoryModel::kDeepspeed: break;
+  }
+  return true;
+}
+
+bool is_moe(const Job& job, BlockKind kind) {
+  return kind == BlockKind::kMoeLayer ||
+         (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
+}
+
+}  // namespace
+
+bool sees_experts(const Job& job, BlockKind kind) {
+  return sees_whole_plan(job) || is_moe(job, kind);
+}
+
+// Megatron and native: full recomputation replays whole blocks, whose rows stay as they are;
+// selective recomputation names parts of layers.
+Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute) {
+  if (sees_whole_plan(job)) {
+    return recompute;
   }
   const bool is_layer =
       kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
   if (!is_layer || recompute.granularity != RecomputeGranularity::kSelective) {
     return {};
   }
-  const bool is_moe =
-      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
+  const bool experts = is_moe(job, kind);
+  // The local layers share a norm in front of either kind of FFN, which asks for mlp.
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   Recompute seen = recompute;
   RecomputeModules& modules = seen.modules;
-  modules.mlp = modules.mlp && !is_moe;
-  modules.moe = modules.moe && is_moe;
-  modules.moe_act = modules.moe_act && is_moe && !modules.moe;
-  modules.shared_experts = modules.shared_experts && is_moe && !modules.moe;
+  modules.mlp = modules.mlp && (!experts || is_local);
+  modules.moe = modules.moe && experts;
+  modules.moe_act = modules.moe_act && experts && !modules.moe;
+  modules.shared_experts = modules.shared_experts && experts && !modules.moe;
   return seen;
 }
 

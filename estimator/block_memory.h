@@ -411,12 +411,15 @@ struct BlockMemory {
   BlockSummary summary;
 };
 
-// Empty for a kind that the model does not have.
+// Whether plans of the job can have blocks of the kind. Rows of others are empty.
+bool has_block(const Job& job, BlockKind kind);
 BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
 
 // What of a plan's recomputation the rows of a kind of block look at: plans that differ in nothing
 // else have equal rows.
 Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute);
+// Whether they look at ep, etp and moe_buffer_factor.
+bool sees_experts(const Job& job, BlockKind kind);
 
 // Index by BlockKind.
 using BlockSet = std::array<BlockMemory, kNumBlockKinds>;

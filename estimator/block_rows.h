@@ -53,7 +53,10 @@ struct Life {
 // is the row, good until the next one is added.
 class RowList {
  public:
-  explicit RowList(std::int64_t alignment) : alignment_(alignment) {}
+  explicit RowList(std::int64_t alignment) : alignment_(alignment) {
+    constexpr std::size_t kManyRows = 64;  // room for most blocks
+    rows.reserve(kManyRows);
+  }
 
   // Saved by forward for backward.
   BlockRow& keep(std::string_view name, std::int64_t elements, DType dtype, Life life,

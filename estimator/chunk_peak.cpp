@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "estimator/unit_peak.h"
+
 namespace shardplan {
 namespace {
 
@@ -22,41 +24,32 @@ void raise(ChunkPoint& best, std::int64_t around_bytes, const UnitPoint& point, 
   }
 }
 
-void raise(std::int64_t& best, std::int64_t around_bytes, std::int64_t point_bytes, std::size_t,
-           std::int64_t) {
-  if (point_bytes >= 0) {
-    best = std::max(best, around_bytes + point_bytes);
-  }
-}
-
 bool is_head(const Unit& unit) {
   return unit.blocks.front().kind == BlockKind::kHead;
 }
 
-template <class Points>
-auto& at(Points& points, MomentKind moment) {
+ChunkPoint& at(ChunkPoints& points, MomentKind moment) {
   return points[static_cast<std::size_t>(moment)];
 }
 
 // Backward and replay, from the last unit to the first: kept bytes fall and what the units behind
 // leave rises linearly along a run.
-template <class Bytes, class Points>
-void find_backward(const ChunkLayout& chunk, std::span<const Bytes> units, Gradients gradients,
-                   Points& points) {
+void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units, Gradients gradients,
+                   ChunkPoints& points) {
   std::int64_t kept = 0;
   std::int64_t left_after = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
     left_after += chunk.units[i].count * left_bytes(units[i], gradients);
   }
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const Bytes& unit = units[i];
-    const auto& running = gradients == Gradients::kMade ? unit.first_backward : unit.backward;
+    const UnitPeaks& unit = units[i];
+    const UnitPoint& running = gradients == Gradients::kMade ? unit.first_backward : unit.backward;
     const std::int64_t left = left_bytes(unit, gradients);
     const std::int64_t others = chunk.units[i].count - 1;
     left_after -= chunk.units[i].count * left;
     const std::int64_t first = kept + others * unit.kept_bytes + left_after;
     const std::int64_t last = kept + others * left + left_after;
-    auto& backward =
+    ChunkPoint& backward =
         at(points, is_head(chunk.units[i]) ? MomentKind::kLossBackward : MomentKind::kBackward);
     raise(backward, first, running, i, others);
     raise(backward, last, running, i, 0);
@@ -102,9 +95,8 @@ void settle_ends(ChunkPeaks& peaks, const ChunkLayout& chunk, const BlockSummari
 
 // The last forward steps of equal units in a row and of the last one, with what they write of the
 // blocks behind them.
-template <class Point, class Bytes>
-void raise_outputs(Point& best, const ChunkLayout& chunk, std::size_t i,
-                   const BlockSummaries& blocks, const Bytes& unit, std::int64_t kept) {
+void raise_outputs(ChunkPoint& best, const ChunkLayout& chunk, std::size_t i,
+                   const BlockSummaries& blocks, const UnitPeaks& unit, std::int64_t kept) {
   const Unit& running = chunk.units[i];
   const BlockKind last = running.blocks.back().kind;
   const std::int64_t others = running.count - 1;
@@ -117,27 +109,6 @@ void raise_outputs(Point& best, const ChunkLayout& chunk, std::size_t i,
           entering(unit.last_output, blocks, last, chunk.units[i + 1].blocks.front().kind), i,
           others);
   }
-}
-
-template <class Bytes, class Points>
-void find_points(const ChunkLayout& chunk, std::span<const Bytes> units,
-                 const BlockSummaries& blocks, Points& points) {
-  std::int64_t kept = 0;
-  std::int64_t pending_before = 0;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    const Bytes& unit = units[i];
-    const std::int64_t count = chunk.units[i].count;
-    const std::int64_t others = count - 1;
-    const bool head = is_head(chunk.units[i]);
-    auto& forward = at(points, head ? MomentKind::kLossForward : MomentKind::kForward);
-    raise(forward, kept + others * unit.kept_bytes, unit.forward, i, others);
-    raise_outputs(forward, chunk, i, blocks, unit, kept);
-    raise(at(points, MomentKind::kWeight), pending_before + others * unit.pending_bytes,
-          unit.weight, i, others);
-    kept += count * unit.kept_bytes;
-    pending_before += count * unit.pending_bytes;
-  }
-  find_backward(chunk, units, Gradients::kFound, points);
 }
 
 }  // namespace
@@ -166,29 +137,24 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks) {
     }
   }
   settle_ends(peaks, chunk, blocks);
-  const std::span<const UnitPeaks> all(units);
-  find_points(chunk, all, blocks, peaks.points);
-  find_backward(chunk, all, Gradients::kMade, peaks.first_points);
-  return peaks;
-}
-
-ChunkSums chunk_sums(const ChunkLayout& chunk, std::span<const UnitBytes> units,
-                     const BlockSummaries& blocks) {
-  ChunkSums sums;
-  sums.points.fill(-1);
-  sums.first_points.fill(-1);
+  std::int64_t kept = 0;
+  std::int64_t pending_before = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
-    sums.kept_bytes += chunk.units[i].count * units[i].kept_bytes;
-    sums.pending_bytes += chunk.units[i].count * units[i].pending_bytes;
-    sums.gradient_bytes += chunk.units[i].count * units[i].gradient_bytes;
+    const UnitPeaks& unit = units[i];
+    const std::int64_t count = chunk.units[i].count;
+    const std::int64_t others = count - 1;
+    const bool head = is_head(chunk.units[i]);
+    ChunkPoint& forward = at(peaks.points, head ? MomentKind::kLossForward : MomentKind::kForward);
+    raise(forward, kept + others * unit.kept_bytes, unit.forward, i, others);
+    raise_outputs(forward, chunk, i, blocks, unit, kept);
+    raise(at(peaks.points, MomentKind::kWeight), pending_before + others * unit.pending_bytes,
+          unit.weight, i, others);
+    kept += count * unit.kept_bytes;
+    pending_before += count * unit.pending_bytes;
   }
-  find_points(chunk, units, blocks, sums.points);
-  if (sums.gradient_bytes == 0) {  // the first backward is like all others
-    sums.first_points = sums.points;
-  } else {
-    find_backward(chunk, units, Gradients::kMade, sums.first_points);
-  }
-  return sums;
+  find_backward(chunk, units, Gradients::kFound, peaks.points);
+  find_backward(chunk, units, Gradients::kMade, peaks.first_points);
+  return peaks;
 }
 
 }  // namespace shardplan

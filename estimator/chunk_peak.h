@@ -5,11 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 
 #include "estimator/stage_layout.h"
-#include "estimator/unit_peak.h"
 
 namespace shardplan {
 
@@ -64,18 +62,5 @@ struct ChunkPeaks {
 };
 
 ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks);
-
-// The same sums without the places at which they occur, and without arenas. `units` are those of
-// the chunk, in its order.
-using ChunkPointBytes = std::array<std::int64_t, kNumMoments>;  // by MomentKind; -1: no such point
-struct ChunkSums {
-  std::int64_t kept_bytes = 0;
-  std::int64_t pending_bytes = 0;
-  std::int64_t gradient_bytes = 0;
-  ChunkPointBytes points{};
-  ChunkPointBytes first_points{};
-};
-ChunkSums chunk_sums(const ChunkLayout& chunk, std::span<const UnitBytes> units,
-                     const BlockSummaries& blocks);
 
 }  // namespace shardplan

@@ -24,12 +24,13 @@ Price fujii_price(const Job& job, const Plan& plan) {
 Price memory_price(PricePieces& pieces, const Plan& plan, const ScheduleShape& shape) {
   const AllocatorKind allocator = pieces.job.profile.allocator;
   const StatePiece& states = pieces.state(plan);
+  const SequencePiece& sequences = pieces.sequences(plan, shape);
   const OutsidePiece& outside = pieces.outside(plan);
   Price price;
   price.allocated_bytes = -1;
   for (const RankActivations& rank : pieces.activations(plan, shape).ranks) {
     StateBytes state = states.classes[rank.stage_class];
-    state.add(rank.sequence);
+    state.add(sequences.classes[rank.stage_class]);
     const std::int64_t allocated = allocated_bytes(allocator, state, rank.actions);
     if (allocated > price.allocated_bytes) {
       price.allocated_bytes = allocated;

@@ -19,11 +19,13 @@ namespace {
 // Of a plan, before a static arena rounds every dtype's buffer up: it never rounds down.
 std::int64_t alive_peak_bytes(PricePieces& pieces, const Plan& plan) {
   pieces.begin(plan);
+  const ScheduleShape shape = pieces.shape(plan);
   const StatePiece& states = pieces.state(plan);
+  const SequencePiece& sequences = pieces.sequences(plan, shape);
   std::int64_t peak = 0;
-  for (const RankActivations& rank : pieces.activations(plan, pieces.shape(plan)).ranks) {
+  for (const RankActivations& rank : pieces.activations(plan, shape).ranks) {
     StateBytes state = states.classes[rank.stage_class];
-    state.add(rank.sequence);
+    state.add(sequences.classes[rank.stage_class]);
     peak = std::max(peak, allocated_bytes(AllocatorKind::kCaching, state, rank.actions));
   }
   return peak;

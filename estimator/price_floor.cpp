@@ -125,8 +125,9 @@ StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFr
     each(open.recompute, at.recompute, [&] {
       pieces.begin(at);
       const ScheduleShape shape = pieces.shape(at);
+      const SequencePiece& sequences = pieces.sequences(at, shape);
       for (const RankActivations& held : pieces.activations(at, shape).ranks) {
-        PhaseBytes bytes = held.sequence.alive;
+        PhaseBytes bytes = sequences.classes[held.stage_class].alive;
         bytes[static_cast<std::size_t>(Phase::kForward)] +=
             std::max<std::int64_t>(held.actions.forward, 0);
         bytes[static_cast<std::size_t>(Phase::kBackward)] +=

@@ -1,6 +1,7 @@
 // The pieces of a price's memory: what ranks hold in flight, and between steps.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "estimator/outside_memory.h"
 #include "estimator/price_pieces.h"
@@ -34,16 +35,7 @@ std::int64_t largest(const ChunkPoints& points, std::initializer_list<MomentKind
   return bytes;
 }
 
-std::int64_t largest(const ChunkPointBytes& points, std::initializer_list<MomentKind> moments) {
-  std::int64_t bytes = -1;
-  for (const MomentKind moment : moments) {
-    bytes = std::max(bytes, points[static_cast<std::size_t>(moment)]);
-  }
-  return bytes;
-}
-
-template <class Peaks>
-ChunkBytes bytes_of(const Peaks& peaks, const ArenaSizes& arena) {
+ChunkBytes bytes_of(const ChunkPeaks& peaks) {
   const auto backward = {MomentKind::kReplay, MomentKind::kBackward, MomentKind::kLossBackward};
   return {.kept = peaks.kept_bytes,
           .pending = peaks.pending_bytes,
@@ -52,7 +44,30 @@ ChunkBytes bytes_of(const Peaks& peaks, const ArenaSizes& arena) {
           .backward = largest(peaks.points, backward),
           .first_backward = largest(peaks.first_points, backward),
           .weight = largest(peaks.points, {MomentKind::kWeight}),
-          .arena = arena};
+          .arena = arena_sizes(peaks)};
+}
+
+void raise(std::int64_t& most, std::int64_t around, std::int64_t bytes) {
+  most = bytes < 0 ? most : std::max(most, around + bytes);
+}
+
+// The same as chunk_peaks says, where no block writes rows of another: `count` units in a row.
+void add_forward(ChunkBytes& chunk, const UnitBytes& unit, std::int64_t count) {
+  raise(chunk.forward, chunk.kept + (count - 1) * unit.kept_bytes, unit.forward);
+  raise(chunk.weight, chunk.pending + (count - 1) * unit.pending_bytes, unit.weight);
+  chunk.kept += count * unit.kept_bytes;
+  chunk.pending += count * unit.pending_bytes;
+  chunk.gradient += count * unit.gradient_bytes;
+}
+
+// `kept` by the units in front, `left` by those behind; either end of the row decides.
+void add_backward(std::int64_t& most, const UnitBytes& unit, std::int64_t count, std::int64_t kept,
+                  std::int64_t left, Gradients gradients) {
+  const std::int64_t first = kept + (count - 1) * unit.kept_bytes + left;
+  const std::int64_t last = kept + (count - 1) * left_bytes(unit, gradients) + left;
+  const std::int64_t around = std::max(first, last);
+  raise(most, around, gradients == Gradients::kMade ? unit.first_backward : unit.backward);
+  raise(most, around, unit.replay);
 }
 
 bool all_at_least(std::span<const std::int64_t> one, std::span<const std::int64_t> other) {
@@ -175,12 +190,14 @@ std::size_t PricePieces::number_chunk(const ChunkLayout& chunk) {
   }
   NumberedChunk numbered{.layout = chunk, .units = {}};
   for (Unit unit : chunk.units) {
-    unit.count = 1;
-    if (unit == Unit{.blocks = {{.kind = unit.blocks.front().kind}}}) {
-      numbered.units.push_back(static_cast<std::size_t>(unit.blocks.front().kind));
+    const std::int64_t count = std::exchange(unit.count, 1);
+    const BlockKind front = unit.blocks.front().kind;
+    if (unit == Unit{.blocks = {{.kind = front}}}) {
+      numbered.units.push_back({.unit = static_cast<std::size_t>(front), .count = count});
     } else {
       const auto group = std::ranges::find(groups, unit);
-      numbered.units.push_back(kNumBlockKinds + static_cast<std::size_t>(group - groups.begin()));
+      const std::size_t at = static_cast<std::size_t>(group - groups.begin());
+      numbered.units.push_back({.unit = kNumBlockKinds + at, .count = count});
       if (group == groups.end()) {
         groups.push_back(std::move(unit));
       }
@@ -221,95 +238,158 @@ void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadP
     RankLoad ranked = rank_load(stages.chunks[stage], in_flight(shape, rank));
     ranked.rank = rank;
     ranked.stage_class = stage;
-    ranked.ends = stages.classes[stage].ends;
     load.ranks.push_back(std::move(ranked));
   }
 }
 
-const UnitBytes& PricePieces::unit(const PieceMemo<BlockPiece, 8>::Piece& block,
-                                   std::size_t number) {
-  if (number < kNumBlockKinds) {
-    return block.value.units[number];
-  }
-  const Unit& group = groups[number - kNumBlockKinds];
+const UnitBytes& PricePieces::group(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                                    std::size_t number) {
+  const Unit& unit = groups[number - kNumBlockKinds];
   return group_pieces
       .find({block.number, static_cast<std::int64_t>(number)},
-            [&](UnitBytes& piece) { piece = unit_bytes(unit_peaks(group, block.value.summaries)); })
+            [&](UnitBytes& piece) { piece = unit_bytes(unit_peaks(unit, summaries(plan))); })
       .value;
 }
 
-// Static arenas take sizes that sums leave out.
-ChunkBytes PricePieces::chunk_bytes(const PieceMemo<BlockPiece, 8>::Piece& block,
+ChunkBytes PricePieces::summed_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                                     std::span<const NumberedUnit> units) {
+  ChunkBytes chunk;
+  for (const auto& [number, count] : units) {
+    add_forward(chunk, unit(plan, block, number), count);
+  }
+  std::int64_t kept = 0;
+  std::int64_t pending = chunk.pending;
+  std::int64_t gradient = chunk.gradient;
+  for (const auto& [number, count] : units) {
+    const UnitBytes& of = unit(plan, block, number);
+    pending -= count * of.pending_bytes;
+    gradient -= count * of.gradient_bytes;
+    add_backward(chunk.backward, of, count, kept, pending, Gradients::kFound);
+    if (chunk.gradient > 0) {
+      add_backward(chunk.first_backward, of, count, kept, pending + gradient, Gradients::kMade);
+    }
+    kept += count * of.kept_bytes;
+  }
+  chunk.first_backward = chunk.gradient > 0 ? chunk.first_backward : chunk.backward;
+  return chunk;
+}
+
+// Static arenas take sizes that sums leave out, and native blocks write each other's rows.
+ChunkBytes PricePieces::chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
                                     std::size_t layout) {
   const NumberedChunk& chunk = chunk_layouts[layout];
-  if (job.profile.allocator != AllocatorKind::kStaticArenas) {
-    unit_space.clear();
-    for (const std::size_t number : chunk.units) { unit_space.push_back(unit(block, number)); }
-    return bytes_of(chunk_sums(chunk.layout, unit_space, block.value.summaries), {});
+  const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
+                          job.profile.memory_model != MemoryModel::kNative;
+  if (takes_sums) {
+    return summed_bytes(plan, block, chunk.units);
   }
   return chunk_pieces
-      .find({block.number, static_cast<std::int64_t>(layout)},
-            [&](ChunkBytes& piece) {
-              const ChunkPeaks peaks = chunk_peaks(chunk.layout, block.value.summaries);
-              piece = bytes_of(peaks, arena_sizes(peaks));
-            })
+      .find(
+          {block.number, static_cast<std::int64_t>(layout)},
+          [&](ChunkBytes& piece) { piece = bytes_of(chunk_peaks(chunk.layout, summaries(plan))); })
       .value;
 }
 
-StateBytes PricePieces::sequence_bytes(const Plan& plan, const ScheduleShape& shape,
-                                       const StageEnds& ends) {
-  const std::int64_t held = (ends.has_embedding ? 1 : 0) + (ends.has_head ? 2 : 0);
+const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShape& shape) {
   const PieceKey<8> axes = block_key(plan);
   return sequence_pieces
-      .find({axes[0], axes[1], axes[2], packed(plan.pp, plan.vpp),
-             packed(shape.num_microbatches, number(plan.schedule)),
-             packed(ends.receiving_chunks, 4 * ends.sending_chunks + held), axes[4]},
-            [&](StateBytes& piece) {
-              piece = {};
-              for (const StateRow& row : sequence_rows(job, plan, ends)) { piece.add(row); }
+      .find({axes[0], axes[1], axes[2], split(plan).number,
+             packed(shape.num_microbatches, number(plan.schedule)), axes[4]},
+            [&](SequencePiece& piece) {
+              piece.classes.clear();
+              for (const StageLayout& stage : layout(plan).value.classes) {
+                StateBytes bytes;
+                for (const StateRow& row : sequence_rows(job, plan, stage.ends)) { bytes.add(row); }
+                piece.classes.push_back(bytes);
+              }
             })
       .value;
 }
 
-void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape,
+void PricePieces::build_activations(const Plan& plan, const LoadPiece& held,
+                                    const PieceMemo<BlockPiece, 8>::Piece& blocks,
                                     ActivationPiece& piece) {
-  const LoadPiece& held = load(plan, shape).value;
-  const auto& blocks = block(plan);
   piece.ranks.resize(held.ranks.size());
   for (std::size_t i = 0; i < held.ranks.size(); ++i) {
     const RankLoad& rank = held.ranks[i];
     std::vector<ChunkBytes>& chunks = chunk_byte_space;
     chunks.resize(rank.layouts.size());
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      chunks[chunk] = chunk_bytes(blocks, rank.layouts[chunk]);
+      chunks[chunk] = chunk_bytes(plan, blocks, rank.layouts[chunk]);
     }
-    piece.ranks[i] = {.rank = rank.rank,
-                      .stage_class = rank.stage_class,
-                      .actions = action_bytes(rank, chunks),
-                      .sequence = sequence_bytes(plan, shape, rank.ends)};
+    piece.ranks[i] = {
+        .rank = rank.rank, .stage_class = rank.stage_class, .actions = action_bytes(rank, chunks)};
   }
 }
 
-const ActivationPiece& PricePieces::activations(const Plan& plan, const ScheduleShape& shape) {
-  return activation_pieces
-      .find({load(plan, shape).number, block(plan).number, shape.num_microbatches},
-            [&](ActivationPiece& piece) { build_activations(plan, shape, piece); })
-      .value;
+// All that the pieces of activations depend on.
+PieceKey<11> PricePieces::activation_key(const Plan& plan, const ScheduleShape& shape) {
+  const PieceKey<8> axes = block_key(plan);
+  const std::int64_t groups_of =
+      packed(2 + number(plan.recompute.method), plan.recompute.num_layers);
+  return {axes[0],
+          axes[1],
+          axes[2],
+          axes[3],
+          axes[4],
+          axes[5],
+          axes[6],
+          axes[7],
+          packed(plan.pp, plan.vpp),
+          packed(split_number, groups_of),
+          packed(shape.num_microbatches, number(plan.schedule))};
 }
 
+const ActivationPiece& PricePieces::activations(const Plan& plan, const ScheduleShape& shape) {
+  const PieceKey<11> key = activation_key(plan, shape);
+  if (last_activations != nullptr && key == last_activation_key) {
+    return *last_activations;
+  }
+  last_activations = nullptr;
+  const auto& held = load(plan, shape);
+  const auto& blocks = block(plan);
+  last_activations = &activation_pieces
+                          .find({held.number, blocks.number, shape.num_microbatches},
+                                [&](ActivationPiece& piece) {
+                                  build_activations(plan, held.value, blocks, piece);
+                                })
+                          .value;
+  last_activation_key = key;
+  return *last_activations;
+}
+
+const PieceMemo<TensorPiece, 4>::Piece& PricePieces::tensors(const Plan& plan) {
+  const PieceKey<3> key = {grid_piece->number, packed(plan.pp, plan.vpp), split_number};
+  if (last_tensors == nullptr || key != last_tensor_key) {
+    last_tensors =
+        &tensor_pieces.find({split(plan).number, packed(plan.tp, plan.ep),
+                             packed(plan.etp, grid().dense_shard), grid().expert_shard},
+                            [&](TensorPiece& piece) {
+                              piece.classes.clear();
+                              for (const StageLayout& stage : layout(plan).value.classes) {
+                                piece.classes.push_back(stage_tensors(job, plan, stage));
+                              }
+                            });
+    last_tensor_key = key;
+  }
+  return *last_tensors;
+}
+
+// An unfused optimizer has temporaries that know whether experts step apart.
 const StatePiece& PricePieces::state(const Plan& plan) {
-  const GridPiece& ranks = grid();
-  const std::int64_t offloaded =
-      (plan.offload.activations ? 1 : 0) + (plan.offload.parameters ? 2 : 0);
+  const bool apart = !job.profile.fused_optimizer && plan.sequence_parallel;
+  const std::int64_t switches =
+      (plan.offload.activations ? 1 : 0) + (plan.offload.parameters ? 2 : 0) + (apart ? 4 : 0);
   return state_pieces
-      .find({split(plan).number, packed(plan.tp, plan.ep), packed(plan.etp, ranks.dense_shard),
-             packed(ranks.expert_shard, 4 * plan.zero + offloaded), dtypes_number(plan),
+      .find({tensors(plan).number, packed(dtypes_number(plan), 8 * plan.zero + switches),
              std::bit_cast<std::int64_t>(plan.offload.optimizer), is_wide ? block(plan).number : 0,
              is_wide ? plan.micro_batch : 0, is_wide ? layout(plan).number : 0},
             [&](StatePiece& piece) {
+              const std::vector<StageTensors>& of = tensors(plan).value.classes;
+              const std::vector<StageLayout>& stages = layout(plan).value.classes;
               piece.classes.clear();
-              for (const StageLayout& stage : layout(plan).value.classes) {
-                piece.classes.push_back(stage_state(job, plan, stage).bytes);
+              for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+                piece.classes.push_back(stage_state(job, plan, stages[stage], of[stage]).bytes);
               }
             })
       .value;

@@ -83,6 +83,11 @@ PricePieces::PricePieces(const Job& of_job)
       layer_kinds(shardplan::layer_kinds(of_job.model)),
       flops_per_token(model_flops_per_token(of_job)),
       is_wide(sees_whole_plan(of_job.profile.memory_model)) {
+  for (std::int64_t at = 0; at < kNumBlockKinds; ++at) {
+    if (has_block(job, static_cast<BlockKind>(at))) {
+      block_kinds.push_back(static_cast<BlockKind>(at));
+    }
+  }
   using enum PlanField;
   const PlanFields of_split = {kTp, kCp, kEp, kEtp, kPp, kVpp, kDp, kLayersPerChunk};
   const PlanFields of_block =
@@ -187,13 +192,14 @@ PieceKey<8> PricePieces::block_key(const Plan& plan) {
   return key;
 }
 
-// Blocks that see nothing of recomputation, or the same, are built once.
+// Blocks that see the same of a plan are built once.
 const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   const Recompute seen = recompute_seen_by(job, kind, plan.recompute);
   const PieceKey<8> axes = block_key(plan);
+  const bool experts = sees_experts(job, kind);
   return kind_pieces
-      .find({axes[0], axes[1], axes[2], recompute_number(seen), axes[4], axes[5], axes[6], axes[7],
-             number(kind)},
+      .find({axes[0], experts ? axes[1] : 0, axes[2], recompute_number(seen), experts ? axes[4] : 0,
+             axes[5], axes[6], axes[7], number(kind)},
             [&](KindPiece& piece) {
               const BlockMemory block = block_memory(job, plan, kind);
               BlockSummaries alone{};
@@ -206,12 +212,19 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
 
 const PieceMemo<BlockPiece, 8>::Piece& PricePieces::block(const Plan& plan) {
   return block_pieces.find(block_key(plan), [&](BlockPiece& piece) {
-    for (std::size_t i = 0; i < piece.units.size(); ++i) {
-      const KindPiece& known = kind(plan, static_cast<BlockKind>(i));
-      piece.summaries[i] = known.summary;
-      piece.units[i] = known.unit;
+    piece = {};
+    for (const BlockKind each : block_kinds) {
+      piece.units[static_cast<std::size_t>(each)] = kind(plan, each).unit;
     }
   });
+}
+
+BlockSummaries PricePieces::summaries(const Plan& plan) {
+  BlockSummaries all{};
+  for (const BlockKind each : block_kinds) {
+    all[static_cast<std::size_t>(each)] = kind(plan, each).summary;
+  }
+  return all;
 }
 
 }  // namespace shardplan

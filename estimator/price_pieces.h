@@ -7,9 +7,11 @@
 //   layout      split and full recompute: chunks of the stages as runs of blocks
 //   load        layout and schedule: what the ranks that can have the peak hold at once
 //   activations load and block: bytes of those ranks
-//   state       split, shards, zero, dtypes: bytes of the classes between steps
+//   tensors     split, shards: parameters of the classes
+//   state       tensors, zero, dtypes, offload: bytes of the classes between steps
 //   times       block and links: seconds of the kinds of layers
-//   work        times, layout and schedule: the pipeline
+//   chunk work  times, layout and links of the pipeline: seconds of the kinds of chunks and ranks
+//   work        chunk work, recompute and schedule: the pipeline
 //   reduction   split, grid, dtypes: what the kinds of ranks communicate after the pipeline
 #pragma once
 
@@ -25,6 +27,7 @@
 #include "estimator/rank_grid.h"
 #include "estimator/stage_peak.h"
 #include "estimator/step_pieces.h"
+#include "estimator/unit_peak.h"
 #include "estimator/validity.h"
 
 namespace shardplan {
@@ -53,14 +56,17 @@ struct KindPiece {
 };
 
 struct BlockPiece {
-  BlockSummaries summaries;
-  std::array<UnitBytes, kNumBlockKinds> units;
+  std::array<UnitBytes, kNumBlockKinds> units;  // every block by itself
 };
 
 // A chunk with the numbers of its units: a block by itself has that of its kind.
+struct NumberedUnit {
+  std::size_t unit = 0;
+  std::int64_t count = 1;  // equal units in a row
+};
 struct NumberedChunk {
   ChunkLayout layout;
-  std::vector<std::size_t> units;
+  std::vector<NumberedUnit> units;
 };
 
 struct LayoutPiece {
@@ -78,7 +84,6 @@ struct LoadState {
 struct RankLoad {
   std::int64_t rank = 0;
   std::size_t stage_class = 0;
-  StageEnds ends;
   std::array<std::int64_t, 3> slots{};  // of a static arena's rings
   std::vector<std::size_t> layouts;     // distinct chunks of the class
   std::vector<LoadState> states;
@@ -105,14 +110,28 @@ struct RankActivations {
   std::int64_t rank = 0;
   std::size_t stage_class = 0;
   ActionBytes actions;
-  StateBytes sequence;  // buffers of the size of a microbatch
 };
 struct ActivationPiece {
   std::vector<RankActivations> ranks;
 };
 
+struct TensorPiece {
+  std::vector<StageTensors> classes;
+};
+
 struct StatePiece {
   std::vector<StateBytes> classes;
+};
+
+// Buffers of the size of a microbatch.
+struct SequencePiece {
+  std::vector<StateBytes> classes;
+};
+
+// Without recomputation.
+struct ChunkWorkPiece {
+  std::vector<ChunkWork> chunks;  // by chunk kind
+  std::vector<ChunkWork> ranks;   // by rank kind
 };
 
 struct WorkPiece {
@@ -144,7 +163,9 @@ struct PricePieces {
   ScheduleShape shape(const Plan& plan) const;
   // Memory. A plan's pieces are good until another plan's are asked for.
   const ActivationPiece& activations(const Plan& plan, const ScheduleShape& shape);
+  const SequencePiece& sequences(const Plan& plan, const ScheduleShape& shape);
   const StatePiece& state(const Plan& plan);
+  const PieceMemo<TensorPiece, 4>::Piece& tensors(const Plan& plan);
   const OutsidePiece& outside(const Plan& plan);
   // Time.
   const WorkPiece& work(const Plan& plan, const ScheduleShape& shape);
@@ -156,7 +177,8 @@ struct PricePieces {
   Job job;
   LayerKinds layer_kinds;
   double flops_per_token = 0;
-  bool is_wide = false;  // a profile whose blocks and state see axes of all kinds
+  std::vector<BlockKind> block_kinds;  // that plans of the job can have
+  bool is_wide = false;                // a profile whose blocks and state see axes of all kinds
   // Rules that look at nothing but the grid and the split, and those that look at the schedule and
   // the sizes of a microbatch as well.
   std::vector<const ValidityRule*> split_rules;
@@ -173,18 +195,30 @@ struct PricePieces {
   const GridPiece& grid() const { return grid_piece->value; }
   const KindPiece& kind(const Plan& plan, BlockKind kind);
   const PieceMemo<BlockPiece, 8>::Piece& block(const Plan& plan);
+  BlockSummaries summaries(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
   const PieceMemo<ModelTimes, 5>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
+  const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(const Plan& plan);
+  void build_work(const Plan& plan, const ScheduleShape& shape, WorkPiece& piece);
   const std::vector<InFlightState>& in_flight(const ScheduleShape& shape, std::int64_t rank);
   std::size_t number_chunk(const ChunkLayout& chunk);
-  const UnitBytes& unit(const PieceMemo<BlockPiece, 8>::Piece& block, std::size_t number);
-  ChunkBytes chunk_bytes(const PieceMemo<BlockPiece, 8>::Piece& block, std::size_t layout);
+  const UnitBytes& unit(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                        std::size_t number) {
+    return number < kNumBlockKinds ? block.value.units[number] : group(plan, block, number);
+  }
+  const UnitBytes& group(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                         std::size_t number);
+  ChunkBytes chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                         std::size_t layout);
   void build_layout(const Plan& plan, LayoutPiece& layout);
   void build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load);
-  void build_activations(const Plan& plan, const ScheduleShape& shape, ActivationPiece& piece);
-  StateBytes sequence_bytes(const Plan& plan, const ScheduleShape& shape, const StageEnds& ends);
+  ChunkBytes summed_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                          std::span<const NumberedUnit> units);
+  void build_activations(const Plan& plan, const LoadPiece& held,
+                         const PieceMemo<BlockPiece, 8>::Piece& blocks, ActivationPiece& piece);
+  PieceKey<11> activation_key(const Plan& plan, const ScheduleShape& shape);
 
   std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
   std::vector<std::int64_t> layers_per_chunk;  // of the plan at hand
@@ -194,29 +228,38 @@ struct PricePieces {
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<NumberedChunk> chunk_layouts;        // by number
   std::vector<Unit> groups;                        // units of several blocks, or recomputed ones
+  // The pieces asked for last, for plans that share them.
+  PieceKey<11> last_activation_key{};
+  const ActivationPiece* last_activations = nullptr;
+  PieceKey<3> last_tensor_key{};
+  const PieceMemo<TensorPiece, 4>::Piece* last_tensors = nullptr;
+  PieceKey<14> last_work_key{};
+  const WorkPiece* last_work = nullptr;
   // Room for what building a piece needs.
   std::vector<ChunkBytes> chunk_byte_space;
-  std::vector<UnitBytes> unit_space;
-  std::vector<ChunkWork> chunk_work_space;
   std::vector<ChunkTime> chunk_time_space;
-  ModelTimes model_time_space;
+  std::vector<double> recompute_space;
+  ModelTimes model_time_space;  // of the times of this number
+  std::int64_t model_time_number = 0;
   std::vector<RankUpdate> update_space;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
   PieceMemo<SplitPiece, 2> split_pieces{1024};
-  PieceMemo<KindPiece, 9> kind_pieces{4096};
-  PieceMemo<BlockPiece, 8> block_pieces{256};
+  PieceMemo<KindPiece, 9> kind_pieces{8192};
+  PieceMemo<BlockPiece, 8> block_pieces{2048};
   PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
   PieceMemo<std::vector<InFlightState>, 4> schedule_pieces{2048};
   PieceMemo<LoadPiece, 3> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
-  PieceMemo<StateBytes, 7> sequence_pieces{2048};
+  PieceMemo<SequencePiece, 6> sequence_pieces{1024};
   PieceMemo<ActivationPiece, 3> activation_pieces{512};
-  PieceMemo<StatePiece, 9> state_pieces{4096};
+  PieceMemo<TensorPiece, 4> tensor_pieces{256};
+  PieceMemo<StatePiece, 6> state_pieces{32768};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};
   PieceMemo<ModelTimes, 5> times_pieces{4096};
   PieceMemo<StepLayout, 2> step_pieces{1024};
-  PieceMemo<WorkPiece, 5> work_pieces{4096};
+  PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
+  PieceMemo<WorkPiece, 4> work_pieces{1024};
   PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};
   PieceMemo<ReductionPiece, 3> reduction_pieces{1024};
 };

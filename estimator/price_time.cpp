@@ -41,24 +41,74 @@ const StepLayout& PricePieces::steps(const Plan& plan) {
   return steps_piece(plan).value;
 }
 
-const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
-  const GridPiece& ranks = grid();
+const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(const Plan& plan) {
+  const auto& known = times(plan);
   const auto& layout = steps_piece(plan);
-  return work_pieces
-      .find({packed(times(plan).number, layout.number), recompute, ranks.pp_links,
-             packed(shape.num_microbatches, number(plan.schedule)), shape.pp},
-            [&](WorkPiece& piece) {
-              model_time_space = times(plan).value;
-              add_recompute(plan.recompute, model_time_space);
-              chunk_work_space.resize(layout.value.chunks.size());
-              chunk_time_space.resize(layout.value.chunks.size());
-              chunk_works(job, layout.value, model_time_space, exposed_send_s(job, plan, ranks.pp),
-                          chunk_work_space, chunk_time_space);
-              piece.ranks.resize(layout.value.pipeline.rank_chunks.size());
-              rank_works(layout.value, chunk_work_space, piece.ranks);
-              piece.pipeline = pipeline_time(shape, layout.value.pipeline, chunk_time_space);
-            })
-      .value;
+  return chunk_work_pieces.find(
+      {packed(known.number, layout.number), grid().pp_links, plan.pp}, [&](ChunkWorkPiece& piece) {
+        piece.chunks.resize(layout.value.chunks.size());
+        piece.ranks.resize(layout.value.pipeline.rank_chunks.size());
+        chunk_time_space.resize(piece.chunks.size());
+        chunk_works(job, layout.value, known.value, exposed_send_s(job, plan, grid().pp),
+                    piece.chunks, chunk_time_space);
+        rank_works(layout.value, piece.chunks, piece.ranks);
+      });
+}
+
+// Adds recomputation to what is known without it: the same sums as chunk_works and rank_works make.
+void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape, WorkPiece& piece) {
+  const auto& known = times(plan);
+  const StepLayout& layout = steps_piece(plan).value;
+  const ChunkWorkPiece& plain = chunk_work(plan).value;
+  if (model_time_number != known.number) {
+    model_time_space = known.value;
+    model_time_number = known.number;
+  }
+  add_recompute(plan.recompute, model_time_space);
+  chunk_time_space.resize(plain.chunks.size());
+  recompute_space.assign(plain.chunks.size(), 0);
+  for (std::size_t at = 0; at < plain.chunks.size(); ++at) {
+    const ChunkKind& chunk = layout.chunks[at];
+    double& recompute_s = recompute_space[at];
+    for (std::size_t kind = 0; kind < chunk.replayed.size(); ++kind) {
+      recompute_s += static_cast<double>(chunk.replayed[kind]) *
+                     model_time_space.layers[kind].time.recompute_s;
+    }
+    if (chunk.is_last) {
+      recompute_s +=
+          static_cast<double>(job.model.num_mtp_layers) * model_time_space.mtp.recompute_s;
+    }
+    ChunkWork work = plain.chunks[at];
+    work.blocks.recompute_s = recompute_s;
+    chunk_time_space[at] = work.chunk_time();
+  }
+  piece.ranks = plain.ranks;
+  for (std::size_t rank = 0; rank < piece.ranks.size(); ++rank) {
+    const std::vector<std::int64_t>& chunks = layout.pipeline.rank_chunks[rank];
+    for (std::size_t kind = 0; kind < chunks.size(); ++kind) {
+      piece.ranks[rank].blocks.recompute_s +=
+          static_cast<double>(chunks[kind]) * recompute_space[kind];
+    }
+  }
+  piece.pipeline = pipeline_time(shape, layout.pipeline, chunk_time_space);
+}
+
+const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
+  const PieceKey<11> axes = activation_key(plan, shape);
+  const PieceKey<14> key = {
+      axes[0], axes[1], axes[2], axes[3],  axes[4],      axes[5],         axes[6],
+      axes[7], axes[8], axes[9], axes[10], grid().links, grid().pp_links, number(plan.grad_dtype)};
+  if (last_work != nullptr && key == last_work_key) {
+    return *last_work;
+  }
+  last_work = nullptr;
+  last_work = &work_pieces
+                   .find({chunk_work(plan).number, recompute, shape.num_microbatches,
+                          number(plan.schedule)},
+                         [&](WorkPiece& piece) { build_work(plan, shape, piece); })
+                   .value;
+  last_work_key = key;
+  return *last_work;
 }
 
 const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {

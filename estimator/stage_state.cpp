@@ -11,7 +11,6 @@
 #include "estimator/eager_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/resident_rows.h"
-#include "estimator/stage_tensors.h"
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
@@ -22,7 +21,7 @@ struct StateBuilder {
   const Job& job;
   const Plan& plan;
   const StageLayout& stage;
-  StageTensors tensors;
+  const StageTensors& tensors;
   std::int64_t dense_shard = 1;   // S
   std::int64_t expert_shard = 1;  // S_x
   std::vector<StateRow> rows;
@@ -320,22 +319,28 @@ void StateBytes::add(const StateBytes& other) {
 }
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
+  return stage_state(job, plan, stage, stage_tensors(job, plan, stage));
+}
+
+StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                       const StageTensors& tensors) {
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     StageState state;
     state.rows = torchtitan_state(job, plan, stage);
     state.bytes.side_streams = torchtitan_side_streams(job, plan);
-    state.parameters = stage_tensors(job, plan, stage).dense;
+    state.parameters = tensors.dense;
     for (const StateRow& row : state.rows) { state.bytes.add(row); }
     return state;
   }
   StateBuilder builder{.job = job,
                        .plan = plan,
                        .stage = stage,
-                       .tensors = stage_tensors(job, plan, stage),
+                       .tensors = tensors,
                        .dense_shard = dense_shard_size(job, plan),
                        .expert_shard = expert_state_shards(job, plan),
                        .rows = {}};
-  const StageTensors& tensors = builder.tensors;
+  constexpr std::size_t kManyRows = 32;  // room for the usual number
+  builder.rows.reserve(kManyRows);
   if (job.profile.memory_model == MemoryModel::kNanotron) {
     builder.rows = nanotron_state_rows(job, plan, stage, tensors);
     return state_of(builder);

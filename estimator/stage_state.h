@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "estimator/stage_layout.h"
+#include "estimator/stage_tensors.h"
 
 namespace shardplan {
 
@@ -81,6 +82,9 @@ struct StageState {
 
 // Everything that does not depend on the sequence or the micro-batch.
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage);
+// The same of tensors that are known: stage_tensors of the stage.
+StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                       const StageTensors& tensors);
 
 // Bytes of a tensor, with the padding that the profile's allocations have.
 std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype);

@@ -192,7 +192,6 @@ UnitBytes unit_bytes(const UnitPeaks& peaks) {
           .pending_bytes = peaks.pending_bytes,
           .gradient_bytes = peaks.gradient_bytes,
           .forward = peaks.forward.bytes,
-          .last_output = peaks.last_output.bytes,
           .replay = peaks.replay.bytes,
           .backward = peaks.backward.bytes,
           .first_backward = peaks.first_backward.bytes,

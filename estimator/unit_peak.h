@@ -42,13 +42,13 @@ struct UnitPeaks {
 
 UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks);
 
-// The same bytes without the places at which they occur: what search sums.
+// The same bytes without the places at which they occur, where blocks do not write each other's
+// rows (so that the last forward step is a step like others): what search sums. A cache line.
 struct UnitBytes {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t forward = -1;
-  std::int64_t last_output = -1;
   std::int64_t replay = -1;
   std::int64_t backward = -1;
   std::int64_t first_backward = -1;
@@ -59,12 +59,6 @@ UnitBytes unit_bytes(const UnitPeaks& peaks);
 // The last forward step of a block together with the rows that it writes of the one behind it.
 UnitPoint entering(UnitPoint output, const BlockSummaries& blocks, BlockKind before,
                    BlockKind behind, Pass pass = Pass::kForward);
-
-// Of bytes without a place.
-inline std::int64_t entering(std::int64_t output, const BlockSummaries& blocks, BlockKind before,
-                             BlockKind behind) {
-  return output + entry_bytes(blocks, Pass::kForward, before, behind);
-}
 
 // What a unit needs of the frame of a static arena. A recomputed group keeps everything but its
 // input there: in forward one block at a time, the inputs of inner blocks taking turns in two
