@@ -228,7 +228,7 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
   constexpr MicrobatchWork kHides = {.forward_s = kNoTime, .backward_s = kNoTime};
   pieces.begin(plan);
   const PipelineLayout& ranks = pieces.split(plan).value.steps.pipeline;
-  const ReductionPiece& reductions = pieces.reductions(plan);
+  const ReductionPiece& reductions = pieces.reductions(plan).value;
   double least_s = kNoTime;
   Plan at = plan;
   each(open.zero, at.zero, [&] {

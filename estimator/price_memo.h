@@ -17,6 +17,14 @@ constexpr std::int64_t packed(std::int64_t high, std::int64_t low) {
   return (high << 32) ^ low;
 }
 
+// Without the call that == of arrays makes.
+template <std::size_t kSize>
+constexpr bool is_same(const PieceKey<kSize>& one, const PieceKey<kSize>& other) {
+  std::int64_t difference = 0;
+  for (std::size_t i = 0; i < kSize; ++i) { difference |= one[i] ^ other[i]; }
+  return difference == 0;
+}
+
 template <class Value, std::size_t kSize>
 class PieceMemo {
  public:
@@ -67,13 +75,6 @@ class PieceMemo {
       chosen = &pieces_.emplace_back();
     }
     return *chosen;
-  }
-
-  // Without the call that == of arrays makes.
-  static bool is_same(const PieceKey<kSize>& one, const PieceKey<kSize>& other) {
-    std::int64_t difference = 0;
-    for (std::size_t i = 0; i < kSize; ++i) { difference |= one[i] ^ other[i]; }
-    return difference == 0;
   }
 
   static std::size_t hash(const PieceKey<kSize>& key) {

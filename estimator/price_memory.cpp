@@ -137,7 +137,8 @@ std::int64_t running_bytes(const ChunkBytes& chunk, const LoadState& state) {
   return -1;
 }
 
-ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunks) {
+ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunks,
+                         bool has_arenas) {
   ActionBytes bytes;
   const std::int64_t* count = load.counts.data();
   for (const LoadState& state : load.states) {
@@ -152,6 +153,9 @@ ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunk
       most = std::max(most, in_flight + running);
     }
   }
+  if (!has_arenas) {
+    return bytes;
+  }
   for (const ChunkBytes& chunk : chunks) { bytes.arena.raise(chunk.arena); }
   for (std::size_t i = 0; i < load.slots.size(); ++i) {
     bytes.ring_bytes += load.slots[i] * bytes.arena.slot_bytes[i];
@@ -162,12 +166,9 @@ ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunk
 }  // namespace
 
 const PieceMemo<LayoutPiece, 3>::Piece& PricePieces::layout(const Plan& plan) {
-  const bool full = plan.recompute.granularity == RecomputeGranularity::kFull;
-  return layout_pieces.find(
-      {split(plan).number,
-       full ? packed(1 + number(plan.recompute.method), plan.recompute.num_layers) : 0,
-       plan.recompute.policy.empty() ? 0 : recompute},
-      [&](LayoutPiece& piece) { build_layout(plan, piece); });
+  const PieceKey<2> groups_of = layout_key(plan);
+  return layout_pieces.find({split(plan).number, groups_of[0], groups_of[1]},
+                            [&](LayoutPiece& piece) { build_layout(plan, piece); });
 }
 
 void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
@@ -218,11 +219,18 @@ const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& sh
 
 const PieceMemo<LoadPiece, 3>::Piece& PricePieces::load(const Plan& plan,
                                                         const ScheduleShape& shape) {
-  const ScheduleShape shorter = shortest(shape);
-  return load_pieces.find(
-      {layout(plan).number, packed(shorter.num_microbatches, number(shorter.schedule)),
-       shorter.group},
-      [&](LoadPiece& piece) { build_load(plan, shorter, piece); });
+  const PieceKey<2> groups_of = layout_key(plan);
+  const PieceKey<4> key = {packed(plan.pp, plan.vpp), packed(split_number, groups_of[0]),
+                           packed(shape.num_microbatches, number(plan.schedule)), groups_of[1]};
+  if (last_load == nullptr || !is_same(key, last_load_key)) {
+    const ScheduleShape shorter = shortest(shape);
+    last_load = &load_pieces.find(
+        {layout(plan).number, packed(shorter.num_microbatches, number(shorter.schedule)),
+         shorter.group},
+        [&](LoadPiece& piece) { build_load(plan, shorter, piece); });
+    last_load_key = key;
+  }
+  return *last_load;
 }
 
 void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load) {
@@ -291,7 +299,7 @@ ChunkBytes PricePieces::chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece
 }
 
 const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<8> axes = block_key(plan);
+  const PieceKey<8>& axes = block_axes;
   return sequence_pieces
       .find({axes[0], axes[1], axes[2], split(plan).number,
              packed(shape.num_microbatches, number(plan.schedule)), axes[4]},
@@ -309,6 +317,7 @@ const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShap
 void PricePieces::build_activations(const Plan& plan, const LoadPiece& held,
                                     const PieceMemo<BlockPiece, 8>::Piece& blocks,
                                     ActivationPiece& piece) {
+  const bool has_arenas = job.profile.allocator == AllocatorKind::kStaticArenas;
   piece.ranks.resize(held.ranks.size());
   for (std::size_t i = 0; i < held.ranks.size(); ++i) {
     const RankLoad& rank = held.ranks[i];
@@ -317,32 +326,15 @@ void PricePieces::build_activations(const Plan& plan, const LoadPiece& held,
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
       chunks[chunk] = chunk_bytes(plan, blocks, rank.layouts[chunk]);
     }
-    piece.ranks[i] = {
-        .rank = rank.rank, .stage_class = rank.stage_class, .actions = action_bytes(rank, chunks)};
+    piece.ranks[i] = {.rank = rank.rank,
+                      .stage_class = rank.stage_class,
+                      .actions = action_bytes(rank, chunks, has_arenas)};
   }
 }
 
-// All that the pieces of activations depend on.
-PieceKey<11> PricePieces::activation_key(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<8> axes = block_key(plan);
-  const std::int64_t groups_of =
-      packed(2 + number(plan.recompute.method), plan.recompute.num_layers);
-  return {axes[0],
-          axes[1],
-          axes[2],
-          axes[3],
-          axes[4],
-          axes[5],
-          axes[6],
-          axes[7],
-          packed(plan.pp, plan.vpp),
-          packed(split_number, groups_of),
-          packed(shape.num_microbatches, number(plan.schedule))};
-}
-
 const ActivationPiece& PricePieces::activations(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<11> key = activation_key(plan, shape);
-  if (last_activations != nullptr && key == last_activation_key) {
+  const PieceKey<2> key = {microbatch_number, shape.num_microbatches};
+  if (last_activations != nullptr && is_same(key, last_activation_key)) {
     return *last_activations;
   }
   last_activations = nullptr;
@@ -360,7 +352,7 @@ const ActivationPiece& PricePieces::activations(const Plan& plan, const Schedule
 
 const PieceMemo<TensorPiece, 4>::Piece& PricePieces::tensors(const Plan& plan) {
   const PieceKey<3> key = {grid_piece->number, packed(plan.pp, plan.vpp), split_number};
-  if (last_tensors == nullptr || key != last_tensor_key) {
+  if (last_tensors == nullptr || !is_same(key, last_tensor_key)) {
     last_tensors =
         &tensor_pieces.find({split(plan).number, packed(plan.tp, plan.ep),
                              packed(plan.etp, grid().dense_shard), grid().expert_shard},

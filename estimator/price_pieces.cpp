@@ -144,6 +144,31 @@ void PricePieces::begin(const Plan& plan) {
   }
   recompute = recompute_number(plan.recompute);
   grid_piece = &find_grid(plan);
+  block_axes = block_key(plan);
+  const PieceKey<2> groups_of = layout_key(plan);
+  const PieceKey<12> axes = {block_axes[0],
+                             block_axes[1],
+                             block_axes[2],
+                             block_axes[3],
+                             block_axes[4],
+                             block_axes[5],
+                             block_axes[6],
+                             block_axes[7],
+                             packed(plan.pp, plan.vpp),
+                             packed(split_number, number(plan.schedule)),
+                             groups_of[0],
+                             groups_of[1]};
+  if (!is_same(axes, microbatch_axes)) {
+    microbatch_axes = axes;
+    ++microbatch_number;
+  }
+}
+
+// What the layout of chunks knows of recomputation.
+PieceKey<2> PricePieces::layout_key(const Plan& plan) const {
+  const bool full = plan.recompute.granularity == RecomputeGranularity::kFull;
+  return {full ? packed(1 + number(plan.recompute.method), plan.recompute.num_layers) : 0,
+          plan.recompute.policy.empty() ? 0 : recompute};
 }
 
 const PieceMemo<SplitPiece, 2>::Piece& PricePieces::split(const Plan& plan) {
@@ -195,7 +220,7 @@ PieceKey<8> PricePieces::block_key(const Plan& plan) {
 // Blocks that see the same of a plan are built once.
 const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   const Recompute seen = recompute_seen_by(job, kind, plan.recompute);
-  const PieceKey<8> axes = block_key(plan);
+  const PieceKey<8>& axes = block_axes;
   const bool experts = sees_experts(job, kind);
   return kind_pieces
       .find({axes[0], experts ? axes[1] : 0, axes[2], recompute_number(seen), experts ? axes[4] : 0,
@@ -211,7 +236,7 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
 }
 
 const PieceMemo<BlockPiece, 8>::Piece& PricePieces::block(const Plan& plan) {
-  return block_pieces.find(block_key(plan), [&](BlockPiece& piece) {
+  return block_pieces.find(block_axes, [&](BlockPiece& piece) {
     piece = {};
     for (const BlockKind each : block_kinds) {
       piece.units[static_cast<std::size_t>(each)] = kind(plan, each).unit;

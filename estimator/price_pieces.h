@@ -171,8 +171,8 @@ struct PricePieces {
   const WorkPiece& work(const Plan& plan, const ScheduleShape& shape);
   const StepLayout& steps(const Plan& plan);  // with recompute
   const std::vector<RankParameters>& parameters(const Plan& plan);
-  const ReductionPiece& reductions(const Plan& plan);
-  std::span<const RankUpdate> updates(const Plan& plan);
+  const PieceMemo<ReductionPiece, 3>::Piece& reductions(const Plan& plan);
+  const std::vector<RankUpdate>& updates(const Plan& plan);
 
   Job job;
   LayerKinds layer_kinds;
@@ -193,6 +193,7 @@ struct PricePieces {
   const PieceMemo<SplitPiece, 2>::Piece& split(const Plan& plan);
   const PieceMemo<GridPiece, 4>::Piece& find_grid(const Plan& plan);
   const GridPiece& grid() const { return grid_piece->value; }
+  PieceKey<2> layout_key(const Plan& plan) const;
   const KindPiece& kind(const Plan& plan, BlockKind kind);
   const PieceMemo<BlockPiece, 8>::Piece& block(const Plan& plan);
   BlockSummaries summaries(const Plan& plan);
@@ -200,8 +201,12 @@ struct PricePieces {
   const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
   const PieceMemo<ModelTimes, 5>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
-  const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(const Plan& plan);
-  void build_work(const Plan& plan, const ScheduleShape& shape, WorkPiece& piece);
+  const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
+      const Plan& plan, const PieceMemo<ModelTimes, 5>::Piece& known,
+      const PieceMemo<StepLayout, 2>::Piece& layout);
+  void build_work(const Plan& plan, const ScheduleShape& shape,
+                  const PieceMemo<ModelTimes, 5>::Piece& known, const StepLayout& layout,
+                  const ChunkWorkPiece& plain, WorkPiece& piece);
   const std::vector<InFlightState>& in_flight(const ScheduleShape& shape, std::int64_t rank);
   std::size_t number_chunk(const ChunkLayout& chunk);
   const UnitBytes& unit(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
@@ -218,30 +223,33 @@ struct PricePieces {
                           std::span<const NumberedUnit> units);
   void build_activations(const Plan& plan, const LoadPiece& held,
                          const PieceMemo<BlockPiece, 8>::Piece& blocks, ActivationPiece& piece);
-  PieceKey<11> activation_key(const Plan& plan, const ScheduleShape& shape);
 
   std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
   std::vector<std::int64_t> layers_per_chunk;  // of the plan at hand
   std::int64_t split_number = 0;               // 0: even
   std::int64_t recompute = 0;                  // its recompute_number
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
+  PieceKey<8> block_axes{};                        // its block_key
+  PieceKey<12> microbatch_axes{};                  // of a microbatch in its chunks
+  std::int64_t microbatch_number = 0;              // changes with them
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<NumberedChunk> chunk_layouts;        // by number
   std::vector<Unit> groups;                        // units of several blocks, or recomputed ones
   // The pieces asked for last, for plans that share them.
-  PieceKey<11> last_activation_key{};
+  PieceKey<2> last_activation_key{};
   const ActivationPiece* last_activations = nullptr;
+  PieceKey<4> last_load_key{};
+  const PieceMemo<LoadPiece, 3>::Piece* last_load = nullptr;
+  PieceKey<5> last_work_key{};
+  const WorkPiece* last_work = nullptr;
   PieceKey<3> last_tensor_key{};
   const PieceMemo<TensorPiece, 4>::Piece* last_tensors = nullptr;
-  PieceKey<14> last_work_key{};
-  const WorkPiece* last_work = nullptr;
   // Room for what building a piece needs.
   std::vector<ChunkBytes> chunk_byte_space;
   std::vector<ChunkTime> chunk_time_space;
   std::vector<double> recompute_space;
   ModelTimes model_time_space;  // of the times of this number
   std::int64_t model_time_number = 0;
-  std::vector<RankUpdate> update_space;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
   PieceMemo<SplitPiece, 2> split_pieces{1024};
   PieceMemo<KindPiece, 9> kind_pieces{8192};
@@ -262,6 +270,7 @@ struct PricePieces {
   PieceMemo<WorkPiece, 4> work_pieces{1024};
   PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};
   PieceMemo<ReductionPiece, 3> reduction_pieces{1024};
+  PieceMemo<std::vector<RankUpdate>, 3> update_pieces{1024};
 };
 
 // Integers for names of a plan, as keys have them.

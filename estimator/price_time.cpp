@@ -41,9 +41,9 @@ const StepLayout& PricePieces::steps(const Plan& plan) {
   return steps_piece(plan).value;
 }
 
-const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(const Plan& plan) {
-  const auto& known = times(plan);
-  const auto& layout = steps_piece(plan);
+const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
+    const Plan& plan, const PieceMemo<ModelTimes, 5>::Piece& known,
+    const PieceMemo<StepLayout, 2>::Piece& layout) {
   return chunk_work_pieces.find(
       {packed(known.number, layout.number), grid().pp_links, plan.pp}, [&](ChunkWorkPiece& piece) {
         piece.chunks.resize(layout.value.chunks.size());
@@ -56,10 +56,9 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(const Plan& p
 }
 
 // Adds recomputation to what is known without it: the same sums as chunk_works and rank_works make.
-void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape, WorkPiece& piece) {
-  const auto& known = times(plan);
-  const StepLayout& layout = steps_piece(plan).value;
-  const ChunkWorkPiece& plain = chunk_work(plan).value;
+void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
+                             const PieceMemo<ModelTimes, 5>::Piece& known, const StepLayout& layout,
+                             const ChunkWorkPiece& plain, WorkPiece& piece) {
   if (model_time_number != known.number) {
     model_time_space = known.value;
     model_time_number = known.number;
@@ -94,18 +93,20 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape, WorkP
 }
 
 const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<11> axes = activation_key(plan, shape);
-  const PieceKey<14> key = {
-      axes[0], axes[1], axes[2], axes[3],  axes[4],      axes[5],         axes[6],
-      axes[7], axes[8], axes[9], axes[10], grid().links, grid().pp_links, number(plan.grad_dtype)};
-  if (last_work != nullptr && key == last_work_key) {
+  const PieceKey<5> key = {microbatch_number, shape.num_microbatches, grid().links, grid().pp_links,
+                           number(plan.grad_dtype)};
+  if (last_work != nullptr && is_same(key, last_work_key)) {
     return *last_work;
   }
   last_work = nullptr;
+  const auto& known = times(plan);
+  const auto& layout = steps_piece(plan);
+  const auto& plain = chunk_work(plan, known, layout);
   last_work = &work_pieces
-                   .find({chunk_work(plan).number, recompute, shape.num_microbatches,
-                          number(plan.schedule)},
-                         [&](WorkPiece& piece) { build_work(plan, shape, piece); })
+                   .find({plain.number, recompute, shape.num_microbatches, number(plan.schedule)},
+                         [&](WorkPiece& piece) {
+                           build_work(plan, shape, known, layout.value, plain.value, piece);
+                         })
                    .value;
   last_work_key = key;
   return *last_work;
@@ -120,29 +121,33 @@ const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
       .value;
 }
 
-const ReductionPiece& PricePieces::reductions(const Plan& plan) {
-  return reduction_pieces
-      .find({split(plan).number, grid_piece->number,
-             packed(number(plan.precision), number(plan.grad_dtype))},
-            [&](ReductionPiece& piece) {
-              piece.ranks.clear();
-              piece.held.clear();
-              for (const RankParameters& rank : parameters(plan)) {
-                piece.ranks.push_back(
-                    rank_update(job, plan, grid().groups, rank.held, rank.tied_elements));
-                piece.held.push_back(rank.held);
+const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& plan) {
+  return reduction_pieces.find({split(plan).number, grid_piece->number,
+                                packed(number(plan.precision), number(plan.grad_dtype))},
+                               [&](ReductionPiece& piece) {
+                                 piece.ranks.clear();
+                                 piece.held.clear();
+                                 for (const RankParameters& rank : parameters(plan)) {
+                                   piece.ranks.push_back(rank_update(
+                                       job, plan, grid().groups, rank.held, rank.tied_elements));
+                                   piece.held.push_back(rank.held);
+                                 }
+                               });
+}
+
+const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
+  const auto& known = reductions(plan);
+  return update_pieces
+      .find({known.number, packed(dtypes_number(plan), plan.zero),
+             std::bit_cast<std::int64_t>(plan.offload.optimizer)},
+            [&](std::vector<RankUpdate>& piece) {
+              piece = known.value.ranks;
+              for (std::size_t rank = 0; rank < piece.size(); ++rank) {
+                piece[rank].optimizer_s =
+                    optimizer_s(job, plan, grid().groups, known.value.held[rank]);
               }
             })
       .value;
-}
-
-std::span<const RankUpdate> PricePieces::updates(const Plan& plan) {
-  const ReductionPiece& piece = reductions(plan);
-  update_space = piece.ranks;
-  for (std::size_t rank = 0; rank < update_space.size(); ++rank) {
-    update_space[rank].optimizer_s = optimizer_s(job, plan, grid().groups, piece.held[rank]);
-  }
-  return update_space;
 }
 
 }  // namespace shardplan

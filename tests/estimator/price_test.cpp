@@ -96,7 +96,8 @@ TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
   CHECK(left_out > 100);
 }
 
-TEST_CASE("rows of a block look at nothing of recomputation but what they are said to see") {
+TEST_CASE(
+    "rows of a block look at nothing of recomputation and experts but what they are said to see") {
   const Library library;
   RandomJobs random(library, 9);
   std::mt19937_64 bits(9);
@@ -119,6 +120,11 @@ TEST_CASE("rows of a block look at nothing of recomputation but what they are sa
       seen.recompute = recompute_seen_by(drawn.job, kind, drawn.plan.recompute);
       same += seen.recompute == drawn.plan.recompute ? 0 : 1;
       const BlockMemory whole = block_memory(drawn.job, drawn.plan, kind);
+      if (!sees_experts(drawn.job, kind)) {
+        seen.ep = 1;
+        seen.etp = 1;
+        seen.moe_buffer_factor = 1;
+      }
       const BlockMemory masked = block_memory(drawn.job, seen, kind);
       INFO(drawn.job.profile.name << " case " << i << " " << whole.name);
       REQUIRE(std::ranges::equal(
