@@ -220,8 +220,8 @@ const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& sh
 const PieceMemo<LoadPiece, 3>::Piece& PricePieces::load(const Plan& plan,
                                                         const ScheduleShape& shape) {
   const PieceKey<2> groups_of = layout_key(plan);
-  const PieceKey<4> key = {packed(plan.pp, plan.vpp), packed(split_number, groups_of[0]),
-                           packed(shape.num_microbatches, number(plan.schedule)), groups_of[1]};
+  const PieceKey<5> key = {packed(plan.pp, plan.vpp), packed(split_number, number(plan.schedule)),
+                           groups_of[0], groups_of[1], shape.num_microbatches};
   if (last_load == nullptr || !is_same(key, last_load_key)) {
     const ScheduleShape shorter = shortest(shape);
     last_load = &load_pieces.find(

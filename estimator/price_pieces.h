@@ -238,7 +238,7 @@ struct PricePieces {
   // The pieces asked for last, for plans that share them.
   PieceKey<2> last_activation_key{};
   const ActivationPiece* last_activations = nullptr;
-  PieceKey<4> last_load_key{};
+  PieceKey<5> last_load_key{};
   const PieceMemo<LoadPiece, 3>::Piece* last_load = nullptr;
   PieceKey<5> last_work_key{};
   const WorkPiece* last_work = nullptr;
