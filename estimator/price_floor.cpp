@@ -314,7 +314,8 @@ std::size_t add_freedom(PriceTable& table, PriceFreedom freedom) {
   return pieces.freedoms.size() - 1;
 }
 
-// Profiles whose state sees the microbatch, or that have a formula of their own, get none.
+// Profiles whose state sees the microbatch, or that have a formula of their own, get none: what
+// their plans have is known when they are priced.
 MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
   PricePieces& pieces = table.pieces();
   if (pieces.is_wide) {
@@ -354,11 +355,9 @@ std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t 
   return least;
 }
 
+// The time of every profile is made of the same pieces.
 TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
   PricePieces& pieces = table.pieces();
-  if (pieces.is_wide) {
-    return {};
-  }
   const PriceFreedom& open = pieces.freedoms[freedom];
   TimeFloor floor{.compute_s = kNoTime, .step_time_s = kNoTime};
   if (!can_be_valid(pieces, plan, open)) {

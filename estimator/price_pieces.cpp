@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "estimator/model_flops.h"
 
@@ -61,12 +62,9 @@ std::int64_t recompute_number(const Recompute& recompute) {
   const std::int64_t policy = recompute.policy.empty()                   ? 0
                               : recompute.policy == "every_second_layer" ? 1
                                                                          : 2;
-  std::array<std::uint8_t, 8> bytes{};
-  const auto modules =
-      std::bit_cast<std::array<std::uint8_t, sizeof(RecomputeModules)>>(recompute.modules);
-  std::ranges::copy(modules, bytes.begin());
-  bytes.back() = static_cast<std::uint8_t>(4 * policy + number(recompute.granularity));
-  return std::bit_cast<std::int64_t>(bytes);
+  std::uint64_t modules = 0;
+  std::memcpy(&modules, &recompute.modules, sizeof(RecomputeModules));
+  return static_cast<std::int64_t>(modules << 8) + 4 * policy + number(recompute.granularity);
 }
 
 std::int64_t dtypes_number(const Plan& plan) {

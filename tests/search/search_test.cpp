@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "data/library.h"
 #include "estimator/layer_partition.h"
 #include "search/walk.h"
 #include "tests/search/brute_force.h"
@@ -134,6 +135,40 @@ TEST_CASE("top plans, front and every count equal a brute force with the one-pla
           plans_cut, " plans cut");
   CHECK(plans_compared > 15000);
   CHECK(jobs_with_both_verdicts > 500);
+}
+
+TEST_CASE("bounds change no answer, whatever the profile") {
+  const Library library;
+  std::mt19937_64 random(19);
+  std::map<std::string, std::int64_t> cut;
+  for (int round = 0; round < 400; ++round) {
+    CAPTURE(round);
+    const std::vector<std::string> names = library.framework_names();
+    Job job = random_small_job(random);
+    job.profile = library.framework(names[static_cast<std::size_t>(round) % names.size()]);
+    job.profile.allocator = AllocatorKind::kStaticArenas;  // its replay says nothing here
+    CAPTURE(job.profile.name);
+    const SearchSpace space = random_small_space(job, random);
+    SearchOptions options = {.memory_threshold = 0.8, .top = 3, .bounds = false, .pareto = true};
+    const SearchResult roomy = search_plans(job, space, options);
+    if (roomy.top.empty()) {
+      continue;
+    }
+    job.cluster.memory_limit_bytes = 2 * roomy.top.front().price.allocated_bytes;
+    const SearchResult whole = search_plans(job, space, options);
+    options.bounds = true;
+    const SearchResult bounded = search_plans(job, space, options);
+    CHECK(same_top(whole, bounded));
+    CHECK(std::ranges::equal(whole.pareto, bounded.pareto, {}, &ParetoPoint::plan,
+                             &ParetoPoint::plan));
+    CHECK(bounded.plans_priced + plans_of_kind(bounded, "cut: ") == whole.plans_priced);
+    options.pareto = false;
+    const SearchResult fastest = search_plans(job, space, options);
+    CHECK(same_top(whole, fastest));
+    cut[job.profile.name] += plans_of_kind(fastest, "cut: ");
+  }
+  for (const auto& [name, plans] : cut) { MESSAGE(name, ": ", plans, " plans cut"); }
+  CHECK(cut.size() > 4);
 }
 
 TEST_CASE("under the other bases the top is that of full estimates and the counts bracket theirs") {
