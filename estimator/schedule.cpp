@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <stdexcept>
+#include <utility>
 
 namespace shardplan {
 namespace {
@@ -183,15 +185,50 @@ bool dominates(const InFlightState& a, const InFlightState& b) {
          all_at_least(a.has_gradients, b.has_gradients);
 }
 
-void keep_if_not_dominated(std::vector<InFlightState>& states, const InFlightState& state) {
-  for (const InFlightState& kept : states) {
-    if (dominates(kept, state)) {
+// States that no other dominates, in the order in which they came. Only states of the same action
+// and chunk are compared.
+class Peaks {
+ public:
+  explicit Peaks(std::size_t chunks) : chunks_(chunks), kept_(kNumActionKinds * chunks) {}
+
+  void offer(const InFlightState& state) {
+    ++time_;
+    std::vector<Timed>& kept = kept_[static_cast<std::size_t>(state.action) * chunks_ +
+                                     static_cast<std::size_t>(state.chunk)];
+    const auto covers = [&](const Timed& other) { return dominates(other.state, state); };
+    const auto is_covered = [&](const Timed& other) { return dominates(state, other.state); };
+    if (std::ranges::any_of(kept, covers)) {
       return;
     }
+    const auto room = std::ranges::find_if(kept, is_covered);
+    if (room == kept.end()) {
+      kept.push_back({.time = time_, .state = state});
+      return;
+    }
+    room->time = time_;
+    room->state = state;
+    kept.erase(std::remove_if(room + 1, kept.end(), is_covered), kept.end());
   }
-  std::erase_if(states, [&](const InFlightState& kept) { return dominates(state, kept); });
-  states.push_back(state);
-}
+
+  std::vector<InFlightState> in_order() {
+    std::vector<Timed> all;
+    for (std::vector<Timed>& kept : kept_) { std::ranges::move(kept, std::back_inserter(all)); }
+    std::ranges::sort(all, {}, &Timed::time);
+    std::vector<InFlightState> states;
+    states.reserve(all.size());
+    for (Timed& each : all) { states.push_back(std::move(each.state)); }
+    return states;
+  }
+
+ private:
+  struct Timed {
+    std::int64_t time = 0;
+    InFlightState state;
+  };
+  std::size_t chunks_;
+  std::vector<std::vector<Timed>> kept_;  // by action, then by chunk
+  std::int64_t time_ = 0;
+};
 
 // GPipe grows with the microbatches: all forwards, then all backwards, chunk by chunk. The first
 // backward of a chunk sees the most; so does the last forward. The second backward is the first
@@ -289,7 +326,7 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
     return gpipe_peaks(shape);
   }
   const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
-  std::vector<InFlightState> states;
+  Peaks peaks(chunks);
   InFlightState now;
   now.saved.assign(chunks, 0);
   now.pending_weight.assign(chunks, 0);
@@ -302,12 +339,12 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
     now.chunk = action.chunk;
     now.saved[chunk] -= ends_saving ? 1 : 0;
     now.pending_weight[chunk] -= action.kind == ActionKind::kBackwardWeight ? 1 : 0;
-    keep_if_not_dominated(states, now);
+    peaks.offer(now);
     now.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
     now.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
     now.has_gradients[chunk] |= makes_gradients(shape, action.kind) ? 1 : 0;
   });
-  return states;
+  return peaks.in_order();
 }
 
 }  // namespace shardplan

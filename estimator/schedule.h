@@ -1,6 +1,7 @@
 // Pipeline schedules: the ordered actions of one rank, and what is in flight at each of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,6 +15,8 @@ enum class ActionKind {
   kBackwardInput,   // zero-bubble schedules: input gradient only
   kBackwardWeight,  // the delayed weight gradient
 };
+
+inline constexpr std::size_t kNumActionKinds = 4;
 
 struct ScheduleAction {
   ActionKind kind = ActionKind::kForward;

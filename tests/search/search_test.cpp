@@ -8,27 +8,14 @@
 #include <string>
 #include <string_view>
 
-#include "data/library.h"
 #include "estimator/layer_partition.h"
-#include "search/walk.h"
 #include "tests/search/brute_force.h"
 #include "tests/search/jobs.h"
+#include "tests/search/results.h"
 
 namespace shardplan {
 
 namespace {
-
-std::map<std::string, std::int64_t> by_rule(const SearchResult& result) {
-  std::map<std::string, std::int64_t> counts;
-  for (const RuleCount& count : result.pruned) { counts[count.rule] += count.plans; }
-  return counts;
-}
-
-std::int64_t total(const SearchResult& result) {
-  std::int64_t plans = result.plans_fitting;
-  for (const RuleCount& count : result.pruned) { plans += count.plans; }
-  return plans;
-}
 
 // The limit that one of the plans just meets, so that both verdicts are exercised.
 void limit_to_one_of(Job& job, const BruteForce& brute, const SearchOptions& options) {
@@ -37,28 +24,9 @@ void limit_to_one_of(Job& job, const BruteForce& brute, const SearchOptions& opt
       static_cast<std::int64_t>(static_cast<double>(bytes) / options.memory_threshold) + 1;
 }
 
-bool same_top(const SearchResult& one, const SearchResult& other) {
-  return std::ranges::equal(
-      one.top, other.top, [](const RankedPlan& left, const RankedPlan& right) {
-        return left.plan == right.plan && left.time.total_s == right.time.total_s &&
-               left.price.step_time_s == right.price.step_time_s &&
-               left.price.allocated_bytes == right.price.allocated_bytes &&
-               left.price.device_used_bytes == right.price.device_used_bytes &&
-               left.exceeds_device == right.exceeds_device;
-      });
-}
-
 }  // namespace
 
 namespace {
-
-std::int64_t plans_of_kind(const SearchResult& result, std::string_view kind) {
-  std::int64_t plans = 0;
-  for (const RuleCount& count : result.pruned) {
-    plans += count.rule.starts_with(kind) ? count.plans : 0;
-  }
-  return plans;
-}
 
 // Everything that the search with bounds must have in common with the one without.
 void check_answers(const SearchResult& result, const BruteForce& brute,
@@ -137,40 +105,6 @@ TEST_CASE("top plans, front and every count equal a brute force with the one-pla
   CHECK(jobs_with_both_verdicts > 500);
 }
 
-TEST_CASE("bounds change no answer, whatever the profile") {
-  const Library library;
-  std::mt19937_64 random(19);
-  std::map<std::string, std::int64_t> cut;
-  for (int round = 0; round < 400; ++round) {
-    CAPTURE(round);
-    const std::vector<std::string> names = library.framework_names();
-    Job job = random_small_job(random);
-    job.profile = library.framework(names[static_cast<std::size_t>(round) % names.size()]);
-    job.profile.allocator = AllocatorKind::kStaticArenas;  // its replay says nothing here
-    CAPTURE(job.profile.name);
-    const SearchSpace space = random_small_space(job, random);
-    SearchOptions options = {.memory_threshold = 0.8, .top = 3, .bounds = false, .pareto = true};
-    const SearchResult roomy = search_plans(job, space, options);
-    if (roomy.top.empty()) {
-      continue;
-    }
-    job.cluster.memory_limit_bytes = 2 * roomy.top.front().price.allocated_bytes;
-    const SearchResult whole = search_plans(job, space, options);
-    options.bounds = true;
-    const SearchResult bounded = search_plans(job, space, options);
-    CHECK(same_top(whole, bounded));
-    CHECK(std::ranges::equal(whole.pareto, bounded.pareto, {}, &ParetoPoint::plan,
-                             &ParetoPoint::plan));
-    CHECK(bounded.plans_priced + plans_of_kind(bounded, "cut: ") == whole.plans_priced);
-    options.pareto = false;
-    const SearchResult fastest = search_plans(job, space, options);
-    CHECK(same_top(whole, fastest));
-    cut[job.profile.name] += plans_of_kind(fastest, "cut: ");
-  }
-  for (const auto& [name, plans] : cut) { MESSAGE(name, ": ", plans, " plans cut"); }
-  CHECK(cut.size() > 4);
-}
-
 TEST_CASE("under the other bases the top is that of full estimates and the counts bracket theirs") {
   std::mt19937_64 random(11);
   for (int round = 0; round < 60; ++round) {
@@ -196,86 +130,6 @@ TEST_CASE("under the other bases the top is that of full estimates and the count
     CHECK(result.plans_fitting <= expected.fitting);
     CHECK(expected.fitting <=
           result.plans_fitting + counts["undecided"] + plans_of_kind(result, "cut: "));
-  }
-}
-
-TEST_CASE("the top is found however many undecided plans that do not fit are faster") {
-  // Tensors of a few MB and hundreds of MiB beside them: the bounds leave every plan open.
-  Job job = llama_8b_job();
-  job.model.layers.resize(2);
-  job.model.hidden = 256;
-  job.model.ffn = 512;
-  job.model.num_heads = 4;
-  job.model.num_kv_heads = 4;
-  job.model.head_dim = 64;
-  job.model.vocab = 1024;
-  job.cluster.gpus_per_node = 2;
-  job.cluster.nvlink_domain = 2;
-  job.sequence_length = 1024;
-  job.global_batch = 8;
-  // The more of the optimizer lies on the host, the smaller and slower is a plan.
-  SearchSpace space = wide_space(job);
-  space.tp = {1};
-  space.pp = {1};
-  space.cp = {1};
-  space.vpp = {1};
-  space.zero = {1};
-  space.dp_replicate = {1};
-  space.micro_batch = {1};
-  space.precision = {Precision::kBf16};
-  space.recompute = {Recompute{}};
-  space.rank_order.resize(1);
-  space.offload.clear();
-  for (int share = 0; share <= 64; ++share) {
-    space.offload.push_back({.optimizer = share / 64.0});
-  }
-  for (const MemoryBasis basis :
-       {MemoryBasis::kReserved, MemoryBasis::kRequired, MemoryBasis::kDeviceUsed}) {
-    const BruteForce brute = brute_force(job, space, basis);
-    REQUIRE(brute.plans.size() > 1100);
-    std::vector<std::int64_t> bytes;
-    for (const BrutePlan& plan : brute.plans) { bytes.push_back(plan.basis_bytes); }
-    std::ranges::sort(bytes);
-    SearchOptions options = {.memory_threshold = 1, .basis = basis, .top = 3};
-    job.cluster.memory_limit_bytes = bytes[2];  // three plans or a few more fit
-    const BruteRanking expected = rank(job, brute, options);
-    REQUIRE(expected.top.size() == 3);
-    const SearchResult result = search_plans(job, space, options);
-    REQUIRE(result.top.size() == 3);
-    for (std::size_t at = 0; at < 3; ++at) { CHECK(result.top[at].plan == expected.top[at].plan); }
-    CHECK(total(result) == brute.plans_in_space);
-    job.cluster.memory_limit_bytes = bytes[0] - 1;  // nothing fits
-    const SearchResult none = search_plans(job, space, options);
-    CHECK(none.top.empty());
-    CHECK(none.plans_fitting == 0);
-    CHECK(total(none) == brute.plans_in_space);
-    CHECK(std::ranges::count_if(brute.plans, [&](const BrutePlan& plan) {
-            return plan.tokens_per_s_per_gpu > expected.top.front().tokens_per_s_per_gpu;
-          }) > kMaxUndecided);
-  }
-}
-
-TEST_CASE("one thread and two give the same result for every job") {
-  std::mt19937_64 random(17);
-  for (int round = 0; round < 120; ++round) {
-    CAPTURE(round);
-    Job job = random_small_job(random);
-    job.profile.allocator = AllocatorKind::kStaticArenas;
-    const SearchSpace space = random_small_space(job, random);
-    SearchOptions options = {.memory_threshold = 0.8, .top = 4, .threads = 1, .pareto = true};
-    const SearchResult whole = search_plans(job, space, options);
-    if (whole.plans_priced > 0) {  // a limit between the plans
-      job.cluster.memory_limit_bytes = 2 * whole.top.front().price.allocated_bytes;
-    }
-    const SearchResult one = search_plans(job, space, options);
-    options.threads = 2;
-    const SearchResult two = search_plans(job, space, options);
-    CHECK(one.pruned == two.pruned);
-    CHECK(one.plans_priced == two.plans_priced);
-    CHECK(one.plans_fitting == two.plans_fitting);
-    CHECK(one.smallest == two.smallest);
-    CHECK(same_top(one, two));
-    CHECK(std::ranges::equal(one.pareto, two.pareto, {}, &ParetoPoint::plan, &ParetoPoint::plan));
   }
 }
 
