@@ -1,5 +1,7 @@
 // What a run on GPUs gave, as a case line tells it.
+#include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "data/case_members.h"
 
@@ -9,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kMaxMeasured = std::int64_t{1} << 60;  // bytes or elements
 constexpr double kMaxSeconds = 1e9;
+constexpr std::array<std::string_view, 3> kMemoryGrades = {"A", "B", "C"};
 
 struct RankField {
   std::string_view name;
@@ -78,12 +81,19 @@ Measurement read_measured(const JsonValue& value, const std::string& file) {
   if (is_given(reader, "tokens_per_s_per_gpu")) {
     measured.tokens_per_s_per_gpu = reader.number("tokens_per_s_per_gpu", 0, 1e12);
   }
+  if (is_given(reader, "memory_grade")) {
+    measured.memory_grade = reader.string("memory_grade");
+    if (std::ranges::find(kMemoryGrades, measured.memory_grade) == kMemoryGrades.end()) {
+      throw reader.error("memory_grade",
+                         "found \"" + measured.memory_grade + "\", expected A, B or C");
+    }
+  }
   if (is_given(reader, "ranks")) {
     for (const JsonValue& item : array_of(reader, "ranks").items) {
       measured.ranks.push_back(read_rank(item, file));
     }
   }
-  for (const char* key : {"step_times_s", "tokens_per_s_per_gpu", "ranks"}) {
+  for (const char* key : {"step_times_s", "tokens_per_s_per_gpu", "memory_grade", "ranks"}) {
     reader.ignore(key);  // null: not measured
   }
   for (const char* key :

@@ -51,6 +51,7 @@ struct Measurement {
   std::vector<double> step_times_s;  // whole steps after warm-up, in order
   std::optional<double> tokens_per_s_per_gpu;
   std::vector<MeasuredRank> ranks;
+  std::string memory_grade = {};  // of published figures: A, B, C, the surest first; empty: none
 };
 
 }  // namespace shardplan

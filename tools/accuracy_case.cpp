@@ -158,6 +158,9 @@ AccuracyCase accuracy_case(const Case& question, const std::string& set, const L
     if (const std::string_view layers = layer_feature(question.job.profile); !layers.empty()) {
       result.features.emplace_back(layers);
     }
+    if (!measured.memory_grade.empty()) {
+      result.features.push_back("memory grade " + measured.memory_grade);
+    }
   }
   if (!prediction.has_numbers()) {
     return result;

@@ -204,6 +204,9 @@ TEST_CASE("every word that a table has is read as its own value") {
     const std::string measured = R"(, "measured": {"status": ")" + std::string(name) + "\"}";
     CHECK(read({.more = measured}).measured.value().status == status);
   }
+  CHECK(read({.more = R"(, "measured": {"status": "ok", "memory_grade": "B"})"})
+            .measured.value()
+            .memory_grade == "B");
 }
 
 TEST_CASE("a given dp is kept for the rules to judge") {
@@ -357,6 +360,8 @@ TEST_CASE("wrong measurements are refused") {
         at + "/step_times_s/1: found integer 0, expected seconds above 0");
   CHECK(measured(R"({"status": "ok", "ranks": [{"rank": 0}]})") ==
         at + "/ranks/0/pp_rank: found nothing, expected an integer from 0 to 1048576");
+  CHECK(measured(R"({"status": "ok", "memory_grade": "D"})") ==
+        at + "/memory_grade: found \"D\", expected A, B or C");
   CHECK(measured(R"({"status": "ok", "ranks": {}})") ==
         at + "/ranks: found an object of 0, expected an array");
   CHECK(measured(R"({"status": "ok", "ranks": [{"rank": 0, "pp_rank": 0, "peak": 1}]})") ==
