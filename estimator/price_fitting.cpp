@@ -17,13 +17,10 @@ bool opens_only_state(PriceTable& table, std::size_t freedom) {
 namespace {
 
 // Of a plan, before a static arena rounds every dtype's buffer up: it never rounds down.
-std::int64_t alive_peak_bytes(PricePieces& pieces, const Plan& plan) {
-  pieces.begin(plan);
-  const ScheduleShape shape = pieces.shape(plan);
-  const StatePiece& states = pieces.state(plan);
-  const SequencePiece& sequences = pieces.sequences(plan, shape);
+std::int64_t alive_peak_bytes(const StatePiece& states, const SequencePiece& sequences,
+                              const ActivationPiece& activations) {
   std::int64_t peak = 0;
-  for (const RankActivations& rank : pieces.activations(plan, shape).ranks) {
+  for (const RankActivations& rank : activations.ranks) {
     StateBytes state = states.classes[rank.stage_class];
     state.add(sequences.classes[rank.stage_class]);
     peak = std::max(peak, allocated_bytes(AllocatorKind::kCaching, state, rank.actions));
@@ -42,21 +39,27 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
   FittingFloor floor{.allocated_bytes = kNoBytes, .step_time_s = kNoTime};
   Plan at = plan;
   choose_smallest_optimizer(open, at);
-  const auto visit = [&] {
+  // Nothing but the groups of ranks changes what a microbatch holds.
+  const auto visit_groups = [&] {
     if (!has_groups(pieces.job, at) || !can_run(pieces, at)) {
       return;
     }
-    const std::int64_t bytes = alive_peak_bytes(pieces, at);
-    if (bytes <= limit_bytes) {
-      floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
-      floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);
-    }
-  };
-  each(open.zero, at.zero, [&] {
-    each(open.dp_replicate, at.dp_replicate, [&] {
+    pieces.begin(at);
+    const ScheduleShape shape = pieces.shape(at);
+    const ActivationPiece& activations = pieces.activations(at, shape);
+    const SequencePiece& sequences = pieces.sequences(at, shape);
+    const auto visit = [&] {
+      const std::int64_t bytes = alive_peak_bytes(pieces.state(at), sequences, activations);
+      if (bytes <= limit_bytes) {
+        floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
+        floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);
+      }
+    };
+    each(open.zero, at.zero, [&] {
       each(open.grad_dtype, at.grad_dtype, [&] { each(open.offload, at.offload, visit); });
     });
-  });
+  };
+  each(open.dp_replicate, at.dp_replicate, visit_groups);
   return floor;
 }
 
