@@ -218,9 +218,7 @@ BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
   return block;
 }
 
-namespace {
-
-bool sees_whole_plan(const Job& job) {
+bool rows_see_whole_plan(const Job& job) {
   switch (job.profile.memory_model) {
     case MemoryModel::kMegatron:
     case MemoryModel::kMegatronLocal:
@@ -233,6 +231,8 @@ bool sees_whole_plan(const Job& job) {
   return true;
 }
 
+namespace {
+
 bool is_moe(const Job& job, BlockKind kind) {
   return kind == BlockKind::kMoeLayer ||
          (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
@@ -241,13 +241,13 @@ bool is_moe(const Job& job, BlockKind kind) {
 }  // namespace
 
 bool sees_experts(const Job& job, BlockKind kind) {
-  return sees_whole_plan(job) || is_moe(job, kind);
+  return rows_see_whole_plan(job) || is_moe(job, kind);
 }
 
 // Megatron and native: full recomputation replays whole blocks, whose rows stay as they are;
 // selective recomputation names parts of layers.
 Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute) {
-  if (sees_whole_plan(job)) {
+  if (rows_see_whole_plan(job)) {
     return recompute;
   }
   const bool is_layer =

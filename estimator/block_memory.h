@@ -415,6 +415,8 @@ struct BlockMemory {
 bool has_block(const Job& job, BlockKind kind);
 BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
 
+// Whether rows of the profile look at more of a plan than its block axes, or may.
+bool rows_see_whole_plan(const Job& job);
 // What of a plan's recomputation the rows of a kind of block look at: plans that differ in nothing
 // else have equal rows.
 Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute);

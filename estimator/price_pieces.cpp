@@ -14,19 +14,6 @@ std::int64_t number(Enum value) {
   return static_cast<std::int64_t>(value);
 }
 
-bool sees_whole_plan(MemoryModel model) {
-  switch (model) {
-    case MemoryModel::kMegatron:
-    case MemoryModel::kMegatronLocal:
-    case MemoryModel::kNative: return false;
-    case MemoryModel::kTorchtitan:
-    case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed:
-    case MemoryModel::kFujii2024: break;
-  }
-  return true;
-}
-
 std::int64_t order_number(const Plan& plan) {
   std::int64_t order = 0;
   for (const Dimension dimension : plan.rank_order) { order = 4 * order + number(dimension); }
@@ -80,7 +67,7 @@ PricePieces::PricePieces(const Job& of_job)
     : job(of_job),
       layer_kinds(shardplan::layer_kinds(of_job.model)),
       flops_per_token(model_flops_per_token(of_job)),
-      is_wide(sees_whole_plan(of_job.profile.memory_model)) {
+      is_wide(rows_see_whole_plan(of_job)) {
   for (std::int64_t at = 0; at < kNumBlockKinds; ++at) {
     if (has_block(job, static_cast<BlockKind>(at))) {
       block_kinds.push_back(static_cast<BlockKind>(at));
