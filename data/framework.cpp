@@ -45,6 +45,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
     {"compile", &FrameworkProfile::compile},
     {"compile_loss", &FrameworkProfile::compile_loss},
+    {"root_holds_ends", &FrameworkProfile::root_holds_ends},
     {"reshard_after_forward", &FrameworkProfile::reshard_after_forward},
     {"account_for_embedding_in_split", &FrameworkProfile::account_for_embedding_in_split},
     {"account_for_loss_in_split", &FrameworkProfile::account_for_loss_in_split},

@@ -28,26 +28,35 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
       head_(tape, sizes, job.profile.compile && job.profile.compile_loss, plan.pp > 1),
       replays_ops_(plan.recompute.policy == "every_second_matmul"),
       is_sharded_(plan.zero == 3),
+      root_holds_ends_(plan.zero == 3 && job.profile.root_holds_ends),
       is_pipelined_(plan.pp > 1),
       holds_last_output_(plan.schedule == Schedule::k1F1B || plan.schedule == Schedule::kGpipe),
       held_(static_cast<std::size_t>(microbatches)) {
   const FsdpPlan plan_of = fsdp_plan(job, plan);
   const std::vector<std::int64_t> weights = layer_weights(job, plan);
   const std::int64_t norm = kBf16 * job.model.hidden;
+  const auto add_end = [&](const std::vector<std::int64_t>& of_end, bool reshards_forward) {
+    if (!root_holds_ends_) {
+      groups.push_back({.weights = of_end, .reshards_forward = reshards_forward});
+      return;
+    }
+    if (!begins_with_end()) {
+      groups.insert(groups.begin(), ParameterGroup{});
+    }
+    groups.front().weights.insert(groups.front().weights.end(), of_end.begin(), of_end.end());
+  };
   for (const Unit& unit : layout.units) {
     for (std::int64_t i = 0; i < unit.count; ++i) {
       for (const BlockRun& run : unit.blocks) {
         switch (run.kind) {
           case BlockKind::kSentOutput: break;
           case BlockKind::kEmbedding:
+            add_end({sizes.table}, plan_of.reshards_forward);
             has_embedding = true;
-            groups.push_back(
-                {.weights = {sizes.table}, .reshards_forward = plan_of.reshards_forward});
             break;
           case BlockKind::kHead:
+            add_end({norm, sizes.table}, plan_of.reshards_head);
             has_head = true;
-            groups.push_back(
-                {.weights = {norm, sizes.table}, .reshards_forward = plan_of.reshards_head});
             break;
           default:
             for (std::int64_t layer = 0; layer < run.count; ++layer) {
@@ -57,6 +66,10 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
         }
       }
     }
+  }
+  if (root_holds_ends_ && job.profile.reshard_after_forward == ReshardAfterForward::kDefault &&
+      !checkpointed_.empty()) {
+    group_of_layer(checkpointed_.size() - 1).reshards_forward = false;
   }
 }
 
@@ -119,9 +132,9 @@ void TitanChunk::forward_without_gradients() {
   if (has_head) {
     HeadTensors head;
     head.input = stream;
-    enter(groups.back());
+    enter(group_of_head());
     head_.forward(head, false);
-    leave(groups.back());
+    leave(group_of_head());
     stream = head.logits;
     tape_.free(head.input);
   }
@@ -147,9 +160,9 @@ void TitanChunk::forward(std::size_t microbatch) {
   }
   if (has_head) {
     held.head.input = stream;
-    enter(groups.back());
+    enter(group_of_head());
     head_.forward(held.head, true);
-    leave(groups.back());
+    leave(group_of_head());
   }
   fsdp_.free_held_output();
   if (is_pipelined_) {
@@ -204,11 +217,14 @@ void TitanChunk::leave_backward(ParameterGroup& group, bool with_weights) {
 
 void TitanChunk::head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights) {
   TapeTensor of_logits = head_.loss_backward(held.head);
-  enter_backward(groups.size() - 1);
+  ParameterGroup& group = group_of_head();
+  enter_backward(index_of_head());
   TapeTensor of_table;
-  gradient = head_.backward(held.head, of_logits, of_table, !groups.back().accumulated.empty());
-  groups.back().gradients.push_back(of_table);
-  leave_backward(groups.back(), with_weights);
+  gradient = head_.backward(held.head, of_logits, of_table, !group.accumulated.empty());
+  group.gradients.push_back(of_table);
+  if (!root_holds_ends_) {
+    leave_backward(group, with_weights);
+  }
 }
 
 void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
@@ -220,7 +236,7 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
   }
   for (std::size_t i = checkpointed_.size(); i-- > 0;) {
     ParameterGroup& group = group_of_layer(i);
-    enter_backward(i + (has_embedding ? 1 : 0));
+    enter_backward(index_of_layer(i));
     LayerGradients weights;
     weights.accumulates = !group.accumulated.empty();
     layer_backward(held.layers[i], gradient, weights, replay_pass(i));
@@ -234,6 +250,8 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
   if (has_embedding) {
     enter_backward(0);
     groups.front().gradients.push_back(embedding_.backward(gradient));
+  }
+  if (begins_with_end()) {
     leave_backward(groups.front(), with_weights);
   }
   // What was sent back stays in the list of sends until the next one is there.

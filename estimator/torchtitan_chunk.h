@@ -30,7 +30,8 @@ class TitanChunk {
 
   bool has_embedding = false;
   bool has_head = false;
-  std::vector<ParameterGroup> groups;  // embedding, layers, final norm and head
+  // Embedding, layers, final norm and head; or the root's, with both ends, and layers.
+  std::vector<ParameterGroup> groups;
   TapeTensor rotary_table;
 
  private:
@@ -40,9 +41,13 @@ class TitanChunk {
     TapeTensor output;  // sent on
   };
 
-  ParameterGroup& group_of_layer(std::size_t layer) {
-    return groups[layer + (has_embedding ? 1 : 0)];
+  bool begins_with_end() const { return has_embedding || (has_head && root_holds_ends_); }
+  std::size_t index_of_layer(std::size_t layer) const {
+    return layer + (begins_with_end() ? 1 : 0);
   }
+  ParameterGroup& group_of_layer(std::size_t layer) { return groups[index_of_layer(layer)]; }
+  std::size_t index_of_head() const { return root_holds_ends_ ? 0 : groups.size() - 1; }
+  ParameterGroup& group_of_head() { return groups[index_of_head()]; }
   LayerPass forward_pass(std::size_t layer) const;
   LayerPass replay_pass(std::size_t layer) const;
   TapeTensor layer_forward(LayerTensors& layer, LayerPass pass);
@@ -66,6 +71,7 @@ class TitanChunk {
   std::vector<bool> checkpointed_;  // by layer
   bool replays_ops_ = false;
   bool is_sharded_ = false;
+  bool root_holds_ends_ = false;
   bool is_pipelined_ = false;
   bool holds_last_output_ = false;  // the schedule's variable does, to the next forward
   std::vector<Microbatch> held_;

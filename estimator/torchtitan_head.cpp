@@ -72,8 +72,8 @@ void add_head_fsdp(TitanBlock& block) {
   RowList& rows = block.rows;
   const Component comm = Component::kCommunication;
   const DType dtype = block.shape.dtype;
-  if (!block.fsdp.is_sharded || !block.fsdp.reduces_each_backward) {
-    return;
+  if (!block.fsdp.is_sharded || !block.fsdp.reduces_each_backward || block.fsdp.root_holds_ends) {
+    return;  // of a root that holds both ends: rows of the embedding
   }
   add_titan_all_gather(block, p.head, p.layer);
   rows.keep("fsdp.unsharded_parameters", p.head, dtype,
@@ -127,8 +127,10 @@ void add_titan_head(TitanBlock& block) {
   }
   rows.use("loss.logit_gradient", logits, s.dtype, Step::kBackwardLoss, Step::kBackwardLogits,
            "V*T/t");
-  rows.use("output_weight_gradient", table, s.dtype, Step::kBackwardLogits, Step::kBackwardInput,
-           "V/t*h");
+  if (!block.fsdp.root_holds_ends) {  // else a row of the state
+    rows.use("output_weight_gradient", table, s.dtype, Step::kBackwardLogits, Step::kBackwardInput,
+             "V/t*h");
+  }
   rows.use("final_norm.output_gradient", block.gathered(), s.dtype, Step::kBackwardLogits,
            Step::kBackwardNorm, "h*T");
   rows.use("output_gradient", block.sequence(), block.residual(), Step::kBackwardNorm,

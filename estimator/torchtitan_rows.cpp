@@ -77,6 +77,14 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
                   .previous = kind == BlockKind::kLastLayer ? p.head : p.layer,
                   .before = kind == BlockKind::kFirstLayer ? p.embedding : p.layer,
                   .reshards_forward = block.fsdp.reshards_forward};
+  if (block.fsdp.root_holds_ends && kind == BlockKind::kFirstLayer) {
+    sizes.next = 0;  // there already
+    sizes.before = p.embedding + p.head;
+  } else if (block.fsdp.root_holds_ends && kind == BlockKind::kLastLayer) {
+    sizes.previous = 0;  // not reduced yet
+    sizes.reshards_forward =
+        block.job.profile.reshard_after_forward == ReshardAfterForward::kAlways;
+  }
   if (block.fsdp.is_sharded) {
     add_gathered(block, sizes);
     if (sizes.reshards_forward && block.fsdp.reduces_each_backward) {
@@ -151,7 +159,8 @@ FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
   return {.is_sharded = plan.zero == 3,
           .reshards_forward = always || (reshard == ReshardAfterForward::kDefault && plan.pp == 1),
           .reshards_head = always,
-          .reduces_each_backward = plan.pp == 1};
+          .reduces_each_backward = plan.pp == 1,
+          .root_holds_ends = plan.zero == 3 && job.profile.root_holds_ends};
 }
 
 TitanParameters titan_parameters(const Job& job, const Plan& plan) {
@@ -180,11 +189,12 @@ void add_titan_embedding(TitanBlock& block) {
            "V*h: dense, of the whole table");
   rows.use("table_gradient_rows", block.plan.tp > 1 ? own : 0, s.dtype, Step::kBackwardNorm,
            Step::kBackwardInput, "V/t*h: this rank's rows");
-  const FsdpSizes sizes{.own = own,
+  const bool has_root = block.fsdp.root_holds_ends;
+  const FsdpSizes sizes{.own = own + (has_root ? block.parameters.head : 0),
                         .next = 0,
                         .previous = block.parameters.layer,
                         .before = 0,
-                        .reshards_forward = block.fsdp.reshards_forward};
+                        .reshards_forward = block.fsdp.reshards_forward && !has_root};
   add_gathered(block, sizes);
   add_reduction(block, sizes);
   rows.rows.push_back(titan_embedding_gradient(block));

@@ -21,6 +21,7 @@ struct FsdpPlan {
   bool reshards_forward = false;      // freed after a layer's forward, gathered again in backward
   bool reshards_head = false;         // the same for final norm and head
   bool reduces_each_backward = true;  // without pipelining; else once, after the last microbatch
+  bool root_holds_ends = false;       // embedding, final norm and head are one group
 };
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
 

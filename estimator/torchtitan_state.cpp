@@ -135,6 +135,18 @@ void add_pipelined_fsdp(TitanState& state, bool has_embedding) {
              .formula = "n+n/S: fp32 reduce-scatter input and output of the first group"});
 }
 
+// The root's gradients wait for the last backward.
+void add_root_gradient(TitanState& state, bool has_head) {
+  const bool waits = state.fsdp.root_holds_ends && state.fsdp.reduces_each_backward && has_head;
+  state.add({.component = Component::kGradients,
+             .name = "fsdp.root_gradient",
+             .elements = waits ? state.parameters.head : 0,
+             .dtype = DType::kBf16,
+             .first = Phase::kBackward,
+             .last = Phase::kBackward,
+             .formula = "n: of final norm and head, unsharded until the embedding's is there"});
+}
+
 void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
   constexpr std::int64_t kTensorsOfLayer = 9;
   state.add({.component = Component::kOptimizer,
@@ -201,6 +213,7 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
   add_parameters(state);
   add_forward_casts(state, layers);
   add_pipelined_fsdp(state, has_embedding);
+  add_root_gradient(state, stage.ends.has_head);
   add_resident(state, layers, (has_embedding ? 1 : 0) + (stage.ends.has_head ? 2 : 0));
   add_block_ends(state, stage);
   return std::move(state.rows);

@@ -61,6 +61,20 @@ std::int64_t peak_of(const Job& job, const Plan& plan) {
 
 }  // namespace
 
+TEST_CASE("a root that holds both ends keeps the embedding and the last layer gathered") {
+  const Job job = job_1b(8, 4096, 8);
+  Job older = job;
+  older.profile.root_holds_ends = true;
+  const auto at_loss = [](const Job& of) {
+    const StageMemory stage = estimate_memory(of, sharded(8)).stages.at(0);
+    const auto moment = std::ranges::find(stage.moments, "loss backward", &Moment::name);
+    REQUIRE(moment != stage.moments.end());
+    return moment->allocated_bytes;
+  };
+  // In bf16: the embedding, the last layer, and the gradients of norm and head that wait.
+  CHECK(at_loss(older) - at_loss(job) == 2 * (kTable1b + kLayer1b + kTable1b + 2048));
+}
+
 TEST_CASE("full recompute on one GPU peaks at the logits' backward, counted by hand") {
   const Job job = job_1b(1, 8192, 2);
   Plan plan = alone(2);
