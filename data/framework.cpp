@@ -72,8 +72,6 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"exposed_ep_share", &FrameworkProfile::exposed_ep_share},
     {"exposed_pp_share", &FrameworkProfile::exposed_pp_share},
     {"exposed_dp_share", &FrameworkProfile::exposed_dp_share},
-    {"host_s_per_layer", &FrameworkProfile::host_s_per_layer},
-    {"host_s_per_collective", &FrameworkProfile::host_s_per_collective},
     {"handover_s", &FrameworkProfile::handover_s},
     {"zero1_all_reduces", &FrameworkProfile::zero1_all_reduces},
     {"attention_copies", &FrameworkProfile::attention_copies},

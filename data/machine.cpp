@@ -8,6 +8,7 @@
 
 #include "data/json_message.h"
 #include "data/library.h"
+#include "data/measured_times.h"
 #include "estimator/units.h"
 
 namespace shardplan {
@@ -60,31 +61,6 @@ std::string read_sources(ObjectReader& gpu, const std::string& file) {
   return joined;
 }
 
-// [[size, share], ...] with sizes ascending.
-std::vector<CurvePoint> read_curve(ObjectReader& reader, std::string_view key) {
-  std::vector<CurvePoint> curve;
-  if (!reader.has(key) || reader.is_null(key)) {
-    reader.ignore(key);
-    return curve;
-  }
-  const JsonValue& points = reader.value(key);
-  for (const JsonValue& point : points.items) {
-    const double last_size = curve.empty() ? 0 : curve.back().size;
-    const bool is_pair = point.items.size() == 2;
-    if (!is_pair || point.items[0].real <= last_size || point.items[1].real <= 0 ||
-        point.items[1].real > 1) {
-      throw reader.error(key, "found " + describe(point) +
-                                  ", expected pairs of a size, ascending, and a share of the peak "
-                                  "above 0 and at most 1");
-    }
-    curve.push_back({.size = point.items[0].real, .share = point.items[1].real});
-  }
-  if (points.kind != JsonKind::kArray) {
-    throw reader.error(key, "found " + describe(points) + ", expected an array of pairs");
-  }
-  return curve;
-}
-
 std::optional<std::int64_t> bytes_if_given(ObjectReader& reader, std::string_view key) {
   if (!reader.has(key) || reader.is_null(key)) {
     reader.ignore(key);
@@ -120,13 +96,8 @@ void read_measured(const JsonValue& value, const std::string& file, GpuSpec& gpu
   gpu.first_communicator_bytes = bytes_if_given(reader, "first_communicator_bytes");
   gpu.next_communicator_bytes = bytes_if_given(reader, "next_communicator_bytes");
   gpu.idle_communicator_bytes = bytes_if_given(reader, "idle_communicator_bytes");
-  gpu.gemm_efficiency = read_curve(reader, "gemm_efficiency");
-  gpu.attention_efficiency = read_curve(reader, "attention_efficiency");
-  const double copy_efficiency = reader.number_or("copy_efficiency", 0, 0, 1);
-  if (copy_efficiency > 0) {
-    gpu.copy_efficiency = copy_efficiency;
-  }
   gpu.native = read_native_memory(reader, file);
+  gpu.times = read_measured_times(reader, file);
   gpu.calibration_source = reader.string("source");
   reader.finish();
 }

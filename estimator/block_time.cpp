@@ -27,21 +27,17 @@ struct LayerParts {
   BlockTime shared;
 };
 
-// Elements read and written by residual add and RMSNorm, per token and norm: 4 h in one fused
-// kernel; 5 h as two kernels (Transformer Engine, torch.compile). Backward the same.
 BlockTime norms(const BlockContext& context) {
-  const double passes = context.job.profile.memory_model == MemoryModel::kNative ? 4 : 5;
-  const double bytes = passes * number(context.model().norms_per_layer) *
-                       number(context.sharded_tokens * context.model().hidden) *
-                       context.element_bytes;
-  return memory_bound(context, bytes, bytes);
+  return memory_bound(
+      context,
+      number(context.model().norms_per_layer * context.sharded_tokens * context.model().hidden),
+      context.kernels.norm);
 }
 
-// Rotary embedding in place; q and k norms pass over the same elements once more.
+// q and k norms pass over the same elements once more.
 BlockTime rotary(const BlockContext& context, std::int64_t width) {
-  const double passes = context.model().qk_norm ? 4 : 2;
-  const double bytes = passes * number(context.tokens * width) * context.element_bytes;
-  return memory_bound(context, bytes, bytes);
+  const double passes = context.model().qk_norm ? 2 : 1;
+  return memory_bound(context, passes * number(context.tokens * width), context.kernels.rotary);
 }
 
 BlockTime gqa_projections(const BlockContext& context) {
@@ -55,10 +51,7 @@ BlockTime gqa_projections(const BlockContext& context) {
       linear(context, {.m = context.tokens, .n = query + key_value, .k = model.hidden}, precision);
   add(time, linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision));
   add(time, rotary(context, query + key_value / 2));
-  if (const std::int64_t copies = context.job.profile.attention_copies; copies > 0) {
-    const double bytes = 2 * number(copies * context.tokens * query) * context.element_bytes;
-    add(time, memory_bound(context, bytes, bytes));
-  }
+  add(time, memory_bound(context, number(context.tokens * query), context.kernels.copies));
   add(time, tensor_parallel_region(context, model.hidden, model.hidden));
   return time;
 }
@@ -87,15 +80,10 @@ void add_mla(const BlockContext& context, LayerParts& parts) {
   add(parts.mla_up, rotary(context, query + key_value));
 }
 
-// SwiGLU reads gate and up and writes the product: 3 f; backward reads three and writes two: 5 f.
-// Unfused, silu(gate) is written and read as well. A plain activation: 2 f and 3 f.
 BlockTime activation(const BlockContext& context, double rows, std::int64_t width) {
-  const bool gated = context.model().gated_ffn;
-  const bool fused = context.job.profile.swiglu == SwigluKind::kFused;
-  const double forward_passes = gated ? (fused ? 3 : 5) : 2;
-  const double backward_passes = gated ? (fused ? 5 : 8) : 3;
-  const double bytes = rows * number(width) * context.element_bytes;
-  return memory_bound(context, forward_passes * bytes, backward_passes * bytes);
+  const LayerKernels& kernels = context.kernels;
+  return memory_bound(context, rows * number(width),
+                      context.model().gated_ffn ? kernels.gated : kernels.plain);
 }
 
 BlockTime dense_ffn(const BlockContext& context, std::int64_t width) {
@@ -243,8 +231,9 @@ LocalParameters local_sum(const Job& job, const Plan& plan,
 BlockTime embedding_time(const BlockContext& context) {
   const double elements = number(context.tokens * context.model().hidden);
   const double grad_bytes = number(bytes_of(context.plan.grad_dtype));
-  BlockTime time = memory_bound(context, 2 * elements * context.element_bytes,
-                                elements * (context.element_bytes + 2 * grad_bytes));
+  BlockTime time = memory_bound(context, elements,
+                                {.forward = {.fused = 2 * context.element_bytes},
+                                 .backward = {.fused = context.element_bytes + 2 * grad_bytes}});
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double share = context.job.profile.exposed_tp_share;
@@ -259,21 +248,6 @@ BlockTime embedding_time(const BlockContext& context) {
   return time;
 }
 
-// Bytes per local logit that the loss reads and writes, both directions. Counts: one pass over bf16
-// logits with the gradient in place 2 + 2 + 2; a separate fp32 gradient 2 + 2 + 4 + 4 + 2; native
-// fused: cast 6, maximum 4, exponentials and sum 8, division 8, gradient 8, cast 6; unfused: cast
-// 6, maximum 4, subtraction 8, exponential 8, sum 4, division 8, gradient 8, cast 6.
-double loss_bytes_per_logit(CrossEntropyKind kind) {
-  switch (kind) {
-    case CrossEntropyKind::kChunked:
-    case CrossEntropyKind::kTeFused: return 6;
-    case CrossEntropyKind::kTeFusedSeparateGrad: return 14;
-    case CrossEntropyKind::kNativeFused: return 40;
-    case CrossEntropyKind::kUnfused: return 52;
-  }
-  throw std::logic_error("loss_bytes_per_logit: unknown cross-entropy");
-}
-
 // Final norm, head product, loss; the head stays in the activation type under fp8. The loss reduces
 // maximum, sum and target logit over tp: three fp32 numbers a token.
 BlockTime head_time(const BlockContext& context) {
@@ -282,11 +256,9 @@ BlockTime head_time(const BlockContext& context) {
       context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
   const std::int64_t vocab = padded_vocab(context.job, context.plan) / context.plan.tp;
   BlockTime time = linear(context, {.m = context.tokens, .n = vocab, .k = model.hidden}, precision);
-  const double norm_bytes =
-      2 * number(context.sharded_tokens * model.hidden) * context.element_bytes;
-  const double loss_bytes =
-      number(context.tokens * vocab) * loss_bytes_per_logit(context.job.profile.cross_entropy);
-  add(time, memory_bound(context, norm_bytes + loss_bytes / 2, norm_bytes + loss_bytes / 2));
+  add(time,
+      memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
+  add(time, memory_bound(context, number(context.tokens * vocab), loss_kernels(context.job)));
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double share = context.job.profile.exposed_tp_share;
@@ -317,39 +289,41 @@ BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const Bl
   return time;
 }
 
-struct Calls {
-  std::int64_t forward = 0;
-  std::int64_t backward = 0;
-};
-
-// Collectives of a layer's two tensor-parallel regions, as tensor_parallel_region times them.
-Calls tensor_parallel_calls(const Plan& plan) {
-  if (plan.tp == 1) {
-    return {};
-  }
-  return plan.sequence_parallel ? Calls{.forward = 4, .backward = 6}
-                                : Calls{.forward = 2, .backward = 2};
+// What the host needs beyond the GPU. The two directions are apart: between them stands the loss.
+double exceeding_host_s(const HostCost& host, double forward_s, double backward_s) {
+  return std::max(0.0, host.forward_s - forward_s) + std::max(0.0, host.backward_s - backward_s);
 }
 
 LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& layer) {
   const LayerParts parts = layer_parts(context, layer);
-  LayerTime known{.layer_kind = 0, .time = sum(parts), .replay = replay_of(parts)};
+  LayerTime known{.layer_kind = 0,
+                  .time = sum(parts),
+                  .replay = replay_of(parts),
+                  .host = host_cost(context.job, context.plan, layer),
+                  .compiled = context.job.profile.compile};
   BlockTime& time = known.time;
-  const auto [forward_calls, backward_calls] = tensor_parallel_calls(context.plan);
-  const FrameworkProfile& profile = context.job.profile;
-  const double host_s = profile.compile ? 0 : profile.host_s_per_layer;
-  const double call_s = profile.compile ? 0 : profile.host_s_per_collective;
-  time.host_s = std::max(0.0, host_s + number(forward_calls) * call_s - time.forward_total_s()) +
-                std::max(0.0, host_s + number(backward_calls) * call_s - time.backward_total_s());
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
+}
+
+void add_recompute(const Recompute& recompute, LayerTime& layer) {
+  BlockTime& time = layer.time;
+  time.recompute_s = replayed_s(recompute, layer);
+  const HostCost& host = layer.host;
+  const HostCost replay = host_replay_cost(recompute, layer.compiled, host.forward_s);
+  time.host_s = exceeding_host_s(host, time.forward_total_s(), time.backward_total_s());
+  time.recompute_host_s =
+      exceeding_host_s({.forward_s = host.forward_s + replay.forward_s,
+                        .backward_s = host.backward_s + replay.backward_s},
+                       time.forward_total_s(), time.backward_total_s() + time.recompute_s) -
+      time.host_s;
 }
 
 }  // namespace
 
 BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer) {
   LayerTime known = time_without_recompute(BlockContext(job, plan), layer);
-  known.time.recompute_s = replayed_s(plan.recompute, known);
+  add_recompute(plan.recompute, known);
   return known.time;
 }
 
@@ -371,6 +345,8 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
+  times.head.host_s = exceeding_host_s(host_cost_of_ends(job), times.head.forward_total_s(),
+                                       times.head.backward_total_s());
   times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));
@@ -383,9 +359,11 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
 }
 
 void add_recompute(const Recompute& recompute, ModelTimes& times) {
-  for (LayerTime& layer : times.layers) { layer.time.recompute_s = replayed_s(recompute, layer); }
+  for (LayerTime& layer : times.layers) { add_recompute(recompute, layer); }
   if (times.mtp.forward_s > 0) {
     times.mtp.recompute_s = times.layers[times.last_kind].time.recompute_s;
+    times.mtp.host_s = times.layers[times.last_kind].time.host_s;
+    times.mtp.recompute_host_s = times.layers[times.last_kind].time.recompute_host_s;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "estimator/host_time.h"
 #include "estimator/job.h"
 #include "estimator/parameters.h"
 
@@ -26,9 +27,10 @@ struct BlockTime {
   double backward_cp_s = 0;
   double forward_ep_s = 0;
   double backward_ep_s = 0;
-  double host_s = 0;           // launch cost not hidden, both directions
-  double forward_flops = 0;    // executed on this rank
-  LocalParameters parameters;  // on this rank, before ZeRO-3 divides them
+  double host_s = 0;            // launch cost beyond the GPU's time, both directions
+  double recompute_host_s = 0;  // the same more, where this block is replayed
+  double forward_flops = 0;     // executed on this rank
+  LocalParameters parameters;   // on this rank, before ZeRO-3 divides them
 
   double forward_total_s() const { return forward_s + forward_tp_s + forward_cp_s + forward_ep_s; }
   double backward_total_s() const {
@@ -58,6 +60,8 @@ struct LayerTime {
   std::int64_t layer_kind = 0;  // index of the first layer with an equal LayerSpec
   BlockTime time;
   LayerReplay replay;
+  HostCost host;
+  bool compiled = false;  // torch.compile decides what is replayed
 };
 
 // Which layers of a model are alike.

@@ -6,12 +6,28 @@
 
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
+#include "estimator/elementwise.h"
 
 namespace shardplan {
 namespace {
 
 double number(std::int64_t count) {
   return static_cast<double>(count);
+}
+
+// torch's scaled_dot_product_attention prefers it where nobody asks for cuDNN, as torchtitan does;
+// nanotron calls it.
+bool runs_flash2(const FrameworkProfile& profile) {
+  switch (profile.memory_model) {
+    case MemoryModel::kMegatronLocal:
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed: return true;
+    case MemoryModel::kMegatron: return profile.attention_backend == AttentionBackend::kFlash;
+    case MemoryModel::kFujii2024:
+    case MemoryModel::kNative:
+    case MemoryModel::kTorchtitan: return false;
+  }
+  return false;
 }
 
 // Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
@@ -60,6 +76,23 @@ ForwardBackward context_parallel_s(const BlockContext& context, const AttentionW
   throw std::logic_error("context_parallel_s: unknown method");
 }
 
+// PyTorch's ring attention (torch.distributed.tensor.experimental, _context_parallel) merges blocks
+// in fp32 by kernels of its own. Forward, per element of queries: every block cast to fp32 6, the
+// result back 6; a block that is merged, of all queries or of half of them in turn, difference 12,
+// product with a weight of the row 8, difference 12, and for halves cats of 8: 24 on average.
+// Backward: zeros 4 and the result back 6; every block's gradient added, 10, or as half with a cat,
+// 17; gradients of keys and values, of two elements each, are added, joined and sent in every step.
+BlockTime ring_merges(const BlockContext& context, const AttentionWork& work) {
+  const double queries = number(context.tokens * work.heads * work.qk_dim);
+  const double keys_values = number(context.tokens * kv_width(context));
+  const double c = number(context.plan.cp);
+  BlockTime time = memory_bound(context, queries,
+                                {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
+                                 .backward = {.converted = 20 + 17 * (c - 1)}});
+  add(time, memory_bound(context, keys_values, {.backward = {.converted = 10 + 22 * c}}));
+  return time;
+}
+
 }  // namespace
 
 BlockContext::BlockContext(const Job& of_job, const Plan& of_plan)
@@ -68,6 +101,7 @@ BlockContext::BlockContext(const Job& of_job, const Plan& of_plan)
       tokens(tokens_per_microbatch(of_job, of_plan)),
       sharded_tokens(of_plan.sequence_parallel ? div_ceil(tokens, of_plan.tp) : tokens),
       element_bytes(of_plan.precision == Precision::kFp32 ? 4 : 2),
+      kernels(layer_kernels(of_job, of_plan)),
       tp(group_shape(of_job, of_plan, GroupKind::kTp)),
       cp(group_shape(of_job, of_plan, GroupKind::kCp)),
       ep(group_shape(of_job, of_plan, GroupKind::kEp)),
@@ -86,6 +120,7 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
   block.forward_ep_s += n * piece.forward_ep_s;
   block.backward_ep_s += n * piece.backward_ep_s;
   block.host_s += n * piece.host_s;
+  block.recompute_host_s += n * piece.recompute_host_s;
   block.forward_flops += n * piece.forward_flops;
   block.parameters.dense += count * piece.parameters.dense;
   block.parameters.expert += count * piece.parameters.expert;
@@ -97,18 +132,20 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 // writes 1 byte in two layouts for the input (forward) and the output gradient (backward).
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision) {
   const GpuSpec& gpu = context.gpu();
-  const auto [rows, out, in, count] = forward;
+  const auto [rows, out, in, count, pass_of_forward] = forward;
   BlockTime time;
   time.forward_flops = forward.flops();
   time.forward_s = gemm_s(gpu, precision, forward);
-  time.backward_input_s = gemm_s(gpu, precision, {.m = rows, .n = in, .k = out, .count = count});
-  time.backward_weight_s = gemm_s(gpu, precision, {.m = out, .n = in, .k = rows, .count = count});
+  const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
+    return gemm_s(gpu, precision, {.m = m, .n = in, .k = k, .count = count, .pass = pass});
+  };
+  time.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out);
+  time.backward_weight_s = backward_s(GemmPass::kWeightGradient, out, rows);
   if (context.job.profile.gradient_accumulation_fusion) {
     time.backward_weight_s /= kWeightGradientShare.value;
-  } else {
-    const double bytes = context.element_bytes + 2 * number(bytes_of(context.plan.grad_dtype));
-    time.backward_weight_s += memory_bound_s(gpu, number(count * out * in) * bytes);
   }
+  time.backward_weight_s += elementwise_s(
+      gpu, number(count * out * in) * weight_gradient_kernels(context.job, context.plan));
   if (precision == Precision::kFp8) {
     time.forward_s += memory_bound_s(gpu, 4 * number(count * rows * in));
     time.backward_input_s += memory_bound_s(gpu, 4 * number(count * rows * out));
@@ -116,10 +153,10 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   return time;
 }
 
-BlockTime memory_bound(const BlockContext& context, double forward_bytes, double backward_bytes) {
+BlockTime memory_bound(const BlockContext& context, double elements, const Passes& passes) {
   BlockTime time;
-  time.forward_s = memory_bound_s(context.gpu(), forward_bytes);
-  time.backward_input_s = memory_bound_s(context.gpu(), backward_bytes);
+  time.forward_s = elementwise_s(context.gpu(), elements * passes.forward);
+  time.backward_input_s = elementwise_s(context.gpu(), elements * passes.backward);
   return time;
 }
 
@@ -146,12 +183,16 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
       .heads = div_ceil(model.num_heads, plan.tp),
       .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
       .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
-      .length = plan.cp_method == CpMethod::kRing ? div_ceil(length, plan.cp) : length};
+      .length = plan.cp_method == CpMethod::kRing ? div_ceil(length, plan.cp) : length,
+      .is_flash2 = runs_flash2(context.job.profile)};
   BlockTime time;
   time.forward_flops = work.forward_flops();
   time.forward_s = attention_forward_s(context.gpu(), work);
   time.backward_input_s = attention_backward_s(context.gpu(), work);
   if (plan.cp > 1) {
+    if (context.job.profile.memory_model == MemoryModel::kTorchtitan) {
+      add(time, ring_merges(context, work));
+    }
     const ForwardBackward exchange = context_parallel_s(context, work);
     time.forward_cp_s = exchange.forward_s * context.job.profile.exposed_cp_share;
     time.backward_cp_s = exchange.backward_s * context.job.profile.exposed_cp_share;
@@ -190,7 +231,8 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
   const double bytes = rows * number(context.model().hidden) * context.element_bytes;
   const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
                            all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
-  BlockTime time = memory_bound(context, 8 * bytes, 8 * bytes);
+  BlockTime time =
+      memory_bound(context, 8 * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
   time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
   time.backward_ep_s = time.forward_ep_s;
   return time;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "estimator/block_time.h"
+#include "estimator/elementwise.h"
 #include "estimator/kernel_time.h"
 #include "estimator/rank_grid.h"
 
@@ -17,6 +18,7 @@ struct BlockContext {
   std::int64_t tokens = 0;          // of one microbatch on this rank
   std::int64_t sharded_tokens = 0;  // where sequence parallelism divides them by tp
   double element_bytes = 2;         // of activations
+  LayerKernels kernels;
   GroupShape tp;
   GroupShape cp;
   GroupShape ep;
@@ -33,8 +35,8 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count = 1);
 // its accumulation, fp8 casts.
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision);
 
-// Bytes read and written by memory-bound kernels.
-BlockTime memory_bound(const BlockContext& context, double forward_bytes, double backward_bytes);
+// Memory-bound kernels over so many elements.
+BlockTime memory_bound(const BlockContext& context, double elements, const Passes& passes);
 
 // Attention proper, with what context parallelism sends around it.
 BlockTime core_attention(const BlockContext& context, const LayerSpec& layer);

@@ -2,18 +2,71 @@
 // run.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "estimator/plan.h"
+
 namespace shardplan {
 
-// One point of a measured efficiency curve: at `size` (the curve says of what), `share` of the
-// peak.
+// One point of a curve: at `size` (the curve says of what) this value (share of a peak, FLOP/s,
+// seconds). Sizes ascend.
 struct CurvePoint {
   double size = 0;
-  double share = 0;
+  double value = 0;
+};
+
+// FLOP/s of products [m, k] x [k, n] at every combination of three ascending lists of sizes; the
+// entry of (m[i], n[j], k[l]) is (i * n.size() + j) * k.size() + l. The passes of a linear layer
+// are apart, as each reads its operands in a layout of its own.
+struct GemmGrid {
+  std::vector<double> m;
+  std::vector<double> n;
+  std::vector<double> k;
+  std::vector<double> forward;          // rows x in, weight out x in
+  std::vector<double> input_gradient;   // rows x out, weight out x in
+  std::vector<double> weight_gradient;  // both operands by rows, the output a weight
+};
+
+// Causal attention: FLOP/s by sequence length, the triangle counted once, backward as 2.5 forwards.
+struct AttentionCurve {
+  std::int64_t head_dim = 0;
+  std::vector<CurvePoint> forward;
+  std::vector<CurvePoint> backward;
+};
+
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend };
+
+inline constexpr std::array<NamedValue<Collective>, 5> kCollectives = {{
+    {.value = Collective::kAllGather, .name = "all_gather"},
+    {.value = Collective::kReduceScatter, .name = "reduce_scatter"},
+    {.value = Collective::kAllReduce, .name = "all_reduce"},
+    {.value = Collective::kAllToAll, .name = "all_to_all"},
+    {.value = Collective::kSend, .name = "send"},
+}};
+constexpr const auto& names_of(Collective) {
+  return kCollectives;
+}
+
+// One collective in a group inside an NVLink domain: seconds by bytes, as collective_time.h counts
+// them.
+struct CollectiveCurve {
+  Collective collective = Collective::kAllGather;
+  std::int64_t ranks = 0;
+  std::vector<CurvePoint> seconds;
+};
+
+// What `calibrate --time` found: rates that last, not bursts.
+struct MeasuredTimes {
+  GemmGrid gemm;                             // bf16
+  std::vector<AttentionCurve> attention;     // by head dimension, ascending
+  double copy_bytes_per_s = 0;               // read and written, of a copy on the device
+  double launch_s = 0;                       // host time of one kernel launch
+  std::vector<CollectiveCurve> collectives;  // by collective, then ranks; empty: one GPU
+  std::string source;                        // command, machine, versions, date
 };
 
 // What a process of the native trainer holds outside its arenas and communicators, as
@@ -50,9 +103,7 @@ struct GpuSpec {
   std::optional<std::int64_t> first_communicator_bytes;  // first NCCL communicator used
   std::optional<std::int64_t> next_communicator_bytes;   // every further one that runs a collective
   std::optional<std::int64_t> idle_communicator_bytes;   // one of several ranks, never used
-  std::vector<CurvePoint> gemm_efficiency;       // size: FLOPs of the product; empty: not measured
-  std::vector<CurvePoint> attention_efficiency;  // size: sequence length; empty: not measured
-  std::optional<double> copy_efficiency;         // share of memory_bytes_per_s that kernels reach
+  std::optional<MeasuredTimes> times;
   std::optional<NativeMemory> native;
   std::string calibration_source;  // command, machine, date of the measured values
 };

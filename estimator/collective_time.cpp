@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <stdexcept>
+#include <vector>
 
 #include "estimator/efficiency.h"
 
@@ -58,6 +61,61 @@ double tree_all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, do
               (k - 1) * cluster.intra_node_latency_s + depth * 2 * cluster.inter_node_latency_s);
 }
 
+// What crosses a rank's link, over the bytes of the whole tensor: what nccl-tests calls the factor
+// of the bus bandwidth.
+double link_share(Collective collective, double n) {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll: return (n - 1) / n;
+    case Collective::kAllReduce: return 2 * (n - 1) / n;
+    case Collective::kSend: return 1;
+  }
+  throw std::logic_error("link_share: unknown collective");
+}
+
+// Straight lines between the logarithms of size and seconds; below the smallest message its time,
+// beyond the largest its rate.
+double seconds_at(const std::vector<CurvePoint>& curve, double bytes) {
+  if (bytes <= curve.front().size) {
+    return curve.front().value;
+  }
+  for (std::size_t i = 1; i < curve.size(); ++i) {
+    if (bytes <= curve[i].size) {
+      const CurvePoint& a = curve[i - 1];
+      const CurvePoint& b = curve[i];
+      const double weight = std::log(bytes / a.size) / std::log(b.size / a.size);
+      return std::exp((1 - weight) * std::log(a.value) + weight * std::log(b.value));
+    }
+  }
+  return curve.back().value * bytes / curve.back().size;
+}
+
+// Of a group inside an NVLink domain, where this GPU's links were measured: from the curve of as
+// many ranks, or of the most that are fewer, or of the fewest, by the bytes that cross a link and
+// a step more or less for every rank more or less.
+std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& group,
+                                 Collective collective, double bytes) {
+  if (!cluster.gpu.times || group.ranks_per_domain != group.size) {
+    return std::nullopt;
+  }
+  const CollectiveCurve* chosen = nullptr;
+  for (const CollectiveCurve& curve : cluster.gpu.times->collectives) {
+    if (curve.collective == collective && (chosen == nullptr || curve.ranks <= group.size)) {
+      chosen = &curve;
+    }
+  }
+  if (chosen == nullptr) {
+    return std::nullopt;
+  }
+  const double n = static_cast<double>(group.size);
+  const double measured_n = static_cast<double>(chosen->ranks);
+  const double same_bytes = bytes * link_share(collective, n) / link_share(collective, measured_n);
+  const double steps = link_share(collective, n) > 1 ? 2 : collective == Collective::kSend ? 0 : 1;
+  return std::max(0.0, seconds_at(chosen->seconds, same_bytes) +
+                           steps * (n - measured_n) * cluster.intra_node_latency_s);
+}
+
 }  // namespace
 
 // nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n.
@@ -65,18 +123,26 @@ double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double 
   if (group.size == 1) {
     return 0;
   }
+  if (const auto seconds = measured_s(cluster, group, Collective::kAllGather, bytes)) {
+    return *seconds;
+  }
   const double n = static_cast<double>(group.size);
   return kCollectiveLaunch.value + ring_latency_s(cluster, group) +
          bytes * (n - 1) / n / ring_bytes_per_s(cluster, group);
 }
 
 double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
-  return all_gather_s(cluster, group, bytes);
+  const auto seconds =
+      group.size > 1 ? measured_s(cluster, group, Collective::kReduceScatter, bytes) : std::nullopt;
+  return seconds ? *seconds : all_gather_s(cluster, group, bytes);
 }
 
 double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   if (group.size == 1) {
     return 0;
+  }
+  if (const auto seconds = measured_s(cluster, group, Collective::kAllReduce, bytes)) {
+    return *seconds;
   }
   const double ring = ring_all_reduce_s(cluster, group, bytes);
   const bool has_tree = group.ranks_per_domain < group.size;
@@ -89,6 +155,9 @@ double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double 
 double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   if (group.size == 1) {
     return 0;
+  }
+  if (const auto seconds = measured_s(cluster, group, Collective::kAllToAll, bytes)) {
+    return *seconds;
   }
   const double n = static_cast<double>(group.size);
   const double k = static_cast<double>(group.ranks_per_domain);
@@ -105,6 +174,9 @@ double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double 
 double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   if (group.size == 1) {
     return 0;
+  }
+  if (const auto seconds = measured_s(cluster, group, Collective::kSend, bytes)) {
+    return *seconds;
   }
   return group.ranks_per_domain == group.size
              ? bytes / inside_bytes_per_s(cluster) + cluster.intra_node_latency_s

@@ -61,12 +61,42 @@ inline constexpr EfficiencyConstant kSmallHeadShare = {
     .source =
         "attention with a head dimension of 64 or less over 128: FlashAttention-3, arXiv "
         "2407.08608 figure 5"};
+inline constexpr EfficiencyConstant kFlash2ForwardShare = {
+    .name = "flash2_forward_share",
+    .value = 0.5,
+    .source = "FlashAttention 2 over cuDNN, compute capability 9"};
+inline constexpr EfficiencyConstant kFlash2BackwardShare = {
+    .name = "flash2_backward_share", .value = 0.5, .source = "the same backward"};
 inline constexpr EfficiencyConstant kCopyShare = {
     .name = "copy_share",
     .value = 0.85,
     .source =
-        "memory-bound kernels over the datasheet bandwidth: copy 4.3 of 4.8 TB/s (0.90) on "
+        "fused memory-bound kernels over the datasheet bandwidth: copy 4.3 of 4.8 TB/s (0.90) on "
         "H200, cuDNN RMSNorm 3.7-3.8 TB/s (0.78)"};
+inline constexpr EfficiencyConstant kFusedShare = {
+    .name = "fused_share",
+    .value = 0.93,
+    .source =
+        "the same over a copy measured on the GPU: 0.85-0.99, data/measured/kernels_h200.txt"};
+inline constexpr EfficiencyConstant kStreamedShare = {
+    .name = "streamed_share",
+    .value = 0.73,
+    .source =
+        "PyTorch's vectorized kernels over a copy on H200: silu and products 2.7-3.0, additions "
+        "3.4, norms 2.7-3.1, casts to bf16 4.1, fused AdamW 3.0 of 4.25 TB/s "
+        "(data/measured/torch_kernels_h200.json)"};
+inline constexpr EfficiencyConstant kConvertedShare = {
+    .name = "converted_share",
+    .value = 0.57,
+    .source =
+        "its kernels that broadcast or change the type: bf16 to fp32 2.1, fp32 += bf16 2.7, "
+        "differences and quotients of rows 2.4-2.7, FSDP's chunk_cat 2.1 of 4.25 TB/s (the same)"};
+inline constexpr EfficiencyConstant kRearrangedShare = {
+    .name = "rearranged_share",
+    .value = 0.33,
+    .source =
+        "its kernels on views that are not contiguous: rotary embedding's products 1.4-1.5, cats "
+        "0.9, casts 1.2, copies 1.7 of 4.25 TB/s (the same)"};
 inline constexpr EfficiencyConstant kNvlinkShare = {
     .name = "nvlink_share",
     .value = 0.82,
@@ -84,29 +114,30 @@ inline constexpr EfficiencyConstant kCollectiveLaunch = {
     .value = 20e-6,
     .source = "seconds before the first byte moves: 22-26 us fitted on NVLink (the same file)"};
 
-inline constexpr std::array<EfficiencyConstant, 13> kEfficiencyConstants = {
-    kGemmShareAmpere,     kGemmShareHopper, kGemmShareBlackwell, kAttentionScaleBlackwell,
-    kWeightGradientShare, kFp8GemmShare,    kGemmPrologue,       kSmallHeadShare,
-    kCopyShare,           kNvlinkShare,     kPcieShare,          kNetworkShare,
-    kCollectiveLaunch};
+inline constexpr std::array<EfficiencyConstant, 19> kEfficiencyConstants = {
+    kGemmShareAmpere,     kGemmShareHopper,     kGemmShareBlackwell, kAttentionScaleBlackwell,
+    kWeightGradientShare, kFp8GemmShare,        kGemmPrologue,       kSmallHeadShare,
+    kFlash2ForwardShare,  kFlash2BackwardShare, kCopyShare,          kFusedShare,
+    kStreamedShare,       kConvertedShare,      kRearrangedShare,    kNvlinkShare,
+    kPcieShare,           kNetworkShare,        kCollectiveLaunch};
 
 // Causal attention forward over the dense bf16 peak, by sequence length: cuDNN 9.19 on H200, 64
 // query and 8 key-value heads of 128 (cudnn-frontend benchmarks): 484, 591, 644, 673, 688 TFLOP/s.
 inline constexpr std::array<CurvePoint, 5> kAttentionForwardShare = {{
-    {.size = 2048, .share = 0.489},
-    {.size = 4096, .share = 0.597},
-    {.size = 8192, .share = 0.651},
-    {.size = 16384, .share = 0.680},
-    {.size = 32768, .share = 0.695},
+    {.size = 2048, .value = 0.489},
+    {.size = 4096, .value = 0.597},
+    {.size = 8192, .value = 0.651},
+    {.size = 16384, .value = 0.680},
+    {.size = 32768, .value = 0.695},
 }};
 
 // The same backward, counted as 2.5 forwards: 370, 474, 541, 579, 581 TFLOP/s.
 inline constexpr std::array<CurvePoint, 5> kAttentionBackwardShare = {{
-    {.size = 2048, .share = 0.374},
-    {.size = 4096, .share = 0.479},
-    {.size = 8192, .share = 0.547},
-    {.size = 16384, .share = 0.585},
-    {.size = 32768, .share = 0.587},
+    {.size = 2048, .value = 0.374},
+    {.size = 4096, .value = 0.479},
+    {.size = 8192, .value = 0.547},
+    {.size = 16384, .value = 0.585},
+    {.size = 32768, .value = 0.587},
 }};
 
 }  // namespace shardplan

@@ -186,9 +186,7 @@ struct FrameworkProfile {
   double exposed_cp_share = 1;
   double exposed_ep_share = 1;
   double exposed_pp_share = 1;
-  double exposed_dp_share = 1;       // of what exceeds the compute it may hide behind
-  double host_s_per_layer = 0;       // launch cost of eager code, per layer and direction
-  double host_s_per_collective = 0;  // the same of one tensor-parallel collective
+  double exposed_dp_share = 1;  // of what exceeds the compute it may hide behind
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
   bool zero1_all_reduces = false;     // ZeRO-1 sums whole gradients after the last backward
   std::int64_t attention_copies = 0;  // widths of a query copied per token around attention, each

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "estimator/efficiency.h"
 #include "estimator/units.h"
@@ -23,21 +23,6 @@ constexpr std::array<Tile, 4> kTiles = {{{.rows = 128, .columns = 256, .rate = 1
                                          {.rows = 256, .columns = 128, .rate = 1.0},
                                          {.rows = 128, .columns = 128, .rate = 0.87},
                                          {.rows = 64, .columns = 64, .rate = 0.5}}};
-
-// Straight lines between the points over log(size), constant beyond the ends.
-double share_at(std::span<const CurvePoint> curve, double size) {
-  if (size <= curve.front().size) {
-    return curve.front().share;
-  }
-  for (std::size_t i = 1; i < curve.size(); ++i) {
-    if (size <= curve[i].size) {
-      const CurvePoint& a = curve[i - 1];
-      const CurvePoint& b = curve[i];
-      return a.share + (b.share - a.share) * std::log(size / a.size) / std::log(b.size / a.size);
-    }
-  }
-  return curve.back().share;
-}
 
 // Whole waves of tiles over the SMs, each as long as its k plus prologue; the best tile counts. A
 // product that fills a wave badly pays for the whole wave.
@@ -70,8 +55,77 @@ double attention_scale(const GpuSpec& gpu) {
   return gpu.compute_capability >= 100 ? kAttentionScaleBlackwell.value : 1;
 }
 
+// Where a size stands between two of an ascending list: (1 - weight) of the one, weight of the
+// next.
+struct Place {
+  std::size_t first = 0;
+  double weight = 0;
+};
+Place place_of(const std::vector<double>& sizes, double size) {
+  if (size <= sizes.front() || sizes.size() == 1) {
+    return {};
+  }
+  if (size >= sizes.back()) {
+    return {.first = sizes.size() - 2, .weight = 1};
+  }
+  const auto next = std::ranges::upper_bound(sizes, size);
+  const std::size_t first = static_cast<std::size_t>(next - sizes.begin()) - 1;
+  return {.first = first, .weight = std::log(size / sizes[first]) / std::log(*next / sizes[first])};
+}
+
+std::span<const double> rates_of(const GemmGrid& grid, GemmPass pass) {
+  switch (pass) {
+    case GemmPass::kForward: return grid.forward;
+    case GemmPass::kInputGradient: return grid.input_gradient;
+    case GemmPass::kWeightGradient: return grid.weight_gradient;
+  }
+  throw std::logic_error("rates_of: unknown pass");
+}
+
+// Products of one launch fill the GPU together, so their rows count together.
+double measured_gemm_s(const GemmGrid& grid, const GemmShape& shape) {
+  const double m = static_cast<double>(shape.m) * static_cast<double>(shape.count);
+  const double n = static_cast<double>(shape.n);
+  const double k = static_cast<double>(shape.k);
+  const Place at_m = place_of(grid.m, m);
+  const Place at_n = place_of(grid.n, n);
+  const Place at_k = place_of(grid.k, k);
+  const std::span<const double> rates = rates_of(grid, shape.pass);
+  double log_rate = 0;
+  for (const std::size_t i : {0U, 1U}) {
+    for (const std::size_t j : {0U, 1U}) {
+      for (const std::size_t l : {0U, 1U}) {
+        const double weight = (i == 0 ? 1 - at_m.weight : at_m.weight) *
+                              (j == 0 ? 1 - at_n.weight : at_n.weight) *
+                              (l == 0 ? 1 - at_k.weight : at_k.weight);
+        if (weight > 0) {
+          const std::size_t row = (at_m.first + i) * grid.n.size() + at_n.first + j;
+          log_rate += weight * std::log(rates[row * grid.k.size() + at_k.first + l]);
+        }
+      }
+    }
+  }
+  return 2 * std::max(m, grid.m.front()) * std::max(n, grid.n.front()) *
+         std::max(k, grid.k.front()) / std::exp(log_rate);
+}
+
+// Heads as wide as the work's, or else the narrowest that are wider.
+const AttentionCurve& curve_for(const std::vector<AttentionCurve>& curves, std::int64_t head_dim) {
+  for (const AttentionCurve& curve : curves) {
+    if (curve.head_dim >= head_dim) {
+      return curve;
+    }
+  }
+  return curves.back();
+}
+
 double small_head_share(const AttentionWork& work) {
   return work.qk_dim <= 64 ? kSmallHeadShare.value : 1;
+}
+
+// FlashAttention 2 knows nothing of the tensor cores that came with compute capability 9.
+double flash2_share(const GpuSpec& gpu, const AttentionWork& work, double share) {
+  return work.is_flash2 && gpu.compute_capability >= 90 ? share : 1;
 }
 
 }  // namespace
@@ -90,44 +144,63 @@ double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
   if (shape.m == 0 || shape.n == 0 || shape.k == 0 || shape.count == 0) {
     return 0;
   }
-  const double peak = peak_flops_per_s(gpu, precision);
-  if (!gpu.gemm_efficiency.empty()) {
-    const double one_product = shape.flops() / static_cast<double>(shape.count);
-    return shape.flops() / (peak * share_at(gpu.gemm_efficiency, one_product));
-  }
-  const double share = gemm_share(gpu, precision);
   const std::int64_t elements =
       shape.count * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
   const double element_bytes = precision == Precision::kFp32 ? 4 : 2;
-  return std::max(tiled_gemm_s(gpu, peak * share, shape),
-                  memory_bound_s(gpu, element_bytes * static_cast<double>(elements)));
+  const double moving_s = memory_bound_s(gpu, element_bytes * static_cast<double>(elements));
+  if (gpu.times && (precision == Precision::kBf16 || precision == Precision::kFp16)) {
+    return std::max(measured_gemm_s(gpu.times->gemm, shape), moving_s);
+  }
+  const double peak = peak_flops_per_s(gpu, precision) * gemm_share(gpu, precision);
+  return std::max(tiled_gemm_s(gpu, peak, shape), moving_s);
 }
 
 double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work) {
   const double length = static_cast<double>(work.length);
+  const double slower = flash2_share(gpu, work, kFlash2ForwardShare.value);
+  if (gpu.times) {
+    const AttentionCurve& curve = curve_for(gpu.times->attention, work.qk_dim);
+    return work.forward_flops() / (value_at(curve.forward, length) * slower);
+  }
   const double share =
-      gpu.attention_efficiency.empty()
-          ? share_at(kAttentionForwardShare, length) * small_head_share(work) * attention_scale(gpu)
-          : share_at(gpu.attention_efficiency, length);
-  return work.forward_flops() / (gpu.bf16_flops_per_s * share);
+      value_at(kAttentionForwardShare, length) * small_head_share(work) * attention_scale(gpu);
+  return work.forward_flops() / (gpu.bf16_flops_per_s * share * slower);
 }
 
-// Five products instead of two: 2.5 times the forward's FLOPs. A measured curve is of the forward;
-// the backward then keeps the ratio of the documented curves.
+// Five products instead of two: 2.5 times the forward's FLOPs.
 double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work) {
   const double length = static_cast<double>(work.length);
-  const double over_forward =
-      share_at(kAttentionForwardShare, length) / share_at(kAttentionBackwardShare, length);
-  return 2.5 * attention_forward_s(gpu, work) * over_forward;
+  const double slower = flash2_share(gpu, work, kFlash2BackwardShare.value);
+  if (gpu.times) {
+    const AttentionCurve& curve = curve_for(gpu.times->attention, work.qk_dim);
+    return 2.5 * work.forward_flops() / (value_at(curve.backward, length) * slower);
+  }
+  const double share =
+      value_at(kAttentionBackwardShare, length) * small_head_share(work) * attention_scale(gpu);
+  return 2.5 * work.forward_flops() / (gpu.bf16_flops_per_s * share * slower);
 }
 
 double memory_bound_s(const GpuSpec& gpu, double bytes) {
-  return bytes / (gpu.memory_bytes_per_s * gpu.copy_efficiency.value_or(kCopyShare.value));
+  return bytes / (gpu.times ? gpu.times->copy_bytes_per_s * kFusedShare.value
+                            : gpu.memory_bytes_per_s * kCopyShare.value);
+}
+
+double value_at(std::span<const CurvePoint> curve, double size) {
+  if (size <= curve.front().size) {
+    return curve.front().value;
+  }
+  for (std::size_t i = 1; i < curve.size(); ++i) {
+    if (size <= curve[i].size) {
+      const CurvePoint& a = curve[i - 1];
+      const CurvePoint& b = curve[i];
+      return a.value + (b.value - a.value) * std::log(size / a.size) / std::log(b.size / a.size);
+    }
+  }
+  return curve.back().value;
 }
 
 bool is_calibrated(const GpuSpec& gpu) {
-  return !gpu.gemm_efficiency.empty() && !gpu.attention_efficiency.empty() &&
-         gpu.copy_efficiency.has_value();
+  return gpu.times.has_value();
 }
 
 }  // namespace shardplan

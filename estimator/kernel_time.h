@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "estimator/cluster_spec.h"
 #include "estimator/plan.h"
@@ -11,18 +12,24 @@ namespace shardplan {
 // Dense peak of the precision's matrix products.
 double peak_flops_per_s(const GpuSpec& gpu, Precision precision);
 
+// What a linear layer multiplies: measured rates tell the passes apart.
+enum class GemmPass { kForward, kInputGradient, kWeightGradient };
+
 // `count` independent products [m, k] x [k, n], one launch.
 struct GemmShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
   std::int64_t count = 1;
+  GemmPass pass = GemmPass::kForward;
 
   double flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
            static_cast<double>(count);
   }
 };
+// bf16 and fp16 from measured rates where there are some: between the sizes along straight lines
+// of logarithms; a side shorter than any measured takes as long as the shortest.
 double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape);
 
 // Fused causal attention on one rank. `pairs` counts the (query, key) pairs of one head.
@@ -32,6 +39,7 @@ struct AttentionWork {
   std::int64_t qk_dim = 0;
   std::int64_t v_dim = 0;
   std::int64_t length = 0;  // keys a query sees at most: decides the efficiency
+  bool is_flash2 = false;   // FlashAttention 2; else what is fastest on the GPU
 
   // Two products per pair and head: q k^T and p v.
   double forward_flops() const {
@@ -41,9 +49,13 @@ struct AttentionWork {
 double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work);
 double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work);
 
+// Of fused kernels.
 double memory_bound_s(const GpuSpec& gpu, double bytes);
 
-// All three measured: GEMM curve, attention curve and copy efficiency.
+// The value of a curve at a size: straight lines over log(size), constant beyond the ends.
+double value_at(std::span<const CurvePoint> curve, double size);
+
+// Products, attention and memory-bound work rest on rates measured on this GPU.
 bool is_calibrated(const GpuSpec& gpu);
 
 }  // namespace shardplan

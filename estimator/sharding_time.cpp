@@ -4,6 +4,8 @@
 
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
+#include "estimator/elementwise.h"
+#include "estimator/host_time.h"
 #include "estimator/kernel_time.h"
 
 namespace shardplan {
@@ -18,6 +20,14 @@ double weight_bytes(const Plan& plan) {
   return plan.precision == Precision::kFp32 ? 4 : 2;
 }
 
+// FSDP2 (torch.distributed.fsdp, _fsdp_collectives.py): fp32 shards to bf16, into the input of the
+// all-gather, and out of its output into the parameters; bf16 gradients into the fp32 input of the
+// reduce-scatter.
+constexpr KernelBytes kCastShard = {.converted = 6};
+constexpr KernelBytes kShardToGather = {.converted = 4};
+constexpr KernelBytes kGathered = {.streamed = 4};
+constexpr KernelBytes kChunked = {.converted = 6};
+
 void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t elements,
          const GroupShape& shard, const GroupShape& replica) {
   if (elements == 0) {
@@ -29,26 +39,50 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   total.reduce_s += reduce_scatter_s(job.cluster, shard, grad) + between_replicas_s;
   total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
   total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
+  if (plan.zero == 3 && job.profile.memory_model == MemoryModel::kTorchtitan) {
+    const double whole = number(elements);
+    const double mine = whole / number(shard.size);
+    total.gather_copies_s +=
+        elementwise_s(job.cluster.gpu, whole * kGathered + mine * (kCastShard + kShardToGather));
+    total.reduce_copies_s += elementwise_s(job.cluster.gpu, whole * kChunked);
+  }
+}
+
+// With a pipeline torchtitan gathers once a step and reduces after the last microbatch.
+bool keeps_gathered(const FrameworkProfile& profile, const Plan& plan) {
+  return profile.memory_model == MemoryModel::kTorchtitan && plan.pp > 1 &&
+         profile.reshard_after_forward != ReshardAfterForward::kAlways;
 }
 
 double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
 }
 
-// Bytes that one parameter's update reads and writes. Fused: the gradient for its norm, then
-// gradient, moments and main parameter read, moments, main parameter and weight written (34 bytes
-// in fp32 with bf16 weights). Unfused (torch foreach AdamW) passes over the same tensors again:
-// decay, two moment updates of two kernels each, root, division, addition and the update read and
-// write 20 fp32 numbers.
-double update_bytes(const Job& job, const Plan& plan) {
+// What one parameter's update reads and writes. Fused: the gradient for its norm, then gradient,
+// moments and main parameter read, moments, main parameter and weight written (34 bytes in fp32
+// with bf16 weights). torchtitan's weights are the main parameters, and its gradients are scaled
+// by a kernel of their own: 4 + 8 + 28. torch's foreach AdamW without: norm 4, decay 8, moments 12
+// and 8 + 12, root 8, division 8, addition 8, update 16, weight 6.
+KernelBytes update_kernels(const Job& job, const Plan& plan) {
   const double grad = number(bytes_of(plan.grad_dtype));
   const double moments =
       job.optimizer == OptimizerKind::kAdamW
           ? number(bytes_of(plan.exp_avg_dtype) + bytes_of(plan.exp_avg_sq_dtype))
           : number(bytes_of(plan.exp_avg_dtype));
   const double master = number(bytes_of(plan.master_dtype));
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return {.streamed = 4 * grad + 2 * (moments + master)};
+  }
   const double fused = 2 * grad + 2 * (moments + master) + weight_bytes(plan);
-  return job.profile.fused_optimizer ? fused : fused + 20 * 4;
+  return {.fused = job.profile.fused_optimizer ? fused : fused + 14 * master};
+}
+
+// Megatron-LM's gradient buffer, per parameter and step: zeros written; divided by the number of
+// replicas where there are several (distributed/param_and_grad_buffer.py).
+KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t replicas) {
+  const double grad = number(bytes_of(plan.grad_dtype));
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
+  return is_local ? KernelBytes{.streamed = replicas > 1 ? 3 * grad : grad} : KernelBytes{};
 }
 
 }  // namespace
@@ -96,8 +130,16 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
       seconds = m * exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);
       break;
     default:
-      seconds = m * (exceeding(update.gather_s, work.forward_s) +
-                     exceeding(update.gather_s + update.reduce_s, work.backward_s));
+      if (keeps_gathered(job.profile, plan)) {
+        seconds = exceeding(update.gather_s, work.forward_s) + update.reduce_s +
+                  update.gather_copies_s + update.reduce_copies_s;
+      } else {
+        const double again =
+            job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
+        seconds = m * (exceeding(update.gather_s, work.forward_s) +
+                       exceeding(again * update.gather_s + update.reduce_s, work.backward_s) +
+                       (1 + again) * update.gather_copies_s + update.reduce_copies_s);
+      }
   }
   return (seconds + update.tied_s) * job.profile.exposed_dp_share;
 }
@@ -110,7 +152,13 @@ double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& group
   const double elements =
       number(parameters.dense) / dense_shards + number(parameters.expert) / expert_shards;
   const double on_gpu = elements * (1 - plan.offload.optimizer);
-  const double seconds = memory_bound_s(job.cluster.gpu, on_gpu * update_bytes(job, plan));
+  const std::int64_t replicas = groups.dense_shard.size * groups.dense_replica.size;
+  const double held = number(parameters.dense + parameters.expert);
+  const double kernels_s =
+      elementwise_s(job.cluster.gpu, on_gpu * update_kernels(job, plan) +
+                                         held * buffer_kernels(job, plan, replicas));
+  const double layers = number(std::ssize(job.model.layers)) / number(plan.pp);
+  const double seconds = std::max(kernels_s, layers * host_update_s(job));
   if (plan.offload.optimizer == 0) {
     return seconds;
   }

@@ -22,10 +22,12 @@ struct ShardingGroups {
 
 // What one rank does after the pipeline, as far as it does not depend on the work of a microbatch.
 struct RankUpdate {
-  double reduce_s = 0;      // reduce-scatter, and all-reduce of the shards between replicas
-  double all_reduce_s = 0;  // of whole gradients: no sharding
-  double gather_s = 0;      // of all parameters
-  double tied_s = 0;        // of the embedding table, reduced between the end stages
+  double reduce_s = 0;         // reduce-scatter, and all-reduce of the shards between replicas
+  double all_reduce_s = 0;     // of whole gradients: no sharding
+  double gather_s = 0;         // of all parameters
+  double gather_copies_s = 0;  // into and out of the buffers of one gather
+  double reduce_copies_s = 0;
+  double tied_s = 0;  // of the embedding table, reduced between the end stages
   double optimizer_s = 0;
 };
 

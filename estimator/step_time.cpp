@@ -98,7 +98,8 @@ void finish(StepTime& step, const Job& job, const Plan& plan, double flops_per_t
 ChunkTime ChunkWork::chunk_time() const {
   return {.forward_s = blocks.forward_total_s() + blocks.host_s / 2 + forward_send_s,
           .backward_input_s = blocks.backward_total_s() - blocks.backward_weight_s +
-                              blocks.recompute_s + blocks.host_s / 2 + backward_send_s,
+                              blocks.recompute_s + blocks.host_s / 2 + blocks.recompute_host_s +
+                              backward_send_s,
           .backward_weight_s = blocks.backward_weight_s};
 }
 
@@ -147,8 +148,10 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
     ChunkWork work;
     add_layers(work.blocks, times, chunk.replayed);
     const double recompute_s = work.blocks.recompute_s;
+    const double recompute_host_s = work.blocks.recompute_host_s;
     add_layers(work.blocks, times, chunk.others);
     work.blocks.recompute_s = recompute_s;
+    work.blocks.recompute_host_s = recompute_host_s;
     if (chunk.is_first) {
       add(work.blocks, times.embedding);
     }
@@ -221,7 +224,7 @@ StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& sha
   step.exposed_dp_s = after.data_parallel_s;
   step.bubble_s = std::max(0.0, pieces.pipeline.total_s - m * work.chunk_time().total_s());
   step.optimizer_s = after.optimizer_s;
-  step.host_s = m * blocks.host_s;
+  step.host_s = m * (blocks.host_s + blocks.recompute_host_s);
   finish(step, job, plan, pieces.flops_per_token);
   return step;
 }

@@ -102,8 +102,12 @@ ExitCode run_calibration(const Arguments& arguments) {
   if (given(options, "help")) {
     return run_help({"calibrate"});
   }
-  if (!given(options, "memory")) {
-    throw InputError("calibrate: expected --memory, what can be calibrated so far");
+  if (given(options, "memory") == given(options, "time")) {
+    throw InputError("calibrate: expected one of --memory and --time");
+  }
+  if (given(options, "time")) {
+    static_cast<void>(library_of(options).gpu(required_text(options, "gpu")));
+    hand_to_cuda_program("calibrate", arguments);
   }
   const std::string data_folder = text_or(options, "data", "");
   const Library library = library_of(options);

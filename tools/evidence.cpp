@@ -7,6 +7,7 @@
 #include <set>
 
 #include "data/json_message.h"
+#include "estimator/kernel_time.h"
 #include "tools/plan_features.h"
 #include "tools/text.h"
 
@@ -230,7 +231,7 @@ std::string signed_percent(double share) {
 Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory,
                      const Library& library) {
   Evidence evidence;
-  evidence.rates_measured = !job.cluster.gpu.gemm_efficiency.empty();
+  evidence.rates_measured = is_calibrated(job.cluster.gpu);
   const std::string& framework = job.profile.name;
   const Traits traits =
       traits_of(job, plan, telling(job.profile, profile_options(library, framework)));

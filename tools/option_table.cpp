@@ -249,6 +249,8 @@ std::vector<OptionRow> validate_rows() {
 std::vector<OptionRow> calibrate_rows() {
   return {
       flag("memory", "context, libraries and NCCL of this machine's GPUs, for the trainer's plans"),
+      flag("time", "products, attention, copies, launches and collectives of this machine's GPUs"),
+      count("gpus", "with --time: so many of this host; default all; collectives need two", 1, 16),
       text("gpu", "ID", "the GPU whose file is written again with the measured values in it"),
   };
 }

@@ -1,5 +1,7 @@
-// shardplan-validate-cuda: the worker of a rank on one GPU. Started by shardplan-validate.
+// shardplan-validate-cuda: the worker of a rank on one GPU, and the microbenchmarks of calibrate.
+// Started by shardplan-validate.
 #include "data/input_error.h"
+#include "tools/calibrate_time.h"
 #include "tools/run_main.h"
 #include "tools/validate_workers.h"
 #include "validator/cuda_rank_backend.h"
@@ -8,10 +10,14 @@ namespace shardplan {
 namespace {
 
 ExitCode run(Arguments arguments) {
-  if (arguments.empty() || arguments.front() != "worker") {
+  const std::string name = arguments.empty() ? "" : arguments.front();
+  if (name != "worker" && name != "calibrate") {
     throw InputError("shardplan-validate-cuda: it is started by shardplan-validate");
   }
   arguments.erase(arguments.begin());
+  if (name == "calibrate") {
+    return run_time_calibration(arguments);
+  }
   return static_cast<ExitCode>(run_worker(arguments, make_cuda_rank_backend));
 }
 

@@ -120,6 +120,18 @@ std::optional<LaunchRank> launched_rank() {
   } catch (const LaunchError& error) { throw InputError(std::string("validate: ") + error.what()); }
 }
 
+void hand_to_cuda_program(const std::string& command, const Arguments& arguments) {
+  std::vector<std::string> words = {program_of(true), command};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (std::string& word : words) { pointers.push_back(word.data()); }
+  pointers.push_back(nullptr);
+  execv(pointers.front(), pointers.data());
+  throw EnvironmentError(std::string(kCudaProgram) +
+                         ": cannot be started: " + std::strerror(errno));
+}
+
 WorkerPool::WorkerPool(const WorkerSettings& settings) {
   const std::optional<LaunchRank>& launched = settings.launched;
   const std::string program = program_of(settings.on_gpus);

@@ -35,6 +35,10 @@ class WorkerPool {
   std::unique_ptr<Supervisor> supervisor_;
 };
 
+// Replaces this process by the program for GPUs; returns never. EnvironmentError where there is
+// none.
+[[noreturn]] void hand_to_cuda_program(const std::string& command, const Arguments& arguments);
+
 // What processes do that a launcher has started beside the one of rank 0.
 ExitCode run_as_agent(const WorkerSettings& settings);
 

@@ -214,13 +214,29 @@ TEST_CASE("full recomputation replays the forward, selective choices replay thei
   CHECK_THROWS_AS(layer_time(job, plan, {}), std::logic_error);
 }
 
-TEST_CASE("launch costs show only where the GPU is faster than the host") {
+TEST_CASE("launch costs show only where the GPU is faster than the host, each direction alone") {
   Job job = job_on_h200();
-  job.profile.host_s_per_layer = 1e-3;
+  job.profile.memory_model = MemoryModel::kTorchtitan;
   CHECK(layer_time(job, {}, {}).host_s == 0);
   job.sequence_length = 128;
   const BlockTime small = layer_time(job, {}, {});
-  CHECK(small.host_s == doctest::Approx(2e-3 - small.forward_total_s() - small.backward_total_s()));
+  const HostCost host = host_cost(job, {}, {});
+  CHECK(small.host_s == doctest::Approx(host.forward_s - small.forward_total_s() + host.backward_s -
+                                        small.backward_total_s()));
+  job.profile.memory_model = MemoryModel::kNative;
+  CHECK(layer_time(job, {}, {}).host_s == 0);
+}
+
+TEST_CASE("the host replays what the GPU replays, and only where a layer is replayed") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  job.sequence_length = 128;
+  Plan plan;
+  plan.recompute.granularity = RecomputeGranularity::kFull;
+  const BlockTime layer = layer_time(job, plan, {});
+  CHECK(layer.host_s == layer_time(job, {}, {}).host_s);
+  CHECK(layer.recompute_host_s ==
+        doctest::Approx(host_cost(job, {}, {}).forward_s - layer.recompute_s));
 }
 
 TEST_CASE("fp8 halves less than the products: casts, attention and head stay") {
@@ -263,23 +279,6 @@ TEST_CASE("a multi-token-prediction module costs a layer, a projection and a hea
   CHECK(times.mtp.forward_flops == doctest::Approx(layer.forward_flops + times.head.forward_flops +
                                                    2.0 * 8192 * 4096 * 2 * 4096));
   CHECK(times.mtp.parameters.total() == count_mtp_parameters(job.model));
-}
-
-TEST_CASE("the host's launches count where kernels are shorter, and each collective is a launch") {
-  Job job = job_on_h200();
-  job.sequence_length = 128;
-  const auto host_s = [&](std::int64_t tp) {
-    return layer_time(job, {.tp = tp, .sequence_parallel = tp > 1}, {}).host_s;
-  };
-  CHECK(host_s(1) == 0);
-  job.profile.host_s_per_layer = 0.01;
-  const BlockTime layer = layer_time(job, {}, {});
-  CHECK(layer.host_s == doctest::Approx(0.02 - layer.forward_total_s() - layer.backward_total_s()));
-  const double without_calls = host_s(2);
-  job.profile.host_s_per_collective = 1e-4;
-  CHECK(host_s(2) - without_calls == doctest::Approx(10 * 1e-4));
-  job.profile.compile = true;  // one launch a block: not the eager layer that was measured
-  CHECK(host_s(2) == 0);
 }
 
 }  // namespace

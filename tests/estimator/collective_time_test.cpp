@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 namespace shardplan {
 namespace {
 
@@ -79,6 +81,46 @@ TEST_CASE("small tensors cost latency: every further rank adds a step") {
         doctest::Approx(4 * 3e-6));
   CHECK(all_gather_s(cluster, two_nodes, 0) - all_gather_s(cluster, inside(8), 0) ==
         doctest::Approx(14e-6 + 7 * 3e-6));
+}
+
+// One second for a gigabyte between two ranks, half of it where a tenth is sent.
+ClusterSpec measured_cluster() {
+  ClusterSpec cluster = cluster_without_latency();
+  cluster.intra_node_latency_s = 1e-3;
+  cluster.gpu.times.emplace();
+  for (const auto& [collective, name] : kCollectives) {
+    cluster.gpu.times->collectives.push_back(
+        {.collective = collective,
+         .ranks = 2,
+         .seconds = {{.size = 1e8, .value = 0.5}, {.size = 1e9, .value = 1}}});
+  }
+  return cluster;
+}
+
+TEST_CASE("measured collectives count between their sizes, and beyond them by latency and rate") {
+  const ClusterSpec cluster = measured_cluster();
+  CHECK(all_gather_s(cluster, inside(2), 1e9) == doctest::Approx(1));
+  CHECK(all_gather_s(cluster, inside(2), 1e7) == doctest::Approx(0.5));
+  CHECK(all_gather_s(cluster, inside(2), 3e9) == doctest::Approx(3));
+  CHECK(reduce_scatter_s(cluster, inside(2), std::sqrt(1e17)) == doctest::Approx(std::sqrt(0.5)));
+  CHECK(send_s(cluster, inside(2), 2e9) == doctest::Approx(2));
+}
+
+TEST_CASE("a group that was not measured sends the same bytes over a link in as much time") {
+  const ClusterSpec cluster = measured_cluster();
+  // Of 8 ranks' tensor 7/8 cross a link, of 2 ranks' a half; six more steps of a millisecond.
+  CHECK(all_gather_s(cluster, inside(8), 4e9) == doctest::Approx(7 + 6e-3));
+  CHECK(all_reduce_s(cluster, inside(8), 4e9) == doctest::Approx(7 + 12e-3));
+  CHECK(send_s(cluster, inside(8), 4e9) == doctest::Approx(4));
+}
+
+TEST_CASE("what was measured inside an NVLink domain says nothing of groups beyond it") {
+  const ClusterSpec measured = measured_cluster();
+  ClusterSpec documented = measured;
+  documented.gpu.times.reset();
+  const GroupShape rails = {.size = 16, .stride = 1, .ranks_per_domain = 8, .ranks_per_node = 8};
+  CHECK(all_gather_s(measured, rails, 1e9) == all_gather_s(documented, rails, 1e9));
+  CHECK(all_gather_s(measured, inside(8), 1e9) != all_gather_s(documented, inside(8), 1e9));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 namespace shardplan {
 namespace {
 
@@ -89,19 +91,84 @@ TEST_CASE("heads of 64 are less efficient than heads of 128") {
   CHECK(attention_forward_s(gpu, narrow) > attention_forward_s(gpu, wide));
 }
 
-TEST_CASE("measured curves replace the documented shares, between points and beyond the ends") {
+// Every product as fast as the mean of its sides in GFLOP/s, passes 1, 1.1 and 1.2 times as fast.
+MeasuredTimes rates_by_mean_side() {
+  MeasuredTimes times;
+  times.gemm.m = times.gemm.n = times.gemm.k = {256, 1024, 4096};
+  for (const double m : times.gemm.m) {
+    for (const double n : times.gemm.n) {
+      for (const double k : times.gemm.k) {
+        const double rate = 1e9 * std::cbrt(m * n * k);
+        times.gemm.forward.push_back(rate);
+        times.gemm.input_gradient.push_back(1.1 * rate);
+        times.gemm.weight_gradient.push_back(1.2 * rate);
+      }
+    }
+  }
+  times.attention = {{.head_dim = 64,
+                      .forward = {{.size = 1024, .value = 1e14}, {.size = 4096, .value = 3e14}},
+                      .backward = {{.size = 1024, .value = 5e13}}},
+                     {.head_dim = 128,
+                      .forward = {{.size = 1024, .value = 5e14}},
+                      .backward = {{.size = 1024, .value = 4e14}}}};
+  times.copy_bytes_per_s = 4e12;
+  return times;
+}
+
+TEST_CASE("products run at the measured rate of their sides, and between them on logarithms") {
   GpuSpec gpu = h200();
   CHECK_FALSE(is_calibrated(gpu));
-  gpu.gemm_efficiency = {{.size = 1e9, .share = 0.2}, {.size = 1e13, .share = 0.6}};
-  gpu.attention_efficiency = {{.size = 1024, .share = 0.5}};
-  gpu.copy_efficiency = 0.9;
+  gpu.times = rates_by_mean_side();
   CHECK(is_calibrated(gpu));
-  const auto share = [&](std::int64_t n) { return rate(gpu, {.m = n, .n = n, .k = n}) / 989.4; };
-  CHECK(share(100) == doctest::Approx(0.2));
-  CHECK(share(100'000) == doctest::Approx(0.6));
-  // 2 n^3 = 1e11, half way between 1e9 and 1e13 on a logarithmic scale.
-  CHECK(share(3684) == doctest::Approx(0.4).epsilon(0.001));
-  CHECK(memory_bound_s(gpu, 4.8e12 * 0.9) == doctest::Approx(1));
+  const auto gflops = [&](std::int64_t n, GemmPass pass) {
+    return 1e3 * rate(gpu, {.m = n, .n = n, .k = n, .pass = pass});
+  };
+  CHECK(gflops(1024, GemmPass::kForward) == doctest::Approx(1024));
+  CHECK(gflops(1024, GemmPass::kInputGradient) == doctest::Approx(1.1 * 1024));
+  CHECK(gflops(1024, GemmPass::kWeightGradient) == doctest::Approx(1.2 * 1024));
+  CHECK(gflops(512, GemmPass::kForward) == doctest::Approx(512));  // the logarithm is linear here
+  CHECK(gflops(65536, GemmPass::kForward) == doctest::Approx(4096));
+}
+
+TEST_CASE("a side below the measured ones takes as long as the shortest; experts fill a launch") {
+  GpuSpec gpu = h200();
+  gpu.times = rates_by_mean_side();
+  const auto seconds = [&](const GemmShape& shape) { return gemm_s(gpu, Precision::kBf16, shape); };
+  CHECK(seconds({.m = 64, .n = 1024, .k = 1024}) == seconds({.m = 256, .n = 1024, .k = 1024}));
+  CHECK(seconds({.m = 256, .n = 1024, .k = 1024, .count = 4}) ==
+        doctest::Approx(seconds({.m = 1024, .n = 1024, .k = 1024})));
+  // What was measured in bf16 says nothing of other types.
+  GpuSpec documented = h200();
+  documented.memory_bytes_per_s = 1e18;
+  gpu.memory_bytes_per_s = 1e18;
+  const GemmShape shape = {.m = 8192, .n = 8192, .k = 8192};
+  CHECK(gemm_s(gpu, Precision::kFp8, shape) == gemm_s(documented, Precision::kFp8, shape));
+}
+
+TEST_CASE("attention has a measured curve for each direction and head dimension") {
+  GpuSpec gpu = h200();
+  gpu.times = rates_by_mean_side();
+  AttentionWork work = {.pairs = 1e8, .heads = 8, .qk_dim = 64, .v_dim = 64, .length = 2048};
+  const double flops = work.forward_flops();
+  CHECK(flops / attention_forward_s(gpu, work) == doctest::Approx(2e14));  // half way in logarithm
+  CHECK(2.5 * flops / attention_backward_s(gpu, work) == doctest::Approx(5e13));
+  work.qk_dim = 96;  // the next wider head
+  CHECK(work.forward_flops() / attention_forward_s(gpu, work) == doctest::Approx(5e14));
+  work.qk_dim = 256;  // the widest there is
+  CHECK(work.forward_flops() / attention_forward_s(gpu, work) == doctest::Approx(5e14));
+  CHECK(memory_bound_s(gpu, 4e12 * 0.93) == doctest::Approx(1));
+}
+
+TEST_CASE("FlashAttention 2 is slower than what Hopper can do, and as fast as any on Ampere") {
+  GpuSpec gpu = h200();
+  AttentionWork work = {.pairs = 1e9, .heads = 32, .qk_dim = 128, .v_dim = 128, .length = 8192};
+  const double fastest = attention_forward_s(gpu, work);
+  work.is_flash2 = true;
+  CHECK(attention_forward_s(gpu, work) > 1.5 * fastest);
+  gpu.compute_capability = 80;
+  const double on_ampere = attention_forward_s(gpu, work);
+  work.is_flash2 = false;
+  CHECK(attention_forward_s(gpu, work) == on_ampere);
 }
 
 }  // namespace

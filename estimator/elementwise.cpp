@@ -1,0 +1,163 @@
+// Every number counts how often one element is read or written; e is its size. A product of bytes
+// and rates was held against the kernels of one layer of Llama-3-8B on H200
+// (data/measured/torch_kernels_h200.json).
+#include "estimator/elementwise.h"
+
+#include <stdexcept>
+
+#include "estimator/efficiency.h"
+#include "estimator/kernel_time.h"
+
+namespace shardplan {
+namespace {
+
+double element_bytes(const Plan& plan) {
+  return plan.precision == Precision::kFp32 ? 4 : 2;
+}
+
+// Residual addition and norm in one kernel: two read, two written. Rotary embedding in place.
+LayerKernels native_kernels(double e) {
+  return {.norm = {.forward = {.fused = 4 * e}, .backward = {.fused = 4 * e}},
+          .rotary = {.forward = {.fused = 2 * e}, .backward = {.fused = 2 * e}},
+          .gated = {.forward = {.fused = 3 * e}, .backward = {.fused = 5 * e}},
+          .plain = {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}}};
+}
+
+// Kernels of Transformer Engine, of Triton or of Apex: addition and norm apart. Unfused SwiGLU
+// writes and reads silu(gate) as well.
+LayerKernels library_kernels(const FrameworkProfile& profile, double e) {
+  LayerKernels kernels = native_kernels(e);
+  kernels.norm = {.forward = {.fused = 5 * e}, .backward = {.fused = 5 * e}};
+  if (profile.swiglu == SwigluKind::kUnfused) {
+    kernels.gated = {.forward = {.fused = 5 * e}, .backward = {.fused = 8 * e}};
+  }
+  const double copies = 2 * static_cast<double>(profile.attention_copies) * e;
+  kernels.copies = {.forward = {.fused = copies}, .backward = {.fused = copies}};
+  return kernels;
+}
+
+// torchtitan's model.py, one PyTorch kernel an operator. Forward: norm 2, residual addition 3;
+// rotary embedding on complex numbers: to fp32, product, back; silu 2, product 3. Backward: norm 5
+// (two kernels, for input and weight), residual 3, and the sums of input gradients, of q, k and v
+// 6 and of w1 and w3 3; product 6, silu 3.
+LayerKernels titan_kernels(double e) {
+  return {.norm = {.forward = {.streamed = 5 * e}, .backward = {.streamed = 12.5 * e}},
+          .rotary = {.forward = {.streamed = e + 4, .rearranged = e + 12},
+                     .backward = {.streamed = 2 * e + 16}},
+          .gated = {.forward = {.streamed = 5 * e}, .backward = {.streamed = 9 * e}},
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+}
+
+// The same block compiled: norms take the additions before them along, silu and product are one
+// kernel; the complex product stays PyTorch's own.
+LayerKernels compiled_titan_kernels(double e) {
+  return {.norm = {.forward = {.streamed = 4.5 * e}, .backward = {.streamed = 7 * e}},
+          .rotary = {.forward = {.streamed = 2 * e + 8, .converted = 8},
+                     .backward = {.streamed = 2 * e + 16}},
+          .gated = {.forward = {.streamed = 3 * e}, .backward = {.streamed = 5 * e}},
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+}
+
+// Megatron-core's local layers. Norm and addition as torchtitan's. rope_utils.py: products with
+// cosine and sine 4, negation 1 and cat 2 of the halves, addition 3, cat with what is not turned 2;
+// backward the same but for the last. Queries are copied out of the packed projection, and their
+// gradients back into it. SwiGLU is compiled (fused_bias_swiglu.py).
+LayerKernels local_kernels(double e) {
+  return {.norm = {.forward = {.streamed = 5 * e}, .backward = {.streamed = 8 * e}},
+          .rotary = {.forward = {.streamed = 5 * e, .rearranged = 7 * e},
+                     .backward = {.streamed = 4 * e, .rearranged = 7 * e}},
+          .copies = {.forward = {.rearranged = 2 * e}, .backward = {.streamed = 3 * e}},
+          .gated = {.forward = {.fused = 3 * e}, .backward = {.streamed = 5 * e}},
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+}
+
+// Halves of what both directions read and write together.
+Passes in_halves(double bytes) {
+  return {.forward = {.fused = bytes / 2}, .backward = {.fused = bytes / 2}};
+}
+
+}  // namespace
+
+KernelBytes operator+(const KernelBytes& a, const KernelBytes& b) {
+  return {.fused = a.fused + b.fused,
+          .streamed = a.streamed + b.streamed,
+          .converted = a.converted + b.converted,
+          .rearranged = a.rearranged + b.rearranged};
+}
+
+KernelBytes operator*(double count, const KernelBytes& bytes) {
+  return {.fused = count * bytes.fused,
+          .streamed = count * bytes.streamed,
+          .converted = count * bytes.converted,
+          .rearranged = count * bytes.rearranged};
+}
+
+double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes) {
+  const double as_fused = bytes.fused + (bytes.streamed / kStreamedShare.value +
+                                         bytes.converted / kConvertedShare.value +
+                                         bytes.rearranged / kRearrangedShare.value) *
+                                            kFusedShare.value;
+  return memory_bound_s(gpu, as_fused);
+}
+
+LayerKernels layer_kernels(const Job& job, const Plan& plan) {
+  const FrameworkProfile& profile = job.profile;
+  const double e = element_bytes(plan);
+  switch (profile.memory_model) {
+    case MemoryModel::kNative: return native_kernels(e);
+    case MemoryModel::kTorchtitan:
+      return profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
+    case MemoryModel::kMegatronLocal: return local_kernels(e);
+    case MemoryModel::kFujii2024:
+    case MemoryModel::kMegatron:
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed: return library_kernels(profile, e);
+  }
+  throw std::logic_error("layer_kernels: unknown memory model");
+}
+
+// One pass over bf16 logits with the gradient in place 2 + 2 + 2; a separate fp32 gradient 2 + 2 +
+// 4 + 4 + 2; native fused: cast 6, maximum 4, exponentials and sum 8, division 8, gradient 8, cast
+// 6; unfused: cast 6, maximum 4, subtraction 8, exponential 8, sum 4, division 8, gradient 8, cast
+// 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
+// compiled: bf16 logits read twice; backward read and written. Zeros and casts to bf16 are as fast
+// as fused kernels.
+Passes loss_kernels(const Job& job) {
+  const FrameworkProfile& profile = job.profile;
+  if (profile.memory_model == MemoryModel::kTorchtitan) {
+    return profile.compile && profile.compile_loss
+               ? Passes{.forward = {.streamed = 4}, .backward = {.streamed = 4}}
+               : Passes{.forward = {.streamed = 12, .converted = 6},
+                        .backward = {.fused = 10, .streamed = 12}};
+  }
+  if (profile.memory_model == MemoryModel::kMegatronLocal) {
+    return {.forward = {.streamed = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
+  }
+  switch (profile.cross_entropy) {
+    case CrossEntropyKind::kChunked:
+    case CrossEntropyKind::kTeFused: return in_halves(6);
+    case CrossEntropyKind::kTeFusedSeparateGrad: return in_halves(14);
+    case CrossEntropyKind::kNativeFused: return in_halves(40);
+    case CrossEntropyKind::kUnfused: return in_halves(52);
+  }
+  throw std::logic_error("loss_kernels: unknown cross-entropy");
+}
+
+// FSDP2 takes gradients from where products have written them (sharding_time.h); without it
+// autocast turns them into fp32.
+KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
+  const FrameworkProfile& profile = job.profile;
+  const double e = element_bytes(plan);
+  const double grad = static_cast<double>(bytes_of(plan.grad_dtype));
+  if (profile.gradient_accumulation_fusion) {
+    return {};
+  }
+  if (profile.memory_model == MemoryModel::kTorchtitan) {
+    return plan.zero == 3 ? KernelBytes{} : KernelBytes{.converted = e + grad};
+  }
+  return profile.memory_model == MemoryModel::kMegatronLocal
+             ? KernelBytes{.converted = e + 2 * grad}
+             : KernelBytes{.fused = e + 2 * grad};
+}
+
+}  // namespace shardplan

@@ -1,0 +1,44 @@
+// Bytes of the memory-bound kernels that a framework runs around products and attention: one row
+// table for each. Counted from the framework's source, kernel by kernel; what kernels reach of the
+// copy rate depends on how they read.
+#pragma once
+
+#include "estimator/job.h"
+
+namespace shardplan {
+
+// By how well a kernel uses the memory: own kernels and fused ones of libraries; PyTorch's
+// vectorized ones; those that broadcast, or read one type and write another; those that pick
+// their elements from views that are not contiguous.
+struct KernelBytes {
+  double fused = 0;
+  double streamed = 0;
+  double converted = 0;
+  double rearranged = 0;
+};
+KernelBytes operator+(const KernelBytes& a, const KernelBytes& b);
+KernelBytes operator*(double count, const KernelBytes& bytes);
+double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes);
+
+struct Passes {
+  KernelBytes forward = {};
+  KernelBytes backward = {};
+};
+
+// Bytes of a profile's kernels, by what they are multiplied with.
+struct LayerKernels {
+  Passes norm = {};    // one norm with its residual addition, per element of the hidden state
+  Passes rotary = {};  // per element of queries and keys
+  Passes copies = {};  // around attention, per element of queries
+  Passes gated = {};   // SwiGLU, per element of one half of its input
+  Passes plain = {};   // an activation without a gate
+};
+LayerKernels layer_kernels(const Job& job, const Plan& plan);
+
+// The loss, per logit of this rank.
+Passes loss_kernels(const Job& job);
+
+// What it costs, per element, that a product does not add to the main gradient itself.
+KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan);
+
+}  // namespace shardplan

@@ -1,0 +1,73 @@
+// Host-bound steps: laws, and rows of data/measured/host_cost_h200.json.
+#include "estimator/host_time.h"
+
+#include <doctest/doctest.h>
+
+namespace shardplan {
+namespace {
+
+Job titan() {
+  Job job;
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  return job;
+}
+
+double both(const HostCost& cost) {
+  return cost.forward_s + cost.backward_s;
+}
+
+TEST_CASE("what torchtitan's eager layers cost the host is what was measured, within its spread") {
+  const Job job = titan();
+  const auto milliseconds = [&](const Plan& plan) { return both(host_cost(job, plan, {})) * 1e3; };
+  CHECK(milliseconds({.zero = 0}) == doctest::Approx(1.879 + 1.518).epsilon(0.02));
+  CHECK(milliseconds({.zero = 3}) == doctest::Approx(3.136 + 2.202).epsilon(0.02));
+  CHECK(milliseconds({.tp = 2, .zero = 3}) == doctest::Approx(5.981 + 7.357).epsilon(0.02));
+  CHECK(milliseconds({.cp = 2, .zero = 3}) == doctest::Approx(4.227 + 4.341).epsilon(0.02));
+  CHECK(milliseconds({.tp = 2, .cp = 2, .zero = 3}) ==
+        doctest::Approx(8.350 + 11.620).epsilon(0.02));
+}
+
+TEST_CASE("compiled layers cost the host less than eager ones") {
+  Job job = titan();
+  const Plan plan = {.tp = 2, .cp = 2, .zero = 3};
+  const double eager = both(host_cost(job, plan, {}));
+  job.profile.compile = true;
+  CHECK(both(host_cost(job, plan, {})) < eager / 2);
+}
+
+TEST_CASE("replaying a layer costs its forward again, and choosing by operators more") {
+  Recompute full;
+  full.granularity = RecomputeGranularity::kFull;
+  CHECK(host_replay_cost(full, false, 3e-3).backward_s == 3e-3);
+  Recompute by_operator;
+  by_operator.granularity = RecomputeGranularity::kSelective;
+  by_operator.policy = "every_second_matmul";
+  CHECK(both(host_replay_cost(by_operator, false, 3.14e-3)) ==
+        doctest::Approx(0.9e-3 + 3.95e-3).epsilon(0.01));
+  CHECK(both(host_replay_cost(by_operator, true, 3.14e-3)) == 0);
+  CHECK(both(host_replay_cost({}, false, 3e-3)) == 0);
+}
+
+TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
+  Job job;
+  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  job.model.moe = {.num_experts = 32, .topk = 4, .expert_ffn = 1024};
+  const double dense = both(host_cost(job, {}, {}));
+  const double all = both(host_cost(job, {}, {.is_moe = true}));
+  const double half = both(host_cost(job, {.ep = 2}, {.is_moe = true}));
+  CHECK(all > 5 * dense);
+  CHECK(half - dense == doctest::Approx((all - dense) / 2));
+}
+
+TEST_CASE("our own trainer and Transformer Engine's layers are not bound by the host") {
+  for (const MemoryModel model : {MemoryModel::kNative, MemoryModel::kMegatron}) {
+    Job job;
+    job.profile.memory_model = model;
+    CHECK(both(host_cost(job, {.tp = 2}, {})) == 0);
+    CHECK(both(host_cost_of_ends(job)) == 0);
+    CHECK(host_update_s(job) == 0);
+  }
+}
+
+}  // namespace
+}  // namespace shardplan

@@ -1,0 +1,77 @@
+// What `calibrate --time` writes is what the reader reads.
+#include "tools/calibrate_time.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "data/library.h"
+#include "estimator/kernel_time.h"
+
+namespace shardplan {
+namespace {
+
+MeasuredTimes some_times() {
+  MeasuredTimes times;
+  times.gemm.m = {256, 1024};
+  times.gemm.n = {512};
+  times.gemm.k = {128, 256, 8192};
+  times.gemm.forward = {1e14, 2e14, 3e14, 4e14, 5e14, 6.543219e14};
+  times.gemm.input_gradient = times.gemm.forward;
+  times.gemm.weight_gradient = times.gemm.forward;
+  times.attention = {{.head_dim = 64,
+                      .forward = {{.size = 1024, .value = 3e14}},
+                      .backward = {{.size = 1024, .value = 2e14}, {.size = 65536, .value = 4e14}}}};
+  times.copy_bytes_per_s = 4.253e12;
+  times.launch_s = 2.34e-6;
+  times.collectives = {
+      {.collective = Collective::kAllGather,
+       .ranks = 2,
+       .seconds = {{.size = 16384, .value = 18.23e-6}, {.size = 1 << 30, .value = 1965e-6}}},
+      {.collective = Collective::kAllReduce,
+       .ranks = 2,
+       .seconds = {{.size = 1 << 30, .value = 3264e-6}}}};
+  times.source = "a test";
+  return times;
+}
+
+GpuSpec read_back(const std::string& gpu_file) {
+  const std::string path = SHARDPLAN_BINARY_DIR "/calibrated_time.json";
+  std::ofstream(path) << gpu_file;
+  return Library().gpu(path);
+}
+
+}  // namespace
+
+TEST_CASE("measured rates in a GPU's file are read as they were written, to four digits") {
+  const Library library;
+  const MeasuredTimes times = some_times();
+  for (const std::string& name : library.gpu_names()) {
+    CAPTURE(name);
+    const GpuSpec gpu =
+        read_back(with_measured_times(library.text_of("gpus/" + name + ".json"), times));
+    REQUIRE(gpu.times.has_value());
+    CHECK(is_calibrated(gpu));
+    CHECK(gpu.times->gemm.k == times.gemm.k);
+    for (std::size_t i = 0; i < times.gemm.forward.size(); ++i) {
+      CHECK(gpu.times->gemm.forward[i] == doctest::Approx(times.gemm.forward[i]).epsilon(1e-3));
+    }
+    CHECK(gpu.times->attention[0].backward[1].value == doctest::Approx(4e14));
+    CHECK(gpu.times->copy_bytes_per_s == doctest::Approx(4.253e12));
+    CHECK(gpu.times->launch_s == doctest::Approx(2.34e-6));
+    REQUIRE(gpu.times->collectives.size() == 2);
+    CHECK(gpu.times->collectives[0].seconds[0].value == doctest::Approx(18.23e-6));
+    CHECK(gpu.times->collectives[1].collective == Collective::kAllReduce);
+    CHECK(gpu.context_bytes == library.gpu(name).context_bytes);
+    CHECK(gpu.memory_bytes == library.gpu(name).memory_bytes);
+  }
+}
+
+TEST_CASE("a GPU's file can be calibrated again, and keeps its lists of numbers on one line") {
+  const std::string once =
+      with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), some_times());
+  CHECK(with_measured_times(once, some_times()) == once);
+  CHECK(once.find("[[16384,18.23],[1073741824,1965]]") != std::string::npos);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,372 @@
+#!/usr/bin/env python3
+"""What the host spends on eager PyTorch training: seconds of one layer by framework and layout.
+
+usage: measure_host_cost.py OUT.json CASE...
+CASE: titan:tp=2,cp=2,dp=1,ac=full,compile=0   torchtitan's Llama 3 model, as its trainer builds it
+      megatron:tp=2,experts=32                 Megatron-core's GPTModel with local layers
+      kernels:titan, kernels:megatron          kernels of one layer of an 8B model on 8192 tokens
+      attention:flash, attention:cudnn         TFLOP/s by head dimension and length
+torchtitan and Megatron-LM are found on PYTHONPATH. One process and one GPU: torch's process group
+"fake" makes collectives that move nothing, so their calls are counted and their transfers are not.
+Tensors are so small that the host decides. A layer is the difference between models of 2 and 6
+layers over 4; "rest" is what does not grow with the layers. Medians of steps.
+"""
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+import types
+
+import torch
+import torch.distributed as dist
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ABSENT = ("tyro", "datasets", "torchdata", "tokenizers", "tensorboard", "wandb", "torchao", "PIL",
+          "huggingface_hub", "safetensors", "transformers", "tomli", "einops", "jinja2_x")
+
+
+class AnythingModule(types.ModuleType):
+    """Stands in for a package that the model does not need."""
+
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__class_getitem__": classmethod(lambda cls, item: cls)})
+
+
+class AbsentPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return AnythingModule(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+sys.meta_path.append(AbsentPackages())  # after the ordinary finders
+
+
+def open_package(name):
+    """A package whose modules can be imported without running its __init__."""
+    if name in sys.modules:
+        return
+    places = [os.path.join(place, *name.split(".")) for place in sys.path]
+    package = types.ModuleType(name)
+    package.__path__ = [place for place in places if os.path.isdir(place)]
+    sys.modules[name] = package
+
+
+def sync():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed_steps(parts, warmups=3, steps=8):
+    """Medians of every part's seconds; parts are called in order."""
+    times = {name: [] for name, _ in parts}
+    for step in range(warmups + steps):
+        state = {}
+        for name, call in parts:
+            sync()
+            begin = time.perf_counter()
+            call(state)
+            sync()
+            if step >= warmups:
+                times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def per_layer(build, few=2, many=6):
+    short, long = timed_steps(build(few)), timed_steps(build(many))
+    result = {}
+    for name in short:
+        layer = (long[name] - short[name]) / (many - few)
+        result[name + "_us_per_layer"] = round(layer * 1e6, 1)
+        result[name + "_us_rest"] = round((short[name] - few * layer) * 1e6, 1)
+    return result
+
+
+def start_group(world):
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+
+
+def titan_parts(layers, tp, cp, dp, ac, compile_, hidden=512, heads=8, kv_heads=2, sequence=512,
+                vocab=1024, ffn_multiplier=None):
+    for package in ("torchtitan", "torchtitan.config", "torchtitan.models.llama3"):
+        open_package(package)
+    from torchtitan.config import job_config
+    sys.modules.setdefault("torch.utils.tensorboard",
+                           AnythingModule("torch.utils.tensorboard"))
+    settings = sys.modules["torchtitan.config"]
+    settings.TORCH_DTYPE_MAP = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    for name, value in vars(job_config).items():
+        setattr(settings, name, value)
+    from torchtitan.components.loss import cross_entropy_loss
+    from torchtitan.distributed import ParallelDims, utils
+    from torchtitan.distributed.context_parallel import prepare_context_parallel_input
+    from torchtitan.models.llama3.infra.parallelize import parallelize_llama
+    from torchtitan.models.llama3.model.args import TransformerModelArgs
+    from torchtitan.models.llama3.model.model import Transformer
+
+    dims = ParallelDims(dp_replicate=1, dp_shard=dp, cp=cp, tp=tp, pp=1, ep=1, etp=1,
+                        world_size=tp * cp * dp)
+    config = job_config.JobConfig()
+    config.training.seq_len = sequence
+    config.activation_checkpoint.mode = {"none": "none", "full": "full"}.get(ac, "selective")
+    config.activation_checkpoint.selective_ac_option = "op"
+    config.compile.enable = bool(compile_)
+    model_args = TransformerModelArgs(dim=hidden, n_layers=layers, n_heads=heads,
+                                      n_kv_heads=kv_heads, vocab_size=vocab, max_seq_len=sequence,
+                                      ffn_dim_multiplier=ffn_multiplier)
+    torch._dynamo.reset()
+    dims.build_mesh()
+    with torch.device("meta"):
+        model = Transformer(model_args)
+    parallelize_llama(model, dims, config)
+    model.to_empty(device=DEVICE)
+    with torch.no_grad():
+        model.init_weights()
+    model.train()
+    loss_fn = torch.compile(cross_entropy_loss) if compile_ else cross_entropy_loss
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    amp = utils.maybe_enable_amp(dims, "bfloat16", DEVICE)
+    context = utils.get_train_context(dims.tp_enabled)
+    tokens = torch.randint(0, vocab, (1, sequence), device=DEVICE)
+
+    def forward(state):
+        extra = {}
+        inputs, labels = tokens, tokens
+        if dims.cp_enabled:
+            inputs, labels, extra = prepare_context_parallel_input(
+                tokens, tokens, extra, dims.get_mesh("cp"), torch.device(DEVICE))
+        with context(), amp:
+            state["pred"], state["labels"] = model(inputs, **extra), labels
+
+    def loss(state):
+        with context(), amp:
+            state["loss"] = loss_fn(state.pop("pred"), state["labels"]) / sequence
+
+    def backward(state):
+        with context(), amp:
+            state["loss"].backward()
+
+    def clip(_):
+        utils.clip_grad_norm_(list(model.parameters()), 1.0, foreach=True)
+
+    def optimize(_):
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return [("forward", forward), ("loss", loss), ("backward", backward), ("clip", clip),
+            ("optimizer", optimize)]
+
+
+class Sdpa(torch.nn.Module):
+    """scaled_dot_product_attention on [b, heads, s, d] views of Megatron's [s, b, heads, d]."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+    def forward(self, query, key, value, *args, **kwargs):
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=query.size(2) != key.size(2))
+        s, b = query.shape[:2]
+        return out.permute(2, 0, 1, 3).reshape(s, b, -1)
+
+
+def megatron_parts(layers, tp, experts, hidden=512, ffn=1024, heads=8, kv_heads=2, sequence=512,
+                   vocab=1024, expert_tokens=2):
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp,
+                                             create_gloo_process_groups=False)
+    tensor_parallel.model_parallel_cuda_manual_seed(1)
+    moe = {} if experts == 0 else dict(
+        num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
+        moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True, moe_grouped_gemm=False)
+    config = TransformerConfig(
+        num_layers=layers, hidden_size=hidden, ffn_hidden_size=ffn, num_attention_heads=heads,
+        num_query_groups=kv_heads, tensor_model_parallel_size=tp, sequence_parallel=tp > 1,
+        add_bias_linear=False, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
+        normalization="RMSNorm", bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
+        hidden_dropout=0.0, attention_dropout=0.0, bias_activation_fusion=True,
+        apply_rope_fusion=False, gradient_accumulation_fusion=False, masked_softmax_fusion=False,
+        bias_dropout_fusion=True, use_cpu_initialization=False, **moe)
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None,
+                                                    moe_grouped_gemm=False, normalization="RMSNorm")
+
+    class Norm(torch.nn.RMSNorm):
+        def __init__(self, config=None, hidden_size=None, eps=1e-5, **_):
+            super().__init__(hidden_size, eps=eps, device=DEVICE, dtype=torch.bfloat16)
+            self.weight.sequence_parallel = tp > 1
+
+    parts = spec.submodules
+    parts.input_layernorm, parts.pre_mlp_layernorm = Norm, Norm
+    parts.self_attention.submodules.core_attention = Sdpa
+    from megatron.core.transformer import transformer_block
+    from megatron.core.transformer.moe import moe_utils
+    moe_utils.te_general_gemm = None  # a name that only Transformer Engine defines
+    transformer_block.LayerNormImpl = Norm
+    model = GPTModel(config, spec, vocab, sequence, position_embedding_type="rope",
+                     share_embeddings_and_output_weights=False).to(DEVICE)
+    ddp = DistributedDataParallel(
+        config, DistributedDataParallelConfig(grad_reduce_in_fp32=True, overlap_grad_reduce=False,
+                                              use_distributed_optimizer=False), model)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
+                        clip_grad=1.0, use_distributed_optimizer=False), [ddp],
+        use_gloo_process_groups=False)
+    # The tracker of auxiliary losses keeps the number of layers of the first model.
+    aux_losses = moe_utils.get_moe_layer_wise_logging_tracker() if experts else {}
+    tokens = torch.randint(0, vocab, (1, sequence), device=DEVICE)
+    positions = torch.arange(sequence, device=DEVICE).unsqueeze(0)
+
+    def forward(state):
+        aux_losses.clear()
+        ddp.zero_grad_buffer()
+        optimizer.zero_grad()
+        state["loss"] = ddp(tokens, positions, None, labels=tokens).float().mean()
+
+    def backward(state):
+        state["loss"].backward()
+
+    def optimize(_):
+        ddp.finish_grad_sync()
+        optimizer.step()
+
+    return [("forward", forward), ("backward", backward), ("optimizer", optimize)]
+
+
+def kernel_table(parts, layers):
+    """Kernels by name: calls and microseconds of one forward, backward and optimizer."""
+    from torch.profiler import ProfilerActivity, profile
+    for _ in range(3):
+        state = {}
+        for _, call in parts:
+            call(state)
+    table = {"layers": layers}
+    state = {}
+    for name, call in parts:
+        sync()
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+            call(state)
+            sync()
+        rows = [(e.key[:160], e.count, round(e.self_device_time_total, 1))
+                for e in found.key_averages() if e.self_device_time_total > 0
+                and e.device_type != torch.autograd.DeviceType.CPU]
+        table[name] = sorted(rows, key=lambda row: -row[2])
+    return table
+
+
+def attention_rates(backend):
+    """The causal triangle counted once, backward as 2.5 forwards; 16384 tokens, hidden 4096."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    table = {}
+    for head_dim in (64, 128):
+        for length in (2048, 4096, 8192, 16384, 32768):
+            batch, heads = max(1, 16384 // length), 4096 // head_dim
+            q, k, v = (torch.randn(batch, length, n, head_dim, device=DEVICE, dtype=torch.bfloat16)
+                       .transpose(1, 2).requires_grad_() for n in (heads, heads // 4, heads // 4))
+            grad = torch.randn_like(q)
+            state = {}
+
+            def forward(state):
+                with sdpa_kernel(backends[backend]):
+                    for _ in range(4):
+                        state["out"] = torch.nn.functional.scaled_dot_product_attention(
+                            q, k, v, is_causal=True, enable_gqa=True)
+
+            def backward(state):
+                for _ in range(4):
+                    torch.autograd.grad(state["out"], (q, k, v), grad, retain_graph=True)
+
+            seconds = timed_steps([("forward", forward), ("backward", backward)], 2, 5)
+            flops = 2.0 * batch * length * length * 4096 * 4
+            table[f"{head_dim}x{length}"] = [round(flops / seconds["forward"] / 1e12, 1),
+                                             round(2.5 * flops / seconds["backward"] / 1e12, 1)]
+            del state
+    return table
+
+
+def options_of(text):
+    pairs = [pair.split("=") for pair in text.split(",") if pair]
+    return {key: int(value) if value.isdigit() else value for key, value in pairs}
+
+
+def run_case(case):
+    kind, _, text = case.partition(":")
+    if kind == "kernels":
+        start_group(1)
+        framework, _, layers = text.partition(",")
+        layers = int(layers or 2)
+        big = dict(hidden=4096, heads=32, kv_heads=8, sequence=8192, vocab=128256)
+        if framework == "megatron":
+            parts = megatron_parts(layers, 1, 0, ffn=14336, **big)
+        else:
+            start_group(2)
+            parts = titan_parts(layers, 1, 1, 2, "none", int(framework == "titan_compiled"),
+                                ffn_multiplier=1.3, **big)
+        return kernel_table(parts, layers)
+    options = options_of(text)
+    if kind == "attention":
+        return attention_rates(text)
+    if kind == "titan":
+        tp, cp, dp = (options.get(key, 1) for key in ("tp", "cp", "dp"))
+        start_group(tp * cp * dp)
+        return per_layer(lambda layers: titan_parts(layers, tp, cp, dp, options.get("ac", "none"),
+                                                    options.get("compile", 0)))
+    if kind == "megatron":
+        start_group(options.get("tp", 1))
+        return per_layer(lambda layers: megatron_parts(layers, options.get("tp", 1),
+                                                       options.get("experts", 0)))
+    raise SystemExit(f"found {case}, expected titan:, megatron: or kernels:")
+
+
+def main():
+    out, cases = sys.argv[1], sys.argv[2:]
+    limit_s = float(os.environ.get("LIMIT_S", "1e9"))
+    begin = time.monotonic()
+    results = {"torch": torch.__version__, "cpus": os.cpu_count()}
+    if DEVICE == "cuda":
+        results["gpu"] = torch.cuda.get_device_name()
+    for case in cases:
+        if time.monotonic() - begin > limit_s:
+            results[case] = {"error": "no time left"}
+            continue
+        at = time.monotonic()
+        try:
+            results[case] = run_case(case)
+        except Exception as problem:  # the other cases still count
+            results[case] = {"error": repr(problem)[:300], "trace": traceback.format_exc()[-1500:]}
+        results[case]["seconds"] = round(time.monotonic() - at, 1)
+        with open(out, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+        short = {k: v for k, v in results[case].items()
+                 if k != "trace" and not (isinstance(v, list) and len(v) > 2)}
+        print(case, short, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+// The JSON of `calibrate --time`: the GPU's file with measured rates in it.
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+#include "estimator/units.h"
+#include "tools/calibrate_time.h"
+
+namespace shardplan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Four digits: more than a rate repeats to.
+double rounded(double value) {
+  const double unit = std::pow(10, std::floor(std::log10(value)) - 3);
+  return std::round(value / unit) * unit;
+}
+
+// Numbers as people write them: 6.4 and not 6.4000000000000004.
+Json number_of(double value) {
+  const double whole = std::round(value);
+  if (std::fabs(value - whole) < 1e-9 * value) {
+    return static_cast<std::int64_t>(whole);
+  }
+  constexpr double kThousand = 1000;
+  return std::round(value * kThousand) / kThousand;
+}
+
+Json sizes_of(const std::vector<double>& sizes) {
+  Json list = Json::array();
+  for (const double size : sizes) { list.push_back(number_of(size)); }
+  return list;
+}
+
+Json rates_of(const GemmGrid& grid, const std::vector<double>& rates) {
+  Json by_m = Json::array();
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < grid.m.size(); ++i) {
+    Json by_n = Json::array();
+    for (std::size_t j = 0; j < grid.n.size(); ++j) {
+      Json by_k = Json::array();
+      for (std::size_t l = 0; l < grid.k.size(); ++l, ++at) {
+        by_k.push_back(number_of(rounded(rates[at] / kTera)));
+      }
+      by_n.push_back(std::move(by_k));
+    }
+    by_m.push_back(std::move(by_n));
+  }
+  return by_m;
+}
+
+Json curve_of(const std::vector<CurvePoint>& curve, double unit) {
+  Json points = Json::array();
+  for (const CurvePoint& point : curve) {
+    points.push_back({number_of(point.size), number_of(rounded(point.value / unit))});
+  }
+  return points;
+}
+
+// Indented, but every list of numbers on one line.
+void write(const Json& value, std::size_t indent, std::string& text) {
+  const bool is_flat =
+      !value.is_structured() || value.empty() ||
+      (value.is_array() && !value.front().is_object() &&
+       (!value.front().is_array() || (value.front().size() == 2 && !value.front()[0].is_array())));
+  if (is_flat) {
+    text += value.dump();
+    return;
+  }
+  const bool is_object = value.is_object();
+  text += is_object ? "{\n" : "[\n";
+  bool is_first = true;
+  for (const auto& item : value.items()) {
+    text += is_first ? "" : ",\n";
+    is_first = false;
+    text.append(indent + 2, ' ');
+    text += is_object ? Json(item.key()).dump() + ": " : "";
+    write(item.value(), indent + 2, text);
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += is_object ? '}' : ']';
+}
+
+}  // namespace
+
+std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes& times) {
+  constexpr double kMicro = 1e-6;
+  Json file = Json::parse(gpu_file);
+  Json& measured = file["measured"];
+  if (measured.is_null()) {
+    measured = Json::object();
+    measured["source"] = times.source;
+  }
+  Json attention = Json::array();
+  for (const AttentionCurve& curve : times.attention) {
+    attention.push_back({{"head_dim", curve.head_dim},
+                         {"forward_tflops", curve_of(curve.forward, kTera)},
+                         {"backward_tflops", curve_of(curve.backward, kTera)}});
+  }
+  Json collectives = Json::array();
+  for (const CollectiveCurve& curve : times.collectives) {
+    collectives.push_back({{"collective", name_of(curve.collective)},
+                           {"ranks", curve.ranks},
+                           {"microseconds", curve_of(curve.seconds, kMicro)}});
+  }
+  measured["time"] = {
+      {"gemm",
+       {{"m", sizes_of(times.gemm.m)},
+        {"n", sizes_of(times.gemm.n)},
+        {"k", sizes_of(times.gemm.k)},
+        {"forward_tflops", rates_of(times.gemm, times.gemm.forward)},
+        {"input_gradient_tflops", rates_of(times.gemm, times.gemm.input_gradient)},
+        {"weight_gradient_tflops", rates_of(times.gemm, times.gemm.weight_gradient)}}},
+      {"attention", std::move(attention)},
+      {"copy_gb_per_s", number_of(rounded(times.copy_bytes_per_s / kGB))},
+      {"launch_us", number_of(rounded(times.launch_s / kMicro))},
+      {"collectives", std::move(collectives)},
+      {"source", times.source}};
+  std::string text;
+  write(file, 0, text);
+  return text + '\n';
+}
+
+}  // namespace shardplan

@@ -1,0 +1,37 @@
+// Microbenchmarks of `calibrate --time`: what products, attention, copies, launches and collectives
+// take on this machine's GPUs. Random data; rates under the power that load leaves; medians.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "estimator/cluster_spec.h"
+
+namespace shardplan {
+
+// Grids and how long every point is measured.
+struct TimeCalibration {
+  std::int64_t num_gpus = 1;  // of this host, from device 0 on; collectives need two
+  double warm_up_s = 3;       // of one large product before the first point
+  double seconds_per_point = 0.025;
+  std::vector<std::int64_t> gemm_sizes = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+  std::vector<std::int64_t> head_dims = {64, 128};
+  std::vector<std::int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768, 65536};
+  std::int64_t attention_tokens = 16384;  // of one call, in sequences of the length
+  std::vector<std::int64_t> message_bytes = {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22,
+                                             1 << 24, 1 << 26, 1 << 28, 1 << 30};
+};
+
+// The whole of MeasuredTimes but its source. `report` is told of every part as it ends.
+MeasuredTimes measure_times(const TimeCalibration& calibration,
+                            const std::function<void(const std::string&)>& report);
+
+// Groups of 2, 4, 8, ... of the GPUs; a thread for each.
+std::vector<CollectiveCurve> measure_collectives(const TimeCalibration& calibration);
+
+// GPU, driver, CUDA, cuBLAS, attention library and NCCL, as far as they say.
+std::string machine_description();
+std::int64_t num_gpus_here();
+
+}  // namespace shardplan
