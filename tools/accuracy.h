@@ -144,9 +144,15 @@ std::optional<double> measured_step_s(const Measurement& measured, const Job& jo
 
 struct TimeErrors {
   ErrorSummary errors;
+  double mean = 0;              // of the errors' size
   double rank_correlation = 0;  // Spearman's, of step times
 };
-std::optional<TimeErrors> time_errors(const std::vector<const AccuracyCase*>& cases);
+// Of runs whose measured step takes at least `least_s`; nothing where there are none.
+std::optional<TimeErrors> time_errors(const std::vector<const AccuracyCase*>& cases,
+                                      double least_s = 0);
+
+// Shorter steps rest on how fast the host launches kernels, which differs between machines.
+inline constexpr double kLongStep = 0.3;
 
 // A rule that says fits or does not fit, tried at capacities around what each run really used.
 struct CapacityTest {

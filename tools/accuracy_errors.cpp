@@ -191,12 +191,12 @@ double rank_correlation(const std::vector<double>& x, const std::vector<double>&
   return correlation(places_of(x), places_of(y));
 }
 
-std::optional<TimeErrors> time_errors(const Cases& cases) {
+std::optional<TimeErrors> time_errors(const Cases& cases, double least_s) {
   std::vector<NamedError> errors;
   std::vector<double> measured;
   std::vector<double> predicted;
   for (const AccuracyCase* run : cases) {
-    if (run->measured_step_s && run->predicted_step_s) {
+    if (run->measured_step_s && run->predicted_step_s && *run->measured_step_s >= least_s) {
       measured.push_back(*run->measured_step_s);
       predicted.push_back(*run->predicted_step_s);
       errors.push_back(
@@ -206,7 +206,10 @@ std::optional<TimeErrors> time_errors(const Cases& cases) {
   if (errors.empty()) {
     return std::nullopt;
   }
+  double sum = 0;
+  for (const NamedError& named : errors) { sum += std::fabs(named.error); }
   return TimeErrors{.errors = summary_of(errors),
+                    .mean = sum / static_cast<double>(errors.size()),
                     .rank_correlation = shardplan::rank_correlation(measured, predicted)};
 }
 

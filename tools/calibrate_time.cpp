@@ -1,5 +1,6 @@
 #include "tools/calibrate_time.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "data/library.h"
@@ -39,7 +40,7 @@ ExitCode run_time_calibration(const Arguments& arguments) {
   Output output(text_or(options, "out", ""));
   TimeCalibration calibration;
   const std::int64_t here = num_gpus_here();
-  calibration.num_gpus = count_or(options, "gpus", here);
+  calibration.num_gpus = count_or(options, "gpus", std::max<std::int64_t>(1, here));
   if (calibration.num_gpus > here) {
     throw EnvironmentError("calibrate: --gpus: found " + std::to_string(here) +
                            " GPUs here, expected at least " + std::to_string(calibration.num_gpus));

@@ -114,6 +114,16 @@ std::string capacity_table(const CaseGroup& group) {
          table_text(table);
 }
 
+std::string long_steps_line(const CaseGroup& group) {
+  const std::optional<TimeErrors> times = time_errors(group.cases, kLongStep);
+  return !times
+             ? ""
+             : "steps of " + fixed(kLongStep, 1) + " s and more: " + grouped(times->errors.count) +
+                   ", mean error " + fixed(times->mean * 100, 1) + " %, largest " +
+                   fixed(std::max(times->errors.over, -times->errors.under) * 100, 1) +
+                   " %, rank correlation " + fixed(times->rank_correlation, 3) + "\n";
+}
+
 std::string time_line(const CaseGroup& group) {
   const std::optional<TimeErrors> times = time_errors(group.cases);
   if (!times) {
@@ -123,7 +133,7 @@ std::string time_line(const CaseGroup& group) {
          fixed(times->errors.median * 100, 1) + " %, p95 " + fixed(times->errors.p95 * 100, 1) +
          " %, " + signed_percent(times->errors.under) + " to " +
          signed_percent(times->errors.over) + ", rank correlation " +
-         fixed(times->rank_correlation, 3) + "\n";
+         fixed(times->rank_correlation, 3) + "\n" + long_steps_line(group);
 }
 
 double worst_size(const AccuracyCase& run) {
@@ -265,9 +275,13 @@ Json json_of(const CaseGroup& group) {
   for (const CapacityTest& test : capacity_tests(group.cases)) {
     json["capacity"].push_back(json_of(test));
   }
-  if (const std::optional<TimeErrors> times = time_errors(group.cases)) {
-    json["step_time"] = json_of(times->errors);
-    json["step_time"]["rank_correlation"] = times->rank_correlation;
+  for (const auto& [name, least_s] :
+       {std::pair{"step_time", 0.0}, std::pair{"step_time_long_steps", kLongStep}}) {
+    if (const std::optional<TimeErrors> times = time_errors(group.cases, least_s)) {
+      json[name] = json_of(times->errors);
+      json[name]["mean"] = times->mean;
+      json[name]["rank_correlation"] = times->rank_correlation;
+    }
   }
   for (const FeatureErrors& feature : errors_by_feature(group)) {
     json["features"].push_back({{"feature", feature.feature},

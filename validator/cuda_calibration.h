@@ -32,6 +32,6 @@ std::vector<CollectiveCurve> measure_collectives(const TimeCalibration& calibrat
 
 // GPU, driver, CUDA, cuBLAS, attention library and NCCL, as far as they say.
 std::string machine_description();
-std::int64_t num_gpus_here();
+std::int64_t num_gpus_here();  // 0 where there is no driver either
 
 }  // namespace shardplan

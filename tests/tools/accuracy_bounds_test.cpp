@@ -65,6 +65,9 @@ Figures figures_of(const AccuracyReport& report) {
       add_errors(figures, name + "step time", times->errors);
       figures[name + "step time,1 - rank correlation"] = rounded_up(1 - times->rank_correlation);
     }
+    if (const std::optional<TimeErrors> times = time_errors(group.cases, kLongStep)) {
+      figures[name + "step time of long steps,mean %"] = rounded_up(times->mean * 100);
+    }
     for (const CapacityTest& test : capacity_tests(group.cases)) {
       if (test.rule.starts_with("device_used")) {
         figures[name + "capacity,false fits"] = static_cast<double>(test.false_fits);

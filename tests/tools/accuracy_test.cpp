@@ -76,6 +76,26 @@ TEST_CASE("a rule is tried at seven capacities around what the run used") {
   CHECK(ours.false_refusals == 1);
 }
 
+TEST_CASE("long steps are summed up by themselves, by the mean of their errors") {
+  std::vector<AccuracyCase> runs(3);
+  const std::array<double, 3> measured = {0.1, 0.3, 2};
+  const std::array<double, 3> predicted = {0.01, 0.33, 1.6};
+  std::vector<const AccuracyCase*> cases;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    runs[i].measured_step_s = measured[i];
+    runs[i].predicted_step_s = predicted[i];
+    cases.push_back(&runs[i]);
+  }
+  const TimeErrors all = time_errors(cases).value();
+  CHECK(all.errors.count == 3);
+  CHECK(all.mean == doctest::Approx((0.9 + 0.1 + 0.2) / 3));
+  const TimeErrors longer = time_errors(cases, kLongStep).value();
+  CHECK(longer.errors.count == 2);
+  CHECK(longer.mean == doctest::Approx(0.15));
+  CHECK(longer.errors.under == doctest::Approx(-0.2));
+  CHECK_FALSE(time_errors(cases, 3).has_value());
+}
+
 TEST_CASE("step times that keep their order correlate fully, reversed ones the other way") {
   std::vector<AccuracyCase> runs = {run_of("a", 1, 1), run_of("b", 1, 1), run_of("c", 1, 1)};
   for (std::size_t i = 0; i < runs.size(); ++i) {
