@@ -83,12 +83,20 @@ void add(HostCost& cost, double count, const HostCost& microseconds) {
   cost.backward_s += count * kMicro * microseconds.backward_s;
 }
 
-// FSDP2 shards wherever it has more than one rank to shard over.
-bool is_sharded(const FrameworkProfile& profile, const Plan& plan) {
-  return profile.memory_model == MemoryModel::kTorchtitan && plan.zero == 3;
+// How often FSDP2 gathers and reduces for a microbatch.
+double shardings(const Job& job, const Plan& plan) {
+  if (plan.zero != 3) {
+    return 0;
+  }
+  return gathers_once(job.profile, plan) ? 1 / static_cast<double>(num_microbatches(job, plan)) : 1;
 }
 
 }  // namespace
+
+bool gathers_once(const FrameworkProfile& profile, const Plan& plan) {
+  return profile.memory_model == MemoryModel::kTorchtitan && plan.pp > 1 &&
+         profile.reshard_after_forward != ReshardAfterForward::kAlways;
+}
 
 HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   HostCost cost;
@@ -97,7 +105,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     return cost;
   }
   add(cost, 1, row->layer);
-  add(cost, is_sharded(job.profile, plan) ? 1 : 0, row->sharded);
+  add(cost, shardings(job, plan), row->sharded);
   add(cost, plan.tp > 1 ? 1 : 0, row->tensor_parallel);
   add(cost, plan.cp > 1 ? 1 : 0, row->context_parallel);
   add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row->both);

@@ -18,6 +18,9 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer);
 // deciding takes, to its backward what replaying takes.
 HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s);
 
+// With a pipeline torchtitan gathers once a step, and reduces after the last microbatch.
+bool gathers_once(const FrameworkProfile& profile, const Plan& plan);
+
 // Embedding, head and loss of one microbatch.
 HostCost host_cost_of_ends(const Job& job);
 

@@ -199,13 +199,13 @@ struct PricePieces {
   BlockSummaries summaries(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
-  const PieceMemo<ModelTimes, 5>::Piece& times(const Plan& plan);
+  const PieceMemo<ModelTimes, 6>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
   const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
-      const Plan& plan, const PieceMemo<ModelTimes, 5>::Piece& known,
+      const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known,
       const PieceMemo<StepLayout, 2>::Piece& layout);
   void build_work(const Plan& plan, const ScheduleShape& shape,
-                  const PieceMemo<ModelTimes, 5>::Piece& known, const StepLayout& layout,
+                  const PieceMemo<ModelTimes, 6>::Piece& known, const StepLayout& layout,
                   const ChunkWorkPiece& plain, WorkPiece& piece);
   const std::vector<InFlightState>& in_flight(const ScheduleShape& shape, std::int64_t rank);
   std::size_t number_chunk(const ChunkLayout& chunk);
@@ -264,7 +264,7 @@ struct PricePieces {
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
   PieceMemo<StatePiece, 6> state_pieces{32768};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};
-  PieceMemo<ModelTimes, 5> times_pieces{4096};
+  PieceMemo<ModelTimes, 6> times_pieces{4096};
   PieceMemo<StepLayout, 2> step_pieces{1024};
   PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
   PieceMemo<WorkPiece, 4> work_pieces{1024};

@@ -19,16 +19,25 @@ std::int64_t replayed_block(const Recompute& recompute) {
   return by_blocks ? recompute.num_layers : 0;
 }
 
+// What of ZeRO changes the times of a block: whether eager FSDP is called for every microbatch.
+std::int64_t times_sharding(const Job& job, const Plan& plan) {
+  if (job.profile.memory_model != MemoryModel::kTorchtitan || plan.zero != 3) {
+    return 0;
+  }
+  return gathers_once(job.profile, plan) ? 1 + num_microbatches(job, plan) : 1;
+}
+
 }  // namespace
 
-const PieceMemo<ModelTimes, 5>::Piece& PricePieces::times(const Plan& plan) {
+const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
   const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
                               number(plan.precision)) *
                                  16 +
                              number(plan.grad_dtype);
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
-       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor)},
+       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
+       times_sharding(job, plan)},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
@@ -42,7 +51,7 @@ const StepLayout& PricePieces::steps(const Plan& plan) {
 }
 
 const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
-    const Plan& plan, const PieceMemo<ModelTimes, 5>::Piece& known,
+    const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known,
     const PieceMemo<StepLayout, 2>::Piece& layout) {
   return chunk_work_pieces.find(
       {packed(known.number, layout.number), grid().pp_links, plan.pp}, [&](ChunkWorkPiece& piece) {
@@ -57,7 +66,7 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
 
 // Adds recomputation to what is known without it: the same sums as chunk_works and rank_works make.
 void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
-                             const PieceMemo<ModelTimes, 5>::Piece& known, const StepLayout& layout,
+                             const PieceMemo<ModelTimes, 6>::Piece& known, const StepLayout& layout,
                              const ChunkWorkPiece& plain, WorkPiece& piece) {
   if (model_time_number != known.number) {
     model_time_space = known.value;

@@ -48,12 +48,6 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   }
 }
 
-// With a pipeline torchtitan gathers once a step and reduces after the last microbatch.
-bool keeps_gathered(const FrameworkProfile& profile, const Plan& plan) {
-  return profile.memory_model == MemoryModel::kTorchtitan && plan.pp > 1 &&
-         profile.reshard_after_forward != ReshardAfterForward::kAlways;
-}
-
 double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
 }
@@ -130,15 +124,16 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
       seconds = m * exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);
       break;
     default:
-      if (keeps_gathered(job.profile, plan)) {
+      if (gathers_once(job.profile, plan)) {
         seconds = exceeding(update.gather_s, work.forward_s) + update.reduce_s +
-                  update.gather_copies_s + update.reduce_copies_s;
+                  exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
         const double again =
             job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
         seconds = m * (exceeding(update.gather_s, work.forward_s) +
                        exceeding(again * update.gather_s + update.reduce_s, work.backward_s) +
-                       (1 + again) * update.gather_copies_s + update.reduce_copies_s);
+                       exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s,
+                                 work.host_s));
       }
   }
   return (seconds + update.tied_s) * job.profile.exposed_dp_share;

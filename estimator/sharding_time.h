@@ -39,6 +39,7 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
 struct MicrobatchWork {
   double forward_s = 0;
   double backward_s = 0;
+  double host_s = 0;  // of these, while the GPU waits for the host
 };
 
 // The communication of the update that stays visible, over all microbatches.
