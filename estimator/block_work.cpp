@@ -15,19 +15,12 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
-// torch's scaled_dot_product_attention prefers it where nobody asks for cuDNN, as torchtitan does;
-// nanotron calls it.
+// nanotron calls it; torch's scaled_dot_product_attention takes cuDNN first on compute capability 9
+// (sdp_utils.cpp, check_prefer_cudnn_attention).
 bool runs_flash2(const FrameworkProfile& profile) {
-  switch (profile.memory_model) {
-    case MemoryModel::kMegatronLocal:
-    case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed: return true;
-    case MemoryModel::kMegatron: return profile.attention_backend == AttentionBackend::kFlash;
-    case MemoryModel::kFujii2024:
-    case MemoryModel::kNative:
-    case MemoryModel::kTorchtitan: return false;
-  }
-  return false;
+  return profile.memory_model == MemoryModel::kNanotron ||
+         (profile.memory_model == MemoryModel::kMegatron &&
+          profile.attention_backend == AttentionBackend::kFlash);
 }
 
 // Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
@@ -202,6 +195,8 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
 
 // With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
+// torchtitan keeps the gathered input, and copies every tensor that is gathered or scattered along
+// the sequence, its second dimension (torch.distributed._functional_collectives: chunk and cat).
 // Without it one all-reduce out, and one of the input gradient in backward.
 BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out) {
   BlockTime time;
@@ -216,7 +211,13 @@ BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, s
     const double gather_s = all_gather_s(cluster, context.tp, in_bytes);
     const double scatter_s = reduce_scatter_s(cluster, context.tp, out_bytes);
     time.forward_tp_s = share * (gather_s + scatter_s);
-    time.backward_tp_s = share * (2 * gather_s + scatter_s);
+    const bool keeps_input = context.job.profile.memory_model == MemoryModel::kTorchtitan;
+    time.backward_tp_s = share * ((keeps_input ? 1 : 2) * gather_s + scatter_s);
+    if (keeps_input) {
+      add(time, memory_bound(context, number(context.tokens * (in + out)),
+                             {.forward = {.streamed = 2 * context.element_bytes},
+                              .backward = {.streamed = 2 * context.element_bytes}}));
+    }
   } else {
     time.forward_tp_s = share * all_reduce_s(cluster, context.tp, out_bytes);
     time.backward_tp_s = share * all_reduce_s(cluster, context.tp, in_bytes);

@@ -52,6 +52,14 @@ double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
 }
 
+// What a collective beside products costs: what they do not hide, and of what they hide the share
+// of the SMs that its channels take from them.
+double beside_compute(const Job& job, double cost_s, double hidden_behind_s) {
+  const double share =
+      job.cluster.gpu.num_sms > 0 ? kCollectiveSms.value / number(job.cluster.gpu.num_sms) : 0;
+  return exceeding(cost_s, hidden_behind_s) + share * std::min(cost_s, hidden_behind_s);
+}
+
 // What one parameter's update reads and writes. Fused: the gradient for its norm, then gradient,
 // moments and main parameter read, moments, main parameter and weight written (34 bytes in fp32
 // with bf16 weights). torchtitan's weights are the main parameters, and its gradients are scaled
@@ -114,26 +122,28 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
   double seconds = 0;
   switch (plan.zero) {
-    case 0: seconds = exceeding(update.all_reduce_s, backward_s); break;
+    case 0: seconds = beside_compute(job, update.all_reduce_s, backward_s); break;
     case 1:
       seconds = (job.profile.zero1_all_reduces ? update.all_reduce_s
-                                               : exceeding(update.reduce_s, backward_s)) +
-                exceeding(update.gather_s, forward_s);
+                                               : beside_compute(job, update.reduce_s, backward_s)) +
+                beside_compute(job, update.gather_s, forward_s);
       break;
     case 2:
-      seconds = m * exceeding(update.reduce_s, backward_s) + exceeding(update.gather_s, forward_s);
+      seconds = m * beside_compute(job, update.reduce_s, backward_s) +
+                beside_compute(job, update.gather_s, forward_s);
       break;
     default:
       if (gathers_once(job.profile, plan)) {
-        seconds = exceeding(update.gather_s, work.forward_s) + update.reduce_s +
+        seconds = beside_compute(job, update.gather_s, work.forward_s) + update.reduce_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
         const double again =
             job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
-        seconds = m * (exceeding(update.gather_s, work.forward_s) +
-                       exceeding(again * update.gather_s + update.reduce_s, work.backward_s) +
-                       exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s,
-                                 work.host_s));
+        seconds =
+            m *
+            (beside_compute(job, update.gather_s, work.forward_s) +
+             beside_compute(job, again * update.gather_s + update.reduce_s, work.backward_s) +
+             exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s, work.host_s));
       }
   }
   return (seconds + update.tied_s) * job.profile.exposed_dp_share;

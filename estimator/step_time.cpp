@@ -72,13 +72,12 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan, const Sch
     const BlockTime& blocks = work.blocks;
     const ChunkTime time = work.chunk_time();
     const RankUpdate& update = pieces.updates[pieces.update_ranks.rank_kind(rank)];
-    const AfterPipeline after = {
-        .data_parallel_s =
-            exposed_data_parallel_s(job, plan, update, shape.num_microbatches,
-                                    {.forward_s = time.forward_s,
-                                     .backward_s = time.backward_input_s + time.backward_weight_s,
-                                     .host_s = blocks.host_s + blocks.recompute_host_s}),
-        .optimizer_s = update.optimizer_s};
+    const AfterPipeline after = {.data_parallel_s = exposed_data_parallel_s(
+                                     job, plan, update, shape.num_microbatches,
+                                     {.forward_s = time.forward_s,
+                                      .backward_s = time.backward_input_s + time.backward_weight_s,
+                                      .host_s = blocks.host_s + blocks.recompute_host_s}),
+                                 .optimizer_s = update.optimizer_s};
     slowest = after.total_s() > slowest.total_s() ? after : slowest;
   }
   return slowest;

@@ -14,10 +14,10 @@ namespace shardplan {
 struct TimeCalibration {
   std::int64_t num_gpus = 1;  // of this host, from device 0 on; collectives need two
   double warm_up_s = 3;       // of one large product before the first point
-  double seconds_per_point = 0.025;
-  std::vector<std::int64_t> gemm_sizes = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+  double seconds_per_point = 0.015;
+  std::vector<std::int64_t> gemm_sizes = {256, 512, 1024, 2048, 4096, 8192, 16384};
   std::vector<std::int64_t> head_dims = {64, 128};
-  std::vector<std::int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768, 65536};
+  std::vector<std::int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768};
   std::int64_t attention_tokens = 16384;  // of one call, in sequences of the length
   std::vector<std::int64_t> message_bytes = {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22,
                                              1 << 24, 1 << 26, 1 << 28, 1 << 30};

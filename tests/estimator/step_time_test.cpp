@@ -123,7 +123,8 @@ TEST_CASE("gradient reduction hides behind a microbatch's backward only where th
   job.profile.overlap_grad_reduce = true;
   job.profile.overlap_param_gather = true;
   CHECK(exposed > 0.1);
-  CHECK(estimate_step_time(job, {.zero = 1}).exposed_dp_s == 0);
+  // What is hidden takes its 16 of 132 SMs from the products.
+  CHECK(estimate_step_time(job, {.zero = 1}).exposed_dp_s == doctest::Approx(exposed * 16 / 132));
   job.profile.overlap_grad_reduce = false;
   job.profile.overlap_param_gather = false;
   job.profile.exposed_dp_share = 0.5;
