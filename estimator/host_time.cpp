@@ -9,10 +9,14 @@ namespace {
 
 constexpr double kMicro = 1e-6;
 
-// Microseconds. data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
+constexpr HostCost microseconds(double forward, double backward) {
+  return {.forward_s = forward * kMicro, .backward_s = backward * kMicro};
+}
+
+// data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
-// between models of 2 and 6. `sharded` is with FSDP2; the two below it come on top of that, the
-// last where both do.
+// between models of 2 and 6. `sharded` is with FSDP2; tensor and context parallelism come on top
+// of that, `both` where they meet.
 struct HostRow {
   MemoryModel model;
   bool compiled;
@@ -23,50 +27,51 @@ struct HostRow {
   HostCost both;
   HostCost expert;  // of a layer whose experts run one after the other
   HostCost ends;
-  double update = 0;
+  double update_s = 0;  // clipping and optimizer, a layer
 };
 constexpr std::array<HostRow, 4> kHostRows = {{
     {.model = MemoryModel::kTorchtitan,
      .compiled = false,
-     .layer = {.forward_s = 1880, .backward_s = 1520},
-     .sharded = {.forward_s = 1260, .backward_s = 680},
-     .tensor_parallel = {.forward_s = 2840, .backward_s = 5160},
-     .context_parallel = {.forward_s = 1090, .backward_s = 2140},
-     .both = {.forward_s = 1280, .backward_s = 2120},
+     .layer = microseconds(1880, 1520),
+     .sharded = microseconds(1260, 680),
+     .tensor_parallel = microseconds(2840, 5160),
+     .context_parallel = microseconds(1090, 2140),
+     .both = microseconds(1280, 2120),
      .expert = {},
-     .ends = {.forward_s = 4000, .backward_s = 4500},
-     .update = 600},
+     .ends = microseconds(4000, 4500),
+     .update_s = 600 * kMicro},
     {.model = MemoryModel::kTorchtitan,
      .compiled = true,
-     .layer = {.forward_s = 900, .backward_s = 1890},
-     .sharded = {.forward_s = 1260, .backward_s = 680},
-     .tensor_parallel = {.forward_s = 610, .backward_s = 1360},
-     .context_parallel = {.forward_s = 50, .backward_s = 540},
+     .layer = microseconds(900, 1890),
+     .sharded = microseconds(1260, 680),
+     .tensor_parallel = microseconds(610, 1360),
+     .context_parallel = microseconds(50, 540),
      .both = {},
      .expert = {},
-     .ends = {.forward_s = 3000, .backward_s = 2500},
-     .update = 500},
+     .ends = microseconds(3000, 2500),
+     .update_s = 500 * kMicro},
     {.model = MemoryModel::kMegatronLocal,
      .compiled = false,
-     .layer = {.forward_s = 1380, .backward_s = 2210},
+     .layer = microseconds(1380, 2210),
      .sharded = {},
-     .tensor_parallel = {.forward_s = 640, .backward_s = 0},
+     .tensor_parallel = microseconds(640, 0),
      .context_parallel = {},
      .both = {},
-     .expert = {.forward_s = 500, .backward_s = 800},
-     .ends = {.forward_s = 2700, .backward_s = 3500},
-     .update = 350},
+     // Not measured: a third of a dense layer, two of its four products and its SwiGLU.
+     .expert = microseconds(460, 740),
+     .ends = microseconds(2700, 3500),
+     .update_s = 350 * kMicro},
     // An eager layer with norms and rotary embedding in Triton; collectives 40 a call.
     {.model = MemoryModel::kNanotron,
      .compiled = false,
-     .layer = {.forward_s = 1240, .backward_s = 1240},
+     .layer = microseconds(1240, 1240),
      .sharded = {},
-     .tensor_parallel = {.forward_s = 160, .backward_s = 240},
+     .tensor_parallel = microseconds(160, 240),
      .context_parallel = {},
      .both = {},
      .expert = {},
      .ends = {},
-     .update = 0},
+     .update_s = 0 * kMicro},
 }};
 
 const HostRow* row_of(const FrameworkProfile& profile) {
@@ -78,9 +83,9 @@ const HostRow* row_of(const FrameworkProfile& profile) {
   return nullptr;
 }
 
-void add(HostCost& cost, double count, const HostCost& microseconds) {
-  cost.forward_s += count * kMicro * microseconds.forward_s;
-  cost.backward_s += count * kMicro * microseconds.backward_s;
+void add(HostCost& cost, double count, const HostCost& more) {
+  cost.forward_s += count * more.forward_s;
+  cost.backward_s += count * more.backward_s;
 }
 
 // How often FSDP2 gathers and reduces for a microbatch.
@@ -144,7 +149,7 @@ HostCost host_cost_of_ends(const Job& job) {
 
 double host_update_s(const Job& job) {
   const HostRow* row = row_of(job.profile);
-  return row == nullptr ? 0 : kMicro * row->update;
+  return row == nullptr ? 0 : row->update_s;
 }
 
 }  // namespace shardplan
