@@ -129,11 +129,9 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
     case RecomputeGranularity::kFull: return {.forward_s = 0, .backward_s = forward_s};
     case RecomputeGranularity::kSelective: break;
   }
-  if (compiled) {
-    return {};
-  }
   if (by_operator) {
-    return {.forward_s = 900 * kMicro, .backward_s = 1.26 * forward_s};
+    return compiled ? HostCost{}
+                    : HostCost{.forward_s = 900 * kMicro, .backward_s = 1.26 * forward_s};
   }
   return {.forward_s = 0,
           .backward_s = recompute.policy == "every_second_layer" ? forward_s / 2 : 0};
