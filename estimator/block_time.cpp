@@ -302,6 +302,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
                   .host = host_cost(context.job, context.plan, layer),
                   .compiled = context.job.profile.compile};
   BlockTime& time = known.time;
+  time.host_s = exceeding_host_s(known.host, time.forward_total_s(), time.backward_total_s());
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
 }
@@ -311,7 +312,6 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_s = replayed_s(recompute, layer);
   const HostCost& host = layer.host;
   const HostCost replay = host_replay_cost(recompute, layer.compiled, host.forward_s);
-  time.host_s = exceeding_host_s(host, time.forward_total_s(), time.backward_total_s());
   time.recompute_host_s =
       exceeding_host_s({.forward_s = host.forward_s + replay.forward_s,
                         .backward_s = host.backward_s + replay.backward_s},
@@ -354,6 +354,7 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   }
   if (job.model.num_mtp_layers > 0) {
     times.mtp = mtp_time(context, times.layers[times.last_kind].time, times.head);
+    times.mtp.host_s = times.layers[times.last_kind].time.host_s;
   }
   return times;
 }
@@ -362,7 +363,6 @@ void add_recompute(const Recompute& recompute, ModelTimes& times) {
   for (LayerTime& layer : times.layers) { add_recompute(recompute, layer); }
   if (times.mtp.forward_s > 0) {
     times.mtp.recompute_s = times.layers[times.last_kind].time.recompute_s;
-    times.mtp.host_s = times.layers[times.last_kind].time.host_s;
     times.mtp.recompute_host_s = times.layers[times.last_kind].time.recompute_host_s;
   }
 }

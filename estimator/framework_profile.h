@@ -151,7 +151,7 @@ struct FrameworkProfile {
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
   bool compile =
       false;  // torch.compile of every transformer block and, if compile_loss, of the loss
-  bool compile_loss = true;  // where compile is on: of the loss as well
+  bool compile_loss = true;      // where compile is on: of the loss as well
   bool root_holds_ends = false;  // embedding, final norm and head are one FSDP group, the root's
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::kDefault;
   bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition

@@ -88,15 +88,17 @@ void add(HostCost& cost, double count, const HostCost& more) {
   cost.backward_s += count * more.backward_s;
 }
 
-// How often FSDP2 gathers and reduces for a microbatch.
-double shardings(const Job& job, const Plan& plan) {
-  if (plan.zero != 3) {
+}  // namespace
+
+double shardings_per_microbatch(const Job& job, const Plan& plan) {
+  if (job.profile.memory_model != MemoryModel::kTorchtitan || plan.zero != 3) {
     return 0;
   }
-  return gathers_once(job.profile, plan) ? 1 / static_cast<double>(num_microbatches(job, plan)) : 1;
+  return gathers_once(job.profile, plan)
+             ? static_cast<double>(data_parallel_size(job, plan) * plan.micro_batch) /
+                   static_cast<double>(job.global_batch)
+             : 1;
 }
-
-}  // namespace
 
 bool gathers_once(const FrameworkProfile& profile, const Plan& plan) {
   return profile.memory_model == MemoryModel::kTorchtitan && plan.pp > 1 &&
@@ -110,7 +112,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     return cost;
   }
   add(cost, 1, row->layer);
-  add(cost, shardings(job, plan), row->sharded);
+  add(cost, shardings_per_microbatch(job, plan), row->sharded);
   add(cost, plan.tp > 1 ? 1 : 0, row->tensor_parallel);
   add(cost, plan.cp > 1 ? 1 : 0, row->context_parallel);
   add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row->both);

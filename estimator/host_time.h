@@ -20,6 +20,8 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
 
 // With a pipeline torchtitan gathers once a step, and reduces after the last microbatch.
 bool gathers_once(const FrameworkProfile& profile, const Plan& plan);
+// How often torchtitan's FSDP2 gathers and reduces for a microbatch; 0 without it.
+double shardings_per_microbatch(const Job& job, const Plan& plan);
 
 // Embedding, head and loss of one microbatch.
 HostCost host_cost_of_ends(const Job& job);

@@ -182,6 +182,22 @@ std::size_t num_pipelines(const PriceFreedom& open) {
   return num_blocks(open) * num_values(open.rank_order);
 }
 
+// FSDP changes the blocks of torchtitan, other choices of ZeRO do not: one value of either.
+std::vector<std::int64_t> zeros_seen_by_blocks(const Job& job, const PriceFreedom& open) {
+  std::vector<std::int64_t> zeros;
+  if (job.profile.memory_model != MemoryModel::kTorchtitan) {
+    return zeros;
+  }
+  for (const bool is_sharded : {false, true}) {
+    const auto found = std::ranges::find_if(
+        open.zero, [&](std::int64_t zero) { return (zero == 3) == is_sharded; });
+    if (found != open.zero.end()) {
+      zeros.push_back(*found);
+    }
+  }
+  return zeros;
+}
+
 // Before what follows the pipeline, of one schedule.
 struct PipelineFloor {
   double compute_s = kNoTime;
@@ -198,7 +214,7 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceF
   at.recompute = times_pipelines && open.recompute.empty() ? plan.recompute : Recompute{};
   at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
   choose_smallest_gradients(open, at);
-  each_block(pieces, open, at, [&] {
+  const auto of_zero = [&] {
     const auto visit = [&] {
       pieces.begin(at);
       const ScheduleShape shape = pieces.shape(at);
@@ -217,7 +233,9 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceF
     } else {
       visit();
     }
-  });
+  };
+  const std::vector<std::int64_t> zeros = zeros_seen_by_blocks(pieces.job, open);
+  each_block(pieces, open, at, [&] { each(zeros, at.zero, of_zero); });
   return floor;
 }
 
@@ -225,7 +243,8 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceF
 // hidden that may be: the least over the ways to keep the state.
 double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom& open,
                       std::int64_t microbatches) {
-  constexpr MicrobatchWork kHides = {.forward_s = kNoTime, .backward_s = kNoTime};
+  constexpr MicrobatchWork kHides = {
+      .forward_s = kNoTime, .backward_s = kNoTime, .host_s = kNoTime};
   pieces.begin(plan);
   const PipelineLayout& ranks = pieces.split(plan).value.steps.pipeline;
   const ReductionPiece& reductions = pieces.reductions(plan).value;

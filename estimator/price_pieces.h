@@ -134,6 +134,17 @@ struct ChunkWorkPiece {
   std::vector<ChunkWork> ranks;   // by rank kind
 };
 
+// What recomputation adds to a chunk.
+struct ReplaySeconds {
+  double recompute_s = 0;
+  double host_s = 0;
+
+  void add(std::int64_t count, const BlockTime& block) {
+    recompute_s += static_cast<double>(count) * block.recompute_s;
+    host_s += static_cast<double>(count) * block.recompute_host_s;
+  }
+};
+
 struct WorkPiece {
   std::vector<ChunkWork> ranks;  // by rank kind
   PipelineTime pipeline;
@@ -240,14 +251,14 @@ struct PricePieces {
   const ActivationPiece* last_activations = nullptr;
   PieceKey<5> last_load_key{};
   const PieceMemo<LoadPiece, 3>::Piece* last_load = nullptr;
-  PieceKey<5> last_work_key{};
+  PieceKey<6> last_work_key{};
   const WorkPiece* last_work = nullptr;
   PieceKey<3> last_tensor_key{};
   const PieceMemo<TensorPiece, 4>::Piece* last_tensors = nullptr;
   // Room for what building a piece needs.
   std::vector<ChunkBytes> chunk_byte_space;
   std::vector<ChunkTime> chunk_time_space;
-  std::vector<double> recompute_space;
+  std::vector<ReplaySeconds> recompute_space;
   ModelTimes model_time_space;  // of the times of this number
   std::int64_t model_time_number = 0;
   PieceMemo<GridPiece, 4> grid_pieces{1024};

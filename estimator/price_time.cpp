@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "estimator/host_time.h"
 #include "estimator/price_pieces.h"
 
 namespace shardplan {
@@ -19,14 +20,6 @@ std::int64_t replayed_block(const Recompute& recompute) {
   return by_blocks ? recompute.num_layers : 0;
 }
 
-// What of ZeRO changes the times of a block: whether eager FSDP is called for every microbatch.
-std::int64_t times_sharding(const Job& job, const Plan& plan) {
-  if (job.profile.memory_model != MemoryModel::kTorchtitan || plan.zero != 3) {
-    return 0;
-  }
-  return gathers_once(job.profile, plan) ? 1 + num_microbatches(job, plan) : 1;
-}
-
 }  // namespace
 
 const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
@@ -37,7 +30,7 @@ const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
        grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
-       times_sharding(job, plan)},
+       std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan))},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
@@ -74,36 +67,42 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
   }
   add_recompute(plan.recompute, model_time_space);
   chunk_time_space.resize(plain.chunks.size());
-  recompute_space.assign(plain.chunks.size(), 0);
+  recompute_space.assign(plain.chunks.size(), {});
   for (std::size_t at = 0; at < plain.chunks.size(); ++at) {
     const ChunkKind& chunk = layout.chunks[at];
-    double& recompute_s = recompute_space[at];
+    ReplaySeconds& replay = recompute_space[at];
     for (std::size_t kind = 0; kind < chunk.replayed.size(); ++kind) {
-      recompute_s += static_cast<double>(chunk.replayed[kind]) *
-                     model_time_space.layers[kind].time.recompute_s;
+      replay.add(chunk.replayed[kind], model_time_space.layers[kind].time);
     }
     if (chunk.is_last) {
-      recompute_s +=
-          static_cast<double>(job.model.num_mtp_layers) * model_time_space.mtp.recompute_s;
+      replay.add(job.model.num_mtp_layers, model_time_space.mtp);
     }
     ChunkWork work = plain.chunks[at];
-    work.blocks.recompute_s = recompute_s;
+    work.blocks.recompute_s = replay.recompute_s;
+    work.blocks.recompute_host_s = replay.host_s;
     chunk_time_space[at] = work.chunk_time();
   }
   piece.ranks = plain.ranks;
   for (std::size_t rank = 0; rank < piece.ranks.size(); ++rank) {
     const std::vector<std::int64_t>& chunks = layout.pipeline.rank_chunks[rank];
     for (std::size_t kind = 0; kind < chunks.size(); ++kind) {
+      const ReplaySeconds& replay = recompute_space[kind];
       piece.ranks[rank].blocks.recompute_s +=
-          static_cast<double>(chunks[kind]) * recompute_space[kind];
+          static_cast<double>(chunks[kind]) * replay.recompute_s;
+      piece.ranks[rank].blocks.recompute_host_s +=
+          static_cast<double>(chunks[kind]) * replay.host_s;
     }
   }
   piece.pipeline = pipeline_time(shape, layout.pipeline, chunk_time_space);
 }
 
 const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<5> key = {microbatch_number, shape.num_microbatches, grid().links, grid().pp_links,
-                           number(plan.grad_dtype)};
+  const PieceKey<6> key = {microbatch_number,
+                           shape.num_microbatches,
+                           grid().links,
+                           grid().pp_links,
+                           number(plan.grad_dtype),
+                           std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan))};
   if (last_work != nullptr && is_same(key, last_work_key)) {
     return *last_work;
   }
@@ -131,17 +130,19 @@ const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
 }
 
 const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& plan) {
-  return reduction_pieces.find({split(plan).number, grid_piece->number,
-                                packed(number(plan.precision), number(plan.grad_dtype))},
-                               [&](ReductionPiece& piece) {
-                                 piece.ranks.clear();
-                                 piece.held.clear();
-                                 for (const RankParameters& rank : parameters(plan)) {
-                                   piece.ranks.push_back(rank_update(
-                                       job, plan, grid().groups, rank.held, rank.tied_elements));
-                                   piece.held.push_back(rank.held);
-                                 }
-                               });
+  return reduction_pieces.find(
+      {split(plan).number, grid_piece->number,
+       packed(2 * number(plan.precision) + (shardings_per_microbatch(job, plan) > 0 ? 1 : 0),
+              number(plan.grad_dtype))},
+      [&](ReductionPiece& piece) {
+        piece.ranks.clear();
+        piece.held.clear();
+        for (const RankParameters& rank : parameters(plan)) {
+          piece.ranks.push_back(
+              rank_update(job, plan, grid().groups, rank.held, rank.tied_elements));
+          piece.held.push_back(rank.held);
+        }
+      });
 }
 
 const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {

@@ -155,10 +155,6 @@ GemmLibrary::GemmLibrary(GemmChoices choices) : choices_(std::move(choices)) {
   handle_ = handle;
 }
 
-std::int64_t gemm_library_version() {
-  return static_cast<std::int64_t>(cublasLtGetVersion());
-}
-
 GemmLibrary::~GemmLibrary() {
   cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
 }

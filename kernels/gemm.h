@@ -51,9 +51,6 @@ class GemmLibrary {
   std::string platform_;  // GPU and version of cuBLASLt
 };
 
-// cuBLASLt's own number for its version: 130100 for 13.1.0.
-std::int64_t gemm_library_version();
-
 // One product of a program: descriptors and algorithm are chosen once, here.
 class Gemm {
  public:

@@ -48,7 +48,7 @@ ExitCode run_time_calibration(const Arguments& arguments) {
   MeasuredTimes times = measure_times(
       calibration, [](const std::string& part) { print_message("measured: " + part); });
   times.source = command_line(arguments) + ", version " SHARDPLAN_VERSION ", " + today() + ": " +
-                 machine_description();
+                 calibrated_machine();
   output.write(with_measured_times(file, times));
   output.commit();
   return ExitCode::kOk;

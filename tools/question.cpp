@@ -212,7 +212,8 @@ Question question_of(const Options& raw_options, const Library& library) {
                       : with_profile_defaults(question.job.profile,
                                               plan_of(options, question.given), question.given);
   if (question.run && question.run->reading.has_profile) {
-    for (const ProfileOption& option : profile_options(library, library.key_of(question.job.profile))) {
+    for (const ProfileOption& option :
+         profile_options(library, library.key_of(question.job.profile))) {
       question.given_options.push_back(option.name);
     }
   }

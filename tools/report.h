@@ -43,7 +43,7 @@ struct EstimateReport {
   Question question;
   MemoryRule rule;
   Prediction prediction = {};
-  std::vector<Assumption> assumptions = {};  // the estimator's and the defaults of the plan
+  std::vector<Assumption> assumptions = {};         // the estimator's and the defaults of the plan
   std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;

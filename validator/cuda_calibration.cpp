@@ -1,19 +1,17 @@
 #include "validator/cuda_calibration.h"
 
 #include <cuda_bf16.h>
-#include <nccl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "kernels/attention_call.h"
 #include "kernels/convert.h"
 #include "kernels/device_buffer.h"
 #include "kernels/gemm.h"
+#include "validator/cuda_machine.h"
 
 namespace shardplan {
 namespace {
@@ -119,7 +117,7 @@ class ProductBench {
     const Gemm gemm(library_, gemm_shape(pass, m, n, k), kWorkspaceBytes);
     const double once_s = Stopwatch(stream_).median_s(
         [&](cudaStream_t on) {
-          gemm.run(out_.data(), a_.data(), b_.data(), 0, workspace_.data(), on);
+          gemm.run(out_.data(), a_.data(), b_.data(), workspace_.data(), on);
         },
         seconds);
     return 2 * number(m) * number(n) * number(k) / once_s;
@@ -259,22 +257,6 @@ double measure_launch(cudaStream_t stream) {
   return times[times.size() / 2];
 }
 
-std::string version_text(int version, int major, int minor) {
-  return std::to_string(version / major) + "." + std::to_string(version % major / minor);
-}
-
-// "580.159.04" of the kernel module's line; empty where there is none.
-std::string driver_text() {
-  std::ifstream file("/proc/driver/nvidia/version");
-  for (std::string word; file >> word;) {
-    if (word.find('.') != std::string::npos &&
-        word.find_first_not_of("0123456789.") == std::string::npos) {
-      return ", driver " + word;
-    }
-  }
-  return "";
-}
-
 }  // namespace
 
 MeasuredTimes measure_times(const TimeCalibration& calibration,
@@ -297,19 +279,9 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
   return times;
 }
 
-std::string machine_description() {
-  cudaDeviceProp properties = {};
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-  int driver = 0;
-  int runtime = 0;
-  CUDA_CHECK(cudaDriverGetVersion(&driver));
-  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-  int nccl = 0;
-  ncclGetVersion(&nccl);
-  return std::to_string(num_gpus_here()) + "x " + properties.name + driver_text() + ", CUDA " +
-         version_text(runtime, 1000, 10) + " (driver's " + version_text(driver, 1000, 10) +
-         "), cuBLASLt " + std::to_string(gemm_library_version()) + ", " +
-         AttentionLibrary().description() + ", NCCL " + std::to_string(nccl) + ", NVLS off";
+std::string calibrated_machine() {
+  return std::to_string(num_gpus_here()) + "x " + machine_description(0) + ", attention by " +
+         AttentionLibrary().description() + ", NVLS off";
 }
 
 std::int64_t num_gpus_here() {

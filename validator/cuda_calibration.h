@@ -31,7 +31,7 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
 std::vector<CollectiveCurve> measure_collectives(const TimeCalibration& calibration);
 
 // GPU, driver, CUDA, cuBLAS, attention library and NCCL, as far as they say.
-std::string machine_description();
+std::string calibrated_machine();
 std::int64_t num_gpus_here();  // 0 where there is no driver either
 
 }  // namespace shardplan

@@ -92,7 +92,7 @@ TEST_CASE("estimate answers with the verdict first, every component and what it 
   for (const char* part :
        {"8,030,261,248 parameters", "params", "grads", "optim", "activ", "temps", "comm",
         "workspace", "context", "allocated", "reserved", "required", "device used", "peak at",
-        "uncalibrated", "Assumptions", "zero 1*", "tokens/s per GPU"}) {
+        "measured: the GPU's efficiencies", "Assumptions", "zero 1*", "tokens/s per GPU"}) {
     INFO(part);
     CHECK(contains(run.out, part));
   }
