@@ -3,6 +3,7 @@
 #include "estimator/block_time.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "estimator/block_work.h"
@@ -114,7 +115,7 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   const double computed_rows = rows * number(plan.etp);
   const std::int64_t experts = div_ceil(moe.num_experts, plan.ep);
   const std::int64_t rows_per_expert =
-      static_cast<std::int64_t>(computed_rows / number(experts)) + 1;
+      static_cast<std::int64_t>(std::ceil(computed_rows / number(experts)));
   const std::int64_t width = div_ceil(moe.expert_ffn, plan.etp);
   const std::int64_t fc1 = model.gated_ffn ? 2 * width : width;
   // Routers stay in the activation type.
