@@ -36,7 +36,9 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   if (job.profile.allocator == AllocatorKind::kStaticArenas) {
     return;
   }
-  constexpr std::int64_t kMaxEvents = 150'000;  // some tenths of a second
+  // A tenth of a second. torchtitan's timeline has every tensor, that of others one for each row.
+  const bool has_every_tensor = job.profile.memory_model == MemoryModel::kTorchtitan;
+  const std::int64_t max_events = has_every_tensor ? 150'000 : 64'000;
   std::vector<std::size_t> order(stages.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) {
@@ -46,7 +48,7 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   std::int64_t events = 0;
   for (const std::size_t i : order) {
     StageMemory& stage = stages[i];
-    if (events < kMaxEvents) {
+    if (events < max_events) {
       const std::vector<AllocationEvent> timeline =
           stage_timeline(job, plan, pieces.blocks, pieces.stages[i]);
       events += std::ssize(timeline);
