@@ -125,7 +125,10 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 // writes 1 byte in two layouts for the input (forward) and the output gradient (backward).
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision) {
   const GpuSpec& gpu = context.gpu();
-  const auto [rows, out, in, count, pass_of_forward] = forward;
+  const std::int64_t rows = forward.m;
+  const std::int64_t out = forward.n;
+  const std::int64_t in = forward.k;
+  const std::int64_t count = forward.count;
   BlockTime time;
   time.forward_flops = forward.flops();
   time.forward_s = gemm_s(gpu, precision, forward);
