@@ -5,22 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
-#include <map>
-#include <sstream>
 
-#include "tests/tools/run_program.h"
+#include "tests/tools/bounds.h"
 #include "tools/accuracy.h"
-#include "tools/text.h"
 
 namespace shardplan {
 namespace {
 
 const std::string kBounds = std::string(SHARDPLAN_SOURCE_DIR) + "/tests/tools/accuracy_bounds.csv";
-
-// Every figure is one where less is better; in its unit, three decimals, rounded up.
-using Figures = std::map<std::string, double>;
 
 std::vector<std::string> case_files() {
   std::vector<std::string> files;
@@ -36,6 +29,7 @@ std::vector<std::string> case_files() {
   return files;
 }
 
+// In its unit, three decimals.
 double rounded_up(double value) {
   return std::ceil(value * 1000 - 1e-6) / 1000;
 }
@@ -80,42 +74,10 @@ Figures figures_of(const AccuracyReport& report) {
   return figures;
 }
 
-std::string text_of(const Figures& figures) {
-  std::string text;
-  for (const auto& [name, value] : figures) { text += name + "," + fixed(value, 3) + "\n"; }
-  return text;
-}
-
-Figures recorded_bounds() {
-  Figures bounds;
-  std::istringstream text(read_file(kBounds));
-  for (std::string line; std::getline(text, line);) {
-    const std::size_t comma = line.rfind(',');
-    bounds[line.substr(0, comma)] = std::stod(line.substr(comma + 1));
-  }
-  return bounds;
-}
-
 }  // namespace
 
 TEST_CASE("predictions of every shipped measurement are at least as good as recorded") {
-  const Figures figures = figures_of(accuracy_report(case_files(), Library()));
-  if (std::getenv("SHARDPLAN_UPDATE_BOUNDS") != nullptr) {
-    write_file(kBounds, text_of(figures));
-  }
-  const Figures bounds = recorded_bounds();
-  for (const auto& [name, value] : figures) {
-    const auto bound = bounds.find(name);
-    const bool is_recorded = bound != bounds.end();
-    CHECK_MESSAGE(is_recorded, name << " is " << value << " and has no bound yet");
-    if (is_recorded) {
-      CHECK_MESSAGE(value <= bound->second + 1e-9,
-                    name << " is " << value << ", the bound is " << bound->second);
-    }
-  }
-  for (const auto& [name, bound] : bounds) {
-    CHECK_MESSAGE(figures.contains(name), name << " has a bound and is not there any more");
-  }
+  check_against_bounds(figures_of(accuracy_report(case_files(), Library())), kBounds, ',');
 }
 
 TEST_CASE("every shipped measurement is read and answered, none is dropped") {

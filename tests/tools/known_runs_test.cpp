@@ -7,15 +7,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <set>
-#include <sstream>
 
-#include "tests/tools/run_program.h"
+#include "tests/tools/bounds.h"
 #include "tools/accuracy.h"
 #include "tools/case_file.h"
-#include "tools/text.h"
 
 namespace shardplan {
 namespace {
@@ -46,8 +43,8 @@ double rounded_up(double share) {
 }
 
 // Every figure is one where less is better.
-std::map<std::string, double> figures_of(const KnownRunsReport& report) {
-  std::map<std::string, double> figures;
+Figures figures_of(const KnownRunsReport& report) {
+  Figures figures;
   for (const RunGroup& group : run_groups(report)) {
     const RunErrors errors = errors_of(group.runs);
     figures[group.name + "; mean |error| %"] = rounded_up(errors.mean);
@@ -56,16 +53,6 @@ std::map<std::string, double> figures_of(const KnownRunsReport& report) {
   }
   figures["all; refused"] = static_cast<double>(report.refused.size());
   return figures;
-}
-
-std::map<std::string, double> recorded_bounds() {
-  std::map<std::string, double> bounds;
-  std::istringstream text(read_file(kBounds));
-  for (std::string line; std::getline(text, line);) {
-    const std::size_t mark = line.rfind(';');
-    bounds[line.substr(0, mark)] = std::stod(line.substr(mark + 1));
-  }
-  return bounds;
 }
 
 }  // namespace
@@ -159,25 +146,7 @@ TEST_CASE("step times of PTD-P are the published TFLOP/s by the paper's own coun
 }
 
 TEST_CASE("errors over the known runs are at most as recorded") {
-  const std::map<std::string, double> figures = figures_of(published());
-  if (std::getenv("SHARDPLAN_UPDATE_BOUNDS") != nullptr) {
-    std::string text;
-    for (const auto& [name, value] : figures) { text += name + ";" + fixed(value, 3) + "\n"; }
-    write_file(kBounds, text);
-  }
-  const std::map<std::string, double> bounds = recorded_bounds();
-  CHECK(bounds.size() == figures.size());
-  for (const auto& figure : figures) {
-    const std::string& name = figure.first;
-    const double value = figure.second;
-    const auto bound = bounds.find(name);
-    const bool is_recorded = bound != bounds.end();
-    CHECK_MESSAGE(is_recorded, name << " is " << value << " and has no bound yet");
-    if (is_recorded) {
-      CHECK_MESSAGE(value <= bound->second + 1e-9,
-                    name << " is " << value << ", the bound is " << bound->second);
-    }
-  }
+  check_against_bounds(figures_of(published()), kBounds, ';');
 }
 
 }  // namespace shardplan

@@ -7,12 +7,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <map>
-#include <sstream>
 
-#include "tests/tools/run_program.h"
-#include "tools/text.h"
+#include "tests/tools/bounds.h"
 
 namespace shardplan {
 namespace {
@@ -35,8 +32,8 @@ double rounded_up(double share) {
 }
 
 // Every figure is one where less is better.
-std::map<std::string, double> figures_of(const LayoutReport& report) {
-  std::map<std::string, double> figures;
+Figures figures_of(const LayoutReport& report) {
+  Figures figures;
   for (const LayoutGroup& group : report.groups) {
     const Agreement agreement = agreement_of(group);
     const std::string name =
@@ -52,16 +49,6 @@ std::map<std::string, double> figures_of(const LayoutReport& report) {
   figures["all; 100 (1 - median Spearman)"] = rounded_up(1 - summary.median_rank_correlation);
   figures["all; refused"] = static_cast<double>(report.refused);
   return figures;
-}
-
-std::map<std::string, double> recorded_bounds() {
-  std::map<std::string, double> bounds;
-  std::istringstream text(read_file(kBounds));
-  for (std::string line; std::getline(text, line);) {
-    const std::size_t mark = line.rfind(';');
-    bounds[line.substr(0, mark)] = std::stod(line.substr(mark + 1));
-  }
-  return bounds;
 }
 
 }  // namespace
@@ -96,23 +83,7 @@ TEST_CASE("groups of fewer than six layouts are shown and not summed up") {
 
 TEST_CASE("choices among the published layouts are at least as good as recorded") {
   const LayoutReport report = published();
-  const std::map<std::string, double> figures = figures_of(report);
-  if (std::getenv("SHARDPLAN_UPDATE_BOUNDS") != nullptr) {
-    std::string text;
-    for (const auto& [name, value] : figures) { text += name + ";" + fixed(value, 3) + "\n"; }
-    write_file(kBounds, text);
-  }
-  const std::map<std::string, double> bounds = recorded_bounds();
-  CHECK(bounds.size() == figures.size());
-  for (const auto& [name, value] : figures) {
-    const auto bound = bounds.find(name);
-    const bool is_recorded = bound != bounds.end();
-    CHECK_MESSAGE(is_recorded, name << " is " << value << " and has no bound yet");
-    if (is_recorded) {
-      CHECK_MESSAGE(value <= bound->second + 1e-9,
-                    name << " is " << value << ", the bound is " << bound->second);
-    }
-  }
+  check_against_bounds(figures_of(report), kBounds, ';');
 }
 
 TEST_CASE("every published layout stands in a group or among the refused") {
