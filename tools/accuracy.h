@@ -136,6 +136,11 @@ struct FeatureErrors {
 // first; with several frameworks, these are features as well.
 std::vector<FeatureErrors> errors_by_feature(const CaseGroup& group);
 
+// Of at least one value; of an even number the mean of the two in the middle.
+double median_of(std::vector<double> values);
+// Of at least one value: the least that is no smaller than this share of them.
+double nearest_rank(std::vector<double> values, double share);
+
 // Spearman's: of the places that the values take; equal values share the mean of theirs.
 double rank_correlation(const std::vector<double>& x, const std::vector<double>& y);
 

@@ -130,10 +130,7 @@ std::optional<std::int64_t> paper_allocated_bytes(const Case& question, const Li
 
 std::optional<double> measured_step_s(const Measurement& measured, const Job& job) {
   if (!measured.step_times_s.empty()) {
-    std::vector<double> times = measured.step_times_s;
-    std::ranges::sort(times);
-    const std::size_t middle = times.size() / 2;
-    return times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
+    return median_of(measured.step_times_s);
   }
   if (measured.tokens_per_s_per_gpu.value_or(0) > 0) {
     return static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length) /

@@ -15,17 +15,6 @@ struct NamedError {
   const std::string* id = nullptr;
 };
 
-double nearest_rank(const std::vector<double>& sorted, double share) {
-  const auto rank =
-      static_cast<std::int64_t>(std::ceil(share * static_cast<double>(sorted.size())));
-  return sorted[static_cast<std::size_t>(std::max<std::int64_t>(rank, 1) - 1)];
-}
-
-double median_of(const std::vector<double>& sorted) {
-  const std::size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
-
 ErrorSummary summary_of(const std::vector<NamedError>& errors) {
   ErrorSummary summary = {.count = std::ssize(errors), .over_id = {}, .under_id = {}};
   if (errors.empty()) {
@@ -43,7 +32,6 @@ ErrorSummary summary_of(const std::vector<NamedError>& errors) {
       summary.under_id = *named.id;
     }
   }
-  std::ranges::sort(sizes);
   summary.median = median_of(sizes);
   summary.p95 = nearest_rank(sizes, 0.95);
   return summary;
@@ -185,6 +173,18 @@ std::vector<FeatureErrors> errors_by_feature(const CaseGroup& group) {
                       .errors = errors_of(members.predicted)});
   }
   return result;
+}
+
+double nearest_rank(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  const double rank = std::ceil(share * static_cast<double>(values.size()));
+  return values[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
+}
+
+double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 double rank_correlation(const std::vector<double>& x, const std::vector<double>& y) {

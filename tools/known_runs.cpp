@@ -38,12 +38,6 @@ void add_run(KnownRunsReport& report, const Case& question, const std::string& p
                          .calibrated = time.calibrated});
 }
 
-double median_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 // Groups by a word of every run, in the order of the words' first appearance.
 template <class WordOf>
 void split_by(std::vector<RunGroup>& groups, const KnownRunsReport& report, const WordOf& word_of) {

@@ -53,18 +53,6 @@ void add_case(LayoutReport& report, const std::string& set, const Case& question
        .predicted = estimate_step_time(question.job, question.plan).tokens_per_s_per_gpu});
 }
 
-double nearest_rank(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  const double rank = std::ceil(share * static_cast<double>(values.size()));
-  return values[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 double smallest_tp_regret(const LayoutGroup& group, double best) {
   const auto order = [](const LayoutRun& run) { return std::pair(run.plan.tp, run.plan.pp); };
   const auto smallest = order(*std::ranges::min_element(group.runs, {}, order));
@@ -103,7 +91,7 @@ Agreement agreement_of(const LayoutGroup& group) {
           .top_1_regret = 1 - ranked.front()->measured / best.measured,
           .best_of_5_regret = 1 - best_of_5 / best.measured,
           .smallest_tp_regret = smallest_tp_regret(group, best.measured),
-          .median_error = median(errors),
+          .median_error = median_of(errors),
           .chosen = ranked.front()->id,
           .best = best.id};
 }
@@ -140,11 +128,11 @@ RegretSummary regret_summary(const LayoutReport& report) {
     smallest_tp.push_back(agreement.smallest_tp_regret);
   }
   if (summary.groups > 0) {
-    summary.median_rank_correlation = median(correlations);
-    summary.median_top_1 = median(top_1);
+    summary.median_rank_correlation = median_of(correlations);
+    summary.median_top_1 = median_of(top_1);
     summary.p90_top_1 = nearest_rank(top_1, 0.9);
-    summary.median_best_of_5 = median(best_of_5);
-    summary.median_smallest_tp = median(smallest_tp);
+    summary.median_best_of_5 = median_of(best_of_5);
+    summary.median_smallest_tp = median_of(smallest_tp);
     summary.p90_smallest_tp = nearest_rank(smallest_tp, 0.9);
   }
   return summary;

@@ -129,7 +129,7 @@ void add_results(Json& json, const ValidateAnswer& answer) {
   } else {
     json["step_times_s"] = times;
     json["losses"] = over_ranks(ranks, &RankResult::losses, true);
-    const double median = median_of(times);
+    const double median = upper_median_of(times);
     if (median > 0) {
       json["tokens_per_s_per_gpu"] =
           static_cast<double>(question.job.global_batch * question.job.sequence_length) / median /
@@ -233,7 +233,7 @@ void resize(Json& line, const ValidateAnswer& answer) {
 
 }  // namespace
 
-double median_of(std::vector<double> values) {
+double upper_median_of(std::vector<double> values) {
   std::ranges::sort(values);
   return values.empty() ? 0 : values[values.size() / 2];
 }

@@ -50,7 +50,7 @@ struct RealMaximum {
 };
 std::string with_maximum(const std::string& result_line, const RealMaximum& maximum);
 
-double median_of(std::vector<double> values);  // 0 of none
+double upper_median_of(std::vector<double> values);  // a step that was measured; 0 of none
 
 // What tables and exit codes need of a result line, whether it is new or from a journal.
 struct ResultSummary {

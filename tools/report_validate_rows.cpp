@@ -92,7 +92,7 @@ ResultSummary summary_of(const std::string& result_line) {
                            .maximum = maximum_text(measured.at("find_max"))};
   std::vector<double> times;
   for (const Fields& time : measured.at("step_times_s").items()) { times.push_back(time.number()); }
-  summary.step_s = median_of(times);
+  summary.step_s = upper_median_of(times);
   for (const Fields& loss : measured.at("losses").items()) { summary.loss = loss.number(); }
   summary.attention = measured.at("run").at("attention").word();
   summary.host_check_failed =

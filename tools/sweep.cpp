@@ -1,7 +1,6 @@
 #include "tools/sweep.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "data/case_line.h"
 #include "tools/accuracy.h"
@@ -125,13 +124,7 @@ std::vector<double> time_ratios(const std::string& framework, const Library& lib
       }
     }
   }
-  std::ranges::sort(ratios);
   return ratios;
-}
-
-double nearest_rank(const std::vector<double>& sorted, double share) {
-  const double rank = std::ceil(share * static_cast<double>(sorted.size()));
-  return sorted[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
 }
 
 FamilyAxis size_axis(const PlanSize& size, const SearchSpace& space) {
