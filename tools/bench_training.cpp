@@ -115,6 +115,7 @@ void measure(const Case& question, const Options& options) {
     std::printf(" %lld", static_cast<long long>(outside / kMiB));
   }
   std::printf("\n");
+  std::fflush(stdout);
   if (options.profiles) {
     profile(programs.front(), backend, batches.front());
   }

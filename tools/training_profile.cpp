@@ -109,6 +109,7 @@ void print_sorted(const std::map<std::string, Total>& totals, double step_s) {
 }  // namespace
 
 TrainingProfile::TrainingProfile(const Program& program) : program_(program) {
+  CUDA_CHECK(cudaSetDevice(0));
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     CUDA_CHECK(cudaEventCreate(&begins_.emplace_back()));
     CUDA_CHECK(cudaEventCreate(&ends_.emplace_back()));

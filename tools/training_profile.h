@@ -10,7 +10,7 @@ namespace shardplan {
 
 class TrainingProfile {
  public:
-  // The program must outlive this. Events are made on the current device.
+  // The program must outlive this. Events are made on the first device.
   explicit TrainingProfile(const Program& program);
   ~TrainingProfile();
   TrainingProfile(const TrainingProfile&) = delete;

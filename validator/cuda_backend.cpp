@@ -126,10 +126,15 @@ double CudaBackend::step(const Batch& batch, double learning_rate) {
 double CudaBackend::step(const Batch& batch, double learning_rate, const LaunchHooks& hooks) {
   ++num_steps_;
   on_threads(ranks_.size(), [&](std::size_t i) {
-    ranks_[i]->use_device();
-    fill_inputs(*ranks_[i], batch);
-    ranks_[i]->launch_step(num_steps_, learning_rate, i == 0 ? hooks : LaunchHooks{});
-    ranks_[i]->synchronize();
+    try {
+      ranks_[i]->use_device();
+      fill_inputs(*ranks_[i], batch);
+      ranks_[i]->launch_step(num_steps_, learning_rate, i == 0 ? hooks : LaunchHooks{});
+      ranks_[i]->synchronize();
+    } catch (...) {  // the others would wait for this rank for ever
+      for (const std::unique_ptr<CudaRank>& rank : ranks_) { rank->abort(); }
+      throw;
+    }
   });
   double loss = 0;
   for (const std::unique_ptr<CudaRank>& rank : ranks_) {
