@@ -71,7 +71,7 @@ double bytes_of(const Program& program, const Operation& op) {
 }
 
 std::string name_of(const Operation& op) {
-  const View& out = op.out.front();
+  const View& out = op.out.empty() ? op.in.front() : op.out.front();  // a send writes nothing here
   std::string text = op.label + ' ' + std::to_string(out.rows) + 'x' + std::to_string(out.cols);
   if (op.kind == OpKind::kGemm) {
     text += 'x';
