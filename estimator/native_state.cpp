@@ -1,5 +1,6 @@
-// The persistent arena of the native trainer. A chunk's weights form one flat buffer, as do its
-// gradients and each part of the optimizer's state; ZeRO divides them over the ranks of its group.
+// The persistent arena of the native trainer. The weights of a unit (or of a chunk that no group
+// divides) form one flat buffer, as do its gradients and each part of the optimizer's state; ZeRO
+// divides them over the ranks of its group.
 // Letters: N elements of a flat buffer, padding included; S ranks that share its optimizer state; T
 // tokens of a microbatch, m microbatches of a step.
 #include "estimator/native_state.h"
@@ -64,7 +65,7 @@ void add_buffer(NativeState& state, const BufferNames& names, std::int64_t eleme
        .name = names.weights,
        .elements = from_stage(3),
        .dtype = activation_dtype(plan.precision),
-       .formula = "N (N/S under ZeRO-3): one flat buffer per chunk, or unit of ZeRO-2 and 3"});
+       .formula = "N (N/S under ZeRO-3): one flat buffer per unit, or chunk that nobody shares"});
   state.add({.component = Component::kGradients,
              .name = names.gradients,
              .elements = from_stage(2),
@@ -104,7 +105,7 @@ struct ShardedKind {
 
 void add_kind(NativeState& state, const ShardedKind& kind, const std::vector<ChunkBuffers>& chunks,
               const std::vector<std::vector<NativeUnit>>& units) {
-  if (!divides_units(state.plan, kind.shard)) {
+  if (!divides_units(kind.shard)) {
     for (const ChunkBuffers& chunk : chunks) {
       add_buffer(state, kind.names, chunk.*kind.whole, kind.shard);
     }
@@ -123,8 +124,10 @@ void add_kind(NativeState& state, const ShardedKind& kind, const std::vector<Chu
       add_cell(state, kind.names.gathered, elements, activation_dtype(state.plan.precision),
                "n, twice: the unit in use and the next one, whole");
     }
-    add_cell(state, kind.names.unreduced, elements, state.plan.grad_dtype,
-             "n, twice: the unit whose backward runs and the one that is reduced");
+    if (state.plan.zero >= 2) {
+      add_cell(state, kind.names.unreduced, elements, state.plan.grad_dtype,
+               "n, twice: the unit whose backward runs and the one that is reduced");
+    }
   }
 }
 

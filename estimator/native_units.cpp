@@ -61,14 +61,11 @@ std::vector<BlockKind> blocks_of(const ChunkLayout& chunk) {
 
 }  // namespace
 
-bool divides_units(const Plan& plan, std::int64_t shard) {
-  return plan.zero >= 2 && shard > 1;
+bool divides_units(std::int64_t shard) {
+  return shard > 1;
 }
 
 std::vector<NativeUnit> native_units(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
-  if (plan.zero < 2) {
-    return {};
-  }
   const std::vector<BlockKind> kinds = blocks_of(chunk);
   const bool has_embedding = kinds.front() == BlockKind::kEmbedding;
   std::vector<NativeUnit> units;

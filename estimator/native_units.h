@@ -1,5 +1,5 @@
-// ZeRO 2 and 3 of the native trainer: the units whose gradients are reduced and whose weights are
-// gathered together, and the two cells that whole units take turns in.
+// Data parallelism of the native trainer: the units whose gradients are reduced and whose weights
+// are gathered together, and under ZeRO 2 and 3 the two cells that whole units take turns in.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,9 @@ struct NativeUnit {
 };
 
 // Embedding, every layer, head with final norm; one unit where embedding and head are one table.
-// None under ZeRO 0 and 1.
 std::vector<NativeUnit> native_units(const Job& job, const Plan& plan, const ChunkLayout& chunk);
 
-// Whether a group of this many shards divides units at all.
-bool divides_units(const Plan& plan, std::int64_t shard);
+// Whether a group of this many shards has a flat buffer for every unit, or one for the whole chunk.
+bool divides_units(std::int64_t shard);
 
 }  // namespace shardplan

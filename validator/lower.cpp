@@ -226,28 +226,20 @@ void place_cells(Lowering& l) {
   }
 }
 
-// A chunk's gradients are reduced behind its last backward pass; those that wait for another stage
-// come last, so that no rank waits for a stage that still needs it.
+// Gradients that wait for another stage come last, so that no rank waits for a stage that still
+// needs it.
 void run_schedule(Lowering& l) {
-  const ScheduleShape shape = schedule_shape(l.job, l.plan);
-  std::vector<std::int64_t> backward_left(l.chunks.size(), shape.num_microbatches);
-  for (const ScheduleAction& action : schedule_actions(shape, l.at.pp)) {
+  for (const ScheduleAction& action : schedule_actions(schedule_shape(l.job, l.plan), l.at.pp)) {
     switch (action.kind) {
-      case ActionKind::kForward: chunk_forward(l, action.chunk, action.microbatch); continue;
-      case ActionKind::kBackwardInput: chunk_backward(l, action.chunk, action.microbatch); continue;
+      case ActionKind::kForward: chunk_forward(l, action.chunk, action.microbatch); break;
+      case ActionKind::kBackwardInput:
       case ActionKind::kBackward: chunk_backward(l, action.chunk, action.microbatch); break;
       case ActionKind::kBackwardWeight: chunk_weights(l, action.chunk, action.microbatch); break;
     }
-    ChunkWeights& w = l.chunks[static_cast<std::size_t>(action.chunk)];
-    if (--backward_left[static_cast<std::size_t>(action.chunk)] == 0 && !shares_embedding(l, w)) {
-      reduce_gradients(l, w);
-    }
   }
   for (std::size_t c = 0; c < l.chunks.size(); ++c) {
-    if (shares_embedding(l, l.chunks[c])) {
-      l.chunk = static_cast<std::int64_t>(c);
-      reduce_gradients(l, l.chunks[c]);
-    }
+    l.chunk = static_cast<std::int64_t>(c);
+    reduce_tied_gradients(l, l.chunks[c]);
   }
 }
 

@@ -81,7 +81,7 @@ View backward_of_layer(Lowering& l, ChunkWeights& w, std::int64_t index, const L
   const LayerWeights& layer = gathered_layer(l, w, index);
   begin_gradients(l, w, layer.unit);
   const View input_gradient = layer_backward(l, layer, a, dx);
-  end_gradients(l, w, layer.unit);
+  at_weight_gradients(l, [&w, &layer](Lowering& at) { end_gradients(at, w, layer.unit); });
   return input_gradient;
 }
 

@@ -1,10 +1,9 @@
-// Where the weights of a rank lie. The weights of a chunk that have the same groups form one flat
-// buffer, so that one collective reduces their gradients; parameters start at multiples of 64
-// elements and a buffer ends at a multiple of lcm(shards, 128), as in Megatron-LM
-// core/distributed/param_and_grad_buffer.py. Under ZeRO 2 and 3 every unit has buffers of its own
-// (lower_sharding.cpp), which end at a multiple of 128 * shards: shards start at 256 bytes.
+// Where the weights of a rank lie. The weights of a unit (embedding, layer, head) that have the
+// same groups form one flat buffer, so that one collective reduces their gradients; those that no
+// group divides form one for the whole chunk, so that one kernel updates them. Parameters start at
+// multiples of 64 elements, as in Megatron-LM core/distributed/param_and_grad_buffer.py, and a
+// buffer ends at a multiple of 128 * shards: shards start at 256 bytes.
 #include <algorithm>
-#include <numeric>
 #include <span>
 
 #include "validator/lowering.h"
@@ -146,7 +145,7 @@ struct Layout {
   void end_matrices() { buffer.copy_begin = buffer.elements; }
   void end_copy() { buffer.routers_begin = round_up(buffer.elements, kParameterMultiple); }
   void end_routers() { buffer.norms_begin = round_up(buffer.elements, kParameterMultiple); }
-  void end(std::int64_t multiple) { buffer.elements = round_up(buffer.elements, multiple); }
+  void end() { buffer.elements = round_up(buffer.elements, buffer.num_shards * kBufferMultiple); }
 };
 
 // What a buffer covers of its chunk.
@@ -162,12 +161,12 @@ bool ties_on_one_rank(const Lowering& l, const ModelChunk& chunk) {
 }
 
 // Whether weights of these groups form a buffer per unit.
-bool has_units(const Lowering& l, const DataGroups& groups) {
-  return l.plan.zero >= 2 && groups.shard >= 0;
+bool has_units(const DataGroups& groups) {
+  return groups.shard >= 0;
 }
 
 std::vector<Extent> extents(const Lowering& l, const ModelChunk& chunk, const DataGroups& groups) {
-  if (!has_units(l, groups)) {
+  if (!has_units(groups)) {
     return {
         {.embedding = chunk.has_embedding, .num_layers = chunk.num_layers, .head = chunk.has_head}};
   }
@@ -208,11 +207,6 @@ std::span<LayerWeights> layers_of(ChunkWeights& w, const Extent& extent) {
                                      static_cast<std::size_t>(extent.num_layers));
 }
 
-std::int64_t end_multiple(const FlatBuffer& buffer, bool is_unit) {
-  return is_unit ? buffer.num_shards * kBufferMultiple
-                 : std::lcm(buffer.num_shards, kBufferMultiple);
-}
-
 void add_norms(const Lowering& l, ChunkWeights& w, const Extent& extent, Layout& layout) {
   const auto add_norm = [&](Weight& weight, const std::string& name) {
     layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
@@ -250,11 +244,10 @@ Layout dense_layout(const Lowering& l, ChunkWeights& w, const Extent& extent) {
   }
   layout.end_routers();
   add_norms(l, w, extent, layout);
-  const bool is_unit = has_units(l, l.groups.dense);
-  if (is_unit && extent.embedding && shares_embedding(l, w)) {
+  if (has_units(l.groups.dense) && extent.embedding && shares_embedding(l, w)) {
     layout.buffer.elements = layout.buffer.norms_begin + l.sizes.hidden;  // as long as its copy's
   }
-  layout.end(end_multiple(layout.buffer, is_unit));
+  layout.end();
   return layout;
 }
 
@@ -266,8 +259,8 @@ Layout expert_layout(const Lowering& l, ChunkWeights& w, const Extent& extent) {
       for (Parameter& parameter : expert_matrices(l, layer)) { layout.add(std::move(parameter)); }
     }
   }
+  layout.end();
   FlatBuffer& buffer = layout.buffer;
-  layout.end(end_multiple(buffer, has_units(l, l.groups.expert)));
   buffer.is_expert = true;
   buffer.cell = 2 + cell_of(w, extent);
   buffer.copy_begin = buffer.routers_begin = buffer.norms_begin = buffer.elements;
@@ -293,7 +286,8 @@ void describe(Lowering& l, const FlatBuffer& buffer, const Parameter& parameter)
     const auto range = [&](const View& tensor, const View& extent) {
       return range_in(buffer, tensor, buffer.begin_of(extent), buffer.end_of(extent), start, count);
     };
-    part.weight = range(buffer.weight, buffer.weight);
+    // Between two steps the rest of weights that are gathered late is out of date.
+    part.weight = range(buffer.weight, buffer.is_gathered_late() ? buffer.master : buffer.weight);
     // Reduced where the optimizer reads it.
     part.gradient = range(buffer.gradient, buffer.master);
     part.master = range(buffer.master, buffer.master);
@@ -331,16 +325,23 @@ void place_tensors(Lowering& l, FlatBuffer& buffer) {
       flat(Component::kOptimizer, "exp_avg_sq", plan.exp_avg_sq_dtype, from_stage(1));
 }
 
-// The unit's uses of its gradient in one step: a table that is both embedding and head has two in
-// every microbatch.
-std::int64_t reductions(const Lowering& l, const Extent& extent) {
-  return (extent.embedding && extent.head ? 2 : 1) * num_microbatches(l.job, l.plan);
+// One of every layer and end in every microbatch.
+std::int64_t gradient_passes(const Lowering& l, const Extent& extent) {
+  return (extent.num_layers + (extent.embedding ? 1 : 0) + (extent.head ? 1 : 0)) *
+         num_microbatches(l.job, l.plan);
+}
+
+// The embedding computes next to nothing that the first layer's gather could hide behind.
+bool begins_step(const ChunkWeights& w, const Extent& extent) {
+  return w.chunk.has_embedding &&
+         (extent.embedding || (extent.num_layers > 0 && extent.first_layer == 0));
 }
 
 void place_buffer(Lowering& l, ChunkWeights& w, const Extent& extent, Layout layout) {
   FlatBuffer& buffer = layout.buffer;
   place_tensors(l, buffer);
-  buffer.reductions_left = reductions(l, extent);
+  buffer.passes_left = gradient_passes(l, extent);
+  buffer.begins_step = begins_step(w, extent);
   for (const Parameter& parameter : layout.parameters) {
     *parameter.weight = {.weight = matrix_in(buffer.weight, parameter),
                          .gradient = matrix_in(buffer.gradient, parameter)};

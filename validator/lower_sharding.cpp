@@ -1,10 +1,20 @@
-// ZeRO 2 and 3: gradients, and under ZeRO 3 weights, that exist whole for a few units at a time.
-// The policy:
+// Data parallelism beside the passes: when gradients are reduced and weights are gathered. Under
+// ZeRO 2 and 3 gradients, under ZeRO 3 weights, exist whole for a few units at a time. The policy:
 //
 // Units are the embedding, every layer, and the head with the final norm (with the embedding where
 // one rank ties both). A unit is one flat buffer of dense weights, over the dense shard group, and
-// one of experts over theirs. A buffer whose shard group is this rank alone is not divided: it is
-// treated as under ZeRO 1.
+// one of experts over theirs; of each every rank of the group owns an equal part. A buffer whose
+// shard group is this rank alone is not divided: it holds the whole chunk.
+//
+// Gradients (ZeRO 0 and 1). The last pass that adds to the gradient of a unit is followed by its
+// reduction, beside the backward pass of the unit before; what stays visible is that of the
+// embedding, whose pass is the last. A table that is tied over two stages waits for both of them.
+//
+// Weights (ZeRO 1 and 2). AdamW writes the rank's part of the whole weights; a unit is gathered at
+// the start of the next step, in the order of the forward pass and beside it, as Megatron-LM does
+// with --overlap-param-gather. Embedding and first layer have nothing to hide behind there: they
+// are updated first and gathered beside AdamW of the others. Between two steps a rank vouches only
+// for its own part of the rest.
 //
 // Gradients (ZeRO 2 and 3). The backward pass of a unit writes its gradient into one of two cells
 // and is reduce-scattered at once, for every microbatch, beside the backward pass of the next unit;
@@ -28,11 +38,10 @@
 // embedding computes next to nothing that a transfer could hide behind. A unit has one address for
 // all microbatches.
 //
-// Bits. ZeRO 2 and 3 make the same calls. They give the gradients of ZeRO 0 and 1 bit by bit where
-// every rank has one microbatch and no table is tied over two stages, or the shard group is the
-// rank alone; otherwise ZeRO 0 and 1 sum over microbatches (and both ends of a tied table) first
-// and over ranks last, ZeRO 2 and 3 the other way round. The global norm sums the same squares in
-// another order, so weights are the same bits where nothing is clipped.
+// Bits. ZeRO 2 and 3 make the same calls. They give the gradients, norm and weights of ZeRO 0 and 1
+// bit by bit where every rank has one microbatch and no table is tied over two stages, or the shard
+// group is the rank alone; otherwise ZeRO 0 and 1 sum over microbatches (and both ends of a tied
+// table) first and over ranks last, ZeRO 2 and 3 the other way round.
 #include <algorithm>
 
 #include "validator/lowering.h"
@@ -58,6 +67,10 @@ View place_in(Lowering& l, const UnitCell& unit_cell, const FlatBuffer& buffer,
 }
 
 void gather(Lowering& l, FlatBuffer& buffer) {
+  if (buffer.is_gathered_late() && !buffer.is_gathered) {
+    gather_updated(l, buffer);
+    buffer.is_gathered = true;
+  }
   UnitCell& unit_cell = l.unit_weights[buffer.cell];
   if (!buffer.has_weight_shard() || unit_cell.tenant == &buffer) {
     return;
@@ -103,10 +116,13 @@ void clear_rest(Lowering& l, const FlatBuffer& buffer, const View& all) {
   clear_up_to(buffer.elements);
 }
 
-void end(Lowering& l, FlatBuffer& buffer) {
-  if (!buffer.has_gradient_shard()) {
-    return;
+void end_whole(Lowering& l, const ChunkWeights& w, FlatBuffer& buffer) {
+  if (--buffer.passes_left == 0 && !is_tied(l, w, buffer)) {
+    reduce_whole(l, buffer);
   }
+}
+
+void end_sharded(Lowering& l, FlatBuffer& buffer) {
   const View all{.tensor = buffer.parameters.front().weight->gradient.tensor,
                  .rows = 1,
                  .cols = buffer.elements,
@@ -124,7 +140,7 @@ void end(Lowering& l, FlatBuffer& buffer) {
          "add_gradients");
   }
   move_gradients(buffer, -1);
-  if (--buffer.reductions_left == 0) {
+  if (--buffer.passes_left == 0) {
     finish_gradients(l, buffer);
   }
 }
@@ -173,7 +189,10 @@ void begin_gradients(Lowering& l, ChunkWeights& w, const Unit& unit) {
 }
 
 void end_gradients(Lowering& l, ChunkWeights& w, const Unit& unit) {
-  for (const std::size_t index : unit) { end(l, w.buffers[index]); }
+  for (const std::size_t index : unit) {
+    FlatBuffer& buffer = w.buffers[index];
+    buffer.has_gradient_shard() ? end_sharded(l, buffer) : end_whole(l, w, buffer);
+  }
 }
 
 }  // namespace shardplan

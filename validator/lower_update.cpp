@@ -1,8 +1,9 @@
 // Gradients summed over data and context parallel ranks, the global norm, and AdamW. Under ZeRO
-// every rank of the shard group updates its part, and the parts are gathered where weights are not
-// sharded; ZeRO 0 takes the norm over the same parts as ZeRO 1, so that both clip by the same bits.
-// Sums over tp come last, so that all stages of ZeRO add in one order.
+// every rank of the shard group updates its part; ZeRO 0 takes the norm over the same parts as ZeRO
+// 1, so that both clip by the same bits. Sums over tp come last, so that all stages of ZeRO add in
+// one order.
 #include <algorithm>
+#include <ranges>
 
 #include "validator/lowering.h"
 
@@ -39,10 +40,11 @@ void add_squares(Lowering& l, const FlatBuffer& buffer, const View& norm) {
   }
 }
 
-// The squares of all buffers of one kind of groups, summed over the ranks of the stage.
+// The squares of all buffers of one kind of groups, summed over the ranks of the stage. In the
+// order of the backward pass: those of the last buffers while the first one's are still reduced.
 void add_stage_squares(Lowering& l, bool is_expert, const View& norm) {
-  for (const ChunkWeights& w : l.chunks) {
-    for (const FlatBuffer& buffer : w.buffers) {
+  for (const ChunkWeights& w : std::views::reverse(l.chunks)) {
+    for (const FlatBuffer& buffer : std::views::reverse(w.buffers)) {
       if (buffer.is_expert == is_expert) {
         add_squares(l, buffer, norm);
       }
@@ -104,35 +106,22 @@ void update_buffer(Lowering& l, const FlatBuffer& buffer) {
   const std::int64_t end = buffer.end_of(buffer.master);
   update_range(l, buffer, begin, std::min(end, buffer.norms_begin), l.hyperparameters.weight_decay);
   update_range(l, buffer, std::max(begin, buffer.norms_begin), end, 0);
-  if (l.plan.zero > 0 && buffer.groups.shard >= 0 && !buffer.has_weight_shard()) {
-    emit(l,
-         data_collective(OpKind::kAllGather, buffer.owned(buffer.weight), buffer.weight,
-                         buffer.groups.shard),
-         "gather_weights");
+  if (buffer.updates_part() && buffer.begins_step) {
+    gather_updated(l, buffer);
   }
 }
 
-// Gradients that are whole on every rank, behind the chunk's last backward pass.
-void reduce_whole(Lowering& l, const FlatBuffer& buffer) {
-  const View& whole = buffer.gradient;
-  if (l.plan.zero == 0 && buffer.groups.all >= 0) {
-    emit(l, data_collective(OpKind::kAllReduce, whole, whole, buffer.groups.all), "gradients");
-  }
-  if (l.plan.zero > 0 && buffer.groups.shard >= 0) {
-    emit(l,
-         data_collective(OpKind::kReduceScatter, whole, buffer.owned(whole), buffer.groups.shard),
-         "gradients");
-  }
-  finish_gradients(l, buffer);
+// That of an end of the model with the table of both.
+const FlatBuffer& tied_buffer(const ChunkWeights& w) {
+  return w.buffers[(w.chunk.has_embedding ? w.embedding_unit : w.head_unit).front()];
 }
 
 // The gradient of the tied table at one of the two ends, or this rank's shard of it: units of both
 // ends have equal shards.
 View tied_gradient(const ChunkWeights& w) {
-  const bool is_first = w.chunk.has_embedding;
-  const FlatBuffer& buffer = w.buffers[(is_first ? w.embedding_unit : w.head_unit).front()];
+  const FlatBuffer& buffer = tied_buffer(w);
   if (!buffer.has_gradient_shard()) {
-    return is_first ? w.embedding.gradient : w.head.gradient;
+    return w.chunk.has_embedding ? w.embedding.gradient : w.head.gradient;
   }
   const FlatParameter& table = buffer.parameters.front();
   const std::int64_t begin = buffer.shard_begin();
@@ -147,8 +136,32 @@ bool shares_embedding(const Lowering& l, const ChunkWeights& w) {
          (w.chunk.has_embedding || w.chunk.has_head);
 }
 
+bool is_tied(const Lowering& l, const ChunkWeights& w, const FlatBuffer& buffer) {
+  return shares_embedding(l, w) && &buffer == &tied_buffer(w);
+}
+
 Operation data_collective(OpKind kind, const View& in, const View& out, std::int64_t group) {
   return {.kind = kind, .in = {in}, .out = {out}, .group = group, .stream = Stream::kData};
+}
+
+void gather_updated(Lowering& l, const FlatBuffer& buffer) {
+  emit(l,
+       data_collective(OpKind::kAllGather, buffer.owned(buffer.weight), buffer.weight,
+                       buffer.groups.shard),
+       "gather_weights");
+}
+
+void reduce_whole(Lowering& l, const FlatBuffer& buffer) {
+  const View& whole = buffer.gradient;
+  if (l.plan.zero == 0 && buffer.groups.all >= 0) {
+    emit(l, data_collective(OpKind::kAllReduce, whole, whole, buffer.groups.all), "gradients");
+  }
+  if (buffer.has_master_shard()) {
+    emit(l,
+         data_collective(OpKind::kReduceScatter, whole, buffer.owned(whole), buffer.groups.shard),
+         "gradients");
+  }
+  finish_gradients(l, buffer);
 }
 
 void finish_gradients(Lowering& l, const FlatBuffer& buffer) {
@@ -170,20 +183,20 @@ void finish_gradients(Lowering& l, const FlatBuffer& buffer) {
   }
 }
 
-void reduce_gradients(Lowering& l, ChunkWeights& w) {
+void reduce_tied_gradients(Lowering& l, const ChunkWeights& w) {
+  if (!shares_embedding(l, w)) {
+    return;
+  }
   l.phase = "reduce";
   l.microbatch = -1;
   l.layer = -1;
-  if (shares_embedding(l, w)) {
-    if (const View gradient = tied_gradient(w); gradient.present()) {
-      emit(l, data_collective(OpKind::kAllReduce, gradient, gradient, l.groups.embedding),
-           "embedding_gradients");
-    }
+  if (const View gradient = tied_gradient(w); gradient.present()) {
+    emit(l, data_collective(OpKind::kAllReduce, gradient, gradient, l.groups.embedding),
+         "embedding_gradients");
   }
-  for (const FlatBuffer& buffer : w.buffers) {
-    if (!buffer.has_gradient_shard()) {
-      reduce_whole(l, buffer);
-    }
+  const FlatBuffer& buffer = tied_buffer(w);
+  if (!buffer.has_gradient_shard()) {
+    reduce_whole(l, buffer);
   }
 }
 

@@ -48,8 +48,8 @@ struct Weight {
   View gradient = {};
 };
 
-// Flat buffers of a chunk that are used together, by index: what ZeRO 2 and 3 reduce and gather as
-// one unit.
+// Flat buffers of a chunk that are used together, by index: what is reduced and gathered as one
+// unit.
 using Unit = std::vector<std::size_t>;
 
 struct LayerWeights {
@@ -93,8 +93,10 @@ struct FlatBuffer {
   std::int64_t routers_begin = 0;  // the copy ends
   std::int64_t norms_begin = 0;    // the routers end
   std::vector<FlatParameter> parameters = {};
-  std::size_t cell = 0;  // of the double buffers, where weights or gradients are sharded
-  std::int64_t reductions_left = 0;  // of this step, where gradients are sharded
+  std::size_t cell = 0;          // of the double buffers, where weights or gradients are sharded
+  std::int64_t passes_left = 0;  // of this step that write or add to the gradient
+  bool begins_step = false;      // used before anything that a gather could hide behind
+  bool is_gathered = false;      // this step, where whole weights stay on the rank
   View weight = {};
   View gradient = {};
   View master = {};
@@ -106,6 +108,10 @@ struct FlatBuffer {
   std::int64_t shard_end() const { return shard_begin() + shard_elements(); }
   bool has_weight_shard() const { return weight.cols < elements; }
   bool has_gradient_shard() const { return gradient.cols < elements; }
+  bool has_master_shard() const { return master.cols < elements; }
+  // Of whole weights the rank updates its part only: others are gathered before the next use.
+  bool updates_part() const { return has_master_shard() && !has_weight_shard(); }
+  bool is_gathered_late() const { return updates_part() && !begins_step; }
   // The parameters' first element that a tensor of the buffer holds, and one past its last.
   std::int64_t begin_of(const View& tensor) const {
     return tensor.cols == elements ? 0 : shard_begin();
@@ -118,8 +124,8 @@ struct FlatBuffer {
   View owned(const View& tensor) const { return range(tensor, shard_begin(), shard_end()); }
 };
 
-// The weights of one local chunk: one flat buffer for every kind of groups, or under ZeRO 2 and 3
-// one for every kind of groups and unit.
+// The weights of one local chunk: a flat buffer for every kind of groups and unit, or one for the
+// whole chunk where no ranks share it.
 struct ChunkWeights {
   ModelChunk chunk = {};
   Unit embedding_unit = {};
@@ -368,18 +374,22 @@ void head(Lowering& l, const ChunkWeights& w, const View& x, const View& dx);
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void chunk_backward(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
 void chunk_weights(Lowering& l, std::int64_t chunk, std::int64_t microbatch);
-// Sharded units (lower_sharding.cpp); of units that are not sharded these do nothing.
+// Units (lower_sharding.cpp): before a pass uses their weights; around one that adds gradients.
 void place_unit_cells(Lowering& l);
 void gather_weights(Lowering& l, ChunkWeights& w, const Unit& unit);
 void begin_gradients(Lowering& l, ChunkWeights& w, const Unit& unit);
-void end_gradients(Lowering& l, ChunkWeights& w, const Unit& unit);  // sums them into the shard
+void end_gradients(Lowering& l, ChunkWeights& w, const Unit& unit);
+void gather_updated(Lowering& l, const FlatBuffer& buffer);  // the parts of whole weights
 
-// What data-parallel ranks sum and no unit has summed yet.
-void reduce_gradients(Lowering& l, ChunkWeights& w);
+// Gradients that are whole on every rank, behind the last pass that adds to them.
+void reduce_whole(Lowering& l, const FlatBuffer& buffer);
+// Gradients of a table that two stages share, behind the last backward pass of either.
+void reduce_tied_gradients(Lowering& l, const ChunkWeights& w);
+// Whether they hold the table that two stages share.
+bool is_tied(const Lowering& l, const ChunkWeights& w, const FlatBuffer& buffer);
 // Sums over replicas, and over tp what every tp rank holds, of reduced gradients.
 void finish_gradients(Lowering& l, const FlatBuffer& buffer);
 Operation data_collective(OpKind kind, const View& in, const View& out, std::int64_t group);
-// Gradients of tied embeddings on two stages: both ends first sum theirs.
 bool shares_embedding(const Lowering& l, const ChunkWeights& w);
 void update_weights(Lowering& l);
 

@@ -196,7 +196,7 @@ TEST_CASE("a missing argument is refused") {
 TEST_CASE("a collective on a strided view is refused") {
   check_refused(
       [](std::vector<Program>& p) {
-        View& view = first(p[0], OpKind::kAllGather).in[0];
+        View& view = first(p[0], OpKind::kAllGather, "gathered_input").in[0];
         view = columns_of(view, 0, view.cols - 1);
       },
       {"rank 0", "all_gather", "contiguous"});
@@ -219,7 +219,7 @@ TEST_CASE("a receiver that is its own peer is refused") {
 TEST_CASE("an event that nothing records is refused") {
   check_refused(
       [](std::vector<Program>& p) {
-        const std::int64_t event = first(p[0], OpKind::kAllGather).records;
+        const std::int64_t event = first(p[0], OpKind::kAllGather, "gathered_input").records;
         for (Operation& op : p[0].operations) {
           op.records = op.records == event ? -1 : op.records;
         }
@@ -230,7 +230,8 @@ TEST_CASE("an event that nothing records is refused") {
 TEST_CASE("an event that is recorded twice is refused") {
   check_refused(
       [](std::vector<Program>& p) {
-        first(p[0], OpKind::kRope).records = first(p[0], OpKind::kAllGather).records;
+        first(p[0], OpKind::kRope).records =
+            first(p[0], OpKind::kAllGather, "gathered_input").records;
       },
       {"rank 0", "rope", "again"});
 }
@@ -245,9 +246,9 @@ TEST_CASE("a missing wait is a hazard between streams") {
 TEST_CASE("a collective on another stream without events is a hazard") {
   check_refused(
       [](std::vector<Program>& p) {
-        first(p[0], OpKind::kReduceScatter, "reduce.gradients").waits.clear();
+        first(p[0], OpKind::kReduceScatter, "backward.gradients").waits.clear();
       },
-      {"rank 0", "reduce_scatter reduce.gradients", "'main_gradients'"});
+      {"rank 0", "reduce_scatter backward.gradients", "'main_gradients'"});
 }
 
 TEST_CASE("memory that a send still reads must not be written: a missing wait is found") {
@@ -268,7 +269,7 @@ TEST_CASE("an operation that is left out leaves a read without a write") {
         Operation& op = first(p[0], OpKind::kSwigluForward);
         op.kind = OpKind::kFill;
         op.in.clear();
-        op.out = {p[0].operations[0].out[0]};
+        op.out = {first(p[0], OpKind::kEmbeddingForward).out[0]};
         tensor_of(p[0], op.out[0]).dies = static_cast<std::int64_t>(p[0].operations.size()) - 1;
         tensor_of(p[0], op.out[0]).offset = p[0].dynamic_bytes - 4096;
       },
@@ -290,7 +291,7 @@ TEST_CASE("swapped collectives are refused on both operations' names") {
         const auto all_reduce =
             static_cast<std::size_t>(find(p[1], OpKind::kAllReduce, "gradient_norm"));
         const auto all_gather =
-            static_cast<std::size_t>(find(p[1], OpKind::kAllGather, "gather_weights"));
+            static_cast<std::size_t>(find(p[1], OpKind::kAllGather, "update.gather_weights"));
         std::swap(p[1].operations[all_reduce], p[1].operations[all_gather]);
       },
       {"rank 1", "meets", "rank 3", "all_reduce update.gradient_norm", "'gradient_norm'",
@@ -299,14 +300,18 @@ TEST_CASE("swapped collectives are refused on both operations' names") {
 }
 
 TEST_CASE("a collective that one member leaves out meets the member's next one") {
-  check_refused([](std::vector<Program>& p) { leave_out(first(p[0], OpKind::kAllGather)); },
-                {"rank 1", "all_gather forward.attention.gathered_input", "meets", "rank 0",
-                 "reduce_scatter forward.attention.projection.reduce"});
+  check_refused(
+      [](std::vector<Program>& p) { leave_out(first(p[0], OpKind::kAllGather, "gathered_input")); },
+      {"rank 1", "all_gather forward.attention.gathered_input", "meets", "rank 0",
+       "reduce_scatter forward.attention.projection.reduce"});
 }
 
 TEST_CASE("a last collective that one member leaves out has no counterpart") {
   check_refused(
-      [](std::vector<Program>& p) { leave_out(first(p[0], OpKind::kAllGather, "gather_weights")); },
+      [](std::vector<Program>& p) {
+        leave_out(*std::ranges::find(p[0].operations.rbegin(), p[0].operations.rend(),
+                                     "update.gather_weights", &Operation::label));
+      },
       {"rank 2", "all_gather update.gather_weights", "'weights'", "no counterpart on rank 0"});
 }
 

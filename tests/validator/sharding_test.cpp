@@ -1,9 +1,8 @@
-// ZeRO 2 and 3 and hybrid sharding: the policy at the head of validator/lower_sharding.cpp.
+// ZeRO 0 to 3 and hybrid sharding: the policy at the head of validator/lower_sharding.cpp.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "estimator/validity.h"
@@ -170,8 +169,8 @@ TEST_CASE("ZeRO 2 and 3 give the same bits: gradients, and weights after clipped
   }
 }
 
-TEST_CASE("with one microbatch all stages of ZeRO give the same bits unless a norm is clipped") {
-  const Hyperparameters h{.max_gradient_norm = std::numeric_limits<double>::infinity()};
+TEST_CASE("with one microbatch all stages of ZeRO give the same bits, clipped or not") {
+  const Hyperparameters h{.max_gradient_norm = 0.05};
   const std::vector<Case> same_calls = {
       {"dp", tiny_job(tiny_model(), 4), {.micro_batch = 2}},
       {"tp sp", tiny_job(tiny_model(), 4), {.tp = 2, .micro_batch = 4, .sequence_parallel = true}},
@@ -190,6 +189,69 @@ TEST_CASE("with one microbatch all stages of ZeRO give the same bits unless a no
       CHECK(bitwise_equal(zero.weights, other.weights));
     }
   }
+}
+
+TEST_CASE("a whole gradient is reduced once in a step, behind its last pass and beside the next") {
+  for (const std::int64_t zero : {0, 1}) {
+    for (const Case& c : cases()) {
+      INFO(c.name << " zero " << zero);
+      if (zero == 0 && c.plan.dp_replicate > 1) {
+        continue;
+      }
+      const Program program = lower(c.job, with_zero(c.plan, zero), 0, {});
+      std::set<std::int64_t> reduced;  // tensors
+      std::set<std::int64_t> events;   // of reductions
+      for (const Operation& op : program.operations) {
+        if (op.label.ends_with(".gradients")) {
+          CHECK(reduced.insert(op.in[0].tensor).second);
+          events.insert(op.records);
+        }
+        // No pass waits for a reduction, and nothing is added to a gradient that is reduced.
+        if (op.stream == Stream::kCompute && !op.label.starts_with("update.")) {
+          CHECK(std::ranges::none_of(op.waits, [&](std::int64_t e) { return events.contains(e); }));
+        }
+        if (op.label.ends_with("weight_gradient")) {
+          CHECK_FALSE(reduced.contains(op.out[0].tensor));
+        }
+      }
+      CHECK(reduced.size() > 1);
+    }
+  }
+}
+
+TEST_CASE("the gradient of a layer is reduced before the backward pass of the one before begins") {
+  const Program program = lower(tiny_job(tiny_model(), 4), {.zero = 1}, 0, {});
+  std::vector<std::int64_t> layers;
+  for (const Operation& op : program.operations) {
+    if (op.microbatch == 1 && op.label.starts_with("backward.")) {
+      if (op.label == "backward.gradients") {
+        layers.push_back(op.layer);
+      } else {
+        CHECK(std::ranges::find(layers, op.layer) == layers.end());
+      }
+    }
+  }
+  CHECK(layers == std::vector<std::int64_t>{3, 2, 1, 0, -1});  // the embedding belongs to no layer
+}
+
+TEST_CASE("updated weights come before the next forward pass, those that begin it beside AdamW") {
+  // Units: embedding, four layers, head.
+  const Job job = tiny_job(tiny_model(), 4);
+  for (const std::int64_t zero : {1, 2}) {
+    const Program program = lower(job, {.zero = zero}, 0, {});
+    CHECK(gathers(program).size() == 6);
+    for (std::size_t i = 0; i < 4; ++i) {  // of the other layers and the head, at the start
+      CHECK(program.operations[i].label == "forward.gather_weights");
+      CHECK(program.operations[i].waits.empty());
+    }
+    CHECK(count_labels(program, "update.gather_weights") == 2);
+    CHECK(program.operations.back().label == "update.adamw");
+  }
+  CHECK(gathers(lower(job, {.zero = 0}, 0, {})).empty());
+  // A stage without the embedding waits for its input anyway.
+  const Program last = lower(job, {.pp = 2, .zero = 1, .schedule = Schedule::k1F1B}, 3, {});
+  CHECK(count_labels(last, "update.gather_weights") == 0);
+  CHECK(gathers(last).size() == 3);
 }
 
 TEST_CASE("a shard group of one rank divides nothing: the programs of ZeRO 1, 2 and 3 are equal") {

@@ -46,7 +46,8 @@ TEST_CASE("backward computes no weight gradient and the weight action nothing el
       }
       if (op.label.starts_with("weight.")) {
         const bool prepares = op.kind == OpKind::kAllGather || op.kind == OpKind::kFill;
-        CHECK((is_weight_gradient(op) || prepares));
+        const bool reduces = op.stream == Stream::kData;
+        CHECK((is_weight_gradient(op) || prepares || reduces));
         gradients += is_weight_gradient(op) ? 1 : 0;
       }
     }
