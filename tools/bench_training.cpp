@@ -2,7 +2,8 @@
 // the file given. Random tokens and weights; whole steps by the host's clock, after warm-up.
 //   usage: bench_training CASES.jsonl [--seconds 10] [--profile] [--tune N] [--products FILE]
 //                         [--attention fastest|own]
-// --profile   one more step, operation by operation, on the first GPU
+// --profile   one more step, operation by operation, on the first GPU, and with a pipeline on the
+//             last one
 // --tune      first chooses the fastest of N algorithms of cuBLASLt for every product that FILE
 //             lacks, and adds the choices to it; 0.4 s for each algorithm
 // --products  the file of choices, else $SHARDPLAN_PRODUCTS or shardplan/products in
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -57,10 +59,23 @@ void tune(const Program& program, int candidates, const std::string& path) {
   });
 }
 
-void profile(const Program& program, CudaBackend& backend, const Batch& batch) {
-  TrainingProfile profile(program);
-  backend.step(batch, kRate, profile.hooks());
-  profile.print();
+void profile(const std::vector<Program>& programs, bool has_stages, CudaBackend& backend,
+             const Batch& batch) {
+  std::vector<LaunchHooks> hooks(programs.size());
+  std::vector<std::unique_ptr<TrainingProfile>> profiles;
+  std::vector<std::size_t> ranks = {0};
+  if (has_stages) {
+    ranks.push_back(programs.size() - 1);
+  }
+  for (const std::size_t rank : ranks) {
+    profiles.push_back(std::make_unique<TrainingProfile>(programs[rank], static_cast<int>(rank)));
+    hooks[rank] = profiles.back()->hooks();
+  }
+  backend.step(batch, kRate, hooks);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    std::printf("rank %zu\n", ranks[i]);
+    profiles[i]->print();
+  }
 }
 
 void measure(const Case& question, const Options& options) {
@@ -117,7 +132,7 @@ void measure(const Case& question, const Options& options) {
   std::printf("\n");
   std::fflush(stdout);
   if (options.profiles) {
-    profile(programs.front(), backend, batches.front());
+    profile(programs, question.plan.pp > 1, backend, batches.front());
   }
 }
 

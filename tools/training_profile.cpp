@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cuda_check.h"
+#include "tools/step_gaps.h"
 
 namespace shardplan {
 namespace {
@@ -106,10 +107,24 @@ void print_sorted(const std::map<std::string, Total>& totals, double step_s) {
   }
 }
 
+void print_gaps(const StepGaps& gaps) {
+  const auto print = [&](const std::string& name, std::int64_t count, double seconds) {
+    std::printf("%-62s %5lld %9.3f ms %6.2f %%\n", name.c_str(), static_cast<long long>(count),
+                seconds * 1e3, 100 * seconds / gaps.step_s);
+  };
+  print("between operations", 0, gaps.all_s);
+  for (const WaitedFor& wait : gaps.waits) {
+    print("  waiting for " + wait.label, wait.count, wait.seconds);
+  }
+  print("communication", 0, gaps.communication_s);
+  print("  beside operations", 0, gaps.hidden_s);
+  std::printf("step with these events %.4f s\n", gaps.step_s);
+}
+
 }  // namespace
 
-TrainingProfile::TrainingProfile(const Program& program) : program_(program) {
-  CUDA_CHECK(cudaSetDevice(0));
+TrainingProfile::TrainingProfile(const Program& program, int device) : program_(program) {
+  CUDA_CHECK(cudaSetDevice(device));
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     CUDA_CHECK(cudaEventCreate(&begins_.emplace_back()));
     CUDA_CHECK(cudaEventCreate(&ends_.emplace_back()));
@@ -134,11 +149,11 @@ LaunchHooks TrainingProfile::hooks() {
 void TrainingProfile::print() const {
   std::map<std::string, Total> totals;
   std::map<std::string, Total> kinds;
-  double gaps_s = 0;
-  std::size_t previous = program_.operations.size();  // of the compute stream; none yet
-  const double step_s = elapsed_s(begins_.front(), ends_.back());
+  std::vector<OperationTime> times;
   for (std::size_t i = 0; i < program_.operations.size(); ++i) {
     const Operation& op = program_.operations[i];
+    times.push_back({.begin_s = elapsed_s(begins_.front(), begins_[i]),
+                     .end_s = elapsed_s(begins_.front(), ends_[i])});
     const double seconds = elapsed_s(begins_[i], ends_[i]);
     for (Total* total : {&totals[name_of(op)], &kinds["all " + std::string(name_of(op.kind))]}) {
       ++total->count;
@@ -148,19 +163,11 @@ void TrainingProfile::print() const {
       total->flops += flops_of(op);
       total->bytes += bytes_of(program_, op);
     }
-    if (op.stream == Stream::kCompute) {
-      if (previous < i) {
-        gaps_s += elapsed_s(ends_[previous], begins_[i]);
-      }
-      previous = i;
-    }
   }
-  print_sorted(totals, step_s);
-  print_sorted(kinds, step_s);
-  std::printf("%-62s %5lld %9.3f ms %6.2f %%\n", "between operations",
-              static_cast<long long>(program_.operations.size()), gaps_s * 1e3,
-              100 * gaps_s / step_s);
-  std::printf("step with these events %.4f s\n", step_s);
+  const StepGaps gaps = step_gaps(program_, times);
+  print_sorted(totals, gaps.step_s);
+  print_sorted(kinds, gaps.step_s);
+  print_gaps(gaps);
 }
 
 }  // namespace shardplan

@@ -10,8 +10,8 @@ namespace shardplan {
 
 class TrainingProfile {
  public:
-  // The program must outlive this. Events are made on the first device.
-  explicit TrainingProfile(const Program& program);
+  // The program, which runs on `device`, must outlive this.
+  TrainingProfile(const Program& program, int device);
   ~TrainingProfile();
   TrainingProfile(const TrainingProfile&) = delete;
   TrainingProfile& operator=(const TrainingProfile&) = delete;
@@ -20,7 +20,8 @@ class TrainingProfile {
   LaunchHooks hooks();
   // One row for every kind of operation: how often, milliseconds, share of the step, milliseconds
   // of the fastest and the slowest, TFLOP/s of products and attention (causal pairs once), TB/s of
-  // all else; the longest first. Then what lies between the operations of the compute stream.
+  // all else; the longest first. Then what lies between the operations of the compute stream, what
+  // it waited for there, and how much communication ran beside it.
   void print() const;
 
  private:

@@ -123,13 +123,15 @@ double CudaBackend::step(const Batch& batch, double learning_rate) {
   return step(batch, learning_rate, {});
 }
 
-double CudaBackend::step(const Batch& batch, double learning_rate, const LaunchHooks& hooks) {
+double CudaBackend::step(const Batch& batch, double learning_rate,
+                         const std::vector<LaunchHooks>& hooks) {
   ++num_steps_;
   on_threads(ranks_.size(), [&](std::size_t i) {
     try {
       ranks_[i]->use_device();
       fill_inputs(*ranks_[i], batch);
-      ranks_[i]->launch_step(num_steps_, learning_rate, i == 0 ? hooks : LaunchHooks{});
+      ranks_[i]->launch_step(num_steps_, learning_rate,
+                             i < hooks.size() ? hooks[i] : LaunchHooks{});
       ranks_[i]->synchronize();
     } catch (...) {  // the others would wait for this rank for ever
       for (const std::unique_ptr<CudaRank>& rank : ranks_) { rank->abort(); }

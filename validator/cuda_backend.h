@@ -27,8 +27,8 @@ class CudaBackend {
   // As HostBackend.
   void load(const Tensors& tensors);
   double step(const Batch& batch, double learning_rate);
-  // The same with `hooks` around the operations of the first rank.
-  double step(const Batch& batch, double learning_rate, const LaunchHooks& hooks);
+  // The same with hooks around the operations of some ranks: by rank, none beyond the last.
+  double step(const Batch& batch, double learning_rate, const std::vector<LaunchHooks>& hooks);
 
   // Random weights of the usual size, without a host copy of the model: for measuring speed.
   void load_random(std::uint64_t seed);
