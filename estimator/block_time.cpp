@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
@@ -74,6 +75,7 @@ void add_mla(const BlockContext& context, LayerParts& parts) {
       linear(context, {.m = context.tokens, .n = model.hidden, .k = heads * mla.v_head_dim},
              precision));
   add(parts.projections, tensor_parallel_region(context, down, model.hidden));
+  begin_part(context, "latent up-projections");
   const std::int64_t query_in = mla.q_lora_rank > 0 ? mla.q_lora_rank : model.hidden;
   parts.mla_up = linear(context, {.m = context.tokens, .n = query, .k = query_in}, precision);
   add(parts.mla_up,
@@ -131,19 +133,24 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   add(parts.routed, expert_exchange(context, rows));
   parts.routed_activation = activation(context, computed_rows, width);
   if (moe.shared_ffn > 0) {
+    begin_part(context, "shared experts");
     parts.shared = dense_ffn(context, moe.shared_ffn);
   }
 }
 
 LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
   LayerParts parts;
+  begin_part(context, "norms");
   parts.norms = norms(context);
+  begin_part(context, "attention");
   parts.attention = core_attention(context, layer);
+  begin_part(context, "projections");
   if (context.model().attention == AttentionKind::kMla) {
     add_mla(context, parts);
   } else {
     parts.projections = gqa_projections(context);
   }
+  begin_part(context, layer.is_moe ? "experts" : "ffn");
   if (layer.is_moe) {
     add_moe(context, parts);
   } else {
@@ -230,6 +237,7 @@ LocalParameters local_sum(const Job& job, const Plan& plan,
 
 // A lookup that reads and writes the hidden state; backward adds into the table's gradient.
 BlockTime embedding_time(const BlockContext& context) {
+  begin_part(context, "embedding");
   const double elements = number(context.tokens * context.model().hidden);
   const double grad_bytes = number(bytes_of(context.plan.grad_dtype));
   BlockTime time = memory_bound(context, elements,
@@ -237,13 +245,12 @@ BlockTime embedding_time(const BlockContext& context) {
                                  .backward = {.fused = context.element_bytes + 2 * grad_bytes}});
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
-    const double share = context.job.profile.exposed_tp_share;
     const double bytes = elements * context.element_bytes;
-    time.forward_tp_s =
-        share * (context.plan.sequence_parallel ? reduce_scatter_s(cluster, context.tp, bytes)
-                                                : all_reduce_s(cluster, context.tp, bytes));
-    time.backward_tp_s =
-        context.plan.sequence_parallel ? share * all_gather_s(cluster, context.tp, bytes) : 0;
+    const bool is_sharded = context.plan.sequence_parallel;
+    add(time, tensor_parallel(context,
+                              is_sharded ? reduce_scatter_s(cluster, context.tp, bytes)
+                                         : all_reduce_s(cluster, context.tp, bytes),
+                              is_sharded ? all_gather_s(cluster, context.tp, bytes) : 0));
   }
   time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
   return time;
@@ -252,6 +259,7 @@ BlockTime embedding_time(const BlockContext& context) {
 // Final norm, head product, loss; the head stays in the activation type under fp8. The loss reduces
 // maximum, sum and target logit over tp: three fp32 numbers a token.
 BlockTime head_time(const BlockContext& context) {
+  begin_part(context, "head");
   const ModelSpec& model = context.model();
   const Precision precision =
       context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
@@ -262,15 +270,14 @@ BlockTime head_time(const BlockContext& context) {
   add(time, memory_bound(context, number(context.tokens * vocab), loss_kernels(context.job)));
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
-    const double share = context.job.profile.exposed_tp_share;
     const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
     const double gather_s =
         context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes) : 0;
-    time.forward_tp_s =
-        share * (gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)));
-    time.backward_tp_s = share * (context.plan.sequence_parallel
-                                      ? gather_s + reduce_scatter_s(cluster, context.tp, bytes)
-                                      : all_reduce_s(cluster, context.tp, bytes));
+    add(time,
+        tensor_parallel(
+            context, gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)),
+            context.plan.sequence_parallel ? gather_s + reduce_scatter_s(cluster, context.tp, bytes)
+                                           : all_reduce_s(cluster, context.tp, bytes)));
   }
   time.parameters = local_sum(context.job, context.plan, head_parameters(model));
   return time;
@@ -281,6 +288,7 @@ BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const Bl
   const ModelSpec& model = context.model();
   BlockTime time = layer;
   add(time, head);
+  begin_part(context, "module projection");
   add(time, linear(context,
                    {.m = context.tokens,
                     .n = div_ceil(model.hidden, context.plan.tp),
@@ -366,6 +374,30 @@ void add_recompute(const Recompute& recompute, ModelTimes& times) {
     times.mtp.recompute_s = times.layers[times.last_kind].time.recompute_s;
     times.mtp.recompute_host_s = times.layers[times.last_kind].time.recompute_host_s;
   }
+}
+
+ModelPieces model_pieces(const Job& job, const Plan& plan) {
+  BlockContext context(job, plan);
+  const auto pieces_of = [&context](const auto& make) {
+    PieceLog log;
+    context.log = &log;
+    make();
+    return std::move(log.pieces);
+  };
+  const LayerKinds kinds = layer_kinds(job.model);
+  ModelPieces pieces;
+  pieces.embedding = pieces_of([&] { embedding_time(context); });
+  pieces.head = pieces_of([&] { head_time(context); });
+  for (const std::size_t first : kinds.firsts) {
+    pieces.layers.push_back(pieces_of([&] { layer_parts(context, job.model.layers[first]); }));
+  }
+  if (job.model.num_mtp_layers > 0) {
+    pieces.mtp = pieces.layers[kinds.of_layer.back()];
+    pieces.mtp.insert(pieces.mtp.end(), pieces.head.begin(), pieces.head.end());
+    const std::vector<TimedPiece> own = pieces_of([&] { mtp_time(context, {}, {}); });
+    pieces.mtp.insert(pieces.mtp.end(), own.begin(), own.end());
+  }
+  return pieces;
 }
 
 ModelTimes model_times(const Job& job, const Plan& plan) {

@@ -10,6 +10,7 @@
 #include "estimator/host_time.h"
 #include "estimator/job.h"
 #include "estimator/parameters.h"
+#include "estimator/timed_pieces.h"
 
 namespace shardplan {
 
@@ -84,6 +85,9 @@ ModelTimes model_times(const Job& job, const Plan& plan);
 // The same in two steps: times of a plan without recomputation, and what it adds to them.
 ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds);
 void add_recompute(const Recompute& recompute, ModelTimes& times);
+
+// What these times are made of.
+ModelPieces model_pieces(const Job& job, const Plan& plan);
 
 // One transformer layer, of a layer kind of the model.
 BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
@@ -86,7 +87,53 @@ BlockTime ring_merges(const BlockContext& context, const AttentionWork& work) {
   return time;
 }
 
+// The bases of what is noted: see kernel_time.cpp and collective_time.cpp.
+void note(const BlockContext& context, PieceKind kind, const BlockTime& time) {
+  if (context.log != nullptr) {
+    context.log->pieces.push_back({.kind = kind,
+                                   .part = context.log->part,
+                                   .forward_s = time.forward_s,
+                                   .backward_input_s = time.backward_input_s,
+                                   .backward_weight_s = time.backward_weight_s,
+                                   .forward_flops = time.forward_flops,
+                                   .is_measured = is_calibrated(context.gpu())});
+  }
+}
+
+void note_product(const BlockContext& context, const GemmShape& shape, Precision precision,
+                  const BlockTime& time) {
+  note(context, PieceKind::kProduct, time);
+  if (context.log != nullptr) {
+    TimedPiece& piece = context.log->pieces.back();
+    piece.shape = (shape.count > 1 ? std::to_string(shape.count) + " x " : "") +
+                  std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" +
+                  std::to_string(shape.k);
+    piece.is_measured = is_measured(context.gpu(), precision);
+  }
+}
+
+// Of which `visible` is not hidden.
+void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
+                        const ForwardBackward& all, const ForwardBackward& visible) {
+  if (context.log != nullptr && all.forward_s + all.backward_s > 0) {
+    context.log->pieces.push_back(
+        {.kind = kind,
+         .part = context.log->part,
+         .forward_s = visible.forward_s,
+         .backward_input_s = visible.backward_s,
+         .forward_hidden_s = std::max(0.0, all.forward_s - visible.forward_s),
+         .backward_hidden_s = std::max(0.0, all.backward_s - visible.backward_s),
+         .is_measured = is_measured(context.job.cluster, group)});
+  }
+}
+
 }  // namespace
+
+void begin_part(const BlockContext& context, const char* part) {
+  if (context.log != nullptr) {
+    context.log->part = part;
+  }
+}
 
 BlockContext::BlockContext(const Job& of_job, const Plan& of_plan)
     : job(of_job),
@@ -146,6 +193,7 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
     time.forward_s += memory_bound_s(gpu, 4 * number(count * rows * in));
     time.backward_input_s += memory_bound_s(gpu, 4 * number(count * rows * out));
   }
+  note_product(context, forward, precision, time);
   return time;
 }
 
@@ -153,6 +201,7 @@ BlockTime memory_bound(const BlockContext& context, double elements, const Passe
   BlockTime time;
   time.forward_s = elementwise_s(context.gpu(), elements * passes.forward);
   time.backward_input_s = elementwise_s(context.gpu(), elements * passes.backward);
+  note(context, PieceKind::kElementwise, time);
   return time;
 }
 
@@ -185,6 +234,7 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   time.forward_flops = work.forward_flops();
   time.forward_s = attention_forward_s(context.gpu(), work);
   time.backward_input_s = attention_backward_s(context.gpu(), work);
+  note(context, PieceKind::kAttention, time);
   if (plan.cp > 1) {
     if (context.job.profile.memory_model == MemoryModel::kTorchtitan) {
       add(time, ring_merges(context, work));
@@ -192,7 +242,20 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
     const ForwardBackward exchange = context_parallel_s(context, work);
     time.forward_cp_s = exchange.forward_s * context.job.profile.exposed_cp_share;
     time.backward_cp_s = exchange.backward_s * context.job.profile.exposed_cp_share;
+    note_communication(context, PieceKind::kContextParallel, context.cp, exchange,
+                       {.forward_s = time.forward_cp_s, .backward_s = time.backward_cp_s});
   }
+  return time;
+}
+
+BlockTime tensor_parallel(const BlockContext& context, double forward_s, double backward_s) {
+  const double share = context.job.profile.exposed_tp_share;
+  BlockTime time;
+  time.forward_tp_s = share * forward_s;
+  time.backward_tp_s = share * backward_s;
+  note_communication(context, PieceKind::kTensorParallel, context.tp,
+                     {.forward_s = forward_s, .backward_s = backward_s},
+                     {.forward_s = time.forward_tp_s, .backward_s = time.backward_tp_s});
   return time;
 }
 
@@ -207,23 +270,22 @@ BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, s
     return time;
   }
   const ClusterSpec& cluster = context.job.cluster;
-  const double share = context.job.profile.exposed_tp_share;
   const double in_bytes = number(context.tokens * in) * context.element_bytes;
   const double out_bytes = number(context.tokens * out) * context.element_bytes;
   if (context.plan.sequence_parallel) {
     const double gather_s = all_gather_s(cluster, context.tp, in_bytes);
     const double scatter_s = reduce_scatter_s(cluster, context.tp, out_bytes);
-    time.forward_tp_s = share * (gather_s + scatter_s);
     const bool keeps_input = context.job.profile.memory_model == MemoryModel::kTorchtitan;
-    time.backward_tp_s = share * ((keeps_input ? 1 : 2) * gather_s + scatter_s);
+    time = tensor_parallel(context, gather_s + scatter_s,
+                           (keeps_input ? 1 : 2) * gather_s + scatter_s);
     if (keeps_input) {
       add(time, memory_bound(context, number(context.tokens * (in + out)),
                              {.forward = {.streamed = 2 * context.element_bytes},
                               .backward = {.streamed = 2 * context.element_bytes}}));
     }
   } else {
-    time.forward_tp_s = share * all_reduce_s(cluster, context.tp, out_bytes);
-    time.backward_tp_s = share * all_reduce_s(cluster, context.tp, in_bytes);
+    time = tensor_parallel(context, all_reduce_s(cluster, context.tp, out_bytes),
+                           all_reduce_s(cluster, context.tp, in_bytes));
   }
   return time;
 }
@@ -239,6 +301,10 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
       memory_bound(context, 8 * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
   time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
   time.backward_ep_s = time.forward_ep_s;
+  note_communication(context, PieceKind::kExpertParallel,
+                     context.plan.ep > 1 ? context.ep : context.etp,
+                     {.forward_s = 2 * one_way_s, .backward_s = 2 * one_way_s},
+                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
   return time;
 }
 

@@ -6,6 +6,7 @@
 #include "estimator/elementwise.h"
 #include "estimator/kernel_time.h"
 #include "estimator/rank_grid.h"
+#include "estimator/timed_pieces.h"
 
 namespace shardplan {
 
@@ -23,6 +24,7 @@ struct BlockContext {
   GroupShape cp;
   GroupShape ep;
   GroupShape etp;
+  PieceLog* log = nullptr;  // nullptr: pieces are not noted
 
   const ModelSpec& model() const { return job.model; }
   const GpuSpec& gpu() const { return job.cluster.gpu; }
@@ -30,6 +32,9 @@ struct BlockContext {
 
 // Adds the times, FLOPs and parameters of `count` pieces to a block.
 void add(BlockTime& block, const BlockTime& piece, std::int64_t count = 1);
+
+// Pieces noted from now on belong to this part of the block.
+void begin_part(const BlockContext& context, const char* part);
 
 // `count` linear layers of [rows, in] -> [rows, out]: forward, input gradient, weight gradient and
 // its accumulation, fp8 casts.
@@ -40,6 +45,9 @@ BlockTime memory_bound(const BlockContext& context, double elements, const Passe
 
 // Attention proper, with what context parallelism sends around it.
 BlockTime core_attention(const BlockContext& context, const LayerSpec& layer);
+
+// What stays visible of collectives over tp.
+BlockTime tensor_parallel(const BlockContext& context, double forward_s, double backward_s);
 
 // Entry into and exit from a tensor-parallel region, `in` and `out` wide.
 BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out);

@@ -96,7 +96,7 @@ double seconds_at(const std::vector<CurvePoint>& curve, double bytes) {
 // a step more or less for every rank more or less.
 std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& group,
                                  Collective collective, double bytes) {
-  if (!cluster.gpu.times || group.ranks_per_domain != group.size) {
+  if (!is_measured(cluster, group)) {
     return std::nullopt;
   }
   const CollectiveCurve* chosen = nullptr;
@@ -117,6 +117,11 @@ std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& g
 }
 
 }  // namespace
+
+bool is_measured(const ClusterSpec& cluster, const GroupShape& group) {
+  return cluster.gpu.times && !cluster.gpu.times->collectives.empty() &&
+         group.ranks_per_domain == group.size;
+}
 
 // nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n.
 double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {

@@ -13,6 +13,10 @@ double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, dou
 double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
 double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
 
+// Whether they rest on measured times: inside an NVLink domain, where this GPU's links were
+// measured.
+bool is_measured(const ClusterSpec& cluster, const GroupShape& group);
+
 // From one member to the next.
 double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
 

@@ -148,7 +148,7 @@ double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
       shape.count * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
   const double element_bytes = precision == Precision::kFp32 ? 4 : 2;
   const double moving_s = memory_bound_s(gpu, element_bytes * static_cast<double>(elements));
-  if (gpu.times && (precision == Precision::kBf16 || precision == Precision::kFp16)) {
+  if (is_measured(gpu, precision)) {
     return std::max(measured_gemm_s(gpu.times->gemm, shape), moving_s);
   }
   const double peak = peak_flops_per_s(gpu, precision) * gemm_share(gpu, precision);
@@ -197,6 +197,10 @@ double value_at(std::span<const CurvePoint> curve, double size) {
     }
   }
   return curve.back().value;
+}
+
+bool is_measured(const GpuSpec& gpu, Precision precision) {
+  return gpu.times && (precision == Precision::kBf16 || precision == Precision::kFp16);
 }
 
 bool is_calibrated(const GpuSpec& gpu) {

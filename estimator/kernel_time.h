@@ -55,6 +55,9 @@ double memory_bound_s(const GpuSpec& gpu, double bytes);
 // The value of a curve at a size: straight lines over log(size), constant beyond the ends.
 double value_at(std::span<const CurvePoint> curve, double size);
 
+// Whether gemm_s rests on measured rates.
+bool is_measured(const GpuSpec& gpu, Precision precision);
+
 // Products, attention and memory-bound work rest on rates measured on this GPU.
 bool is_calibrated(const GpuSpec& gpu);
 
