@@ -49,6 +49,12 @@ struct TimedPiece {
   bool is_measured = false;  // rests on rates measured on this GPU; else on its datasheet
 };
 
+// "ffn: product 8192x4096x14336"
+inline std::string name_of(const TimedPiece& piece) {
+  return piece.part + ": " + std::string(name_of(piece.kind)) +
+         (piece.shape.empty() ? "" : " " + piece.shape);
+}
+
 // Where the pieces of a block are noted, in the order in which they are counted.
 struct PieceLog {
   std::string part = {};  // of the block: what follows belongs to it

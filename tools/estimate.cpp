@@ -48,6 +48,9 @@ ExitCode run_estimate(const Arguments& arguments) {
     report.evidence =
         evidence_of(report.question.job, report.question.plan, report.prediction.memory, library);
   }
+  if (report.prediction.has_numbers() && report.detail == Detail::kRows) {
+    report.account = step_account(report.question.job, report.question.plan);
+  }
   const std::string timeline = text_or(options, "memory-timeline", "");
   const bool shows_program = given(options, "program");
   std::optional<Program> program;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "estimator/step_account.h"
 #include "search/search.h"
 #include "tools/compare.h"
 #include "tools/evidence.h"
@@ -47,7 +48,12 @@ struct EstimateReport {
   std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;
+  std::optional<StepAccount> account = std::nullopt;  // under kRows, of an answer with numbers
 };
+
+// One row per operation of a step: seconds for programs, milliseconds for people.
+Table account_table(const StepAccount& account);
+std::string account_text(const StepAccount& account);
 
 std::string comparison_json(const Side& left, const Side& right, const Table& table);
 

@@ -282,6 +282,11 @@ std::string estimate_json(const EstimateReport& report) {
       json["evidence"] = json_of(*report.evidence);
     }
   }
+  if (report.account) {
+    json["step_account"] = {{"stage", report.account->pp_rank},
+                            {"total_s", report.account->total_s},
+                            {"rows", rows_of(account_table(*report.account))}};
+  }
   json["warnings"] = report.question.warnings;
   return one_line_of(json);
 }

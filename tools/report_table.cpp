@@ -374,6 +374,9 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   if (report.detail == Detail::kRows) {
     for (const StageMemory& stage : report.prediction.memory.stages) { text += row_lines(stage); }
   }
+  if (report.account) {
+    text += account_text(*report.account);
+  }
   return text;
 }
 

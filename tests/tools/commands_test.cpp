@@ -172,6 +172,22 @@ TEST_CASE("the parts of the step time sum to the step time") {
   CHECK(sum_s == doctest::Approx(at(predicted, "step_time_s").real).epsilon(1e-12));
 }
 
+TEST_CASE("explained, every operation has its share of the step, and what it rests on") {
+  const Words words = estimate_words({"--tp", "2", "--pp", "2", "--explain", "--format", "json"});
+  const JsonValue answer = json_of(run_shardplan(words));
+  const JsonValue& account = at(answer, "step_account");
+  double share = 0;
+  for (const JsonValue& row : at(account, "rows").items) {
+    share += at(row, "share").real;
+    CHECK(at(row, "count").integer > 0);
+    CHECK_FALSE(at(row, "basis").string.empty());
+  }
+  CHECK(share == doctest::Approx(1).epsilon(1e-9));
+  CHECK(at(account, "total_s").real == at(at(answer, "predicted"), "step_time_s").real);
+  const std::string text = run_shardplan(estimate_words({"--tp", "2", "--explain"})).out;
+  CHECK(text.find("\nTime of one step on the critical stage 0, ") != std::string::npos);
+}
+
 TEST_CASE("an invalid plan is a negative answer that names the rule and the numbers") {
   const ProgramRun run = run_shardplan(estimate_words({"--tp", "3"}));
   CHECK(run.exit_code == 1);

@@ -1,0 +1,85 @@
+#include "estimator/step_parts.h"
+
+#include <algorithm>
+
+#include "estimator/estimate.h"
+
+namespace shardplan {
+namespace {
+
+std::string name_of_layer(const LayerSpec& layer) {
+  return std::string(layer.attention_window > 0 ? "window " : "") +
+         (layer.is_moe ? "expert layer" : "dense layer");
+}
+
+}  // namespace
+
+StepParts::StepParts(const Job& of_job, const Plan& of_plan)
+    : job(of_job),
+      plan(of_plan),
+      shape(schedule_shape(job, plan)),
+      layout(step_layout(job, plan, layer_kinds(job.model))),
+      times(model_times(job, plan)),
+      pieces(model_pieces(job, plan)),
+      works(layout.chunks.size()),
+      chunk_times(layout.chunks.size()),
+      step(estimate_step_time(job, plan)),
+      of_ranks_(layout.pipeline.rank_chunks.size()) {
+  chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
+              works, chunk_times);
+  rank_works(layout, works, of_ranks_);
+  pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
+  const ShardingGroups groups(job, plan);
+  for (const RankParameters& rank : rank_parameters(job, layout, times)) {
+    updates_.push_back(rank_update(job, plan, groups, rank.held, rank.tied_elements));
+  }
+}
+
+std::vector<TimedRun> StepParts::blocks_of(const ChunkKind& chunk) const {
+  std::vector<TimedRun> runs;
+  if (chunk.is_first) {
+    runs.push_back(
+        {.name = "embedding", .count = 1, .time = &times.embedding, .pieces = &pieces.embedding});
+  }
+  for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
+    const LayerTime& layer = times.layers[kind];
+    const std::int64_t count = chunk.replayed[kind] + chunk.others[kind];
+    if (count > 0) {
+      runs.push_back(
+          {.name = name_of_layer(job.model.layers[static_cast<std::size_t>(layer.layer_kind)]),
+           .count = count,
+           .replayed = chunk.replayed[kind],
+           .time = &layer.time,
+           .pieces = &pieces.layers[kind]});
+    }
+  }
+  if (chunk.is_last) {
+    runs.push_back({.name = "head", .count = 1, .time = &times.head, .pieces = &pieces.head});
+  }
+  if (chunk.is_last && job.model.num_mtp_layers > 0) {
+    runs.push_back({.name = "prediction module",
+                    .count = job.model.num_mtp_layers,
+                    .replayed = job.model.num_mtp_layers,
+                    .time = &times.mtp,
+                    .pieces = &pieces.mtp});
+  }
+  return runs;
+}
+
+StageUpdate StepParts::after_pipeline(std::int64_t pp_rank) const {
+  const std::size_t kind = layout.pipeline.rank_kind(pp_rank);
+  const ChunkWork& work = of_ranks_[kind];
+  const ChunkTime time = work.chunk_time();
+  const RankUpdate& update = updates_[kind];
+  const auto visible_s = [&](const MicrobatchWork& beside) {
+    return exposed_data_parallel_s(job, plan, update, shape.num_microbatches, beside);
+  };
+  const double exposed_s = visible_s({.forward_s = time.forward_s,
+                                      .backward_s = time.backward_input_s + time.backward_weight_s,
+                                      .host_s = work.blocks.host_s + work.blocks.recompute_host_s});
+  return {.data_parallel_s = exposed_s,
+          .data_parallel_hidden_s = std::max(0.0, visible_s({}) - exposed_s),
+          .optimizer_s = update.optimizer_s};
+}
+
+}  // namespace shardplan
