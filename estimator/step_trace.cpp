@@ -274,7 +274,8 @@ std::int64_t num_actions(const Job& job, const Plan& plan) {
 
 StepTrace step_trace(const Job& job, const Plan& plan, std::int64_t most_spans) {
   const StepParts parts(job, plan);
-  const PlanPieces memory = plan_pieces(job, plan);
+  const bool has_formula = job.profile.memory_model == MemoryModel::kFujii2024;  // of the peak
+  const PlanPieces memory = has_formula ? PlanPieces{} : plan_pieces(job, plan);
   const ScheduleWalk walk = walk_schedule(parts.shape, times_by_position(parts));
   const double pipeline_s = std::max(walk.total_s, parts.pipeline.total_s);
   const std::int64_t affordable = most_spans / parts.shape.pp / spans_of_action(parts);
@@ -284,8 +285,6 @@ StepTrace step_trace(const Job& job, const Plan& plan, std::int64_t most_spans) 
   for (std::int64_t stage = 0; stage < parts.shape.pp; ++stage) {
     const std::vector<TimedAction>& actions = walk.ranks[static_cast<std::size_t>(stage)];
     StageWriter writer(parts, stage, trace.spans);
-    MemoryWriter bytes(job, memory.stages[static_cast<std::size_t>(stage)], parts.shape, stage,
-                       trace.memory);
     const std::size_t left_out = actions.size() > shown ? actions.size() - shown : 0;
     const std::size_t gap = left_out > 0 ? shown / 2 : actions.size();
     StageTrace summary = {.actions = std::ssize(actions),
@@ -293,7 +292,6 @@ StepTrace step_trace(const Job& job, const Plan& plan, std::int64_t most_spans) 
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const bool is_shown = i < gap || i >= gap + left_out;
       summary.busy_s += actions[i].end_s - actions[i].start_s;
-      bytes.pass(actions[i], is_shown);
       if (is_shown) {
         writer.write(actions[i]);
       } else if (i == gap) {
@@ -302,9 +300,16 @@ StepTrace step_trace(const Job& job, const Plan& plan, std::int64_t most_spans) 
     }
     const StageUpdate update = parts.after_pipeline(stage);
     writer.write_update(update, pipeline_s);
-    bytes.add_phase(pipeline_s, Phase::kReduction);
-    bytes.add_phase(pipeline_s + update.data_parallel_s, Phase::kOptimizer);
-    bytes.add_phase(pipeline_s + update.total_s(), Phase::kIdle);
+    if (!memory.stages.empty()) {
+      MemoryWriter bytes(job, memory.stages[static_cast<std::size_t>(stage)], parts.shape, stage,
+                         trace.memory);
+      for (std::size_t i = 0; i < actions.size(); ++i) {
+        bytes.pass(actions[i], i < gap || i >= gap + left_out);
+      }
+      bytes.add_phase(pipeline_s, Phase::kReduction);
+      bytes.add_phase(pipeline_s + update.data_parallel_s, Phase::kOptimizer);
+      bytes.add_phase(pipeline_s + update.total_s(), Phase::kIdle);
+    }
     summary.busy_s += update.total_s();
     trace.total_s = std::max(trace.total_s, pipeline_s + update.total_s());
     trace.stages.push_back(summary);

@@ -63,8 +63,8 @@ struct StageTrace {
 };
 
 struct StepTrace {
-  std::vector<TraceSpan> spans = {};  // by stage, then as they begin
-  std::vector<MemoryPoint> memory = {};
+  std::vector<TraceSpan> spans = {};     // by stage, then as they begin
+  std::vector<MemoryPoint> memory = {};  // none of a profile whose memory is one formula
   std::vector<StageTrace> stages = {};
   double total_s = 0;      // end of the last span
   double predicted_s = 0;  // StepTime::total_s

@@ -6,6 +6,7 @@
 #include "tools/program_report.h"
 #include "tools/question.h"
 #include "tools/report.h"
+#include "tools/report_trace.h"
 
 namespace shardplan {
 namespace {
@@ -17,6 +18,23 @@ std::string render(const EstimateReport& report, Format format, const Paint& pai
     case Format::kJson: return estimate_json(report);
   }
   return "";
+}
+
+// Appears complete or not at all.
+void write_trace(const Question& question, const std::string& path) {
+  constexpr std::int64_t kMostActions = 4'000'000;
+  const std::int64_t actions = num_actions(question.job, question.plan);
+  if (actions > kMostActions) {
+    throw InputError("--trace: found a step of " + std::to_string(actions) +
+                     " actions, expected at most " + std::to_string(kMostActions));
+  }
+  const StepTrace trace = step_trace(question.job, question.plan);
+  Output file(path);
+  file.write(step_trace_json(question, trace));
+  file.commit();
+  if (const std::string note = trace_note(trace); !note.empty()) {
+    print_message(path + ": " + note);
+  }
 }
 
 }  // namespace
@@ -68,6 +86,9 @@ ExitCode run_estimate(const Arguments& arguments) {
     Output file(timeline);
     file.write(csv_text(memory_timeline(*program)));
     file.commit();
+  }
+  if (report.prediction.has_numbers() && given(options, "trace")) {
+    write_trace(report.question, text_or(options, "trace", ""));
   }
   output.commit();
   return is_negative(report.prediction.status) ? ExitCode::kNegative : ExitCode::kOk;

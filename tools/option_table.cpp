@@ -166,10 +166,14 @@ std::vector<OptionRow> estimate_rows() {
   return {
       choice("find-max", "the largest value of this that keeps the memory rule",
              {"micro_batch", "sequence_length"}),
-      flag("explain", "also every row of the ledger, its formula and source, and every operation's time"),
+      flag("explain",
+           "also every row of the ledger, its formula and source, and every operation's time"),
       flag("program", "native: the tensors of the trainer's program beside the estimate's rows"),
       text("memory-timeline", "FILE",
            "native: bytes of every tensor at every operation of the fullest rank's step, as CSV"),
+      text("trace", "FILE",
+           "timeline of the step, one rank of every stage, to open in Perfetto or "
+           "chrome://tracing"),
   };
 }
 
