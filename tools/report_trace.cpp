@@ -1,8 +1,8 @@
 #include "tools/report_trace.h"
 
 #include "tools/plan_words.h"
-#include "tools/text.h"
 #include "tools/report_trace_events.h"
+#include "tools/text.h"
 #include "tools/version.h"
 
 namespace shardplan {
