@@ -241,6 +241,9 @@ std::vector<OptionRow> validate_rows() {
            "only this rank of W, alone: memory and compute, neither loss nor tokens/s"),
       choice("find-max", "the largest size of this that really runs, by bisection",
              words_of(kSizeAxes)),
+      text("trace", "FILE",
+           "timeline of one more step of every plan that runs, all ranks, to open in Perfetto or "
+           "chrome://tracing"),
       flag("force", "also run plans that are predicted to run out of memory"),
       flag("fp32", "fp32 wherever the plan has bf16, at twice the bytes: for parity"),
       flag("check-against-host", "hold every step's loss against the host backend in float64"),

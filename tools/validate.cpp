@@ -57,6 +57,7 @@ ValidateSettings settings_of(const Options& options, const Arguments& arguments)
   if (given(options, "check-against-host")) {
     request.weights = InitialWeights::kReference;
   }
+  request.is_traced = given(options, "trace");
   if (given(options, "simulate-rank")) {
     read_simulated(settings, text_or(options, "simulate-rank", ""));
   }
@@ -114,6 +115,20 @@ struct Tally {
   }
 };
 
+// Appears complete or not at all: not where nothing ran.
+void write_traces(const RunTraces& traces, const std::string& path) {
+  if (traces.empty()) {
+    print_message("validate: --trace: no plan ran, nothing is written to " + path);
+    return;
+  }
+  Output file(path);
+  file.write(traces.text());
+  file.commit();
+  if (const std::string note = traces.note(); !note.empty()) {
+    print_message(path + ": " + note);
+  }
+}
+
 void watch_signals() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) { std::signal(number, note_signal); }
 }
@@ -156,6 +171,9 @@ ExitCode run_validation(const Arguments& arguments) {
     output.write(validate_row(*result, line.line, settings.format));
   }
   output.commit();
+  if (given(options, "trace")) {
+    write_traces(validation.traces(), text_or(options, "trace", ""));
+  }
   if (tally.bad_lines > 0) {
     print_message("validate: " + std::to_string(tally.bad_lines) +
                   " lines cannot be read; the first: " + tally.first_problem);

@@ -70,6 +70,7 @@ std::string Validation::identity_of(const ValidateAnswer& answer) const {
                      std::string(settings_.runs_anyway ? "force " : "") +
                      std::string(settings_.checks_against_host ? "check " : "") + "\n";
   RunRequest request = answer.request;
+  request.is_traced = false;
   request.plan = answer.axis ? std::string(name_of(*answer.axis)) + " " +
                                    std::to_string(size_of(*answer.question, *answer.axis))
                              : "";
@@ -98,6 +99,9 @@ void Validation::run(ValidateAnswer& answer) {
     const Program program = program_of_rank(outcome.rank);
     const Operation& op = program.operations.at(static_cast<std::size_t>(outcome.operation));
     answer.operation_name = std::string(name_of(op.kind)) + " " + op.label;
+  }
+  if (outcome.status == RunStatus::kOk && answer.request.is_traced) {
+    traces_.add(answer, program_of_rank);
   }
   if (outcome.status == RunStatus::kOk && settings_.checks_against_host) {
     check_against_host(answer);

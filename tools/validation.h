@@ -7,6 +7,7 @@
 
 #include "data/library.h"
 #include "tools/case_file.h"
+#include "tools/report_run_trace.h"
 #include "tools/report_validate.h"
 #include "tools/validate_journal.h"
 #include "validator/supervisor.h"
@@ -39,6 +40,8 @@ class Validation {
 
   // The result line; nothing if a signal has ended the batch.
   std::optional<std::string> result_of(const CaseText& line);
+  // Of the runs that were asked for a trace and were ok; not of those that a journal had.
+  const RunTraces& traces() const { return traces_; }
 
  private:
   std::optional<std::string> run_once(const Case& question, const CaseSource& source);
@@ -55,6 +58,7 @@ class Validation {
   const Library& library_;
   ValidateJournal* journal_;
   const StopFlags& stop_;
+  RunTraces traces_;
 };
 
 }  // namespace shardplan

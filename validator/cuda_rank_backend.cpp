@@ -17,6 +17,7 @@
 #include "validator/cuda_load.h"
 #include "validator/cuda_machine.h"
 #include "validator/cuda_memory.h"
+#include "validator/cuda_operation_times.h"
 #include "validator/cuda_progress.h"
 #include "validator/cuda_rank.h"
 
@@ -102,6 +103,9 @@ class CudaRun {
     guarded(RunPhase::kSteps, [&] { run_steps(); });
     progress_.enter(RunPhase::kReport);
     report();
+    if (run_.is_traced) {  // its events would count in the memory that is reported
+      guarded(RunPhase::kSteps, [&] { run_traced_step(); });
+    }
     if (!mapped_.empty()) {  // nobody frees what another has mapped
       mapped_.close();
       store_.all_agree("arenas unmapped", true);
@@ -303,6 +307,31 @@ class CudaRun {
         }
       }
     }
+  }
+
+  // All ranks begin together, on idle devices.
+  void run_traced_step() {
+    const std::int64_t step = run_.warmup + run_.steps;
+    OperationEvents events(std::ssize(rank_->program().operations));
+    progress_.begin_step(step);
+    events.mark_origin();
+    store_.all_agree("traced step", true);
+    const double met_s = clock_s();
+    const LaunchHooks marks = hooks();
+    rank_->launch_step(step + 1, run_.learning_rate,
+                       {.before =
+                            [&](std::int64_t operation, cudaStream_t stream) {
+                              marks.before(operation, stream);
+                              events.begin(operation, stream);
+                            },
+                        .after =
+                            [&](std::int64_t operation, cudaStream_t stream) {
+                              events.end(operation, stream);
+                              marks.after(operation, stream);
+                            }});
+    wait();
+    result_.times = events.times();
+    result_.times->met_s = met_s;
   }
 
   LaunchHooks hooks() {

@@ -1,6 +1,8 @@
 #include "validator/host_rank_backend.h"
 
+#include <algorithm>
 #include <new>
+#include <vector>
 
 #include "validator/host_backend.h"
 #include "validator/host_store_exchange.h"
@@ -22,12 +24,16 @@ std::int64_t arena_bytes(const Program& program) {
                     .free_bytes = free_bytes});
 }
 
-// Two arenas, or nothing where the host has no memory for them.
+// Two arenas, or nothing where the host has no memory for them. `begins_s` gets the clock's reading
+// before every operation.
 std::unique_ptr<HostBackend<double>> commit(const RankRun& run, HostExchange<double>& exchange,
-                                            Progress& progress) {
+                                            Progress& progress, std::vector<double>& begins_s) {
   try {
     return std::make_unique<HostBackend<double>>(
-        run.program, exchange, [&progress](std::int64_t operation) { progress.at(operation); });
+        run.program, exchange, [&progress, &begins_s](std::int64_t operation) {
+          progress.at(operation);
+          begins_s[static_cast<std::size_t>(operation)] = clock_s();
+        });
   } catch (const std::bad_alloc&) { return nullptr; }
 }
 
@@ -37,6 +43,18 @@ void check_overflow(HostBackend<double>& backend) {
                       .reason = "more rows for this rank's experts than its buffer holds",
                       .needed_factor = needed});
   }
+}
+
+// One after the other on one thread: each ends where the next begins.
+OperationTimes times_of(const std::vector<double>& begins_s, double met_s, double end_s) {
+  OperationTimes times = {.host = host_of_clock(), .met_s = met_s, .origin_s = begins_s.front()};
+  const std::size_t count =
+      std::min(begins_s.size(), static_cast<std::size_t>(kMostOperationTimes));
+  for (std::size_t i = 0; i < count; ++i) {
+    times.begins_s.push_back(begins_s[i] - times.origin_s);
+    times.ends_s.push_back((i + 1 < begins_s.size() ? begins_s[i + 1] : end_s) - times.origin_s);
+  }
+  return times;
 }
 
 RankMemory memory_of(const RankRun& run) {
@@ -58,7 +76,8 @@ RankResult HostRankBackend::run(const RankRun& run, Progress& progress, RunStore
       run.simulated ? static_cast<HostExchange<double>&>(nobody) : others;
   const bool is_within =
       !run.memory_limit_bytes || arena_bytes(run.program) <= *run.memory_limit_bytes;
-  const auto backend = is_within ? commit(run, exchange, progress) : nullptr;
+  std::vector<double> begins_s(run.program.operations.size());
+  const auto backend = is_within ? commit(run, exchange, progress, begins_s) : nullptr;
   const bool all_have_memory = store.all_agree("commit", backend != nullptr);
   if (!backend) {
     fail_without_memory(run, run.memory_limit_bytes.value_or(0));
@@ -87,6 +106,13 @@ RankResult HostRankBackend::run(const RankRun& run, Progress& progress, RunStore
     if (step >= run.warmup && !run.simulated) {
       result.losses.push_back(loss);
     }
+  }
+  if (run.is_traced) {
+    progress.begin_step(run.warmup + run.steps);
+    store.all_agree("traced step", true);
+    const double met_s = clock_s();
+    backend->step(run.batch, run.learning_rate);
+    result.times = times_of(begins_s, met_s, clock_s());
   }
   progress.enter(RunPhase::kReport);
   result.memory = memory_of(run);

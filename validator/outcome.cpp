@@ -82,6 +82,9 @@ std::string text_of(const RankResult& result) {
   for (const GroupBytes& group : result.memory.groups) {
     message.add(std::string(kGroupPrefix) + std::string(name_of(group.kind)), group.bytes);
   }
+  if (result.times) {
+    message.add("times", text_of(*result.times));
+  }
   return message.text();
 }
 
@@ -102,6 +105,9 @@ RankResult result_of(const std::string& text) {
       result.memory.groups.push_back(
           {.kind = group_named(name.substr(kGroupPrefix.size())), .bytes = message.integer(name)});
     }
+  }
+  if (message.has("times")) {
+    result.times = operation_times_of(message.word("times"));
   }
   return result;
 }

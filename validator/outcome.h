@@ -11,6 +11,7 @@
 
 #include "estimator/measurement.h"
 #include "estimator/rank_grid.h"
+#include "validator/operation_times.h"
 
 namespace shardplan {
 
@@ -74,6 +75,7 @@ struct RankResult {
   std::string attention = {};  // what it ran on: "cuDNN 9.19.0", "own kernels: " and why; empty: on
                                // the host
   std::string products = {};   // "204 of 204 on measured algorithms"; empty: on the host
+  std::optional<OperationTimes> times = std::nullopt;  // of a traced step
 };
 
 // Thrown by a backend for an outcome of the run; nothing else is one. After it the process either

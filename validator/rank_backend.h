@@ -53,6 +53,7 @@ struct RankRun {
   bool simulated = false;
   std::optional<std::int64_t> memory_limit_bytes = std::nullopt;  // of the device, as if it had no
                                                                   // more
+  bool is_traced = false;  // after the measured steps one more, whose operations are timed
 };
 
 class RankBackend {

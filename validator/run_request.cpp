@@ -15,6 +15,9 @@ std::string text_of(const RunRequest& request) {
   message.add("float", std::int64_t{request.precision == RunPrecision::kFloat});
   message.add("reference", std::int64_t{request.weights == InitialWeights::kReference});
   message.add("memory_limit", request.memory_limit_bytes.value_or(-1));
+  if (request.is_traced) {
+    message.add("traced", std::int64_t{1});
+  }
   message.add("plan", request.plan);
   return message.text();
 }
@@ -36,7 +39,8 @@ RunRequest request_of(const std::string& text) {
       .precision = message.integer("float") != 0 ? RunPrecision::kFloat : RunPrecision::kAsPlanned,
       .weights =
           message.integer("reference") != 0 ? InitialWeights::kReference : InitialWeights::kFast,
-      .memory_limit_bytes = unless_negative("memory_limit")};
+      .memory_limit_bytes = unless_negative("memory_limit"),
+      .is_traced = message.has("traced")};
 }
 
 }  // namespace shardplan

@@ -21,6 +21,7 @@ struct RunRequest {
   RunPrecision precision = RunPrecision::kAsPlanned;
   InitialWeights weights = InitialWeights::kFast;
   std::optional<std::int64_t> memory_limit_bytes = std::nullopt;
+  bool is_traced = false;  // one more step, whose operations are timed
 
   std::int64_t num_processes() const { return simulated_rank ? 1 : world_size; }
 };

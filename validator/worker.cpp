@@ -92,6 +92,7 @@ class Worker {
     run.weights = request.weights;
     run.simulated = request.simulated_rank.has_value();
     run.memory_limit_bytes = request.memory_limit_bytes;
+    run.is_traced = request.is_traced;
     progress.enter(RunPhase::kContext);
     if (!backend_) {
       backend_ = make_backend_(place_.local_rank);
