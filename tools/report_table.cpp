@@ -1,21 +1,14 @@
-// Answers for people: verdict first, GiB, what the answer rests on.
+// An estimate for people: verdict first, GiB, what the answer rests on.
 #include <algorithm>
 
-#include "data/json_message.h"
-
-#include "estimator/parameters.h"
-#include "search/rank.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_lines.h"
 #include "tools/text.h"
 #include "tools/words.h"
 
 namespace shardplan {
 namespace {
-
-std::string line(std::string_view label, const std::string& text) {
-  return padded_right(label, 13) + text + "\n";
-}
 
 Colour colour_of(PredictedStatus status) {
   switch (status) {
@@ -37,26 +30,11 @@ std::string words_of(PredictedStatus status) {
   return "";
 }
 
-std::string job_lines(const Job& job) {
-  std::string model =
-      job.model.name + ", derived " + grouped(count_parameters(job.model)) + " parameters";
-  if (count_active_parameters(job.model) != count_parameters(job.model)) {
-    model += " (" + grouped(count_active_parameters(job.model)) + " active)";
-  }
-  if (count_mtp_parameters(job.model) > 0) {
-    model += " + " + grouped(count_mtp_parameters(job.model)) + " of prediction modules";
-  }
-  return line("model", model) +
-         line("cluster", job.cluster.name + ": " + grouped(job.cluster.world_size()) + " x " +
-                             job.cluster.gpu.id + ", " + gib(device_capacity_bytes(job.cluster)) +
-                             " GiB each") +
-         line("framework", job.profile.name + " " + job.profile.version);
-}
-
 std::string batch_line(const Job& job, const Plan& plan) {
-  return line("batch", grouped(job.global_batch) + " sequences of " + grouped(job.sequence_length) +
-                           " tokens per step, " + grouped(num_microbatches(job, plan)) +
-                           " microbatches of " + grouped(plan.micro_batch) + " per rank");
+  return label_line("batch", grouped(job.global_batch) + " sequences of " +
+                                 grouped(job.sequence_length) + " tokens per step, " +
+                                 grouped(num_microbatches(job, plan)) + " microbatches of " +
+                                 grouped(plan.micro_batch) + " per rank");
 }
 
 bool is_always_shown(std::string_view size) {
@@ -90,8 +68,8 @@ std::string plan_line(const EstimateReport& report) {
   add("recompute", recompute_text(plan.recompute));
   add("precision", name_of(plan.precision));
   add("grad_dtype", name_of(plan.grad_dtype));
-  return line("plan", text) + line("", "(* not given: default of " + job.profile.name +
-                                           ", or what the other sizes leave)");
+  return label_line("plan", text) + label_line("", "(* not given: default of " + job.profile.name +
+                                                       ", or what the other sizes leave)");
 }
 
 std::vector<Cell> stage_row(const StageMemory& stage) {
@@ -134,13 +112,13 @@ std::string time_lines(const StepTime& time) {
   add("bubble", time.bubble_s);
   add("optimizer", time.optimizer_s);
   add("host", time.host_s);
-  return line("step time", fixed(time.total_s, 3) + " s, " +
-                               grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
-                               " tokens/s per GPU, MFU " + percent(time.mfu) +
-                               (time.calibrated ? ""
-                                                : "  (uncalibrated: datasheet peaks and "
-                                                  "documented efficiencies)")) +
-         line("", parts);
+  return label_line("step time", fixed(time.total_s, 3) + " s, " +
+                                     grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
+                                     " tokens/s per GPU, MFU " + percent(time.mfu) +
+                                     (time.calibrated ? ""
+                                                      : "  (uncalibrated: datasheet peaks and "
+                                                        "documented efficiencies)")) +
+         label_line("", parts);
 }
 
 std::string row_lines(const StageMemory& stage) {
@@ -161,15 +139,6 @@ std::string row_lines(const StageMemory& stage) {
   return "\nRows of stage " + std::to_string(stage.pp_rank) +
          ", bytes; copies are what is alive at the peak, what is not comes last\n" +
          table_text(table) + "\n" + table_text(moments);
-}
-
-std::string list_lines(const std::string& title, const std::vector<std::string>& items) {
-  if (items.empty()) {
-    return "";
-  }
-  std::string text = "\n" + title + "\n";
-  for (const std::string& item : items) { text += "  - " + item + "\n"; }
-  return text;
 }
 
 std::string assumption_lines(const std::vector<Assumption>& assumptions) {
@@ -206,149 +175,20 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
           gib(worst.device_used_bytes) + " of " + gib(device_capacity_bytes(job.cluster)) +
           " GiB (" + percent(share_of(worst.device_used_bytes, job)) + ")\n";
   if (memory.fit != Fit::kFits) {
-    text += line("why", fit_reason(job, memory));
+    text += label_line("why", fit_reason(job, memory));
   }
   const bool is_kept = keeps_share(job, memory, report.rule);
-  text += line(is_kept ? "rule kept" : "rule broken",
-               share_text(job, memory, report.rule) +
-                   (report.rule.decides_verdict ? "" : " (arXiv 2411.06465)"));
+  text += label_line(is_kept ? "rule kept" : "rule broken",
+                     share_text(job, memory, report.rule) +
+                         (report.rule.decides_verdict ? "" : " (arXiv 2411.06465)"));
   return text;
 }
 
 std::string maximum_line(const Maximum& maximum) {
   const std::string value = maximum.name + " " + grouped(maximum.value);
-  return line("find-max", maximum.fits ? value + " is the largest that keeps the rule"
-                                       : "nothing keeps the rule; shown is the smallest, " + value);
-}
-
-// What distinguishes plans and has no column of its own.
-std::string notes_of(const RankedPlan& ranked) {
-  const Plan& plan = ranked.plan;
-  const Plan plain;
-  std::vector<std::string> notes;
-  switch (ranked.memory.fit) {
-    case Fit::kFits: break;
-    case Fit::kTight: notes.emplace_back("TIGHT"); break;
-    case Fit::kDoesNotFit: notes.emplace_back("EXCEEDS THE CARD"); break;
-  }
-  if (plan.cp > 1) {
-    notes.push_back("cp by " + std::string(name_of(plan.cp_method)));
-  }
-  if (!plan.layers_per_chunk.empty()) {
-    notes.push_back("layers " + std::to_string(plan.layers_per_chunk.front()) + " first, " +
-                    std::to_string(plan.layers_per_chunk.back()) + " last");
-  }
-  if (plan.precision != plain.precision) {
-    notes.emplace_back(name_of(plan.precision));
-  }
-  if (plan.grad_dtype != plain.grad_dtype) {
-    notes.push_back("gradients " + std::string(name_of(plan.grad_dtype)));
-  }
-  if (plan.rank_order != plain.rank_order) {
-    notes.push_back(dimensions_text(plan.rank_order));
-  }
-  if (plan.master_dtype != plain.master_dtype) {
-    notes.push_back("master " + std::string(name_of(plan.master_dtype)));
-  }
-  if (plan.exp_avg_dtype != plain.exp_avg_dtype ||
-      plan.exp_avg_sq_dtype != plain.exp_avg_sq_dtype) {
-    notes.push_back("moments " + std::string(name_of(plan.exp_avg_dtype)) + ", " +
-                    std::string(name_of(plan.exp_avg_sq_dtype)));
-  }
-  if (plan.offload.optimizer > 0) {
-    notes.push_back(percent(plan.offload.optimizer) + " of the optimizer offloaded");
-  }
-  return joined(notes);
-}
-
-void add_plan_cells(const Job& job, const RankedPlan& ranked, std::vector<Cell>& row) {
-  for (const PlanSize& size : kPlanSizes) {
-    row.emplace_back(size.name == "dp" ? data_parallel_size(job, ranked.plan)
-                                       : ranked.plan.*size.field);
-  }
-  row.emplace_back(std::string(ranked.plan.sequence_parallel ? "on" : "off"));
-  row.emplace_back(std::string(name_of(ranked.plan.schedule)));
-  row.emplace_back(recompute_text(ranked.plan.recompute));
-  row.emplace_back(notes_of(ranked));
-}
-
-std::string ranked_table(const SearchReport& report) {
-  Table table = {
-      .columns = {"rank", "tie", "tokens/s/GPU", "step s", "MFU", "allocated", "device used"}};
-  for (const PlanSize& size : kPlanSizes) {
-    table.columns.push_back(size.name == "dp_replicate"  ? "rep"
-                            : size.name == "micro_batch" ? "mbs"
-                                                         : std::string(size.name));
-  }
-  for (const char* name : {"sp", "schedule", "recompute", "notes"}) {
-    table.columns.push_back(name);
-  }
-  std::int64_t rank = 0;
-  for (const RankedPlan& ranked : report.result.top) {
-    std::vector<Cell> row = {++rank,
-                             ranked.tied_group + 1,
-                             static_cast<std::int64_t>(ranked.time.tokens_per_s_per_gpu),
-                             fixed(ranked.time.total_s, 3),
-                             percent(ranked.time.mfu),
-                             gib(basis_bytes(ranked.memory, MemoryBasis::kAllocated)),
-                             gib(basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed))};
-    add_plan_cells(report.job, ranked, row);
-    table.rows.push_back(std::move(row));
-  }
-  return table_text(table);
-}
-
-// The front, thinned to a screen: both ends and plans evenly between them.
-std::string pareto_table(const SearchReport& report) {
-  constexpr std::size_t kMostRows = 20;
-  const std::vector<ParetoPoint>& points = report.result.pareto;
-  const std::size_t rows = std::min(points.size(), kMostRows);
-  Table table = {.columns = {"allocated", "tokens/s/GPU", "step s"}};
-  for (const PlanSize& size : kPlanSizes) { table.columns.push_back(std::string(size.name)); }
-  for (const char* name : {"sp", "schedule", "recompute", "notes"}) {
-    table.columns.push_back(name);
-  }
-  for (std::size_t at = 0; at < rows; ++at) {
-    const std::size_t point = rows < 2 ? 0 : at * (points.size() - 1) / (rows - 1);
-    const RankedPlan ranked = {
-        .plan = points[point].plan, .price = points[point].price, .memory = {}, .time = {}};
-    std::vector<Cell> row = {gib(ranked.price.allocated_bytes),
-                             static_cast<std::int64_t>(ranked.price.tokens_per_s_per_gpu),
-                             fixed(ranked.price.step_time_s, 3)};
-    add_plan_cells(report.job, ranked, row);
-    table.rows.push_back(std::move(row));
-  }
-  return "\nNo plan that fits is as fast with less memory (" + grouped(std::ssize(points)) +
-         " plans" + (rows < points.size() ? ", " + std::to_string(rows) + " shown" : "") + ")\n" +
-         table_text(table);
-}
-
-std::string pruned_table(const SearchResult& result) {
-  Table table = {.columns = {"plans", "pruned by"}};
-  for (const RuleCount& count : result.pruned) { table.rows.push_back({count.plans, count.rule}); }
-  return table_text(table);
-}
-
-// Only where it says something: some plans shown are as fast as each other.
-std::string tie_line(const SearchResult& result) {
-  if (result.top.back().tied_group + 1 == std::ssize(result.top)) {
-    return "";
-  }
-  return "tie: plans of one number are within " + percent(kSpeedUncertainty) +
-         " of its fastest, closer than the model can tell; --distinct shows one per family\n";
-}
-
-std::string nothing_fits(const SearchReport& report, const Paint& paint) {
-  const SearchResult& result = report.result;
-  std::string text = paint(Colour::kRed, "NOTHING FITS");
-  if (result.plans_distinct == 0) {
-    return text + "  no plan of this space is valid; the rules below say why\n";
-  }
-  return text + "  the smallest valid plan allocates " +
-         gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
-         gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
-         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB\n" +
-         line("", report.estimate_command + " " + options_of_plan(result.smallest));
+  return label_line("find-max", maximum.fits
+                                    ? value + " is the largest that keeps the rule"
+                                    : "nothing keeps the rule; shown is the smallest, " + value);
 }
 
 }  // namespace
@@ -378,35 +218,6 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     text += account_text(*report.account);
   }
   return text;
-}
-
-std::string search_text(const SearchReport& report, const Paint& paint) {
-  const SearchResult& result = report.result;
-  std::string text =
-      job_lines(report.job) +
-      line("batch", grouped(report.job.global_batch) + " sequences of " +
-                        grouped(report.job.sequence_length) + " tokens per step") +
-      line("rule", std::string(name_of(report.options.basis)) +
-                       " <= " + gib(memory_limit_bytes(report.job.cluster, report.options)) +
-                       " GiB, " + percent(report.options.memory_threshold) + " of the memory") +
-      "\n";
-  if (result.top.empty()) {
-    text += nothing_fits(report, paint);
-  } else {
-    text +=
-        std::string("Fastest plans, memory in GiB") +
-        (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
-        ranked_table(report) + tie_line(result) + "\nIn full: " + report.estimate_command + " " +
-        options_of_plan(result.top.front().plan) + "\n" +
-        list_lines("Evidence for the first plan",
-                   report.evidence ? evidence_lines(*report.evidence) : std::vector<std::string>{});
-  }
-  if (!result.pareto.empty()) {
-    text += pareto_table(report);
-  }
-  return text + "\n" + grouped(result.plans_in_space) + " plans in the space, " +
-         grouped(result.plans_priced) + " priced, " + grouped(result.plans_fitting) +
-         " of them fit\n" + pruned_table(result);
 }
 
 }  // namespace shardplan
