@@ -1,0 +1,55 @@
+// Plans that Megatron-LM's profile refuses.
+#include <doctest/doctest.h>
+
+#include "estimator/validity.h"
+#include "tests/estimator/broken_plans.h"
+
+using namespace shardplan;
+
+TEST_CASE("megatron refuses by name what it does not model") {
+  check_refused(
+      dense_job(MemoryModel::kMegatron),
+      {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 4; }, {"zero 4", "0, 1, 2, 3"}},
+       {"unsupported: schedule",
+        [](Job&, Plan& plan) { plan.schedule = Schedule::kZbH1; },
+        {"zb_h1", "profile v1", "none, 1f1b, interleaved_1f1b"}},
+       {"unsupported: precision",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
+        {"fp32", "bf16, fp16, fp8"}},
+       {"unsupported: grad_dtype",
+        [](Job&, Plan& plan) { plan.grad_dtype = DType::kFp16; },
+        {"fp16", "fp32, bf16"}},
+       {"unsupported: master_dtype",
+        [](Job&, Plan& plan) { plan.master_dtype = DType::kFp8; },
+        {"fp8"}},
+       {"unsupported: exp_avg_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kInt32; },
+        {"int32"}},
+       {"unsupported: exp_avg_sq_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_sq_dtype = DType::kInt32; },
+        {"int32"}},
+       {"unsupported: rank_order",
+        [](Job&, Plan& plan) { std::swap(plan.rank_order[0], plan.rank_order[3]); },
+        {"tp,dp,cp,pp", "pp,dp,cp,tp"}},
+       {"unsupported: recompute.policy",
+        [](Job&, Plan& plan) {
+          plan.recompute.granularity = RecomputeGranularity::kSelective;
+          plan.recompute.policy = "every_second_layer";
+        },
+        {"every_second_layer"}},
+       {"unsupported: offload.activations",
+        [](Job&, Plan& plan) { plan.offload.activations = true; },
+        {"offload.activations true"}},
+       {"unsupported: offload.parameters",
+        [](Job&, Plan& plan) { plan.offload.parameters = true; },
+        {"offload.parameters true"}},
+       {"unsupported: moe_buffer_factor",
+        [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.5; },
+        {"1.5"}},
+       {"unsupported: trained",
+        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        {"adapters", "all"}},
+       {"unsupported: optimizer",
+        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },
+        {"sgd_momentum", "adamw"}}});
+}

@@ -1,0 +1,88 @@
+// Plans that the project's own trainer refuses.
+#include <doctest/doctest.h>
+
+#include <limits>
+
+#include "estimator/validity.h"
+#include "tests/estimator/broken_plans.h"
+
+using namespace shardplan;
+
+TEST_CASE("native refuses by name what it does not model") {
+  check_refused(
+      dense_job(MemoryModel::kNative),
+      {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 4; }, {"zero 4", "0, 1, 2, 3"}},
+       {"unsupported: schedule",
+        [](Job&, Plan& plan) { plan.schedule = Schedule::kInterleavedZeroBubble; },
+        {"interleaved_zero_bubble", "zbv"}},
+       {"unsupported: precision",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
+        {"fp32"}},
+       {"unsupported: grad_dtype",
+        [](Job&, Plan& plan) { plan.grad_dtype = DType::kFp16; },
+        {"fp16"}},
+       {"unsupported: master_dtype",
+        [](Job&, Plan& plan) { plan.master_dtype = DType::kBf16; },
+        {"bf16", "fp32"}},
+       {"unsupported: exp_avg_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kFp8; },
+        {"fp8"}},
+       {"unsupported: exp_avg_sq_dtype",
+        [](Job&, Plan& plan) { plan.exp_avg_sq_dtype = DType::kFp8; },
+        {"fp8"}},
+       {"rank_order_names_each_dimension_once",
+        [](Job&, Plan& plan) { plan.rank_order[0] = Dimension::kTp; },
+        {"tp,dp,cp,tp"}},
+       {"unsupported: recompute.policy",
+        [](Job&, Plan& plan) { plan.recompute.policy = "every_second_layer"; },
+        {"every_second_layer"}},
+       {"unsupported: offload.optimizer",
+        [](Job&, Plan& plan) { plan.offload.optimizer = 0.5; },
+        {"0.5"}},
+       {"unsupported: offload.activations",
+        [](Job&, Plan& plan) { plan.offload.activations = true; },
+        {"true"}},
+       {"unsupported: offload.parameters",
+        [](Job&, Plan& plan) { plan.offload.parameters = true; },
+        {"true"}},
+       {"layers_in_every_chunk",
+        [](Job&, Plan& plan) {
+          plan.pp = 2;
+          plan.schedule = Schedule::k1F1B;
+          plan.layers_per_chunk = {0, 32};
+        },
+        {"32 layers in 2 chunks", "one with 0", "at least 1"}},
+       {"zero_bubble_needs_zero_0_or_1",
+        [](Job&, Plan& plan) {
+          plan.pp = 2;
+          plan.schedule = Schedule::kZbH1;
+          plan.zero = 2;
+        },
+        {"zb_h1", "zero 2", "zero 0 or 1"}},
+       {"moe_buffer_factor_within_ep",
+        [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.25; },
+        {"1.25", "num_experts 0"}},
+       {"unsupported: trained",
+        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        {"adapters"}},
+       {"unsupported: optimizer",
+        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },
+        {"sgd_momentum"}}});
+  check_refused(
+      moe_job(MemoryModel::kNative),
+      {{"moe_buffer_factor_within_ep",
+        [](Job&, Plan& plan) {
+          plan.ep = 4;
+          plan.moe_buffer_factor = 5;
+        },
+        {"5", "ep 4"}},
+       {"routed_tokens_divisible_by_tp",
+        [](Job& job, Plan& plan) {
+          plan.tp = 2;
+          job.sequence_length = 4095;
+        },
+        {"4095", "tp 2"}},
+       {"moe_buffer_factor_within_ep",
+        [](Job&, Plan& plan) { plan.moe_buffer_factor = std::numeric_limits<double>::quiet_NaN(); },
+        {"nan"}}});
+}
