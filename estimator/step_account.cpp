@@ -39,7 +39,8 @@ class AccountWriter {
   void add_pieces(const TimedRun& run, std::int64_t count) {
     const double n = static_cast<double>(count);
     for (const TimedPiece& piece : *run.pieces) {
-      const AccountRow row = {.block = run.name,
+      const AccountRow row = {.kind = std::string(name_of(piece.kind)),
+                              .block = run.name,
                               .operation = name_of(piece),
                               .count = count,
                               .basis = basis_of(piece.is_measured)};
@@ -59,13 +60,15 @@ class AccountWriter {
   void add_replay_and_host(const TimedRun& run, std::int64_t count, std::int64_t replayed) {
     const BlockTime& time = *run.time;
     const bool is_measured = std::ranges::all_of(*run.pieces, &TimedPiece::is_measured);
-    add({.block = run.name,
+    add({.kind = "replay",
+         .block = run.name,
          .direction = "replay",
          .operation = "forward once more",
          .count = replayed,
          .visible_s = static_cast<double>(replayed) * time.recompute_s,
          .basis = basis_of(is_measured)});
-    add({.block = run.name,
+    add({.kind = "host",
+         .block = run.name,
          .direction = "both",
          .operation = "host launches that the GPU waits for",
          .count = count,
@@ -75,9 +78,10 @@ class AccountWriter {
   }
 
   // Once in a step, or once in a microbatch of a chunk.
-  void add_step(const char* direction, const char* operation, std::int64_t count, double visible_s,
-                double hidden_s, TimeBasis basis) {
-    add({.block = "step",
+  void add_step(const char* kind, const char* direction, const char* operation, std::int64_t count,
+                double visible_s, double hidden_s, TimeBasis basis) {
+    add({.kind = kind,
+         .block = "step",
          .direction = direction,
          .operation = operation,
          .count = count,
@@ -127,16 +131,31 @@ StepAccount step_account(const Job& job, const Plan& plan) {
   const StepTime& step = parts.step;
   const GroupShape pp = group_shape(job, plan, GroupKind::kPp);
   const std::int64_t sends = forward_sends + backward_sends;
-  writer.add_step("both", "sends between stages", sends, step.exposed_pp_s, 0,
+  writer.add_step("sends", "both", "sends between stages", sends, step.exposed_pp_s, 0,
                   basis_of(is_measured(job.cluster, pp)));
   writer.add_step(
-      "both", "gradients and parameters over dp", 1, step.exposed_dp_s,
+      "dp communication", "both", "gradients and parameters over dp", 1, step.exposed_dp_s,
       slowest_update(parts).data_parallel_hidden_s,
       basis_of(is_measured(job.cluster, group_shape(job, plan, GroupKind::kDenseShard))));
-  writer.add_step("", "optimizer", 1, step.optimizer_s, 0,
+  writer.add_step("optimizer", "", "optimizer", 1, step.optimizer_s, 0,
                   basis_of(is_calibrated(job.cluster.gpu)));
-  writer.add_step("", "bubble of the pipeline", 1, step.bubble_s, 0, TimeBasis::kSchedule);
+  writer.add_step("bubble", "", "bubble of the pipeline", 1, step.bubble_s, 0,
+                  TimeBasis::kSchedule);
   return account;
+}
+
+std::vector<AccountRow> by_kind(const StepAccount& account) {
+  std::vector<AccountRow> kinds;
+  for (const AccountRow& row : account.rows) {
+    auto same = std::ranges::find(kinds, row.kind, &AccountRow::kind);
+    if (same == kinds.end()) {
+      same = kinds.insert(kinds.end(), {.kind = row.kind});
+    }
+    same->count += row.count;
+    same->visible_s += row.visible_s;
+    same->hidden_s += row.hidden_s;
+  }
+  return kinds;
 }
 
 }  // namespace shardplan

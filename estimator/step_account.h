@@ -28,6 +28,7 @@ constexpr const auto& names_of(TimeBasis) {
 }
 
 struct AccountRow {
+  std::string kind = {};       // "product", "tp communication", "sends", "optimizer", "bubble"
   std::string block = {};      // "dense layer"; "step": once in a step
   std::string direction = {};  // "forward", "backward", "weight gradient", "replay", "both"
   std::string operation = {};  // "projections: product 8192x6144x4096"
@@ -44,5 +45,8 @@ struct StepAccount {
 };
 
 StepAccount step_account(const Job& job, const Plan& plan);
+
+// One row for each kind, in the order of their first use; only kind, count and times are set.
+std::vector<AccountRow> by_kind(const StepAccount& account);
 
 }  // namespace shardplan

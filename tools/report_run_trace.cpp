@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
+#include <vector>
 
+#include "estimator/rank_grid.h"
 #include "tools/text.h"
 #include "tools/version.h"
 #include "validator/operation_work.h"
@@ -48,6 +51,95 @@ double traced_step_s(const std::vector<OperationTimes>& ranks,
 
 double worst_precision_s(const std::vector<OperationTimes>& ranks) {
   return std::ranges::max(ranks, {}, &OperationTimes::precision_s).precision_s;
+}
+
+// As the model's account names it.
+std::string kind_of(const Program& program, const Operation& op) {
+  switch (op.kind) {
+    case OpKind::kGemm:
+    case OpKind::kGroupedGemm:
+    case OpKind::kGroupedWeightGradient: return "product";
+    case OpKind::kAttentionForward:
+    case OpKind::kAttentionBackward: return "attention";
+    case OpKind::kSend:
+    case OpKind::kReceive: return "sends";
+    case OpKind::kSquaredNorm:
+    case OpKind::kClipFactor:
+    case OpKind::kAdamW: return "optimizer";
+    default: break;
+  }
+  if (!is_communication(op.kind)) {
+    return "elementwise";
+  }
+  switch (program.groups.at(static_cast<std::size_t>(op.group)).kind) {
+    case GroupKind::kTp: return "tp communication";
+    case GroupKind::kCp: return "cp communication";
+    case GroupKind::kEp:
+    case GroupKind::kEtp:
+    case GroupKind::kExperts: return "ep communication";
+    case GroupKind::kPp:
+    case GroupKind::kTpCp:
+    case GroupKind::kEmbedding: return "other communication";
+    case GroupKind::kDp:
+    case GroupKind::kDpCp:
+    case GroupKind::kExpertDp:
+    case GroupKind::kDenseShard:
+    case GroupKind::kDenseReplica:
+    case GroupKind::kExpertShard:
+    case GroupKind::kExpertReplica: return "dp communication";
+  }
+  throw std::logic_error("kind_of: unknown kind of group");
+}
+
+struct KindTimes {
+  std::string kind;
+  double visible_s = 0;  // of the model
+  double hidden_s = 0;
+  double run_s = 0;
+  std::int64_t operations = 0;
+};
+
+// On one rank; times of operations, beside each other or not.
+std::vector<KindTimes> compared(const StepAccount& account, const Program& program,
+                                const OperationTimes& times) {
+  std::vector<KindTimes> kinds;
+  for (const AccountRow& row : by_kind(account)) {
+    kinds.push_back({.kind = row.kind, .visible_s = row.visible_s, .hidden_s = row.hidden_s});
+  }
+  for (std::size_t i = 0; i < times.begins_s.size(); ++i) {
+    const std::string kind = kind_of(program, program.operations.at(i));
+    auto same = std::ranges::find(kinds, kind, &KindTimes::kind);
+    if (same == kinds.end()) {
+      same = kinds.insert(kinds.end(), {.kind = kind});
+    }
+    same->run_s += times.ends_s[i] - times.begins_s[i];
+    ++same->operations;
+  }
+  return kinds;
+}
+
+Json json_of(const std::vector<KindTimes>& kinds) {
+  Json rows = Json::array();
+  for (const KindTimes& row : kinds) {
+    rows.push_back({{"kind", row.kind},
+                    {"model_visible_s", row.visible_s},
+                    {"model_hidden_s", row.hidden_s},
+                    {"run_s", row.run_s},
+                    {"operations", row.operations}});
+  }
+  return rows;
+}
+
+std::string text_of(const std::vector<KindTimes>& kinds) {
+  constexpr double kMsPerS = 1e3;
+  Table table = {.columns = {"kind", "model, ms", "hidden, ms", "run, ms", "operations"}};
+  for (const KindTimes& row : kinds) {
+    table.rows.push_back({row.kind, fixed(row.visible_s * kMsPerS, 2),
+                          row.hidden_s > 0 ? Cell{fixed(row.hidden_s * kMsPerS, 2)} : Cell{},
+                          row.operations > 0 ? Cell{fixed(row.run_s * kMsPerS, 2)} : Cell{},
+                          row.operations > 0 ? Cell{row.operations} : Cell{}});
+  }
+  return table_text(table);
 }
 
 std::int64_t num_hosts(const std::vector<OperationTimes>& ranks) {
@@ -102,8 +194,25 @@ void RunTraces::add(const ValidateAnswer& answer,
     writer_.name_process(num_processes_, answer.id + ": rank " + std::to_string(rank));
     add_rank(num_processes_++, program_of(rank), ranks[i], origins_s[i]);
   }
+  const Case& question = *answer.question;
+  const StepAccount account = step_account(question.job, question.plan);
+  const std::int64_t critical = answer.request.simulated_rank.value_or(
+      rank_of(question.job, question.plan, {.pp = account.pp_rank}));
+  const std::size_t at = answer.request.simulated_rank ? 0 : static_cast<std::size_t>(critical);
+  const std::vector<KindTimes> kinds = compared(account, program_of(critical), ranks.at(at));
+  const double step_s = traced_step_s(ranks, origins_s);
+  account_ +=
+      "\n" + answer.id + ": the traced step took " + fixed(1e3 * step_s, 2) +
+      " ms, the model says " + fixed(1e3 * account.total_s, 2) + ". Rank " +
+      std::to_string(critical) +
+      "; the run's operations count as long as they last, also while they wait or run beside "
+      "others\n" +
+      text_of(kinds);
   runs_.push_back({{"id", answer.id},
-                   {"traced_step_s", traced_step_s(ranks, origins_s)},
+                   {"traced_step_s", step_s},
+                   {"model_step_s", account.total_s},
+                   {"rank", critical},
+                   {"kinds", json_of(kinds)},
                    {"measured_step_s", upper_median_of(steps_s)},
                    {"hosts", num_hosts(ranks)},
                    {"precision_s", worst_precision_s(ranks)}});
@@ -119,6 +228,10 @@ std::string RunTraces::text() const {
         "ranks of one host share its monotonic clock, each to precision_s; hosts are set equal "
         "when all ranks have met, to a round trip of the network"},
        {"runs", runs_}});
+}
+
+std::string RunTraces::account_text() const {
+  return account_;
 }
 
 std::string RunTraces::note() const {

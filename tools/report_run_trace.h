@@ -19,6 +19,9 @@ class RunTraces {
   // A run that was not ok adds nothing.
   void add(const ValidateAnswer& answer, const std::function<Program(std::int64_t)>& program_of);
 
+  // What the model gives every kind of operation, and what the traced step took; for people.
+  std::string account_text() const;
+
   bool empty() const { return runs_.empty(); }
   std::string text() const;
   // What a reader must know of what is missing, one line; "" if nothing is.
@@ -29,6 +32,7 @@ class RunTraces {
                 double origin_s);
 
   TraceWriter writer_;
+  std::string account_;
   nlohmann::ordered_json runs_ = nlohmann::ordered_json::array();
   std::int64_t num_processes_ = 0;
   std::int64_t num_events_ = 0;

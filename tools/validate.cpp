@@ -170,6 +170,9 @@ ExitCode run_validation(const Arguments& arguments) {
     tally.add(summary_of(*result), given(options, "fail-on-oom"));
     output.write(validate_row(*result, line.line, settings.format));
   }
+  if (settings.format == Format::kTable) {
+    output.write(validation.traces().account_text());
+  }
   output.commit();
   if (given(options, "trace")) {
     write_traces(validation.traces(), text_or(options, "trace", ""));

@@ -80,6 +80,15 @@ TEST_CASE("products are named by their shapes and counted by layers and microbat
   CHECK(find(account, "step", "", "bubble of the pipeline"));
 }
 
+TEST_CASE("the kinds of a step add up to it, too") {
+  const Example example("native", "1x8-h200");
+  const StepAccount account = step_account(example.job, example.plan);
+  double sum_s = 0;
+  for (const AccountRow& row : by_kind(account)) { sum_s += row.visible_s; }
+  CHECK(sum_s == doctest::Approx(account.total_s).epsilon(1e-9));
+  CHECK(by_kind(account).size() < account.rows.size() / 2);
+}
+
 TEST_CASE("a GPU that nobody has measured is told from its datasheet") {
   const Example example("native", "1x8-h100");
   for (const AccountRow& row : step_account(example.job, example.plan).rows) {
