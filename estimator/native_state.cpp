@@ -152,6 +152,31 @@ std::int64_t kernel_scratch_elements(const Job& job, const BlockShape& shape) {
   return kBarrierWords + std::max(kNormBlocks * job.model.hidden, kWordsPerKey * keys);
 }
 
+// Factors of one product in fp8, rounded when it runs: 256 bytes of scales, then either factor at a
+// multiple of 256 bytes. A linear layer [inputs, outputs] has
+// three products: input and weight, output gradient and weight, output gradient and input.
+std::int64_t fp8_operand_bytes(const Job& job, const Plan& plan, const BlockShape& shape) {
+  if (plan.precision != Precision::kFp8) {
+    return 0;
+  }
+  constexpr std::int64_t kScaleBytes = 256;
+  const auto rounded = [](std::int64_t elements) { return round_up(elements, kNativeAlignment); };
+  const std::int64_t ffn = div_ceil(job.model.ffn, plan.tp);
+  const std::array<std::array<std::int64_t, 2>, 4> layers = {
+      {{shape.hidden, shape.query_width + 2 * shape.key_value_width},
+       {shape.query_width, shape.hidden},
+       {shape.hidden, shape.ffn_pieces * ffn},
+       {ffn, shape.hidden}}};
+  std::int64_t largest = 0;
+  for (const auto& [inputs, outputs] : layers) {
+    const std::int64_t input = rounded(shape.tokens * inputs);
+    const std::int64_t gradient = rounded(shape.tokens * outputs);
+    const std::int64_t weight = rounded(inputs * outputs);
+    largest = std::max({largest, input + weight, gradient + weight, gradient + input});
+  }
+  return kScaleBytes + largest;
+}
+
 }  // namespace
 
 std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -205,7 +230,8 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                     .formula = "T, m times: of every microbatch of the step"};
   };
   SequenceRows rows = {
-      input("token_ids", ends.has_embedding), input("labels", ends.has_head),
+      input("token_ids", ends.has_embedding),
+      input("labels", ends.has_head),
       StateRow{.component = Component::kWorkspace,
                .name = "rotary_table",
                .elements = job.sequence_length * width,
@@ -224,7 +250,13 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                .dtype = DType::kFp32,
                .first = Phase::kBuilt,
                .formula = "64 + max(264*h, 8*T*k): barrier, partial sums of norms, sorting "
-                          "T tokens or their T*k choices of experts"}};
+                          "T tokens or their T*k choices of experts"},
+      StateRow{.component = Component::kWorkspace,
+               .name = "fp8_operands",
+               .elements = fp8_operand_bytes(job, plan, shape),
+               .dtype = DType::kFp8,
+               .first = Phase::kBuilt,
+               .formula = "256 + both factors of the largest fp8 product, rounded when it runs"}};
   for (StateRow& row : rows) {
     row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
   }

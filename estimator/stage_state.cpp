@@ -351,7 +351,6 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   }
   if (builder.is_native()) {
     builder.rows = native_state_rows(job, plan, stage, tensors);
-    add_fp8_weights(builder);
     return state_of(builder);
   }
   add_built_parameters(builder);

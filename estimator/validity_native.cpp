@@ -11,7 +11,7 @@ namespace shardplan {
 namespace {
 
 // Of a microbatch after cp; the sequence divides by cp, or an earlier rule says so.
-std::int64_t routed_tokens(const Job& job, const Plan& plan) {
+std::int64_t tokens_of_microbatch(const Job& job, const Plan& plan) {
   return plan.micro_batch * (job.sequence_length / plan.cp);
 }
 
@@ -19,6 +19,28 @@ constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 
 constexpr ValidityRule kSchedule =
     kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone, Schedule::kGpipe,
                 Schedule::k1F1B, Schedule::kInterleaved1F1B, Schedule::kZbH1, Schedule::kZbv>;
+// In fp8 the products of dense layers run; those of experts are grouped, and wait for their own.
+bool multiplies_in_fp8(const Job& job) {
+  return !has_experts(job) && job.model.attention != AttentionKind::kMla;
+}
+constexpr ValidityRule kPrecision = {
+    .name = "unsupported: precision",
+    .reads = {PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.precision == Precision::kFp32 ||
+                 (plan.precision == Precision::kFp8 && !multiplies_in_fp8(job));
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const std::string found =
+              std::string(name_of(plan.precision)) +
+              (has_experts(job) ? " with num_experts " + number_text(job.model.moe.num_experts)
+                                : "");
+          return not_modelled(job, "precision", found,
+                              multiplies_in_fp8(job) ? "bf16, fp16, fp8" : "bf16, fp16");
+        }};
+
 constexpr ValidityRule kGradDtype =
     kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kFp32, DType::kBf16>;
 constexpr ValidityRule kExpAvgDtype =
@@ -51,13 +73,13 @@ constexpr ValidityRule kRoutedTokensByTp = {
     .reads = {PlanField::kTp, PlanField::kCp, PlanField::kMicroBatch},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return has_experts(job) && routed_tokens(job, plan) % plan.tp != 0;
+          return has_experts(job) && tokens_of_microbatch(job, plan) % plan.tp != 0;
         },
     .explain =
         [](const Job& job, const Plan& plan) {
           return "num_experts " + number_text(job.model.moe.num_experts) + ": " +
-                 not_divisible("micro_batch * sequence_length / cp", routed_tokens(job, plan), "tp",
-                               plan.tp);
+                 not_divisible("micro_batch * sequence_length / cp",
+                               tokens_of_microbatch(job, plan), "tp", plan.tp);
         }};
 
 // Layers of the chunk that has the fewest.
@@ -99,12 +121,42 @@ constexpr ValidityRule kZeroBubbleWithoutUnits = {
                  "one action";
         }};
 
+// On one tp rank.
+std::int64_t packed_qkv_width(const Job& job, const Plan& plan) {
+  return (job.model.num_heads / plan.tp + 2 * kv_heads_on_rank(job, plan)) * job.model.head_dim;
+}
+
+// cuBLAS 13 documentation, "cublasLtMatmul", fp8 kernels: all dimensions of a product are multiples
+// of 16 bytes; tokens are the inner dimension of weight gradients.
+constexpr ValidityRule kFp8Products = {
+    .name = "fp8_products_divisible_by_16",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kMicroBatch, PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const ModelSpec& model = job.model;
+          const auto divides = [](std::int64_t size) { return size % 16 == 0; };
+          return plan.precision == Precision::kFp8 &&
+                 !(divides(tokens_of_microbatch(job, plan)) && divides(model.hidden) &&
+                   divides(model.num_heads * model.head_dim / plan.tp) &&
+                   divides(packed_qkv_width(job, plan)) && divides(model.ffn / plan.tp));
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const ModelSpec& model = job.model;
+          return "precision fp8: tokens of a microbatch / cp " +
+                 number_text(tokens_of_microbatch(job, plan)) + ", hidden " +
+                 number_text(model.hidden) + ", heads * head_dim / tp " +
+                 number_text(model.num_heads * model.head_dim / plan.tp) + ", packed q, k and v " +
+                 number_text(packed_qkv_width(job, plan)) + ", ffn / tp " +
+                 number_text(model.ffn / plan.tp) + "; valid: multiples of 16";
+        }};
+
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
     kZero,
     kSchedule,
-    kBf16Fp16OrFp8,
+    kPrecision,
     kGradDtype,
     kMasterFp32Only,
     kExpAvgDtype,
@@ -152,6 +204,7 @@ constexpr std::array kRules = {
     kMoeBufferFactor,
     kRoutedTokensByTp,
     kFp8NeedsGpu,
+    kFp8Products,
     kMicrobatchTooLarge,
 };
 

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "validator/fp8.h"
+
 namespace shardplan {
 namespace {
 
@@ -80,11 +82,36 @@ HostView<T> transposed(HostView<T> view) {
   return view;
 }
 
+// A matrix in memory of its own, rounded to fp8 under its own scale.
 template <class T>
-void gemm(const HostArguments<T>& arguments) {
+class RoundedMatrix {
+ public:
+  RoundedMatrix(const HostView<T>& from, Fp8Format format)
+      : rows_(from.rows), cols_(from.cols), values_(static_cast<std::size_t>(from.elements())) {
+    T amax = 0;
+    for (std::int64_t e = 0; e < from.elements(); ++e) { amax = std::max(amax, std::abs(from[e])); }
+    const int exponent = fp8_scale_exponent(format, static_cast<double>(amax));
+    for (std::int64_t e = 0; e < from.elements(); ++e) {
+      const double scaled = std::ldexp(static_cast<double>(from[e]), exponent);
+      values_[static_cast<std::size_t>(e)] =
+          static_cast<T>(std::ldexp(rounded_to_fp8(format, scaled), -exponent));
+    }
+  }
+  HostView<T> view() {
+    return {.data = values_.data(), .rows = rows_, .cols = cols_, .row_step = cols_, .step = 1};
+  }
+
+ private:
+  std::int64_t rows_;
+  std::int64_t cols_;
+  std::vector<T> values_;
+};
+
+template <class T>
+void multiply(const HostArguments<T>& arguments, const HostView<T>& in0, const HostView<T>& in1) {
   const OpAttributes& attributes = arguments.attributes;
-  const HostView<T> a = attributes.transpose_a ? transposed(arguments.in[0]) : arguments.in[0];
-  const HostView<T> b = attributes.transpose_b ? transposed(arguments.in[1]) : arguments.in[1];
+  const HostView<T> a = attributes.transpose_a ? transposed(in0) : in0;
+  const HostView<T> b = attributes.transpose_b ? transposed(in1) : in1;
   const HostView<T>& c = arguments.out[0];
   std::vector<T> row(static_cast<std::size_t>(c.cols));
   for (std::int64_t i = 0; i < c.rows; ++i) {
@@ -100,6 +127,16 @@ void gemm(const HostArguments<T>& arguments) {
       c(i, j) = attributes.accumulate ? c(i, j) + sum : sum;
     }
   }
+}
+
+template <class T>
+void gemm(const HostArguments<T>& arguments) {
+  if (!arguments.attributes.fp8) {
+    return multiply(arguments, arguments.in[0], arguments.in[1]);
+  }
+  RoundedMatrix<T> a(arguments.in[0], arguments.attributes.fp8->a);
+  RoundedMatrix<T> b(arguments.in[1], arguments.attributes.fp8->b);
+  multiply(arguments, a.view(), b.view());
 }
 
 template <class T>

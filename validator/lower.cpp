@@ -255,7 +255,7 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan) {
   if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
     return "plan.cp_method: " + std::string(name_of(plan.cp_method));
   }
-  if (plan.precision != Precision::kBf16) {
+  if (plan.precision != Precision::kBf16 && plan.precision != Precision::kFp8) {
     return "plan.precision: " + std::string(name_of(plan.precision));
   }
   if (job.model.num_kv_heads % plan.tp != 0) {
@@ -293,6 +293,7 @@ Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, st
   place_scalars(l);
   place_rotary_table(l);
   place_scratch(l);
+  place_fp8_operands(l);
   place_cells(l);
   place_unit_cells(l);
   run_schedule(l);

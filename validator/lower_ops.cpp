@@ -34,15 +34,22 @@ bool accumulates(Lowering& l, const View& gradient) {
 }
 
 void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label) {
-  emit(
-      l,
-      {.kind = OpKind::kGemm, .in = {x, w.weight}, .out = {y}, .attributes = {.transpose_b = true}},
-      label);
+  emit(l,
+       {.kind = OpKind::kGemm,
+        .in = {x, w.weight},
+        .out = {y},
+        .attributes = {.transpose_b = true, .fp8 = fp8_forward(l)}},
+       label);
 }
 
 void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const Weight& w,
                            const std::string& label) {
-  emit(l, {.kind = OpKind::kGemm, .in = {dy, w.weight}, .out = {dx}}, label + ".input_gradient");
+  emit(l,
+       {.kind = OpKind::kGemm,
+        .in = {dy, w.weight},
+        .out = {dx},
+        .attributes = {.fp8 = fp8_backward(l)}},
+       label + ".input_gradient");
 }
 
 void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
@@ -51,7 +58,9 @@ void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const 
        {.kind = OpKind::kGemm,
         .in = {dy, x},
         .out = {w.gradient},
-        .attributes = {.accumulate = accumulates(l, w.gradient), .transpose_a = true}},
+        .attributes = {.accumulate = accumulates(l, w.gradient),
+                       .transpose_a = true,
+                       .fp8 = fp8_backward(l)}},
        label + ".weight_gradient");
 }
 

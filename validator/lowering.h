@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -275,6 +276,14 @@ void emit(Lowering& l, Operation operation, const std::string& label);
 
 // Whether a gradient holds something of this step already; from now on it does.
 bool accumulates(Lowering& l, const View& gradient);
+
+// Formats of the factors of a linear layer's products, by lower_fp8.cpp: of its output; of the
+// gradients of its input and weight, whose first factor is the gradient of its output. None in
+// bf16.
+std::optional<Fp8Factors> fp8_forward(const Lowering& l);
+std::optional<Fp8Factors> fp8_backward(const Lowering& l);
+// Where a product's rounded factors lie while it runs.
+void place_fp8_operands(Lowering& l);
 
 // Linear layers on row-major [tokens, features] matrices and [outputs, inputs] weights.
 void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label);

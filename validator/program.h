@@ -13,10 +13,12 @@
 #include "estimator/memory_estimate.h"
 #include "estimator/rank_grid.h"
 #include "estimator/units.h"
+#include "kernels/fp8_format.h"
 
 namespace shardplan {
 
 inline constexpr std::int64_t kTensorAlignment = 256;  // bytes; of every tensor's offset and size
+inline constexpr std::int64_t kFp8ScaleBytes = 256;    // in front of the factors in fp8_operands
 inline constexpr std::int64_t kArenaMultiple = 2 * kMiB;  // granularity of cudaMalloc
 
 enum class Arena {
@@ -86,7 +88,8 @@ enum class OpKind {
   kAddRmsNormForward,  // out2 = in0 + in2 first (the new residual), then as above on out2
   kRmsNormBackward,    // out0 (dx) = in4 (if present) + gradient from in0 (dy), in1 (x), in2
                        // (1 / rms), in3 (weight); out1 (weight gradient [1,h]) +=; out0 may be in4
-  kGemm,               // out0 [m,n] += op(in0) * op(in1), op transposing where attributes say so
+  kGemm,               // out0 [m,n] += op(in0) * op(in1), op transposing where attributes say so;
+                       // with attributes.fp8 both are rounded first, each under a scale of its own
   kRope,              // out0 = in0 with `heads` heads rotated by position, the lower half of a head
                       // against the upper; inverse: rotated back; in place allowed
   kAttentionForward,  // out0 (o [T,a*d]), out1 (log-sum-exp [T,a]) from in0 (q [T,a*d]), in1 (k),
@@ -164,6 +167,7 @@ struct OpAttributes {
   bool accumulate = false;
   bool transpose_a = false;
   bool transpose_b = false;
+  std::optional<Fp8Factors> fp8 = {};  // kGemm: formats of in0 and in1
   bool inverse = false;
   double theta = 0;        // kRope: base of the wavelengths
   std::int64_t batch = 1;  // attention, rope: rows are [batch, length]

@@ -18,6 +18,19 @@ TEST_CASE("native refuses by name what it does not model") {
        {"unsupported: precision",
         [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
         {"fp32"}},
+       {"fp8_products_divisible_by_16",
+        [](Job& job, Plan& plan) {
+          plan.precision = Precision::kFp8;
+          job.sequence_length = 8200;
+        },
+        {"8200", "multiples of 16"}},
+       {"fp8_products_divisible_by_16",
+        [](Job& job, Plan& plan) {
+          plan.precision = Precision::kFp8;
+          plan.tp = 2;
+          job.model.ffn = 14352;
+        },
+        {"ffn / tp 7176", "multiples of 16"}},
        {"unsupported: grad_dtype",
         [](Job&, Plan& plan) { plan.grad_dtype = DType::kFp16; },
         {"fp16"}},
@@ -70,7 +83,10 @@ TEST_CASE("native refuses by name what it does not model") {
         {"sgd_momentum"}}});
   check_refused(
       moe_job(MemoryModel::kNative),
-      {{"moe_buffer_factor_within_ep",
+      {{"unsupported: precision",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp8; },
+        {"fp8 with num_experts 8", "bf16, fp16"}},
+       {"moe_buffer_factor_within_ep",
         [](Job&, Plan& plan) {
           plan.ep = 4;
           plan.moe_buffer_factor = 5;

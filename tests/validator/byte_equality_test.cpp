@@ -52,6 +52,8 @@ void count_features(FeatureCounts& counts, const RandomPlan& drawn) {
   count("etp", plan.etp > 1);
   count("ring", rings);
   count("all_gather", plan.cp > 1 && plan.cp_method == CpMethod::kAllGather);
+  count("fp8", plan.precision == Precision::kFp8);
+  count("fp8, tp", plan.precision == Precision::kFp8 && plan.tp > 1);
   count("sp", plan.sequence_parallel);
   count("tp without sp", plan.tp > 1 && !plan.sequence_parallel);
   count("replicas of shards", plan.dp_replicate > 1);

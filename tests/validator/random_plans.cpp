@@ -53,8 +53,8 @@ std::string RandomPlan::text() const {
          field("cp", plan.cp) + " " + std::string(name_of(plan.cp_method)) + field("pp", plan.pp) +
          field("vpp", plan.vpp) + " " + std::string(name_of(plan.schedule)) +
          field("replicate", plan.dp_replicate) + field("zero", plan.zero) +
-         field("micro_batch", plan.micro_batch) + " recompute " +
-         std::string(name_of(plan.recompute.granularity)) + " " +
+         field("micro_batch", plan.micro_batch) + " " + std::string(name_of(plan.precision)) +
+         " recompute " + std::string(name_of(plan.recompute.granularity)) + " " +
          std::string(name_of(plan.recompute.method)) + field("per", plan.recompute.num_layers) +
          modules;
 }
@@ -122,6 +122,7 @@ Plan RandomPlans::plan(const ModelSpec& model) {
   plan.sequence_parallel = plan.tp > 1 && !chance(0.3);
   plan.recompute = recompute();
   plan.cp_method = chance(0.5) ? CpMethod::kRing : CpMethod::kAllGather;
+  plan.precision = chance(0.2) ? Precision::kFp8 : Precision::kBf16;
   plan.grad_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
   plan.exp_avg_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
   plan.exp_avg_sq_dtype = chance(0.2) ? DType::kBf16 : DType::kFp32;
@@ -158,6 +159,7 @@ Job RandomPlans::job_of(const ModelSpec& model, Plan& plan) {
   const std::int64_t world = plan.tp * plan.cp * plan.pp * replicas;
   job.cluster.gpus_per_node = world % 8 == 0 ? 8 : 1;
   job.cluster.nodes = world / job.cluster.gpus_per_node;
+  job.cluster.gpu.compute_capability = 90;
   job.profile.name = "native";
   job.profile.memory_model = MemoryModel::kNative;
   job.profile.allocator = AllocatorKind::kStaticArenas;
