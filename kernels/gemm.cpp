@@ -20,7 +20,23 @@ void check_cublas(cublasStatus_t status, const char* call, const char* file, int
 #define CUBLAS_CHECK(call) check_cublas((call), #call, __FILE__, __LINE__)
 
 cudaDataType_t data_type(GemmType type) {
-  return type == GemmType::kFloat ? CUDA_R_32F : CUDA_R_16BF;
+  switch (type) {
+    case GemmType::kFloat: return CUDA_R_32F;
+    case GemmType::kBf16: return CUDA_R_16BF;
+    case GemmType::kE4m3: return CUDA_R_8F_E4M3;
+    case GemmType::kE5m2: return CUDA_R_8F_E5M2;
+  }
+  throw std::logic_error("gemm: unknown type");
+}
+
+const char* name_of(GemmType type) {
+  switch (type) {
+    case GemmType::kFloat: return "fp32";
+    case GemmType::kBf16: return "bf16";
+    case GemmType::kE4m3: return "e4m3";
+    case GemmType::kE5m2: return "e5m2";
+  }
+  throw std::logic_error("gemm: unknown type");
 }
 
 // A row-major matrix is the column-major transpose with the same stride.
@@ -60,19 +76,23 @@ struct Gemm::Descriptors {
     }
   }
 
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+  }
+
   void describe(const GemmShape& shape) {
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const bool a_turned = shape.a_layout == GemmLayout::kTransposed;
     const bool b_turned = shape.b_layout == GemmLayout::kTransposed;
     const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &first,
-                                                sizeof(first)));
-    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second,
-                                                sizeof(second)));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, first);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, second);
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(shape.sums_fast ? 1 : 0));
     a = make_layout(shape.in_type, a_turned ? shape.inner : shape.rows,
                     a_turned ? shape.rows : shape.inner, shape.a_stride);
-    b = make_layout(shape.in_type, b_turned ? shape.columns : shape.inner,
+    b = make_layout(shape.b_type.value_or(shape.in_type), b_turned ? shape.columns : shape.inner,
                     b_turned ? shape.inner : shape.columns, shape.b_stride);
     out = make_layout(shape.out_type, shape.rows, shape.columns, shape.out_stride);
   }
@@ -126,10 +146,12 @@ std::string layout_text(const char* matrix, GemmLayout layout, std::int64_t stri
 }
 
 std::string name_of(const GemmShape& shape, std::int64_t workspace_bytes) {
-  const auto type = [](GemmType t) { return t == GemmType::kFloat ? "fp32" : "bf16"; };
-  return std::string(type(shape.in_type)) + " to " + type(shape.out_type) + " " +
-         std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
-         std::to_string(shape.inner) + layout_text("a", shape.a_layout, shape.a_stride) +
+  const std::string second =
+      shape.b_type ? std::string(" x ") + name_of(*shape.b_type) : std::string();
+  return name_of(shape.in_type) + second + (shape.sums_fast ? ", fast" : "") + " to " +
+         name_of(shape.out_type) + " " + std::to_string(shape.rows) + "x" +
+         std::to_string(shape.columns) + "x" + std::to_string(shape.inner) +
+         layout_text("a", shape.a_layout, shape.a_stride) +
          layout_text("b", shape.b_layout, shape.b_stride) + ", out " +
          std::to_string(shape.out_stride) +
          (shape.sum == GradientSum::kAccumulate ? ", added" : "") + ", workspace " +
@@ -187,6 +209,12 @@ std::vector<GemmAlgorithm> Gemm::candidates(int count) const {
 
 void Gemm::use(const GemmAlgorithm& algorithm) {
   descriptors_->use(algorithm);
+}
+
+// cuBLASLt's first matrix is b.
+void Gemm::scale_by(const float* a_scale, const float* b_scale) {
+  descriptors_->set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
+  descriptors_->set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
 }
 
 void Gemm::run(void* out, const void* a, const void* b, void* workspace,

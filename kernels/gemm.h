@@ -1,11 +1,13 @@
 // Matrix product by cuBLASLt, row-major: out = op(a) * op(b), or added to out.
-// Products of float run in float (no TF32), products of bf16 accumulate in float.
+// Products of float run in float (no TF32), products of bf16 accumulate in float, products of fp8
+// in float or, where sums are fast, in what the tensor cores hold.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +16,14 @@
 
 namespace shardplan {
 
-enum class GemmType { kFloat, kBf16 };
+enum class GemmType { kFloat, kBf16, kE4m3, kE5m2 };
 enum class GemmLayout { kPlain, kTransposed };
 
 // out [rows, columns], a [rows, inner] or, transposed, [inner, rows], b [inner, columns] or,
 // transposed, [columns, inner]. A stride is the number of elements from one row of the stored
-// matrix to the next. Rows of bf16 start at 16-byte addresses: strides are multiples of 8.
+// matrix to the next. Rows of bf16 start at 16-byte addresses: strides are multiples of 8. Of fp8
+// rows, columns and inner are multiples of 16, and on Hopper a is plain and b transposed; not both
+// are e5m2.
 struct GemmShape {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
@@ -31,7 +35,9 @@ struct GemmShape {
   std::int64_t out_stride = 0;
   GemmType in_type = GemmType::kBf16;
   GemmType out_type = GemmType::kBf16;  // bf16 in, float out: a gradient accumulator
+  std::optional<GemmType> b_type = {};  // fp8: where it is not a's
   GradientSum sum = GradientSum::kOverwrite;
+  bool sums_fast = false;  // fp8: about 14 bits of a sum are kept (DeepGEMM, README)
 };
 
 // cuBLASLt's handle and the algorithms chosen for it; one for each thread that launches, made with
@@ -68,6 +74,9 @@ class Gemm {
   // At most `count` of what cuBLASLt expects to be fastest, best first.
   std::vector<GemmAlgorithm> candidates(int count) const;
   void use(const GemmAlgorithm& algorithm);
+
+  // fp8: what a and b are multiplied with, on the device when the product runs; 1 without.
+  void scale_by(const float* a_scale, const float* b_scale);
 
   // kOverwrite does not read out. The workspace is aligned to 256 bytes and is not shared by
   // products that may run at the same time.

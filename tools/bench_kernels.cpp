@@ -1,6 +1,6 @@
 // Speed of every own kernel beside the copy bandwidth measured in the same run.
 // A share of 100 % means: as fast as a device-to-device copy of the same number of bytes.
-// usage: bench_kernels [memory] [gemm] [attention] [experts] [sustained]
+// usage: bench_kernels [memory] [gemm] [fp8] [attention] [experts] [sustained]
 //        (default: all but sustained, which lasts 25 s)
 #include <algorithm>
 #include <cstdio>
@@ -253,6 +253,9 @@ void run(const std::vector<std::string>& parts) {
   }
   if (wanted("gemm")) {
     bench_gemm(stream);
+  }
+  if (wanted("fp8")) {
+    bench_fp8(bench);
   }
   if (!parts.empty() && wanted("sustained")) {
     bench_sustained_gemm(stream);

@@ -32,6 +32,7 @@ struct Bench {
 
 // Rates of arithmetic: products and attention by library and by own kernels.
 void bench_gemm(cudaStream_t stream);
+void bench_fp8(Bench& bench);
 void bench_sustained_gemm(cudaStream_t stream);
 void bench_attentions(cudaStream_t stream);
 

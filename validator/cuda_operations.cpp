@@ -198,6 +198,10 @@ bool OperationLauncher::launch_block(const Call& call) const {
       return true;
     case OpKind::kRmsNormBackward: norm_backward(call); return true;
     case OpKind::kGemm:
+      if (a.fp8) {
+        multiply_in_fp8(call);
+        return true;
+      }
       rank_.products_.at(call.index)
           ->run(out.data, in[0].data, in[1].data, rank_.product_workspace_.data, call.stream);
       return true;

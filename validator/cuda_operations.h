@@ -77,6 +77,7 @@ class OperationLauncher {
   void copy(const Call& call) const;
   void rotate(const Call& call) const;
   void norm_backward(const Call& call) const;
+  void multiply_in_fp8(const Call& call) const;
   void embedding_gradient(const Call& call) const;
   void place_rows(const Call& call) const;
   void weight_gradients(const Call& call) const;

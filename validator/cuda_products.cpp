@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/device_buffer.h"
+#include "kernels/quantize_fp8.h"
 #include "kernels/random.h"
 #include "validator/cuda_rank.h"
 
@@ -33,16 +34,30 @@ const Tensor& tensor_of(const Program& program, const View& view) {
 class Operand {
  public:
   Operand(GemmType type, std::int64_t size, std::uint64_t seed, cudaStream_t stream)
-      : memory_(size * (type == GemmType::kFloat ? 4 : 2)) {
+      : memory_(size * bytes_of(type)) {
     if (type == GemmType::kFloat) {
       fill_normal(static_cast<float*>(data()), 1, seed, 0, size, stream);
-    } else {
+    } else if (type == GemmType::kBf16) {
       fill_normal(static_cast<__nv_bfloat16*>(data()), 1, seed, 0, size, stream);
+    } else {
+      DeviceBuffer<__nv_bfloat16> values(size);
+      DeviceBuffer<float> scales(2);
+      fill_normal(values.data(), 1, seed, 0, size, stream);
+      quantize_fp8({.plain = static_cast<std::uint8_t*>(data()),
+                    .amax = scales.data(),
+                    .inverse_scale = scales.data() + 1},
+                   type == GemmType::kE4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2, values.data(),
+                   size / kFp8Multiple, kFp8Multiple, kFp8Multiple, stream);
+      CUDA_CHECK(cudaStreamSynchronize(stream));
     }
   }
   void* data() { return memory_.data(); }
 
  private:
+  static constexpr std::int64_t kFp8Multiple = 16;  // of sizes of products in fp8
+  static std::int64_t bytes_of(GemmType type) {
+    return type == GemmType::kFloat ? 4 : type == GemmType::kBf16 ? 2 : 1;
+  }
   DeviceBuffer<char> memory_;
 };
 
@@ -102,7 +117,8 @@ std::vector<double> time_candidates(Gemm& gemm, const GemmShape& s,
                                     std::int64_t workspace_bytes) {
   const ScopedStream stream;
   Operand a(s.in_type, stored_size(s.a_layout, s.rows, s.inner, s.a_stride), 1, stream);
-  Operand b(s.in_type, stored_size(s.b_layout, s.inner, s.columns, s.b_stride), 2, stream);
+  Operand b(s.b_type.value_or(s.in_type), stored_size(s.b_layout, s.inner, s.columns, s.b_stride),
+            2, stream);
   Operand out(s.out_type, s.rows * s.out_stride, 3, stream);
   DeviceBuffer<char> workspace(workspace_bytes);
   Stopwatch watch;
@@ -116,6 +132,31 @@ std::vector<double> time_candidates(Gemm& gemm, const GemmShape& s,
   return seconds;
 }
 
+GemmType type_of(Fp8Format format) {
+  return format == Fp8Format::kE4m3 ? GemmType::kE4m3 : GemmType::kE5m2;
+}
+
+// Both factors are copies with the inner dimension contiguous. In forward the tensor cores' own
+// sums are exact enough; gradients are summed in float (Transformer Engine, pytorch/module/base.py:
+// _2X_ACC_FPROP False, _2X_ACC_DGRAD and _2X_ACC_WGRAD True).
+GemmShape fp8_shape(const Program& program, const Operation& op) {
+  const View& a = op.in.at(0);
+  const View& out = op.out.at(0);
+  const std::int64_t inner = op.attributes.transpose_a ? a.rows : a.cols;
+  return {.rows = out.rows,
+          .columns = out.cols,
+          .inner = inner,
+          .b_layout = GemmLayout::kTransposed,
+          .a_stride = inner,
+          .b_stride = inner,
+          .out_stride = out.stride,
+          .in_type = type_of(op.attributes.fp8->a),
+          .out_type = type_of(tensor_of(program, out).dtype),
+          .b_type = type_of(op.attributes.fp8->b),
+          .sum = op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite,
+          .sums_fast = op.attributes.fp8->a == Fp8Format::kE4m3};
+}
+
 }  // namespace
 
 GemmShape product_shape(const Program& program, const Operation& op) {
@@ -124,6 +165,9 @@ GemmShape product_shape(const Program& program, const Operation& op) {
   };
   const View& a = op.in.at(0);
   const View& out = op.out.at(0);
+  if (op.attributes.fp8) {
+    return fp8_shape(program, op);
+  }
   return {.rows = out.rows,
           .columns = out.cols,
           .inner = op.attributes.transpose_a ? a.rows : a.cols,
@@ -175,6 +219,10 @@ void CudaRank::prepare_products(const GemmChoices& choices) {
       products_[static_cast<std::int64_t>(i)] =
           std::make_unique<Gemm>(*library_, product_shape(program_, program_.operations[i]),
                                  product_workspace_.elements() * 4);
+      if (program_.operations[i].attributes.fp8) {
+        prepare_fp8_product(static_cast<std::int64_t>(i),
+                            *products_.at(static_cast<std::int64_t>(i)));
+      }
     }
   }
 }

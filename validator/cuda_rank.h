@@ -103,6 +103,7 @@ class CudaRank {
   void* at_member(std::int64_t group, std::size_t member, void* own) const;
   void zero_inputs(const Operation& op) const;
   void prepare_products(const GemmChoices& choices);
+  void prepare_fp8_product(std::int64_t index, Gemm& product);
   void prepare_attention(AttentionKernels kernels);
   void prepare_forward(std::int64_t index, const Operation& op);
   void prepare_backward(std::int64_t index, const Operation& op);
@@ -114,7 +115,8 @@ class CudaRank {
   int device_;
   char* arenas_[2] = {nullptr, nullptr};
   DeviceView product_workspace_;
-  DeviceView barrier_;  // what members that write into each other's memory meet on
+  DeviceView fp8_operands_;  // where the program has products in fp8
+  DeviceView barrier_;       // what members that write into each other's memory meet on
   DeviceView scratch_;
   DeviceView rotary_table_;
   std::vector<cudaStream_t> streams_;

@@ -30,6 +30,7 @@ Job small_job(const ModelSpec& model, std::int64_t world, std::int64_t head_dim)
     job.model.moe.shared_ffn = 3 * head_dim;
   }
   job.model.vocab = 509;
+  job.cluster.gpu.compute_capability = 90;
   job.profile.vocab_multiple = 8;
   job.profile.cross_entropy_chunks = 4;
   job.sequence_length = 64;
@@ -221,6 +222,7 @@ struct Setting {
   std::int64_t head_dim;
   Tensors (*weights)(const ModelSpec& model);
   Tolerance tolerance;
+  Precision products = Precision::kBf16;
 };
 
 void check_layout(const Layout& layout, const Setting& setting) {
@@ -234,7 +236,9 @@ void check_layout(const Layout& layout, const Setting& setting) {
   const Job job = small_job(layout.model, world, setting.head_dim);
   const Batch batch = random_batch(job, 3);
   const Tensors tensors = setting.weights(job.model);
-  const std::vector<Program> programs = lower_all(job, layout.plan, smooth_update());
+  Plan plan = layout.plan;
+  plan.precision = setting.products;
+  const std::vector<Program> programs = lower_all(job, plan, smooth_update());
   HostBackend<double> host(programs, DeadMemory::kKept);
   host.load(tensors);
   CudaBackend cuda(programs, setting.precision);
@@ -248,6 +252,11 @@ void check_layout(const Layout& layout, const Setting& setting) {
     }
     const Distance gradients = distance(cuda.gradients(), host.gradients());
     CAPTURE(gradients.where);
+    if (setting.products == Precision::kFp8) {
+      MESSAGE(layout.name << ", step " << step << ": loss apart by " << std::abs(got / want - 1)
+                          << ", gradients by " << gradients.whole << ", one tensor's by "
+                          << gradients.worst_tensor);
+    }
     CHECK(gradients.whole < setting.tolerance.whole);
     CHECK(gradients.worst_tensor < setting.tolerance.tensor);
   }
@@ -281,6 +290,35 @@ void check_bf16(const std::vector<Layout>& layouts) {
   for (const Layout& layout : layouts) { check_layout(layout, setting); }
 }
 
+// What comes to lie on the other side of the middle of two fp8 values is rounded to the other one:
+// sums that tensor cores keep with 14 bits, and bf16 tensors, put more there than float does.
+void check_fp8(CudaPrecision precision, const Tolerance& tolerance) {
+  int device = 0;
+  cudaDeviceProp properties = {};
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  if (properties.major * 10 + properties.minor < 89) {
+    MESSAGE("SKIPPED: fp8 needs compute capability 8.9");
+    return;
+  }
+  const Setting setting{.precision = precision,
+                        .head_dim = 64,
+                        .weights = initial_weights,
+                        .tolerance = tolerance,
+                        .products = Precision::kFp8};
+  for (const Layout& layout : single_layouts()) { check_layout(layout, setting); }
+}
+
+std::vector<double> loss_curve(const Plan& plan, int steps) {
+  const Job job = small_job(tiny_model(), 1, 64);
+  const Batch batch = random_batch(job, 3);
+  CudaBackend backend(lower_all(job, plan), CudaPrecision::kAsPlanned);
+  backend.load(initial_weights(job.model));
+  std::vector<double> losses;
+  for (int i = 0; i < steps; ++i) { losses.push_back(backend.step(batch, 1e-3)); }
+  return losses;
+}
+
 }  // namespace
 
 TEST_CASE("one dimension, fp32: the host's loss and gradients to 1e-5, bit for bit again") {
@@ -310,6 +348,28 @@ TEST_CASE("two dimensions, bf16: the host's loss to 2e-3 and gradients to 1e-2, 
 
 TEST_CASE("more dimensions, bf16: the host's loss to 2e-3 and gradients to 1e-2, norm-wise") {
   check_bf16(mixed_layouts());
+}
+
+TEST_CASE("one dimension, fp8 products of fp32: the host's loss to 1e-3, gradients to 2e-2") {
+  check_fp8(CudaPrecision::kFloat, {.loss = 1e-3, .whole = 2e-2, .tensor = 6e-2});
+}
+
+TEST_CASE("one dimension, fp8 products of bf16: the host's loss to 5e-3, gradients to 5e-2") {
+  check_fp8(CudaPrecision::kAsPlanned, {.loss = 5e-3, .whole = 5e-2, .tensor = 0.15});
+}
+
+TEST_CASE("ten steps in fp8 follow those in bf16 to 2 % of the loss") {
+  if (num_devices() == 0) {
+    return;
+  }
+  constexpr int kSteps = 10;
+  const std::vector<double> bf16 = loss_curve({.dp = 1}, kSteps);
+  const std::vector<double> fp8 = loss_curve({.dp = 1, .precision = Precision::kFp8}, kSteps);
+  CHECK(bf16.back() < 0.9 * bf16.front());
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    MESSAGE("step " << i << ": bf16 " << bf16[i] << ", fp8 " << fp8[i]);
+    CHECK(std::abs(fp8[i] / bf16[i] - 1) < 0.02);
+  }
 }
 
 }  // namespace shardplan

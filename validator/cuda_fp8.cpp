@@ -1,0 +1,71 @@
+// Products in fp8: both factors are rounded into memory of the program, then multiplied.
+#include <cuda_bf16.h>
+
+#include <stdexcept>
+
+#include "kernels/quantize_fp8.h"
+#include "validator/cuda_operations.h"
+
+namespace shardplan {
+namespace {
+
+// Scales: of either factor its largest value, and what its fp8 values are multiplied with.
+float* amax_of(const DeviceView& memory, int factor) {
+  return memory.as<float>() + 2 * factor;
+}
+float* inverse_scale_of(const DeviceView& memory, int factor) {
+  return amax_of(memory, factor) + 1;
+}
+
+std::uint8_t* first_factor(const DeviceView& memory) {
+  return memory.as<std::uint8_t>() + kFp8ScaleBytes;
+}
+std::uint8_t* second_factor(const DeviceView& memory, const View& first) {
+  return first_factor(memory) + round_up(first.elements(), kTensorAlignment);
+}
+
+void round_factor(const Fp8Matrix& out, Fp8Format format, const DeviceView& x,
+                  cudaStream_t stream) {
+  with_device_type(x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    quantize_fp8(out, format, x.as<const T>(), x.rows, x.cols, x.stride, stream);
+  });
+}
+
+}  // namespace
+
+void CudaRank::prepare_fp8_product(std::int64_t index, Gemm& product) {
+  if (!fp8_operands_.present()) {
+    fp8_operands_ = find("fp8_operands");
+  }
+  const Operation& op = program_.operations[static_cast<std::size_t>(index)];
+  const std::uint8_t* const end =
+      second_factor(fp8_operands_, op.in[0]) + round_up(op.in[1].elements(), kTensorAlignment);
+  if (end > fp8_operands_.as<std::uint8_t>() + fp8_operands_.elements()) {
+    throw std::logic_error(place_of(program_, index) + ": fp8_operands is too small");
+  }
+  product.scale_by(inverse_scale_of(fp8_operands_, 0), inverse_scale_of(fp8_operands_, 1));
+}
+
+// Hopper's products in fp8 take both factors with the inner dimension contiguous: [rows, inner] and
+// [columns, inner].
+void OperationLauncher::multiply_in_fp8(const Call& call) const {
+  const OpAttributes& a = call.op.attributes;
+  const DeviceView& memory = rank_.fp8_operands_;
+  std::uint8_t* const first = first_factor(memory);
+  std::uint8_t* const second = second_factor(memory, call.op.in[0]);
+  round_factor({.plain = a.transpose_a ? nullptr : first,
+                .transposed = a.transpose_a ? first : nullptr,
+                .amax = amax_of(memory, 0),
+                .inverse_scale = inverse_scale_of(memory, 0)},
+               a.fp8->a, call.in[0], call.stream);
+  round_factor({.plain = a.transpose_b ? second : nullptr,
+                .transposed = a.transpose_b ? nullptr : second,
+                .amax = amax_of(memory, 1),
+                .inverse_scale = inverse_scale_of(memory, 1)},
+               a.fp8->b, call.in[1], call.stream);
+  rank_.products_.at(call.index)
+      ->run(call.out[0].data, first, second, rank_.product_workspace_.data, call.stream);
+}
+
+}  // namespace shardplan
