@@ -152,9 +152,10 @@ std::int64_t kernel_scratch_elements(const Job& job, const BlockShape& shape) {
   return kBarrierWords + std::max(kNormBlocks * job.model.hidden, kWordsPerKey * keys);
 }
 
-// Factors of one product in fp8, rounded when it runs: 256 bytes of scales, then either factor at a
-// multiple of 256 bytes. A linear layer [inputs, outputs] has
-// three products: input and weight, output gradient and weight, output gradient and input.
+// Factors of one product in fp8, rounded when it runs: 256 bytes of scales, then every factor at a
+// multiple of 256 bytes. A linear layer [inputs, outputs] has three products: input and weight,
+// output gradient and weight, output gradient and input; the second one rounds the output gradient
+// by columns, too, for the third.
 std::int64_t fp8_operand_bytes(const Job& job, const Plan& plan, const BlockShape& shape) {
   if (plan.precision != Precision::kFp8) {
     return 0;
@@ -172,7 +173,7 @@ std::int64_t fp8_operand_bytes(const Job& job, const Plan& plan, const BlockShap
     const std::int64_t input = rounded(shape.tokens * inputs);
     const std::int64_t gradient = rounded(shape.tokens * outputs);
     const std::int64_t weight = rounded(inputs * outputs);
-    largest = std::max({largest, input + weight, gradient + weight, gradient + input});
+    largest = std::max({largest, input + weight, 2 * gradient + weight, gradient + input});
   }
   return kScaleBytes + largest;
 }
@@ -256,7 +257,7 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                .elements = fp8_operand_bytes(job, plan, shape),
                .dtype = DType::kFp8,
                .first = Phase::kBuilt,
-               .formula = "256 + both factors of the largest fp8 product, rounded when it runs"}};
+               .formula = "256 + the rounded factors of the largest fp8 product"}};
   for (StateRow& row : rows) {
     row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
   }

@@ -73,6 +73,7 @@ class OperationCheck {
       check_arguments(op);
       if (problems_.size() == before) {
         check_shapes(op);
+        check_fp8(op);
       }
       check_events(op);
     }
@@ -158,6 +159,24 @@ class OperationCheck {
     if (!holds) {
       report("has " + named(view) + " [" + std::to_string(view.rows) + ", " +
              std::to_string(view.cols) + "], expected " + expected);
+    }
+  }
+
+  // What a product in fp8 finds, the one before it has kept of the same factor and format; nothing
+  // has written to it since.
+  void check_fp8(const Operation& op) {
+    if (op.attributes.fp8_finds) {
+      const bool is_there = fp8_keeper_ != nullptr && fp8_keeper_->in[0] == op.in[0] &&
+                            fp8_keeper_->attributes.fp8->a == op.attributes.fp8->a;
+      expect(is_there, op.in[0], "what the product in fp8 before it keeps");
+    }
+    if (op.attributes.fp8) {
+      fp8_keeper_ = op.attributes.fp8_keeps ? &op : nullptr;
+    }
+    for (const View& out : op.out) {
+      if (fp8_keeper_ != nullptr && out.tensor == fp8_keeper_->in[0].tensor) {
+        fp8_keeper_ = nullptr;
+      }
     }
   }
 
@@ -359,6 +378,7 @@ class OperationCheck {
   const Program& program_;
   std::vector<bool> recorded_;
   std::int64_t index_ = 0;
+  const Operation* fp8_keeper_ = nullptr;
   Problems problems_;
 };
 

@@ -17,11 +17,22 @@ float* inverse_scale_of(const DeviceView& memory, int factor) {
   return amax_of(memory, factor) + 1;
 }
 
-std::uint8_t* first_factor(const DeviceView& memory) {
-  return memory.as<std::uint8_t>() + kFp8ScaleBytes;
-}
-std::uint8_t* second_factor(const DeviceView& memory, const View& first) {
-  return first_factor(memory) + round_up(first.elements(), kTensorAlignment);
+// Where the factors lie. What the next product finds comes first: the rows of the factor that is
+// kept by columns stand behind the others.
+struct Places {
+  std::uint8_t* first = nullptr;
+  std::uint8_t* second = nullptr;
+  std::uint8_t* kept = nullptr;  // nullptr: nothing is kept
+  std::uint8_t* end = nullptr;
+};
+Places places_of(const DeviceView& memory, const Operation& op) {
+  const std::int64_t a = round_up(op.in[0].elements(), kTensorAlignment);
+  const std::int64_t b = round_up(op.in[1].elements(), kTensorAlignment);
+  std::uint8_t* const begin = memory.as<std::uint8_t>() + kFp8ScaleBytes;
+  if (op.attributes.fp8_keeps) {
+    return {.first = begin + a + b, .second = begin + a, .kept = begin, .end = begin + 2 * a + b};
+  }
+  return {.first = begin, .second = begin + a, .end = begin + a + b};
 }
 
 void round_factor(const Fp8Matrix& out, Fp8Format format, const DeviceView& x,
@@ -39,9 +50,8 @@ void CudaRank::prepare_fp8_product(std::int64_t index, Gemm& product) {
     fp8_operands_ = find("fp8_operands");
   }
   const Operation& op = program_.operations[static_cast<std::size_t>(index)];
-  const std::uint8_t* const end =
-      second_factor(fp8_operands_, op.in[0]) + round_up(op.in[1].elements(), kTensorAlignment);
-  if (end > fp8_operands_.as<std::uint8_t>() + fp8_operands_.elements()) {
+  if (places_of(fp8_operands_, op).end >
+      fp8_operands_.as<std::uint8_t>() + fp8_operands_.elements()) {
     throw std::logic_error(place_of(program_, index) + ": fp8_operands is too small");
   }
   product.scale_by(inverse_scale_of(fp8_operands_, 0), inverse_scale_of(fp8_operands_, 1));
@@ -52,20 +62,22 @@ void CudaRank::prepare_fp8_product(std::int64_t index, Gemm& product) {
 void OperationLauncher::multiply_in_fp8(const Call& call) const {
   const OpAttributes& a = call.op.attributes;
   const DeviceView& memory = rank_.fp8_operands_;
-  std::uint8_t* const first = first_factor(memory);
-  std::uint8_t* const second = second_factor(memory, call.op.in[0]);
-  round_factor({.plain = a.transpose_a ? nullptr : first,
-                .transposed = a.transpose_a ? first : nullptr,
-                .amax = amax_of(memory, 0),
-                .inverse_scale = inverse_scale_of(memory, 0)},
-               a.fp8->a, call.in[0], call.stream);
-  round_factor({.plain = a.transpose_b ? second : nullptr,
-                .transposed = a.transpose_b ? nullptr : second,
+  const Places places = places_of(memory, call.op);
+  if (!a.fp8_finds) {
+    round_factor({.plain = a.transpose_a ? nullptr : places.first,
+                  .transposed = a.transpose_a ? places.first : places.kept,
+                  .amax = amax_of(memory, 0),
+                  .inverse_scale = inverse_scale_of(memory, 0)},
+                 a.fp8->a, call.in[0], call.stream);
+  }
+  round_factor({.plain = a.transpose_b ? places.second : nullptr,
+                .transposed = a.transpose_b ? nullptr : places.second,
                 .amax = amax_of(memory, 1),
                 .inverse_scale = inverse_scale_of(memory, 1)},
                a.fp8->b, call.in[1], call.stream);
   rank_.products_.at(call.index)
-      ->run(call.out[0].data, first, second, rank_.product_workspace_.data, call.stream);
+      ->run(call.out[0].data, places.first, places.second, rank_.product_workspace_.data,
+            call.stream);
 }
 
 }  // namespace shardplan

@@ -34,34 +34,27 @@ bool accumulates(Lowering& l, const View& gradient) {
 }
 
 void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label) {
-  emit(l,
-       {.kind = OpKind::kGemm,
-        .in = {x, w.weight},
-        .out = {y},
-        .attributes = {.transpose_b = true, .fp8 = fp8_forward(l)}},
-       label);
+  Operation product{
+      .kind = OpKind::kGemm, .in = {x, w.weight}, .out = {y}, .attributes = {.transpose_b = true}};
+  in_fp8_forward(l, product);
+  emit(l, std::move(product), label);
 }
 
 void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const Weight& w,
                            const std::string& label) {
-  emit(l,
-       {.kind = OpKind::kGemm,
-        .in = {dy, w.weight},
-        .out = {dx},
-        .attributes = {.fp8 = fp8_backward(l)}},
-       label + ".input_gradient");
+  Operation product{.kind = OpKind::kGemm, .in = {dy, w.weight}, .out = {dx}};
+  in_fp8_input_gradient(l, product);
+  emit(l, std::move(product), label + ".input_gradient");
 }
 
 void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
                             const std::string& label) {
-  emit(l,
-       {.kind = OpKind::kGemm,
-        .in = {dy, x},
-        .out = {w.gradient},
-        .attributes = {.accumulate = accumulates(l, w.gradient),
-                       .transpose_a = true,
-                       .fp8 = fp8_backward(l)}},
-       label + ".weight_gradient");
+  Operation product{.kind = OpKind::kGemm,
+                    .in = {dy, x},
+                    .out = {w.gradient},
+                    .attributes = {.accumulate = accumulates(l, w.gradient), .transpose_a = true}};
+  in_fp8_weight_gradient(l, product);
+  emit(l, std::move(product), label + ".weight_gradient");
 }
 
 View gathered(Lowering& l, const View& x, const std::string& label) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -232,6 +231,7 @@ struct Lowering {
       {};  // gradients this step: tensor, offset
   View loss = {};
   View aux_loss = {};
+  View fp8_kept = {};              // the output gradient whose columns the last product rounded
   View required_rows = {};         // [1,1]: most rows that an expert's rank needed
   std::int64_t expert_member = 0;  // index of this rank in groups.experts
   View clip = {};                  // [1,1] factor
@@ -277,11 +277,10 @@ void emit(Lowering& l, Operation operation, const std::string& label);
 // Whether a gradient holds something of this step already; from now on it does.
 bool accumulates(Lowering& l, const View& gradient);
 
-// Formats of the factors of a linear layer's products, by lower_fp8.cpp: of its output; of the
-// gradients of its input and weight, whose first factor is the gradient of its output. None in
-// bf16.
-std::optional<Fp8Factors> fp8_forward(const Lowering& l);
-std::optional<Fp8Factors> fp8_backward(const Lowering& l);
+// Which products of a linear layer round their factors to which formats, by lower_fp8.cpp.
+void in_fp8_forward(const Lowering& l, Operation& product);
+void in_fp8_input_gradient(Lowering& l, Operation& product);
+void in_fp8_weight_gradient(Lowering& l, Operation& product);
 // Where a product's rounded factors lie while it runs.
 void place_fp8_operands(Lowering& l);
 

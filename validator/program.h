@@ -168,6 +168,10 @@ struct OpAttributes {
   bool transpose_a = false;
   bool transpose_b = false;
   std::optional<Fp8Factors> fp8 = {};  // kGemm: formats of in0 and in1
+  // Whether the next product in fp8 finds in0's columns rounded, and whether they are: of an output
+  // gradient, which is read once for the gradients of input and weight.
+  bool fp8_keeps = false;
+  bool fp8_finds = false;
   bool inverse = false;
   double theta = 0;        // kRope: base of the wavelengths
   std::int64_t batch = 1;  // attention, rope: rows are [batch, length]

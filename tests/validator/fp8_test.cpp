@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "tests/validator/layouts.h"
@@ -165,6 +168,49 @@ TEST_CASE("in fp8 every product of attention's and the FFN's linear layers is, a
       }
       for (const std::string& label : in_bf16) { CHECK(label.find("head") != std::string::npos); }
     }
+  }
+}
+
+TEST_CASE(
+    "an output gradient is rounded once, unless its weight gradient waits for its own action") {
+  for (const Schedule schedule : {Schedule::k1F1B, Schedule::kZbH1}) {
+    std::map<std::string, std::int64_t> counts;
+    for (const Program& program : lower_all(fp8_job(2), in_fp8({.pp = 2, .schedule = schedule}))) {
+      for (const Operation& op : program.operations) {
+        if (op.attributes.fp8) {
+          counts["inputs"] += op.label.ends_with(".input_gradient") ? 1 : 0;
+          counts["weights"] += op.label.ends_with(".weight_gradient") ? 1 : 0;
+          counts["keep"] += op.attributes.fp8_keeps ? 1 : 0;
+          counts["find"] += op.attributes.fp8_finds ? 1 : 0;
+        }
+      }
+    }
+    constexpr std::int64_t kLinearLayers =
+        4 * 4 * 8;  // layers, linear layers of each, microbatches
+    CHECK(counts["inputs"] == kLinearLayers);
+    CHECK(counts["weights"] == kLinearLayers);
+    CHECK(counts["keep"] == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
+    CHECK(counts["find"] == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
+  }
+}
+
+TEST_CASE("a product that finds what none has kept is a problem") {
+  const Program whole = lower(fp8_job(1), in_fp8({}), 0, {});
+  REQUIRE(problems_of({whole}).empty());
+  const auto first = [&](Program& program, bool OpAttributes::*flag) -> Operation& {
+    return *std::ranges::find_if(program.operations,
+                                 [&](const Operation& op) { return op.attributes.*flag; });
+  };
+  Program forgets = whole;
+  first(forgets, &OpAttributes::fp8_keeps).attributes.fp8_keeps = false;
+  Program overwrites = whole;  // the gradient of the output, by the gradient of the input
+  Operation& keeper = first(overwrites, &OpAttributes::fp8_keeps);
+  keeper.out[0] = keeper.in[0];
+  for (const Program& program : {forgets, overwrites}) {
+    const Problems problems = problems_of({program});
+    CHECK(std::ranges::any_of(problems, [](const std::string& problem) {
+      return problem.find("expected what the product in fp8 before it keeps") != std::string::npos;
+    }));
   }
 }
 
