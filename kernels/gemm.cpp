@@ -97,6 +97,16 @@ struct Gemm::Descriptors {
     out = make_layout(shape.out_type, shape.rows, shape.columns, shape.out_stride);
   }
 
+  // Before an algorithm is asked for: not every one takes scales.
+  void scale_by(const GemmScales& scales) {
+    if (scales.a != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.a);
+    }
+    if (scales.b != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.b);
+    }
+  }
+
   // The algorithms that cuBLASLt expects to be fastest, best first.
   std::vector<cublasLtMatmulAlgo_t> expected_fastest(int count) const {
     cublasLtMatmulPreference_t preference = nullptr;
@@ -181,13 +191,15 @@ GemmLibrary::~GemmLibrary() {
   cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
 }
 
-Gemm::Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes)
+Gemm::Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes,
+           const GemmScales& scales)
     : descriptors_(std::make_unique<Descriptors>()),
       name_(library.platform_ + name_of(shape, workspace_bytes)) {
   descriptors_->handle = static_cast<cublasLtHandle_t>(library.handle_);
   descriptors_->workspace_bytes = static_cast<std::size_t>(workspace_bytes);
   descriptors_->beta = shape.sum == GradientSum::kAccumulate ? 1.0F : 0.0F;
   descriptors_->describe(shape);
+  descriptors_->scale_by(scales);
   const auto chosen = library.choices_.find(name_);
   is_chosen_ = chosen != library.choices_.end();
   if (is_chosen_) {
@@ -209,12 +221,6 @@ std::vector<GemmAlgorithm> Gemm::candidates(int count) const {
 
 void Gemm::use(const GemmAlgorithm& algorithm) {
   descriptors_->use(algorithm);
-}
-
-// cuBLASLt's first matrix is b.
-void Gemm::scale_by(const float* a_scale, const float* b_scale) {
-  descriptors_->set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
-  descriptors_->set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
 }
 
 void Gemm::run(void* out, const void* a, const void* b, void* workspace,

@@ -40,6 +40,13 @@ struct GemmShape {
   bool sums_fast = false;  // fp8: about 14 bits of a sum are kept (DeepGEMM, README)
 };
 
+// fp8: what a and b are multiplied with, read on the device when the product runs; each in 16 bytes
+// of its own, aligned to 16. nullptr: 1.
+struct GemmScales {
+  const float* a = nullptr;
+  const float* b = nullptr;
+};
+
 // cuBLASLt's handle and the algorithms chosen for it; one for each thread that launches, made with
 // the device current that it launches on.
 class GemmLibrary {
@@ -62,7 +69,8 @@ class Gemm {
  public:
   // The algorithm chosen for this product, else the one that cuBLASLt expects to be fastest.
   // Algorithms that need more than workspace_bytes are not considered; throws where none is left.
-  Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes);
+  Gemm(const GemmLibrary& library, const GemmShape& shape, std::int64_t workspace_bytes,
+       const GemmScales& scales = {});
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -74,9 +82,6 @@ class Gemm {
   // At most `count` of what cuBLASLt expects to be fastest, best first.
   std::vector<GemmAlgorithm> candidates(int count) const;
   void use(const GemmAlgorithm& algorithm);
-
-  // fp8: what a and b are multiplied with, on the device when the product runs; 1 without.
-  void scale_by(const float* a_scale, const float* b_scale);
 
   // kOverwrite does not read out. The workspace is aligned to 256 bytes and is not shared by
   // products that may run at the same time.

@@ -10,11 +10,12 @@ namespace shardplan {
 namespace {
 
 // Scales: of either factor its largest value, and what its fp8 values are multiplied with.
+constexpr std::int64_t kScaleElements = kFp8ScaleBytes / 4 / 4;  // four scales of floats
 float* amax_of(const DeviceView& memory, int factor) {
-  return memory.as<float>() + 2 * factor;
+  return memory.as<float>() + 2 * factor * kScaleElements;
 }
 float* inverse_scale_of(const DeviceView& memory, int factor) {
-  return amax_of(memory, factor) + 1;
+  return amax_of(memory, factor) + kScaleElements;
 }
 
 // Where the factors lie. What the next product finds comes first: the rows of the factor that is
@@ -45,16 +46,19 @@ void round_factor(const Fp8Matrix& out, Fp8Format format, const DeviceView& x,
 
 }  // namespace
 
-void CudaRank::prepare_fp8_product(std::int64_t index, Gemm& product) {
+GemmScales CudaRank::prepare_scales(std::int64_t index) {
+  const Operation& op = program_.operations[static_cast<std::size_t>(index)];
+  if (!op.attributes.fp8) {
+    return {};
+  }
   if (!fp8_operands_.present()) {
     fp8_operands_ = find("fp8_operands");
   }
-  const Operation& op = program_.operations[static_cast<std::size_t>(index)];
   if (places_of(fp8_operands_, op).end >
       fp8_operands_.as<std::uint8_t>() + fp8_operands_.elements()) {
     throw std::logic_error(place_of(program_, index) + ": fp8_operands is too small");
   }
-  product.scale_by(inverse_scale_of(fp8_operands_, 0), inverse_scale_of(fp8_operands_, 1));
+  return {.a = inverse_scale_of(fp8_operands_, 0), .b = inverse_scale_of(fp8_operands_, 1)};
 }
 
 // Hopper's products in fp8 take both factors with the inner dimension contiguous: [rows, inner] and

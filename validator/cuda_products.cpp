@@ -43,11 +43,12 @@ class Operand {
       DeviceBuffer<__nv_bfloat16> values(size);
       DeviceBuffer<float> scales(2);
       fill_normal(values.data(), 1, seed, 0, size, stream);
+      const std::int64_t columns = size / kFp8Multiple;
       quantize_fp8({.plain = static_cast<std::uint8_t*>(data()),
                     .amax = scales.data(),
                     .inverse_scale = scales.data() + 1},
                    type == GemmType::kE4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2, values.data(),
-                   size / kFp8Multiple, kFp8Multiple, kFp8Multiple, stream);
+                   kFp8Multiple, columns, columns, stream);
       CUDA_CHECK(cudaStreamSynchronize(stream));
     }
   }
@@ -184,6 +185,7 @@ GemmShape product_shape(const Program& program, const Operation& op) {
 void tune_products(const Program& program, int num_candidates, GemmChoices& choices,
                    const std::function<void(const TunedProduct&)>& report) {
   const GemmLibrary library;
+  DeviceBuffer<float> one(std::vector<float>(4, 1.0F));
   std::int64_t workspace_bytes = 0;
   for (const Tensor& tensor : program.tensors) {
     workspace_bytes = tensor.name == "product_workspace" ? tensor.bytes : workspace_bytes;
@@ -193,7 +195,9 @@ void tune_products(const Program& program, int num_candidates, GemmChoices& choi
       continue;
     }
     const GemmShape shape = product_shape(program, op);
-    Gemm gemm(library, shape, workspace_bytes);
+    const GemmScales scales =
+        op.attributes.fp8 ? GemmScales{.a = one.data(), .b = one.data()} : GemmScales{};
+    Gemm gemm(library, shape, workspace_bytes, scales);
     if (choices.contains(gemm.name())) {
       continue;
     }
@@ -216,13 +220,9 @@ void CudaRank::prepare_products(const GemmChoices& choices) {
   library_ = std::make_unique<GemmLibrary>(choices);
   for (std::size_t i = 0; i < program_.operations.size(); ++i) {
     if (program_.operations[i].kind == OpKind::kGemm) {
-      products_[static_cast<std::int64_t>(i)] =
-          std::make_unique<Gemm>(*library_, product_shape(program_, program_.operations[i]),
-                                 product_workspace_.elements() * 4);
-      if (program_.operations[i].attributes.fp8) {
-        prepare_fp8_product(static_cast<std::int64_t>(i),
-                            *products_.at(static_cast<std::int64_t>(i)));
-      }
+      products_[static_cast<std::int64_t>(i)] = std::make_unique<Gemm>(
+          *library_, product_shape(program_, program_.operations[i]),
+          product_workspace_.elements() * 4, prepare_scales(static_cast<std::int64_t>(i)));
     }
   }
 }

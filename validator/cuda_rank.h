@@ -103,7 +103,7 @@ class CudaRank {
   void* at_member(std::int64_t group, std::size_t member, void* own) const;
   void zero_inputs(const Operation& op) const;
   void prepare_products(const GemmChoices& choices);
-  void prepare_fp8_product(std::int64_t index, Gemm& product);
+  GemmScales prepare_scales(std::int64_t index);  // of a product in fp8; else none
   void prepare_attention(AttentionKernels kernels);
   void prepare_forward(std::int64_t index, const Operation& op);
   void prepare_backward(std::int64_t index, const Operation& op);

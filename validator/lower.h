@@ -4,7 +4,8 @@
 // What it knows so far: Llama models, dense or with experts (ep and expert tp over ranks that the
 // other dimensions use, too); tp with and without sequence parallelism, pp with GPipe, 1F1B,
 // interleaved 1F1B and zero bubble H1, dp with ZeRO 0 to 3 and hybrid sharding, cp by
-// all-gather of keys and values or by a ring, over zigzag chunks, every recompute choice.
+// all-gather of keys and values or by a ring, over zigzag chunks, every recompute choice; bf16, and
+// fp8 without experts.
 #pragma once
 
 #include <optional>

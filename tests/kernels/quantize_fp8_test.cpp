@@ -74,11 +74,12 @@ void check(Fp8Format format, std::int64_t rows, std::int64_t columns, double spr
 struct Factor {
   Factor(Fp8Format format, std::int64_t rows, std::int64_t inner, unsigned seed, double spread,
          cudaStream_t stream)
-      : bytes(rows * inner), scales(2) {
+      : bytes(rows * inner), amax(1), inverse_scale(1) {
     const auto x = random_values<__nv_bfloat16>(rows * inner, seed, 0, spread);
     DeviceBuffer<__nv_bfloat16> dev_x(x);
-    quantize_fp8({.plain = bytes.data(), .amax = scales.data(), .inverse_scale = scales.data() + 1},
-                 format, dev_x.data(), rows, inner, inner, stream);
+    quantize_fp8(
+        {.plain = bytes.data(), .amax = amax.data(), .inverse_scale = inverse_scale.data()}, format,
+        dev_x.data(), rows, inner, inner, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     const int exponent = fp8_scale_exponent(format, largest_of(x, inner, inner));
     for (const __nv_bfloat16 value : x) {
@@ -87,7 +88,8 @@ struct Factor {
     }
   }
   DeviceBuffer<std::uint8_t> bytes;
-  DeviceBuffer<float> scales;
+  DeviceBuffer<float> amax;
+  DeviceBuffer<float> inverse_scale;
   std::vector<double> values;
 };
 
@@ -132,8 +134,8 @@ void check_product(Fp8Format a_format, bool sums_fast, double tolerance) {
   const GemmLibrary library;
   for (const GradientSum sum : {GradientSum::kOverwrite, GradientSum::kAccumulate}) {
     shape.sum = sum;
-    Gemm gemm(library, shape, kWorkspaceBytes);
-    gemm.scale_by(a.scales.data() + 1, b.scales.data() + 1);
+    const Gemm gemm(library, shape, kWorkspaceBytes,
+                    {.a = a.inverse_scale.data(), .b = b.inverse_scale.data()});
     DeviceBuffer<Out> out(before);
     gemm.run(out.data(), a.bytes.data(), b.bytes.data(), workspace.data(), stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
