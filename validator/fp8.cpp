@@ -1,6 +1,7 @@
 #include "validator/fp8.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 
@@ -11,7 +12,7 @@ struct Format {
   int mantissa_bits = 0;
   int bias = 0;  // of the exponent; 1 - bias is that of the subnormals
   int top = 0;   // exponent of the largest value, which is 1.75 * 2^top in both formats
-  double largest() const { return std::ldexp(1.75, top); }
+  double largest() const { return 1.75 * static_cast<double>(1 << top); }
 };
 
 Format format_of(Fp8Format format) {
@@ -19,9 +20,18 @@ Format format_of(Fp8Format format) {
                                     : Format{.mantissa_bits = 2, .bias = 15, .top = 15};
 }
 
+constexpr int kDoubleBias = 1023;
+constexpr int kDoubleMantissaBits = 52;
+
 // Of the binade of a value that is not 0, or of the subnormals.
 int exponent_of(const Format& f, double value) {
-  return std::max(std::ilogb(value), 1 - f.bias);
+  const auto bits = std::bit_cast<std::uint64_t>(std::abs(value));
+  return std::max(static_cast<int>(bits >> kDoubleMantissaBits) - kDoubleBias, 1 - f.bias);
+}
+
+double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + kDoubleBias)
+                               << kDoubleMantissaBits);
 }
 
 }  // namespace
@@ -30,10 +40,12 @@ double rounded_to_fp8(Fp8Format format, double value) {
   if (std::isnan(value) || value == 0) {
     return value;
   }
+  // 1.5 * 2^52 units leave a double no room for less than a unit.
   const Format f = format_of(format);
   const double clamped = std::clamp(value, -f.largest(), f.largest());
   const int unit = exponent_of(f, clamped) - f.mantissa_bits;
-  return std::ldexp(std::nearbyint(std::ldexp(clamped, -unit)), unit);
+  const double shift = 1.5 * power_of_two(unit + kDoubleMantissaBits);
+  return std::copysign((clamped + shift) - shift, value);
 }
 
 std::uint8_t fp8_bits(Fp8Format format, double value) {

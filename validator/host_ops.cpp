@@ -90,11 +90,10 @@ class RoundedMatrix {
       : rows_(from.rows), cols_(from.cols), values_(static_cast<std::size_t>(from.elements())) {
     T amax = 0;
     for (std::int64_t e = 0; e < from.elements(); ++e) { amax = std::max(amax, std::abs(from[e])); }
-    const int exponent = fp8_scale_exponent(format, static_cast<double>(amax));
+    const double scale = std::ldexp(1.0, fp8_scale_exponent(format, static_cast<double>(amax)));
     for (std::int64_t e = 0; e < from.elements(); ++e) {
-      const double scaled = std::ldexp(static_cast<double>(from[e]), exponent);
-      values_[static_cast<std::size_t>(e)] =
-          static_cast<T>(std::ldexp(rounded_to_fp8(format, scaled), -exponent));
+      const double rounded = rounded_to_fp8(format, static_cast<double>(from[e]) * scale);
+      values_[static_cast<std::size_t>(e)] = static_cast<T>(rounded / scale);
     }
   }
   HostView<T> view() {
