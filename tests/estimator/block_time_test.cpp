@@ -251,6 +251,31 @@ TEST_CASE("fp8 halves less than the products: casts, attention and head stay") {
   CHECK(fp8.head.forward_s == bf16.head.forward_s);
 }
 
+// 5 bytes an element: bf16 read twice, fp8 written; an output gradient is written twice.
+TEST_CASE("our own trainer rounds both factors to fp8 before every product") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kNative;
+  job.profile.gradient_accumulation_fusion = false;
+  const Plan plan;
+  const BlockContext context(job, plan);
+  constexpr std::int64_t kRows = 8192, kIn = 4096, kOut = 28672;
+  const GemmShape shape = {.m = kRows, .n = kOut, .k = kIn};
+  const BlockTime bf16 = linear(context, shape, Precision::kBf16);
+  const BlockTime fp8 = linear(context, shape, Precision::kFp8);
+  const GpuSpec& gpu = job.cluster.gpu;
+  const auto faster_s = [&](const GemmShape& product) {
+    return gemm_s(gpu, Precision::kBf16, product) - gemm_s(gpu, Precision::kFp8, product);
+  };
+  CHECK(fp8.forward_s + faster_s(shape) - bf16.forward_s ==
+        doctest::Approx(memory_bound_s(gpu, 5.0 * (kRows * kIn + kIn * kOut))));
+  const GemmShape input = {.m = kRows, .n = kIn, .k = kOut, .pass = GemmPass::kInputGradient};
+  CHECK(fp8.backward_input_s + faster_s(input) - bf16.backward_input_s ==
+        doctest::Approx(memory_bound_s(gpu, 6.0 * kRows * kOut + 5.0 * kIn * kOut)));
+  const GemmShape weight = {.m = kOut, .n = kIn, .k = kRows, .pass = GemmPass::kWeightGradient};
+  CHECK(fp8.backward_weight_s + faster_s(weight) - bf16.backward_weight_s ==
+        doctest::Approx(memory_bound_s(gpu, 5.0 * kRows * kIn)));
+}
+
 TEST_CASE("parameters of the blocks of one rank are those that are counted for it") {
   for (const Job& job : {job_on_h200(), moe_job(), mla_job()}) {
     for (const std::int64_t tp : {1, 4}) {
