@@ -50,6 +50,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"account_for_embedding_in_split", &FrameworkProfile::account_for_embedding_in_split},
     {"account_for_loss_in_split", &FrameworkProfile::account_for_loss_in_split},
     {"cross_entropy_chunks", &FrameworkProfile::cross_entropy_chunks},
+    {"tensor_parallel_chunk_tokens", &FrameworkProfile::tensor_parallel_chunk_tokens},
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},

@@ -157,6 +157,7 @@ struct FrameworkProfile {
   bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition
   bool account_for_loss_in_split = false;       // so does the head
   std::int64_t cross_entropy_chunks = 8;        // kChunked: pieces of the token dimension
+  std::int64_t tensor_parallel_chunk_tokens = 4096;  // native: tokens that tp sends as one piece
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless

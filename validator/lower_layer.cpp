@@ -36,12 +36,12 @@ void attention_half(Lowering& l, const LayerWeights& w, const LayerActivations& 
   {
     const FrameScope inner(l.builder);
     const View x = gathered(l, a.attention_normed, "attention.gathered_input");
-    linear(l, a.qkv, x, w.qkv, "attention.qkv");
+    linear_in_pieces(l, a.qkv, x, w.qkv, "attention.qkv");
   }
   rotate_forward(l, a.qkv);
   attention_forward(l, a);
   write_reduced(l, y, "attention.projection", [&](const View& partial) {
-    linear(l, partial, a.attention_output, w.projection, "attention.projection");
+    linear_in_pieces(l, partial, a.attention_output, w.projection, "attention.projection");
   });
   emit(l, {.kind = OpKind::kAdd, .in = {a.x, y}, .out = {a.middle}}, "attention.residual");
   rms_norm(l, a.ffn_normed, a.ffn_rstd, a.middle, w.ffn_norm, "ffn.norm");
@@ -50,7 +50,7 @@ void attention_half(Lowering& l, const LayerWeights& w, const LayerActivations& 
 void ffn_activation(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
   const FrameScope scope(l.builder);
   const View x = gathered(l, a.ffn_normed, "ffn.gathered_input");
-  linear(l, a.gate_up, x, w.gate_up, "ffn.gate_up");
+  linear_in_pieces(l, a.gate_up, x, w.gate_up, "ffn.gate_up");
   emit(l, {.kind = OpKind::kSwigluForward, .in = {a.gate_up}, .out = {a.activation}}, "ffn.swiglu");
 }
 
@@ -91,7 +91,7 @@ void normed_linear_backward(Lowering& l, const NormedLinear& n, const View& dnor
       input.all = gathered(l, input.own, gathered_input);
     }
     write_reduced(l, dnormed, n.family + ".norm_gradient", [&](const View& partial) {
-      linear_input_gradient(l, partial, n.dy, n.weight, n.name);
+      input_gradient_in_pieces(l, partial, n.dy, n.weight, n.name);
     });
     weight_gradient(l, n.weight, {.own = n.dy}, input, n.name);
   }
@@ -113,7 +113,7 @@ View ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a,
       again = for_weight_gradient(l, temporary("ffn.activation", s.tokens, s.ffn));
     }
     const View dactivation = l.builder.push(temporary("ffn.activation_gradient", s.tokens, s.ffn));
-    linear_input_gradient(l, dactivation, dy, w.down, "ffn.down");
+    input_gradient_in_pieces(l, dactivation, dy, w.down, "ffn.down");
     emit(
         l,
         {.kind = OpKind::kSwigluBackward, .in = {dactivation, a.gate_up}, .out = {dgate_up, again}},
@@ -161,7 +161,7 @@ View attention_half_backward(Lowering& l, const LayerWeights& w, const LayerActi
     const LayerActivations a = with_attention_output(l, kept);
     const View dout =
         l.builder.push(temporary("attention.output_gradient", s.tokens, s.query_width()));
-    linear_input_gradient(l, dout, dy, w.projection, "attention.projection");
+    input_gradient_in_pieces(l, dout, dy, w.projection, "attention.projection");
     weight_gradient(l, w.projection,
                     {.own = dx, .all = dy, .gathered_name = "attention.gathered_gradient"},
                     {.own = a.attention_output}, "attention.projection");
@@ -195,7 +195,7 @@ void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a
     moe_output(l, w, all, y);
   } else {
     write_reduced(l, y, "ffn.down", [&](const View& partial) {
-      linear(l, partial, all.activation, w.down, "ffn.down");
+      linear_in_pieces(l, partial, all.activation, w.down, "ffn.down");
     });
   }
   emit(l, {.kind = OpKind::kAdd, .in = {all.middle, y}, .out = {out}}, "ffn.residual");

@@ -57,34 +57,6 @@ void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const 
   emit(l, std::move(product), label + ".weight_gradient");
 }
 
-View gathered(Lowering& l, const View& x, const std::string& label) {
-  if (!l.has_sequence_parallel()) {
-    return x;
-  }
-  const View all = l.builder.push(exchanged(temporary(label, l.sizes.tokens, x.cols)));
-  emit(l,
-       {.kind = OpKind::kAllGather,
-        .in = {x},
-        .out = {all},
-        .group = l.groups.tp,
-        .stream = Stream::kTensor},
-       label);
-  return all;
-}
-
-void reduce_over_tp(Lowering& l, const View& partial, const View& out, const std::string& label) {
-  if (l.plan.tp == 1) {
-    return;
-  }
-  emit(l,
-       {.kind = l.has_sequence_parallel() ? OpKind::kReduceScatter : OpKind::kAllReduce,
-        .in = {partial},
-        .out = {out},
-        .group = l.groups.tp,
-        .stream = Stream::kTensor},
-       label + ".reduce");
-}
-
 void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
               const std::string& label) {
   emit(l,

@@ -309,6 +309,22 @@ View for_weight_gradient(Lowering& l, const TensorSpec& spec);
 // delayed weight gradient reads dx. leaves_layer: it is the gradient of the layer's input.
 View next_residual_gradient(Lowering& l, const View& dx, bool leaves_layer);
 
+// Tokens that tp ranks gather or sum as one piece, so that the products of other pieces run
+// meanwhile. Under sequence parallelism every rank holds its part of every piece: the rows
+// [row, row + rows) of its residual stream are those of tokens [token, token + tokens).
+struct TokenPiece {
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t token = 0;
+  std::int64_t tokens = 0;
+};
+std::vector<TokenPiece> token_pieces(const Lowering& l);
+// linear() and linear_input_gradient() piece by piece: of rows that are gathered, or that are
+// summed over tp.
+void linear_in_pieces(Lowering& l, const View& y, const View& x, const Weight& w,
+                      const std::string& label);
+void input_gradient_in_pieces(Lowering& l, const View& dx, const View& dy, const Weight& w,
+                              const std::string& label);
 // Rows of all tp ranks under sequence parallelism, on the frame; else x itself.
 View gathered(Lowering& l, const View& x, const std::string& label);
 // The sum over tp of a partial result [tokens, h] as rows of the residual stream: `write` gets

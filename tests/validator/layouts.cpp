@@ -53,7 +53,8 @@ Job tiny_job(const ModelSpec& model, std::int64_t world) {
   job.profile.memory_model = MemoryModel::kNative;
   job.profile.allocator = AllocatorKind::kStaticArenas;
   job.profile.cross_entropy = CrossEntropyKind::kChunked;
-  job.profile.cross_entropy_chunks = 3;  // does not divide the tokens
+  job.profile.cross_entropy_chunks = 3;          // does not divide the tokens
+  job.profile.tensor_parallel_chunk_tokens = 5;  // nor does this
   job.profile.vocab_multiple = 2;
   job.sequence_length = 16;
   job.global_batch = 8;

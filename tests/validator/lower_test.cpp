@@ -99,6 +99,49 @@ TEST_CASE("bytes alive never exceed the arenas, and recomputing everything lower
   CHECK(peak({.recompute = {.granularity = RecomputeGranularity::kFull}}) < peak({}));
 }
 
+TEST_CASE("tensor-parallel ranks gather and sum pieces of tokens beside the products of others") {
+  // 16 tokens in pieces of at most 5 are four, of 2 rows of the 8 that a rank holds.
+  const Plan plan{.tp = 2, .sequence_parallel = true};
+  const auto operations = [&](const Program& program, const std::string& label) {
+    std::vector<Operation> found;
+    for (const Operation& op : program.operations) {
+      if (op.label == label && op.microbatch == 0 && op.layer == 1) {
+        found.push_back(op);
+      }
+    }
+    return found;
+  };
+  const Program program = lower(tiny_job(tiny_model(), 2), plan, 0, {});
+  for (const char* label : {"forward.attention.gathered_input", "forward.ffn.down.reduce",
+                            "backward.ffn.gathered_gradient"}) {
+    const std::vector<Operation> pieces = operations(program, label);
+    REQUIRE(pieces.size() == 4);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const bool gathers = pieces[i].kind == OpKind::kAllGather;
+      const View& own = gathers ? pieces[i].in[0] : pieces[i].out[0];
+      const View& all = gathers ? pieces[i].out[0] : pieces[i].in[0];
+      CHECK(own == rows_of({.tensor = own.tensor, .rows = 8, .cols = 16, .stride = 16},
+                           2 * static_cast<std::int64_t>(i), 2));
+      CHECK(all == rows_of({.tensor = all.tensor, .rows = 16, .cols = 16, .stride = 16},
+                           4 * static_cast<std::int64_t>(i), 4));
+    }
+  }
+  for (const char* label :
+       {"forward.attention.qkv", "forward.ffn.down", "backward.ffn.gate_up.input_gradient"}) {
+    CHECK(operations(program, label).size() == 4);
+  }
+  CHECK(operations(program, "backward.ffn.gate_up.weight_gradient").size() == 1);
+  // The product of the first piece does not wait for the second one's gather.
+  const std::vector<Operation> gathers = operations(program, "forward.ffn.gathered_input");
+  const std::vector<Operation> products = operations(program, "forward.ffn.gate_up");
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(products[i].waits == std::vector<std::int64_t>{gathers[i].records});
+  }
+  // Experts count the rows of a rank by sequence.
+  const Program experts = lower(tiny_job(tiny_moe(), 2), plan, 0, {});
+  CHECK(operations(experts, "forward.attention.gathered_input").size() == 1);
+}
+
 TEST_CASE("a residual addition in front of a norm is one operation with it") {
   const Program program = lower(tiny_job(tiny_model(), 1), {}, 0, {});
   const auto count = [&](OpKind kind) {

@@ -48,7 +48,8 @@ std::string RandomPlan::text() const {
          field("expert_ffn", m.moe.expert_ffn) + field("shared_ffn", m.moe.shared_ffn) +
          (m.tied_embeddings ? " tied" : "") + field("world", job.cluster.world_size()) +
          field("s", job.sequence_length) + field("batch", job.global_batch) +
-         field("chunks", job.profile.cross_entropy_chunks) + field("tp", plan.tp) +
+         field("chunks", job.profile.cross_entropy_chunks) +
+         field("piece", job.profile.tensor_parallel_chunk_tokens) + field("tp", plan.tp) +
          (plan.sequence_parallel ? " sp" : "") + field("ep", plan.ep) + field("etp", plan.etp) +
          field("cp", plan.cp) + " " + std::string(name_of(plan.cp_method)) + field("pp", plan.pp) +
          field("vpp", plan.vpp) + " " + std::string(name_of(plan.schedule)) +
@@ -171,6 +172,7 @@ Job RandomPlans::job_of(const ModelSpec& model, Plan& plan) {
   const bool is_tiny = model.hidden < 1000;
   job.sequence_length = is_tiny ? pick({16, 32, 48, 64}) : pick({1024, 4096, 8192});
   job.global_batch = replicas * plan.micro_batch * pick({1, 2, 3, plan.pp, plan.pp + 2});
+  job.profile.tensor_parallel_chunk_tokens = is_tiny ? pick({1, 7, 16}) : pick({1000, 4096});
   return job;
 }
 

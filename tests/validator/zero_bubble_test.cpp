@@ -97,7 +97,8 @@ TEST_CASE("pending weight gradients hold no gathered rows: they gather them agai
   for (const Operation& op : program.operations) {
     gathers += op.kind == OpKind::kAllGather && op.label.starts_with("weight.") ? 1 : 0;
   }
-  CHECK(gathers == 8 * 4);  // the inputs of two products, the gradients of the other two
+  // The inputs of two products, the gradients of the other two; each in four pieces.
+  CHECK(gathers == 8 * 4 * 4);
 }
 
 }  // namespace shardplan
