@@ -1,7 +1,7 @@
 // Tokens per second of real training steps on this machine's GPUs: one row for each case line of
 // the file given. Random tokens and weights; whole steps by the host's clock, after warm-up.
 //   usage: bench_training CASES.jsonl [--seconds 10] [--profile] [--tune N] [--products FILE]
-//                         [--attention fastest|own]
+//                         [--attention fastest|own] [--collectives fastest|nccl]
 // --profile   one more step, operation by operation, on the first GPU, and with a pipeline on the
 //             last one
 // --tune      first chooses the fastest of N algorithms of cuBLASLt for every product that FILE
@@ -47,6 +47,7 @@ struct Options {
   int candidates = 0;  // of every product; 0: no tuning
   std::string products = gemm_choices_path();
   AttentionKernels attention = AttentionKernels::kFastest;
+  Collectives collectives = Collectives::kFastest;
 };
 
 void tune(const Program& program, int candidates, const std::string& path) {
@@ -97,7 +98,7 @@ void measure(const Case& question, const Options& options) {
     tune(programs.front(), options.candidates, options.products);
   }
   CudaBackend backend(programs, CudaPrecision::kAsPlanned, options.attention,
-                      read_gemm_choices(options.products));
+                      read_gemm_choices(options.products), options.collectives);
   backend.load_random(1);
   // Several, and a small rate: a model that knows its batch by heart has gradients of its own kind.
   std::vector<Batch> batches;
@@ -159,6 +160,13 @@ AttentionKernels attention_of(const std::string& word) {
   return word == "own" ? AttentionKernels::kOwn : AttentionKernels::kFastest;
 }
 
+Collectives collectives_of(const std::string& word) {
+  if (word != "fastest" && word != "nccl") {
+    throw std::invalid_argument("--collectives: found '" + word + "', expected fastest or nccl");
+  }
+  return word == "nccl" ? Collectives::kNccl : Collectives::kFastest;
+}
+
 Options read_options(const std::vector<std::string_view>& words) {
   Options options;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -179,6 +187,8 @@ Options read_options(const std::vector<std::string_view>& words) {
       options.products = value();
     } else if (word == "--attention") {
       options.attention = attention_of(value());
+    } else if (word == "--collectives") {
+      options.collectives = collectives_of(value());
     } else if (options.file.empty() && !word.starts_with("--")) {
       options.file = word;
     } else {

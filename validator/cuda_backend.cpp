@@ -36,10 +36,35 @@ void on_threads(std::size_t count, const std::function<void(std::size_t)>& body)
   }
 }
 
+void enable_access(std::int64_t device) {
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(static_cast<int>(device), 0);
+  if (enabled != cudaErrorPeerAccessAlreadyEnabled) {
+    CUDA_CHECK(enabled);
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+// Whether each of these devices can address the others' memory.
+bool reach_each_other(const std::vector<std::int64_t>& devices) {
+  for (const std::int64_t from : devices) {
+    for (const std::int64_t to : devices) {
+      int can = 1;
+      if (from != to) {
+        CUDA_CHECK(cudaDeviceCanAccessPeer(&can, static_cast<int>(from), static_cast<int>(to)));
+      }
+      if (can == 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
-                         AttentionKernels kernels, const GemmChoices& choices) {
+                         AttentionKernels kernels, const GemmChoices& choices,
+                         Collectives collectives) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
   if (static_cast<std::size_t>(devices) < programs.size()) {
@@ -73,6 +98,39 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
       ranks_[i]->synchronize();
     }
   });
+  if (collectives == Collectives::kFastest) {
+    on_threads(ranks_.size(), [&](std::size_t i) {
+      ranks_[i]->use_device();
+      reach_peers(*ranks_[i]);
+    });
+  }
+}
+
+// Every member finds the same answer.
+void CudaBackend::reach_peers(CudaRank& rank) const {
+  for (const std::size_t use : rank.copied_uses()) {
+    const CommunicatorKey& key = rank.uses()[use].key;
+    std::vector<ArenaPair> arenas;
+    bool is_equal = true;
+    for (const std::int64_t member : key.ranks) {
+      const CudaRank& other = *ranks_.at(static_cast<std::size_t>(member));
+      const auto theirs = std::ranges::find(other.uses(), key, &CommunicatorUse::key);
+      is_equal =
+          is_equal && other.copy_layout(static_cast<std::size_t>(theirs - other.uses().begin())) ==
+                          rank.copy_layout(use);
+      arenas.push_back(other.arenas());
+    }
+    if (!is_equal || !reach_each_other(key.ranks)) {
+      continue;
+    }
+    for (const std::int64_t member : key.ranks) {
+      if (member != rank.program().rank) {
+        enable_access(member);
+      }
+    }
+    rank.set_peers(use, std::move(arenas));
+    rank.keep_pace();
+  }
 }
 
 // Arenas of other devices, which one process addresses as its own once access is enabled.
@@ -87,11 +145,7 @@ void CudaBackend::reach_members(CudaRank& rank) const {
                                " have the rows of their experts at different places");
       }
       if (member != rank.program().rank) {
-        const cudaError_t enabled = cudaDeviceEnablePeerAccess(static_cast<int>(member), 0);
-        if (enabled != cudaErrorPeerAccessAlreadyEnabled) {
-          CUDA_CHECK(enabled);
-        }
-        static_cast<void>(cudaGetLastError());
+        enable_access(member);
       }
       arenas.push_back(other.dynamic_arena());
     }

@@ -17,12 +17,17 @@ enum class CudaPrecision {
   kFloat,  // fp32 wherever the plan has bf16
 };
 
+enum class Collectives {
+  kFastest,  // by copy engines where members reach each other's memory
+  kNccl,
+};
+
 class CudaBackend {
  public:
   // Throws std::runtime_error where there are fewer GPUs than programs.
   CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
               AttentionKernels kernels = AttentionKernels::kFastest,
-              const GemmChoices& choices = {});
+              const GemmChoices& choices = {}, Collectives collectives = Collectives::kFastest);
 
   // As HostBackend.
   void load(const Tensors& tensors);
@@ -44,6 +49,7 @@ class CudaBackend {
 
  private:
   void reach_members(CudaRank& rank) const;
+  void reach_peers(CudaRank& rank) const;
   Tensors collected(ParameterRange ParameterPart::*range) const;
 
   std::vector<std::unique_ptr<CudaRank>> ranks_;

@@ -46,7 +46,6 @@ class MappedArenas {
   MappedArenas& operator=(const MappedArenas&) = delete;
   void* open(const cudaIpcMemHandle_t& handle);  // throws CudaError
   void close();
-  bool empty() const { return opened_.empty(); }
 
  private:
   std::vector<void*> opened_;

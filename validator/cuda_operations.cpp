@@ -257,6 +257,18 @@ bool OperationLauncher::launch_loss(const Call& call) const {
   }
 }
 
+bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) {
+  switch (call.op.kind) {
+    case OpKind::kAllGather: peers.all_gather(call.in[0], call.out, call.stream); return true;
+    case OpKind::kReduceScatter:
+      peers.reduce_scatter(call.in, call.out[0], call.stream);
+      return true;
+    case OpKind::kAllReduce: peers.all_reduce(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kRingShift: peers.ring_shift(call.in[0], call.out[0], call.stream); return true;
+    default: return false;
+  }
+}
+
 // Without a communicator nothing moves: a rank that is simulated, or a group of one rank.
 bool OperationLauncher::launch_collective(const Call& call) const {
   if (!is_communication(call.op.kind)) {
@@ -268,6 +280,9 @@ bool OperationLauncher::launch_collective(const Call& call) const {
       fill_zero(call.out[0], call.stream);
     }
     return true;
+  }
+  if (CudaPeers* const peers = rank_.peers_of(call.index)) {
+    return copy_among(*peers, call);
   }
   switch (call.op.kind) {
     case OpKind::kAllGather: group->all_gather(call.in[0], call.out, call.stream); return true;

@@ -1,8 +1,10 @@
 #include "validator/cuda_rank.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "kernels/cuda_check.h"
 #include "kernels/embedding.h"
@@ -15,7 +17,12 @@
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kBarrierWords = 64;  // of kernel_scratch, at its start
+// Of kernel_scratch, at its start: what members meet on, those that exchange experts' rows and
+// those that copy.
+constexpr std::int64_t kBarrierWords = 16;
+constexpr std::int64_t kPeerWords = kMaxPeerGroups * kMaxPeers;
+constexpr std::int64_t kMeetingWords = 64;
+static_assert(kBarrierWords + kPeerWords <= kMeetingWords);
 
 }  // namespace
 
@@ -34,6 +41,7 @@ CudaRank::CudaRank(Program program, int device) : program_(std::move(program)), 
   use_device();
   uses_ = communicators_of(program_);
   communicators_.resize(uses_.size());
+  peers_.resize(uses_.size());
   use_of_.assign(program_.operations.size(), -1);
   for (std::size_t use = 0; use < uses_.size(); ++use) {
     for (const std::int64_t i : uses_[use].operations) {
@@ -56,6 +64,7 @@ CudaRank::~CudaRank() {
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
   communicators_.clear();
+  pace_.reset();
   for (cudaEvent_t event : events_) { cudaEventDestroy(event); }
   for (cudaStream_t stream : streams_) { cudaStreamDestroy(stream); }
   for (char* memory : arenas_) { cudaFree(memory); }
@@ -80,9 +89,13 @@ void CudaRank::prepare(AttentionKernels kernels, const GemmChoices& choices) {
   const DeviceView whole_scratch = find("kernel_scratch");
   barrier_ = whole_scratch;
   barrier_.cols = kBarrierWords;
+  peer_words_ = whole_scratch;
+  peer_words_.data = whole_scratch.as<float>() + kBarrierWords;
+  peer_words_.cols = kPeerWords;
+  fill_zero(peer_words_, streams_[0]);
   scratch_ = whole_scratch;
-  scratch_.data = whole_scratch.as<float>() + kBarrierWords;
-  scratch_.cols -= kBarrierWords;
+  scratch_.data = whole_scratch.as<float>() + kMeetingWords;
+  scratch_.cols -= kMeetingWords;
   check_scratch();
   prepare_products(choices);
   prepare_attention(kernels);
@@ -98,6 +111,43 @@ void CudaRank::connect(std::size_t use, std::unique_ptr<CudaCommunicator> commun
 CudaCommunicator* CudaRank::communicator_of(std::int64_t operation) const {
   const std::int64_t use = use_of_[static_cast<std::size_t>(operation)];
   return use < 0 ? nullptr : communicators_[static_cast<std::size_t>(use)].get();
+}
+
+CudaPeers* CudaRank::peers_of(std::int64_t operation) const {
+  const std::int64_t use = use_of_[static_cast<std::size_t>(operation)];
+  if (use < 0) {
+    return nullptr;
+  }
+  const Operation& op = program_.operations[static_cast<std::size_t>(operation)];
+  const auto index = static_cast<std::size_t>(use);
+  return peers_[index] && can_copy(op, uses_[index]) ? peers_[index].get() : nullptr;
+}
+
+std::vector<std::size_t> CudaRank::copied_uses() const {
+  std::vector<std::size_t> copied;
+  for (std::size_t use = 0; use < uses_.size(); ++use) {
+    if (peer_slot(uses_[use]) >= 0) {
+      copied.push_back(use);
+    }
+  }
+  return copied;
+}
+
+std::string CudaRank::copy_layout(std::size_t use) const {
+  return shardplan::copy_layout(program_, uses_.at(use)) + " " +
+         std::to_string(peer_words_.as<char>() - arenas_[0]);
+}
+
+void CudaRank::set_peers(std::size_t use, std::vector<ArenaPair> members) {
+  const CommunicatorUse& u = uses_.at(use);
+  CudaPeers::Memory memory{.members = std::move(members),
+                           .bytes = {program_.persistent_bytes, program_.dynamic_bytes},
+                           .words = peer_words_.as<std::uint32_t>() + peer_slot(u) * kMaxPeers};
+  peers_.at(use) = std::make_unique<CudaPeers>(std::move(memory), u.index);
+}
+
+void CudaRank::keep_pace() {
+  pace_ = std::make_unique<CudaPace>(streams_);
 }
 
 void CudaRank::launch_first_calls(std::size_t use) {
@@ -215,6 +265,29 @@ void CudaRank::abort() {
       communicator->abort();
     }
   }
+  release_peers();
+}
+
+// Members that still run may write their words once more: again and again.
+void CudaRank::release_peers() const {
+  constexpr int kTimes = 200;
+  const auto is_idle = [](cudaStream_t stream) {
+    return cudaStreamQuery(stream) != cudaErrorNotReady;
+  };
+  cudaSetDevice(device_);
+  for (int i = 0; i < kTimes; ++i) {
+    bool waits = false;
+    for (const auto& peers : peers_) {
+      if (peers) {
+        peers->release();
+        waits = true;
+      }
+    }
+    if (!waits || std::ranges::all_of(streams_, is_idle)) {
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 DeviceView CudaRank::find(const std::string& name) const {
@@ -248,9 +321,15 @@ DeviceView CudaRank::elements(std::int64_t tensor, std::int64_t first, std::int6
   return resolve({.tensor = tensor, .offset = first, .rows = 1, .cols = count, .stride = count});
 }
 
+// But for the words that other members write: they may be ahead.
 void CudaRank::clear() {
-  CUDA_CHECK(cudaMemsetAsync(arenas_[0], 0, static_cast<std::size_t>(program_.persistent_bytes),
-                             streams_[0]));
+  char* const words = peer_words_.as<char>();
+  char* const behind = words + peer_words_.elements() * bytes_of(peer_words_.dtype);
+  const auto zero = [&](char* begin, const char* end) {
+    CUDA_CHECK(cudaMemsetAsync(begin, 0, static_cast<std::size_t>(end - begin), streams_[0]));
+  };
+  zero(arenas_[0], words);
+  zero(behind, arenas_[0] + program_.persistent_bytes);
   prepare_tables();
   synchronize();
 }
@@ -294,6 +373,9 @@ void CudaRank::launch_step(std::int64_t step, double learning_rate, const Launch
     const Operation& op = program_.operations[i];
     const auto index = static_cast<std::int64_t>(i);
     cudaStream_t stream = streams_[static_cast<std::size_t>(op.stream)];
+    if (pace_) {
+      pace_->before_launch();
+    }
     for (const std::int64_t event : op.waits) {
       CUDA_CHECK(cudaStreamWaitEvent(stream, events_[static_cast<std::size_t>(event)]));
     }

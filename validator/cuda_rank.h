@@ -15,6 +15,8 @@
 #include "kernels/gemm.h"
 #include "validator/communicators.h"
 #include "validator/cuda_communicator.h"
+#include "validator/cuda_pace.h"
+#include "validator/cuda_peers.h"
 #include "validator/program.h"
 
 namespace shardplan {
@@ -78,6 +80,17 @@ class CudaRank {
   // Where the members write: equal texts on all members, or what one writes hits something else.
   std::string exchange_layout() const;
 
+  // Communicators whose members copy engines serve once each reaches the others' arenas, by their
+  // index in uses(), and what must be equal on all members for that.
+  std::vector<std::size_t> copied_uses() const;
+  std::string copy_layout(std::size_t use) const;
+  ArenaPair arenas() const { return {arenas_[0], arenas_[1]}; }
+  // From now on copies do what they can of the communicator's calls. Members do so together, after
+  // their first calls.
+  void set_peers(std::size_t use, std::vector<ArenaPair> members);
+  // For ranks of one process (cuda_pace.h).
+  void keep_pace();
+
   const Program& program() const { return program_; }
   DeviceView whole(std::int64_t tensor) const;
   DeviceView elements(std::int64_t tensor, std::int64_t first, std::int64_t count) const;
@@ -99,6 +112,7 @@ class CudaRank {
   DeviceView resolve(const View& view) const;
   DeviceView find(const std::string& name) const;  // a persistent tensor
   CudaCommunicator* communicator_of(std::int64_t operation) const;
+  CudaPeers* peers_of(std::int64_t operation) const;  // nullptr: not by copies
   // What a member has where this rank has `own`.
   void* at_member(std::int64_t group, std::size_t member, void* own) const;
   void zero_inputs(const Operation& op) const;
@@ -110,6 +124,7 @@ class CudaRank {
   void prepare_tables();
   void load_kernels();
   void check_scratch() const;
+  void release_peers() const;
 
   Program program_;
   int device_;
@@ -117,10 +132,12 @@ class CudaRank {
   DeviceView product_workspace_;
   DeviceView fp8_operands_;  // where the program has products in fp8
   DeviceView barrier_;       // what members that write into each other's memory meet on
+  DeviceView peer_words_;    // what members that copy out of each other's memory meet on
   DeviceView scratch_;
   DeviceView rotary_table_;
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;
+  std::unique_ptr<CudaPace> pace_;  // nullptr: the host runs ahead
   std::unique_ptr<GemmLibrary> library_;
   std::map<std::int64_t, std::unique_ptr<Gemm>> products_;  // by operation
   std::unique_ptr<AttentionLibrary> attention_library_;
@@ -131,6 +148,7 @@ class CudaRank {
   std::vector<std::int64_t> use_of_;                              // by operation; -1: none
   std::map<std::int64_t, std::vector<void*>> member_arenas_;      // by group
   std::vector<std::unique_ptr<CudaCommunicator>> communicators_;  // by use; nullptr: moves nothing
+  std::vector<std::unique_ptr<CudaPeers>> peers_;                 // by use; nullptr: no copies
 };
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -25,6 +26,8 @@ namespace shardplan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kArenaKeys[] = {"persistent", "dynamic"};
 
 // Ids and handles pass through the store as text.
 template <class T>
@@ -106,10 +109,8 @@ class CudaRun {
     if (run_.is_traced) {  // its events would count in the memory that is reported
       guarded(RunPhase::kSteps, [&] { run_traced_step(); });
     }
-    if (!mapped_.empty()) {  // nobody frees what another has mapped
-      mapped_.close();
-      store_.all_agree("arenas unmapped", true);
-    }
+    mapped_.close();  // nobody frees what another has mapped
+    store_.all_agree("arenas unmapped", true);
     return std::move(result_);
   }
 
@@ -226,39 +227,95 @@ class CudaRun {
     }
   }
 
+  static std::string key_of(const char* what, std::int64_t rank) {
+    return std::string(what) + "/" + std::to_string(rank);
+  }
+
+  // Where others find this rank's memory, and on which host; the kernel's id of this boot is as
+  // good as a name. Without one a host is its own.
+  void publish() {
+    const std::int64_t own = run_.program.rank;
+    const ArenaPair arenas = rank_->arenas();
+    for (const std::size_t arena : {0, 1}) {
+      cudaIpcMemHandle_t handle;
+      CUDA_CHECK(cudaIpcGetMemHandle(&handle, arenas[arena]));
+      store_.set(key_of(kArenaKeys[arena], own), hex_of(handle));
+    }
+    std::string host = key_of("rank", own);
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> host;
+    store_.set(key_of("host", own), host);
+    arenas_[own] = arenas;
+  }
+
+  // Of another rank of this host.
+  const ArenaPair& arenas_of(std::int64_t rank) {
+    if (!arenas_.contains(rank)) {
+      ArenaPair arenas{};
+      for (const std::size_t arena : {0, 1}) {
+        const std::string handle = store_.get(key_of(kArenaKeys[arena], rank));
+        arenas[arena] = static_cast<char*>(mapped_.open(from_hex<cudaIpcMemHandle_t>(handle)));
+      }
+      arenas_[rank] = arenas;
+    }
+    return arenas_.at(rank);
+  }
+
   // Members of a group of experts write into each other's arenas.
   void reach_members() {
     const std::vector<std::int64_t> groups = rank_->exchanging_groups();
     if (groups.empty()) {
       return;
     }
-    cudaIpcMemHandle_t handle;
-    CUDA_CHECK(cudaIpcGetMemHandle(&handle, rank_->dynamic_arena()));
-    const auto key = [](const char* what, std::int64_t rank) {
-      return std::string(what) + "/" + std::to_string(rank);
-    };
     const std::int64_t own = run_.program.rank;
-    store_.set(key("arena", own), hex_of(handle));
-    store_.set(key("exchange", own), rank_->exchange_layout());
-    std::map<std::int64_t, void*> arenas = {{own, rank_->dynamic_arena()}};
+    store_.set(key_of("exchange", own), rank_->exchange_layout());
     for (const std::int64_t group : groups) {
       std::vector<void*> members;
       for (const std::int64_t member : run_.program.groups[static_cast<std::size_t>(group)].ranks) {
-        if (!arenas.contains(member)) {
-          arenas[member] =
-              mapped_.open(from_hex<cudaIpcMemHandle_t>(store_.get(key("arena", member))));
-        }
-        if (store_.get(key("exchange", member)) != rank_->exchange_layout()) {
+        if (store_.get(key_of("exchange", member)) != rank_->exchange_layout()) {
           throw std::logic_error("ranks " + std::to_string(own) + " and " + std::to_string(member) +
                                  " have the rows of their experts at different places");
         }
-        members.push_back(arenas[member]);
+        members.push_back(arenas_of(member)[1]);
       }
       rank_->set_member_arenas(group, std::move(members));
     }
   }
 
+  // Whether copies can serve the communicator; every member finds the same answer.
+  bool can_copy_within(std::size_t use) {
+    const std::int64_t own = run_.program.rank;
+    const CommunicatorKey& key = rank_->uses()[use].key;
+    const std::string layout = "layout " + text_of(key);
+    const std::string host = store_.get(key_of("host", own));
+    store_.set(key_of(layout.c_str(), own), rank_->copy_layout(use));
+    bool can = true;
+    for (const std::int64_t member : key.ranks) {
+      const bool is_near = store_.get(key_of("host", member)) == host;
+      can = store_.get(key_of(layout.c_str(), member)) == rank_->copy_layout(use) && is_near && can;
+    }
+    return can;
+  }
+
+  // Copies serve all communicators that they can, or on any rank's failure none.
+  void reach_peers() {
+    std::map<std::size_t, std::vector<ArenaPair>> members;  // by communicator
+    bool are_reached = true;
+    try {
+      for (const std::size_t use : rank_->copied_uses()) {
+        if (can_copy_within(use)) {
+          for (const std::int64_t member : rank_->uses()[use].key.ranks) {
+            members[use].push_back(arenas_of(member));
+          }
+        }
+      }
+    } catch (const CudaError&) { are_reached = false; }
+    if (store_.all_agree("peers reached", are_reached)) {
+      for (auto& [use, arenas] : members) { rank_->set_peers(use, std::move(arenas)); }
+    }
+  }
+
   void connect() {
+    publish();
     reach_members();
     for (std::size_t i = 0; i < rank_->uses().size(); ++i) {
       const std::int64_t before = device_memory().used();
@@ -266,6 +323,7 @@ class CudaRun {
       wait();
       count(rank_->uses()[i], device_memory().used() - before);
     }
+    reach_peers();
   }
 
   void load() {
@@ -385,6 +443,7 @@ class CudaRun {
   DeviceMarks marks_{progress_.page()};
   std::unique_ptr<CudaRank> rank_;
   MappedArenas mapped_;
+  std::map<std::int64_t, ArenaPair> arenas_;  // of ranks of this host, as they are mapped here
 };
 
 class CudaRankBackend : public RankBackend {

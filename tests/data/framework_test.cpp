@@ -95,7 +95,9 @@ TEST_CASE("megatron and native state every field of a profile, once") {
   };
   const std::vector<std::string> megatron = stated("megatron");
   CHECK(megatron.size() >= 32);
-  CHECK(megatron == stated("native"));
+  std::vector<std::string> native = stated("native");
+  std::erase(native, "tensor_parallel_chunk_tokens");  // of the project's own trainer
+  CHECK(megatron == native);
   for (const std::string& name : stated("fujii2024")) {
     CHECK(std::ranges::binary_search(megatron, name));
   }

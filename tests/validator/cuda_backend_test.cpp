@@ -33,6 +33,7 @@ Job small_job(const ModelSpec& model, std::int64_t world, std::int64_t head_dim)
   job.cluster.gpu.compute_capability = 90;
   job.profile.vocab_multiple = 8;
   job.profile.cross_entropy_chunks = 4;
+  job.profile.tensor_parallel_chunk_tokens = 24;  // three pieces, the last one smaller
   job.sequence_length = 64;
   return job;
 }
@@ -361,6 +362,34 @@ TEST_CASE("experts, fp32: the host's loss and gradients to 1e-5, bit for bit aga
 
 TEST_CASE("one dimension, bf16: the host's loss to 2e-3 and gradients to 1e-2, norm-wise") {
   check_bf16(single_layouts());
+}
+
+// Two addends: their order does not matter.
+TEST_CASE("copies among two GPUs give the bits of NCCL's collectives, fp32") {
+  Plan replicated_norms = tensor_parallel();
+  replicated_norms.sequence_parallel = false;
+  const std::vector<Layout> layouts = {
+      dense("tp 2", replicated_norms), dense("tp 2, sp", tensor_parallel()),
+      dense("cp 2, gathered", context_parallel(CpMethod::kAllGather)),
+      dense("cp 2, ring", context_parallel(CpMethod::kRing))};
+  if (num_devices() < 2) {
+    MESSAGE("SKIPPED: needs 2 GPUs");
+    return;
+  }
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.name);
+    const Job job = small_job(layout.model, 2, 16);
+    const Batch batch = random_batch(job, 3);
+    const std::vector<Program> programs = lower_all(job, layout.plan, smooth_update());
+    const auto gradients = [&](Collectives collectives) {
+      CudaBackend backend(programs, CudaPrecision::kFloat, AttentionKernels::kOwn, {}, collectives);
+      backend.load(initial_tensors(job.model, 7));
+      backend.step(batch, 1e-3);
+      backend.step(batch, 1e-3);
+      return backend.gradients();
+    };
+    CHECK(bitwise_equal(gradients(Collectives::kFastest), gradients(Collectives::kNccl)));
+  }
 }
 
 TEST_CASE("two dimensions, bf16: the host's loss to 2e-3 and gradients to 1e-2, norm-wise") {

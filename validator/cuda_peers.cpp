@@ -1,0 +1,252 @@
+#include "validator/cuda_peers.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/convert.h"
+#include "kernels/cuda_check.h"
+#include "validator/cuda_operations.h"
+#include "validator/cuda_rank.h"
+
+namespace shardplan {
+namespace {
+
+using BatchMemOp = decltype(&cuStreamBatchMemOp);
+
+constexpr int kReleasedByte = 0x3f;  // four of them: a number that no run of meetings reaches
+
+// By way of the runtime: no program links the driver, which machines without a GPU lack.
+BatchMemOp batch_of_driver() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000,
+                                              cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess) {
+    throw std::runtime_error("the driver has no cuStreamBatchMemOp, expected CUDA 12 or later");
+  }
+  return reinterpret_cast<BatchMemOp>(function);
+}
+
+struct Copies {
+  std::vector<void*> to = {};
+  std::vector<const void*> from = {};
+  std::vector<std::size_t> bytes = {};
+
+  void add(void* target, const void* source, std::int64_t count) {
+    if (target != source && count > 0) {
+      to.push_back(target);
+      from.push_back(source);
+      bytes.push_back(static_cast<std::size_t>(count));
+    }
+  }
+};
+
+// On copy engines, those within the device too.
+void run(Copies copies, cudaStream_t stream) {
+  if (copies.to.empty()) {
+    return;
+  }
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+  std::size_t first = 0;  // of the copies that they hold for
+  CUDA_CHECK(cudaMemcpyBatchAsync(copies.to.data(), copies.from.data(), copies.bytes.data(),
+                                  copies.to.size(), &attributes, &first, 1, stream));
+}
+
+std::int64_t bytes_in(const DeviceView& view) {
+  return view.elements() * bytes_of(view.dtype);
+}
+
+// `count` equal parts of a contiguous view.
+DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t count) {
+  const std::int64_t elements = div_exact(view.elements(), count);
+  return {.data = static_cast<char*>(view.data) + index * elements * bytes_of(view.dtype),
+          .dtype = view.dtype,
+          .rows = 1,
+          .cols = elements,
+          .stride = elements};
+}
+
+// sum = a + b; b may lie in another GPU's memory.
+void add_views(const DeviceView& sum, const void* a, const void* b, cudaStream_t stream) {
+  with_device_type(sum.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    add(sum.as<T>(), static_cast<const T*>(a), static_cast<const T*>(b), sum.elements(), stream);
+  });
+}
+
+}  // namespace
+
+std::int64_t peer_slot(const CommunicatorUse& use) {
+  if (use.size() > kMaxPeers) {
+    return -1;
+  }
+  switch (use.key.stream) {
+    case Stream::kTensor:
+      return use.kind == GroupKind::kTp ? 0 : use.kind == GroupKind::kCp ? 1 : -1;
+    case Stream::kContext: return 2;
+    default: return -1;
+  }
+}
+
+bool can_copy(const Operation& op, const CommunicatorUse& use) {
+  switch (op.kind) {
+    case OpKind::kAllGather:  // another's part lies where this one's copy of it will
+      return op.out.size() == 1 || op.in[0] == op.out[static_cast<std::size_t>(use.index)];
+    case OpKind::kReduceScatter:
+    case OpKind::kRingShift: return true;
+    case OpKind::kAllReduce: return op.in[0].elements() % (8 * use.size()) == 0;
+    default: return false;
+  }
+}
+
+std::string copy_layout(const Program& program, const CommunicatorUse& use) {
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  const auto mix = [&](std::int64_t value) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211U;
+  };
+  for (const std::int64_t i : use.operations) {
+    const Operation& op = program.operations[static_cast<std::size_t>(i)];
+    mix(static_cast<std::int64_t>(op.kind));
+    const bool copies = can_copy(op, use);
+    mix(copies ? 1 : 0);
+    if (!copies) {
+      continue;
+    }
+    const bool gathers_parts = op.kind == OpKind::kAllGather && op.out.size() > 1;
+    for (const View& view : gathers_parts ? op.out : op.in) {
+      const Tensor& tensor = program.tensors[static_cast<std::size_t>(view.tensor)];
+      mix(static_cast<std::int64_t>(tensor.arena));
+      mix(tensor.offset + view.offset * bytes_of(tensor.dtype));
+      mix(view.elements() * bytes_of(tensor.dtype));
+    }
+    if (op.kind == OpKind::kAllReduce) {
+      const Tensor& tensor = program.tensors[static_cast<std::size_t>(op.out[0].tensor)];
+      mix(tensor.offset + op.out[0].offset * bytes_of(tensor.dtype));
+    }
+  }
+  return std::to_string(use.operations.size()) + " " + std::to_string(hash);
+}
+
+std::vector<std::int64_t> CudaPeers::others() const {
+  std::vector<std::int64_t> members;
+  for (std::int64_t i = 1; i < size(); ++i) { members.push_back((index_ + i) % size()); }
+  return members;
+}
+
+void* CudaPeers::at(std::int64_t member, void* own) const {
+  const ArenaPair& mine = memory_.members[static_cast<std::size_t>(index_)];
+  for (std::size_t arena = 0; arena < mine.size(); ++arena) {
+    const std::ptrdiff_t offset = static_cast<char*>(own) - mine[arena];
+    if (offset >= 0 && offset < memory_.bytes[arena]) {
+      return memory_.members[static_cast<std::size_t>(member)][arena] + offset;
+    }
+  }
+  throw std::logic_error("peers: an address outside the arenas");
+}
+
+void CudaPeers::meet(cudaStream_t stream) {
+  static const BatchMemOp launch = batch_of_driver();
+  ++meetings_;
+  std::vector<CUstreamBatchMemOpParams> operations;
+  for (const std::int64_t member : others()) {
+    CUstreamBatchMemOpParams write{};
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = reinterpret_cast<CUdeviceptr>(at(member, memory_.words + index_));
+    write.writeValue.value = meetings_;
+    write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+    operations.push_back(write);
+  }
+  for (const std::int64_t member : others()) {
+    CUstreamBatchMemOpParams wait{};
+    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait.waitValue.address = reinterpret_cast<CUdeviceptr>(memory_.words + member);
+    wait.waitValue.value = meetings_;
+    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    operations.push_back(wait);
+  }
+  const CUresult result =
+      launch(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("cuStreamBatchMemOp: error " + std::to_string(result));
+  }
+}
+
+void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& out,
+                           cudaStream_t stream) {
+  const auto part = [&](std::int64_t member) {
+    return out.size() > 1 ? out[static_cast<std::size_t>(member)] : part_of(out[0], member, size());
+  };
+  Copies copies;
+  for (const std::int64_t member : others()) {
+    const DeviceView to = part(member);
+    copies.add(to.data, at(member, out.size() > 1 ? to.data : in.data), bytes_in(to));
+  }
+  copies.add(part(index_).data, in.data, bytes_in(in));
+  meet(stream);
+  run(std::move(copies), stream);
+  meet(stream);
+}
+
+void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceView& out,
+                               cudaStream_t stream) {
+  const DeviceView own =
+      in.size() > 1 ? in[static_cast<std::size_t>(index_)] : part_of(in[0], index_, size());
+  std::vector<std::int64_t> members = others();
+  meet(stream);
+  const void* sum = own.data;
+  if (out.data != own.data) {  // room for what is pulled
+    Copies copies;
+    copies.add(out.data, at(members.front(), own.data), bytes_in(out));
+    run(std::move(copies), stream);
+    add_views(out, out.data, own.data, stream);
+    members.erase(members.begin());
+    sum = out.data;
+  }
+  for (const std::int64_t member : members) {
+    add_views(out, sum, at(member, own.data), stream);
+    sum = out.data;
+  }
+  meet(stream);
+}
+
+void CudaPeers::all_reduce(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
+  const DeviceView own = part_of(in, index_, size());
+  const DeviceView sum = part_of(out, index_, size());
+  meet(stream);
+  const void* summed = own.data;
+  for (const std::int64_t member : others()) {
+    add_views(sum, summed, at(member, own.data), stream);
+    summed = sum.data;
+  }
+  meet(stream);
+  Copies copies;
+  for (const std::int64_t member : others()) {
+    const DeviceView part = part_of(out, member, size());
+    copies.add(part.data, at(member, part.data), bytes_in(part));
+  }
+  run(std::move(copies), stream);
+  meet(stream);
+}
+
+void CudaPeers::ring_shift(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
+  Copies copies;
+  copies.add(out.data, at((index_ + size() - 1) % size(), in.data), bytes_in(out));
+  meet(stream);
+  run(std::move(copies), stream);
+  meet(stream);
+}
+
+void CudaPeers::release() {
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
+    cudaMemsetAsync(memory_.words, kReleasedByte, kMaxPeers * sizeof(std::uint32_t), stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+}
+
+}  // namespace shardplan
