@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <functional>
-#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -21,40 +19,13 @@
 #include "validator/cuda_operation_times.h"
 #include "validator/cuda_progress.h"
 #include "validator/cuda_rank.h"
+#include "validator/cuda_reach.h"
+#include "validator/hex_text.h"
 
 namespace shardplan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr const char* kArenaKeys[] = {"persistent", "dynamic"};
-
-// Ids and handles pass through the store as text.
-template <class T>
-std::string hex_of(const T& value) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    text += kDigits[bytes[i] / 16U];
-    text += kDigits[bytes[i] % 16U];
-  }
-  return text;
-}
-
-template <class T>
-T from_hex(const std::string& text) {
-  if (text.size() != 2 * sizeof(T)) {
-    throw std::runtime_error("an id or handle of " + std::to_string(text.size()) + " digits");
-  }
-  T value;
-  auto* bytes = reinterpret_cast<unsigned char*>(&value);
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    bytes[i] = static_cast<unsigned char>(16 * digit(text[2 * i]) + digit(text[2 * i + 1]));
-  }
-  return value;
-}
 
 // What went wrong, as an outcome. `requested` is what the phase was going to take, where known.
 Failure failure_of(const std::exception& error, std::optional<std::int64_t> requested) {
@@ -109,7 +80,7 @@ class CudaRun {
     if (run_.is_traced) {  // its events would count in the memory that is reported
       guarded(RunPhase::kSteps, [&] { run_traced_step(); });
     }
-    mapped_.close();  // nobody frees what another has mapped
+    reach_.reset();  // nobody frees what another has mapped
     store_.all_agree("arenas unmapped", true);
     return std::move(result_);
   }
@@ -227,103 +198,16 @@ class CudaRun {
     }
   }
 
-  static std::string key_of(const char* what, std::int64_t rank) {
-    return std::string(what) + "/" + std::to_string(rank);
-  }
-
-  // Where others find this rank's memory, and on which host; the kernel's id of this boot is as
-  // good as a name. Without one a host is its own.
-  void publish() {
-    const std::int64_t own = run_.program.rank;
-    const ArenaPair arenas = rank_->arenas();
-    for (const std::size_t arena : {0, 1}) {
-      cudaIpcMemHandle_t handle;
-      CUDA_CHECK(cudaIpcGetMemHandle(&handle, arenas[arena]));
-      store_.set(key_of(kArenaKeys[arena], own), hex_of(handle));
-    }
-    std::string host = key_of("rank", own);
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> host;
-    store_.set(key_of("host", own), host);
-    arenas_[own] = arenas;
-  }
-
-  // Of another rank of this host.
-  const ArenaPair& arenas_of(std::int64_t rank) {
-    if (!arenas_.contains(rank)) {
-      ArenaPair arenas{};
-      for (const std::size_t arena : {0, 1}) {
-        const std::string handle = store_.get(key_of(kArenaKeys[arena], rank));
-        arenas[arena] = static_cast<char*>(mapped_.open(from_hex<cudaIpcMemHandle_t>(handle)));
-      }
-      arenas_[rank] = arenas;
-    }
-    return arenas_.at(rank);
-  }
-
-  // Members of a group of experts write into each other's arenas.
-  void reach_members() {
-    const std::vector<std::int64_t> groups = rank_->exchanging_groups();
-    if (groups.empty()) {
-      return;
-    }
-    const std::int64_t own = run_.program.rank;
-    store_.set(key_of("exchange", own), rank_->exchange_layout());
-    for (const std::int64_t group : groups) {
-      std::vector<void*> members;
-      for (const std::int64_t member : run_.program.groups[static_cast<std::size_t>(group)].ranks) {
-        if (store_.get(key_of("exchange", member)) != rank_->exchange_layout()) {
-          throw std::logic_error("ranks " + std::to_string(own) + " and " + std::to_string(member) +
-                                 " have the rows of their experts at different places");
-        }
-        members.push_back(arenas_of(member)[1]);
-      }
-      rank_->set_member_arenas(group, std::move(members));
-    }
-  }
-
-  // Whether copies can serve the communicator; every member finds the same answer.
-  bool can_copy_within(std::size_t use) {
-    const std::int64_t own = run_.program.rank;
-    const CommunicatorKey& key = rank_->uses()[use].key;
-    const std::string layout = "layout " + text_of(key);
-    const std::string host = store_.get(key_of("host", own));
-    store_.set(key_of(layout.c_str(), own), rank_->copy_layout(use));
-    bool can = true;
-    for (const std::int64_t member : key.ranks) {
-      const bool is_near = store_.get(key_of("host", member)) == host;
-      can = store_.get(key_of(layout.c_str(), member)) == rank_->copy_layout(use) && is_near && can;
-    }
-    return can;
-  }
-
-  // Copies serve all communicators that they can, or on any rank's failure none.
-  void reach_peers() {
-    std::map<std::size_t, std::vector<ArenaPair>> members;  // by communicator
-    bool are_reached = true;
-    try {
-      for (const std::size_t use : rank_->copied_uses()) {
-        if (can_copy_within(use)) {
-          for (const std::int64_t member : rank_->uses()[use].key.ranks) {
-            members[use].push_back(arenas_of(member));
-          }
-        }
-      }
-    } catch (const CudaError&) { are_reached = false; }
-    if (store_.all_agree("peers reached", are_reached)) {
-      for (auto& [use, arenas] : members) { rank_->set_peers(use, std::move(arenas)); }
-    }
-  }
-
   void connect() {
-    publish();
-    reach_members();
+    reach_.emplace(*rank_, store_);
+    reach_->share_experts_memory();
     for (std::size_t i = 0; i < rank_->uses().size(); ++i) {
       const std::int64_t before = device_memory().used();
       rank_->launch_first_calls(i);
       wait();
       count(rank_->uses()[i], device_memory().used() - before);
     }
-    reach_peers();
+    reach_->serve_by_copies();
   }
 
   void load() {
@@ -442,8 +326,7 @@ class CudaRun {
   std::unique_ptr<Reservation> reservation_;
   DeviceMarks marks_{progress_.page()};
   std::unique_ptr<CudaRank> rank_;
-  MappedArenas mapped_;
-  std::map<std::int64_t, ArenaPair> arenas_;  // of ranks of this host, as they are mapped here
+  std::optional<ReachedRanks> reach_;
 };
 
 class CudaRankBackend : public RankBackend {

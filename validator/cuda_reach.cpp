@@ -1,0 +1,102 @@
+#include "validator/cuda_reach.h"
+
+#include <fstream>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda_check.h"
+#include "validator/hex_text.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kArenaNames[] = {"persistent", "dynamic"};
+
+std::string key_of(const std::string& what, std::int64_t rank) {
+  return what + "/" + std::to_string(rank);
+}
+
+// The kernel's id of this boot is as good as a name; where there is none, a rank is its own host.
+std::string name_of_host(std::int64_t rank) {
+  std::string name = key_of("rank", rank);
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
+  return name;
+}
+
+}  // namespace
+
+ReachedRanks::ReachedRanks(CudaRank& rank, RunStore& store) : rank_(rank), store_(store) {
+  const ArenaPair arenas = rank_.arenas();
+  for (std::size_t i = 0; i < arenas.size(); ++i) {
+    cudaIpcMemHandle_t handle;
+    CUDA_CHECK(cudaIpcGetMemHandle(&handle, arenas[i]));
+    store_.set(key_of(kArenaNames[i], own()), hex_of(handle));
+  }
+  store_.set(key_of("host", own()), name_of_host(own()));
+  arenas_[own()] = arenas;
+}
+
+const ArenaPair& ReachedRanks::arenas_of(std::int64_t rank) {
+  if (!arenas_.contains(rank)) {
+    ArenaPair arenas{};
+    for (std::size_t i = 0; i < arenas.size(); ++i) {
+      const std::string handle = store_.get(key_of(kArenaNames[i], rank));
+      arenas[i] = static_cast<char*>(mapped_.open(from_hex<cudaIpcMemHandle_t>(handle)));
+    }
+    arenas_[rank] = arenas;
+  }
+  return arenas_.at(rank);
+}
+
+void ReachedRanks::share_experts_memory() {
+  const std::vector<std::int64_t> groups = rank_.exchanging_groups();
+  if (groups.empty()) {
+    return;
+  }
+  store_.set(key_of("exchange", own()), rank_.exchange_layout());
+  for (const std::int64_t group : groups) {
+    std::vector<void*> members;
+    for (const std::int64_t member :
+         rank_.program().groups[static_cast<std::size_t>(group)].ranks) {
+      if (store_.get(key_of("exchange", member)) != rank_.exchange_layout()) {
+        throw std::logic_error("ranks " + std::to_string(own()) + " and " + std::to_string(member) +
+                               " have the rows of their experts at different places");
+      }
+      members.push_back(arenas_of(member)[1]);
+    }
+    rank_.set_member_arenas(group, std::move(members));
+  }
+}
+
+// Every member finds the same answer.
+bool ReachedRanks::can_copy_within(std::size_t use) {
+  const CommunicatorKey& key = rank_.uses()[use].key;
+  const std::string layout = "layout " + text_of(key);
+  store_.set(key_of(layout, own()), rank_.copy_layout(use));
+  bool can = true;
+  for (const std::int64_t member : key.ranks) {
+    const bool is_near = store_.get(key_of("host", member)) == name_of_host(own());
+    can = store_.get(key_of(layout, member)) == rank_.copy_layout(use) && is_near && can;
+  }
+  return can;
+}
+
+void ReachedRanks::serve_by_copies() {
+  std::map<std::size_t, std::vector<ArenaPair>> members;  // by communicator
+  bool are_reached = true;
+  try {
+    for (const std::size_t use : rank_.copied_uses()) {
+      if (can_copy_within(use)) {
+        for (const std::int64_t member : rank_.uses()[use].key.ranks) {
+          members[use].push_back(arenas_of(member));
+        }
+      }
+    }
+  } catch (const CudaError&) { are_reached = false; }
+  if (store_.all_agree("peers reached", are_reached)) {
+    for (auto& [use, arenas] : members) { rank_.set_peers(use, std::move(arenas)); }
+  }
+}
+
+}  // namespace shardplan
