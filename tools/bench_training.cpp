@@ -8,6 +8,7 @@
 //             lacks, and adds the choices to it; 0.4 s for each algorithm
 // --products  the file of choices, else $SHARDPLAN_PRODUCTS or shardplan/products in
 //             $XDG_CACHE_HOME; products that it lacks run as cuBLASLt suggests
+// --collectives  nccl: also those of tensor and context parallelism that copy engines can serve
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
