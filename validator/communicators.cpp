@@ -8,8 +8,11 @@ namespace shardplan {
 namespace {
 
 // NCCL pays for channels: in memory (6 MiB each, and 12 MiB once it is connected) and in
-// multiprocessors while it runs. Sixteen come near the rate of NVLink; messages and the keys of a
-// ring have a whole layer to hide behind; norms and counts are a few bytes.
+// multiprocessors while it runs. Sixteen come near the rate of NVLink, and are no worse beside
+// products than fewer, which take longer: under ZeRO 1 (8B shape of 16 layers, 16384 tokens on each
+// of two H200s) products of 573 ms take 28, 25 and 22 ms longer beside 4, 8 and 16 channels, and
+// what is left at the end of the step takes 27, 15 and 7 ms. Messages and the keys of a ring have a
+// whole layer to hide behind; norms and counts are a few bytes.
 std::int64_t channels_of(Stream stream, GroupKind kind) {
   constexpr std::int64_t kWide = 16;
   constexpr std::int64_t kRing = 8;
