@@ -60,6 +60,24 @@ std::int64_t bytes_in(const DeviceView& view) {
   return view.elements() * bytes_of(view.dtype);
 }
 
+// Whether a member's part is where the gathered whole will have it, on every member: where there is
+// a view for each part, or the whole contains what this one gives.
+bool gives_in_place(const Operation& op) {
+  return op.out.size() > 1 || op.in[0].tensor == op.out[0].tensor;
+}
+
+// Dense weights and experts; the shard group is the whole group where there are no replicas, and
+// where there are, nothing is gathered over the whole one.
+std::int64_t slot_of_weights(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kDpCp:
+    case GroupKind::kDenseShard: return 3;
+    case GroupKind::kExpertDp:
+    case GroupKind::kExpertShard: return 4;
+    default: return -1;
+  }
+}
+
 // `count` equal parts of a contiguous view.
 DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t count) {
   const std::int64_t elements = div_exact(view.elements(), count);
@@ -88,11 +106,15 @@ std::int64_t peer_slot(const CommunicatorUse& use) {
     case Stream::kTensor:
       return use.kind == GroupKind::kTp ? 0 : use.kind == GroupKind::kCp ? 1 : -1;
     case Stream::kContext: return 2;
+    case Stream::kData: return slot_of_weights(use.kind);
     default: return -1;
   }
 }
 
 bool can_copy(const Operation& op, const CommunicatorUse& use) {
+  if (use.key.stream == Stream::kData) {  // weights; gradients are summed by NCCL
+    return op.kind == OpKind::kAllGather;
+  }
   switch (op.kind) {
     case OpKind::kAllGather:  // another's part lies where this one's copy of it will
       return op.out.size() == 1 || op.in[0] == op.out[static_cast<std::size_t>(use.index)];
@@ -116,8 +138,8 @@ std::string copy_layout(const Program& program, const CommunicatorUse& use) {
     if (!copies) {
       continue;
     }
-    const bool gathers_parts = op.kind == OpKind::kAllGather && op.out.size() > 1;
-    for (const View& view : gathers_parts ? op.out : op.in) {
+    const bool gives_parts = op.kind == OpKind::kAllGather && gives_in_place(op);
+    for (const View& view : gives_parts ? op.out : op.in) {
       const Tensor& tensor = program.tensors[static_cast<std::size_t>(view.tensor)];
       mix(static_cast<std::int64_t>(tensor.arena));
       mix(tensor.offset + view.offset * bytes_of(tensor.dtype));
@@ -180,10 +202,11 @@ void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& 
   const auto part = [&](std::int64_t member) {
     return out.size() > 1 ? out[static_cast<std::size_t>(member)] : part_of(out[0], member, size());
   };
+  const bool is_in_place = in.data == part(index_).data || out.size() > 1;
   Copies copies;
   for (const std::int64_t member : others()) {
     const DeviceView to = part(member);
-    copies.add(to.data, at(member, out.size() > 1 ? to.data : in.data), bytes_in(to));
+    copies.add(to.data, at(member, is_in_place ? to.data : in.data), bytes_in(to));
   }
   copies.add(part(index_).data, in.data, bytes_in(in));
   meet(stream);

@@ -24,7 +24,7 @@ namespace shardplan {
 struct DeviceView;
 
 inline constexpr std::int64_t kMaxPeers = 8;       // of one group: GPUs of a host
-inline constexpr std::int64_t kMaxPeerGroups = 3;  // of one rank: what slot_of() tells apart
+inline constexpr std::int64_t kMaxPeerGroups = 5;  // of one rank: what peer_slot() tells apart
 
 // Both arenas of a rank as this GPU addresses them, persistent and dynamic.
 using ArenaPair = std::array<char*, 2>;

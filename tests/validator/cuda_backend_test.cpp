@@ -369,9 +369,12 @@ TEST_CASE("copies among two GPUs give the bits of NCCL's collectives, fp32") {
   Plan replicated_norms = tensor_parallel();
   replicated_norms.sequence_parallel = false;
   const std::vector<Layout> layouts = {
-      dense("tp 2", replicated_norms), dense("tp 2, sp", tensor_parallel()),
+      dense("tp 2", replicated_norms),
+      dense("tp 2, sp", tensor_parallel()),
       dense("cp 2, gathered", context_parallel(CpMethod::kAllGather)),
-      dense("cp 2, ring", context_parallel(CpMethod::kRing))};
+      dense("cp 2, ring", context_parallel(CpMethod::kRing)),
+      dense("dp 2, zero 1", data_parallel(2, 1)),
+      dense("dp 2, zero 3", data_parallel(2, 3))};
   if (num_devices() < 2) {
     MESSAGE("SKIPPED: needs 2 GPUs");
     return;
