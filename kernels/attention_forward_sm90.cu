@@ -132,7 +132,7 @@ __device__ void compute(float (&o)[kDim / 8][4], RunningSoftmax& softmax, Shared
   turns.pass();
   wait_for_products<0>();
   hold(scores);
-  release_by_warp(shared.k_ring, 0);
+  shared.k_ring.release(0);
   mask_keys(scores, task, first, tiles.first_key(0));
   softmax.update(scores, keep, scale_log2);
   shared.v_ring.wait_full(0);
@@ -149,7 +149,7 @@ __device__ void compute(float (&o)[kDim / 8][4], RunningSoftmax& softmax, Shared
     turns.pass();
     wait_for_products<1>();
     hold(scores);
-    release_by_warp(shared.k_ring, step);
+    shared.k_ring.release(step);
     mask_keys(scores, task, first, tiles.first_key(step));
     softmax.update(scores, keep, scale_log2);
     // Here rather than before the values are used: the branch keeps the assembler from moving the
@@ -157,7 +157,7 @@ __device__ void compute(float (&o)[kDim / 8][4], RunningSoftmax& softmax, Shared
     shared.v_ring.wait_full(step);
     wait_for_products<0>();
     hold(o);
-    release_by_warp(shared.v_ring, step - 1);
+    shared.v_ring.release(step - 1);
     scale_rows(o, keep);
     as_factor(p, scores);
   }
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kGroupThreads, 1)
   const KeyTiles tiles(task, first);
   if (threadIdx.x == 0) {
     open_barrier(&shared.q_full, 1);
-    shared.k_ring.open(1, kConsumerWarps);
-    shared.v_ring.open(1, kConsumerWarps);
+    shared.k_ring.open(1, kConsumerThreads);
+    shared.v_ring.open(1, kConsumerThreads);
     publish_barriers();
   }
   __syncthreads();

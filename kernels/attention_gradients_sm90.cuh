@@ -30,7 +30,7 @@ struct GradientShared {
   __device__ void open(int producers) {
     if (threadIdx.x == 0) {
       open_barrier(&owned_full, 1);
-      ring.open(producers, kConsumerWarps);
+      ring.open(producers, kConsumerThreads);
       publish_barriers();
     }
     __syncthreads();

@@ -170,7 +170,7 @@ __device__ void add_key_gradients(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8
     await_next(shared.ring, step, tiles.count);
     wait_for_products<1>();
     hold(dk);
-    release_by_warp(shared.ring, step - 1);
+    shared.ring.release(step - 1);
     add_values(step);
   }
   begin_products();

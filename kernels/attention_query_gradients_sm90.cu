@@ -78,7 +78,7 @@ __device__ void add_query_gradients(float (&dq)[kDim / 8][4], QueryShared<kDim>&
     find_score_gradients();
     wait_for_products<0>();
     hold(dq);
-    release_by_warp(shared.ring, step - 1);
+    shared.ring.release(step - 1);
     as_factor(ds, scores);
   }
   begin_products();

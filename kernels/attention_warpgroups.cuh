@@ -12,7 +12,7 @@ inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kGroupRows = 64;
 inline constexpr int kOwnedRows = kConsumers * kGroupRows;
 inline constexpr int kGroupThreads = (1 + kConsumers) * kWarpgroup;
-inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
+inline constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 // Of a multiprocessor's 65536: 168 for each thread at launch, then 24 to copy and 240 to compute.
 inline constexpr int kProducerRegisters = 24;
 inline constexpr int kConsumerRegisters = 240;
@@ -55,31 +55,18 @@ class Turns {
     }
   }
   __device__ void take() const {
-    asm volatile("bar.sync %0, %1;\n" ::"r"(kBarrier + group_), "n"(kThreads) : "memory");
+    asm volatile("bar.sync %0, %1;\n" ::"r"(kBarrier + group_), "n"(kConsumerThreads) : "memory");
   }
   __device__ void pass() const {
-    asm volatile("bar.arrive %0, %1;\n" ::"r"(kBarrier + 1 - group_), "n"(kThreads) : "memory");
+    asm volatile("bar.arrive %0, %1;\n" ::"r"(kBarrier + 1 - group_), "n"(kConsumerThreads)
+                 : "memory");
   }
 
  private:
   static_assert(kConsumers == 2);
   static constexpr int kBarrier = 1 + kConsumers;  // after those of the block and of warpgroups
-  static constexpr int kThreads = kConsumers * kWarpgroup;
   int group_;
 };
-
-// One lane arrives for the warp. What the other lanes read before is ordered by __syncwarp, for
-// which the assembler emits nothing where the warp is known to be together: after a wait for
-// products it is. compute-sanitizer's racecheck, which counts an arrival for its own lane alone,
-// therefore reports reads of log-sum-exp and delta that precede the arrival against the producer's
-// next write of the stage. They are no race: that write waits for this arrival.
-template <int kStages>
-__device__ void release_by_warp(Ring<kStages>& ring, int step) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    ring.release(step);
-  }
-}
 
 // Waits for the tile after this one, if there is one: earlier than it is needed, because the branch
 // keeps the assembler from moving a wait for products that follows to before what precedes.

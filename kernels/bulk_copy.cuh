@@ -76,7 +76,8 @@ __device__ void copy_rows(__nv_bfloat16* to, const CUtensorMap& from, int head, 
 }
 
 // Barriers of a ring of stages in shared memory: a producer waits for a free stage and fills it,
-// consumers wait for a full one and free it. Steps count from 0.
+// consumers wait for a full one and free it, every thread for what it read itself. Steps count
+// from 0.
 template <int kStages>
 struct Ring {
   Barrier full[kStages];
