@@ -304,7 +304,7 @@ void attention_backward(G* dq, G* dk, G* dv, float* delta, const T* dout, const 
     if (fits_tensor_cores<T>(shape)) {
       const auto backward = has_warpgroups() ? attention_backward_on_warpgroups<G>
                                              : attention_backward_on_tensor_cores<G>;
-      backward(dq, dk, dv, delta, dout, q, k, v, lse, shape, gradients, stream);
+      backward({dq, dk, dv, delta, dout, q, k, v, lse, gradients}, shape, stream);
       return;
     }
   }

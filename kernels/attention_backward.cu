@@ -3,7 +3,6 @@
 // probabilities again from the log-sum-exp (Dao, arXiv 2307.08691, Algorithm 2, taken apart).
 //   ds = p * (dout . v - delta),  dq = scale ds k,  dk = scale ds^T q,  dv = p^T dout
 #include "kernels/attention_gradients.cuh"
-#include "kernels/attention_tensor_cores.h"
 #include "kernels/cuda_check.h"
 
 namespace shardplan {
@@ -39,6 +38,25 @@ struct Shared {
 };
 
 using Scores = float[kTile / 8][4];
+
+// Uses tiles first .. end - 1 in turn, while the next one is on its way into the other stage.
+template <class Copy, class Use>
+__device__ void pass_by(int first, int end, const Copy& copy, const Use& use) {
+  if (first < end) {
+    copy(first);
+  }
+  for (int tile = first; tile < end; ++tile) {
+    __syncthreads();  // the other stage has been read
+    if (tile + 1 < end) {
+      copy(tile + 1);
+      wait_for_copies<1>();
+    } else {
+      wait_for_copies<0>();
+    }
+    __syncthreads();
+    use(tile);
+  }
+}
 
 // scores = rows `first` on of `left` times all rows of `right`.
 template <int kDim>
@@ -150,18 +168,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x % 32);
   float dk[kDim / 8][4] = {};
   float dv[kDim / 8][4] = {};
-  if (count > 0) {
-    queries.copy(shared, 0);
-  }
-  for (int index = 0; index < count; ++index) {
-    __syncthreads();  // the other stage has been read
-    if (index + 1 < count) {
-      queries.copy(shared, index + 1);
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
-    }
-    __syncthreads();
+  const auto copy_queries = [&](int index) { queries.copy(shared, index); };
+  pass_by(0, count, copy_queries, [&](int index) {
     const int stage = index % kStages;
     __nv_bfloat16* q = shared.passing[0] + stage * kTile * kDim;
     __nv_bfloat16* dout = shared.passing[1] + stage * kTile * kDim;
@@ -181,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     add_product<kDim>(dk, scores, q);
-  }
+  });
   wait_for_copies<0>();
   __syncthreads();
   const int row = first + warp_row;
@@ -250,16 +258,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   float dq[kDim / 8][4] = {};
-  copy_keys(range.begin / kTile);
-  for (int tile = range.begin / kTile; tile < end_tile; ++tile) {
-    __syncthreads();  // the other stage has been read
-    if (tile + 1 < end_tile) {
-      copy_keys(tile + 1);
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
-    }
-    __syncthreads();
+  pass_by(range.begin / kTile, end_tile, copy_keys, [&](int tile) {
     const int offset = tile % kStages * kTile * kDim;
     Scores scores = {};
     Scores products = {};
@@ -267,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     multiply_rows<kDim>(products, shared.owned[1], warp_row, shared.passing[1] + offset);
     score_gradients(scores, products, task, row, tile * kTile, lse, delta);
     add_product<kDim>(dq, scores, shared.passing[0] + offset);
-  }
+  });
   store_gradient<kDim>(p.dq + (query_row + row) * p.to.dq_stride + head * kDim, p.to.dq_stride,
                        shared.owned[0], warp_row, dq, task.scale, task.query_length - row,
                        p.to.dq_sum);
@@ -300,13 +299,8 @@ void launch(const GradientPointers<G>& pointers, const AttentionShape& shape, cu
 }  // namespace
 
 template <class G>
-void attention_backward_on_tensor_cores(G* dq, G* dk, G* dv, const float* delta,
-                                        const __nv_bfloat16* dout, const __nv_bfloat16* q,
-                                        const __nv_bfloat16* k, const __nv_bfloat16* v,
-                                        const float* lse, const AttentionShape& shape,
-                                        const AttentionGradientShape& gradients,
-                                        cudaStream_t stream) {
-  const GradientPointers<G> pointers{dq, dk, dv, delta, dout, q, k, v, lse, gradients};
+void attention_backward_on_tensor_cores(const GradientPointers<G>& pointers,
+                                        const AttentionShape& shape, cudaStream_t stream) {
   if (shape.head_dim == 64) {
     launch<64>(pointers, shape, stream);
   } else {
@@ -314,13 +308,9 @@ void attention_backward_on_tensor_cores(G* dq, G* dk, G* dv, const float* delta,
   }
 }
 
-#define SHARDPLAN_INSTANTIATE(G)                                                                  \
-  template void attention_backward_on_tensor_cores(                                               \
-      G*, G*, G*, const float*, const __nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*, \
-      const __nv_bfloat16*, const float*, const AttentionShape&, const AttentionGradientShape&,   \
-      cudaStream_t);
-SHARDPLAN_INSTANTIATE(float)
-SHARDPLAN_INSTANTIATE(__nv_bfloat16)
-#undef SHARDPLAN_INSTANTIATE
+template void attention_backward_on_tensor_cores(const GradientPointers<float>&,
+                                                 const AttentionShape&, cudaStream_t);
+template void attention_backward_on_tensor_cores(const GradientPointers<__nv_bfloat16>&,
+                                                 const AttentionShape&, cudaStream_t);
 
 }  // namespace shardplan

@@ -1,5 +1,4 @@
 #include "kernels/attention_gradients_sm90.cuh"
-#include "kernels/attention_tensor_cores.h"
 
 namespace shardplan {
 namespace {
@@ -18,13 +17,8 @@ void launch(const GradientPointers<G>& p, const AttentionShape& s, cudaStream_t 
 }  // namespace
 
 template <class G>
-void attention_backward_on_warpgroups(G* dq, G* dk, G* dv, const float* delta,
-                                      const __nv_bfloat16* dout, const __nv_bfloat16* q,
-                                      const __nv_bfloat16* k, const __nv_bfloat16* v,
-                                      const float* lse, const AttentionShape& shape,
-                                      const AttentionGradientShape& gradients,
-                                      cudaStream_t stream) {
-  const GradientPointers<G> pointers{dq, dk, dv, delta, dout, q, k, v, lse, gradients};
+void attention_backward_on_warpgroups(const GradientPointers<G>& pointers,
+                                      const AttentionShape& shape, cudaStream_t stream) {
   if (shape.head_dim == 64) {
     launch<64>(pointers, shape, stream);
   } else {
@@ -32,13 +26,9 @@ void attention_backward_on_warpgroups(G* dq, G* dk, G* dv, const float* delta,
   }
 }
 
-#define SHARDPLAN_INSTANTIATE(G)                                                                  \
-  template void attention_backward_on_warpgroups(                                                 \
-      G*, G*, G*, const float*, const __nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*, \
-      const __nv_bfloat16*, const float*, const AttentionShape&, const AttentionGradientShape&,   \
-      cudaStream_t);
-SHARDPLAN_INSTANTIATE(float)
-SHARDPLAN_INSTANTIATE(__nv_bfloat16)
-#undef SHARDPLAN_INSTANTIATE
+template void attention_backward_on_warpgroups(const GradientPointers<float>&,
+                                               const AttentionShape&, cudaStream_t);
+template void attention_backward_on_warpgroups(const GradientPointers<__nv_bfloat16>&,
+                                               const AttentionShape&, cudaStream_t);
 
 }  // namespace shardplan

@@ -1,23 +1,10 @@
 // What the backward attention kernels on tensor cores share. Device code only.
 #pragma once
 
+#include "kernels/attention_tensor_cores.h"
 #include "kernels/attention_tiles.cuh"
 
 namespace shardplan {
-
-template <class G>
-struct GradientPointers {
-  G* dq;
-  G* dk;
-  G* dv;
-  const float* delta;
-  const __nv_bfloat16* dout;
-  const __nv_bfloat16* q;
-  const __nv_bfloat16* k;
-  const __nv_bfloat16* v;
-  const float* lse;
-  AttentionGradientShape to;
-};
 
 // 16 rows of gradients, times `scale`, to rows first .. of `to` below `end`.
 template <int kDim>

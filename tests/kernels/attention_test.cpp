@@ -136,9 +136,10 @@ CallResults call_warps(const Inputs<__nv_bfloat16>& in, const AttentionShape& s)
     delta[i / at(s.head_dim)] += static_cast<float>(product);
   }
   DeviceBuffer<float> own_delta(delta);
-  attention_backward_on_tensor_cores(dq.data(), dk.data(), dv.data(), own_delta.data(), dout.data(),
-                                     q.data(), k, v, lse.data(), s,
-                                     {.dq_stride = s.o_stride, .dkv_stride = kv_width}, stream);
+  attention_backward_on_tensor_cores<T>(
+      {dq.data(), dk.data(), dv.data(), own_delta.data(), dout.data(), q.data(), k, v, lse.data(),
+       {.dq_stride = s.o_stride, .dkv_stride = kv_width}},
+      s, stream);
   results.dq = dq.host();
   results.dk = dk.host();
   results.dv = dv.host();
