@@ -278,9 +278,26 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
       Step::kBackwardAttentionAgain, "a*T/t: softmax statistics, fp32", held);
 }
 
-// What a graph of cuDNN's C++ frontend asks for beyond cuDNN's own: measured on an H200 with cuDNN
-// 9.14 (bench_kernels, data/measured/kernels_h200.txt) at 8,192 and 32,768 tokens.
-constexpr std::int64_t kCudnnFrontendBytes = 256;
+// Of the backward pass. Deterministic attention is our own where its kernels run on warpgroups
+// (kernels/attention.h): compute capability 9.0, a head of 64 or 128. They need one float for each
+// row of each head. Everything else is cuDNN's; its C++ frontend asks for 256 bytes more, measured
+// on an H200 with cuDNN 9.14 (bench_kernels, data/measured/kernels_h200.txt) at 8,192 and 32,768
+// tokens, and it writes dK and dV, which gathered cp adds to those of other chunks.
+std::int64_t backward_workspace_bytes(const NativeBlock& block) {
+  constexpr std::int64_t kFrontendBytes = 256;
+  const AttentionShape shape = attention_shape(block);
+  const bool deterministic = block.job.profile.deterministic_attention;
+  const bool has_warpgroups = block.job.cluster.gpu.compute_capability == 90 &&
+                              (shape.head_dim == 64 || shape.head_dim == 128);
+  if (deterministic && has_warpgroups) {
+    return shape.batch * shape.query_heads * shape.query_length * bytes_of(DType::kFp32);
+  }
+  const std::int64_t added = gathers_keys(block)
+                                 ? 2 * shape.batch * shape.kv_length * shape.kv_heads *
+                                       shape.head_dim * bytes_of(DType::kBf16)
+                                 : 0;
+  return cudnn_backward_workspace_bytes(shape, deterministic) + kFrontendBytes + added;
+}
 
 void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
   const BlockShape& s = block.shape;
@@ -293,18 +310,11 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
                Step::kBackwardAttention,
                block.weight_step(Step::kBackwardQkvWeight, Step::kWeightQkv), "(a+2k)*d*T/t"),
       {.pushed = Step::kBackwardProjectionGather, .popped = Step::kBackwardNorm});
-  const AttentionShape shape = attention_shape(block);
-  std::int64_t workspace_bytes =
-      cudnn_backward_workspace_bytes(shape, block.job.profile.deterministic_attention) +
-      kCudnnFrontendBytes;
-  if (gathers_keys(block)) {  // cuDNN writes dK and dV; they are added to those of other chunks
-    workspace_bytes += 2 * shape.batch * shape.kv_length * shape.kv_heads * shape.head_dim *
-                       bytes_of(DType::kBf16);
-  }
   rows.use_as(Component::kWorkspace, "attention.backward_workspace",
-              div_ceil(workspace_bytes, bytes_of(DType::kFp32)), DType::kFp32,
+              div_ceil(backward_workspace_bytes(block), bytes_of(DType::kFp32)), DType::kFp32,
               Step::kBackwardAttention, last_backward_attention(block),
-              "cuDNN 9 closed form, 256 bytes of its frontend; gathered cp: and dK, dV of a call")
+              "cuDNN 9 closed form, 256 bytes of its frontend; gathered cp: and dK, dV of a call; "
+              "deterministic on compute capability 9.0: 4*a*T/t")
       .popped = Step::kBackwardKeyValueReduce;
   const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;
   NativeBlock::hold(rows.use("attention.norm_gradient", block.sequence(), s.dtype, reduced,

@@ -255,9 +255,8 @@ unsigned blocks_of(std::int64_t rows) {
   return static_cast<unsigned>((rows + kWarps - 1) / kWarps);
 }
 
-template <class T>
 bool fits_tensor_cores(const AttentionShape& shape) {
-  return sizeof(T) == 2 && (shape.head_dim == 64 || shape.head_dim == 128);
+  return shape.head_dim == 64 || shape.head_dim == 128;
 }
 
 // Whether the current device is the one that the kernels on warpgroups are for: they run on no
@@ -274,11 +273,15 @@ bool has_warpgroups() {
 
 }  // namespace
 
+bool runs_on_warpgroups(const AttentionShape& shape) {
+  return fits_tensor_cores(shape) && has_warpgroups();
+}
+
 template <class T>
 void attention_forward(T* o, float* lse, const T* q, const T* k, const T* v,
                        const AttentionShape& shape, cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
-    if (fits_tensor_cores<T>(shape)) {
+    if (fits_tensor_cores(shape)) {
       const auto forward =
           has_warpgroups() ? attention_forward_on_warpgroups : attention_forward_on_tensor_cores;
       forward(o, lse, q, k, v, shape, stream);
@@ -301,7 +304,7 @@ void attention_backward(G* dq, G* dk, G* dv, float* delta, const T* dout, const 
   delta_kernel<<<query_blocks, kThreads, 0, stream>>>(delta, dout, o, task, shape.batch, dim);
   CUDA_CHECK(cudaGetLastError());
   if constexpr (sizeof(T) == 2) {
-    if (fits_tensor_cores<T>(shape)) {
+    if (fits_tensor_cores(shape)) {
       const auto backward = has_warpgroups() ? attention_backward_on_warpgroups<G>
                                              : attention_backward_on_tensor_cores<G>;
       backward({dq, dk, dv, delta, dout, q, k, v, lse, gradients}, shape, stream);

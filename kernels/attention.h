@@ -45,6 +45,9 @@ template <class T>
 void attention_forward(T* o, float* lse, const T* q, const T* k, const T* v,
                        const AttentionShape& shape, cudaStream_t stream);
 
+// Whether bf16 attention of this shape runs on warpgroups on the current device.
+bool runs_on_warpgroups(const AttentionShape& shape);
+
 // Where gradients go: a type of their own for keys and values, so that several calls can add up
 // in float.
 struct AttentionGradientShape {

@@ -90,9 +90,14 @@ AttentionBackward::AttentionBackward(const AttentionLibrary& library, AttentionT
     throw std::logic_error("AttentionBackward: found dq_sum kAccumulate, expected kOverwrite");
   }
   const bool repeatable = order == AttentionOrder::kRepeatable;
-  CudnnAnswer answer = ask_cudnn(
-      library.cudnn_.get(), library.why_own_, types, shape,
-      [&](CudnnAttention& cudnn) { return cudnn.backward(shape, gradients, repeatable); });
+  CudnnAnswer answer =
+      ask_cudnn(library.cudnn_.get(), library.why_own_, types, shape,
+                [&](CudnnAttention& cudnn) -> CudnnAnswer {
+                  if (repeatable && runs_on_warpgroups(shape)) {
+                    return {.graph = nullptr, .why_not = "repeatable without cuDNN's workspace"};
+                  }
+                  return cudnn.backward(shape, gradients, repeatable);
+                });
   graph_ = std::move(answer.graph);
   own_because_ = std::move(answer.why_not);
   const std::int64_t delta_bytes = shape.batch * shape.query_length * shape.heads * 4;

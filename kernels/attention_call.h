@@ -74,7 +74,8 @@ class AttentionForward {
 
 enum class AttentionOrder {
   kAny,         // sums of dq in the order in which blocks finish: two runs may differ
-  kRepeatable,  // own kernels always are; cuDNN needs a workspace quadratic in the length for it
+  kRepeatable,  // own kernels, which always are, where they run on warpgroups; elsewhere cuDNN's,
+                // which needs a workspace quadratic in the length for it
 };
 
 class AttentionBackward {

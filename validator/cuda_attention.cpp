@@ -61,7 +61,6 @@ void CudaRank::prepare_forward(std::int64_t index, const Operation& op) {
   attention_forward_[index] = std::move(call);
 }
 
-// Repeatable where the program has room for it: what deterministic_attention asks for.
 void CudaRank::prepare_backward(std::int64_t index, const Operation& op) {
   const DeviceView dout = resolve(op.in[0]);
   const DeviceView q = resolve(op.in[1]);
@@ -77,20 +76,14 @@ void CudaRank::prepare_backward(std::int64_t index, const Operation& op) {
                            ": outputs and gradients of different strides or types");
   }
   const std::int64_t room = std::max(bytes_in(resolve(op.out[3])), bytes_in(scratch_));
-  for (const AttentionOrder order : {AttentionOrder::kRepeatable, AttentionOrder::kAny}) {
-    auto call =
-        std::make_unique<AttentionBackward>(*attention_library_, types, shape, gradients, order);
-    if (call->workspace_bytes() <= room) {
-      const bool is_kept = call->own_because().empty() || order == AttentionOrder::kAny ||
-                           !attention_library_->has_cudnn();
-      if (is_kept) {
-        attention_backward_[index] = std::move(call);
-        return;
-      }
-    }
+  const AttentionOrder order =
+      op.attributes.repeatable ? AttentionOrder::kRepeatable : AttentionOrder::kAny;
+  auto call =
+      std::make_unique<AttentionBackward>(*attention_library_, types, shape, gradients, order);
+  if (call->workspace_bytes() > room) {
+    call = std::make_unique<AttentionBackward>(*own_attention_, types, shape, gradients, order);
   }
-  attention_backward_[index] = std::make_unique<AttentionBackward>(
-      *own_attention_, types, shape, gradients, AttentionOrder::kRepeatable);
+  attention_backward_[index] = std::move(call);
 }
 
 std::string CudaRank::attention_used() const {

@@ -10,14 +10,15 @@ namespace shardplan {
 Operation attention(const Lowering& l, OpKind kind, std::int64_t batch,
                     std::int64_t first_position) {
   const std::int64_t layer = l.layer;
-  return {.kind = kind,
-          .attributes = {
-              .batch = batch,
-              .heads = l.sizes.query_heads,
-              .kv_heads = l.sizes.kv_heads,
-              .head_dim = l.sizes.head_dim,
-              .query_position = first_position,
-              .window = l.job.model.layers[static_cast<std::size_t>(layer)].attention_window}};
+  return {
+      .kind = kind,
+      .attributes = {.batch = batch,
+                     .heads = l.sizes.query_heads,
+                     .kv_heads = l.sizes.kv_heads,
+                     .head_dim = l.sizes.head_dim,
+                     .query_position = first_position,
+                     .window = l.job.model.layers[static_cast<std::size_t>(layer)].attention_window,
+                     .repeatable = l.job.profile.deterministic_attention}};
 }
 
 View queries_of(const Lowering& l, const View& qkv) {
@@ -36,13 +37,22 @@ View values_of(const Lowering& l, const View& kv) {
   return columns_of(kv, l.sizes.kv_width(), l.sizes.kv_width());
 }
 
-// Scratch of attention's backward pass, after cuDNN 9.19 on an H200: per query head a softmax term
-// and an fp32 accumulator of dq per query, or tiles of 64 x 64 in bf16 where it is deterministic;
-// and fp32 key and value gradients by query head where heads share them. The frontend of cuDNN
-// aligns what it adds: 64 elements more. Where gradients of keys and values are added to what is
-// there, those of one call, in bf16, come behind.
-View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys,
-                        KeyGradients key_gradients) {
+namespace {
+
+// Repeatable attention is our own where its kernels run on warpgroups (kernels/attention.h), and
+// cuDNN's elsewhere.
+bool repeats_on_own_kernels(const Lowering& l) {
+  return l.job.profile.deterministic_attention && l.job.cluster.gpu.compute_capability == 90 &&
+         (l.sizes.head_dim == 64 || l.sizes.head_dim == 128);
+}
+
+// fp32 elements of cuDNN 9.19 on an H200: per query head a softmax term and an accumulator of dq
+// per query, or tiles of 64 x 64 in bf16 where it is deterministic; and key and value gradients by
+// query head where heads share them. The frontend of cuDNN aligns what it adds: 64 elements more.
+// Where gradients of keys and values are added to what is there, those of one call, in bf16, come
+// behind.
+std::int64_t cudnn_workspace(const Lowering& l, std::int64_t batch, std::int64_t queries,
+                             std::int64_t keys, KeyGradients key_gradients) {
   constexpr std::int64_t kTile = 64;
   constexpr std::int64_t kAlignment = 64;
   const LocalSizes& s = l.sizes;
@@ -52,10 +62,19 @@ View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, s
   if (s.kv_heads != s.query_heads) {
     per_head += keys * s.head_dim;
   }
-  std::int64_t elements = batch * s.query_heads * per_head + kAlignment;
-  if (key_gradients == KeyGradients::kAdded) {
-    elements += batch * keys * s.kv_width();
-  }
+  const std::int64_t added =
+      key_gradients == KeyGradients::kAdded ? batch * keys * s.kv_width() : 0;
+  return batch * s.query_heads * per_head + kAlignment + added;
+}
+
+}  // namespace
+
+View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                        KeyGradients key_gradients) {
+  // Our own kernels keep the sum of dout * o of every row, and add gradients up themselves.
+  const std::int64_t elements = repeats_on_own_kernels(l)
+                                    ? batch * l.sizes.query_heads * queries
+                                    : cudnn_workspace(l, batch, queries, keys, key_gradients);
   TensorSpec spec = statistics("attention.backward_workspace", 1, elements);
   spec.component = Component::kWorkspace;
   return l.builder.push(spec);

@@ -181,6 +181,7 @@ struct OpAttributes {
   std::int64_t query_position = 0;  // of the first row of each sequence of in0
   std::int64_t key_position = 0;    // attention: of the first key of each sequence
   std::int64_t window = 0;          // attention: keys a query sees, its own included; 0: all
+  bool repeatable = false;          // kAttentionBackward: sums whose order no run changes
   std::int64_t first_row = 0;       // of the vocabulary shard; router: of in0 within the microbatch
   std::int64_t sequence_rows = 0;   // router: of one sequence of the microbatch
   std::int64_t experts = 0;         // of one member

@@ -136,10 +136,17 @@ CallResults call_warps(const Inputs<__nv_bfloat16>& in, const AttentionShape& s)
     delta[i / at(s.head_dim)] += static_cast<float>(product);
   }
   DeviceBuffer<float> own_delta(delta);
-  attention_backward_on_tensor_cores<T>(
-      {dq.data(), dk.data(), dv.data(), own_delta.data(), dout.data(), q.data(), k, v, lse.data(),
-       {.dq_stride = s.o_stride, .dkv_stride = kv_width}},
-      s, stream);
+  attention_backward_on_tensor_cores<T>({dq.data(),
+                                         dk.data(),
+                                         dv.data(),
+                                         own_delta.data(),
+                                         dout.data(),
+                                         q.data(),
+                                         k,
+                                         v,
+                                         lse.data(),
+                                         {.dq_stride = s.o_stride, .dkv_stride = kv_width}},
+                                        s, stream);
   results.dq = dq.host();
   results.dk = dk.host();
   results.dv = dv.host();
@@ -171,12 +178,14 @@ void check_call(const AttentionLibrary& library, const Inputs<__nv_bfloat16>& in
     CHECK(num_differing(got.dk, again.dk) == 0);
     CHECK(num_differing(got.dv, again.dv) == 0);
   }
-  // Masks that context parallelism and whole sequences need are cuDNN's where it is there.
+  // Masks that context parallelism and whole sequences need are cuDNN's where it is there; of the
+  // repeatable backward pass it has those that our kernels do not run on warpgroups.
   const bool usual =
       s.window == 0 && s.query_length > 1 && s.head_dim % 64 == 0 && s.head_dim <= 128 &&
       (s.query_position == s.key_length - s.query_length || s.query_position >= s.key_length - 1);
+  const bool own_repeats = order == AttentionOrder::kRepeatable && runs_on_warpgroups(s);
   if (library.has_cudnn() && usual) {
-    CHECK(got.own_because == "");
+    CHECK(got.own_because == (own_repeats ? "repeatable without cuDNN's workspace" : ""));
   }
 }
 
@@ -213,6 +222,23 @@ TEST_CASE("queries in the midst of the keys run on own kernels, and the call say
              AttentionOrder::kAny);
   CHECK(AttentionForward(library, AttentionTypes::kBf16, midst).own_because() != "");
   CHECK(AttentionForward(library, AttentionTypes::kFloat, midst).own_because() != "");
+}
+
+TEST_CASE("a repeatable backward pass on warpgroups needs a float for each row of each head") {
+  const AttentionShape s = packed({.batch = 2,
+                                   .query_length = 2048,
+                                   .key_length = 2048,
+                                   .heads = 32,
+                                   .kv_heads = 8,
+                                   .head_dim = 128});
+  if (!runs_on_warpgroups(s)) {
+    return;
+  }
+  const AttentionLibrary library;
+  const AttentionGradientShape gradients{
+      .dq_stride = s.o_stride, .dkv_stride = 8 * 128, .dkv_sum = GradientSum::kAccumulate};
+  CHECK(AttentionBackward(library, AttentionTypes::kBf16, s, gradients, AttentionOrder::kRepeatable)
+            .workspace_bytes() == 2 * 2048 * 32 * 4);
 }
 
 TEST_CASE("all kernels agree on the heads of Llama-3-8B, and our own repeat") {

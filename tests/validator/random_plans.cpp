@@ -169,6 +169,7 @@ Job RandomPlans::job_of(const ModelSpec& model, Plan& plan) {
   job.profile.vocab_multiple = pick({1, 2, 128});
   job.profile.deterministic_attention = chance(0.2);
   job.profile.overlap_grad_reduce = chance(0.5);
+  job.cluster.gpu.compute_capability = pick({80, 90});
   const bool is_tiny = model.hidden < 1000;
   job.sequence_length = is_tiny ? pick({16, 32, 48, 64}) : pick({1024, 4096, 8192});
   job.global_batch = replicas * plan.micro_batch * pick({1, 2, 3, plan.pp, plan.pp + 2});
