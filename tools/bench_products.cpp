@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "kernels/attention_call.h"
+#include "kernels/attention_trial.h"
 #include "kernels/convert.h"  // the type bf16
 #include "kernels/gemm.h"
 #include "kernels/random.h"
@@ -110,29 +110,10 @@ namespace {
 // Llama-3-8B's heads; FLOPs of the causal triangle once, backward 2.5 times forward.
 void bench_attention(const AttentionLibrary& library, std::int64_t length, AttentionOrder order,
                      cudaStream_t stream) {
-  constexpr std::int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128;
-  constexpr std::int64_t kStride = (kHeads + 2 * kKvHeads) * kHeadDim;
-  const AttentionShape shape = {.query_length = length,
-                                .key_length = length,
-                                .heads = kHeads,
-                                .kv_heads = kKvHeads,
-                                .head_dim = kHeadDim,
-                                .q_stride = kStride,
-                                .kv_stride = kStride,
-                                .o_stride = kHeads * kHeadDim};
-  const AttentionForward forward(library, AttentionTypes::kBf16, shape);
-  const AttentionBackward backward(library, AttentionTypes::kBf16, shape,
-                                   {.dq_stride = kStride, .dkv_stride = kStride}, order);
-  DeviceBuffer<__nv_bfloat16> qkv(random_values<__nv_bfloat16>(length * kStride, 1)),
-      dqkv(length * kStride), o(length * shape.o_stride),
-      dout(random_values<__nv_bfloat16>(length * shape.o_stride, 2));
-  DeviceBuffer<float> lse(length * kHeads);
-  DeviceBuffer<char> workspace(
-      std::max<std::int64_t>({1, forward.workspace_bytes(), backward.workspace_bytes()}));
-  __nv_bfloat16* k = qkv.data() + kHeads * kHeadDim;
-  __nv_bfloat16* v = k + kKvHeads * kHeadDim;
-  __nv_bfloat16* dk = dqkv.data() + kHeads * kHeadDim;
-  const double flops = 2.0 * static_cast<double>(length * length * kHeads * kHeadDim);
+  AttentionTrial trial(
+      library,
+      {.query_length = length, .key_length = length, .heads = 32, .kv_heads = 8, .head_dim = 128},
+      order, stream);
   const auto row = [&](const char* name, const std::string& own_because, std::int64_t bytes,
                        double work, const std::function<void(cudaStream_t)>& f) {
     const double seconds = median_s(f, stream);
@@ -141,15 +122,11 @@ void bench_attention(const AttentionLibrary& library, std::int64_t length, Atten
         static_cast<long long>(length), own_because.empty() ? "cuDNN" : "own kernel", seconds * 1e6,
         work / seconds / 1e12, static_cast<long long>(bytes));
   };
-  row("attention_forward", forward.own_because(), forward.workspace_bytes(), flops,
-      [&](cudaStream_t on) {
-        forward.run(o.data(), lse.data(), qkv.data(), k, v, workspace.data(), on);
-      });
+  row("attention_forward", trial.forward().own_because(), trial.forward().workspace_bytes(),
+      trial.forward_flops(), [&](cudaStream_t on) { trial.run_forward(on); });
   row(order == AttentionOrder::kAny ? "attention_backward" : "attention_backward, repeatable,",
-      backward.own_because(), backward.workspace_bytes(), 2.5 * flops, [&](cudaStream_t on) {
-        backward.run(dqkv.data(), dk, dk + kKvHeads * kHeadDim, dout.data(), qkv.data(), k, v,
-                     o.data(), lse.data(), workspace.data(), on);
-      });
+      trial.backward().own_because(), trial.backward().workspace_bytes(), trial.backward_flops(),
+      [&](cudaStream_t on) { trial.run_backward(on); });
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/attention_call.h"
+#include "kernels/attention_trial.h"
 #include "kernels/convert.h"
 #include "kernels/device_buffer.h"
 #include "kernels/gemm.h"
@@ -164,47 +164,22 @@ AttentionRates measure_attention(const AttentionLibrary& library, std::int64_t l
                                  cudaStream_t stream) {
   const std::int64_t heads = 4096 / head_dim;
   const std::int64_t kv_heads = heads / 4;
-  const std::int64_t stride = (heads + 2 * kv_heads) * head_dim;
   const std::int64_t batch = std::max<std::int64_t>(1, calibration.attention_tokens / length);
-  const std::int64_t rows = batch * length;
-  const AttentionShape shape = {.batch = batch,
-                                .query_length = length,
-                                .key_length = length,
-                                .heads = heads,
-                                .kv_heads = kv_heads,
-                                .head_dim = head_dim,
-                                .q_stride = stride,
-                                .kv_stride = stride,
-                                .o_stride = heads * head_dim};
-  const AttentionForward forward(library, AttentionTypes::kBf16, shape);
-  const AttentionBackward backward(library, AttentionTypes::kBf16, shape,
-                                   {.dq_stride = stride, .dkv_stride = stride},
-                                   AttentionOrder::kAny);
-  DeviceBuffer<Bf16> qkv(rows * stride), dqkv(rows * stride), o(rows * shape.o_stride),
-      dout(rows * shape.o_stride);
-  fill_random(qkv, rows * stride, 3);
-  fill_random(dout, rows * shape.o_stride, 4);
-  DeviceBuffer<float> lse(rows * heads);
-  DeviceBuffer<char> workspace(
-      std::max<std::int64_t>({1, forward.workspace_bytes(), backward.workspace_bytes()}));
-  Bf16* const k = qkv.data() + heads * head_dim;
-  Bf16* const v = k + kv_heads * head_dim;
-  Bf16* const dk = dqkv.data() + heads * head_dim;
-  const double flops =
-      2 * number(batch) * number(length) * number(length) * number(heads * head_dim);
+  AttentionTrial trial(library,
+                       {.batch = batch,
+                        .query_length = length,
+                        .key_length = length,
+                        .heads = heads,
+                        .kv_heads = kv_heads,
+                        .head_dim = head_dim},
+                       AttentionOrder::kAny, stream);
   Stopwatch watch(stream);
-  const double forward_s = watch.median_s(
-      [&](cudaStream_t on) {
-        forward.run(o.data(), lse.data(), qkv.data(), k, v, workspace.data(), on);
-      },
-      4 * calibration.seconds_per_point);
-  const double backward_s = watch.median_s(
-      [&](cudaStream_t on) {
-        backward.run(dqkv.data(), dk, dk + kv_heads * head_dim, dout.data(), qkv.data(), k, v,
-                     o.data(), lse.data(), workspace.data(), on);
-      },
-      4 * calibration.seconds_per_point);
-  return {.forward = flops / forward_s, .backward = 2.5 * flops / backward_s};
+  const double forward_s = watch.median_s([&](cudaStream_t on) { trial.run_forward(on); },
+                                          4 * calibration.seconds_per_point);
+  const double backward_s = watch.median_s([&](cudaStream_t on) { trial.run_backward(on); },
+                                           4 * calibration.seconds_per_point);
+  return {.forward = trial.forward_flops() / forward_s,
+          .backward = trial.backward_flops() / backward_s};
 }
 
 std::vector<AttentionCurve> measure_attentions(const TimeCalibration& calibration,
