@@ -12,11 +12,13 @@ namespace {
 
 // A thread keeps kHeld vectors of its row in registers, so that x is read once. Wider rows reread
 // the rest, which then comes from L2.
-constexpr int kHeld = 2;
-constexpr int kMaxThreads = 1024;
-// 16-byte slots of a thread for every held vector of the backward pass; 160 KiB in the largest
-// block, which an A100 has. Two or more of them also hold one row of float sums.
-constexpr int kSlots = 5;
+constexpr int kHeld = 4;
+constexpr int kMaxThreads = 512;
+// 16-byte slots of a thread for every held vector of the backward pass: dy, x and dx_add. Two of
+// them also hold one row of float sums.
+constexpr int kSlots = 3;
+constexpr int kSharedBytes = kSlots * kHeld * 16 * kMaxThreads;  // 96 KiB
+constexpr int kMaxRows = 8;  // that a block of the backward pass has in work at once
 
 // One block per row. T* sum is null without the fused addition. All loads stand before the first
 // use: a branch between them would leave one in flight at a time.
@@ -29,28 +31,37 @@ __global__ void __launch_bounds__(kMaxThreads, kAdd ? 1 : 2)
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * width;
   const int step = static_cast<int>(blockDim.x) * kWidth;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
-  Vector<T> held[kHeld];
-  Vector<T> other[kHeld];
+  uint4 held[kHeld];
+  uint4 other[kHeld];
+  uint4 gain[kHeld];
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     if (first + i * step < width) {
-      held[i] = load_vector(x + begin + first + i * step);
+      held[i] = load_bits(x + begin + first + i * step);
       if constexpr (kAdd) {
-        other[i] = load_vector(residual + begin + first + i * step);
+        other[i] = load_bits(residual + begin + first + i * step);
       }
     }
   }
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (first + i * step < width) {
+      gain[i] = load_bits(weight + first + i * step);
+    }
+  }
   float squares = 0;
-  const auto add = [&](Vector<T>& vector, const Vector<T>& more, int column) {
-    for (int k = 0; k < kWidth; ++k) {
-      if constexpr (kAdd) {
-        vector.at[k] = from_float<T>(to_float(vector.at[k]) + to_float(more.at[k]));
-      }
-      squares += to_float(vector.at[k]) * to_float(vector.at[k]);
-    }
+  const auto add = [&](uint4& bits, uint4 more, int column) {
     if constexpr (kAdd) {
-      store_vector(sum + begin + column, vector);
+      Floats<T> both = floats_of<T>(bits);
+      const Floats<T> added = floats_of<T>(more);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) { both.at[k] += added.at[k]; }
+      bits = bits_of(both);
+      store_bits(sum + begin + column, bits);
     }
+    const Floats<T> values = floats_of<T>(bits);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) { squares += values.at[k] * values.at[k]; }
   };
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
@@ -59,137 +70,186 @@ __global__ void __launch_bounds__(kMaxThreads, kAdd ? 1 : 2)
     }
   }
   for (int column = first + kHeld * step; column < width; column += step) {
-    Vector<T> vector = load_vector(x + begin + column);
-    add(vector, load_vector((kAdd ? residual : x) + begin + column), column);
+    uint4 bits = load_bits(x + begin + column);
+    add(bits, load_bits((kAdd ? residual : x) + begin + column), column);
   }
   const float scale = rsqrtf(row_sum(squares, scratch) / static_cast<float>(width) + epsilon);
   if (threadIdx.x == 0) {
     rstd[blockIdx.x] = scale;
   }
-  const auto store = [&](const Vector<T>& vector, int column) {
-    const Vector<T> gain = load_vector(weight + column);
-    Vector<T> out;
-    for (int k = 0; k < kWidth; ++k) {
-      out.at[k] = from_float<T>(to_float(vector.at[k]) * scale * to_float(gain.at[k]));
-    }
-    store_vector(y + begin + column, out);
+  const auto store = [&](uint4 bits, uint4 gain_bits, int column) {
+    Floats<T> out = floats_of<T>(bits);
+    const Floats<T> factors = floats_of<T>(gain_bits);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) { out.at[k] *= scale * factors.at[k]; }
+    store_bits(y + begin + column, bits_of(out));
   };
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     if (first + i * step < width) {
-      store(held[i], first + i * step);
+      store(held[i], gain[i], first + i * step);
     }
   }
   for (int column = first + kHeld * step; column < width; column += step) {
-    store(load_vector((kAdd ? sum : x) + begin + column), column);
+    store(load_bits((kAdd ? sum : x) + begin + column), load_bits(weight + column), column);
   }
+}
+
+// One row's vectors of the backward pass.
+template <class T>
+__device__ float dot_of(uint4 dy, uint4 x, uint4 gain) {
+  const Floats<T> a = floats_of<T>(dy);
+  const Floats<T> b = floats_of<T>(x);
+  const Floats<T> g = floats_of<T>(gain);
+  float dot = 0;
+#pragma unroll
+  for (int k = 0; k < kVectorWidth<T>; ++k) { dot += a.at[k] * g.at[k] * b.at[k]; }
+  return dot;
+}
+
+// dx of one vector; add_weight(k, value) takes its share of the weight gradient.
+template <class T, class AddWeight>
+__device__ uint4 gradient_of(uint4 dy, uint4 x, uint4 gain, const Floats<T>& dx_add, float scale,
+                             float mean, const AddWeight& add_weight) {
+  const Floats<T> a = floats_of<T>(dy);
+  const Floats<T> b = floats_of<T>(x);
+  const Floats<T> g = floats_of<T>(gain);
+  Floats<T> out;
+#pragma unroll
+  for (int k = 0; k < kVectorWidth<T>; ++k) {
+    const float normed = b.at[k] * scale;
+    out.at[k] = fmaf(a.at[k] * g.at[k], scale, fmaf(normed, -mean, dx_add.at[k]));
+    add_weight(k, a.at[k] * normed);
+  }
+  return bits_of(out);
 }
 
 // Input gradient dx = rstd * (dy * w - x * rstd^2 * mean(dy * w * x)) and, from the same reads, the
 // weight gradient dy * x * rstd summed over the rows of this block. blockDim.x threads share a row,
 // blockDim.y rows are in work at once. While they are, the next ones are on their way into shared
-// memory, where every thread reads only what it copied itself; so loads stay in flight during the
-// reduction, without registers to hold them.
-template <class T, bool kAdd>
+// memory, where every thread reads only what it copied itself. It refills a slot as soon as it has
+// read it: loads stay in flight during the reduction.
+// kWide: rows of which threads hold a part only; then blockDim.y is 1.
+template <class T, bool kAdd, bool kWide>
 __global__ void __launch_bounds__(kMaxThreads)
     backward_kernel(T* dx, float* __restrict__ partial, const T* dy, const T* __restrict__ x,
                     const float* __restrict__ rstd, const T* __restrict__ weight, const T* dx_add,
-                    std::int64_t rows, int width) {
+                    int rows, int width) {
   constexpr int kWidth = kVectorWidth<T>;
   __shared__ float scratch[2][kMaxThreads / 32];
   extern __shared__ uint4 shared[];
-  const unsigned threads = blockDim.x * blockDim.y;
   const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
   const int step = static_cast<int>(blockDim.x) * kWidth;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
+  const int stride = static_cast<int>(gridDim.x * blockDim.y);
   float* my_partial = partial + static_cast<std::int64_t>(blockIdx.x) * width;
-  // Slots 0, 1 and 2, 3: dy and x of the two stages; 4: dx_add, whose only reader refills it.
   const auto slot = [&](unsigned index, int i) {
-    return shared + (index * kHeld + static_cast<unsigned>(i)) * threads + thread;
+    return shared + (index * kHeld + static_cast<unsigned>(i)) * kMaxThreads + thread;
   };
-  const auto fetch_add = [&](std::int64_t row) {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (kAdd && row < rows && first + i * step < width) {
-        __pipeline_memcpy_async(slot(4, i), dx_add + row * width + first + i * step, 16);
-      }
-    }
-    __pipeline_commit();
-  };
-  const auto fetch = [&](std::int64_t row, unsigned stage) {
+  const auto fetch = [&](unsigned index, const T* from, int row) {
+    const T* at = from + (static_cast<std::int64_t>(row) * width + first);
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (row < rows && first + i * step < width) {
-        const std::int64_t at = row * width + first + i * step;
-        __pipeline_memcpy_async(slot(2 * stage, i), dy + at, 16);
-        __pipeline_memcpy_async(slot(2 * stage + 1, i), x + at, 16);
+        __pipeline_memcpy_async(slot(index, i), at + i * step, 16);
       }
     }
-    __pipeline_commit();
+  };
+  uint4 gain[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    gain[i] = {};
+    if (first + i * step < width) {
+      gain[i] = load_bits(weight + first + i * step);
+    } else {
+      for (unsigned index = 0; index < kSlots; ++index) { *slot(index, i) = {}; }
+    }
+  }
+  const auto gain_of = [&](int i) {
+    if constexpr (kWide) {  // no register is left for it
+      return load_bits(weight + first + i * step);
+    }
+    keep_packed(gain[i]);
+    return gain[i];
   };
   float gradient[kHeld][kWidth] = {};
-  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y;
-  fetch(first_row + threadIdx.y, 0);
-  fetch_add(first_row + threadIdx.y);
+  const int row_of_block = static_cast<int>(threadIdx.y);
+  int row = static_cast<int>(blockIdx.x * blockDim.y) + row_of_block;
+  float next_scale = rstd[min(row, rows - 1)];
+  fetch(0, dy, row);
+  fetch(1, x, row);
+  __pipeline_commit();
+  if (kAdd) {
+    fetch(2, dx_add, row);
+  }
+  __pipeline_commit();
   unsigned round = 0;
-  for (std::int64_t base = first_row; base < rows; base += stride, ++round) {
-    // A row past the end keeps the last round in step, and neither reads nor writes.
-    const std::int64_t row = base + threadIdx.y;
-    const int in_row = row < rows ? width : 0;
-    const unsigned stage = round % 2;
-    const std::int64_t begin = row * width;
-    const float scale = in_row == 0 ? 0.0F : rstd[row];
-    fetch(row + stride, 1 - stage);
-    __pipeline_wait_prior(1);
+  // A row past the end keeps the last round in step, and neither reads nor writes.
+#pragma unroll 1
+  for (; row - row_of_block < rows; row += stride, ++round) {
+    const bool exists = kWide || row < rows;
+    const std::int64_t begin = static_cast<std::int64_t>(row) * width;
+    const float scale = next_scale;
+    uint4 a[kHeld];
+    uint4 b[kHeld];
     float dot = 0;
-    const auto add_dot = [&](const Vector<T>& a, const Vector<T>& b, int column) {
-      const Vector<T> gain = load_vector(weight + column);
-      for (int k = 0; k < kWidth; ++k) {
-        dot += to_float(a.at[k]) * to_float(gain.at[k]) * to_float(b.at[k]);
-      }
-    };
+    if (exists) {
+      next_scale = rstd[min(row + stride, rows - 1)];
+      __pipeline_wait_prior(1);
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (first + i * step < in_row) {
-        add_dot(as_vector<T>(*slot(2 * stage, i)), as_vector<T>(*slot(2 * stage + 1, i)),
-                first + i * step);
+      for (int i = 0; i < kHeld; ++i) {
+        a[i] = *slot(0, i);
+        b[i] = *slot(1, i);
+        dot += dot_of<T>(a[i], b[i], gain_of(i));
       }
+      if constexpr (kWide) {
+#pragma unroll 1
+        for (int column = first + kHeld * step; column < width; column += step) {
+          dot += dot_of<T>(load_bits(dy + begin + column), load_bits(x + begin + column),
+                           load_bits(weight + column));
+        }
+      }
+      fetch(0, dy, row + stride);
+      fetch(1, x, row + stride);
+      __pipeline_commit();
     }
-    for (int column = first + kHeld * step; column < in_row; column += step) {
-      add_dot(load_vector(dy + begin + column), load_vector(x + begin + column), column);
-    }
-    const float mean = row_sum(dot, scratch[stage] + threadIdx.y * (blockDim.x / 32)) /
+    const float mean = row_sum(dot, scratch[round % 2] + threadIdx.y * (blockDim.x / 32)) /
                        static_cast<float>(width) * scale * scale;
-    const auto store = [&](const Vector<T>& a, const Vector<T>& b, const Vector<T>& c, int column,
-                           auto&& add_weight) {
-      const Vector<T> gain = load_vector(weight + column);
-      Vector<T> out;
-      for (int k = 0; k < kWidth; ++k) {
-        const float value = to_float(a.at[k]);
-        const float input = to_float(b.at[k]);
-        const float through = scale * (value * to_float(gain.at[k]) - input * mean);
-        out.at[k] = from_float<T>(kAdd ? through + to_float(c.at[k]) : through);
-        add_weight(k, value * input * scale);
-      }
-      store_vector(dx + begin + column, out);
-    };
+    if (exists) {
+      __pipeline_wait_prior(1);
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (first + i * step < in_row) {
-        store(as_vector<T>(*slot(2 * stage, i)), as_vector<T>(*slot(2 * stage + 1, i)),
-              as_vector<T>(*slot(4, i)), first + i * step,
-              [&](int k, float value) { gradient[i][k] += value; });
+      for (int i = 0; i < kHeld; ++i) {
+        Floats<T> before = {};
+        if constexpr (kAdd) {
+          before = floats_of<T>(*slot(2, i));
+        }
+        keep_packed(a[i]);
+        keep_packed(b[i]);
+        const uint4 out = gradient_of<T>(a[i], b[i], gain_of(i), before, scale, mean,
+                                         [&](int k, float value) { gradient[i][k] += value; });
+        if (first + i * step < width) {
+          store_bits(dx + begin + first + i * step, out);
+        }
       }
-    }
-    fetch_add(row + stride);
-    // Only rows wider than the registers hold, and then blockDim.y is 1: this block owns its
-    // partial.
-    for (int column = first + kHeld * step; column < in_row; column += step) {
-      store(load_vector(dy + begin + column), load_vector(x + begin + column),
-            load_vector((kAdd ? dx_add : x) + begin + column), column, [&](int k, float value) {
-              my_partial[column + k] = (round == 0 ? 0.0F : my_partial[column + k]) + value;
-            });
+      if constexpr (kWide) {  // this block owns its partial
+#pragma unroll 1
+        for (int column = first + kHeld * step; column < width; column += step) {
+          Floats<T> before = {};
+          if constexpr (kAdd) {
+            before = floats_of<T>(load_bits(dx_add + begin + column));
+          }
+          const uint4 out = gradient_of<T>(
+              load_bits(dy + begin + column), load_bits(x + begin + column),
+              load_bits(weight + column), before, scale, mean, [&](int k, float value) {
+                my_partial[column + k] = (row < stride ? 0.0F : my_partial[column + k]) + value;
+              });
+          store_bits(dx + begin + column, out);
+        }
+      }
+      if (kAdd) {
+        fetch(2, dx_add, row + stride);
+      }
+      __pipeline_commit();
     }
   }
   __pipeline_wait_prior(0);
@@ -198,13 +258,19 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (unsigned y = 0; y < blockDim.y; ++y) {
     __syncthreads();
     if (threadIdx.y == y) {
+      float* to = y + 1 == blockDim.y ? my_partial : sums;
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
-        const int column = first + i * step;
-        if (column < width) {
-          for (int k = 0; k < kWidth; ++k) {
-            float& to = y + 1 == blockDim.y ? my_partial[column + k] : sums[column + k];
-            to = (y == 0 ? 0.0F : sums[column + k]) + gradient[i][k];
+#pragma unroll
+        for (int k = 0; k < kWidth; k += 4) {
+          const int column = first + i * step + k;
+          if (column < width) {
+            float4 sum = y == 0 ? float4{} : *reinterpret_cast<const float4*>(sums + column);
+            sum.x += gradient[i][k];
+            sum.y += gradient[i][k + 1];
+            sum.z += gradient[i][k + 2];
+            sum.w += gradient[i][k + 3];
+            *reinterpret_cast<float4*>(to + column) = sum;
           }
         }
       }
@@ -213,26 +279,34 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 // dweight (+)= the sum of the partials, in order. blockDim is (32, kSlices): 32 columns of as many
-// slices of partials.
+// slices of partials. All loads stand before the first use.
 constexpr int kSlices = 32;
+constexpr int kPerSlice = (kRmsNormPartials + kSlices - 1) / kSlices;
 template <class G>
 __global__ void __launch_bounds__(32 * kSlices)
     reduce_partials_kernel(G* __restrict__ dweight, const float* __restrict__ partial,
                            int num_partials, int width, GradientSum mode) {
   __shared__ float slices[kSlices][32];
   const int column = static_cast<int>(blockIdx.x * 32 + threadIdx.x);
-  float sum = 0;
-  if (column < width) {
-#pragma unroll 9
-    for (int i = static_cast<int>(threadIdx.y); i < num_partials; i += kSlices) {
-      sum += partial[static_cast<std::int64_t>(i) * width + column];
-    }
+  const bool writes = threadIdx.y == 0 && column < width;
+  float own[kPerSlice];
+#pragma unroll
+  for (int i = 0; i < kPerSlice; ++i) {
+    const int index = static_cast<int>(threadIdx.y) + i * kSlices;
+    own[i] = column < width && index < num_partials
+                 ? partial[static_cast<std::int64_t>(index) * width + column]
+                 : 0.0F;
   }
+  const float before =
+      writes && mode == GradientSum::kAccumulate ? to_float(dweight[column]) : 0.0F;
+  float sum = 0;
+#pragma unroll
+  for (const float value : own) { sum += value; }
   slices[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y == 0 && column < width) {
+  if (writes) {
+#pragma unroll
     for (int i = 1; i < kSlices; ++i) { sum += slices[i][threadIdx.x]; }
-    const float before = mode == GradientSum::kAccumulate ? to_float(dweight[column]) : 0.0F;
     dweight[column] = from_float<G>(before + sum);
   }
 }
@@ -268,16 +342,19 @@ void rms_norm_backward(T* dx, G* dweight, float* partial, const T* dy, const T* 
                        const float* rstd, const T* weight, const T* dx_add, std::int64_t rows,
                        std::int64_t width, cudaStream_t stream, GradientSum sum) {
   const int threads = threads_for<T>(width);
-  const int rows_at_once = std::clamp(512 / threads, 1, 16);
+  const bool is_wide = width > static_cast<std::int64_t>(threads) * kHeld * kVectorWidth<T>;
+  const int rows_at_once = std::clamp(kMaxThreads / threads, 1, kMaxRows);
   const std::int64_t blocks =
       std::min<std::int64_t>(kRmsNormPartials, (rows + rows_at_once - 1) / rows_at_once);
-  const int shared_bytes = kSlots * kHeld * 16 * threads * rows_at_once;
-  const auto kernel = dx_add == nullptr ? backward_kernel<T, false> : backward_kernel<T, true>;
+  const auto narrow =
+      dx_add == nullptr ? backward_kernel<T, false, false> : backward_kernel<T, true, false>;
+  const auto wide =
+      dx_add == nullptr ? backward_kernel<T, false, true> : backward_kernel<T, true, true>;
+  const auto kernel = is_wide ? wide : narrow;
   CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  kernel<<<static_cast<unsigned>(blocks), dim3(threads, rows_at_once),
-           static_cast<std::size_t>(shared_bytes), stream>>>(dx, partial, dy, x, rstd, weight,
-                                                             dx_add, rows, static_cast<int>(width));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  kernel<<<static_cast<unsigned>(blocks), dim3(threads, rows_at_once), kSharedBytes, stream>>>(
+      dx, partial, dy, x, rstd, weight, dx_add, static_cast<int>(rows), static_cast<int>(width));
   CUDA_CHECK(cudaGetLastError());
   reduce_partials_kernel<<<static_cast<unsigned>((width + 31) / 32), dim3(32, kSlices), 0,
                            stream>>>(dweight, partial, static_cast<int>(blocks),

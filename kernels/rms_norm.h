@@ -30,7 +30,7 @@ void add_rms_norm_forward(T* y, float* rstd, T* sum, const T* x, const T* residu
 
 // Blocks of the weight gradient's first stage: fixed, so that the result does not depend on the
 // GPU.
-inline constexpr std::int64_t kRmsNormPartials = 264;
+inline constexpr std::int64_t kRmsNormPartials = 132;
 
 // dx      [rows, width]  out: gradient of the norm's input, plus dx_add where that is not null
 // dweight [width]        out, or the gradient is added to it: G, float or, of bf16, __nv_bfloat16,

@@ -52,6 +52,61 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
+// The same by whole registers, for vectors that a thread keeps: the compiler gives each element of
+// a Vector of bf16 a register of its own.
+template <class T>
+struct Floats {
+  float at[kVectorWidth<T>];
+};
+
+template <class T>
+__device__ uint4 load_bits(const T* from) {
+  return *reinterpret_cast<const uint4*>(from);
+}
+
+template <class T>
+__device__ void store_bits(T* to, uint4 bits) {
+  *reinterpret_cast<uint4*>(to) = bits;
+}
+
+template <class T>
+__device__ Floats<T> floats_of(uint4 bits);
+template <>
+__device__ inline Floats<float> floats_of<float>(uint4 bits) {
+  return {{__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+           __uint_as_float(bits.w)}};
+}
+template <>
+__device__ inline Floats<__nv_bfloat16> floats_of<__nv_bfloat16>(uint4 bits) {
+  const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+  Floats<__nv_bfloat16> floats;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // bf16 is the upper half of a float
+    floats.at[2 * i] = __uint_as_float(words[i] << 16);
+    floats.at[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000U);
+  }
+  return floats;
+}
+
+__device__ inline uint4 bits_of(const Floats<float>& floats) {
+  return {__float_as_uint(floats.at[0]), __float_as_uint(floats.at[1]),
+          __float_as_uint(floats.at[2]), __float_as_uint(floats.at[3])};
+}
+__device__ inline uint4 bits_of(const Floats<__nv_bfloat16>& floats) {
+  unsigned words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(floats.at[2 * i], floats.at[2 * i + 1]);
+    words[i] = *reinterpret_cast<const unsigned*>(&pair);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Keeps the compiler from holding the floats of these bits instead, in twice the registers.
+__device__ inline void keep_packed(uint4& bits) {
+  asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+}
+
 // The sum over a warp in a fixed order; every lane gets it.
 __device__ inline float warp_sum(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {
