@@ -186,7 +186,7 @@ TEST_CASE(
       }
     }
     constexpr std::int64_t kLinearLayers =
-        4 * 4 * 8;  // layers, linear layers of each, microbatches
+        std::int64_t{4} * 4 * 8;  // layers, linear layers of each, microbatches
     CHECK(counts["inputs"] == kLinearLayers);
     CHECK(counts["weights"] == kLinearLayers);
     CHECK(counts["keep"] == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
