@@ -3,8 +3,6 @@
 // NCCL's share was taken apart on 4 H200 (NCCL 2.28.9, NVLS off; tools/measure_communicators.py,
 // data/measured/communicators_h200.json): every communicator costs the same again, whatever its
 // ranks, and connections come with the first collective or the first send of that communicator.
-// Which groups exist and which run collectives was read in Megatron-LM core_v0.16.1
-// (core/parallel_state.py, core/distributed, core/optimizer, core/transformer/moe).
 #include "estimator/outside_memory.h"
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "estimator/framework_communicators.h"
 #include "estimator/native_communicators.h"
 #include "estimator/rank_grid.h"
 
@@ -44,146 +43,6 @@ const NativeMemory kNativeOnH200{.context_bytes = 520 * kMiB,
                                  .nccl_bytes = 374 * kMiB,
                                  .first_send_bytes = 62 * kMiB,
                                  .source = {}};
-
-// What a communicator has been used for.
-struct Connections {
-  bool ring = false;               // all-reduce, all-gather, reduce-scatter
-  std::int64_t near_peers = 0;     // send and receive inside the NVLink domain
-  bool has_network_peers = false;  // and across it
-  bool any() const { return ring || near_peers > 0 || has_network_peers; }
-};
-
-struct Communicator {
-  std::string_view name;
-  std::int64_t ranks = 1;
-  Connections connections;
-  bool exists = true;  // on this rank: groups of the pipeline's ends have no members between
-};
-
-// Sizes of the groups of one rank and what the plan does with them.
-struct Grid {
-  const Job& job;
-  const Plan& plan;
-  std::int64_t pp_rank = 0;
-  std::int64_t world = job.cluster.world_size();
-  std::int64_t dp = data_parallel_size(job, plan);
-  bool first_stage = pp_rank == 0;
-  bool end_stage = pp_rank == 0 || pp_rank == plan.pp - 1;
-  bool has_experts = job.model.moe.num_experts > 0;
-
-  std::int64_t size(GroupKind kind) const { return group_shape(job, plan, kind).size; }
-
-  // All-to-all: every other rank is a peer.
-  Connections all_peers(GroupKind kind) const {
-    const GroupShape shape = group_shape(job, plan, kind);
-    return {.ring = false,
-            .near_peers = shape.ranks_per_domain - 1,
-            .has_network_peers = shape.size > shape.ranks_per_domain};
-  }
-
-  // A line or a ring of neighbours.
-  Connections neighbours(GroupKind kind, std::int64_t count) const {
-    const bool near = group_shape(job, plan, kind).ranks_per_domain > 1;
-    return {.ring = false, .near_peers = near ? count : 0, .has_network_peers = !near};
-  }
-
-  Connections pipeline() const {
-    if (plan.pp == 1) {
-      return {};
-    }
-    const bool wraps_around = plan.schedule == Schedule::kInterleaved1F1B ||
-                              plan.schedule == Schedule::kInterleavedZeroBubble;
-    const bool two_sided = plan.pp > 2 && (wraps_around || !end_stage);
-    return neighbours(GroupKind::kPp, two_sided ? 2 : 1);
-  }
-
-  Connections context_parallel() const {
-    if (plan.cp == 1) {
-      return {};
-    }
-    switch (plan.cp_method) {
-      case CpMethod::kRing: return neighbours(GroupKind::kCp, plan.cp > 2 ? 2 : 1);
-      case CpMethod::kAllGather: return {.ring = true};
-      case CpMethod::kA2a: return all_peers(GroupKind::kCp);
-    }
-    return {};
-  }
-
-  bool embedding_is_shared() const {
-    const bool shares = job.model.tied_embeddings || job.model.num_mtp_layers > 0;
-    return shares && size(GroupKind::kEmbedding) > 1 && end_stage;
-  }
-};
-
-// Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
-// the world (barrier), on its gradient group, and on the group over which the gradient norm is
-// reduced, even where such a group is the rank alone.
-std::array<Communicator, 21> megatron_communicators(const Grid& grid) {
-  const Plan& plan = grid.plan;
-  const bool experts_apart = grid.has_experts && plan.ep > 1;
-  const bool hybrid = plan.dp_replicate > 1;
-  const std::int64_t stage = grid.world / plan.pp;
-  const std::int64_t expert_ranks = plan.etp * plan.ep;
-  const std::int64_t expert_dp = grid.size(GroupKind::kExpertDp);
-  return {{
-      {"world", grid.world, {.ring = true}},
-      {"dp_cp", grid.dp * plan.cp, {.ring = true}},
-      {"dp_cp_shard", grid.dp * plan.cp / plan.dp_replicate, {.ring = hybrid}, hybrid},
-      {"dp", grid.dp, {}},
-      {"cp", plan.cp, grid.context_parallel()},
-      {"tp_pp", plan.tp * plan.pp, {.ring = plan.zero == 0}},
-      {"tp", plan.tp, {.ring = plan.tp > 1}},
-      {"pp", plan.pp, grid.pipeline()},
-      {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
-      {"position_embedding", 1, {}, grid.first_stage},
-      {"tp_dp_cp", stage, {}},
-      {"tp_dp", stage / plan.cp, {}},
-      {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
-      {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
-      {"etp", plan.etp, {.ring = grid.has_experts && plan.etp > 1}},
-      {"etp_ep", expert_ranks, {.ring = experts_apart}},
-      {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && plan.zero == 0}},
-      {"expert_dp", expert_dp, {.ring = experts_apart}},
-      {"expert_dp_shard", expert_dp / plan.dp_replicate, {.ring = experts_apart && hybrid}, hybrid},
-      {"expert_dp_replica", plan.dp_replicate, {.ring = hybrid}, hybrid},
-      {"optimizer_instance", grid.world / plan.dp_replicate, {.ring = plan.zero > 0}},
-  }};
-}
-
-// Groups of torchtitan (ParallelDims.build_mesh). A dimension of one rank has a fake backend, one
-// of all ranks is the default process group (torch/distributed/device_mesh.py,
-// _init_process_groups), and others have a communicator each, even where they have the same ranks.
-// All are used: world by the broadcast of the seed (set_determinism), pp by the norm of the
-// gradients (clip_grad_norm_), batch by the count of tokens, loss by the logged loss (train.py), cp
-// by the all-to-all of key and value gradients (_templated_ring_attention_backward).
-std::array<Communicator, 8> torchtitan_communicators(const Grid& grid) {
-  const Plan& plan = grid.plan;
-  const std::int64_t shards = grid.dp / plan.dp_replicate * plan.cp;
-  const auto with_ring = [](Connections connections) {
-    connections.ring = true;
-    return connections;
-  };
-  std::array<Communicator, 8> groups = {{
-      {"world", grid.world, {.ring = true}},
-      {"pp", plan.pp, with_ring(grid.pipeline())},
-      {"batch", grid.dp, {.ring = true}},
-      {"loss", grid.dp * plan.cp, {.ring = true}},
-      {"dp_replicate", plan.dp_replicate, {.ring = true}},
-      {"fsdp", shards, {.ring = true}},
-      {"cp", plan.cp, with_ring(plan.cp > 1 ? grid.all_peers(GroupKind::kCp) : Connections{})},
-      {"tp", plan.tp, {.ring = true}},
-  }};
-  for (Communicator& group : std::span(groups).subspan(1)) {
-    group.exists = group.ranks > 1 && group.ranks < grid.world;
-    if (group.ranks == grid.world) {
-      Connections& world = groups.front().connections;
-      world.near_peers = std::max(world.near_peers, group.connections.near_peers);
-      world.has_network_peers |= group.connections.has_network_peers;
-    }
-  }
-  groups.front().exists = grid.world > 1;
-  return groups;
-}
 
 // Bytes that one communicator and one process pay, from the GPU's file where it has them.
 struct Prices {
@@ -351,7 +210,7 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
     return;
   }
   const Prices prices = prices_of(job);
-  const Grid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
+  const GroupGrid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
   visit_process(prices, origin_of(gpu.context_bytes), origin_of(gpu.library_bytes), visit);
   const Origin origin = origin_of(gpu.first_communicator_bytes);
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {

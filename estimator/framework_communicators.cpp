@@ -1,0 +1,80 @@
+// Which groups exist and which run collectives was read in Megatron-LM core_v0.16.1
+// (core/parallel_state.py, core/distributed, core/optimizer, core/transformer/moe).
+#include "estimator/framework_communicators.h"
+
+#include <algorithm>
+#include <span>
+
+namespace shardplan {
+
+// Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
+// the world (barrier), on its gradient group, and on the group over which the gradient norm is
+// reduced, even where such a group is the rank alone.
+std::array<Communicator, 21> megatron_communicators(const GroupGrid& grid) {
+  const Plan& plan = grid.plan;
+  const bool experts_apart = grid.has_experts && plan.ep > 1;
+  const bool hybrid = plan.dp_replicate > 1;
+  const std::int64_t stage = grid.world / plan.pp;
+  const std::int64_t expert_ranks = plan.etp * plan.ep;
+  const std::int64_t expert_dp = grid.size(GroupKind::kExpertDp);
+  return {{
+      {"world", grid.world, {.ring = true}},
+      {"dp_cp", grid.dp * plan.cp, {.ring = true}},
+      {"dp_cp_shard", grid.dp * plan.cp / plan.dp_replicate, {.ring = hybrid}, hybrid},
+      {"dp", grid.dp, {}},
+      {"cp", plan.cp, grid.context_parallel()},
+      {"tp_pp", plan.tp * plan.pp, {.ring = plan.zero == 0}},
+      {"tp", plan.tp, {.ring = plan.tp > 1}},
+      {"pp", plan.pp, grid.pipeline()},
+      {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
+      {"position_embedding", 1, {}, grid.first_stage},
+      {"tp_dp_cp", stage, {}},
+      {"tp_dp", stage / plan.cp, {}},
+      {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
+      {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
+      {"etp", plan.etp, {.ring = grid.has_experts && plan.etp > 1}},
+      {"etp_ep", expert_ranks, {.ring = experts_apart}},
+      {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && plan.zero == 0}},
+      {"expert_dp", expert_dp, {.ring = experts_apart}},
+      {"expert_dp_shard", expert_dp / plan.dp_replicate, {.ring = experts_apart && hybrid}, hybrid},
+      {"expert_dp_replica", plan.dp_replicate, {.ring = hybrid}, hybrid},
+      {"optimizer_instance", grid.world / plan.dp_replicate, {.ring = plan.zero > 0}},
+  }};
+}
+
+// Groups of torchtitan (ParallelDims.build_mesh). A dimension of one rank has a fake backend, one
+// of all ranks is the default process group (torch/distributed/device_mesh.py,
+// _init_process_groups), and others have a communicator each, even where they have the same ranks.
+// All are used: world by the broadcast of the seed (set_determinism), pp by the norm of the
+// gradients (clip_grad_norm_), batch by the count of tokens, loss by the logged loss (train.py), cp
+// by the all-to-all of key and value gradients (_templated_ring_attention_backward).
+std::array<Communicator, 8> torchtitan_communicators(const GroupGrid& grid) {
+  const Plan& plan = grid.plan;
+  const std::int64_t shards = grid.dp / plan.dp_replicate * plan.cp;
+  const auto with_ring = [](Connections connections) {
+    connections.ring = true;
+    return connections;
+  };
+  std::array<Communicator, 8> groups = {{
+      {"world", grid.world, {.ring = true}},
+      {"pp", plan.pp, with_ring(grid.pipeline())},
+      {"batch", grid.dp, {.ring = true}},
+      {"loss", grid.dp * plan.cp, {.ring = true}},
+      {"dp_replicate", plan.dp_replicate, {.ring = true}},
+      {"fsdp", shards, {.ring = true}},
+      {"cp", plan.cp, with_ring(plan.cp > 1 ? grid.all_peers(GroupKind::kCp) : Connections{})},
+      {"tp", plan.tp, {.ring = true}},
+  }};
+  for (Communicator& group : std::span(groups).subspan(1)) {
+    group.exists = group.ranks > 1 && group.ranks < grid.world;
+    if (group.ranks == grid.world) {
+      Connections& world = groups.front().connections;
+      world.near_peers = std::max(world.near_peers, group.connections.near_peers);
+      world.has_network_peers |= group.connections.has_network_peers;
+    }
+  }
+  groups.front().exists = grid.world > 1;
+  return groups;
+}
+
+}  // namespace shardplan
