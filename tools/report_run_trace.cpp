@@ -222,8 +222,8 @@ std::string RunTraces::text() const {
   return writer_.text(
       {{"program", kVersionText},
        {"what",
-        "one real optimizer step after the measured ones, each rank on its own clock's zero; an "
-        "operation that waits for others lasts as long as it waits"},
+        "one real optimizer step after the measured ones; zero is where the first operation of any "
+        "rank began; one that waits for others lasts as long as it waits"},
        {"clock",
         "ranks of one host share its monotonic clock, each to precision_s; hosts are set equal "
         "when all ranks have met, to a round trip of the network"},
