@@ -1,0 +1,213 @@
+#include "tools/shell_word_reader.h"
+
+#include <optional>
+#include <string_view>
+
+#include "data/input_error.h"
+
+namespace shardplan {
+
+void ShellWordReader::word(Words& words) {
+  std::string current;
+  bool has = false;
+  const std::int64_t first_line = line;
+  while (at < text.size()) {
+    const char letter = now();
+    if (letter == '"') {
+      next();
+      has = true;
+      quoted(words, current, has, first_line);
+    } else if (letter == '\'') {
+      next();
+      has = true;
+      while (at < text.size() && now() != '\'') {
+        current += now();
+        next();
+      }
+      expect_end('\'', first_line);
+    } else if (letter == '$' || letter == '`') {
+      expand(words, current, has, !splits);
+    } else if (letter == '\\' && ahead() != '\n') {
+      next();
+      current += now();
+      has = true;
+      next();
+    } else if (letter == '\\' || letter == ' ' || letter == '\t' || letter == '\r' ||
+               letter == ')' || letter == '(' || letter == '<' || letter == '>' ||
+               ends_command(letter)) {
+      break;
+    } else {
+      current += letter;
+      has = true;
+      next();
+    }
+  }
+  const bool only_digits =
+      !current.empty() && std::ranges::all_of(current, [](char d) { return d >= '0' && d <= '9'; });
+  if (only_digits && (now() == '>' || now() == '<')) {
+    return;  // the number of a stream
+  }
+  if (has) {
+    words.push_back(current);
+  }
+}
+
+void ShellWordReader::expect_end(char quote, std::int64_t first_line) {
+  if (at >= text.size()) {
+    throw InputError(file + ":" + std::to_string(first_line) +
+                     ": found a quotation without an end, expected " + std::string(1, quote));
+  }
+  next();
+}
+
+void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
+                             std::int64_t first_line) {
+  while (at < text.size() && now() != '"') {
+    if (now() == '\\' && (ahead() == '\n')) {
+      next();
+      next();
+    } else if (now() == '\\' && (ahead() == '"' || ahead() == '$' || ahead() == '\\')) {
+      next();
+      current += now();
+      next();
+    } else if (now() == '$' || now() == '`') {
+      expand(words, current, has, true);
+    } else {
+      current += now();
+      next();
+    }
+  }
+  expect_end('"', first_line);
+}
+
+// $NAME, ${NAME}, ${NAME:-default}, ${NAME[@]}, $((...)); anything else stays as it stands.
+void ShellWordReader::expand(Words& words, std::string& current, bool& has, bool in_quotes) {
+  if (text.compare(at, 3, "$((") == 0) {
+    const std::size_t end = text.find("))", at);
+    if (end != std::string::npos) {
+      const std::string inner = text.substr(at + 3, end - at - 3);
+      const std::optional<std::int64_t> value = shell_arithmetic(inner, values);
+      current += value ? std::to_string(*value) : "$((" + inner + "))";
+      has = true;
+      at = end + 2;
+      return;
+    }
+  }
+  if (text.compare(at, 2, "$(") == 0 || now() == '`') {
+    copy_substitution(current);
+    has = true;
+    return;
+  }
+  next();  // '$'
+  std::string name;
+  std::string otherwise;
+  bool whole_array = false;
+  if (now() == '{') {
+    next();
+    braced(name, otherwise, whole_array);
+  } else {
+    while (at < text.size() && is_name_letter(now())) {
+      name += now();
+      next();
+    }
+  }
+  put(words, current, has, {.name = name, .otherwise = otherwise, .whole = whole_array}, in_quotes);
+}
+
+void ShellWordReader::copy_substitution(std::string& current) {
+  const bool backquote = now() == '`';
+  int depth = 0;
+  do {
+    depth += now() == '(' ? 1 : now() == ')' ? -1 : 0;
+    current += now();
+    next();
+  } while (at < text.size() && (backquote ? now() != '`' : depth > 0 || now() == '('));
+  if (backquote && at < text.size()) {
+    current += now();
+    next();
+  }
+}
+
+void ShellWordReader::braced(std::string& name, std::string& otherwise, bool& whole_array) {
+  std::string inner;
+  int depth = 1;
+  while (at < text.size()) {
+    depth += now() == '{' ? 1 : now() == '}' ? -1 : 0;
+    if (depth == 0) {
+      next();
+      break;
+    }
+    inner += now();
+    next();
+  }
+  const std::size_t end = std::min(
+      static_cast<std::size_t>(std::ranges::find_if_not(inner, is_name_letter) - inner.begin()),
+      inner.size());
+  name = inner.substr(0, end);
+  const std::string rest = inner.substr(end);
+  whole_array = rest.starts_with("[@]") || rest.starts_with("[*]");
+  for (const char* form : {":-", "-", ":="}) {
+    if (rest.starts_with(form)) {
+      otherwise =
+          ShellWordReader(rest.substr(std::string_view(form).size()), file).one_word(values);
+      return;
+    }
+  }
+}
+
+std::string ShellWordReader::one_word(const ShellValues& known) {
+  values = known;
+  splits = false;
+  Words words;
+  std::string whole;
+  while (at < text.size()) {
+    word(words);
+    if (at < text.size()) {
+      words.push_back(std::string(1, now()));
+      next();
+    }
+  }
+  for (const std::string& piece : words) { whole += piece; }
+  return whole;
+}
+
+void ShellWordReader::put(Words& words, std::string& current, bool& has, const Wanted& wanted,
+                          bool in_quotes) {
+  const auto found = values.find(wanted.name);
+  if (found == values.end() || found->second.empty() ||
+      (found->second.front().empty() && !wanted.otherwise.empty())) {
+    const bool kept = wanted.otherwise.empty() && found == values.end();
+    const std::string piece = kept ? "$" + wanted.name : wanted.otherwise;
+    has = has || !piece.empty();
+    append(words, current, piece, in_quotes);
+    return;
+  }
+  if (!wanted.whole) {
+    has = has || in_quotes || !found->second.front().empty();
+    append(words, current, found->second.front(), in_quotes);
+    return;
+  }
+  for (std::size_t i = 0; i < found->second.size(); ++i) {
+    if (i > 0) {
+      words.push_back(current);
+      current.clear();
+    }
+    has = true;
+    append(words, current, found->second[i], in_quotes);
+  }
+}
+
+void ShellWordReader::append(Words& words, std::string& current, const std::string& piece,
+                             bool in_quotes) {
+  for (const char letter : piece) {
+    const bool blank = letter == ' ' || letter == '\t' || letter == '\n';
+    if (!blank || in_quotes) {
+      current += letter;
+    } else if (!current.empty()) {
+      words.push_back(current);
+      current.clear();
+    }
+  }
+}
+
+}  // namespace shardplan
