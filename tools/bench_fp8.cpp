@@ -1,5 +1,7 @@
 // Products in fp8 and what stands before them: the rounding of both factors.
 #include <cstdio>
+#include <random>
+#include <vector>
 
 #include "kernels/gemm.h"
 #include "kernels/quantize_fp8.h"
@@ -72,17 +74,17 @@ void bench_fp8(Bench& bench) {
   bench_rounding(bench, kTokens, kIn);
   bench_rounding(bench, kTokens, kOut);
   GemmShape forward = shape_of(kTokens, kOut, kIn);
-  bench_product("gemm y = x w^T, fp8, summed in float", forward, bench.stream);
+  bench_product("gemm y = x w^T, fp8, summed in float", forward, bench.stream());
   forward.sums_fast = true;
-  bench_product("gemm y = x w^T, fp8, fast sums", forward, bench.stream);
+  bench_product("gemm y = x w^T, fp8, fast sums", forward, bench.stream());
   GemmShape input = shape_of(kTokens, kIn, kOut);
   input.in_type = GemmType::kE5m2;
-  bench_product("gemm dx = dy w, fp8", input, bench.stream);
+  bench_product("gemm dx = dy w, fp8", input, bench.stream());
   GemmShape weight = shape_of(kOut, kIn, kTokens);
   weight.in_type = GemmType::kE5m2;
   weight.out_type = GemmType::kFloat;
   weight.sum = GradientSum::kAccumulate;
-  bench_product("gemm dw += dy^T x, fp8 to fp32", weight, bench.stream);
+  bench_product("gemm dw += dy^T x, fp8 to fp32", weight, bench.stream());
 }
 
 }  // namespace shardplan
