@@ -73,6 +73,9 @@ GemmGrid read_grid(const JsonValue& value, const std::string& file) {
   grid.forward = grid_rates(reader, "forward_tflops", grid);
   grid.input_gradient = grid_rates(reader, "input_gradient_tflops", grid);
   grid.weight_gradient = grid_rates(reader, "weight_gradient_tflops", grid);
+  if (reader.has("accumulated_tflops")) {
+    grid.accumulated = grid_rates(reader, "accumulated_tflops", grid);
+  }
   reader.finish();
   return grid;
 }
@@ -104,6 +107,26 @@ AttentionCurve read_attention(const JsonValue& value, const std::string& file,
   curve.backward = read_curve(reader, "backward_tflops", kMaxTflops, kTera);
   reader.finish();
   return curve;
+}
+
+GroupedRates read_grouped(const JsonValue& value, const std::string& file) {
+  ObjectReader reader(value, file);
+  GroupedRates rates;
+  rates.forward = read_curve(reader, "forward_tflops", kMaxTflops, kTera);
+  rates.input_gradient = read_curve(reader, "input_gradient_tflops", kMaxTflops, kTera);
+  rates.weight_gradient = read_curve(reader, "weight_gradient_tflops", kMaxTflops, kTera);
+  reader.finish();
+  return rates;
+}
+
+BesideRates read_beside(const JsonValue& value, const std::string& file) {
+  constexpr double kLeast = 0.01;
+  ObjectReader reader(value, file);
+  BesideRates rates;
+  rates.products = reader.number("product_share", kLeast, 1);
+  rates.collectives = reader.number("collective_share", kLeast, 1);
+  reader.finish();
+  return rates;
 }
 
 CollectiveCurve read_collective(const JsonValue& value, const std::string& file) {
@@ -145,12 +168,18 @@ std::optional<MeasuredTimes> read_measured_times(ObjectReader& measured, const s
     const std::int64_t last = times.attention.empty() ? 0 : times.attention.back().head_dim;
     times.attention.push_back(read_attention(item, file, last));
   }
+  if (reader.has("grouped")) {
+    times.grouped = read_grouped(reader.value("grouped"), file);
+  }
   times.copy_bytes_per_s = kGB * reader.number("copy_gb_per_s", 1, kMaxGBPerS);
   times.launch_s = kMicro * reader.number("launch_us", 0, kMaxMicroseconds);
   for (const JsonValue& item : reader.value("collectives").items) {
     times.collectives.push_back(read_collective(item, file));
   }
   refuse_disorder(reader, times.collectives);
+  if (reader.has("beside_products")) {
+    times.beside = read_beside(reader.value("beside_products"), file);
+  }
   times.source = reader.string("source");
   reader.finish();
   return times;

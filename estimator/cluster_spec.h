@@ -29,6 +29,7 @@ struct GemmGrid {
   std::vector<double> forward;          // rows x in, weight out x in
   std::vector<double> input_gradient;   // rows x out, weight out x in
   std::vector<double> weight_gradient;  // both operands by rows, the output a weight
+  std::vector<double> accumulated;      // the same added to fp32; empty: not measured
 };
 
 // Causal attention: FLOP/s by sequence length, the triangle counted once, backward as 2.5 forwards.
@@ -59,13 +60,29 @@ struct CollectiveCurve {
   std::vector<CurvePoint> seconds;
 };
 
+// Products of all experts of a rank in one launch, by the trainer's own kernels: FLOP/s by rows of
+// one expert. Empty: not measured.
+struct GroupedRates {
+  std::vector<CurvePoint> forward;
+  std::vector<CurvePoint> input_gradient;
+  std::vector<CurvePoint> weight_gradient;  // added to fp32
+};
+
+// A collective beside products: what each keeps of the rate that it has alone.
+struct BesideRates {
+  double products = 1;
+  double collectives = 1;
+};
+
 // What `calibrate --time` found: rates that last, not bursts.
 struct MeasuredTimes {
-  GemmGrid gemm;                             // bf16
-  std::vector<AttentionCurve> attention;     // by head dimension, ascending
+  GemmGrid gemm;                          // bf16
+  std::vector<AttentionCurve> attention;  // by head dimension, ascending; between products
+  GroupedRates grouped;
   double copy_bytes_per_s = 0;               // read and written, of a copy on the device
   double launch_s = 0;                       // host time of one kernel launch
   std::vector<CollectiveCurve> collectives;  // by collective, then ranks; empty: one GPU
+  std::optional<BesideRates> beside;         // nothing: not measured
   std::string source;                        // command, machine, versions, date
 };
 

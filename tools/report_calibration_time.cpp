@@ -50,6 +50,19 @@ Json rates_of(const GemmGrid& grid, const std::vector<double>& rates) {
   return by_m;
 }
 
+Json grid_of(const GemmGrid& grid) {
+  Json json = {{"m", sizes_of(grid.m)},
+               {"n", sizes_of(grid.n)},
+               {"k", sizes_of(grid.k)},
+               {"forward_tflops", rates_of(grid, grid.forward)},
+               {"input_gradient_tflops", rates_of(grid, grid.input_gradient)},
+               {"weight_gradient_tflops", rates_of(grid, grid.weight_gradient)}};
+  if (!grid.accumulated.empty()) {
+    json["accumulated_tflops"] = rates_of(grid, grid.accumulated);
+  }
+  return json;
+}
+
 Json curve_of(const std::vector<CurvePoint>& curve, double unit) {
   Json points = Json::array();
   for (const CurvePoint& point : curve) {
@@ -105,19 +118,21 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
                            {"ranks", curve.ranks},
                            {"microseconds", curve_of(curve.seconds, kMicro)}});
   }
-  measured["time"] = {
-      {"gemm",
-       {{"m", sizes_of(times.gemm.m)},
-        {"n", sizes_of(times.gemm.n)},
-        {"k", sizes_of(times.gemm.k)},
-        {"forward_tflops", rates_of(times.gemm, times.gemm.forward)},
-        {"input_gradient_tflops", rates_of(times.gemm, times.gemm.input_gradient)},
-        {"weight_gradient_tflops", rates_of(times.gemm, times.gemm.weight_gradient)}}},
-      {"attention", std::move(attention)},
-      {"copy_gb_per_s", number_of(rounded(times.copy_bytes_per_s / kGB))},
-      {"launch_us", number_of(rounded(times.launch_s / kMicro))},
-      {"collectives", std::move(collectives)},
-      {"source", times.source}};
+  Json time = {{"gemm", grid_of(times.gemm)}, {"attention", std::move(attention)}};
+  if (!times.grouped.forward.empty()) {
+    time["grouped"] = {{"forward_tflops", curve_of(times.grouped.forward, kTera)},
+                       {"input_gradient_tflops", curve_of(times.grouped.input_gradient, kTera)},
+                       {"weight_gradient_tflops", curve_of(times.grouped.weight_gradient, kTera)}};
+  }
+  time["copy_gb_per_s"] = number_of(rounded(times.copy_bytes_per_s / kGB));
+  time["launch_us"] = number_of(rounded(times.launch_s / kMicro));
+  time["collectives"] = std::move(collectives);
+  if (times.beside) {
+    time["beside_products"] = {{"product_share", number_of(times.beside->products)},
+                               {"collective_share", number_of(times.beside->collectives)}};
+  }
+  time["source"] = times.source;
+  measured["time"] = std::move(time);
   std::string text;
   write(file, 0, text);
   return text + '\n';

@@ -2,6 +2,8 @@
 // take on this machine's GPUs. Random data; rates under the power that load leaves; medians.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -19,6 +21,7 @@ struct TimeCalibration {
   std::vector<std::int64_t> head_dims = {64, 128};
   std::vector<std::int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768};
   std::int64_t attention_tokens = 16384;  // of one call, in sequences of the length
+  std::vector<std::int64_t> expert_rows = {128, 256, 512, 1024, 2048, 4096};
   std::vector<std::int64_t> message_bytes = {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22,
                                              1 << 24, 1 << 26, 1 << 28, 1 << 30};
 };
@@ -26,6 +29,12 @@ struct TimeCalibration {
 // The whole of MeasuredTimes but its source. `report` is told of every part as it ends.
 MeasuredTimes measure_times(const TimeCalibration& calibration,
                             const std::function<void(const std::string&)>& report);
+
+// Products of the experts of a rank, one launch for all, by our own kernels.
+GroupedRates measure_grouped(const TimeCalibration& calibration, cudaStream_t stream);
+
+// What products and collectives leave of each other's rates on the first two GPUs.
+BesideRates measure_beside();
 
 // Groups of 2, 4, 8, ... of the GPUs; a thread for each.
 std::vector<CollectiveCurve> measure_collectives(const TimeCalibration& calibration);

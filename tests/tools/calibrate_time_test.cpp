@@ -19,9 +19,13 @@ MeasuredTimes some_times() {
   times.gemm.forward = {1e14, 2e14, 3e14, 4e14, 5e14, 6.543219e14};
   times.gemm.input_gradient = times.gemm.forward;
   times.gemm.weight_gradient = times.gemm.forward;
+  times.gemm.accumulated = {1.5e14, 2.5e14, 3.5e14, 4.5e14, 5.5e14, 6.5e14};
   times.attention = {{.head_dim = 64,
                       .forward = {{.size = 1024, .value = 3e14}},
                       .backward = {{.size = 1024, .value = 2e14}, {.size = 65536, .value = 4e14}}}};
+  times.grouped = {.forward = {{.size = 128, .value = 1e14}},
+                   .input_gradient = {{.size = 128, .value = 2e14}},
+                   .weight_gradient = {{.size = 128, .value = 3e14}, {.size = 512, .value = 4e14}}};
   times.copy_bytes_per_s = 4.253e12;
   times.launch_s = 2.34e-6;
   times.collectives = {
@@ -31,6 +35,7 @@ MeasuredTimes some_times() {
       {.collective = Collective::kAllReduce,
        .ranks = 2,
        .seconds = {{.size = 1 << 30, .value = 3264e-6}}}};
+  times.beside = {.products = 0.8, .collectives = 0.35};
   times.source = "a test";
   return times;
 }
@@ -57,6 +62,12 @@ TEST_CASE("measured rates in a GPU's file are read as they were written, to four
       CHECK(gpu.times->gemm.forward[i] == doctest::Approx(times.gemm.forward[i]).epsilon(1e-3));
     }
     CHECK(gpu.times->attention[0].backward[1].value == doctest::Approx(4e14));
+    CHECK(gpu.times->gemm.accumulated[4] == doctest::Approx(5.5e14));
+    CHECK(gpu.times->grouped.input_gradient[0].value == doctest::Approx(2e14));
+    CHECK(gpu.times->grouped.weight_gradient[1].size == 512);
+    REQUIRE(gpu.times->beside.has_value());
+    CHECK(gpu.times->beside->products == 0.8);
+    CHECK(gpu.times->beside->collectives == 0.35);
     CHECK(gpu.times->copy_bytes_per_s == doctest::Approx(4.253e12));
     CHECK(gpu.times->launch_s == doctest::Approx(2.34e-6));
     REQUIRE(gpu.times->collectives.size() == 2);
@@ -65,6 +76,18 @@ TEST_CASE("measured rates in a GPU's file are read as they were written, to four
     CHECK(gpu.context_bytes == library.gpu(name).context_bytes);
     CHECK(gpu.memory_bytes == library.gpu(name).memory_bytes);
   }
+}
+
+TEST_CASE("rates that were not measured stay out of a GPU's file") {
+  MeasuredTimes times = some_times();
+  times.gemm.accumulated.clear();
+  times.grouped = {};
+  times.beside.reset();
+  const std::string file = with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), times);
+  for (const char* name : {"accumulated_tflops", "grouped", "beside_products"}) {
+    CHECK(file.find(name) == std::string::npos);
+  }
+  CHECK_FALSE(read_back(file).times->beside.has_value());
 }
 
 TEST_CASE("a GPU's file can be calibrated again, and keeps its lists of numbers on one line") {
