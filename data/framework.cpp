@@ -14,13 +14,13 @@ namespace shardplan {
 
 namespace {
 
-using Member =
-    std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                 double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                 CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                 Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                 DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-                 AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*>;
+using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
+                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
+                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
+                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -73,6 +73,12 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"exposed_ep_share", &FrameworkProfile::exposed_ep_share},
     {"exposed_pp_share", &FrameworkProfile::exposed_pp_share},
     {"exposed_dp_share", &FrameworkProfile::exposed_dp_share},
+    {"tp_overlap", &FrameworkProfile::tp_overlap},
+    {"tp_overlap_pieces", &FrameworkProfile::tp_overlap_pieces},
+    {"cp_overlap", &FrameworkProfile::cp_overlap},
+    {"overlap_p2p_comm", &FrameworkProfile::overlap_p2p_comm},
+    {"overlap_moe_expert_parallel_comm", &FrameworkProfile::overlap_moe_expert_parallel_comm},
+    {"scatter_gather_sends", &FrameworkProfile::scatter_gather_sends},
     {"handover_s", &FrameworkProfile::handover_s},
     {"zero1_all_reduces", &FrameworkProfile::zero1_all_reduces},
     {"attention_copies", &FrameworkProfile::attention_copies},

@@ -7,8 +7,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "estimator/block_ends.h"
 #include "estimator/block_work.h"
-#include "estimator/collective_time.h"
+#include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
@@ -49,12 +50,15 @@ BlockTime gqa_projections(const BlockContext& context) {
   const std::int64_t query = heads * model.head_dim;
   const std::int64_t key_value = 2 * kv_heads * model.head_dim;
   const Precision precision = context.plan.precision;
-  BlockTime time =
+  const BlockTime in =
       linear(context, {.m = context.tokens, .n = query + key_value, .k = model.hidden}, precision);
-  add(time, linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision));
+  const BlockTime out =
+      linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision);
+  BlockTime time = in;
+  add(time, out);
   add(time, rotary(context, query + key_value / 2));
   add(time, memory_bound(context, number(context.tokens * query), context.kernels.copies));
-  add(time, tensor_parallel_region(context, model.hidden, model.hidden));
+  add(time, tensor_parallel_region(context, model.hidden, model.hidden, in, out));
   return time;
 }
 
@@ -71,16 +75,18 @@ void add_mla(const BlockContext& context, LayerParts& parts) {
   const std::int64_t down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim;
   parts.projections =
       linear(context, {.m = context.sharded_tokens, .n = down, .k = model.hidden}, precision);
-  add(parts.projections,
-      linear(context, {.m = context.tokens, .n = model.hidden, .k = heads * mla.v_head_dim},
-             precision));
-  add(parts.projections, tensor_parallel_region(context, down, model.hidden));
+  const BlockTime out = linear(
+      context, {.m = context.tokens, .n = model.hidden, .k = heads * mla.v_head_dim}, precision);
+  add(parts.projections, out);
   begin_part(context, "latent up-projections");
   const std::int64_t query_in = mla.q_lora_rank > 0 ? mla.q_lora_rank : model.hidden;
   parts.mla_up = linear(context, {.m = context.tokens, .n = query, .k = query_in}, precision);
   add(parts.mla_up,
       linear(context, {.m = context.tokens, .n = key_value, .k = mla.kv_lora_rank}, precision));
+  const BlockTime up = parts.mla_up;
   add(parts.mla_up, rotary(context, query + key_value));
+  begin_part(context, "projections");
+  add(parts.projections, tensor_parallel_region(context, down, model.hidden, up, out));
 }
 
 BlockTime activation(const BlockContext& context, double rows, std::int64_t width) {
@@ -94,10 +100,14 @@ BlockTime dense_ffn(const BlockContext& context, std::int64_t width) {
   const std::int64_t local = div_ceil(width, context.plan.tp);
   const std::int64_t fc1 = model.gated_ffn ? 2 * local : local;
   const Precision precision = context.plan.precision;
-  BlockTime time = linear(context, {.m = context.tokens, .n = fc1, .k = model.hidden}, precision);
-  add(time, linear(context, {.m = context.tokens, .n = model.hidden, .k = local}, precision));
+  const BlockTime in =
+      linear(context, {.m = context.tokens, .n = fc1, .k = model.hidden}, precision);
+  const BlockTime out =
+      linear(context, {.m = context.tokens, .n = model.hidden, .k = local}, precision);
+  BlockTime time = in;
+  add(time, out);
   add(time, activation(context, number(context.tokens), local));
-  add(time, tensor_parallel_region(context, model.hidden, model.hidden));
+  add(time, tensor_parallel_region(context, model.hidden, model.hidden, in, out));
   return time;
 }
 
@@ -124,18 +134,41 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   const Precision router = plan.precision == Precision::kFp8 ? Precision::kBf16 : plan.precision;
   parts.routed = linear(
       context, {.m = context.sharded_tokens, .n = moe.num_experts, .k = model.hidden}, router);
-  add(parts.routed,
-      linear(context, {.m = rows_per_expert, .n = fc1, .k = model.hidden, .count = experts},
-             plan.precision));
-  add(parts.routed,
-      linear(context, {.m = rows_per_expert, .n = model.hidden, .k = width, .count = experts},
-             plan.precision));
+  // In one launch, or one after the other.
+  const bool grouped = context.job.profile.moe_grouped_gemm;
+  const auto add_products = [&](std::int64_t n, std::int64_t k) {
+    const GemmShape shape = {.m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
+    add(parts.routed, linear(context, shape, plan.precision, grouped ? 1 : experts));
+  };
+  add_products(fc1, model.hidden);
+  add_products(model.hidden, width);
   add(parts.routed, expert_exchange(context, rows));
   parts.routed_activation = activation(context, computed_rows, width);
   if (moe.shared_ffn > 0) {
     begin_part(context, "shared experts");
     parts.shared = dense_ffn(context, moe.shared_ffn);
   }
+}
+
+BlockTime sum(const LayerParts& parts) {
+  BlockTime time;
+  for (const BlockTime* part :
+       {&parts.norms, &parts.projections, &parts.mla_up, &parts.attention, &parts.ffn,
+        &parts.routed, &parts.routed_activation, &parts.shared}) {
+    add(time, *part);
+  }
+  return time;
+}
+
+// The exchanges of one microbatch's forward pass run beside the products of another's backward
+// pass, and the reverse (Megatron-LM core/pipeline_parallel/combined_1f1b.py).
+void hide_exchanges(const BlockContext& context, LayerParts& parts) {
+  const BlockTime layer = sum(parts);
+  const double backward_s = layer.backward_input_s + layer.backward_weight_s;
+  BlockTime& routed = parts.routed;
+  routed.forward_ep_s = beside_compute_s(context.gpu(), routed.forward_ep_s, backward_s);
+  routed.backward_ep_s = beside_compute_s(context.gpu(), routed.backward_ep_s, layer.forward_s);
+  note_visible_exchange(context, routed);
 }
 
 LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
@@ -156,17 +189,10 @@ LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
   } else {
     parts.ffn = dense_ffn(context, context.model().ffn);
   }
-  return parts;
-}
-
-BlockTime sum(const LayerParts& parts) {
-  BlockTime time;
-  for (const BlockTime* part :
-       {&parts.norms, &parts.projections, &parts.mla_up, &parts.attention, &parts.ffn,
-        &parts.routed, &parts.routed_activation, &parts.shared}) {
-    add(time, *part);
+  if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
+    hide_exchanges(context, parts);
   }
-  return time;
+  return parts;
 }
 
 LayerReplay replay_of(const LayerParts& parts) {
@@ -223,79 +249,6 @@ double replayed_s(const Recompute& recompute, const LayerTime& layer) {
                                       : replayed_policy_s(recompute.policy, layer);
   }
   throw std::logic_error("replayed_s: unknown granularity");
-}
-
-LocalParameters local_sum(const Job& job, const Plan& plan,
-                          const std::vector<ParameterTensor>& tensors) {
-  LocalParameters sum;
-  for (const ParameterTensor& tensor : tensors) {
-    (tensor.sharding == Sharding::kExpert ? sum.expert : sum.dense) +=
-        local_elements(job, plan, tensor);
-  }
-  return sum;
-}
-
-// A lookup that reads and writes the hidden state; backward adds into the table's gradient.
-BlockTime embedding_time(const BlockContext& context) {
-  begin_part(context, "embedding");
-  const double elements = number(context.tokens * context.model().hidden);
-  const double grad_bytes = number(bytes_of(context.plan.grad_dtype));
-  BlockTime time = memory_bound(context, elements,
-                                {.forward = {.fused = 2 * context.element_bytes},
-                                 .backward = {.fused = context.element_bytes + 2 * grad_bytes}});
-  if (context.plan.tp > 1) {
-    const ClusterSpec& cluster = context.job.cluster;
-    const double bytes = elements * context.element_bytes;
-    const bool is_sharded = context.plan.sequence_parallel;
-    add(time, tensor_parallel(context,
-                              is_sharded ? reduce_scatter_s(cluster, context.tp, bytes)
-                                         : all_reduce_s(cluster, context.tp, bytes),
-                              is_sharded ? all_gather_s(cluster, context.tp, bytes) : 0));
-  }
-  time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
-  return time;
-}
-
-// Final norm, head product, loss; the head stays in the activation type under fp8. The loss reduces
-// maximum, sum and target logit over tp: three fp32 numbers a token.
-BlockTime head_time(const BlockContext& context) {
-  begin_part(context, "head");
-  const ModelSpec& model = context.model();
-  const Precision precision =
-      context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
-  const std::int64_t vocab = padded_vocab(context.job, context.plan) / context.plan.tp;
-  BlockTime time = linear(context, {.m = context.tokens, .n = vocab, .k = model.hidden}, precision);
-  add(time,
-      memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
-  add(time, memory_bound(context, number(context.tokens * vocab), loss_kernels(context.job)));
-  if (context.plan.tp > 1) {
-    const ClusterSpec& cluster = context.job.cluster;
-    const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
-    const double gather_s =
-        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes) : 0;
-    add(time,
-        tensor_parallel(
-            context, gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)),
-            context.plan.sequence_parallel ? gather_s + reduce_scatter_s(cluster, context.tp, bytes)
-                                           : all_reduce_s(cluster, context.tp, bytes)));
-  }
-  time.parameters = local_sum(context.job, context.plan, head_parameters(model));
-  return time;
-}
-
-// A projection of 2 h to h, one layer like the last, and the head once more.
-BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const BlockTime& head) {
-  const ModelSpec& model = context.model();
-  BlockTime time = layer;
-  add(time, head);
-  begin_part(context, "module projection");
-  add(time, linear(context,
-                   {.m = context.tokens,
-                    .n = div_ceil(model.hidden, context.plan.tp),
-                    .k = 2 * model.hidden},
-                   context.plan.precision));
-  time.parameters = local_sum(context.job, context.plan, mtp_parameters(model));
-  return time;
 }
 
 // What the host needs beyond the GPU. The two directions are apart: between them stands the loss.

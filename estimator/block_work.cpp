@@ -5,9 +5,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/block_context_parallel.h"
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
+#include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
@@ -22,69 +24,6 @@ bool runs_flash2(const FrameworkProfile& profile) {
   return profile.memory_model == MemoryModel::kNanotron ||
          (profile.memory_model == MemoryModel::kMegatron &&
           profile.attention_backend == AttentionBackend::kFlash);
-}
-
-// Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
-std::int64_t kv_width(const BlockContext& context) {
-  const ModelSpec& model = context.model();
-  if (model.attention == AttentionKind::kMla) {
-    return div_ceil(model.num_heads, context.plan.tp) *
-           (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim);
-  }
-  return div_ceil(model.num_kv_heads, context.plan.tp) * 2 * model.head_dim;
-}
-
-// What one token adds to the tensors that an all-to-all over heads exchanges: q, k, v and output.
-std::int64_t qkvo_width(const BlockContext& context, const AttentionWork& work) {
-  return work.heads * (work.qk_dim + work.v_dim) + kv_width(context);
-}
-
-struct ForwardBackward {
-  double forward_s = 0;
-  double backward_s = 0;
-};
-
-// Ring (Transformer Engine, p2p): c - 1 hops of k and v; backward carries their gradients along and
-// sends them home. All-gather: k and v once, gathered again and their gradients reduced in
-// backward. All-to-all (Ulysses): q, k, v before and the output after attention.
-ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work) {
-  const ClusterSpec& cluster = context.job.cluster;
-  const double c = number(context.plan.cp);
-  const double kv_bytes = number(context.tokens * kv_width(context)) * context.element_bytes;
-  switch (context.plan.cp_method) {
-    case CpMethod::kRing: {
-      const double hop_s = send_s(cluster, context.cp, kv_bytes);
-      return {.forward_s = (c - 1) * hop_s, .backward_s = (2 * (c - 1) + 1) * hop_s};
-    }
-    case CpMethod::kAllGather: {
-      const double gather_s = all_gather_s(cluster, context.cp, c * kv_bytes);
-      return {.forward_s = gather_s, .backward_s = 2 * gather_s};
-    }
-    case CpMethod::kA2a: {
-      const double exchange_s =
-          all_to_all_s(cluster, context.cp,
-                       number(context.tokens * qkvo_width(context, work)) * context.element_bytes);
-      return {.forward_s = exchange_s, .backward_s = exchange_s};
-    }
-  }
-  throw std::logic_error("context_parallel_s: unknown method");
-}
-
-// PyTorch's ring attention (torch.distributed.tensor.experimental, _context_parallel) merges blocks
-// in fp32 by kernels of its own. Forward, per element of queries: every block cast to fp32 6, the
-// result back 6; a block that is merged, of all queries or of half of them in turn, difference 12,
-// product with a weight of the row 8, difference 12, and for halves cats of 8: 24 on average.
-// Backward: zeros 4 and the result back 6; every block's gradient added, 10, or as half with a cat,
-// 17; gradients of keys and values, of two elements each, are added, joined and sent in every step.
-BlockTime ring_merges(const BlockContext& context, const AttentionWork& work) {
-  const double queries = number(context.tokens * work.heads * work.qk_dim);
-  const double keys_values = number(context.tokens * kv_width(context));
-  const double c = number(context.plan.cp);
-  BlockTime time = memory_bound(context, queries,
-                                {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
-                                 .backward = {.converted = 20 + 17 * (c - 1)}});
-  add(time, memory_bound(context, keys_values, {.backward = {.converted = 10 + 22 * c}}));
-  return time;
 }
 
 // The bases of what is noted: see kernel_time.cpp and collective_time.cpp.
@@ -167,27 +106,38 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 }
 
 // [rows, in] x [in, out]; input gradient [rows, out] x [out, in]; weight gradient [out, rows] x
-// [rows, in]. With fusion it runs slower, as it adds to the accumulator; without, the weight
-// gradient is written in the element type and added by a kernel of its own. fp8 reads 2 bytes and
+// [rows, in]. With fusion it runs slower, as it adds to the accumulator: at a measured rate, or at
+// a share of the product's; without, the weight gradient is written in the element type and added
+// by a kernel of its own. The trainer's experts have kernels of their own. fp8 reads 2 bytes and
 // writes 1 byte in two layouts for the input (forward) and the output gradient (backward).
-BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision) {
+BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
+                 std::int64_t times) {
   const GpuSpec& gpu = context.gpu();
   const std::int64_t rows = forward.m;
   const std::int64_t out = forward.n;
   const std::int64_t in = forward.k;
   const std::int64_t count = forward.count;
-  BlockTime time;
-  time.forward_flops = forward.flops();
-  time.forward_s = gemm_s(gpu, precision, forward);
-  const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
-    return gemm_s(gpu, precision, {.m = m, .n = in, .k = k, .count = count, .pass = pass});
+  const FrameworkProfile& profile = context.job.profile;
+  const bool own_experts =
+      count > 1 && profile.memory_model == MemoryModel::kNative && measures_grouped(gpu);
+  const auto product_s = [&](const GemmShape& shape) {
+    return own_experts ? grouped_gemm_s(gpu, shape, rows) : gemm_s(gpu, precision, shape);
   };
-  time.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out);
-  time.backward_weight_s = backward_s(GemmPass::kWeightGradient, out, rows);
-  if (context.job.profile.gradient_accumulation_fusion) {
-    time.backward_weight_s /= kWeightGradientShare.value;
+  const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
+    return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});
+  };
+  const bool adds = profile.gradient_accumulation_fusion;
+  const bool adds_as_measured = adds && measures_accumulation(gpu) && precision != Precision::kFp8;
+  BlockTime once;
+  once.forward_flops = forward.flops();
+  once.forward_s = product_s(forward);
+  once.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out);
+  once.backward_weight_s =
+      backward_s(adds_as_measured ? GemmPass::kAccumulated : GemmPass::kWeightGradient, out, rows);
+  if (adds && !adds_as_measured && !own_experts) {
+    once.backward_weight_s /= kWeightGradientShare.value;
   }
-  time.backward_weight_s += elementwise_s(
+  once.backward_weight_s += elementwise_s(
       gpu, number(count * out * in) * weight_gradient_kernels(context.job, context.plan));
   if (precision == Precision::kFp8) {
     const double input = number(count * rows * in);
@@ -196,12 +146,14 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
     // largest value and again to round them, the output's gradient once for two products.
     const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
     const double weight = is_native ? number(count * out * in) : 0;
-    time.forward_s += memory_bound_s(gpu, is_native ? 5 * (input + weight) : 4 * input);
-    time.backward_input_s +=
+    once.forward_s += memory_bound_s(gpu, is_native ? 5 * (input + weight) : 4 * input);
+    once.backward_input_s +=
         memory_bound_s(gpu, is_native ? 6 * gradient + 5 * weight : 4 * gradient);
-    time.backward_weight_s += memory_bound_s(gpu, is_native ? 5 * input : 0);
+    once.backward_weight_s += memory_bound_s(gpu, is_native ? 5 * input : 0);
   }
-  note_product(context, forward, precision, time);
+  BlockTime time;
+  add(time, once, times);
+  note_product(context, {.m = rows, .n = out, .k = in, .count = count * times}, precision, time);
   return time;
 }
 
@@ -225,6 +177,23 @@ double attention_pairs(const Job& job, const LayerSpec& layer) {
   return w * s - w * w / 2;
 }
 
+// Attention as batched products and kernels over all scores, of the whole square (Megatron-LM
+// legacy/model/transformer.py, CoreAttention). Bytes of a score besides the products' own: forward
+// softmax 4, dropout 4 and its mask 1; backward dropout 5, softmax 6.
+void attend_unfused(const BlockContext& context, const AttentionWork& work, BlockTime& time) {
+  const std::int64_t length = context.job.sequence_length;
+  const std::int64_t heads = context.plan.micro_batch * work.heads;
+  const GpuSpec& gpu = context.gpu();
+  const auto product_s = [&](std::int64_t n, std::int64_t k) {
+    return gemm_s(gpu, context.plan.precision, {.m = length, .n = n, .k = k, .count = heads});
+  };
+  const double scores_s = product_s(length, work.qk_dim);
+  const double values_s = product_s(work.v_dim, length);
+  const double scores = number(heads * length) * number(length);
+  time.forward_s = scores_s + values_s + memory_bound_s(gpu, 9 * scores);
+  time.backward_input_s = 2 * (scores_s + values_s) + memory_bound_s(gpu, 11 * scores);
+}
+
 // Context parallelism divides the pairs evenly (zigzag chunks, or heads under all-to-all).
 BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   const ModelSpec& model = context.model();
@@ -236,64 +205,92 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
       .heads = div_ceil(model.num_heads, plan.tp),
       .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
       .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
-      .length = plan.cp_method == CpMethod::kRing ? div_ceil(length, plan.cp) : length,
+      .length = queries_of_a_call(plan, length),
       .is_flash2 = runs_flash2(context.job.profile)};
   BlockTime time;
   time.forward_flops = work.forward_flops();
   time.forward_s = attention_forward_s(context.gpu(), work);
   time.backward_input_s = attention_backward_s(context.gpu(), work);
+  if (context.job.profile.memory_model == MemoryModel::kMegatron &&
+      context.job.profile.attention_backend == AttentionBackend::kUnfused) {
+    attend_unfused(context, work, time);
+  }
   note(context, PieceKind::kAttention, time);
   if (plan.cp > 1) {
-    if (context.job.profile.memory_model == MemoryModel::kTorchtitan) {
-      add(time, ring_merges(context, work));
-    }
+    add(time, context_parallel_merges(context, work));
     const ForwardBackward exchange = context_parallel_s(context, work);
-    time.forward_cp_s = exchange.forward_s * context.job.profile.exposed_cp_share;
-    time.backward_cp_s = exchange.backward_s * context.job.profile.exposed_cp_share;
+    const ForwardBackward visible = visible_context_parallel_s(context, exchange, time);
+    time.forward_cp_s = visible.forward_s * context.job.profile.exposed_cp_share;
+    time.backward_cp_s = visible.backward_s * context.job.profile.exposed_cp_share;
     note_communication(context, PieceKind::kContextParallel, context.cp, exchange,
                        {.forward_s = time.forward_cp_s, .backward_s = time.backward_cp_s});
   }
   return time;
 }
 
-BlockTime tensor_parallel(const BlockContext& context, double forward_s, double backward_s) {
+BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& visible,
+                          const ForwardBackward& all) {
   const double share = context.job.profile.exposed_tp_share;
   BlockTime time;
-  time.forward_tp_s = share * forward_s;
-  time.backward_tp_s = share * backward_s;
-  note_communication(context, PieceKind::kTensorParallel, context.tp,
-                     {.forward_s = forward_s, .backward_s = backward_s},
+  time.forward_tp_s = share * visible.forward_s;
+  time.backward_tp_s = share * visible.backward_s;
+  note_communication(context, PieceKind::kTensorParallel, context.tp, all,
                      {.forward_s = time.forward_tp_s, .backward_s = time.backward_tp_s});
   return time;
 }
 
 // With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
-// torchtitan keeps the gathered input, and copies every tensor that is gathered or scattered along
-// the sequence, its second dimension (torch.distributed._functional_collectives: chunk and cat).
-// Without it one all-reduce out, and one of the input gradient in backward.
-BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out) {
+// kBackward, the same file: the gather of the input beside the input gradient, the reduction of
+// that beside the weight gradient; kPieces divides the others as well (Transformer Engine,
+// module/base.py, initialize_ub). torchtitan keeps the gathered input, and copies every tensor that
+// is gathered or scattered along the sequence, its second dimension
+// (torch.distributed._functional_collectives: chunk and cat). Without it one all-reduce out, and
+// one of the input gradient in backward.
+BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out,
+                                 const BlockTime& column, const BlockTime& row) {
   BlockTime time;
   if (context.plan.tp == 1) {
     return time;
   }
   const ClusterSpec& cluster = context.job.cluster;
+  const FrameworkProfile& profile = context.job.profile;
+  const auto in_pieces = [&](double cost_s, double product_s) {
+    return profile.tp_overlap == TpOverlap::kPieces
+               ? in_pieces_s(context.gpu(), cost_s, product_s, profile.tp_overlap_pieces)
+               : cost_s;
+  };
+  const auto beside = [&](double cost_s, double product_s) {
+    return profile.tp_overlap == TpOverlap::kExposed
+               ? cost_s
+               : beside_compute_s(context.gpu(), cost_s, product_s);
+  };
   const double in_bytes = number(context.tokens * in) * context.element_bytes;
   const double out_bytes = number(context.tokens * out) * context.element_bytes;
   if (context.plan.sequence_parallel) {
     const double gather_s = all_gather_s(cluster, context.tp, in_bytes);
     const double scatter_s = reduce_scatter_s(cluster, context.tp, out_bytes);
-    const bool keeps_input = context.job.profile.memory_model == MemoryModel::kTorchtitan;
-    time = tensor_parallel(context, gather_s + scatter_s,
-                           (keeps_input ? 1 : 2) * gather_s + scatter_s);
+    const bool keeps_input = profile.memory_model == MemoryModel::kTorchtitan;
+    const double again_s = keeps_input ? 0 : gather_s;
+    time = tensor_parallel(
+        context,
+        {.forward_s = in_pieces(gather_s, column.forward_s) + in_pieces(scatter_s, row.forward_s),
+         .backward_s = in_pieces(gather_s, row.backward_input_s) +
+                       beside(again_s, column.backward_input_s) +
+                       beside(scatter_s, column.backward_weight_s)},
+        {.forward_s = gather_s + scatter_s, .backward_s = gather_s + again_s + scatter_s});
     if (keeps_input) {
       add(time, memory_bound(context, number(context.tokens * (in + out)),
                              {.forward = {.streamed = 2 * context.element_bytes},
                               .backward = {.streamed = 2 * context.element_bytes}}));
     }
   } else {
-    time = tensor_parallel(context, all_reduce_s(cluster, context.tp, out_bytes),
-                           all_reduce_s(cluster, context.tp, in_bytes));
+    const double out_s = all_reduce_s(cluster, context.tp, out_bytes);
+    const double in_s = all_reduce_s(cluster, context.tp, in_bytes);
+    time = tensor_parallel(context,
+                           {.forward_s = in_pieces(out_s, row.forward_s),
+                            .backward_s = beside(in_s, column.backward_weight_s)},
+                           {.forward_s = out_s, .backward_s = in_s});
   }
   return time;
 }
@@ -314,6 +311,20 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
                      {.forward_s = 2 * one_way_s, .backward_s = 2 * one_way_s},
                      {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
   return time;
+}
+
+void note_visible_exchange(const BlockContext& context, const BlockTime& routed) {
+  if (context.log == nullptr) {
+    return;
+  }
+  for (TimedPiece& piece : context.log->pieces) {
+    if (piece.kind == PieceKind::kExpertParallel) {
+      piece.forward_hidden_s += piece.forward_s - routed.forward_ep_s;
+      piece.backward_hidden_s += piece.backward_input_s - routed.backward_ep_s;
+      piece.forward_s = routed.forward_ep_s;
+      piece.backward_input_s = routed.backward_ep_s;
+    }
+  }
 }
 
 }  // namespace shardplan

@@ -36,9 +36,15 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count = 1);
 // Pieces noted from now on belong to this part of the block.
 void begin_part(const BlockContext& context, const char* part);
 
+struct ForwardBackward {
+  double forward_s = 0;
+  double backward_s = 0;
+};
+
 // `count` linear layers of [rows, in] -> [rows, out]: forward, input gradient, weight gradient and
-// its accumulation, fp8 casts.
-BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision);
+// its accumulation, fp8 casts. `times`: one after the other.
+BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
+                 std::int64_t times = 1);
 
 // Memory-bound kernels over so many elements.
 BlockTime memory_bound(const BlockContext& context, double elements, const Passes& passes);
@@ -46,14 +52,20 @@ BlockTime memory_bound(const BlockContext& context, double elements, const Passe
 // Attention proper, with what context parallelism sends around it.
 BlockTime core_attention(const BlockContext& context, const LayerSpec& layer);
 
-// What stays visible of collectives over tp.
-BlockTime tensor_parallel(const BlockContext& context, double forward_s, double backward_s);
+// What stays visible of collectives over tp, and all of them.
+BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& visible,
+                          const ForwardBackward& all);
 
-// Entry into and exit from a tensor-parallel region, `in` and `out` wide.
-BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out);
+// Entry into and exit from a tensor-parallel region, `in` and `out` wide. `column` is the linear
+// layer behind the entry, `row` the one before the exit: what collectives may hide behind.
+BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out,
+                                 const BlockTime& column, const BlockTime& row);
 
 // Routing `rows` rows of the hidden width to experts and back.
 BlockTime expert_exchange(const BlockContext& context, double rows);
+
+// What of the exchange noted last stays visible after all.
+void note_visible_exchange(const BlockContext& context, const BlockTime& routed);
 
 // Keys that a query of this layer sees at most, and (query, key) pairs of one sequence and head:
 // the causal triangle counted once, a window's band where there is one.

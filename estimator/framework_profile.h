@@ -64,6 +64,17 @@ enum class AllocatorKind {
   kCachingExpandable,  // the same with expandable_segments:True
 };
 
+enum class TpOverlap {
+  kExposed,   // collectives stand between the linears
+  kBackward,  // those of input gradients and gathered inputs beside the products of backward
+  kPieces,    // all in pieces of the tokens, each beside the products of another piece
+};
+
+enum class CpOverlap {
+  kExposed,
+  kAttention,  // a hop runs beside the attention to the keys of the one before
+};
+
 // Names as written in the profiles' files, in options and in reports.
 inline constexpr std::array<NamedValue<MemoryModel>, 7> kMemoryModels = {{
     {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
@@ -105,6 +116,15 @@ inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterFor
     {.value = ReshardAfterForward::kNever, .name = "never"},
     {.value = ReshardAfterForward::kAlways, .name = "always"},
 }};
+inline constexpr std::array<NamedValue<TpOverlap>, 3> kTpOverlaps = {{
+    {.value = TpOverlap::kExposed, .name = "exposed"},
+    {.value = TpOverlap::kBackward, .name = "backward"},
+    {.value = TpOverlap::kPieces, .name = "pieces"},
+}};
+inline constexpr std::array<NamedValue<CpOverlap>, 2> kCpOverlaps = {{
+    {.value = CpOverlap::kExposed, .name = "exposed"},
+    {.value = CpOverlap::kAttention, .name = "attention"},
+}};
 constexpr const auto& names_of(MemoryModel) {
   return kMemoryModels;
 }
@@ -126,6 +146,12 @@ constexpr const auto& names_of(MoeDispatcher) {
 }
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
+}
+constexpr const auto& names_of(TpOverlap) {
+  return kTpOverlaps;
+}
+constexpr const auto& names_of(CpOverlap) {
+  return kCpOverlaps;
 }
 
 struct FrameworkProfile {
@@ -187,7 +213,13 @@ struct FrameworkProfile {
   double exposed_cp_share = 1;
   double exposed_ep_share = 1;
   double exposed_pp_share = 1;
-  double exposed_dp_share = 1;  // of what exceeds the compute it may hide behind
+  double exposed_dp_share = 1;                    // of what exceeds the compute it may hide behind
+  TpOverlap tp_overlap = TpOverlap::kExposed;     // of what exposed_tp_share leaves
+  std::int64_t tp_overlap_pieces = 4;             // kPieces
+  CpOverlap cp_overlap = CpOverlap::kExposed;     // of what exposed_cp_share leaves
+  bool overlap_p2p_comm = false;                  // sends run beside the work of other chunks
+  bool overlap_moe_expert_parallel_comm = false;  // exchanges run beside another microbatch's work
+  bool scatter_gather_sends = false;  // without sequence parallelism a send is divided over tp
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
   bool zero1_all_reduces = false;     // ZeRO-1 sums whole gradients after the last backward
   std::int64_t attention_copies = 0;  // widths of a query copied per token around attention, each

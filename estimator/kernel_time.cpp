@@ -78,6 +78,7 @@ std::span<const double> rates_of(const GemmGrid& grid, GemmPass pass) {
     case GemmPass::kForward: return grid.forward;
     case GemmPass::kInputGradient: return grid.input_gradient;
     case GemmPass::kWeightGradient: return grid.weight_gradient;
+    case GemmPass::kAccumulated: return grid.accumulated;
   }
   throw std::logic_error("rates_of: unknown pass");
 }
@@ -153,6 +154,23 @@ double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
   }
   const double peak = peak_flops_per_s(gpu, precision) * gemm_share(gpu, precision);
   return std::max(tiled_gemm_s(gpu, peak, shape), moving_s);
+}
+
+bool measures_accumulation(const GpuSpec& gpu) {
+  return gpu.times && !gpu.times->gemm.accumulated.empty();
+}
+
+bool measures_grouped(const GpuSpec& gpu) {
+  return gpu.times && !gpu.times->grouped.forward.empty();
+}
+
+double grouped_gemm_s(const GpuSpec& gpu, const GemmShape& shape, std::int64_t rows) {
+  const GroupedRates& rates = gpu.times->grouped;
+  const std::vector<CurvePoint>& curve = shape.pass == GemmPass::kForward ? rates.forward
+                                         : shape.pass == GemmPass::kInputGradient
+                                             ? rates.input_gradient
+                                             : rates.weight_gradient;
+  return shape.flops() / value_at(curve, static_cast<double>(rows));
 }
 
 double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work) {

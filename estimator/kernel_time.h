@@ -12,8 +12,9 @@ namespace shardplan {
 // Dense peak of the precision's matrix products.
 double peak_flops_per_s(const GpuSpec& gpu, Precision precision);
 
-// What a linear layer multiplies: measured rates tell the passes apart.
-enum class GemmPass { kForward, kInputGradient, kWeightGradient };
+// What a linear layer multiplies: measured rates tell the passes apart. kAccumulated: a weight
+// gradient added to fp32.
+enum class GemmPass { kForward, kInputGradient, kWeightGradient, kAccumulated };
 
 // `count` independent products [m, k] x [k, n], one launch.
 struct GemmShape {
@@ -31,6 +32,13 @@ struct GemmShape {
 // bf16 and fp16 from measured rates where there are some: between the sizes along straight lines
 // of logarithms; a side shorter than any measured takes as long as the shortest.
 double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape);
+
+// Rates of kAccumulated were measured.
+bool measures_accumulation(const GpuSpec& gpu);
+
+// `count` products of `rows` rows in one launch of the trainer's own kernels; needs measured rates.
+bool measures_grouped(const GpuSpec& gpu);
+double grouped_gemm_s(const GpuSpec& gpu, const GemmShape& shape, std::int64_t rows);
 
 // Fused causal attention on one rank. `pairs` counts the (query, key) pairs of one head.
 struct AttentionWork {

@@ -7,6 +7,7 @@
 #include "estimator/elementwise.h"
 #include "estimator/host_time.h"
 #include "estimator/kernel_time.h"
+#include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
@@ -28,6 +29,9 @@ constexpr KernelBytes kShardToGather = {.converted = 4};
 constexpr KernelBytes kGathered = {.streamed = 4};
 constexpr KernelBytes kChunked = {.converted = 6};
 
+// Our trainer's ZeRO 2 and 3 (validator/lower_sharding.cpp): fp32 += fp32, of the rank's part.
+constexpr KernelBytes kAddedGradient = {.fused = 12};
+
 void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t elements,
          const GroupShape& shard, const GroupShape& replica) {
   if (elements == 0) {
@@ -39,6 +43,10 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   total.reduce_s += reduce_scatter_s(job.cluster, shard, grad) + between_replicas_s;
   total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
   total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    total.add_s +=
+        elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);
+  }
   if (plan.zero == 3 && job.profile.memory_model == MemoryModel::kTorchtitan) {
     const double whole = number(elements);
     const double mine = whole / number(shard.size);
@@ -52,12 +60,36 @@ double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
 }
 
-// What a collective beside products costs: what they do not hide, and of what they hide the share
-// of the SMs that its channels take from them.
 double beside_compute(const Job& job, double cost_s, double hidden_behind_s) {
-  const double share =
-      job.cluster.gpu.num_sms > 0 ? kCollectiveSms.value / number(job.cluster.gpu.num_sms) : 0;
-  return exceeding(cost_s, hidden_behind_s) + share * std::min(cost_s, hidden_behind_s);
+  return beside_compute_s(job.cluster.gpu, cost_s, hidden_behind_s);
+}
+
+// Our trainer works unit by unit: embedding, layers, head. Under ZeRO 0 and 1 units are reduced
+// beside the last backward pass, and updated ones gathered beside the next step's first forward
+// pass; ZeRO 2 and 3 reduce and add for every microbatch, and 3 gathers beside the unit before,
+// whatever is declared.
+double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                        double microbatches, const MicrobatchWork& work) {
+  const GpuSpec& gpu = job.cluster.gpu;
+  const std::int64_t units = std::ssize(job.model.layers) / plan.pp + 2;
+  const auto reduced_s = [&](double cost_s) {
+    return job.profile.overlap_grad_reduce ? in_pieces_s(gpu, cost_s, work.backward_s, units)
+                                           : cost_s;
+  };
+  const double gathered_s = job.profile.overlap_param_gather
+                                ? in_pieces_s(gpu, update.gather_s, work.forward_s, units)
+                                : update.gather_s;
+  const double reduced_often_s = update.reduce_s + (microbatches > 1 ? update.add_s : 0);
+  switch (plan.zero) {
+    case 0: return reduced_s(update.all_reduce_s);
+    case 1: return reduced_s(update.reduce_s) + gathered_s;
+    case 2:
+      return microbatches * in_pieces_s(gpu, reduced_often_s, work.backward_s, units) + gathered_s;
+    default:
+      return microbatches *
+             (in_pieces_s(gpu, update.gather_s, work.forward_s, units) +
+              in_pieces_s(gpu, update.gather_s + reduced_often_s, work.backward_s, units));
+  }
 }
 
 // What one parameter's update reads and writes. Fused: the gradient for its norm, then gradient,
@@ -118,6 +150,10 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
 double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
                                std::int64_t microbatches, const MicrobatchWork& work) {
   const double m = number(microbatches);
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    return (exposed_native_s(job, plan, update, m, work) + update.tied_s) *
+           job.profile.exposed_dp_share;
+  }
   const double forward_s = job.profile.overlap_param_gather ? work.forward_s : 0;
   const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
   double seconds = 0;

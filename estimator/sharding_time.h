@@ -25,6 +25,7 @@ struct RankUpdate {
   double reduce_s = 0;         // reduce-scatter, and all-reduce of the shards between replicas
   double all_reduce_s = 0;     // of whole gradients: no sharding
   double gather_s = 0;         // of all parameters
+  double add_s = 0;            // of a reduced gradient to the rank's sum of those before
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
   double tied_s = 0;  // of the embedding table, reduced between the end stages

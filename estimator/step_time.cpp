@@ -110,10 +110,13 @@ double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
     return 0;
   }
   const double element_bytes = plan.precision == Precision::kFp32 ? 4 : 2;
-  const double sharded_over = plan.sequence_parallel ? number(plan.tp) : 1;
-  const double bytes =
-      number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes / sharded_over;
-  return send_s(job.cluster, pp, bytes) * job.profile.exposed_pp_share + job.profile.handover_s;
+  const bool gathers = job.profile.scatter_gather_sends && !plan.sequence_parallel && plan.tp > 1;
+  const double sharded_over = plan.sequence_parallel || gathers ? number(plan.tp) : 1;
+  const double whole = number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes;
+  const double gather_s =
+      gathers ? all_gather_s(job.cluster, group_shape(job, plan, GroupKind::kTp), whole) : 0;
+  return (send_s(job.cluster, pp, whole / sharded_over) + gather_s) * job.profile.exposed_pp_share +
+         job.profile.handover_s;
 }
 
 StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds) {
@@ -161,8 +164,10 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
       add(work.blocks, times.head);
       add(work.blocks, times.mtp, job.model.num_mtp_layers);
     }
-    work.forward_send_s = chunk.is_last ? 0 : send_s;
-    work.backward_send_s = chunk.is_first ? 0 : send_s;
+    const double hidden_behind_s = job.profile.overlap_p2p_comm ? work.blocks.forward_total_s() : 0;
+    const double visible_s = std::max(0.0, send_s - hidden_behind_s);
+    work.forward_send_s = chunk.is_last ? 0 : visible_s;
+    work.backward_send_s = chunk.is_first ? 0 : visible_s;
     works[i] = work;
     chunk_times[i] = work.chunk_time();
   }

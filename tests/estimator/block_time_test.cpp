@@ -159,6 +159,84 @@ TEST_CASE("exposed shares scale the communication they name and nothing else") {
   CHECK(part.backward_input_s == full.backward_input_s);
 }
 
+TEST_CASE("tensor-parallel communication hides behind products as far as the profile says") {
+  Job job = job_on_h200();
+  const Plan plan = {.tp = 8, .sequence_parallel = true};
+  const auto visible = [&](TpOverlap overlap) {
+    job.profile.tp_overlap = overlap;
+    return layer_time(job, plan, {});
+  };
+  const BlockTime exposed = visible(TpOverlap::kExposed);
+  const BlockTime backward = visible(TpOverlap::kBackward);
+  const BlockTime pieces = visible(TpOverlap::kPieces);
+  CHECK(backward.forward_tp_s == exposed.forward_tp_s);
+  CHECK(backward.backward_tp_s < exposed.backward_tp_s);
+  CHECK(pieces.forward_tp_s < exposed.forward_tp_s);
+  CHECK(pieces.forward_tp_s > exposed.forward_tp_s / 4);  // one of four has nothing to hide behind
+  CHECK(pieces.backward_tp_s < backward.backward_tp_s);
+  CHECK(pieces.forward_s == exposed.forward_s);
+}
+
+TEST_CASE("hops of the ring hide behind attention, all but the gradients' way home") {
+  Job job = job_on_h200();
+  job.sequence_length = 65536;
+  const Plan plan = {.cp = 4};
+  const BlockTime exposed = layer_time(job, plan, {});
+  job.profile.cp_overlap = CpOverlap::kAttention;
+  const BlockTime hidden = layer_time(job, plan, {});
+  CHECK(hidden.forward_cp_s < exposed.forward_cp_s / 5);
+  CHECK(hidden.backward_cp_s > exposed.backward_cp_s / 7);  // one of 2 (4 - 1) + 1 hops
+  CHECK(hidden.backward_cp_s < exposed.backward_cp_s / 3);
+}
+
+TEST_CASE("attention without fusion computes the square and moves 13 and 19 bytes a score") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kMegatron;
+  job.cluster.gpu.bf16_flops_per_s = 1e30;  // memory alone
+  job.sequence_length = 2048;
+  job.model.layers.resize(1);
+  const auto seconds = [&](AttentionBackend backend) {
+    job.profile.attention_backend = backend;
+    return layer_time(job, {}, {});
+  };
+  const BlockTime fused = seconds(AttentionBackend::kFused);
+  const BlockTime unfused = seconds(AttentionBackend::kUnfused);
+  const double scores = 32.0 * 2048 * 2048;
+  const double operands = 2.0 * 32 * 2048 * 128 * 2;  // of one product besides its scores
+  const double bytes_per_s = 0.85 * 4.8e12;
+  CHECK((unfused.forward_s - fused.forward_s) * bytes_per_s ==
+        doctest::Approx(13 * scores + 2 * operands).epsilon(1e-3));
+  CHECK((unfused.backward_input_s - fused.backward_input_s) * bytes_per_s ==
+        doctest::Approx(19 * scores + 4 * operands).epsilon(1e-3));
+}
+
+TEST_CASE("experts one after the other run as many small products; exchanges may hide") {
+  Job job = moe_job();
+  const Plan plan = {.ep = 8};
+  const BlockTime grouped = layer_time(job, plan, job.model.layers[0]);
+  job.profile.moe_grouped_gemm = false;
+  const BlockTime single = layer_time(job, plan, job.model.layers[0]);
+  CHECK(single.forward_flops == doctest::Approx(grouped.forward_flops));
+  CHECK(single.forward_s > grouped.forward_s);
+  CHECK(single.forward_ep_s == grouped.forward_ep_s);
+  job.profile.overlap_moe_expert_parallel_comm = true;
+  const BlockTime hidden = layer_time(job, plan, job.model.layers[0]);
+  CHECK(hidden.forward_ep_s < single.forward_ep_s / 2);
+  CHECK(hidden.forward_s == single.forward_s);
+}
+
+TEST_CASE("a loss in pieces multiplies the head in pieces: the same FLOPs, no less time") {
+  Job job = job_on_h200();
+  const ModelTimes whole = model_times(job, {});
+  job.profile.cross_entropy = CrossEntropyKind::kChunked;
+  job.profile.cross_entropy_chunks = 1;
+  const double once_s = model_times(job, {}).head.forward_s;
+  job.profile.cross_entropy_chunks = 24;  // 8192 = 23 * 342 + 326
+  const ModelTimes pieces = model_times(job, {});
+  CHECK(pieces.head.forward_flops == doctest::Approx(whole.head.forward_flops));
+  CHECK(pieces.head.forward_s > once_s);
+}
+
 TEST_CASE("context parallelism divides tokens and pairs; every method sends something else") {
   Job job = job_on_h200();
   const BlockTime one = layer_time(job, {}, {});

@@ -145,6 +145,28 @@ TEST_CASE("a side below the measured ones takes as long as the shortest; experts
   CHECK(gemm_s(gpu, Precision::kFp8, shape) == gemm_s(documented, Precision::kFp8, shape));
 }
 
+TEST_CASE("accumulated gradients and the trainer's experts have measured rates of their own") {
+  GpuSpec gpu = h200();
+  gpu.times = rates_by_mean_side();
+  CHECK_FALSE(measures_accumulation(gpu));
+  CHECK_FALSE(measures_grouped(gpu));
+  for (const double rate : gpu.times->gemm.forward) {
+    gpu.times->gemm.accumulated.push_back(rate / 2);
+  }
+  gpu.times->grouped = {.forward = {{.size = 128, .value = 1e14}, {.size = 512, .value = 3e14}},
+                        .input_gradient = {{.size = 128, .value = 5e13}},
+                        .weight_gradient = {{.size = 128, .value = 2e13}}};
+  CHECK(measures_accumulation(gpu));
+  CHECK(1e3 * rate(gpu, {.m = 1024, .n = 1024, .k = 1024, .pass = GemmPass::kAccumulated}) ==
+        doctest::Approx(512));
+  // 2 x 4 x 256 x 1000 x 1000 FLOP at the middle of 100 and 300 TFLOP/s.
+  const GemmShape experts = {.m = 256, .n = 1000, .k = 1000, .count = 4};
+  CHECK(grouped_gemm_s(gpu, experts, 256) == doctest::Approx(2.048e9 / 2e14));
+  GemmShape gradient = experts;
+  gradient.pass = GemmPass::kAccumulated;
+  CHECK(grouped_gemm_s(gpu, gradient, 256) == doctest::Approx(2.048e9 / 2e13));
+}
+
 TEST_CASE("attention has a measured curve for each direction and head dimension") {
   GpuSpec gpu = h200();
   gpu.times = rates_by_mean_side();

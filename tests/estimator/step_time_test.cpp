@@ -11,6 +11,7 @@
 #include "estimator/estimate.h"
 #include "estimator/pipeline_time.h"
 #include "estimator/sharding_time.h"
+#include "estimator/step_pieces.h"
 
 namespace shardplan {
 namespace {
@@ -129,6 +130,43 @@ TEST_CASE("gradient reduction hides behind a microbatch's backward only where th
   job.profile.overlap_param_gather = false;
   job.profile.exposed_dp_share = 0.5;
   CHECK(estimate_step_time(job, {.zero = 1}).exposed_dp_s == doctest::Approx(exposed / 2));
+}
+
+TEST_CASE("our trainer's gradients and weights wait behind the step unless units overlap") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kNative;
+  const auto exposed = [&](bool reduces, bool gathers, std::int64_t zero) {
+    job.profile.overlap_grad_reduce = reduces;
+    job.profile.overlap_param_gather = gathers;
+    return estimate_step_time(job, {.dp = 8, .zero = zero}).exposed_dp_s;
+  };
+  const double behind = exposed(false, false, 1);
+  const double gathered = exposed(false, true, 1);
+  const double both = exposed(true, true, 1);
+  // 2 bytes gathered against 4 reduced, and 34 units of which one is never hidden.
+  CHECK(gathered > behind * 2 / 3);
+  CHECK(gathered < behind * 0.75);
+  CHECK(both < behind / 4);
+  CHECK(both > behind / 34);
+  CHECK(exposed(true, false, 3) == exposed(false, false, 3));
+}
+
+TEST_CASE(
+    "sends hide behind the work of a chunk, and are divided over tp where they are gathered") {
+  Job job = job_on_h200();
+  Plan plan = {.tp = 2, .pp = 2, .schedule = Schedule::k1F1B};
+  const GroupShape across = {.size = 2, .ranks_per_domain = 1, .ranks_per_node = 1};
+  const double whole_s = exposed_send_s(job, plan, across);
+  job.profile.scatter_gather_sends = true;
+  const double divided_s = exposed_send_s(job, plan, across);
+  CHECK(divided_s < whole_s * 0.75);
+  CHECK(divided_s > whole_s / 2);
+  job.profile.scatter_gather_sends = false;
+  const StepTime visible = estimate_step_time(job, plan);
+  job.profile.overlap_p2p_comm = true;
+  const StepTime hidden = estimate_step_time(job, plan);
+  CHECK(visible.exposed_pp_s > 0);
+  CHECK(hidden.exposed_pp_s == 0);
 }
 
 TEST_CASE("hybrid sharding stays inside the node except for the shards of the gradients") {

@@ -1,0 +1,133 @@
+#include "estimator/block_context_parallel.h"
+
+#include <stdexcept>
+
+#include "estimator/collective_time.h"
+#include "estimator/overlap_time.h"
+
+namespace shardplan {
+namespace {
+
+double number(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+// Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
+std::int64_t kv_width(const BlockContext& context) {
+  const ModelSpec& model = context.model();
+  if (model.attention == AttentionKind::kMla) {
+    return div_ceil(model.num_heads, context.plan.tp) *
+           (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim);
+  }
+  return div_ceil(model.num_kv_heads, context.plan.tp) * 2 * model.head_dim;
+}
+
+// What one token adds to the tensors that an all-to-all over heads exchanges: q, k, v and output.
+std::int64_t qkvo_width(const BlockContext& context, const AttentionWork& work) {
+  return work.heads * (work.qk_dim + work.v_dim) + kv_width(context);
+}
+
+// PyTorch's ring attention (torch.distributed.tensor.experimental, _context_parallel) merges blocks
+// in fp32 by kernels of its own. Forward, per element of queries: every block cast to fp32 6, the
+// result back 6; a block that is merged, of all queries or of half of them in turn, difference 12,
+// product with a weight of the row 8, difference 12, and for halves cats of 8: 24 on average.
+// Backward: zeros 4 and the result back 6; every block's gradient added, 10, or as half with a cat,
+// 17; gradients of keys and values, of two elements each, are added, joined and sent in every step.
+BlockTime ring_merges(const BlockContext& context, const AttentionWork& work) {
+  const double queries = number(context.tokens * work.heads * work.qk_dim);
+  const double keys_values = number(context.tokens * kv_width(context));
+  const double c = number(context.plan.cp);
+  BlockTime time = memory_bound(context, queries,
+                                {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
+                                 .backward = {.converted = 20 + 17 * (c - 1)}});
+  add(time, memory_bound(context, keys_values, {.backward = {.converted = 10 + 22 * c}}));
+  return time;
+}
+
+// Our trainer (validator/lower_ring.cpp, lower_attention.cpp). Ring: keys and values into their
+// buffer 4; the sum of outputs and of query gradients in fp32, into it 6 and out of it 6, those of
+// keys and values likewise; a block of a hop has all queries and half of the keys or the reverse,
+// three quarters on average, each merged or added with 10. Gathered: own keys and values into the
+// gathered tensor 4, their gradients out of it 4, and zeros for it, c times 2.
+BlockTime native_merges(const BlockContext& context, const AttentionWork& work) {
+  const double queries = number(context.tokens * work.heads * work.qk_dim);
+  const double keys_values = number(context.tokens * kv_width(context));
+  const double c = number(context.plan.cp);
+  if (context.plan.cp_method != CpMethod::kRing) {
+    return memory_bound(context, keys_values,
+                        {.forward = {.fused = 4}, .backward = {.fused = 8 + 2 * c}});
+  }
+  const double of_hops = 7.5 * (c - 1);
+  BlockTime time = memory_bound(
+      context, queries, {.forward = {.fused = 12 + of_hops}, .backward = {.fused = 12 + of_hops}});
+  add(time, memory_bound(context, keys_values,
+                         {.forward = {.fused = 4}, .backward = {.fused = 16 + of_hops}}));
+  return time;
+}
+
+}  // namespace
+
+// Ring (Transformer Engine, p2p): c - 1 hops of k and v; backward carries their gradients along and
+// sends them home, our trainer in fp32. All-gather: k and v once, gathered again and their
+// gradients reduced in backward. All-to-all (Ulysses): q, k, v before and the output after
+// attention.
+ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work) {
+  const ClusterSpec& cluster = context.job.cluster;
+  const double c = number(context.plan.cp);
+  const double kv_bytes = number(context.tokens * kv_width(context)) * context.element_bytes;
+  switch (context.plan.cp_method) {
+    case CpMethod::kRing: {
+      const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
+      const double gradient_bytes = is_native ? 4 / context.element_bytes * kv_bytes : kv_bytes;
+      const double hop_s = send_s(cluster, context.cp, kv_bytes);
+      return {.forward_s = (c - 1) * hop_s,
+              .backward_s = (c - 1) * hop_s + c * send_s(cluster, context.cp, gradient_bytes)};
+    }
+    case CpMethod::kAllGather: {
+      const double gather_s = all_gather_s(cluster, context.cp, c * kv_bytes);
+      return {.forward_s = gather_s, .backward_s = 2 * gather_s};
+    }
+    case CpMethod::kA2a: {
+      const double exchange_s =
+          all_to_all_s(cluster, context.cp,
+                       number(context.tokens * qkvo_width(context, work)) * context.element_bytes);
+      return {.forward_s = exchange_s, .backward_s = exchange_s};
+    }
+  }
+  throw std::logic_error("context_parallel_s: unknown method");
+}
+
+ForwardBackward visible_context_parallel_s(const BlockContext& context,
+                                           const ForwardBackward& exchange,
+                                           const BlockTime& attention) {
+  if (context.plan.cp_method != CpMethod::kRing ||
+      context.job.profile.cp_overlap != CpOverlap::kAttention) {
+    return exchange;
+  }
+  const double c = number(context.plan.cp);
+  const double beside = (c - 1) / c;
+  const double home_s = exchange.backward_s / (2 * c - 1);
+  return {.forward_s =
+              beside_compute_s(context.gpu(), exchange.forward_s, beside * attention.forward_s),
+          .backward_s = home_s + beside_compute_s(context.gpu(), exchange.backward_s - home_s,
+                                                  beside * attention.backward_input_s)};
+}
+
+BlockTime context_parallel_merges(const BlockContext& context, const AttentionWork& work) {
+  switch (context.job.profile.memory_model) {
+    case MemoryModel::kTorchtitan: return ring_merges(context, work);
+    case MemoryModel::kNative: return native_merges(context, work);
+    default: return {};
+  }
+}
+
+std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length) {
+  switch (plan.cp_method) {
+    case CpMethod::kRing: return div_ceil(length, plan.cp);
+    case CpMethod::kAllGather: return plan.cp > 1 ? div_ceil(length, 2 * plan.cp) : length;
+    case CpMethod::kA2a: return length;
+  }
+  throw std::logic_error("queries_of_a_call: unknown method");
+}
+
+}  // namespace shardplan

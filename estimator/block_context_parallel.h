@@ -1,0 +1,25 @@
+// Context parallelism of one layer: what travels around attention, what of it stays visible, and
+// the kernels that put blocks of keys together.
+#pragma once
+
+#include "estimator/block_work.h"
+
+namespace shardplan {
+
+// All that one layer exchanges.
+ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work);
+
+// What stays visible: hops of a ring run beside attention to the keys of the hop before where the
+// profile says so; the gradients' way home has nothing to hide behind.
+ForwardBackward visible_context_parallel_s(const BlockContext& context,
+                                           const ForwardBackward& exchange,
+                                           const BlockTime& attention);
+
+// Memory-bound kernels beside attention, by framework.
+BlockTime context_parallel_merges(const BlockContext& context, const AttentionWork& work);
+
+// Queries that one call of attention has: of the ring's diagonal a rank's tokens, of gathered keys
+// one of its two zigzag chunks.
+std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length);
+
+}  // namespace shardplan

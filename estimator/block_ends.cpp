@@ -1,0 +1,107 @@
+#include "estimator/block_ends.h"
+
+#include "estimator/collective_time.h"
+
+namespace shardplan {
+namespace {
+
+double number(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+// The head's product. Where the loss takes the tokens in pieces, so does the head, and the last
+// piece may be shorter (validator/lower_ends.cpp).
+BlockTime head_product(const BlockContext& context, std::int64_t vocab, Precision precision) {
+  const FrameworkProfile& profile = context.job.profile;
+  const std::int64_t pieces =
+      profile.cross_entropy == CrossEntropyKind::kChunked ? profile.cross_entropy_chunks : 1;
+  const std::int64_t rows = div_ceil(context.tokens, pieces);
+  const std::int64_t rest = context.tokens % rows;
+  const auto product = [&](std::int64_t m, std::int64_t times) {
+    return linear(context, {.m = m, .n = vocab, .k = context.model().hidden}, precision, times);
+  };
+  BlockTime time = product(rows, context.tokens / rows);
+  if (rest > 0) {
+    add(time, product(rest, 1));
+  }
+  return time;
+}
+
+}  // namespace
+
+LocalParameters local_sum(const Job& job, const Plan& plan,
+                          const std::vector<ParameterTensor>& tensors) {
+  LocalParameters sum;
+  for (const ParameterTensor& tensor : tensors) {
+    (tensor.sharding == Sharding::kExpert ? sum.expert : sum.dense) +=
+        local_elements(job, plan, tensor);
+  }
+  return sum;
+}
+
+// A lookup that reads and writes the hidden state; backward adds into the table's gradient.
+BlockTime embedding_time(const BlockContext& context) {
+  begin_part(context, "embedding");
+  const double elements = number(context.tokens * context.model().hidden);
+  const double grad_bytes = number(bytes_of(context.plan.grad_dtype));
+  BlockTime time = memory_bound(context, elements,
+                                {.forward = {.fused = 2 * context.element_bytes},
+                                 .backward = {.fused = context.element_bytes + 2 * grad_bytes}});
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double bytes = elements * context.element_bytes;
+    const bool is_sharded = context.plan.sequence_parallel;
+    const ForwardBackward all = {
+        .forward_s = is_sharded ? reduce_scatter_s(cluster, context.tp, bytes)
+                                : all_reduce_s(cluster, context.tp, bytes),
+        .backward_s = is_sharded ? all_gather_s(cluster, context.tp, bytes) : 0};
+    add(time, tensor_parallel(context, all, all));
+  }
+  time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
+  return time;
+}
+
+// Final norm, head product, loss; the head stays in the activation type under fp8. The loss reduces
+// maximum, sum and target logit over tp: three fp32 numbers a token.
+BlockTime head_time(const BlockContext& context) {
+  begin_part(context, "head");
+  const ModelSpec& model = context.model();
+  const Precision precision =
+      context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
+  const std::int64_t vocab = padded_vocab(context.job, context.plan) / context.plan.tp;
+  BlockTime time = head_product(context, vocab, precision);
+  add(time,
+      memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
+  add(time, memory_bound(context, number(context.tokens * vocab), loss_kernels(context.job)));
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
+    const double gather_s =
+        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes) : 0;
+    const ForwardBackward all = {
+        .forward_s = gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)),
+        .backward_s = context.plan.sequence_parallel
+                          ? gather_s + reduce_scatter_s(cluster, context.tp, bytes)
+                          : all_reduce_s(cluster, context.tp, bytes)};
+    add(time, tensor_parallel(context, all, all));
+  }
+  time.parameters = local_sum(context.job, context.plan, head_parameters(model));
+  return time;
+}
+
+// A projection of 2 h to h, one layer like the last, and the head once more.
+BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const BlockTime& head) {
+  const ModelSpec& model = context.model();
+  BlockTime time = layer;
+  add(time, head);
+  begin_part(context, "module projection");
+  add(time, linear(context,
+                   {.m = context.tokens,
+                    .n = div_ceil(model.hidden, context.plan.tp),
+                    .k = 2 * model.hidden},
+                   context.plan.precision));
+  time.parameters = local_sum(context.job, context.plan, mtp_parameters(model));
+  return time;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,20 @@
+// The ends of a model: embedding, head with the loss, multi-token prediction.
+#pragma once
+
+#include <vector>
+
+#include "estimator/block_work.h"
+
+namespace shardplan {
+
+BlockTime embedding_time(const BlockContext& context);
+BlockTime head_time(const BlockContext& context);
+
+// One module: a projection, one layer like `layer`, and the head once more.
+BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const BlockTime& head);
+
+// Elements of these tensors on one rank.
+LocalParameters local_sum(const Job& job, const Plan& plan,
+                          const std::vector<ParameterTensor>& tensors);
+
+}  // namespace shardplan
