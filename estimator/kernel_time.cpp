@@ -52,7 +52,10 @@ double gemm_share(const GpuSpec& gpu, Precision precision) {
 }
 
 double attention_scale(const GpuSpec& gpu) {
-  return gpu.compute_capability >= 100 ? kAttentionScaleBlackwell.value : 1;
+  if (gpu.compute_capability >= 100) {
+    return kAttentionScaleBlackwell.value;
+  }
+  return gpu.compute_capability >= 90 ? kAttentionLoadHopper.value : 1;
 }
 
 // Where a size stands between two of an ascending list: (1 - weight) of the one, weight of the

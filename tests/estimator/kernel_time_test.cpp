@@ -23,10 +23,10 @@ double rate(const GpuSpec& gpu, const GemmShape& shape) {
   return shape.flops() / gemm_s(gpu, Precision::kBf16, shape) / 1e12;
 }
 
-TEST_CASE("a large bf16 product on H200 runs under load at 0.9 to 1.0 of its burst of 769") {
+TEST_CASE("a large bf16 product on H200 runs at the 660 to 700 TFLOP/s measured behind others") {
   const double tflops = rate(h200(), {.m = 8192, .n = 8192, .k = 8192});
-  CHECK(tflops > 0.9 * 769);
-  CHECK(tflops < 769);
+  CHECK(tflops > 660);
+  CHECK(tflops < 700);
 }
 
 TEST_CASE("dividing a small product by eight does not make it eight times faster") {
@@ -70,15 +70,15 @@ TEST_CASE("fp8 products are faster than bf16 and fp32 ones slower") {
   CHECK(gemm_s(gpu, Precision::kFp32, shape) > 5 * bf16);
 }
 
-TEST_CASE("attention reaches the rates measured for cuDNN on H200 at 8192 tokens") {
+TEST_CASE("attention reaches the rates measured for cuDNN on H200 behind products at 8192 tokens") {
   const GpuSpec gpu = h200();
   const AttentionWork work = {
       .pairs = 8192.0 * 8192.0 / 2, .heads = 64, .qk_dim = 128, .v_dim = 128, .length = 8192};
   CHECK(work.forward_flops() == 2.0 * 2 * 128 * 64 * 8192 * 8192 / 2);
   CHECK(work.forward_flops() / attention_forward_s(gpu, work) / 1e12 ==
-        doctest::Approx(644).epsilon(0.001));
+        doctest::Approx(532.8).epsilon(0.02));
   CHECK(2.5 * work.forward_flops() / attention_backward_s(gpu, work) / 1e12 ==
-        doctest::Approx(541).epsilon(0.001));
+        doctest::Approx(439.9).epsilon(0.02));
 }
 
 TEST_CASE("heads of 64 are less efficient than heads of 128") {
