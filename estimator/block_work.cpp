@@ -66,6 +66,16 @@ void note_communication(const BlockContext& context, PieceKind kind, const Group
   }
 }
 
+// Our own trainer cuts by tokens, and not at all where there are experts.
+std::int64_t token_pieces(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  if (profile.memory_model != MemoryModel::kNative) {
+    return profile.tp_overlap_pieces;
+  }
+  const bool has_experts = std::ranges::any_of(context.model().layers, &LayerSpec::is_moe);
+  return has_experts ? 1 : div_ceil(context.tokens, profile.tensor_parallel_chunk_tokens);
+}
+
 }  // namespace
 
 void begin_part(const BlockContext& context, const char* part) {
@@ -257,7 +267,7 @@ BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, s
   const FrameworkProfile& profile = context.job.profile;
   const auto in_pieces = [&](double cost_s, double product_s) {
     return profile.tp_overlap == TpOverlap::kPieces
-               ? in_pieces_s(context.gpu(), cost_s, product_s, profile.tp_overlap_pieces)
+               ? in_pieces_s(context.gpu(), cost_s, product_s, token_pieces(context))
                : cost_s;
   };
   const auto beside = [&](double cost_s, double product_s) {
