@@ -15,20 +15,20 @@ constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
 constexpr std::string_view kInputRow = "input";
 constexpr std::string_view kOutputGradientRow = "output_gradient";
 
-// Bytes alive at every step, summed from where rows are born and where they die.
+// Bytes alive at every step up to `kLast`, summed from where rows are born and where they die.
+template <Step kLast>
 class BytesBySteps {
  public:
   void add(Step born, Step dies, std::int64_t bytes) {
-    if (born <= dies) {
+    if (born <= dies && born <= kLast) {
       change_[at(born)] += bytes;
-      change_[at(dies) + 1] -= bytes;
+      change_[at(std::min(dies, kLast)) + 1] -= bytes;
     }
   }
   // After the last add: changes become sums.
   void close() {
-    for (std::size_t step = 1; step < change_.size(); ++step) {
-      change_[step] += change_[step - 1];
-    }
+    std::int64_t sum = 0;
+    for (std::int64_t& change : change_) { change = sum += change; }
   }
   std::int64_t at_step(Step step) const { return change_[at(step)]; }
   StepPeak peak(Step first, Step last) const {
@@ -42,8 +42,8 @@ class BytesBySteps {
   }
 
  private:
-  static std::size_t at(Step step) { return static_cast<std::size_t>(step); }
-  std::array<std::int64_t, kStepNames.size() + 1> change_{};
+  static constexpr std::size_t at(Step step) { return static_cast<std::size_t>(step); }
+  std::array<std::int64_t, at(kLast) + 2> change_{};
 };
 
 // Whether the row takes room on the frame by itself.
@@ -52,7 +52,7 @@ bool is_on_frame(const BlockRow& row) {
 }
 
 FrameBytes frame_of(const BlockMemory& block, std::int64_t unkept_bytes) {
-  BytesBySteps room;
+  BytesBySteps<kLastWeight> room;
   for (const BlockRow& row : block.rows) {
     if (is_on_frame(row)) {
       room.add(row.pushed, row.popped, row.bytes);
@@ -131,33 +131,44 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
 
 BlockSummary summarise(const BlockMemory& block) {
   BlockSummary summary;
-  BytesBySteps running;
-  BytesBySteps again;   // gradients counted apart
-  BytesBySteps unkept;  // forward that keeps nothing
-  BytesBySteps first;   // the same, but its input
+  BytesBySteps<kLastWeight> running;
+  BytesBySteps<kLastWeight> again;    // gradients counted apart
+  BytesBySteps<kLastForward> unkept;  // forward that keeps nothing
+  BytesBySteps<kLastForward> first;   // the same, but its input
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
     running.add(row.born, row.dies, row.bytes);
     again.add(row.born, row.dies, row.is_gradient ? 0 : row.bytes);
     unkept.add(row.born, row.last_forward_use, row.bytes);
     const bool stays = row.name == kInputRow;
-    first.add(row.born, stays ? kLastWeight : row.last_forward_use, row.bytes);
+    first.add(row.born, stays ? kLastForward : row.last_forward_use, row.bytes);
   }
-  for (BytesBySteps* steps : {&running, &again, &unkept, &first}) { steps->close(); }
+  running.close();
+  unkept.close();
+  first.close();
   summary.forward = running.peak(Step::kForwardInput, kLastForward);
   summary.forward_unkept = unkept.peak(Step::kForwardInput, kLastForward);
   summary.forward_first = first.peak(Step::kForwardInput, kLastForward);
-  summary.replay = running.peak(Step::kForwardInput, block.last_replayed);
-  summary.backward = again.peak(kFirstBackward, kLastBackward);
+  summary.replay = block.last_replayed == kLastForward
+                       ? summary.forward
+                       : running.peak(Step::kForwardInput, block.last_replayed);
   summary.first_backward = running.peak(kFirstBackward, kLastBackward);
-  summary.weight = again.peak(Step::kWeight, kLastWeight);
+  summary.backward = summary.first_backward;
+  summary.weight = running.peak(Step::kWeight, kLastWeight);
+  if (summary.gradient_bytes > 0) {
+    again.close();
+    summary.backward = again.peak(kFirstBackward, kLastBackward);
+    summary.weight = again.peak(Step::kWeight, kLastWeight);
+  }
   summary.output_bytes = running.at_step(kLastForward);
   summary.output_unkept_bytes = unkept.at_step(kLastForward);
   summary.output_first_bytes = first.at_step(kLastForward);
   summary.input_entry_bytes = running.at_step(Step::kForwardInput);
   summary.norm_entry_bytes = running.at_step(Step::kForwardNorm);
   summary.writes_next_input = block.writes_next_input;
-  summary.frame = frame_of(block, summary.kept_bytes - summary.input_bytes);
+  if (block.has_frame) {
+    summary.frame = frame_of(block, summary.kept_bytes - summary.input_bytes);
+  }
   return summary;
 }
 
@@ -212,6 +223,7 @@ BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
   }
   const bool is_native = job.profile.memory_model == MemoryModel::kNative;
   block.rows = rows_of(job, plan, kind);
+  block.has_frame = job.profile.allocator == AllocatorKind::kStaticArenas;
   block.writes_next_input = is_native;
   block.last_replayed = is_native ? Step::kForwardActivation : kLastForward;
   block.summary = summarise(block);

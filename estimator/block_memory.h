@@ -406,6 +406,7 @@ struct BlockMemory {
   BlockKind kind = BlockKind::kDenseLayer;
   std::string_view name;  // "layer.dense"
   std::vector<BlockRow> rows;
+  bool has_frame = false;             // in a static arena
   bool writes_next_input = false;     // with its last forward step; else a row of its own does
   Step last_replayed = kLastForward;  // where the replay of a group ends in its last block
   BlockSummary summary;

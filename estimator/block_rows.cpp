@@ -45,18 +45,19 @@ BlockRow& RowList::add(Component component, std::string_view name, std::int64_t 
   if (elements == 0) {
     return without_elements_;
   }
-  rows.push_back({.component = component,
-                  .name = name,
-                  .elements = elements,
-                  .dtype = dtype,
-                  .bytes = round_up(elements * bytes_of(dtype), alignment_),
-                  .born = life.born,
-                  .last_forward_use = life.last_forward_use,
-                  .dies = life.dies,
-                  .formula = formula,
-                  .pushed = life.born,
-                  .popped = life.dies});
-  return rows.back();
+  BlockRow& row = rows.emplace_back();
+  row.component = component;
+  row.name = name;
+  row.elements = elements;
+  row.dtype = dtype;
+  row.bytes = round_up(elements * bytes_of(dtype), alignment_);
+  row.born = life.born;
+  row.last_forward_use = life.last_forward_use;
+  row.dies = life.dies;
+  row.formula = formula;
+  row.pushed = life.born;
+  row.popped = life.dies;
+  return row;
 }
 
 BlockRow& RowList::keep(std::string_view name, std::int64_t elements, DType dtype, Life life,

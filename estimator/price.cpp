@@ -24,13 +24,12 @@ Price fujii_price(const Job& job, const Plan& plan) {
 Price memory_price(PricePieces& pieces, const Plan& plan, const ScheduleShape& shape) {
   const AllocatorKind allocator = pieces.job.profile.allocator;
   const StatePiece& states = pieces.state(plan);
-  const SequencePiece& sequences = pieces.sequences(plan, shape);
   const OutsidePiece& outside = pieces.outside(plan);
   Price price;
   price.allocated_bytes = -1;
   for (const RankActivations& rank : pieces.activations(plan, shape).ranks) {
     StateBytes state = states.classes[rank.stage_class];
-    state.add(sequences.classes[rank.stage_class]);
+    state.add(rank.buffers);
     const std::int64_t allocated = allocated_bytes(allocator, state, rank.actions);
     if (allocated > price.allocated_bytes) {
       price.allocated_bytes = allocated;
@@ -68,14 +67,8 @@ Price price(PriceTable& table, const Plan& plan) {
   Price price = job.profile.memory_model == MemoryModel::kFujii2024
                     ? fujii_price(job, plan)
                     : memory_price(pieces, plan, shape);
-  const WorkPiece& work = pieces.work(plan, shape);
-  const StepTime time = step_time_of(job, plan, shape,
-                                     {.ranks = pieces.steps(plan).pipeline,
-                                      .rank_works = work.ranks,
-                                      .pipeline = work.pipeline,
-                                      .update_ranks = pieces.split(plan).value.steps.pipeline,
-                                      .updates = pieces.updates(plan),
-                                      .flops_per_token = pieces.flops_per_token});
+  const StepTime time = step_time_of(job, plan, shape.num_microbatches,
+                                     pieces.work(plan, shape).step, pieces.updates(plan));
   price.step_time_s = time.total_s;
   price.tokens_per_s_per_gpu = time.tokens_per_s_per_gpu;
   return price;

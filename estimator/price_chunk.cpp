@@ -1,5 +1,6 @@
 // The pieces of a price's memory: chunks, as sums over their units.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "estimator/price_pieces.h"
@@ -31,23 +32,58 @@ void raise(std::int64_t& most, std::int64_t around, std::int64_t bytes) {
   most = bytes < 0 ? most : std::max(most, around + bytes);
 }
 
-// The same as chunk_peaks says, where no block writes rows of another: `count` units in a row.
-void add_forward(ChunkBytes& chunk, const UnitBytes& unit, std::int64_t count) {
-  raise(chunk.forward, chunk.kept + (count - 1) * unit.kept_bytes, unit.forward);
-  raise(chunk.weight, chunk.pending + (count - 1) * unit.pending_bytes, unit.weight);
-  chunk.kept += count * unit.kept_bytes;
-  chunk.pending += count * unit.pending_bytes;
-  chunk.gradient += count * unit.gradient_bytes;
+// Whether the second place lies on the line from the first to the third, which are further and
+// further in the chunk. All three are of one unit, which each has once more in front.
+bool is_between(std::span<const std::int64_t> first, std::span<const std::int64_t> second,
+                std::span<const std::int64_t> third, std::size_t unit) {
+  const std::int64_t before = second[unit] - first[unit];
+  const std::int64_t behind = third[unit] - second[unit];
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if ((second[i] - first[i]) * behind != (third[i] - second[i]) * before) {
+      return false;
+    }
+  }
+  return true;
 }
 
-// `kept` by the units in front, `left` by those behind; either end of the row decides.
-void add_backward(std::int64_t& most, const UnitBytes& unit, std::int64_t count, std::int64_t kept,
-                  std::int64_t left, Gradients gradients) {
-  const std::int64_t first = kept + (count - 1) * unit.kept_bytes + left;
-  const std::int64_t last = kept + (count - 1) * left_bytes(unit, gradients) + left;
-  const std::int64_t around = std::max(first, last);
-  raise(most, around, gradients == Gradients::kMade ? unit.first_backward : unit.backward);
-  raise(most, around, unit.replay);
+// Adds a place of a unit. Bytes change linearly along a line of places: its ends decide.
+void add_place(std::vector<std::vector<std::int64_t>>& places, std::vector<std::int64_t> place,
+               std::size_t unit) {
+  const std::size_t known = places.size();
+  if (known > 1 && is_between(places[known - 2], places[known - 1], place, unit)) {
+    places.pop_back();
+  }
+  places.push_back(std::move(place));
+}
+
+// The chunk's distinct units and the places where they can decide.
+void place_units(std::span<const NumberedUnit> runs, NumberedChunk& chunk) {
+  std::vector<std::size_t> of_run;  // index into chunk.units
+  for (const NumberedUnit& run : runs) {
+    const auto same = std::ranges::find(chunk.units, run.unit);
+    of_run.push_back(static_cast<std::size_t>(same - chunk.units.begin()));
+    if (same == chunk.units.end()) {
+      chunk.units.push_back(run.unit);
+    }
+  }
+  std::vector<std::int64_t> before(chunk.units.size(), 0);
+  std::vector<std::vector<std::vector<std::int64_t>>> places(chunk.units.size());
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    const std::size_t unit = of_run[run];
+    add_place(places[unit], before, unit);
+    if (runs[run].count > 1) {
+      before[unit] += runs[run].count - 1;
+      add_place(places[unit], before, unit);
+    }
+    ++before[unit];
+  }
+  for (std::size_t unit = 0; unit < places.size(); ++unit) {
+    for (const std::vector<std::int64_t>& place : places[unit]) {
+      chunk.places.push_back({.unit = unit, .is_last = &place == &places[unit].back()});
+      chunk.before.insert(chunk.before.end(), place.begin(), place.end());
+    }
+  }
+  chunk.counts = std::move(before);
 }
 
 }  // namespace
@@ -58,21 +94,23 @@ std::size_t PricePieces::number_chunk(const ChunkLayout& chunk) {
   if (same != chunk_layouts.end()) {
     return place;
   }
-  NumberedChunk numbered{.layout = chunk, .units = {}};
+  std::vector<NumberedUnit> runs;
   for (Unit unit : chunk.units) {
     const std::int64_t count = std::exchange(unit.count, 1);
     const BlockKind front = unit.blocks.front().kind;
     if (unit == Unit{.blocks = {{.kind = front}}}) {
-      numbered.units.push_back({.unit = static_cast<std::size_t>(front), .count = count});
+      runs.push_back({.unit = static_cast<std::size_t>(front), .count = count});
     } else {
       const auto group = std::ranges::find(groups, unit);
       const std::size_t at = static_cast<std::size_t>(group - groups.begin());
-      numbered.units.push_back({.unit = kNumBlockKinds + at, .count = count});
+      runs.push_back({.unit = kNumBlockKinds + at, .count = count});
       if (group == groups.end()) {
         groups.push_back(std::move(unit));
       }
     }
   }
+  NumberedChunk numbered{.layout = chunk};
+  place_units(runs, numbered);
   chunk_layouts.push_back(std::move(numbered));
   return place;
 }
@@ -86,24 +124,40 @@ const UnitBytes& PricePieces::group(const Plan& plan, const PieceMemo<BlockPiece
       .value;
 }
 
+// The same as chunk_peaks says, where no block writes rows of another. Of equal units the last one
+// has the most in front; what is left by those behind it, pending or gradients, may make up for it.
 ChunkBytes PricePieces::summed_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
-                                     std::span<const NumberedUnit> units) {
+                                     const NumberedChunk& numbered) {
+  const std::size_t width = numbered.units.size();
+  unit_space.resize(width);
   ChunkBytes chunk;
-  for (const auto& [number, count] : units) {
-    add_forward(chunk, unit(plan, block, number), count);
+  for (std::size_t i = 0; i < width; ++i) {
+    const UnitBytes& of = unit_space[i] = unit(plan, block, numbered.units[i]);
+    chunk.kept += numbered.counts[i] * of.kept_bytes;
+    chunk.pending += numbered.counts[i] * of.pending_bytes;
+    chunk.gradient += numbered.counts[i] * of.gradient_bytes;
   }
-  std::int64_t kept = 0;
-  std::int64_t pending = chunk.pending;
-  std::int64_t gradient = chunk.gradient;
-  for (const auto& [number, count] : units) {
-    const UnitBytes& of = unit(plan, block, number);
-    pending -= count * of.pending_bytes;
-    gradient -= count * of.gradient_bytes;
-    add_backward(chunk.backward, of, count, kept, pending, Gradients::kFound);
-    if (chunk.gradient > 0) {
-      add_backward(chunk.first_backward, of, count, kept, pending + gradient, Gradients::kMade);
+  const bool leaves = chunk.pending > 0 || chunk.gradient > 0;
+  const std::int64_t* before = numbered.before.data();
+  for (const auto& [at, is_last] : numbered.places) {
+    if (is_last || leaves) {
+      const UnitBytes& of = unit_space[at];
+      const auto in_front = [&](std::int64_t UnitBytes::*bytes) {
+        std::int64_t sum = 0;
+        for (std::size_t i = 0; i < width; ++i) { sum += before[i] * (unit_space[i].*bytes); }
+        return sum;
+      };
+      const std::int64_t kept = in_front(&UnitBytes::kept_bytes);
+      const std::int64_t pending = leaves ? in_front(&UnitBytes::pending_bytes) : 0;
+      const std::int64_t gradient = leaves ? in_front(&UnitBytes::gradient_bytes) : 0;
+      const std::int64_t found = kept + chunk.pending - pending - of.pending_bytes;
+      const std::int64_t made = found + chunk.gradient - gradient - of.gradient_bytes;
+      raise(chunk.forward, kept, of.forward);
+      raise(chunk.weight, pending, of.weight);
+      raise(chunk.backward, found, std::max(of.backward, of.replay));
+      raise(chunk.first_backward, made, std::max(of.first_backward, of.replay));
     }
-    kept += count * of.kept_bytes;
+    before += width;
   }
   chunk.first_backward = chunk.gradient > 0 ? chunk.first_backward : chunk.backward;
   return chunk;
@@ -116,7 +170,7 @@ ChunkBytes PricePieces::chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
                           job.profile.memory_model != MemoryModel::kNative;
   if (takes_sums) {
-    return summed_bytes(plan, block, chunk.units);
+    return summed_bytes(plan, block, chunk);
   }
   return chunk_pieces
       .find(

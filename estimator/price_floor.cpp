@@ -125,9 +125,8 @@ StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFr
     each(open.recompute, at.recompute, [&] {
       pieces.begin(at);
       const ScheduleShape shape = pieces.shape(at);
-      const SequencePiece& sequences = pieces.sequences(at, shape);
       for (const RankActivations& held : pieces.activations(at, shape).ranks) {
-        PhaseBytes bytes = sequences.classes[held.stage_class].alive;
+        PhaseBytes bytes = held.buffers.alive;
         bytes[static_cast<std::size_t>(Phase::kForward)] +=
             std::max<std::int64_t>(held.actions.forward, 0);
         bytes[static_cast<std::size_t>(Phase::kBackward)] +=
@@ -219,14 +218,9 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceF
       pieces.begin(at);
       const ScheduleShape shape = pieces.shape(at);
       const WorkPiece& work = pieces.work(at, shape);
-      double busiest_s = 0;
-      for (const ChunkWork& rank : work.ranks) {
-        busiest_s = std::max(busiest_s, rank.blocks.forward_s + rank.blocks.backward_input_s +
-                                            rank.blocks.backward_weight_s);
-      }
-      const double compute_s = static_cast<double>(shape.num_microbatches) * busiest_s;
+      const double compute_s = static_cast<double>(shape.num_microbatches) * work.busiest_s;
       floor.compute_s = std::min(floor.compute_s, compute_s);
-      floor.total_s = std::min(floor.total_s, times_pipelines ? work.pipeline.total_s : compute_s);
+      floor.total_s = std::min(floor.total_s, times_pipelines ? work.pipeline_s : compute_s);
     };
     if (times_pipelines) {
       each(open.rank_order, at.rank_order, visit);

@@ -53,19 +53,21 @@ void add_state(RankLoad& load, const LoadState& state, std::span<const std::int6
   load.counts.insert(load.counts.end(), counts.begin(), counts.end());
 }
 
-// Chunks of one layout count together.
+std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number) {
+  const auto same = std::ranges::find(numbers, number);
+  const std::size_t index = static_cast<std::size_t>(same - numbers.begin());
+  if (same == numbers.end()) {
+    numbers.push_back(number);
+  }
+  return index;
+}
+
+// Equal chunks count together.
 RankLoad rank_load(std::span<const std::size_t> chunks, std::span<const InFlightState> schedule) {
   RankLoad load;
-  load.slots = ring_slots(schedule);
-  std::vector<std::size_t> at;  // by local chunk: index into load.layouts
-  for (const std::size_t chunk : chunks) {
-    const auto same = std::ranges::find(load.layouts, chunk);
-    at.push_back(static_cast<std::size_t>(same - load.layouts.begin()));
-    if (same == load.layouts.end()) {
-      load.layouts.push_back(chunk);
-    }
-  }
-  const std::size_t width = 3 * load.layouts.size();
+  std::vector<std::size_t> at;  // by local chunk: index into load.chunks
+  for (const std::size_t chunk : chunks) { at.push_back(index_in(load.chunks, chunk)); }
+  const std::size_t width = 3 * load.chunks.size();
   std::vector<std::int64_t> counts(width);
   for (const InFlightState& now : schedule) {
     std::ranges::fill(counts, 0);
@@ -100,11 +102,12 @@ ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunk
   const std::int64_t* count = load.counts.data();
   for (const LoadState& state : load.states) {
     std::int64_t in_flight = 0;
-    for (const ChunkBytes& chunk : chunks) {
+    for (const std::size_t at : load.chunks) {
+      const ChunkBytes& chunk = chunks[at];
       in_flight += count[0] * chunk.kept + count[1] * chunk.pending + count[2] * chunk.gradient;
       count += 3;
     }
-    const std::int64_t running = running_bytes(chunks[state.running], state);
+    const std::int64_t running = running_bytes(chunks[load.chunks[state.running]], state);
     if (running >= 0) {
       std::int64_t& most = state.action == ActionKind::kForward ? bytes.forward : bytes.backward;
       most = std::max(most, in_flight + running);
@@ -113,7 +116,7 @@ ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunk
   if (!has_arenas) {
     return bytes;
   }
-  for (const ChunkBytes& chunk : chunks) { bytes.arena.raise(chunk.arena); }
+  for (const std::size_t at : load.chunks) { bytes.arena.raise(chunks[at].arena); }
   for (std::size_t i = 0; i < load.slots.size(); ++i) {
     bytes.ring_bytes += load.slots[i] * bytes.arena.slot_bytes[i];
   }
@@ -133,11 +136,12 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
   layout = {};
   for (const std::int64_t rank : split(plan).value.firsts) {
     layout.classes.push_back(stage_layout(job, plan, partition, rank));
-    layout.chunks.emplace_back();
+    layout.of_class.emplace_back();
     for (const ChunkLayout& chunk : layout.classes.back().chunks) {
-      layout.chunks.back().push_back(number_chunk(chunk));
+      layout.of_class.back().push_back(index_in(layout.chunks, number_chunk(chunk)));
     }
   }
+  layout.pattern = patterns.try_emplace(layout.of_class, std::ssize(patterns)).first->second;
 }
 
 const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& shape,
@@ -149,25 +153,19 @@ const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& sh
       .value;
 }
 
-const PieceMemo<LoadPiece, 3>::Piece& PricePieces::load(const Plan& plan,
-                                                        const ScheduleShape& shape) {
-  const PieceKey<2> groups_of = layout_key(plan);
-  const PieceKey<5> key = {packed(plan.pp, plan.vpp), packed(split_number, number(plan.schedule)),
-                           groups_of[0], groups_of[1], shape.num_microbatches};
-  if (last_load == nullptr || !is_same(key, last_load_key)) {
-    const ScheduleShape shorter = shortest(shape);
-    last_load = &load_pieces.find(
-        {layout(plan).number, packed(shorter.num_microbatches, number(shorter.schedule)),
-         shorter.group},
-        [&](LoadPiece& piece) { build_load(plan, shorter, piece); });
-    last_load_key = key;
-  }
-  return *last_load;
+const LoadPiece& PricePieces::load(const Plan& plan, const ScheduleShape& shape,
+                                   const LayoutPiece& stages) {
+  const ScheduleShape shorter = shortest(shape);
+  return load_pieces
+      .find({split(plan).number, stages.pattern,
+             packed(shorter.num_microbatches, number(shorter.schedule)), shorter.group},
+            [&](LoadPiece& piece) { build_load(plan, shorter, stages, piece); })
+      .value;
 }
 
-void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load) {
+void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape,
+                             const LayoutPiece& stages, LoadPiece& load) {
   const SplitPiece& classes = split(plan).value;
-  const LayoutPiece& stages = layout(plan).value;
   load.ranks.clear();
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
     const std::int64_t of = classes.of_rank[static_cast<std::size_t>(rank)];
@@ -175,7 +173,10 @@ void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape, LoadP
     if (first_rank_holds_most(shape) && classes.firsts[stage] != rank) {
       continue;
     }
-    RankLoad ranked = rank_load(stages.chunks[stage], in_flight(shape, rank));
+    RankLoad ranked = rank_load(stages.of_class[stage], in_flight(shape, rank));
+    if (job.profile.allocator == AllocatorKind::kStaticArenas) {
+      ranked.slots = ring_slots(in_flight(shape, rank));
+    }
     ranked.rank = rank;
     ranked.stage_class = stage;
     load.ranks.push_back(std::move(ranked));
@@ -198,40 +199,35 @@ const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShap
       .value;
 }
 
-void PricePieces::build_activations(const Plan& plan, const LoadPiece& held,
-                                    const PieceMemo<BlockPiece, 8>::Piece& blocks,
-                                    ActivationPiece& piece) {
+void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape) {
   const bool has_arenas = job.profile.allocator == AllocatorKind::kStaticArenas;
-  piece.ranks.resize(held.ranks.size());
+  const LayoutPiece& stages = layout(plan).value;
+  const LoadPiece& held = load(plan, shape, stages);
+  const SequencePiece& buffers = sequences(plan, shape);
+  const PieceMemo<BlockPiece, 8>::Piece& blocks = block(plan);
+  chunk_byte_space.resize(stages.chunks.size());
+  for (std::size_t chunk = 0; chunk < stages.chunks.size(); ++chunk) {
+    chunk_byte_space[chunk] = chunk_bytes(plan, blocks, stages.chunks[chunk]);
+  }
+  last_activations.ranks.resize(held.ranks.size());
   for (std::size_t i = 0; i < held.ranks.size(); ++i) {
     const RankLoad& rank = held.ranks[i];
-    std::vector<ChunkBytes>& chunks = chunk_byte_space;
-    chunks.resize(rank.layouts.size());
-    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      chunks[chunk] = chunk_bytes(plan, blocks, rank.layouts[chunk]);
-    }
-    piece.ranks[i] = {.rank = rank.rank,
-                      .stage_class = rank.stage_class,
-                      .actions = action_bytes(rank, chunks, has_arenas)};
+    last_activations.ranks[i] = {.rank = rank.rank,
+                                 .stage_class = rank.stage_class,
+                                 .actions = action_bytes(rank, chunk_byte_space, has_arenas),
+                                 .buffers = buffers.classes[rank.stage_class]};
   }
 }
 
+// No plan asks for the same again but those that follow.
 const ActivationPiece& PricePieces::activations(const Plan& plan, const ScheduleShape& shape) {
   const PieceKey<2> key = {microbatch_number, shape.num_microbatches};
-  if (last_activations != nullptr && is_same(key, last_activation_key)) {
-    return *last_activations;
+  if (!is_same(key, activation_key)) {
+    activation_key = {};  // should it throw
+    build_activations(plan, shape);
+    activation_key = key;
   }
-  last_activations = nullptr;
-  const auto& held = load(plan, shape);
-  const auto& blocks = block(plan);
-  last_activations = &activation_pieces
-                          .find({held.number, blocks.number, shape.num_microbatches},
-                                [&](ActivationPiece& piece) {
-                                  build_activations(plan, held.value, blocks, piece);
-                                })
-                          .value;
-  last_activation_key = key;
-  return *last_activations;
+  return last_activations;
 }
 
 const PieceMemo<TensorPiece, 4>::Piece& PricePieces::tensors(const Plan& plan) {

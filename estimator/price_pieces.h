@@ -5,8 +5,9 @@
 //               block
 //   block       all kinds of blocks of a plan
 //   layout      split and full recompute: chunks of the stages as runs of blocks
-//   load        layout and schedule: what the ranks that can have the peak hold at once
-//   activations load and block: bytes of those ranks
+//   load        which chunks of a layout are equal, and schedule: what the ranks that can have the
+//               peak hold at once
+//   activations load, layout and block: bytes of those ranks
 //   tensors     split, shards: parameters of the classes
 //   state       tensors, zero, dtypes, offload: bytes of the classes between steps
 //   times       block and links: seconds of the kinds of layers
@@ -59,35 +60,45 @@ struct BlockPiece {
   std::array<UnitBytes, kNumBlockKinds> units;  // every block by itself
 };
 
-// A chunk with the numbers of its units: a block by itself has that of its kind.
+// Equal units in a row, by number: a block by itself has that of its kind.
 struct NumberedUnit {
   std::size_t unit = 0;
-  std::int64_t count = 1;  // equal units in a row
+  std::int64_t count = 1;
+};
+// A chunk as numbers of its distinct units, and the places of units that can decide its peaks.
+struct UnitPlace {
+  std::size_t unit = 0;  // index into `units`
+  bool is_last = false;  // no equal unit is behind it
 };
 struct NumberedChunk {
   ChunkLayout layout;
-  std::vector<NumberedUnit> units;
+  std::vector<std::size_t> units = {};
+  std::vector<std::int64_t> counts = {};  // by unit
+  std::vector<UnitPlace> places = {};
+  std::vector<std::int64_t> before = {};  // by place and unit: how many of it are in front
 };
 
 struct LayoutPiece {
   std::vector<StageLayout> classes;
-  std::vector<std::vector<std::size_t>> chunks;  // by class and local chunk: number of the layout
+  std::vector<std::size_t> chunks;                 // distinct ones: numbers of layouts
+  std::vector<std::vector<std::size_t>> of_class;  // by class and local chunk: index into chunks
+  std::int64_t pattern = 0;                        // number of what of_class says
 };
 
 // A state of the schedule on a rank, chunks of one layout together.
 struct LoadState {
   ActionKind action = ActionKind::kForward;
   bool makes_gradients = false;
-  std::size_t running = 0;  // index of the running chunk's layout among those of the class
+  std::size_t running = 0;  // index of the running chunk among those of the class
   friend bool operator==(const LoadState&, const LoadState&) = default;
 };
 struct RankLoad {
   std::int64_t rank = 0;
   std::size_t stage_class = 0;
   std::array<std::int64_t, 3> slots{};  // of a static arena's rings
-  std::vector<std::size_t> layouts;     // distinct chunks of the class
+  std::vector<std::size_t> chunks;      // distinct ones of the class: indices of the layout's
   std::vector<LoadState> states;
-  std::vector<std::int64_t> counts;  // by state and layout: saved, pending, with gradients
+  std::vector<std::int64_t> counts;  // by state and chunk: saved, pending, with gradients
 };
 struct LoadPiece {
   std::vector<RankLoad> ranks;
@@ -110,6 +121,7 @@ struct RankActivations {
   std::int64_t rank = 0;
   std::size_t stage_class = 0;
   ActionBytes actions;
+  StateBytes buffers;  // of the size of a microbatch
 };
 struct ActivationPiece {
   std::vector<RankActivations> ranks;
@@ -132,6 +144,7 @@ struct SequencePiece {
 struct ChunkWorkPiece {
   std::vector<ChunkWork> chunks;  // by chunk kind
   std::vector<ChunkWork> ranks;   // by rank kind
+  double busiest_s = 0;           // compute of the busiest rank
 };
 
 // What recomputation adds to a chunk.
@@ -146,8 +159,9 @@ struct ReplaySeconds {
 };
 
 struct WorkPiece {
-  std::vector<ChunkWork> ranks;  // by rank kind
-  PipelineTime pipeline;
+  PipelineStep step;
+  double pipeline_s = 0;
+  double busiest_s = 0;  // compute of the busiest rank on one microbatch, without recomputation
 };
 
 // Of every kind of rank what it reduces and gathers, and the parameters that it updates.
@@ -180,14 +194,12 @@ struct PricePieces {
   const OutsidePiece& outside(const Plan& plan);
   // Time.
   const WorkPiece& work(const Plan& plan, const ScheduleShape& shape);
-  const StepLayout& steps(const Plan& plan);  // with recompute
   const std::vector<RankParameters>& parameters(const Plan& plan);
   const PieceMemo<ReductionPiece, 3>::Piece& reductions(const Plan& plan);
   const std::vector<RankUpdate>& updates(const Plan& plan);
 
   Job job;
   LayerKinds layer_kinds;
-  double flops_per_token = 0;
   std::vector<BlockKind> block_kinds;  // that plans of the job can have
   bool is_wide = false;                // a profile whose blocks and state see axes of all kinds
   // Rules that look at nothing but the grid and the split, and those that look at the schedule and
@@ -209,7 +221,7 @@ struct PricePieces {
   const PieceMemo<BlockPiece, 8>::Piece& block(const Plan& plan);
   BlockSummaries summaries(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
-  const PieceMemo<LoadPiece, 3>::Piece& load(const Plan& plan, const ScheduleShape& shape);
+  const LoadPiece& load(const Plan& plan, const ScheduleShape& shape, const LayoutPiece& stages);
   const PieceMemo<ModelTimes, 6>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
   const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
@@ -229,14 +241,15 @@ struct PricePieces {
   ChunkBytes chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
                          std::size_t layout);
   void build_layout(const Plan& plan, LayoutPiece& layout);
-  void build_load(const Plan& plan, const ScheduleShape& shape, LoadPiece& load);
+  void build_load(const Plan& plan, const ScheduleShape& shape, const LayoutPiece& stages,
+                  LoadPiece& load);
   ChunkBytes summed_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
-                          std::span<const NumberedUnit> units);
-  void build_activations(const Plan& plan, const LoadPiece& held,
-                         const PieceMemo<BlockPiece, 8>::Piece& blocks, ActivationPiece& piece);
+                          const NumberedChunk& numbered);
+  void build_activations(const Plan& plan, const ScheduleShape& shape);
 
   std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
-  std::vector<std::int64_t> layers_per_chunk;  // of the plan at hand
+  Plan begun;                                  // the plan at hand, but for how its state is kept
+  std::vector<std::int64_t> layers_per_chunk;  // whose number is known
   std::int64_t split_number = 0;               // 0: even
   std::int64_t recompute = 0;                  // its recompute_number
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
@@ -245,20 +258,21 @@ struct PricePieces {
   std::int64_t microbatch_number = 0;              // changes with them
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<NumberedChunk> chunk_layouts;        // by number
-  std::vector<Unit> groups;                        // units of several blocks, or recomputed ones
+  std::map<std::vector<std::vector<std::size_t>>, std::int64_t> patterns;  // numbers
+  std::vector<Unit> groups;  // units of several blocks, or recomputed ones
   // The pieces asked for last, for plans that share them.
-  PieceKey<2> last_activation_key{};
-  const ActivationPiece* last_activations = nullptr;
-  PieceKey<5> last_load_key{};
-  const PieceMemo<LoadPiece, 3>::Piece* last_load = nullptr;
+  PieceKey<2> activation_key{};
+  ActivationPiece last_activations;
   PieceKey<6> last_work_key{};
   const WorkPiece* last_work = nullptr;
   PieceKey<3> last_tensor_key{};
   const PieceMemo<TensorPiece, 4>::Piece* last_tensors = nullptr;
   // Room for what building a piece needs.
+  std::vector<UnitBytes> unit_space;
   std::vector<ChunkBytes> chunk_byte_space;
   std::vector<ChunkTime> chunk_time_space;
   std::vector<ReplaySeconds> recompute_space;
+  std::vector<ChunkWork> rank_work_space;
   ModelTimes model_time_space;  // of the times of this number
   std::int64_t model_time_number = 0;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
@@ -268,10 +282,9 @@ struct PricePieces {
   PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
   PieceMemo<std::vector<InFlightState>, 4> schedule_pieces{2048};
-  PieceMemo<LoadPiece, 3> load_pieces{2048};
+  PieceMemo<LoadPiece, 4> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
   PieceMemo<SequencePiece, 6> sequence_pieces{1024};
-  PieceMemo<ActivationPiece, 3> activation_pieces{512};
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
   PieceMemo<StatePiece, 6> state_pieces{32768};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};

@@ -39,10 +39,6 @@ const PieceMemo<StepLayout, 2>::Piece& PricePieces::steps_piece(const Plan& plan
                           [&](StepLayout& piece) { piece = step_layout(job, plan, layer_kinds); });
 }
 
-const StepLayout& PricePieces::steps(const Plan& plan) {
-  return steps_piece(plan).value;
-}
-
 const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
     const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known,
     const PieceMemo<StepLayout, 2>::Piece& layout) {
@@ -54,6 +50,12 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
         chunk_works(job, layout.value, known.value, exposed_send_s(job, plan, grid().pp),
                     piece.chunks, chunk_time_space);
         rank_works(layout.value, piece.chunks, piece.ranks);
+        piece.busiest_s = 0;
+        for (const ChunkWork& rank : piece.ranks) {
+          piece.busiest_s =
+              std::max(piece.busiest_s, rank.blocks.forward_s + rank.blocks.backward_input_s +
+                                            rank.blocks.backward_weight_s);
+        }
       });
 }
 
@@ -82,18 +84,21 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
     work.blocks.recompute_host_s = replay.host_s;
     chunk_time_space[at] = work.chunk_time();
   }
-  piece.ranks = plain.ranks;
-  for (std::size_t rank = 0; rank < piece.ranks.size(); ++rank) {
+  rank_work_space = plain.ranks;
+  for (std::size_t rank = 0; rank < rank_work_space.size(); ++rank) {
     const std::vector<std::int64_t>& chunks = layout.pipeline.rank_chunks[rank];
+    BlockTime& blocks = rank_work_space[rank].blocks;
     for (std::size_t kind = 0; kind < chunks.size(); ++kind) {
       const ReplaySeconds& replay = recompute_space[kind];
-      piece.ranks[rank].blocks.recompute_s +=
-          static_cast<double>(chunks[kind]) * replay.recompute_s;
-      piece.ranks[rank].blocks.recompute_host_s +=
-          static_cast<double>(chunks[kind]) * replay.host_s;
+      blocks.recompute_s += static_cast<double>(chunks[kind]) * replay.recompute_s;
+      blocks.recompute_host_s += static_cast<double>(chunks[kind]) * replay.host_s;
     }
   }
-  piece.pipeline = pipeline_time(shape, layout.pipeline, chunk_time_space);
+  const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_time_space);
+  piece = {.step = pipeline_step(shape, layout.pipeline, rank_work_space, pipeline,
+                                 split(plan).value.steps.pipeline),
+           .pipeline_s = pipeline.total_s,
+           .busiest_s = plain.busiest_s};
 }
 
 const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {

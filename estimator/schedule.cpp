@@ -71,17 +71,18 @@ ScheduleAction backward_unit(const ScheduleShape& shape, std::int64_t group, std
   return action;
 }
 
-// Calls visit(action) for every action of a looping schedule in issue order.
+// Calls visit(action) for the actions of a looping schedule in issue order, until `last_unit` units
+// have run backward.
 template <class Visit>
-void visit_looping(const ScheduleShape& shape, std::int64_t pp_rank, const Visit& visit) {
-  const Pattern pattern = pattern_of(shape, pp_rank);
+void visit_looping(const ScheduleShape& shape, const Pattern& pattern, std::int64_t last_unit,
+                   const Visit& visit) {
   const std::int64_t units = shape.num_microbatches * shape.vpp;
   const ActionKind backward =
       pattern.splits_backward ? ActionKind::kBackwardInput : ActionKind::kBackward;
   for (std::int64_t k = 0; k < pattern.warmup_units; ++k) {
     visit(forward_unit(shape, pattern.group, k));
   }
-  for (std::int64_t k = 0; k < units; ++k) {
+  for (std::int64_t k = 0; k < last_unit; ++k) {
     if (k + pattern.warmup_units < units) {
       visit(forward_unit(shape, pattern.group, k + pattern.warmup_units));
     }
@@ -91,11 +92,24 @@ void visit_looping(const ScheduleShape& shape, std::int64_t pp_rank, const Visit
                           ActionKind::kBackwardWeight));
     }
   }
-  if (pattern.splits_backward) {
+  if (pattern.splits_backward && last_unit == units) {
     for (std::int64_t k = std::max<std::int64_t>(0, units - pattern.delay_units); k < units; ++k) {
       visit(backward_unit(shape, pattern.group, k, ActionKind::kBackwardWeight));
     }
   }
+}
+
+// Units that have run backward once nothing new can be in flight. From the first delayed weight
+// gradient on the counts repeat with every round of `group` microbatches through all chunks, while
+// forwards last; later actions hold no more than the same ones a round before. Where states tell
+// gradients, all are made by the end of one round. Without a whole round: all units.
+std::int64_t last_new_unit(const ScheduleShape& shape, const Pattern& pattern) {
+  const std::int64_t units = shape.num_microbatches * shape.vpp;
+  const std::int64_t round = pattern.group * shape.vpp;
+  const std::int64_t last = pattern.delay_units + (shape.tells_gradients ? 2 : 1) * round;
+  const bool repeats =
+      shape.num_microbatches % pattern.group == 0 && last + pattern.warmup_units <= units;
+  return repeats ? last : units;
 }
 
 // Counters of a rank of the V schedule: the next microbatch per kind and chunk. Microbatches beyond
@@ -166,13 +180,19 @@ void visit_v(const ScheduleShape& shape, std::int64_t pp_rank, const Visit& visi
   while (rank.weights(0) < rank.inputs(0)) { rank.weight(0); }
 }
 
+enum class Extent { kAll, kUntilNothingNew };
+
 template <class Visit>
-void visit_actions(const ScheduleShape& shape, std::int64_t pp_rank, const Visit& visit) {
+void visit_actions(const ScheduleShape& shape, std::int64_t pp_rank, Extent extent,
+                   const Visit& visit) {
   if (shape.schedule == Schedule::kZbv) {
     visit_v(shape, pp_rank, visit);
-  } else {
-    visit_looping(shape, pp_rank, visit);
+    return;
   }
+  const Pattern pattern = pattern_of(shape, pp_rank);
+  const std::int64_t last_unit =
+      extent == Extent::kAll ? shape.num_microbatches * shape.vpp : last_new_unit(shape, pattern);
+  visit_looping(shape, pattern, last_unit, visit);
 }
 
 bool all_at_least(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
@@ -317,7 +337,8 @@ std::int64_t position_of(const ScheduleShape& shape, std::int64_t pp_rank,
 std::vector<ScheduleAction> schedule_actions(const ScheduleShape& shape, std::int64_t pp_rank) {
   std::vector<ScheduleAction> actions;
   actions.reserve(static_cast<std::size_t>(3 * shape.num_microbatches * shape.vpp));
-  visit_actions(shape, pp_rank, [&](const ScheduleAction& action) { actions.push_back(action); });
+  visit_actions(shape, pp_rank, Extent::kAll,
+                [&](const ScheduleAction& action) { actions.push_back(action); });
   return actions;
 }
 
@@ -331,7 +352,7 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
   now.saved.assign(chunks, 0);
   now.pending_weight.assign(chunks, 0);
   now.has_gradients.assign(chunks, 0);
-  visit_actions(shortest_equivalent(shape), pp_rank, [&](const ScheduleAction& action) {
+  const auto visit = [&](const ScheduleAction& action) {
     const std::size_t chunk = static_cast<std::size_t>(action.chunk);
     const bool ends_saving =
         action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
@@ -343,7 +364,8 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
     now.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
     now.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
     now.has_gradients[chunk] |= makes_gradients(shape, action.kind) ? 1 : 0;
-  });
+  };
+  visit_actions(shortest_equivalent(shape), pp_rank, Extent::kUntilNothingNew, visit);
   return peaks.in_order();
 }
 

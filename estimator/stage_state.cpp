@@ -298,24 +298,17 @@ std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype)
 }
 
 void StateBytes::add(const StateRow& row) {
-  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
-    alive[static_cast<std::size_t>(phase)] +=
-        row.is_alive(static_cast<Phase>(phase)) ? row.total_bytes() : 0;
+  const std::int64_t bytes = row.total_bytes();
+  if (bytes == 0) {
+    return;
   }
-  made_by_first_step += row.made_by_first_step ? row.total_bytes() : 0;
-  frame +=
-      row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? row.total_bytes() : 0;
-  start_up_only += row.last == Phase::kStartUp ? row.total_bytes() : 0;
-  remade += row.is_made_by_blocks ? row.total_bytes() : 0;
-}
-
-void StateBytes::add(const StateBytes& other) {
-  for (std::size_t phase = 0; phase < alive.size(); ++phase) { alive[phase] += other.alive[phase]; }
-  made_by_first_step += other.made_by_first_step;
-  start_up_only += other.start_up_only;
-  remade += other.remade;
-  side_streams += other.side_streams;
-  frame += other.frame;
+  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
+    alive[static_cast<std::size_t>(phase)] += row.is_alive(static_cast<Phase>(phase)) ? bytes : 0;
+  }
+  made_by_first_step += row.made_by_first_step ? bytes : 0;
+  frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;
+  start_up_only += row.last == Phase::kStartUp ? bytes : 0;
+  remade += row.is_made_by_blocks ? bytes : 0;
 }
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {

@@ -71,7 +71,16 @@ struct StateBytes {
   std::int64_t frame = 0;         // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
-  void add(const StateBytes& other);
+  void add(const StateBytes& other) {
+    for (std::size_t phase = 0; phase < alive.size(); ++phase) {
+      alive[phase] += other.alive[phase];
+    }
+    made_by_first_step += other.made_by_first_step;
+    start_up_only += other.start_up_only;
+    remade += other.remade;
+    side_streams += other.side_streams;
+    frame += other.frame;
+  }
 };
 
 struct StageState {

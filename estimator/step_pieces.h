@@ -3,6 +3,7 @@
 // keeps them, so that both have the same numbers to the last bit.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -63,17 +64,29 @@ struct RankParameters {
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times);
 
-// Pieces of one plan.
-struct StepPieces {
-  const PipelineLayout& ranks;
-  std::span<const ChunkWork> rank_works;  // by kind of `ranks`
-  PipelineTime pipeline;
-  const PipelineLayout& update_ranks;   // whose kinds may be fewer: recomputation changes no update
-  std::span<const RankUpdate> updates;  // by kind of `update_ranks`
-  double flops_per_token = 0;           // of the model
+// A rank that may be the slowest after the pipeline: its work on one microbatch, which
+// communication may hide behind, and the kind of its update.
+struct DecidingRank {
+  MicrobatchWork work;
+  std::size_t update = 0;
 };
 
-StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& shape,
-                      const StepPieces& pieces);
+// What the pipeline takes of a step, and the ranks that decide what follows: the stages step
+// together, and the slowest of both ends of the model and the critical rank is waited for.
+struct PipelineStep {
+  StepTime parts;  // all but data parallelism and the optimizer
+  std::array<DecidingRank, 3> ranks;
+  std::size_t num_ranks = 0;
+};
+
+// `rank_works` by kind of `ranks`. Updates are by kind of `update_ranks`, whose kinds may be fewer:
+// recomputation changes no update.
+PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
+                           std::span<const ChunkWork> rank_works, const PipelineTime& pipeline,
+                           const PipelineLayout& update_ranks);
+
+// Parts, total and speed of the whole step.
+StepTime step_time_of(const Job& job, const Plan& plan, std::int64_t num_microbatches,
+                      const PipelineStep& pipeline, std::span<const RankUpdate> updates);
 
 }  // namespace shardplan

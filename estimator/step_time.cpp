@@ -57,42 +57,26 @@ struct AfterPipeline {
   double total_s() const { return data_parallel_s + optimizer_s; }
 };
 
-// The stages step together: the slowest of the ranks with the ends of the model and the critical
-// one decides.
-AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan, const ScheduleShape& shape,
-                                     const StepPieces& pieces) {
+AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan,
+                                     std::int64_t num_microbatches, const PipelineStep& pipeline,
+                                     std::span<const RankUpdate> updates) {
   AfterPipeline slowest;
-  std::int64_t tried = -1;
-  for (const std::int64_t rank : {std::int64_t{0}, pieces.pipeline.critical_rank, shape.pp - 1}) {
-    if (rank == tried) {
-      continue;
-    }
-    tried = rank;
-    const ChunkWork& work = pieces.rank_works[pieces.ranks.rank_kind(rank)];
-    const BlockTime& blocks = work.blocks;
-    const ChunkTime time = work.chunk_time();
-    const RankUpdate& update = pieces.updates[pieces.update_ranks.rank_kind(rank)];
-    const AfterPipeline after = {.data_parallel_s = exposed_data_parallel_s(
-                                     job, plan, update, shape.num_microbatches,
-                                     {.forward_s = time.forward_s,
-                                      .backward_s = time.backward_input_s + time.backward_weight_s,
-                                      .host_s = blocks.host_s + blocks.recompute_host_s}),
-                                 .optimizer_s = update.optimizer_s};
+  for (std::size_t i = 0; i < pipeline.num_ranks; ++i) {
+    const DecidingRank& rank = pipeline.ranks[i];
+    const RankUpdate& update = updates[rank.update];
+    const AfterPipeline after = {
+        .data_parallel_s = exposed_data_parallel_s(job, plan, update, num_microbatches, rank.work),
+        .optimizer_s = update.optimizer_s};
     slowest = after.total_s() > slowest.total_s() ? after : slowest;
   }
   return slowest;
 }
 
-void finish(StepTime& step, const Job& job, const Plan& plan, double flops_per_token) {
-  step.total_s = step.compute_s + step.recompute_s + step.exposed_tp_s + step.exposed_cp_s +
-                 step.exposed_ep_s + step.exposed_pp_s + step.exposed_dp_s + step.bubble_s +
-                 step.optimizer_s + step.host_s;
-  step.tokens_per_s_per_gpu = number(job.global_batch * job.sequence_length) / step.total_s /
-                              number(job.cluster.world_size());
-  step.model_flops_per_token = flops_per_token;
-  step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu /
-             peak_flops_per_s(job.cluster.gpu, plan.precision);
-  step.calibrated = is_calibrated(job.cluster.gpu);
+MicrobatchWork microbatch_work(const ChunkWork& work) {
+  const ChunkTime time = work.chunk_time();
+  return {.forward_s = time.forward_s,
+          .backward_s = time.backward_input_s + time.backward_weight_s,
+          .host_s = work.blocks.host_s + work.blocks.recompute_host_s};
 }
 
 }  // namespace
@@ -215,24 +199,45 @@ std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& la
   return ranks;
 }
 
-StepTime step_time_of(const Job& job, const Plan& plan, const ScheduleShape& shape,
-                      const StepPieces& pieces) {
-  const ChunkWork& work = pieces.rank_works[pieces.ranks.rank_kind(pieces.pipeline.critical_rank)];
-  const AfterPipeline after = slowest_after_pipeline(job, plan, shape, pieces);
-  const double m = number(shape.num_microbatches);
+PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
+                           std::span<const ChunkWork> rank_works, const PipelineTime& pipeline,
+                           const PipelineLayout& update_ranks) {
+  PipelineStep step;
+  std::int64_t tried = -1;
+  for (const std::int64_t rank : {std::int64_t{0}, pipeline.critical_rank, shape.pp - 1}) {
+    if (rank != tried) {
+      tried = rank;
+      step.ranks[step.num_ranks++] = {.work = microbatch_work(rank_works[ranks.rank_kind(rank)]),
+                                      .update = update_ranks.rank_kind(rank)};
+    }
+  }
+  const ChunkWork& work = rank_works[ranks.rank_kind(pipeline.critical_rank)];
   const BlockTime& blocks = work.blocks;
-  StepTime step;
-  step.compute_s = m * (blocks.forward_s + blocks.backward_input_s + blocks.backward_weight_s);
-  step.recompute_s = m * blocks.recompute_s;
-  step.exposed_tp_s = m * (blocks.forward_tp_s + blocks.backward_tp_s);
-  step.exposed_cp_s = m * (blocks.forward_cp_s + blocks.backward_cp_s);
-  step.exposed_ep_s = m * (blocks.forward_ep_s + blocks.backward_ep_s);
-  step.exposed_pp_s = m * (work.forward_send_s + work.backward_send_s);
+  const double m = number(shape.num_microbatches);
+  StepTime& parts = step.parts;
+  parts.compute_s = m * (blocks.forward_s + blocks.backward_input_s + blocks.backward_weight_s);
+  parts.recompute_s = m * blocks.recompute_s;
+  parts.exposed_tp_s = m * (blocks.forward_tp_s + blocks.backward_tp_s);
+  parts.exposed_cp_s = m * (blocks.forward_cp_s + blocks.backward_cp_s);
+  parts.exposed_ep_s = m * (blocks.forward_ep_s + blocks.backward_ep_s);
+  parts.exposed_pp_s = m * (work.forward_send_s + work.backward_send_s);
+  parts.bubble_s = std::max(0.0, pipeline.total_s - m * work.chunk_time().total_s());
+  parts.host_s = m * (blocks.host_s + blocks.recompute_host_s);
+  return step;
+}
+
+StepTime step_time_of(const Job& job, const Plan& plan, std::int64_t num_microbatches,
+                      const PipelineStep& pipeline, std::span<const RankUpdate> updates) {
+  const AfterPipeline after =
+      slowest_after_pipeline(job, plan, num_microbatches, pipeline, updates);
+  StepTime step = pipeline.parts;
   step.exposed_dp_s = after.data_parallel_s;
-  step.bubble_s = std::max(0.0, pieces.pipeline.total_s - m * work.chunk_time().total_s());
   step.optimizer_s = after.optimizer_s;
-  step.host_s = m * (blocks.host_s + blocks.recompute_host_s);
-  finish(step, job, plan, pieces.flops_per_token);
+  step.total_s = step.compute_s + step.recompute_s + step.exposed_tp_s + step.exposed_cp_s +
+                 step.exposed_ep_s + step.exposed_pp_s + step.exposed_dp_s + step.bubble_s +
+                 step.optimizer_s + step.host_s;
+  step.tokens_per_s_per_gpu = number(job.global_batch * job.sequence_length) / step.total_s /
+                              number(job.cluster.world_size());
   return step;
 }
 
@@ -251,13 +256,15 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
     updates.push_back(rank_update(job, plan, groups, rank.held, rank.tied_elements));
   }
-  return step_time_of(job, plan, shape,
-                      {.ranks = layout.pipeline,
-                       .rank_works = of_ranks,
-                       .pipeline = pipeline_time(shape, layout.pipeline, chunk_times),
-                       .update_ranks = layout.pipeline,
-                       .updates = updates,
-                       .flops_per_token = model_flops_per_token(job)});
+  const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
+  StepTime step = step_time_of(
+      job, plan, shape.num_microbatches,
+      pipeline_step(shape, layout.pipeline, of_ranks, pipeline, layout.pipeline), updates);
+  step.model_flops_per_token = model_flops_per_token(job);
+  step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu /
+             peak_flops_per_s(job.cluster.gpu, plan.precision);
+  step.calibrated = is_calibrated(job.cluster.gpu);
+  return step;
 }
 
 }  // namespace shardplan
