@@ -28,6 +28,7 @@ struct LayerParts {
   BlockTime routed;
   BlockTime routed_activation;
   BlockTime shared;
+  double last_product_s = 0;  // forward: the FFN's last product and what sums it over ranks
 };
 
 BlockTime norms(const BlockContext& context) {
@@ -95,7 +96,12 @@ BlockTime activation(const BlockContext& context, double rows, std::int64_t widt
                       context.model().gated_ffn ? kernels.gated : kernels.plain);
 }
 
-BlockTime dense_ffn(const BlockContext& context, std::int64_t width) {
+struct FfnTime {
+  BlockTime time;
+  double last_product_s = 0;  // as in LayerParts
+};
+
+FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
   const ModelSpec& model = context.model();
   const std::int64_t local = div_ceil(width, context.plan.tp);
   const std::int64_t fc1 = model.gated_ffn ? 2 * local : local;
@@ -104,11 +110,14 @@ BlockTime dense_ffn(const BlockContext& context, std::int64_t width) {
       linear(context, {.m = context.tokens, .n = fc1, .k = model.hidden}, precision);
   const BlockTime out =
       linear(context, {.m = context.tokens, .n = model.hidden, .k = local}, precision);
+  const BlockTime region = tensor_parallel_region(context, model.hidden, model.hidden, in, out);
   BlockTime time = in;
   add(time, out);
   add(time, activation(context, number(context.tokens), local));
-  add(time, tensor_parallel_region(context, model.hidden, model.hidden, in, out));
-  return time;
+  add(time, region);
+  // As many bytes are gathered in front as are summed behind.
+  const double summed_s = region.forward_tp_s / (context.plan.sequence_parallel ? 2 : 1);
+  return {.time = time, .last_product_s = out.forward_s + summed_s};
 }
 
 // Rows that the busiest rank receives: bounded by the capacity factor, or imbalanced.
@@ -138,15 +147,21 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   const bool grouped = context.job.profile.moe_grouped_gemm;
   const auto add_products = [&](std::int64_t n, std::int64_t k) {
     const GemmShape shape = {.m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
-    add(parts.routed, linear(context, shape, plan.precision, grouped ? 1 : experts));
+    const BlockTime products = linear(context, shape, plan.precision, grouped ? 1 : experts);
+    add(parts.routed, products);
+    return products.forward_s;
   };
   add_products(fc1, model.hidden);
-  add_products(model.hidden, width);
-  add(parts.routed, expert_exchange(context, rows));
+  parts.last_product_s = add_products(model.hidden, width);
+  const BlockTime exchange = expert_exchange(context, rows);
+  add(parts.routed, exchange);
+  parts.last_product_s += exchange.forward_ep_s / 2;  // the rows' way back
   parts.routed_activation = activation(context, computed_rows, width);
   if (moe.shared_ffn > 0) {
     begin_part(context, "shared experts");
-    parts.shared = dense_ffn(context, moe.shared_ffn);
+    const FfnTime shared = dense_ffn(context, moe.shared_ffn);
+    parts.shared = shared.time;
+    parts.last_product_s += shared.last_product_s;
   }
 }
 
@@ -187,7 +202,9 @@ LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
   if (layer.is_moe) {
     add_moe(context, parts);
   } else {
-    parts.ffn = dense_ffn(context, context.model().ffn);
+    const FfnTime ffn = dense_ffn(context, context.model().ffn);
+    parts.ffn = ffn.time;
+    parts.last_product_s = ffn.last_product_s;
   }
   if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
     hide_exchanges(context, parts);
@@ -240,10 +257,16 @@ double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
   throw std::logic_error("recompute policy without a time model: " + policy);
 }
 
+std::int64_t layers_in_group(const Recompute& recompute) {
+  return recompute.method == RecomputeMethod::kUniform ? recompute.num_layers : 1;
+}
+
 double replayed_s(const Recompute& recompute, const LayerTime& layer) {
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return 0;
-    case RecomputeGranularity::kFull: return layer.time.forward_total_s();
+    case RecomputeGranularity::kFull:
+      return layer.time.forward_total_s() -
+             layer.replay.left_out_s / number(layers_in_group(recompute));
     case RecomputeGranularity::kSelective:
       return recompute.policy.empty() ? replayed_modules_s(recompute.modules, layer.replay)
                                       : replayed_policy_s(recompute.policy, layer);
@@ -263,6 +286,9 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
                   .replay = replay_of(parts),
                   .host = host_cost(context.job, context.plan, layer),
                   .compiled = context.job.profile.compile};
+  if (context.job.profile.memory_model == MemoryModel::kNative) {
+    known.replay.left_out_s = parts.last_product_s;
+  }
   BlockTime& time = known.time;
   time.host_s = exceeding_host_s(known.host, time.forward_total_s(), time.backward_total_s());
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));

@@ -55,6 +55,9 @@ struct LayerReplay {
   ReplayTime routed;
   ReplayTime routed_activation;
   ReplayTime shared;
+  // What full recomputation of the native trainer does without in the last layer of every group:
+  // backward needs the layer's output no more (validator/lower_layer.cpp, layer_replay).
+  double left_out_s = 0;
 };
 
 struct LayerTime {

@@ -20,6 +20,14 @@ std::int64_t replayed_block(const Recompute& recompute) {
   return by_blocks ? recompute.num_layers : 0;
 }
 
+// Layers of a group of full recomputation where its replay leaves something out; 0: elsewhere.
+std::int64_t replayed_group(const Job& job, const Recompute& recompute) {
+  const bool leaves_out = job.profile.memory_model == MemoryModel::kNative &&
+                          recompute.granularity == RecomputeGranularity::kFull &&
+                          recompute.method == RecomputeMethod::kUniform;
+  return leaves_out ? recompute.num_layers : 0;
+}
+
 }  // namespace
 
 const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
@@ -116,7 +124,8 @@ const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape)
   const auto& layout = steps_piece(plan);
   const auto& plain = chunk_work(plan, known, layout);
   last_work = &work_pieces
-                   .find({plain.number, recompute, shape.num_microbatches, number(plan.schedule)},
+                   .find({plain.number, recompute, shape.num_microbatches,
+                          packed(number(plan.schedule), replayed_group(job, plan.recompute))},
                          [&](WorkPiece& piece) {
                            build_work(plan, shape, known, layout.value, plain.value, piece);
                          })

@@ -93,10 +93,11 @@ TEST_CASE("megatron and native state every field of a profile, once") {
     CHECK(std::ranges::adjacent_find(names) == names.end());
     return names;
   };
-  const std::vector<std::string> megatron = stated("megatron");
+  std::vector<std::string> megatron = stated("megatron");
+  std::erase(megatron, "tp_overlap_pieces");  // where native has tokens of a piece
   CHECK(megatron.size() >= 32);
   std::vector<std::string> native = stated("native");
-  std::erase(native, "tensor_parallel_chunk_tokens");  // of the project's own trainer
+  std::erase(native, "tensor_parallel_chunk_tokens");
   CHECK(megatron == native);
   for (const std::string& name : stated("fujii2024")) {
     CHECK(std::ranges::binary_search(megatron, name));

@@ -270,6 +270,27 @@ TEST_CASE("expert parallelism sends topk rows per token out and back, imbalance 
   CHECK(skewed.forward_s > balanced.forward_s);
 }
 
+// Its activations are there before the product runs, and nobody reads the layer's output again.
+TEST_CASE("the native trainer's replay leaves out the last product of every group") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kNative;
+  Plan plan;
+  plan.recompute = {.granularity = RecomputeGranularity::kFull};
+  const auto left_out_s = [&] {
+    const BlockTime layer = layer_time(job, plan, {});
+    return layer.forward_total_s() - layer.recompute_s;
+  };
+  const ModelSpec& model = job.model;
+  const double product_s = gemm_s(job.cluster.gpu, plan.precision,
+                                  {.m = job.sequence_length, .n = model.hidden, .k = model.ffn});
+  const double alone_s = left_out_s();
+  CHECK(alone_s == doctest::Approx(product_s));
+  plan.recompute.num_layers = 4;
+  CHECK(left_out_s() == doctest::Approx(alone_s / 4));
+  plan.recompute.method = RecomputeMethod::kBlock;
+  CHECK(left_out_s() == doctest::Approx(alone_s));
+}
+
 TEST_CASE("full recomputation replays the forward, selective choices replay their parts") {
   const Job job = job_on_h200();
   Plan plan = {.tp = 2, .sequence_parallel = true};
