@@ -20,6 +20,7 @@ std::vector<std::string> case_files() {
   const std::string data = std::string(SHARDPLAN_SOURCE_DIR) + "/data";
   files.push_back(data + "/measured/h200_frameworks.jsonl");
   files.push_back(data + "/measured/native_h200.jsonl");
+  files.push_back(data + "/measured/native_steps_h200.jsonl");
   for (const auto& entry : std::filesystem::directory_iterator(data + "/published")) {
     if (entry.path().extension() == ".jsonl") {
       files.push_back(entry.path());
