@@ -80,15 +80,15 @@ void strike_if_due(const Fault& fault, RunPhase phase, std::int64_t step, std::i
       return;
     case FaultKind::kExit: _exit(7);
     case FaultKind::kStop: std::raise(SIGSTOP); return;
-    case FaultKind::kHang:
-      for (;;) { std::this_thread::sleep_for(std::chrono::seconds(1)); }
     case FaultKind::kThrow: throw std::runtime_error("a fault on purpose");
     case FaultKind::kGarbage: {
       constexpr std::string_view kGarbage = "\x01 what no worker says\n";
       [[maybe_unused]] const ssize_t written =
           write(fault.control, kGarbage.data(), kGarbage.size());
-      return;
+      [[fallthrough]];  // and stays where it said so
     }
+    case FaultKind::kHang:
+      for (;;) { std::this_thread::sleep_for(std::chrono::seconds(1)); }
   }
 }
 

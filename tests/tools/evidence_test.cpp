@@ -66,7 +66,7 @@ TEST_CASE("the trainer's own result lines count, those that ran out of memory do
   Job job = llama_job(library, "native");
   const Evidence found = evidence(job, {.tp = 2, .dp = 4, .zero = 1}, library);
   REQUIRE_FALSE(found.nearest.empty());
-  CHECK(found.nearest.front().set == "native_h200");
+  CHECK(found.nearest.front().set.starts_with("native_"));
   CHECK(std::ranges::none_of(found.nearest, [](const NearRun& run) {
     return run.id.find("runs_out") != std::string::npos;
   }));
