@@ -3,7 +3,6 @@
 // 1, so that both clip by the same bits. Sums over tp come last, so that all stages of ZeRO add in
 // one order.
 #include <algorithm>
-#include <ranges>
 
 #include "validator/lowering.h"
 
@@ -43,10 +42,10 @@ void add_squares(Lowering& l, const FlatBuffer& buffer, const View& norm) {
 // The squares of all buffers of one kind of groups, summed over the ranks of the stage. In the
 // order of the backward pass: those of the last buffers while the first one's are still reduced.
 void add_stage_squares(Lowering& l, bool is_expert, const View& norm) {
-  for (const ChunkWeights& w : std::views::reverse(l.chunks)) {
-    for (const FlatBuffer& buffer : std::views::reverse(w.buffers)) {
-      if (buffer.is_expert == is_expert) {
-        add_squares(l, buffer, norm);
+  for (auto w = l.chunks.rbegin(); w != l.chunks.rend(); ++w) {
+    for (auto buffer = w->buffers.rbegin(); buffer != w->buffers.rend(); ++buffer) {
+      if (buffer->is_expert == is_expert) {
+        add_squares(l, *buffer, norm);
       }
     }
   }
