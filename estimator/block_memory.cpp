@@ -206,9 +206,7 @@ bool has_block(const Job& job, BlockKind kind) {
     case BlockKind::kDenseLayer:
       return std::ranges::find(job.model.layers, false, &LayerSpec::is_moe) !=
              job.model.layers.end();
-    case BlockKind::kMoeLayer:
-      return std::ranges::find(job.model.layers, true, &LayerSpec::is_moe) !=
-             job.model.layers.end();
+    case BlockKind::kMoeLayer: return job.model.has_moe_layers();
     case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
   }
   return false;

@@ -72,8 +72,9 @@ std::int64_t token_pieces(const BlockContext& context) {
   if (profile.memory_model != MemoryModel::kNative) {
     return profile.tp_overlap_pieces;
   }
-  const bool has_experts = std::ranges::any_of(context.model().layers, &LayerSpec::is_moe);
-  return has_experts ? 1 : div_ceil(context.tokens, profile.tensor_parallel_chunk_tokens);
+  return context.model().has_moe_layers()
+             ? 1
+             : div_ceil(context.tokens, profile.tensor_parallel_chunk_tokens);
 }
 
 }  // namespace

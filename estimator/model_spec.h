@@ -1,6 +1,7 @@
 // The shape of a Llama-family model: everything that decides parameters, activations and FLOPs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,6 +65,7 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;    // one per transformer layer, in order
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
+  bool has_moe_layers() const { return std::ranges::any_of(layers, &LayerSpec::is_moe); }
 };
 
 }  // namespace shardplan

@@ -101,7 +101,7 @@ bool stage_has_experts(const Job& job, const Plan& plan, std::int64_t pp_rank) {
 }  // namespace
 
 NativeCommunicators native_communicators(const Job& job, const Plan& plan, std::int64_t pp_rank) {
-  const bool has_experts = std::ranges::any_of(job.model.layers, &LayerSpec::is_moe);
+  const bool has_experts = job.model.has_moe_layers();
   const bool holds_experts = has_experts && stage_has_experts(job, plan, pp_rank);
   const bool is_end = pp_rank == 0 || pp_rank == plan.pp - 1;
   const bool is_tied = job.model.tied_embeddings && plan.pp > 1 && is_end;

@@ -9,25 +9,14 @@ namespace {
 std::size_t end_of_peaks(const ScheduleShape& shape, const std::vector<ScheduleAction>& actions,
                          const std::vector<InFlightState>& peaks, std::size_t num_chunks) {
   std::vector<InFlightState> missing = peaks;
-  InFlightState now;
-  now.saved.assign(num_chunks, 0);
-  now.pending_weight.assign(num_chunks, 0);
-  now.has_gradients.assign(num_chunks, 0);
+  InFlightState now = none_in_flight(num_chunks);
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const std::size_t chunk = static_cast<std::size_t>(actions[i].chunk);
-    const ActionKind kind = actions[i].kind;
-    const bool ends_saving = kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
-    now.action = kind;
-    now.chunk = actions[i].chunk;
-    now.saved[chunk] -= ends_saving ? 1 : 0;
-    now.pending_weight[chunk] -= kind == ActionKind::kBackwardWeight ? 1 : 0;
+    begin_action(actions[i], now);
     std::erase(missing, now);
     if (missing.empty()) {
       return i + 1;
     }
-    now.saved[chunk] += kind == ActionKind::kForward ? 1 : 0;
-    now.pending_weight[chunk] += kind == ActionKind::kBackwardInput ? 1 : 0;
-    now.has_gradients[chunk] |= makes_gradients(shape, kind) ? 1 : 0;
+    end_action(shape, actions[i], now);
   }
   return actions.size();
 }

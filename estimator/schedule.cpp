@@ -280,6 +280,31 @@ std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
 
 }  // namespace
 
+InFlightState none_in_flight(std::size_t num_chunks) {
+  InFlightState now;
+  now.saved.assign(num_chunks, 0);
+  now.pending_weight.assign(num_chunks, 0);
+  now.has_gradients.assign(num_chunks, 0);
+  return now;
+}
+
+void begin_action(const ScheduleAction& action, InFlightState& now) {
+  const std::size_t chunk = static_cast<std::size_t>(action.chunk);
+  const bool ends_saving =
+      action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  now.action = action.kind;
+  now.chunk = action.chunk;
+  now.saved[chunk] -= ends_saving ? 1 : 0;
+  now.pending_weight[chunk] -= action.kind == ActionKind::kBackwardWeight ? 1 : 0;
+}
+
+void end_action(const ScheduleShape& shape, const ScheduleAction& action, InFlightState& now) {
+  const std::size_t chunk = static_cast<std::size_t>(action.chunk);
+  now.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
+  now.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
+  now.has_gradients[chunk] |= makes_gradients(shape, action.kind) ? 1 : 0;
+}
+
 bool makes_gradients(const ScheduleShape& shape, ActionKind action) {
   return shape.tells_gradients &&
          (action == ActionKind::kBackward || action == ActionKind::kBackwardWeight);
@@ -348,22 +373,11 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
   }
   const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
   Peaks peaks(chunks);
-  InFlightState now;
-  now.saved.assign(chunks, 0);
-  now.pending_weight.assign(chunks, 0);
-  now.has_gradients.assign(chunks, 0);
+  InFlightState now = none_in_flight(chunks);
   const auto visit = [&](const ScheduleAction& action) {
-    const std::size_t chunk = static_cast<std::size_t>(action.chunk);
-    const bool ends_saving =
-        action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
-    now.action = action.kind;
-    now.chunk = action.chunk;
-    now.saved[chunk] -= ends_saving ? 1 : 0;
-    now.pending_weight[chunk] -= action.kind == ActionKind::kBackwardWeight ? 1 : 0;
+    begin_action(action, now);
     peaks.offer(now);
-    now.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
-    now.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
-    now.has_gradients[chunk] |= makes_gradients(shape, action.kind) ? 1 : 0;
+    end_action(shape, action, now);
   };
   visit_actions(shortest_equivalent(shape), pp_rank, Extent::kUntilNothingNew, visit);
   return peaks.in_order();

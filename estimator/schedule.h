@@ -68,6 +68,12 @@ struct InFlightState {
   friend bool operator==(const InFlightState&, const InFlightState&) = default;
 };
 
+// Counts along the actions of a rank: nothing in flight, the state while an action runs, and the
+// one behind it.
+InFlightState none_in_flight(std::size_t num_chunks);
+void begin_action(const ScheduleAction& action, InFlightState& now);
+void end_action(const ScheduleShape& shape, const ScheduleAction& action, InFlightState& now);
+
 // Whether after this action the chunk's gradients exist and are told apart.
 bool makes_gradients(const ScheduleShape& shape, ActionKind action);
 

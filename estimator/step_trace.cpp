@@ -214,29 +214,19 @@ class MemoryWriter {
  public:
   MemoryWriter(const Job& job, const StagePieces& pieces, const ScheduleShape& shape,
                std::int64_t stage, std::vector<MemoryPoint>& points)
-      : job_(job), pieces_(pieces), shape_(shape), stage_(stage), points_(points) {
-    const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
-    now_.saved.assign(chunks, 0);
-    now_.pending_weight.assign(chunks, 0);
-    now_.has_gradients.assign(chunks, 0);
-  }
+      : job_(job),
+        pieces_(pieces),
+        shape_(shape),
+        stage_(stage),
+        points_(points),
+        now_(none_in_flight(static_cast<std::size_t>(shape.vpp))) {}
 
-  // As peak_in_flight_states counts.
   void pass(const TimedAction& timed, bool is_shown) {
-    const ScheduleAction& action = timed.action;
-    const std::size_t chunk = static_cast<std::size_t>(action.chunk);
-    const bool ends_saving =
-        action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
-    now_.action = action.kind;
-    now_.chunk = action.chunk;
-    now_.saved[chunk] -= ends_saving ? 1 : 0;
-    now_.pending_weight[chunk] -= action.kind == ActionKind::kBackwardWeight ? 1 : 0;
+    begin_action(timed.action, now_);
     if (is_shown) {
       add(timed.start_s, most_in_action());
     }
-    now_.saved[chunk] += action.kind == ActionKind::kForward ? 1 : 0;
-    now_.pending_weight[chunk] += action.kind == ActionKind::kBackwardInput ? 1 : 0;
-    now_.has_gradients[chunk] |= makes_gradients(shape_, action.kind) ? 1 : 0;
+    end_action(shape_, timed.action, now_);
   }
   void add_phase(double time_s, Phase phase) {
     add(time_s, pieces_.state.bytes.alive[static_cast<std::size_t>(phase)]);

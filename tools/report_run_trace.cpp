@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "estimator/rank_grid.h"
+#include "estimator/timed_pieces.h"
 #include "tools/text.h"
 #include "tools/version.h"
 #include "validator/operation_work.h"
@@ -58,9 +59,9 @@ std::string kind_of(const Program& program, const Operation& op) {
   switch (op.kind) {
     case OpKind::kGemm:
     case OpKind::kGroupedGemm:
-    case OpKind::kGroupedWeightGradient: return "product";
+    case OpKind::kGroupedWeightGradient: return std::string(name_of(PieceKind::kProduct));
     case OpKind::kAttentionForward:
-    case OpKind::kAttentionBackward: return "attention";
+    case OpKind::kAttentionBackward: return std::string(name_of(PieceKind::kAttention));
     case OpKind::kSend:
     case OpKind::kReceive: return "sends";
     case OpKind::kSquaredNorm:
@@ -69,14 +70,14 @@ std::string kind_of(const Program& program, const Operation& op) {
     default: break;
   }
   if (!is_communication(op.kind)) {
-    return "elementwise";
+    return std::string(name_of(PieceKind::kElementwise));
   }
   switch (program.groups.at(static_cast<std::size_t>(op.group)).kind) {
-    case GroupKind::kTp: return "tp communication";
-    case GroupKind::kCp: return "cp communication";
+    case GroupKind::kTp: return std::string(name_of(PieceKind::kTensorParallel));
+    case GroupKind::kCp: return std::string(name_of(PieceKind::kContextParallel));
     case GroupKind::kEp:
     case GroupKind::kEtp:
-    case GroupKind::kExperts: return "ep communication";
+    case GroupKind::kExperts: return std::string(name_of(PieceKind::kExpertParallel));
     case GroupKind::kPp:
     case GroupKind::kTpCp:
     case GroupKind::kEmbedding: return "other communication";

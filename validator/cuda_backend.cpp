@@ -2,39 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "kernels/cuda_check.h"
 #include "validator/cuda_load.h"
+#include "validator/on_threads.h"
 #include "validator/run_data.h"
 
 namespace shardplan {
 namespace {
-
-// body(index) on a thread for each index; the first exception is thrown again.
-void on_threads(std::size_t count, const std::function<void(std::size_t)>& body) {
-  std::vector<std::exception_ptr> errors(count);
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        body(i);
-      } catch (...) { errors[i] = std::current_exception(); }
-    });
-  }
-  for (std::thread& thread : threads) { thread.join(); }
-  for (const std::exception_ptr& error : errors) {
-    if (error) {
-      std::rethrow_exception(error);
-    }
-  }
-}
 
 void enable_access(std::int64_t device) {
   const cudaError_t enabled = cudaDeviceEnablePeerAccess(static_cast<int>(device), 0);

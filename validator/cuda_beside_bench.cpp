@@ -5,7 +5,6 @@
 #include <barrier>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "kernels/gemm.h"
@@ -13,6 +12,7 @@
 #include "validator/cuda_communicator.h"
 #include "validator/cuda_rank.h"
 #include "validator/cuda_stopwatch.h"
+#include "validator/on_threads.h"
 
 namespace shardplan {
 namespace {
@@ -160,27 +160,17 @@ BesideRates measure_beside() {
   const ncclUniqueId id = new_communicator_id();
   std::barrier together(kRanks);
   BesideRates rates;
-  std::vector<std::string> problems(kRanks);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const BesideRates mine = measure_rank(id, rank, together);
-        if (rank == 0) {
-          rates = mine;
-        }
-      } catch (const std::exception& problem) {
-        problems[static_cast<std::size_t>(rank)] = problem.what();
-        together.arrive_and_drop();
+  on_threads(kRanks, [&](std::size_t i) {
+    try {
+      const BesideRates mine = measure_rank(id, static_cast<int>(i), together);
+      if (i == 0) {
+        rates = mine;
       }
-    });
-  }
-  for (std::thread& thread : threads) { thread.join(); }
-  for (const std::string& problem : problems) {
-    if (!problem.empty()) {
-      throw std::runtime_error(problem);
+    } catch (...) {
+      together.arrive_and_drop();
+      throw;
     }
-  }
+  });
   return rates;
 }
 

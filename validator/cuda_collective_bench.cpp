@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <barrier>
-#include <thread>
 
 #include "kernels/device_buffer.h"
 #include "validator/cuda_calibration.h"
 #include "validator/cuda_communicator.h"
+#include "validator/on_threads.h"
 
 namespace shardplan {
 namespace {
@@ -134,27 +134,18 @@ std::vector<CollectiveCurve> measure_collectives(const TimeCalibration& calibrat
     const ncclUniqueId id = new_communicator_id();
     std::barrier together(ranks);
     std::vector<CollectiveCurve> of_group;
-    std::vector<std::string> problems(static_cast<std::size_t>(ranks));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          std::vector<CollectiveCurve> mine = measure_group(calibration, ranks, rank, id, together);
-          if (rank == 0) {
-            of_group = std::move(mine);
-          }
-        } catch (const std::exception& problem) {
-          problems[static_cast<std::size_t>(rank)] = problem.what();
-          together.arrive_and_drop();
+    on_threads(static_cast<std::size_t>(ranks), [&](std::size_t i) {
+      try {
+        std::vector<CollectiveCurve> mine =
+            measure_group(calibration, ranks, static_cast<int>(i), id, together);
+        if (i == 0) {
+          of_group = std::move(mine);
         }
-      });
-    }
-    for (std::thread& thread : threads) { thread.join(); }
-    for (const std::string& problem : problems) {
-      if (!problem.empty()) {
-        throw std::runtime_error(problem);
+      } catch (...) {
+        together.arrive_and_drop();
+        throw;
       }
-    }
+    });
     curves.insert(curves.end(), of_group.begin(), of_group.end());
   }
   std::ranges::stable_sort(curves, {}, [](const CollectiveCurve& curve) {

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <stdexcept>
-#include <thread>
 
+#include "validator/on_threads.h"
 #include "validator/run_data.h"
 
 namespace shardplan {
@@ -162,24 +161,14 @@ void HostBackend<T>::run_all() {
     return;
   }
   HostCommunicator<T> communicator;
-  std::vector<std::exception_ptr> errors(ranks_.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        run(ranks_[i], communicator);
-      } catch (...) {
-        errors[i] = std::current_exception();
-        communicator.fail();
-      }
-    });
-  }
-  for (std::thread& thread : threads) { thread.join(); }
-  for (const std::exception_ptr& error : errors) {
-    if (error) {
-      std::rethrow_exception(error);
+  on_threads(ranks_.size(), [&](std::size_t i) {
+    try {
+      run(ranks_[i], communicator);
+    } catch (...) {
+      communicator.fail();
+      throw;
     }
-  }
+  });
 }
 
 template <class T>

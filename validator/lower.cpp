@@ -49,10 +49,6 @@ bool is_lowered(Schedule schedule) {
   return schedule != Schedule::kInterleavedZeroBubble && schedule != Schedule::kZbv;
 }
 
-bool has_experts(const ModelSpec& model) {
-  return std::ranges::any_of(model.layers, &LayerSpec::is_moe);
-}
-
 // rows * factor rounded up, the factor taken to six decimals.
 std::int64_t bounded_rows(std::int64_t rows, double factor) {
   return div_ceil(rows * std::llround(factor * 1e6), 1'000'000);
@@ -69,7 +65,7 @@ LocalSizes local_sizes(const Job& job, const Plan& plan, const RankCoordinates& 
   s.ffn = div_exact(job.model.ffn, plan.tp);
   s.vocab_rows = div_exact(padded_vocab(job, plan), plan.tp);
   s.first_vocab_row = at.tp * s.vocab_rows;
-  if (has_experts(job.model)) {
+  if (job.model.has_moe_layers()) {
     const MoeSpec& moe = job.model.moe;
     s.own_rows = div_exact(s.tokens, plan.tp);
     s.choices = moe.topk;
@@ -114,7 +110,7 @@ void place_groups(Lowering& l) {
               .dense = {.all = add_group(l, GroupKind::kDpCp),
                         .shard = add_group(l, GroupKind::kDenseShard),
                         .replica = add_group(l, GroupKind::kDenseReplica)}};
-  if (has_experts(l.job.model)) {
+  if (l.job.model.has_moe_layers()) {
     place_expert_groups(l);
   }
 }

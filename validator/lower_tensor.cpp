@@ -11,8 +11,7 @@ namespace shardplan {
 // Experts are chosen by the rows of a rank, counted by sequence: those rows are neighbours.
 std::vector<TokenPiece> token_pieces(const Lowering& l) {
   const LocalSizes& s = l.sizes;
-  const bool has_experts = std::ranges::any_of(l.job.model.layers, &LayerSpec::is_moe);
-  const bool is_whole = l.plan.tp == 1 || has_experts;
+  const bool is_whole = l.plan.tp == 1 || l.job.model.has_moe_layers();
   const std::int64_t count =
       is_whole ? 1 : div_ceil(s.tokens, l.job.profile.tensor_parallel_chunk_tokens);
   const std::int64_t step = div_ceil(s.rows, count);
