@@ -20,22 +20,6 @@ std::string text_of(const JsonValue& value, const std::string& file) {
                    ", expected a string or a number");
 }
 
-// "[attn mlp]", as Megatron-LM's test configurations write several words.
-std::vector<std::string> bracketed_words(const std::string& text) {
-  if (text.size() < 2 || text.front() != '[' || text.back() != ']' ||
-      text.find_first_of("*+,") != std::string::npos) {
-    return {text};
-  }
-  std::vector<std::string> words;
-  std::size_t start = 1;
-  while ((start = text.find_first_not_of(' ', start)) < text.size() - 1) {
-    const std::size_t end = std::min(text.find(' ', start), text.size() - 1);
-    words.push_back(text.substr(start, end - start));
-    start = end;
-  }
-  return words;
-}
-
 void add_member(std::vector<Setting>& settings, const JsonMember& member, const std::string& file) {
   const JsonValue& value = member.value;
   if (value.kind == JsonKind::kNull || (value.kind == JsonKind::kBool && !value.boolean)) {
@@ -79,6 +63,21 @@ std::vector<Setting> settings_of_words(const JsonValue& list, const std::string&
 }
 
 }  // namespace
+
+std::vector<std::string> bracketed_words(const std::string& text) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']' ||
+      text.find_first_of("*+,") != std::string::npos) {
+    return {text};
+  }
+  std::vector<std::string> words;
+  std::size_t start = 1;
+  while ((start = text.find_first_not_of(' ', start)) < text.size() - 1) {
+    const std::size_t end = std::min(text.find(' ', start), text.size() - 1);
+    words.push_back(text.substr(start, end - start));
+    start = end;
+  }
+  return words;
+}
 
 RunSettings run_settings(const JsonValue& value, const std::string& file) {
   RunSettings settings;

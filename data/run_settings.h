@@ -44,6 +44,10 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
 // {"arguments": {"--tp": 2, "--bf16": true} or ["--tp", "2"], "environment": {"NAME": "value"}}.
 RunSettings run_settings(const JsonValue& value, const std::string& file);
 
+// The words of "[attn mlp]", as Megatron-LM's test configurations write several of them; any other
+// text is one word, a Python list ("[1]*3") too.
+std::vector<std::string> bracketed_words(const std::string& text);
+
 // "[0]*3+([1]*2)" -> 0 0 0 1 1: a Python list of integers. InputError that begins with `place`.
 std::vector<std::int64_t> integer_pattern(const std::string& text, const std::string& place);
 

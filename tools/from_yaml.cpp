@@ -19,20 +19,7 @@ bool is_plain(const YAML::Node& node, std::string_view word) {
 
 std::vector<std::string> words_of(const YAML::Node& node, const std::string& file) {
   if (node.IsScalar()) {
-    const std::string& text = node.Scalar();
-    // "[attn mlp]" stands for several words, "[1]*3" for a Python list.
-    if (text.size() < 2 || text.front() != '[' || text.back() != ']' ||
-        text.find_first_of("*+,") != std::string::npos) {
-      return {text};
-    }
-    std::vector<std::string> words;
-    std::size_t start = 1;
-    while ((start = text.find_first_not_of(' ', start)) < text.size() - 1) {
-      const std::size_t end = std::min(text.find(' ', start), text.size() - 1);
-      words.push_back(text.substr(start, end - start));
-      start = end;
-    }
-    return words;
+    return bracketed_words(node.Scalar());
   }
   std::vector<std::string> words;
   if (!node.IsSequence()) {
