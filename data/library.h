@@ -94,16 +94,11 @@ struct ProfileOption {
   std::string source;
 };
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework);
-// The value that a profile has for one of its options, as text like default_value.
-std::string option_text(const FrameworkProfile& profile, const std::string& name);
 
 // Applies options (a JSON object of a case line, or key=value words of the command line) to a
 // profile; unknown names and wrong types are InputErrors that list what exists.
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
                    const Library& library);
-// A field of the profile as its file would write it: "true", "8", "te_fused".
-std::vector<std::string> profile_field_names();
-std::string profile_field_text(const FrameworkProfile& profile, const std::string& name);
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                   const Library& library);
 

@@ -2,6 +2,7 @@
 // config/parallelism_config.py, models/llama.py, parallel/pipeline_parallel/engine.py
 // (OneForwardOneBackwardPipelineEngine); DeepSpeed runtime/config.py, runtime/zero/config.py.
 #include "estimator/validity_limits.h"
+#include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"

@@ -2,6 +2,7 @@
 // (okoge-kaz.github.io static/js/memory-estimator.js) and Megatron-LM, on which the paper measured,
 // ask for.
 #include "estimator/validity_limits.h"
+#include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string>
 
-#include "estimator/validity_rules.h"
+#include "estimator/validity.h"
+#include "estimator/validity_sizes.h"
+#include "estimator/validity_text.h"
 
 namespace shardplan {
 

@@ -4,6 +4,7 @@
 // (validate_args); transformer_engine/pytorch/utils.py (assert_dim_for_fp8_exec) and
 // attention/dot_product_attention/context_parallel.py.
 #include "estimator/validity_limits.h"
+#include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"

@@ -3,6 +3,7 @@
 
 #include "estimator/block_memory.h"
 #include "estimator/validity_limits.h"
+#include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"

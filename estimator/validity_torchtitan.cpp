@@ -3,6 +3,7 @@
 // models/llama3/infra/parallelize.py, config/job_config.py.
 #include "estimator/layer_partition.h"
 #include "estimator/validity_limits.h"
+#include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
 #include "estimator/validity_unsupported.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "data/profile_fields.h"
 #include "tools/command.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
@@ -17,7 +18,7 @@ void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& l
     const std::vector<std::string> values =
         option.type == "bool" ? std::vector<std::string>{"true", "false"} : option.choices;
     for (const std::string& value : values) {
-      if (value == option_text(job.profile, option.name)) {
+      if (value == profile_field_text(job.profile, option.name)) {
         continue;
       }
       FrameworkProfile checked = job.profile;

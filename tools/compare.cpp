@@ -5,6 +5,7 @@
 #include <map>
 
 #include "data/json_message.h"
+#include "data/profile_fields.h"
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/plan_words.h"

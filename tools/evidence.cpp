@@ -7,6 +7,7 @@
 #include <set>
 
 #include "data/json_message.h"
+#include "data/profile_fields.h"
 #include "estimator/kernel_time.h"
 #include "tools/plan_features.h"
 #include "tools/text.h"
@@ -85,7 +86,7 @@ std::vector<CaseOption> telling(const FrameworkProfile& profile,
                                 const std::vector<ProfileOption>& options) {
   std::vector<CaseOption> kept;
   for (const ProfileOption& option : options) {
-    std::string value = option_text(profile, option.name);
+    std::string value = profile_field_text(profile, option.name);
     if (value != option.default_value) {
       kept.push_back({.name = option.name, .value = std::move(value)});
     }
