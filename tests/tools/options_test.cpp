@@ -6,6 +6,7 @@
 #include <set>
 
 #include "estimator/units.h"
+#include "tests/tools/answer.h"
 #include "tools/command.h"
 
 namespace shardplan {
@@ -20,10 +21,6 @@ std::string message_of(const std::function<void()>& action) {
 
 std::string refusal(const std::vector<std::string>& arguments) {
   return message_of([&arguments] { parse_options("estimate", arguments); });
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

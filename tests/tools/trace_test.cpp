@@ -5,35 +5,10 @@
 #include <filesystem>
 #include <set>
 
-#include "data/json_reader.h"
-#include "tests/tools/run_program.h"
+#include "tests/tools/answer.h"
 
 namespace shardplan {
 namespace {
-
-using Words = std::vector<std::string>;
-
-Words estimate_words(const Words& more) {
-  Words words = {"estimate",          "--model", "llama3-8b",      "--cluster", "1x8-h200",
-                 "--sequence-length", "8192",    "--global-batch", "16"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-const JsonValue* find(const JsonValue& value, std::string_view key) {
-  for (const auto& [name, member] : value.members) {
-    if (name == key) {
-      return &member;
-    }
-  }
-  return nullptr;
-}
-
-const JsonValue& at(const JsonValue& value, std::string_view key) {
-  const JsonValue* found = find(value, key);
-  REQUIRE(found != nullptr);
-  return *found;
-}
 
 double number(const JsonValue& value) {
   return value.kind == JsonKind::kInteger ? static_cast<double>(value.integer) : value.real;
@@ -83,7 +58,7 @@ TEST_CASE("a trace of thousands of microbatches says that it is cut, and stays s
   const TemporaryDirectory folder;
   const std::string path = folder.path() + "/step.json";
   Words words = estimate_words({"--pp", "8", "--trace", path});
-  std::ranges::replace(words, "16", "8000");
+  std::ranges::replace(words, "64", "8000");
   const ProgramRun run = run_shardplan(words);
   CHECK(run.err.find("shows the first and the last of each stage's 16,000 actions") !=
         std::string::npos);

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "estimator/units.h"
-#include "tests/tools/run_program.h"
+#include "tests/tools/answer.h"
 
 namespace shardplan {
 namespace {
@@ -55,10 +55,6 @@ ProgramRun why_oom(const std::string& log, const std::vector<std::string>& more)
   words.insert(words.end(), kRun.begin(), kRun.end());
   words.insert(words.end(), more.begin(), more.end());
   return run_shardplan(words);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

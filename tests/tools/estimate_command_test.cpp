@@ -1,0 +1,210 @@
+// `shardplan estimate` as a user meets it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "data/library.h"
+#include "tests/tools/answer.h"
+
+namespace shardplan {
+
+TEST_CASE("estimate answers with the verdict first, every component and what it rests on") {
+  const ProgramRun run =
+      run_shardplan(estimate_words({"--micro-batch", "1", "--tp", "2", "--pp", "2", "--dp", "2"}));
+  CHECK(run.exit_code == 0);
+  CHECK(run.err.empty());
+  CHECK(run.out.starts_with("FITS"));
+  for (const char* part :
+       {"8,030,261,248 parameters", "params", "grads", "optim", "activ", "temps", "comm",
+        "workspace", "context", "allocated", "reserved", "required", "device used", "peak at",
+        "measured: the GPU's efficiencies", "Assumptions", "zero 1*", "tokens/s per GPU"}) {
+    INFO(part);
+    CHECK(contains(run.out, part));
+  }
+  CHECK(!contains(run.out, "\x1b["));
+}
+
+TEST_CASE("a plan under each ZeRO stage of DeepSpeed is answered and said to be unmeasured") {
+  for (const std::string zero : {"1", "2", "3"}) {
+    const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-8b", "--cluster",
+                                          "1x8-h200", "--framework", "deepspeed", "--zero", zero,
+                                          "--sequence-length", "8192", "--global-batch", "16"});
+    INFO(run.err);
+    CHECK(run.exit_code == 0);
+    CHECK(contains(run.out, "unmeasured"));
+  }
+}
+
+TEST_CASE("--set reaches every option of every profile") {
+  const Library library;
+  for (const std::string& framework : library.framework_names()) {
+    Words words = {"estimate", "--model",        "llama3-8b", "--cluster",
+                   "1x8-h200", "--tp",           "8",         "--framework",
+                   framework,  "--format",       "json",      "--sequence-length",
+                   "8192",     "--global-batch", "16"};
+    for (const ProfileOption& option : profile_options(library, framework)) {
+      std::string value = "1";
+      if (option.type == "bool") {
+        value = "true";
+      } else if (!option.choices.empty()) {
+        value = option.choices.back();
+      }
+      words.insert(words.end(), {"--set", option.name + "=" + value});
+    }
+    const ProgramRun run = run_shardplan(words);
+    CAPTURE(framework);
+    INFO(run.err);
+    CHECK(run.exit_code <= 1);  // an answer, if only that this plan is invalid
+  }
+}
+
+TEST_CASE("components of every stage sum to allocated plus outside, rows likewise") {
+  const ProgramRun run =
+      run_shardplan(estimate_words({"--tp", "2", "--pp", "4", "--explain", "--format", "json"}));
+  CHECK(run.exit_code == 0);
+  const JsonValue answer = json_of(run);
+  const std::vector<JsonValue>& stages = at(at(answer, "predicted"), "stages").items;
+  CHECK(stages.size() == 4);
+  for (const JsonValue& stage : stages) {
+    std::int64_t components = 0;
+    for (const auto& [name, bytes] : at(stage, "components").members) {
+      components += bytes.integer;
+    }
+    std::int64_t inside = 0;
+    std::int64_t outside = 0;
+    for (const JsonValue& row : at(stage, "rows").items) {
+      CHECK(at(row, "bytes").integer * at(row, "copies").integer == at(row, "total_bytes").integer);
+      (at(row, "in_allocator").boolean ? inside : outside) += at(row, "total_bytes").integer;
+    }
+    CHECK(components == at(stage, "peak_allocated").integer + at(stage, "outside").integer);
+    CHECK(inside == at(stage, "peak_allocated").integer);
+    CHECK(outside == at(stage, "outside").integer);
+    CHECK(at(stage, "device_used").integer ==
+          at(stage, "peak_reserved").integer + at(stage, "outside").integer);
+    CHECK(at(stage, "peak_moment").string == at(at(stage, "moments").items.front(), "name").string);
+  }
+}
+
+TEST_CASE("the parts of the step time sum to the step time") {
+  const ProgramRun run =
+      run_shardplan(estimate_words({"--tp", "2", "--pp", "2", "--format", "json"}));
+  const JsonValue answer = json_of(run);
+  const JsonValue& predicted = at(answer, "predicted");
+  double sum_s = 0;
+  for (const auto& [name, seconds] : at(predicted, "step_time_parts_s").members) {
+    sum_s += seconds.real;
+  }
+  CHECK(sum_s == doctest::Approx(at(predicted, "step_time_s").real).epsilon(1e-12));
+}
+
+TEST_CASE("explained, every operation has its share of the step, and what it rests on") {
+  const Words words = estimate_words({"--tp", "2", "--pp", "2", "--explain", "--format", "json"});
+  const JsonValue answer = json_of(run_shardplan(words));
+  const JsonValue& account = at(answer, "step_account");
+  double share = 0;
+  for (const JsonValue& row : at(account, "rows").items) {
+    share += at(row, "share").real;
+    CHECK(at(row, "count").integer > 0);
+    CHECK_FALSE(at(row, "basis").string.empty());
+  }
+  CHECK(share == doctest::Approx(1).epsilon(1e-9));
+  CHECK(at(account, "total_s").real == at(at(answer, "predicted"), "step_time_s").real);
+  const std::string text = run_shardplan(estimate_words({"--tp", "2", "--explain"})).out;
+  CHECK(text.find("\nTime of one step on the critical stage 0, ") != std::string::npos);
+}
+
+TEST_CASE("an invalid plan is a negative answer that names the rule and the numbers") {
+  const ProgramRun run = run_shardplan(estimate_words({"--tp", "3"}));
+  CHECK(run.exit_code == 1);
+  CHECK(run.err.empty());
+  CHECK(num_lines(run.out) == 1);
+  CHECK(run.out.starts_with("INVALID PLAN"));
+  const JsonValue answer =
+      json_of(run_shardplan(estimate_words({"--tp", "3", "--format", "json"})));
+  CHECK(at(at(answer, "predicted"), "status").string == "invalid");
+}
+
+TEST_CASE("microbatches whose bytes would leave 64 bits are refused, not wrapped around") {
+  const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-405b", "--cluster",
+                                        "2048x8-h100", "--sequence-length", "128M",
+                                        "--num-microbatches", "1", "--micro-batch", "1M"});
+  CHECK(run.exit_code == 1);
+  CHECK(run.out.starts_with("INVALID PLAN  microbatch_too_large"));
+}
+
+TEST_CASE("a plan that does not fit is a negative answer with all its numbers") {
+  const ProgramRun run =
+      run_shardplan(estimate_words({"--gpu-memory", "24GiB", "--format", "json"}));
+  CHECK(run.exit_code == 1);
+  const JsonValue answer = json_of(run);
+  const JsonValue& predicted = at(answer, "predicted");
+  CHECK(at(predicted, "status").string == "does_not_fit");
+  CHECK(contains(at(predicted, "reason").string, "24.00 GiB"));
+  CHECK(at(predicted, "stages").items.size() == 1);
+}
+
+TEST_CASE("a default that would turn the verdict is marked, a choice of the user is not listed") {
+  const Words job = {
+      "estimate", "--model",        "llama3-70b", "--cluster", "2x8-h100", "--sequence-length",
+      "8192",     "--global-batch", "64",         "--tp",      "8",        "--pp",
+      "2",        "--gpu-memory",   "90GiB"};
+  const ProgramRun run = run_shardplan(job);
+  CHECK(run.exit_code == 1);
+  CHECK(contains(run.out, "recompute: none (default; fits with full/uniform/1)  <- decides"));
+  CHECK(contains(run.out, "cross_entropy: te_fused (default)\n"));
+  Words chosen = job;
+  chosen.insert(chosen.end(),
+                {"--recompute", "full", "--framework-option", "cross_entropy=native_fused"});
+  const ProgramRun fitting = run_shardplan(chosen);
+  CHECK(fitting.exit_code == 0);
+  CHECK(!contains(fitting.out, "- recompute:"));
+  CHECK(!contains(fitting.out, "- cross_entropy:"));
+}
+
+TEST_CASE("a threshold that the user sets decides the verdict") {
+  const Words plan = {"--tp", "2", "--pp", "2", "--memory-threshold", "0.01"};
+  const ProgramRun run = run_shardplan(estimate_words(plan));
+  CHECK(run.exit_code == 1);
+  CHECK(run.out.starts_with("DOES NOT FIT"));
+  CHECK(contains(run.out, "rule broken"));
+}
+
+TEST_CASE("the largest sequence keeps the memory rule and the next one does not") {
+  const Words common = {"--tp", "2", "--pp", "2", "--recompute", "full", "--format", "json"};
+  Words words = common;
+  words.insert(words.end(), {"--find-max", "sequence_length", "--gpu-memory", "40GiB"});
+  const ProgramRun run = run_shardplan(estimate_words(words));
+  CHECK(run.exit_code == 0);
+  const JsonValue answer = json_of(run);
+  const std::int64_t most = at(at(answer, "find_max"), "value").integer;
+  CHECK(at(answer, "sequence_length").integer == most);
+  for (const auto& [length, exit_code] : {std::pair{most, 0}, std::pair{most + 2, 1}}) {
+    Words again = {"estimate",
+                   "--model",
+                   "llama3-8b",
+                   "--cluster",
+                   "1x8-h200",
+                   "--sequence-length",
+                   std::to_string(length),
+                   "--global-batch",
+                   "64",
+                   "--gpu-memory",
+                   "40GiB",
+                   "--memory-threshold",
+                   "0.8"};
+    again.insert(again.end(), common.begin(), common.end());
+    CHECK(run_shardplan(again).exit_code == exit_code);
+  }
+}
+
+TEST_CASE("the largest micro batch of a fixed global batch divides it") {
+  Words words = {"--tp", "2", "--find-max", "micro_batch", "--format", "json"};
+  const JsonValue answer = json_of(run_shardplan(estimate_words(words)));
+  const std::int64_t most = at(at(answer, "find_max"), "value").integer;
+  CHECK(at(at(answer, "find_max"), "fits").boolean);
+  CHECK(at(answer, "global_batch").integer == 64);
+  CHECK(64 / 4 % most == 0);  // dp 4
+  CHECK(at(answer, "micro_batch").integer == most);
+}
+
+}  // namespace shardplan

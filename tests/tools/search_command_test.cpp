@@ -1,0 +1,108 @@
+// `shardplan search` as a user meets it.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/tools/answer.h"
+
+namespace shardplan {
+
+TEST_CASE("search ranks by speed, counts what it pruned and says how to see a plan in full") {
+  const Words words = {
+      "search", "--model",        "llama3-8b", "--cluster", "1x8-h200", "--sequence-length",
+      "8192",   "--global-batch", "64",        "--top",     "3",        "--fix",
+      "zero=1", "--range",        "tp=1..4",   "--fix",     "cp=1",     "--format",
+      "json"};
+  const ProgramRun run = run_shardplan(words);
+  CHECK(run.exit_code == 0);
+  CHECK(run.err.empty());
+  const JsonValue answer = json_of(run);
+  const std::vector<JsonValue>& top = at(answer, "top").items;
+  REQUIRE(top.size() == 3);
+  double previous = 1e300;
+  for (const JsonValue& plan : top) {
+    CHECK(at(plan, "tokens_per_s_per_gpu").real <= previous);
+    previous = at(plan, "tokens_per_s_per_gpu").real;
+    CHECK(at(at(plan, "plan"), "tp").integer <= 4);
+    CHECK(at(plan, "peak_allocated").integer <= at(at(answer, "memory_rule"), "limit").integer);
+  }
+  std::int64_t pruned = 0;
+  for (const JsonValue& count : at(answer, "pruned").items) {
+    pruned += at(count, "plans").integer;
+  }
+  CHECK(pruned + at(answer, "plans_fitting").integer == at(answer, "plans_in_space").integer);
+}
+
+TEST_CASE("the command that search prints estimates the same plan to the byte") {
+  const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "1x8-h200",
+                                        "--sequence-length", "8192", "--global-batch", "64",
+                                        "--top", "1", "--fix", "cp=1", "--format", "json"});
+  REQUIRE(run.exit_code == 0);
+  const JsonValue answer = json_of(run);
+  const JsonValue& best = at(answer, "top").items.front();
+  std::string command = at(best, "command").string;
+  REQUIRE(command.starts_with("shardplan estimate "));
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/estimate.json";
+  CHECK(shell(command + " --format json --out " + path) == 0);
+  const JsonValue estimate = parse_json(read_file(path), path);
+  const JsonValue& predicted = at(estimate, "predicted");
+  CHECK(at(predicted, "step_time_s").real == at(best, "step_time_s").real);
+  std::int64_t most = 0;
+  for (const JsonValue& stage : at(predicted, "stages").items) {
+    most = std::max(most, at(stage, "peak_allocated").integer);
+  }
+  CHECK(most == at(best, "peak_allocated").integer);
+}
+
+TEST_CASE("a search in which nothing fits exits with 1 and shows what the smallest plan needs") {
+  const Words words = {"search",   "--model",           "llama3-70b", "--cluster",
+                       "1x8-h200", "--sequence-length", "8192",       "--global-batch",
+                       "8",        "--gpu-memory",      "16GiB",      "--fix",
+                       "cp=1"};
+  const ProgramRun run = run_shardplan(words);
+  CHECK(run.exit_code == 1);
+  CHECK(contains(run.out, "NOTHING FITS"));
+  CHECK(contains(run.out, "the smallest valid plan allocates"));
+  CHECK(contains(run.out, "shardplan estimate --model llama3-70b"));
+}
+
+TEST_CASE("without shardplan-validate its commands say in one line how to build it") {
+  const TemporaryDirectory alone;
+  const std::string program = alone.path() + "/shardplan";
+  std::filesystem::copy_file(built_program("shardplan"), program);
+  for (const char* command : {"validate", "calibrate"}) {
+    const ProgramRun run =
+        StartedProgram(program, {command, "cases.jsonl"}, {"PATH=/nowhere"}).wait();
+    check_refused(run, 3);
+    CHECK(contains(run.err, "to build it: cmake --preset release"));
+  }
+}
+
+TEST_CASE("every listing has rows in every format") {
+  for (const Words& listing : {Words{"models"}, Words{"gpus"}, Words{"clusters"},
+                               Words{"frameworks"}, Words{"options", "megatron"}}) {
+    for (const char* format : {"table", "csv", "json"}) {
+      Words words = {"list"};
+      words.insert(words.end(), listing.begin(), listing.end());
+      words.insert(words.end(), {"--format", format});
+      const ProgramRun run = run_shardplan(words);
+      INFO(listing.front() << " " << format);
+      CHECK(run.exit_code == 0);
+      CHECK(run.out.size() > 100);
+    }
+  }
+}
+
+TEST_CASE("help and version answer on standard output") {
+  for (const Words& words : {Words{"help"}, Words{"--help"}, Words{"help", "estimate"},
+                             Words{"search", "--help"}, Words{"version"}, Words{"--version"}}) {
+    const ProgramRun run = run_shardplan(words);
+    INFO(words.front());
+    CHECK(run.exit_code == 0);
+    CHECK(!run.out.empty());
+    CHECK(run.err.empty());
+  }
+}
+
+}  // namespace shardplan
