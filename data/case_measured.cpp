@@ -98,7 +98,8 @@ Measurement read_measured(const JsonValue& value, const std::string& file) {
   }
   for (const char* key :
        {"reason", "failed", "positions", "restarted_workers", "compute_times_s", "losses",
-        "host_losses", "loss_error", "loss_tolerance", "find_max", "run"}) {
+        "gradient_norms", "host_losses", "loss_error", "loss_tolerance", "host_gradient_norms",
+        "gradient_norm_error", "gradient_norm_tolerance", "find_max", "run"}) {
     reader.ignore(key);  // what else validate says about a run
   }
   reader.finish();

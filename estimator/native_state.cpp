@@ -198,7 +198,7 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
             .unit = &NativeUnit::expert},
            tensors.chunks, units);
   add_scalar(state, "step_and_learning_rate", 2, "read by the optimizer on the device");
-  add_scalar(state, "clip_factor", 1, "of the global norm, on the device");
+  add_scalar(state, "clip_factor", 2, "and the gradients' global norm, on the device");
   const bool has_experts = std::ranges::any_of(
       tensors.chunks, [](const ChunkBuffers& chunk) { return chunk.expert > 0; });
   add_scalar(state, "aux_loss", has_experts ? 1 : 0, "of the routers, summed on the device");

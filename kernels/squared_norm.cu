@@ -67,8 +67,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void clip_kernel(float* factor, const float* squared_norm, float max_norm) {
-  *factor = fminf(1.0F, max_norm / sqrtf(*squared_norm));
+__global__ void clip_kernel(float* factor_and_norm, const float* squared_norm, float max_norm) {
+  const float norm = sqrtf(*squared_norm);
+  factor_and_norm[0] = fminf(1.0F, max_norm / norm);
+  factor_and_norm[1] = norm;
 }
 
 }  // namespace
@@ -83,8 +85,9 @@ void add_squared_norm(float* result, double* partial, const T* values, std::int6
   CUDA_CHECK(cudaGetLastError());
 }
 
-void clip_factor(float* factor, const float* squared_norm, float max_norm, cudaStream_t stream) {
-  clip_kernel<<<1, 1, 0, stream>>>(factor, squared_norm, max_norm);
+void clip_factor(float* factor_and_norm, const float* squared_norm, float max_norm,
+                 cudaStream_t stream) {
+  clip_kernel<<<1, 1, 0, stream>>>(factor_and_norm, squared_norm, max_norm);
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -18,8 +18,9 @@ template <class T>
 void add_squared_norm(float* result, double* partial, const T* values, std::int64_t size,
                       double scale, cudaStream_t stream);
 
-// factor       [1]  out: min(1, max_norm / norm)
-// squared_norm [1]
-void clip_factor(float* factor, const float* squared_norm, float max_norm, cudaStream_t stream);
+// factor_and_norm [2]  out: min(1, max_norm / norm), norm
+// squared_norm    [1]
+void clip_factor(float* factor_and_norm, const float* squared_norm, float max_norm,
+                 cudaStream_t stream);
 
 }  // namespace shardplan

@@ -106,7 +106,8 @@ Json json_of(const RankResult& result, std::int64_t rank, std::int64_t pp_rank) 
   return json;
 }
 
-// A step lasts as long as its slowest rank; the loss is the sum of the ranks' shares.
+// A step lasts as long as its slowest rank; the loss is the sum of the ranks' shares; the norm of
+// the gradients is the same on all of them.
 std::vector<double> over_ranks(const std::vector<RankResult>& ranks,
                                std::vector<double> RankResult::*field, bool is_sum) {
   std::vector<double> all;
@@ -129,6 +130,7 @@ void add_results(Json& json, const ValidateAnswer& answer) {
   } else {
     json["step_times_s"] = times;
     json["losses"] = over_ranks(ranks, &RankResult::losses, true);
+    json["gradient_norms"] = over_ranks(ranks, &RankResult::gradient_norms, false);
     const double median = upper_median_of(times);
     if (median > 0) {
       json["tokens_per_s_per_gpu"] =
@@ -137,9 +139,13 @@ void add_results(Json& json, const ValidateAnswer& answer) {
     }
   }
   if (answer.host_check) {
-    json["host_losses"] = answer.host_check->losses;
-    json["loss_error"] = answer.host_check->worst;
-    json["loss_tolerance"] = answer.host_check->tolerance;
+    const auto& [losses, norms] = *answer.host_check;
+    json["host_losses"] = losses.host;
+    json["loss_error"] = losses.worst;
+    json["loss_tolerance"] = losses.tolerance;
+    json["host_gradient_norms"] = norms.host;
+    json["gradient_norm_error"] = norms.worst;
+    json["gradient_norm_tolerance"] = norms.tolerance;
   }
   json["ranks"] = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -12,12 +12,15 @@
 
 namespace shardplan {
 
-struct HostCheck {
-  std::vector<double> losses;  // of the host backend, in float64
-  double worst = 0;            // relative difference of a step's loss
+// Numbers of every measured step, held against those of the host backend in float64.
+struct HostComparison {
+  std::vector<double> host = {};
+  double worst = 0;  // relative difference of a step
   double tolerance = 0;
-
-  bool is_kept() const { return worst <= tolerance; }
+};
+struct HostCheck {
+  HostComparison losses = {};
+  HostComparison gradient_norms = {};
 };
 
 // One run of one case.

@@ -74,6 +74,17 @@ std::string failed_text(const Fields& failed) {
   return text;
 }
 
+// "" where both are as near to the host's as they are to be.
+std::string host_difference(const Fields& measured) {
+  for (const std::string name : {"loss", "gradient_norm"}) {
+    const double error = measured.at(name + "_error").number();
+    if (error > measured.at(name + "_tolerance").number()) {
+      return name + " differs from the host's by " + std::to_string(error) + " of it";
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 ResultSummary summary_of(const std::string& result_line) {
@@ -95,8 +106,8 @@ ResultSummary summary_of(const std::string& result_line) {
   summary.step_s = upper_median_of(times);
   for (const Fields& loss : measured.at("losses").items()) { summary.loss = loss.number(); }
   summary.attention = measured.at("run").at("attention").word();
-  summary.host_check_failed =
-      measured.at("loss_error").number() > measured.at("loss_tolerance").number();
+  const std::string difference = host_difference(measured);
+  summary.host_check_failed = !difference.empty();
   if (const std::string where = failed_text(measured.at("failed")); !where.empty()) {
     summary.reason = where + ": " + summary.reason;
   }
@@ -104,8 +115,7 @@ ResultSummary summary_of(const std::string& result_line) {
     summary.reason = predicted.at("reason").word();
   }
   if (summary.host_check_failed) {
-    summary.reason = "loss differs from the host's by " +
-                     std::to_string(measured.at("loss_error").number()) + " of it";
+    summary.reason = difference;
   }
   return summary;
 }

@@ -101,7 +101,7 @@ RankRun rank_run_of(const RunRequest& request, std::int64_t rank) {
   return run;
 }
 
-std::vector<double> host_losses(const RunRequest& request) {
+HostSteps host_steps(const RunRequest& request) {
   const Case question = case_of(request.plan);
   std::vector<Program> programs;
   for (std::int64_t rank = 0; rank < request.world_size; ++rank) {
@@ -110,14 +110,15 @@ std::vector<double> host_losses(const RunRequest& request) {
   HostBackend<double> backend(programs, DeadMemory::kKept);
   backend.load(initial_tensors(question.job.model, request.seed));
   const Batch batch = uniform_batch(question.job, request.seed);
-  std::vector<double> losses;
+  HostSteps steps;
   for (std::int64_t step = 0; step < request.warmup + request.steps; ++step) {
     const double loss = backend.step(batch, request.learning_rate);
     if (step >= request.warmup) {
-      losses.push_back(loss);
+      steps.losses.push_back(loss);
+      steps.gradient_norms.push_back(backend.gradient_norm());
     }
   }
-  return losses;
+  return steps;
 }
 
 }  // namespace shardplan

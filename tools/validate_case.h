@@ -48,7 +48,12 @@ std::optional<std::string> why_not_run(const Case& question);
 // For workers: the program of the rank, the model and the batch.
 RankRun rank_run_of(const RunRequest& request, std::int64_t rank);
 
-// The mean loss of every measured step as the host backend computes it, all ranks in this process.
-std::vector<double> host_losses(const RunRequest& request);
+// Mean loss and norm of the gradients of every measured step as the host backend computes them, all
+// ranks in this process.
+struct HostSteps {
+  std::vector<double> losses = {};
+  std::vector<double> gradient_norms = {};
+};
+HostSteps host_steps(const RunRequest& request);
 
 }  // namespace shardplan

@@ -144,22 +144,32 @@ std::optional<std::string> Validation::why_not(const ValidateAnswer& answer) con
   return std::nullopt;
 }
 
+// Sums of other orders and types: the bounds of the parity tests. Both are float64 on the host.
 void Validation::check_against_host(ValidateAnswer& answer) const {
-  // Sums of other orders and types: the bounds of the parity tests. Both are float64 on the host.
   constexpr double kHost = 1e-10;
   constexpr double kFloat = 1e-5;
-  constexpr double kBf16 = 2e-3;
-  HostCheck check{.losses = host_losses(answer.request),
-                  .worst = 0,
-                  .tolerance = settings_.backend == "host"                        ? kHost
-                               : answer.request.precision == RunPrecision::kFloat ? kFloat
-                                                                                  : kBf16};
-  for (std::size_t step = 0; step < check.losses.size(); ++step) {
+  constexpr double kBf16Loss = 2e-3;
+  constexpr double kBf16Norm = 1e-2;
+  const bool is_host = settings_.backend == "host";
+  const bool is_float = answer.request.precision == RunPrecision::kFloat;
+  const auto tolerance = [&](double bf16) { return is_host ? kHost : is_float ? kFloat : bf16; };
+  // A number that is none differs from everything.
+  const auto note = [](HostComparison& comparison, std::size_t step, double found) {
+    const double host = comparison.host.at(step);
+    const double difference = std::abs(found - host) / std::abs(host);
+    comparison.worst = difference <= comparison.worst ? comparison.worst : difference;
+  };
+  const HostSteps host = host_steps(answer.request);
+  HostCheck check{
+      .losses = {.host = host.losses, .tolerance = tolerance(kBf16Loss)},
+      .gradient_norms = {.host = host.gradient_norms, .tolerance = tolerance(kBf16Norm)}};
+  for (std::size_t step = 0; step < host.losses.size(); ++step) {
     double loss = 0;
-    for (const RankResult& rank : answer.outcome.ranks) { loss += rank.losses.at(step); }
-    const double difference = std::abs(loss - check.losses[step]) / std::abs(check.losses[step]);
-    // A loss that is no number differs from everything.
-    check.worst = difference <= check.worst ? check.worst : difference;
+    for (const RankResult& rank : answer.outcome.ranks) {
+      loss += rank.losses.at(step);
+      note(check.gradient_norms, step, rank.gradient_norms.at(step));
+    }
+    note(check.losses, step, loss);
   }
   answer.host_check = std::move(check);
 }

@@ -345,6 +345,8 @@ class OperationCheck {
       case OpKind::kGroupedWeightGradient: return check_grouped(op);
       case OpKind::kExpertSwigluForward:
       case OpKind::kExpertSwigluBackward: return check_expert_swiglu(op);
+      case OpKind::kClipFactor:
+        return expect(op.out[0].elements() == 2, op.out[0], "room for factor and norm");
       case OpKind::kAdamW:
         for (const View& view : op.out) {
           expect(view.elements() == op.in[0].elements(), view, "the gradient's size");

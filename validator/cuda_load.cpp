@@ -124,6 +124,11 @@ double loss_share(const CudaRank& rank) {
   return loss;
 }
 
+double gradient_norm(const CudaRank& rank) {
+  HostCopies copies(rank);
+  return copies.of(rank.program().clip).at(1);
+}
+
 std::optional<double> needed_buffer_factor(const CudaRank& rank) {
   const ExpertBound& bound = rank.program().expert_bound;
   if (bound.required < 0) {

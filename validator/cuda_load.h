@@ -53,6 +53,8 @@ void fill_inputs(const CudaRank& rank, const Batch& batch);
 // After a step.
 // This rank's share of the mean loss, the routers' included; 0 where another speaks for it.
 double loss_share(const CudaRank& rank);
+// Of all gradients, before they were clipped; the same on every rank.
+double gradient_norm(const CudaRank& rank);
 // plan.moe_buffer_factor that the rank would have needed; nothing if all rows fitted.
 std::optional<double> needed_buffer_factor(const CudaRank& rank);
 

@@ -246,6 +246,7 @@ class CudaRun {
         result_.step_times_s.push_back(seconds.count());
         if (!run_.simulated) {
           result_.losses.push_back(loss_share(*rank_));
+          result_.gradient_norms.push_back(gradient_norm(*rank_));
         }
       }
     }

@@ -35,6 +35,8 @@ class HostBackend {
 
   // One optimizer step over the global batch; returns the mean loss.
   double step(const Batch& batch, double learning_rate);
+  // Of all gradients of the last step, before they were clipped.
+  double gradient_norm() { return static_cast<double>(clip_of(ranks_.front())(0, 1)); }
 
   // After a step: nothing, or plan.moe_buffer_factor that some rank would have needed. The step's
   // results mean nothing then.
@@ -56,6 +58,7 @@ class HostBackend {
 
   HostView<T> resolve(Rank& rank, const View& view) const;
   HostView<T> whole(Rank& rank, std::int64_t tensor) const;
+  HostView<T> clip_of(Rank& rank) const { return whole(rank, rank.program.clip); }
   void poison(Rank& rank, const std::vector<std::int64_t>& tensors) const;
   void fill_inputs(Rank& rank, const Batch& batch, double learning_rate) const;
   void run(Rank& rank, HostExchange<T>& exchange) const;

@@ -270,8 +270,8 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
     case OpKind::kRouterBackward: return run_experts_on_host(kind, a);
     case OpKind::kSquaredNorm: return squared_norm(a);
     case OpKind::kClipFactor:
-      a.out[0](0, 0) =
-          std::min(T{1}, static_cast<T>(a.attributes.value) / std::sqrt(a.in[0](0, 0)));
+      a.out[0](0, 1) = std::sqrt(a.in[0](0, 0));
+      a.out[0](0, 0) = std::min(T{1}, static_cast<T>(a.attributes.value) / a.out[0](0, 1));
       return;
     case OpKind::kAdamW: return adamw(a);
     case OpKind::kAllGather:

@@ -105,6 +105,7 @@ RankResult HostRankBackend::run(const RankRun& run, Progress& progress, RunStore
     }
     if (step >= run.warmup && !run.simulated) {
       result.losses.push_back(loss);
+      result.gradient_norms.push_back(backend->gradient_norm());
     }
   }
   if (run.is_traced) {

@@ -161,8 +161,9 @@ void place_scalars(Lowering& l) {
     return l.builder.persistent(spec);
   };
   l.schedule = scalar("step_and_learning_rate", 2);
-  l.clip = scalar("clip_factor", 1);
+  l.clip = scalar("clip_factor", 2);
   l.builder.program().schedule_tensor = l.schedule.tensor;
+  l.builder.program().clip = l.clip.tensor;
   if (holds(l, &ModelChunk::has_head)) {
     l.loss = scalar("loss", 1);
     l.builder.program().loss = l.loss.tensor;

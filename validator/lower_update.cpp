@@ -90,7 +90,7 @@ void update_range(Lowering& l, const FlatBuffer& buffer, std::int64_t begin, std
   const Hyperparameters& h = l.hyperparameters;
   emit(l,
        {.kind = OpKind::kAdamW,
-        .in = {part(buffer.gradient), l.clip, l.schedule},
+        .in = {part(buffer.gradient), columns_of(l.clip, 0, 1), l.schedule},
         .out = {part(buffer.master), part(buffer.exp_avg), part(buffer.exp_avg_sq),
                 part(buffer.weight)},
         .attributes = {.epsilon = h.adam_epsilon,

@@ -234,7 +234,7 @@ struct Lowering {
   View fp8_kept = {};              // the output gradient whose columns the last product rounded
   View required_rows = {};         // [1,1]: most rows that an expert's rank needed
   std::int64_t expert_member = 0;  // index of this rank in groups.experts
-  View clip = {};                  // [1,1] factor
+  View clip = {};                  // [1,2] factor, norm
   View schedule = {};              // [1,2] number of the step, learning rate
   // Where the operations that are emitted belong.
   std::string phase = {};

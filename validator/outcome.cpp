@@ -71,6 +71,7 @@ std::string_view name_of(GroupKind kind) {
 std::string text_of(const RankResult& result) {
   Message message;
   message.add("losses", result.losses);
+  message.add("gradient_norms", result.gradient_norms);
   message.add("step_times_s", result.step_times_s);
   message.add("device", result.device);
   message.add("machine", result.machine);
@@ -92,6 +93,7 @@ RankResult result_of(const std::string& text) {
   const Message message(text);
   RankResult result;
   result.losses = message.numbers("losses");
+  result.gradient_norms = message.numbers("gradient_norms");
   result.step_times_s = message.numbers("step_times_s");
   result.device = message.integer("device");
   result.machine = message.word("machine");

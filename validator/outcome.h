@@ -68,7 +68,8 @@ struct RankMemory {
 struct RankResult {
   std::vector<double> losses = {};  // this rank's share of the mean loss, by measured step; empty
                                     // for a simulated rank
-  std::vector<double> step_times_s = {};  // of the measured steps, in order
+  std::vector<double> gradient_norms = {};  // of all gradients, before they were clipped; likewise
+  std::vector<double> step_times_s = {};    // of the measured steps, in order
   RankMemory memory = {};
   std::int64_t device = 0;     // its process among those of its host, filled in by the worker
   std::string machine = {};    // GPU, driver and library versions, one line; empty: not known

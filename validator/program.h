@@ -154,7 +154,7 @@ enum class OpKind {
   kReceive,        // out0 from member `peer`
   // Optimizer.
   kSquaredNorm,  // out0 [1,1] += value * sum of squares of in0
-  kClipFactor,   // out0 [1,1] = min(1, value / sqrt(in0))
+  kClipFactor,   // out0 [1,2] = min(1, value / sqrt(in0)), sqrt(in0)
   kAdamW,        // out0 master, out1, out2 first and second moment (all updated), out3 = weight in
   // its dtype, from in0 (gradient), in1 (clip factor), in2 ([1,2]: number of the step
   // from 1, learning rate); decoupled decay (arXiv 1711.05101)
@@ -296,6 +296,7 @@ struct Program {
   std::vector<MicrobatchInputs> inputs = {};  // by microbatch
   std::vector<TokenRun> token_order = {};     // which tokens the rows of an input are
   std::int64_t schedule_tensor = -1;          // [1,2]: number of the step, learning rate
+  std::int64_t clip = -1;                     // [1,2]: clip factor, norm of all gradients
   std::int64_t loss = -1;  // [1,1]: this rank's share of the mean loss, on ranks with the head
   std::int64_t aux_loss =
       -1;  // [1,1]: this rank's share of the routers' loss, on ranks with experts

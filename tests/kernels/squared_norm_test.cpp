@@ -23,12 +23,13 @@ void check_size(std::int64_t size) {
   add_squared_norm(result.data(), partial.data(), dev_values.data(), size, 0.5, stream);
   CHECK(result.host()[0] == 2 * once);
 
-  DeviceBuffer<float> factor(1);
+  DeviceBuffer<float> factor(2);
   clip_factor(factor.data(), result.data(), 1e6F, stream);
   CHECK(factor.host()[0] == 1);
   const double max_norm = std::sqrt(want) / 4;
   clip_factor(factor.data(), result.data(), static_cast<float>(max_norm), stream);
   CHECK(factor.host()[0] == doctest::Approx(0.25).epsilon(1e-6));
+  CHECK(factor.host()[1] == doctest::Approx(std::sqrt(want)).epsilon(1e-6));
 }
 
 }  // namespace

@@ -109,7 +109,8 @@ const SmallCase kFour = {
 
 }  // namespace
 
-TEST_CASE("processes compute the losses of the host reference, whatever the layout") {
+TEST_CASE(
+    "processes compute losses and gradient norms of the host reference, whatever the layout") {
   const Batch batch(
       case_lines({{.id = "one"},
                   {.id = "tp", .gpus = 2, .plan = R"("tp":2,"sequence_parallel":true)"},
@@ -131,6 +132,8 @@ TEST_CASE("processes compute the losses of the host reference, whatever the layo
     CHECK(status(result) == "ok");
     CHECK(member(result, {"measured", "loss_error"}).real <= 1e-10);
     CHECK(member(result, {"measured", "losses", "0"}).real > 1);
+    CHECK(member(result, {"measured", "gradient_norm_error"}).real <= 1e-10);
+    CHECK(member(result, {"measured", "gradient_norms", "0"}).real > 0);
     CHECK(member(result, {"measured", "tokens_per_s_per_gpu"}).real > 0);
     // The arenas hold what the estimate says, and nothing beyond rounding each up to 2 MiB.
     const std::int64_t arenas = integer(result, {"measured", "ranks", "0", "peak_allocated"});

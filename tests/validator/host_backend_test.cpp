@@ -84,6 +84,7 @@ TEST_CASE("one update of AdamW, written out from the reference's gradients") {
     for (const double value : gradient.values) { squares += value * value; }
   }
   REQUIRE(std::sqrt(squares) > h.max_gradient_norm);
+  CHECK(backend.gradient_norm() == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
   for (auto& [name, tensor] : tensors) {
     const double decay = name.ends_with("norm") ? 0 : h.weight_decay;
     for (std::size_t i = 0; i < tensor.values.size(); ++i) {

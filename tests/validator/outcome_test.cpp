@@ -12,6 +12,7 @@ namespace shardplan {
 TEST_CASE("what a rank says about its run is read back equal") {
   RankResult result;
   result.losses = {11.9, 0.1 + 0.2, std::numeric_limits<double>::denorm_min()};
+  result.gradient_norms = {1.0 / 7};
   result.step_times_s = {1.0 / 3};
   result.attention = "own kernels: no cuDNN";
   result.products = "0 of 12 on measured algorithms";
@@ -29,6 +30,7 @@ TEST_CASE("what a rank says about its run is read back equal") {
                               {.kind = GroupKind::kDenseShard, .bytes = 2}}};
   const RankResult read = result_of(text_of(result));
   CHECK(read.losses == result.losses);
+  CHECK(read.gradient_norms == result.gradient_norms);
   CHECK(read.step_times_s == result.step_times_s);
   CHECK(text_of(read) == text_of(result));
   CHECK(read.memory.groups[1].kind == GroupKind::kDenseShard);
