@@ -3,19 +3,22 @@
 // that operations touch, so that it is enough to cut operations along the tokens. Products of
 // weight gradients take all tokens at once.
 #include <algorithm>
+#include <numeric>
 
 #include "validator/lowering.h"
 
 namespace shardplan {
 
 // Experts are chosen by the rows of a rank, counted by sequence: those rows are neighbours.
+// Products in fp8 take multiples of 16 tokens; a microbatch has one (validity_native.cpp).
 std::vector<TokenPiece> token_pieces(const Lowering& l) {
   const LocalSizes& s = l.sizes;
   const bool is_whole = l.plan.tp == 1 || l.job.model.has_moe_layers();
   const std::int64_t count =
       is_whole ? 1 : div_ceil(s.tokens, l.job.profile.tensor_parallel_chunk_tokens);
-  const std::int64_t step = div_ceil(s.rows, count);
   const std::int64_t ranks = div_exact(s.tokens, s.rows);  // that a piece is divided between
+  const std::int64_t multiple = l.plan.precision == Precision::kFp8 ? 16 / std::gcd(16, ranks) : 1;
+  const std::int64_t step = round_up(div_ceil(s.rows, count), multiple);
   std::vector<TokenPiece> pieces;
   for (std::int64_t row = 0; row < s.rows; row += step) {
     const std::int64_t rows = std::min(step, s.rows - row);

@@ -147,6 +147,29 @@ TEST_CASE("a scale is the largest power of two that does not overflow, and 1 whe
   }
 }
 
+// cuBLASLt launches no others (validity_native.cpp).
+TEST_CASE("sizes of products in fp8 are multiples of 16, also of pieces of tokens") {
+  for (const bool has_sequence_parallel : {false, true}) {
+    const Job job = fp8_job(2);
+    REQUIRE(job.profile.tensor_parallel_chunk_tokens == 5);
+    std::set<std::int64_t> rows;
+    for (const Program& program :
+         lower_all(job, in_fp8({.tp = 2, .sequence_parallel = has_sequence_parallel}))) {
+      for (const Operation& op : program.operations) {
+        if (op.attributes.fp8) {
+          const View& a = op.in[0];
+          CAPTURE(op.label);
+          CHECK(op.out[0].rows % 16 == 0);
+          CHECK(op.out[0].cols % 16 == 0);
+          CHECK((op.attributes.transpose_a ? a.rows : a.cols) % 16 == 0);
+          rows.insert(op.out[0].rows);
+        }
+      }
+    }
+    CHECK(rows.contains(16));  // a piece of the 32 tokens
+  }
+}
+
 TEST_CASE("in fp8 every product of attention's and the FFN's linear layers is, and no other") {
   const Job job = fp8_job(2);
   for (const Plan& plan :
