@@ -1,5 +1,6 @@
 #include "validator/cuda_reach.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <stdexcept>
 #include <utility>
@@ -17,11 +18,21 @@ std::string key_of(const std::string& what, std::int64_t rank) {
   return what + "/" + std::to_string(rank);
 }
 
-// The kernel's id of this boot is as good as a name; where there is none, a rank is its own host.
+// The kernel's id of this boot, equal for all processes of a machine; "" where there is none.
+std::string boot_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+// What is a host to NCCL is one to copies: NCCL_HOSTID where it is set, else the machine, or this
+// rank alone where the machine has no name.
 std::string name_of_host(std::int64_t rank) {
-  std::string name = key_of("rank", rank);
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
-  return name;
+  if (const char* host = std::getenv("NCCL_HOSTID")) {
+    return host;
+  }
+  const std::string boot = boot_id();
+  return boot.empty() ? key_of("rank", rank) : boot;
 }
 
 }  // namespace
@@ -55,10 +66,18 @@ void ReachedRanks::share_experts_memory() {
     return;
   }
   store_.set(key_of("exchange", own()), rank_.exchange_layout());
+  store_.set(key_of("boot", own()), boot_id());
   for (const std::int64_t group : groups) {
     std::vector<void*> members;
     for (const std::int64_t member :
          rank_.program().groups[static_cast<std::size_t>(group)].ranks) {
+      if (store_.get(key_of("boot", member)) != boot_id()) {
+        throw RunFailure({.status = RunStatus::kInvalid,
+                          .reason = "ranks " + std::to_string(own()) + " and " +
+                                    std::to_string(member) +
+                                    " share experts but no host: their rows are written into the "
+                                    "memory of each other's GPU"});
+      }
       if (store_.get(key_of("exchange", member)) != rank_.exchange_layout()) {
         throw std::logic_error("ranks " + std::to_string(own()) + " and " + std::to_string(member) +
                                " have the rows of their experts at different places");

@@ -17,8 +17,9 @@ class ReachedRanks {
   // Publishes this rank's arenas. Throws CudaError.
   ReachedRanks(CudaRank& rank, RunStore& store);
 
-  // Members of a group of experts write into each other's arenas. Throws CudaError, or
-  // std::logic_error where members have the experts' rows at different places.
+  // Members of a group of experts write into each other's arenas. Throws CudaError, RunFailure
+  // where members are on different machines, or std::logic_error where they have the experts' rows
+  // at different places.
   void share_experts_memory();
   // Copies serve all communicators that they can, or on any rank's failure none. All ranks call it.
   void serve_by_copies();
