@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 
 #include "estimator/estimate.h"
 #include "tools/accuracy.h"
@@ -25,7 +26,8 @@ void add_case(LayoutReport& report, const std::string& set, const Case& question
   const std::optional<double> step_s =
       question.measured ? measured_step_s(*question.measured, question.job) : std::nullopt;
   if (!step_s) {
-    throw InputError(set + ": " + question.id + ": found no measured step times or tokens/s");
+    ++report.without_speed;
+    return;
   }
   const TimeRefusal refusal = why_no_step_time(question);
   if (!refusal.reason.empty()) {
@@ -50,7 +52,11 @@ void add_case(LayoutReport& report, const std::string& set, const Case& question
       {.id = question.id,
        .plan = question.plan,
        .measured = tokens / *step_s,
-       .predicted = estimate_step_time(question.job, question.plan).tokens_per_s_per_gpu});
+       .predicted = estimate_step_time(question.job, question.plan).tokens_per_s_per_gpu,
+       .framework = question.framework,
+       .gpu = question.job.cluster.gpu.id,
+       .sequence_length = question.job.sequence_length,
+       .global_batch = question.job.global_batch});
 }
 
 double smallest_tp_regret(const LayoutGroup& group, double best) {
@@ -96,6 +102,32 @@ Agreement agreement_of(const LayoutGroup& group) {
           .best = best.id};
 }
 
+std::vector<LayoutGroup> questions_of(const std::vector<LayoutGroup>& groups) {
+  const auto asks = [](const LayoutRun& run) {
+    return std::tie(run.framework, run.gpu, run.sequence_length, run.global_batch);
+  };
+  std::vector<LayoutGroup> questions;
+  for (const LayoutGroup& group : groups) {
+    std::vector<LayoutGroup> parts;
+    for (const LayoutRun& run : group.runs) {
+      auto part = std::ranges::find_if(
+          parts, [&](const LayoutGroup& known) { return asks(known.runs.front()) == asks(run); });
+      if (part == parts.end()) {
+        parts.push_back(
+            {.set = group.set, .model = group.model, .num_gpus = group.num_gpus, .runs = {}});
+        part = std::prev(parts.end());
+      }
+      part->runs.push_back(run);
+    }
+    for (LayoutGroup& part : parts) {
+      if (part.runs.size() > 1) {
+        questions.push_back(std::move(part));
+      }
+    }
+  }
+  return questions;
+}
+
 LayoutReport layout_report(const std::vector<std::string>& files, const Library& library) {
   LayoutReport report;
   for (const std::string& file : files) {
@@ -135,6 +167,21 @@ RegretSummary regret_summary(const LayoutReport& report) {
     summary.median_smallest_tp = median_of(smallest_tp);
     summary.p90_smallest_tp = nearest_rank(smallest_tp, 0.9);
   }
+  return summary;
+}
+
+ChoiceSummary choice_summary(const std::vector<LayoutGroup>& questions) {
+  constexpr double kAsGoodAsTheBest = 0.02;
+  ChoiceSummary summary;
+  for (const LayoutGroup& question : questions) {
+    const double loss = agreement_of(question).top_1_regret;
+    ++summary.questions;
+    summary.runs += std::ssize(question.runs);
+    summary.within_2_percent += loss <= kAsGoodAsTheBest ? 1 : 0;
+    summary.mean += loss;
+    summary.worst = std::max(summary.worst, loss);
+  }
+  summary.mean /= static_cast<double>(std::max<std::int64_t>(1, summary.questions));
   return summary;
 }
 

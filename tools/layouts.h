@@ -1,5 +1,6 @@
 // Do predicted speeds choose the layouts that measurements choose? Runs of one model on one number
 // of GPUs form a group; the plan predicted to be the fastest is held against the fastest measured.
+// Within a group, runs of one framework, GPU, sequence length and batch answer one question.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,10 @@ struct LayoutRun {
   Plan plan;
   double measured = 0;
   double predicted = 0;
+  std::string framework = {};
+  std::string gpu = {};
+  std::int64_t sequence_length = 0;
+  std::int64_t global_batch = 0;
 };
 
 struct LayoutGroup {
@@ -41,16 +46,21 @@ struct Agreement {
 };
 Agreement agreement_of(const LayoutGroup& group);
 
+// The groups cut by framework, GPU, sequence length and batch; parts of one run leave no choice and
+// are left out.
+std::vector<LayoutGroup> questions_of(const std::vector<LayoutGroup>& groups);
+
 inline constexpr std::int64_t kLeastLayouts = 6;  // smaller groups say little and are not summed up
 
 struct LayoutReport {
   std::vector<LayoutGroup> groups;
+  std::int64_t without_speed = 0;  // ran out of memory, or recorded for its memory
   std::int64_t refused = 0;  // the plan breaks a rule of its framework, or no profile describes it
   std::int64_t beyond_memory_model = 0;  // predicted although the profile does not model its memory
   std::vector<std::string> refusals;     // "id: reason"
 };
 
-// Lines without a measured speed are InputErrors, as are lines that cannot be read.
+// Lines that cannot be read are InputErrors.
 LayoutReport layout_report(const std::vector<std::string>& files, const Library& library);
 
 // Over the groups of at least kLeastLayouts: median, and 90th percentile (nearest rank).
@@ -65,6 +75,16 @@ struct RegretSummary {
   double p90_smallest_tp = 0;
 };
 RegretSummary regret_summary(const LayoutReport& report);
+
+// Over questions: what the plan predicted to be the fastest loses of the fastest measured speed.
+struct ChoiceSummary {
+  std::int64_t questions = 0;
+  std::int64_t runs = 0;
+  std::int64_t within_2_percent = 0;
+  double mean = 0;
+  double worst = 0;
+};
+ChoiceSummary choice_summary(const std::vector<LayoutGroup>& questions);
 
 std::string layouts_text(const LayoutReport& report);
 std::string layouts_csv(const LayoutReport& report);  // one row per group

@@ -25,7 +25,43 @@ std::string refused_text(const LayoutReport& report) {
     text += grouped(report.refused) + " more are refused and stand in no group; the first: " +
             one_line(report.refusals.front()) + "\n";
   }
+  if (report.without_speed > 0) {
+    text += grouped(report.without_speed) + " more have no measured speed\n";
+  }
   return text;
+}
+
+// What the best-predicted plan loses for one question.
+std::string choices_text(const LayoutReport& report) {
+  const std::vector<LayoutGroup> questions = questions_of(report.groups);
+  if (questions.empty()) {
+    return "";
+  }
+  Table table = {.columns = {"set", "framework", "model", "GPUs", "GPU", "sequence", "batch",
+                             "plans", "loss", "chosen", "best"}};
+  for (const LayoutGroup& question : questions) {
+    const Agreement agreement = agreement_of(question);
+    const LayoutRun& run = question.runs.front();
+    table.rows.push_back({question.set, run.framework, question.model, question.num_gpus, run.gpu,
+                          run.sequence_length, run.global_batch,
+                          static_cast<std::int64_t>(std::ssize(question.runs)),
+                          percents(agreement.top_1_regret), agreement.chosen, agreement.best});
+  }
+  const ChoiceSummary summary = choice_summary(questions);
+  return "\nPlans of one model, sequence and batch on as many GPUs: measured speed that the "
+         "best-predicted plan loses\n" +
+         table_text(table) + "\nwithin 2 % of the fastest in " + grouped(summary.within_2_percent) +
+         " of " + grouped(summary.questions) + " choices; lost in the mean " +
+         percents(summary.mean) + ", at worst " + percents(summary.worst) + "\n";
+}
+
+Json choices_json(const LayoutReport& report) {
+  const ChoiceSummary summary = choice_summary(questions_of(report.groups));
+  return {{"questions", summary.questions},
+          {"layouts", summary.runs},
+          {"within_2_percent", summary.within_2_percent},
+          {"mean_loss", summary.mean},
+          {"worst_loss", summary.worst}};
 }
 
 }  // namespace
@@ -47,7 +83,8 @@ std::string layouts_text(const LayoutReport& report) {
   std::string text = grouped(runs) + " measured layouts\n" + refused_text(report) + "\n" +
                      table_text(table) + "\n";
   if (summary.groups == 0) {
-    return text + "no group has " + std::to_string(kLeastLayouts) + " layouts\n";
+    return text + "no group has " + std::to_string(kLeastLayouts) + " layouts\n" +
+           choices_text(report);
   }
   return text + grouped(summary.groups) + " groups of at least " + std::to_string(kLeastLayouts) +
          " layouts (" + grouped(summary.runs) + "): Spearman median " +
@@ -55,7 +92,8 @@ std::string layouts_text(const LayoutReport& report) {
          percents(summary.median_top_1) + ", p90 " + percents(summary.p90_top_1) +
          "; best of 5 median " + percents(summary.median_best_of_5) +
          "\nsmallest tp that fits, then smallest pp: regret median " +
-         percents(summary.median_smallest_tp) + ", p90 " + percents(summary.p90_smallest_tp) + "\n";
+         percents(summary.median_smallest_tp) + ", p90 " + percents(summary.p90_smallest_tp) +
+         "\n" + choices_text(report);
 }
 
 std::string layouts_csv(const LayoutReport& report) {
@@ -99,6 +137,8 @@ std::string layouts_json(const LayoutReport& report) {
   Json root = {{"schema", 1},
                {"groups", std::move(groups)},
                {"refused", report.refusals},
+               {"without_speed", report.without_speed},
+               {"choices", choices_json(report)},
                {"summary",
                 {{"least_layouts", kLeastLayouts},
                  {"groups", summary.groups},

@@ -81,6 +81,27 @@ TEST_CASE("groups of fewer than six layouts are shown and not summed up") {
   CHECK(regret_summary(report).median_top_1 == doctest::Approx(0.3));  // 14 of 20
 }
 
+TEST_CASE("only plans of one framework, sequence and batch answer one question") {
+  LayoutGroup group = {.set = "s", .model = "m", .num_gpus = 8, .runs = {}};
+  const auto add = [&](const char* id, double measured, double predicted, std::int64_t batch) {
+    group.runs.push_back(run(id, 1, measured, predicted));
+    group.runs.back().global_batch = batch;
+  };
+  add("a", 100, 90, 16);
+  add("b", 99, 95, 16);
+  add("c", 300, 20, 32);
+  add("d", 200, 21, 32);
+  add("e", 900, 99, 64);  // alone
+  const std::vector<LayoutGroup> questions = questions_of({group});
+  REQUIRE(questions.size() == 2);
+  CHECK(agreement_of(questions[0]).chosen == "b");
+  const ChoiceSummary summary = choice_summary(questions);
+  CHECK(summary.runs == 4);
+  CHECK(summary.within_2_percent == 1);  // b for a loses 1 %, d for c a third
+  CHECK(summary.worst == doctest::Approx(1.0 / 3));
+  CHECK(summary.mean == doctest::Approx((0.01 + 1.0 / 3) / 2));
+}
+
 TEST_CASE("choices among the published layouts are at least as good as recorded") {
   const LayoutReport report = published();
   check_against_bounds(figures_of(report), kBounds, ';');
