@@ -152,8 +152,7 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
         piece.ranks.clear();
         piece.held.clear();
         for (const RankParameters& rank : parameters(plan)) {
-          piece.ranks.push_back(
-              rank_update(job, plan, grid().groups, rank.held, rank.tied_elements));
+          piece.ranks.push_back(rank_update(job, plan, grid().groups, rank));
           piece.held.push_back(rank.held);
         }
       });

@@ -40,7 +40,8 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   const double grad = number(elements * bytes_of(plan.grad_dtype));
   const double shard_grad = grad / number(shard.size);
   const double between_replicas_s = all_reduce_s(job.cluster, replica, shard_grad);
-  total.reduce_s += reduce_scatter_s(job.cluster, shard, grad) + between_replicas_s;
+  total.reduce_s += reduce_scatter_s(job.cluster, shard, grad);
+  total.replica_s += between_replicas_s;
   total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
   total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
   if (job.profile.memory_model == MemoryModel::kNative) {
@@ -66,8 +67,8 @@ double beside_compute(const Job& job, double cost_s, double hidden_behind_s) {
 
 // Our trainer works unit by unit: embedding, layers, head. Under ZeRO 0 and 1 units are reduced
 // beside the last backward pass, and updated ones gathered beside the next step's first forward
-// pass; ZeRO 2 and 3 reduce and add for every microbatch, and 3 gathers beside the unit before,
-// whatever is declared.
+// pass; ZeRO 2 and 3 reduce and add for every microbatch and between replicas once, and 3 gathers
+// beside the unit before, whatever is declared (validator/lower_sharding.cpp).
 double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& update,
                         double microbatches, const MicrobatchWork& work) {
   const GpuSpec& gpu = job.cluster.gpu;
@@ -79,16 +80,21 @@ double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& upda
   const double gathered_s = job.profile.overlap_param_gather
                                 ? in_pieces_s(gpu, update.gather_s, work.forward_s, units)
                                 : update.gather_s;
-  const double reduced_often_s = update.reduce_s + (microbatches > 1 ? update.add_s : 0);
+  const double again_s = plan.zero == 3 ? update.regather_s : 0;
+  const double backward_s =
+      again_s + update.reduce_s + (microbatches > 1 ? update.add_s : 0);  // of every microbatch
+  const auto beside_backward_s = [&](double cost_s) {
+    return in_pieces_s(gpu, cost_s, work.backward_s, units);
+  };
+  const double reduced_often_s = (microbatches - 1) * beside_backward_s(backward_s) +
+                                 beside_backward_s(backward_s + update.replica_s);
   switch (plan.zero) {
     case 0: return reduced_s(update.all_reduce_s);
-    case 1: return reduced_s(update.reduce_s) + gathered_s;
-    case 2:
-      return microbatches * in_pieces_s(gpu, reduced_often_s, work.backward_s, units) + gathered_s;
+    case 1: return reduced_s(update.reduce_s + update.replica_s) + gathered_s;
+    case 2: return reduced_often_s + gathered_s;
     default:
-      return microbatches *
-             (in_pieces_s(gpu, update.gather_s, work.forward_s, units) +
-              in_pieces_s(gpu, update.gather_s + reduced_often_s, work.backward_s, units));
+      return reduced_often_s +
+             microbatches * in_pieces_s(gpu, update.gather_s, work.forward_s, units);
   }
 }
 
@@ -132,15 +138,23 @@ ShardingGroups::ShardingGroups(const Job& job, const Plan& plan)
 }
 
 RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                       const LocalParameters& parameters, std::int64_t tied_elements) {
+                       const RankParameters& parameters) {
+  const LocalParameters& held = parameters.held;
   RankUpdate update;
-  add(update, job, plan, parameters.dense, groups.dense_shard, groups.dense_replica);
-  add(update, job, plan, parameters.expert, groups.expert_shard, groups.expert_replica);
-  if (tied_elements > 0) {
-    update.tied_s = all_reduce_s(job.cluster, groups.embedding,
-                                 number(tied_elements * bytes_of(plan.grad_dtype)));
+  add(update, job, plan, held.dense, groups.dense_shard, groups.dense_replica);
+  add(update, job, plan, held.expert, groups.expert_shard, groups.expert_replica);
+  const auto regather_s = [&](const GroupShape& shard, std::int64_t elements) {
+    return all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
+  };
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    update.regather_s = regather_s(groups.dense_shard, parameters.regathered.dense) +
+                        regather_s(groups.expert_shard, parameters.regathered.expert);
   }
-  update.optimizer_s = optimizer_s(job, plan, groups, parameters);
+  if (parameters.tied_elements > 0) {
+    update.tied_s = all_reduce_s(job.cluster, groups.embedding,
+                                 number(parameters.tied_elements * bytes_of(plan.grad_dtype)));
+  }
+  update.optimizer_s = optimizer_s(job, plan, groups, held);
   return update;
 }
 
@@ -150,6 +164,7 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
 double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
                                std::int64_t microbatches, const MicrobatchWork& work) {
   const double m = number(microbatches);
+  const double reduce_s = update.reduce_s + update.replica_s;
   if (job.profile.memory_model == MemoryModel::kNative) {
     return (exposed_native_s(job, plan, update, m, work) + update.tied_s) *
            job.profile.exposed_dp_share;
@@ -161,25 +176,24 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
     case 0: seconds = beside_compute(job, update.all_reduce_s, backward_s); break;
     case 1:
       seconds = (job.profile.zero1_all_reduces ? update.all_reduce_s
-                                               : beside_compute(job, update.reduce_s, backward_s)) +
+                                               : beside_compute(job, reduce_s, backward_s)) +
                 beside_compute(job, update.gather_s, forward_s);
       break;
     case 2:
-      seconds = m * beside_compute(job, update.reduce_s, backward_s) +
+      seconds = m * beside_compute(job, reduce_s, backward_s) +
                 beside_compute(job, update.gather_s, forward_s);
       break;
     default:
       if (gathers_once(job.profile, plan)) {
-        seconds = beside_compute(job, update.gather_s, work.forward_s) + update.reduce_s +
+        seconds = beside_compute(job, update.gather_s, work.forward_s) + reduce_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
         const double again =
             job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
-        seconds =
-            m *
-            (beside_compute(job, update.gather_s, work.forward_s) +
-             beside_compute(job, again * update.gather_s + update.reduce_s, work.backward_s) +
-             exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s, work.host_s));
+        seconds = m * (beside_compute(job, update.gather_s, work.forward_s) +
+                       beside_compute(job, again * update.gather_s + reduce_s, work.backward_s) +
+                       exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s,
+                                 work.host_s));
       }
   }
   return (seconds + update.tied_s) * job.profile.exposed_dp_share;

@@ -22,9 +22,11 @@ struct ShardingGroups {
 
 // What one rank does after the pipeline, as far as it does not depend on the work of a microbatch.
 struct RankUpdate {
-  double reduce_s = 0;         // reduce-scatter, and all-reduce of the shards between replicas
-  double all_reduce_s = 0;     // of whole gradients: no sharding
+  double reduce_s = 0;         // reduce-scatter
+  double replica_s = 0;        // all-reduce of the shards between replicas
+  double all_reduce_s = 0;     // of whole gradients: no sharding; between replicas, too
   double gather_s = 0;         // of all parameters
+  double regather_s = 0;       // native, ZeRO 3: of those that a backward pass gathers again
   double add_s = 0;            // of a reduced gradient to the rank's sum of those before
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
@@ -32,9 +34,15 @@ struct RankUpdate {
   double optimizer_s = 0;
 };
 
-// tied_elements: of the embedding table where the end stages share it, else 0.
+// What a rank reduces, gathers and updates.
+struct RankParameters {
+  LocalParameters held;
+  LocalParameters regathered = {};  // our own trainer's, for a backward pass under ZeRO 3
+  std::int64_t tied_elements = 0;   // of the embedding table that the end stages share
+};
+
 RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                       const LocalParameters& parameters, std::int64_t tied_elements);
+                       const RankParameters& parameters);
 
 // What communication may hide behind: one microbatch.
 struct MicrobatchWork {

@@ -31,7 +31,7 @@ StepParts::StepParts(const Job& of_job, const Plan& of_plan)
   pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   const ShardingGroups groups(job, plan);
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
-    updates_.push_back(rank_update(job, plan, groups, rank.held, rank.tied_elements));
+    updates_.push_back(rank_update(job, plan, groups, rank));
   }
 }
 

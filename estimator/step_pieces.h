@@ -54,12 +54,6 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
 void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
                 std::span<ChunkWork> of_ranks);
 
-// What a rank reduces and updates.
-struct RankParameters {
-  LocalParameters held;
-  std::int64_t tied_elements = 0;  // of the embedding table that the end stages share
-};
-
 // Of every kind of rank.
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times);

@@ -174,6 +174,34 @@ void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
   }
 }
 
+namespace {
+
+// A backward pass of our own trainer gathers layers alone: the head's gradient is taken in the
+// forward pass and the embedding's needs no weights. Without a pipeline the last layer is still
+// there.
+LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes& times,
+                                      std::size_t rank) {
+  LocalParameters sum;
+  const auto add_some = [&](const LocalParameters& parameters, std::int64_t count) {
+    sum.dense += count * parameters.dense;
+    sum.expert += count * parameters.expert;
+  };
+  for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
+    const ChunkKind& chunk = layout.chunks[i];
+    const std::int64_t chunks = layout.pipeline.rank_chunks[rank][i];
+    for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
+      add_some(times.layers[kind].time.parameters,
+               chunks * (chunk.replayed[kind] + chunk.others[kind]));
+    }
+    if (chunk.is_first && chunk.is_last) {
+      add_some(times.layers[times.last_kind].time.parameters, -chunks);
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times) {
   std::vector<ChunkWork> works(layout.chunks.size());
@@ -194,7 +222,9 @@ std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& la
     const bool ends_apart = has_second_table(job.model) && holds_embedding != holds_head;
     const std::int64_t table = times.embedding.parameters.dense;
     parameters.dense += ends_apart && holds_head ? table : 0;
-    ranks.push_back({.held = parameters, .tied_elements = ends_apart ? table : 0});
+    ranks.push_back({.held = parameters,
+                     .regathered = regathered_parameters(layout, times, rank),
+                     .tied_elements = ends_apart ? table : 0});
   }
   return ranks;
 }
@@ -254,7 +284,7 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const ShardingGroups groups(job, plan);
   std::vector<RankUpdate> updates;
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
-    updates.push_back(rank_update(job, plan, groups, rank.held, rank.tied_elements));
+    updates.push_back(rank_update(job, plan, groups, rank));
   }
   const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   StepTime step = step_time_of(

@@ -179,9 +179,51 @@ TEST_CASE("hybrid sharding stays inside the node except for the shards of the gr
   const double between_nodes_s = 2 * 4 * elements / 8 * 7 / 8 / (50e9 * 0.85);
   const double gather_s = 2 * elements * inside;
   const RankUpdate update =
-      rank_update(job, plan, ShardingGroups(job, plan), {.dense = 4'000'000'000, .expert = 0}, 0);
+      rank_update(job, plan, ShardingGroups(job, plan), {.held = {.dense = 4'000'000'000}});
   const double seconds = exposed_data_parallel_s(job, plan, update, 1, {});
   CHECK(seconds == doctest::Approx(reduce_s + between_nodes_s + gather_s).epsilon(0.01));
+}
+
+TEST_CASE("the native trainer gathers layers for both passes and sums replicas once a step") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kNative;
+  job.cluster.nodes = 2;
+  Plan plan = {.dp_replicate = 2, .zero = 3};
+  const RankUpdate update =
+      rank_update(job, plan, ShardingGroups(job, plan),
+                  {.held = {.dense = 4'000'000'000}, .regathered = {.dense = 3'000'000'000}});
+  const double inside = 7.0 / 8 / (450e9 * 0.82);
+  const double gathers_s = 2 * (4e9 + 3e9) * inside;
+  const double reduces_s = 4 * 4e9 * inside;
+  const double added_s = 12 * 4e9 / 8 / (4.8e12 * 0.85);
+  const double between_nodes_s = 2 * 4 * 4e9 / 8 / 2 / (50e9 * 0.85);
+  const auto visible_s = [&](std::int64_t microbatches) {
+    return exposed_data_parallel_s(job, plan, update, microbatches, {});
+  };
+  CHECK(visible_s(1) == doctest::Approx(gathers_s + reduces_s + between_nodes_s).epsilon(0.01));
+  CHECK(visible_s(5) - visible_s(3) ==
+        doctest::Approx(2 * (gathers_s + reduces_s + added_s)).epsilon(0.01));
+  plan.zero = 2;
+  CHECK(visible_s(1) ==
+        doctest::Approx(2 * 4e9 * inside + reduces_s + between_nodes_s).epsilon(0.01));
+}
+
+TEST_CASE(
+    "a backward pass gathers neither the ends of the model nor, without stages, its last layer") {
+  const Job job = job_on_h200();
+  const auto regathered = [&](const Plan& plan) {
+    std::vector<std::int64_t> dense;
+    for (const RankParameters& rank : rank_parameters(
+             job, step_layout(job, plan, layer_kinds(job.model)), model_times(job, plan))) {
+      dense.push_back(rank.regathered.dense);
+    }
+    return dense;
+  };
+  const std::int64_t layer = 218'112'000;  // Llama-3-8B
+  CHECK(regathered({.zero = 3}) == std::vector<std::int64_t>{31 * layer});
+  for (const std::int64_t dense : regathered({.pp = 4, .zero = 3, .schedule = Schedule::k1F1B})) {
+    CHECK(dense == 8 * layer);
+  }
 }
 
 TEST_CASE("tied embeddings reduce one table between the end stages, unless the V joins them") {
