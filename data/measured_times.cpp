@@ -98,6 +98,24 @@ std::vector<CurvePoint> read_curve(ObjectReader& reader, std::string_view key, d
   return curve;
 }
 
+double read_clock(ObjectReader& reader, std::string_view key) {
+  constexpr double kLeast = 0.1;
+  constexpr double kMost = 10;
+  return reader.has(key) ? reader.number(key, kLeast, kMost) : 1;
+}
+
+// Rates of few heads, and what the others were measured with.
+void read_few_heads(ObjectReader& of_curve, const std::string& file, AttentionCurve& curve) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  curve.tokens = of_curve.integer("tokens", 1, kMost);
+  curve.heads = of_curve.integer("heads", 2, kMost);
+  ObjectReader reader(of_curve.value("few_heads"), file);
+  curve.few_heads = reader.integer("heads", 1, curve.heads - 1);
+  curve.few.forward = read_curve(reader, "forward_tflops", kMaxTflops, kTera);
+  curve.few.backward = read_curve(reader, "backward_tflops", kMaxTflops, kTera);
+  reader.finish();
+}
+
 AttentionCurve read_attention(const JsonValue& value, const std::string& file,
                               std::int64_t last_dim) {
   ObjectReader reader(value, file);
@@ -105,6 +123,10 @@ AttentionCurve read_attention(const JsonValue& value, const std::string& file,
   curve.head_dim = reader.integer("head_dim", last_dim + 1, 4096);
   curve.forward = read_curve(reader, "forward_tflops", kMaxTflops, kTera);
   curve.backward = read_curve(reader, "backward_tflops", kMaxTflops, kTera);
+  if (reader.has("few_heads")) {
+    read_few_heads(reader, file, curve);
+  }
+  curve.clock_over_products = read_clock(reader, "clock_over_products");
   reader.finish();
   return curve;
 }
@@ -172,6 +194,7 @@ std::optional<MeasuredTimes> read_measured_times(ObjectReader& measured, const s
     times.grouped = read_grouped(reader.value("grouped"), file);
   }
   times.copy_bytes_per_s = kGB * reader.number("copy_gb_per_s", 1, kMaxGBPerS);
+  times.copy_clock_over_products = read_clock(reader, "copy_clock_over_products");
   times.launch_s = kMicro * reader.number("launch_us", 0, kMaxMicroseconds);
   for (const JsonValue& item : reader.value("collectives").items) {
     times.collectives.push_back(read_collective(item, file));

@@ -121,6 +121,12 @@ BlockTime context_parallel_merges(const BlockContext& context, const AttentionWo
   }
 }
 
+std::int64_t sequences_of_a_call(const BlockContext& context) {
+  const bool one_by_one = context.plan.cp > 1 && context.plan.cp_method == CpMethod::kAllGather &&
+                          context.job.profile.memory_model == MemoryModel::kNative;
+  return one_by_one ? 1 : context.plan.micro_batch;
+}
+
 std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length) {
   switch (plan.cp_method) {
     case CpMethod::kRing: return div_ceil(length, plan.cp);

@@ -18,6 +18,9 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
 // Memory-bound kernels beside attention, by framework.
 BlockTime context_parallel_merges(const BlockContext& context, const AttentionWork& work);
 
+// Sequences that one call of attention has.
+std::int64_t sequences_of_a_call(const BlockContext& context);
+
 // Queries that one call of attention has: of the ring's diagonal a rank's tokens, of gathered keys
 // one of its two zigzag chunks.
 std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length);

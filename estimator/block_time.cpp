@@ -279,8 +279,23 @@ double exceeding_host_s(const HostCost& host, double forward_s, double backward_
   return std::max(0.0, host.forward_s - forward_s) + std::max(0.0, host.backward_s - backward_s);
 }
 
+// A first round says which kernels a layer runs, and with that the clock at which it runs them.
+LayerParts clocked_parts(const BlockContext& context, const LayerSpec& layer) {
+  if (!measures_clocks(context.gpu())) {
+    return layer_parts(context, layer);
+  }
+  KernelMix mix;
+  BlockContext unclocked = context;
+  unclocked.log = nullptr;
+  unclocked.mix = &mix;
+  layer_parts(unclocked, layer);
+  BlockContext clocked = context;
+  clocked.clock = clock_factors(context.gpu(), mix, qk_dim(context.model()));
+  return layer_parts(clocked, layer);
+}
+
 LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& layer) {
-  const LayerParts parts = layer_parts(context, layer);
+  const LayerParts parts = clocked_parts(context, layer);
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
                   .replay = replay_of(parts),
@@ -368,7 +383,7 @@ ModelPieces model_pieces(const Job& job, const Plan& plan) {
   pieces.embedding = pieces_of([&] { embedding_time(context); });
   pieces.head = pieces_of([&] { head_time(context); });
   for (const std::size_t first : kinds.firsts) {
-    pieces.layers.push_back(pieces_of([&] { layer_parts(context, job.model.layers[first]); }));
+    pieces.layers.push_back(pieces_of([&] { clocked_parts(context, job.model.layers[first]); }));
   }
   if (job.model.num_mtp_layers > 0) {
     pieces.mtp = pieces.layers[kinds.of_layer.back()];

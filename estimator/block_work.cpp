@@ -66,6 +66,13 @@ void note_communication(const BlockContext& context, PieceKind kind, const Group
   }
 }
 
+void add_products(const BlockContext& context, double times, const BlockTime& products) {
+  if (context.mix != nullptr) {
+    context.mix->products_s +=
+        times * (products.forward_s + products.backward_input_s + products.backward_weight_s);
+  }
+}
+
 // Our own trainer cuts by tokens, and not at all where there are experts.
 std::int64_t token_pieces(const BlockContext& context) {
   const FrameworkProfile& profile = context.job.profile;
@@ -131,8 +138,9 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   const FrameworkProfile& profile = context.job.profile;
   const bool own_experts =
       count > 1 && profile.memory_model == MemoryModel::kNative && measures_grouped(gpu);
+  const double clock = is_measured(gpu, precision) ? context.clock.products : 1;
   const auto product_s = [&](const GemmShape& shape) {
-    return own_experts ? grouped_gemm_s(gpu, shape, rows) : gemm_s(gpu, precision, shape);
+    return own_experts ? grouped_gemm_s(gpu, shape, rows) : clock * gemm_s(gpu, precision, shape);
   };
   const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
     return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});
@@ -148,6 +156,7 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   if (adds && !adds_as_measured && !own_experts) {
     once.backward_weight_s /= kWeightGradientShare.value;
   }
+  add_products(context, number(times), once);
   once.backward_weight_s += elementwise_s(
       gpu, number(count * out * in) * weight_gradient_kernels(context.job, context.plan));
   if (precision == Precision::kFp8) {
@@ -172,8 +181,17 @@ BlockTime memory_bound(const BlockContext& context, double elements, const Passe
   BlockTime time;
   time.forward_s = elementwise_s(context.gpu(), elements * passes.forward);
   time.backward_input_s = elementwise_s(context.gpu(), elements * passes.backward);
+  if (context.mix != nullptr) {
+    context.mix->memory_bound_s += time.forward_s + time.backward_input_s;
+  }
   note(context, PieceKind::kElementwise, time);
   return time;
+}
+
+std::int64_t qk_dim(const ModelSpec& model) {
+  return model.attention == AttentionKind::kMla
+             ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+             : model.head_dim;
 }
 
 std::int64_t attention_length(const Job& job, const LayerSpec& layer) {
@@ -214,14 +232,18 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   const AttentionWork work = {
       .pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
       .heads = div_ceil(model.num_heads, plan.tp),
-      .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
+      .qk_dim = qk_dim(model),
       .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
       .length = queries_of_a_call(plan, length),
+      .heads_of_call = div_ceil(model.num_heads, plan.tp) * sequences_of_a_call(context),
       .is_flash2 = runs_flash2(context.job.profile)};
   BlockTime time;
   time.forward_flops = work.forward_flops();
-  time.forward_s = attention_forward_s(context.gpu(), work);
-  time.backward_input_s = attention_backward_s(context.gpu(), work);
+  time.forward_s = context.clock.attention * attention_forward_s(context.gpu(), work);
+  time.backward_input_s = context.clock.attention * attention_backward_s(context.gpu(), work);
+  if (context.mix != nullptr) {
+    context.mix->attention_s += time.forward_s + time.backward_input_s;
+  }
   if (context.job.profile.memory_model == MemoryModel::kMegatron &&
       context.job.profile.attention_backend == AttentionBackend::kUnfused) {
     attend_unfused(context, work, time);

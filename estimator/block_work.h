@@ -24,7 +24,9 @@ struct BlockContext {
   GroupShape cp;
   GroupShape ep;
   GroupShape etp;
-  PieceLog* log = nullptr;  // nullptr: pieces are not noted
+  PieceLog* log = nullptr;   // nullptr: pieces are not noted
+  KernelMix* mix = nullptr;  // nullptr: kernels are not summed up by kind
+  ClockFactors clock = {};   // of measured times
 
   const ModelSpec& model() const { return job.model; }
   const GpuSpec& gpu() const { return job.cluster.gpu; }
@@ -66,6 +68,9 @@ BlockTime expert_exchange(const BlockContext& context, double rows);
 
 // What of the exchange noted last stays visible after all.
 void note_visible_exchange(const BlockContext& context, const BlockTime& routed);
+
+// Width of a query's and a key's head.
+std::int64_t qk_dim(const ModelSpec& model);
 
 // Keys that a query of this layer sees at most, and (query, key) pairs of one sequence and head:
 // the causal triangle counted once, a window's band where there is one.

@@ -33,10 +33,21 @@ struct GemmGrid {
 };
 
 // Causal attention: FLOP/s by sequence length, the triangle counted once, backward as 2.5 forwards.
+// A call has `heads` of as many sequences as `tokens` make, one at least; `few`: of one sequence
+// and few heads, which end less evenly over the multiprocessors. Empty: not measured.
+struct AttentionRates {
+  std::vector<CurvePoint> forward;
+  std::vector<CurvePoint> backward;
+};
 struct AttentionCurve {
   std::int64_t head_dim = 0;
   std::vector<CurvePoint> forward;
   std::vector<CurvePoint> backward;
+  std::int64_t tokens = 0;
+  std::int64_t heads = 0;
+  AttentionRates few = {};
+  std::int64_t few_heads = 0;
+  double clock_over_products = 1;  // as that of copies, below
 };
 
 enum class Collective { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend };
@@ -79,7 +90,9 @@ struct MeasuredTimes {
   GemmGrid gemm;                          // bf16
   std::vector<AttentionCurve> attention;  // by head dimension, ascending; between products
   GroupedRates grouped;
-  double copy_bytes_per_s = 0;               // read and written, of a copy on the device
+  double copy_bytes_per_s = 0;  // read and written, of a copy on the device
+  // The clock that a GPU at its limit of power keeps while it copies, over that of products.
+  double copy_clock_over_products = 1;
   double launch_s = 0;                       // host time of one kernel launch
   std::vector<CollectiveCurve> collectives;  // by collective, then ranks; empty: one GPU
   std::optional<BesideRates> beside;         // nothing: not measured

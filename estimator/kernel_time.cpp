@@ -123,6 +123,24 @@ const AttentionCurve& curve_for(const std::vector<AttentionCurve>& curves, std::
   return curves.back();
 }
 
+// A call ends when its last tiles do: over the mean of the multiprocessors it takes a time longer
+// that depends on the length alone. So seconds a FLOP are linear in one over the number of heads,
+// and two numbers of heads say all.
+double attention_rate(const AttentionCurve& curve, const std::vector<CurvePoint>& many,
+                      const std::vector<CurvePoint>& few, const AttentionWork& work) {
+  const double length = static_cast<double>(work.length);
+  const double rate = value_at(many, length);
+  if (few.empty() || work.heads_of_call == 0) {
+    return rate;
+  }
+  const double many_heads =
+      static_cast<double>(curve.heads) * std::max(1.0, static_cast<double>(curve.tokens) / length);
+  const auto beyond = [&](double heads) { return 1 / heads - 1 / many_heads; };
+  const double at_few = beyond(static_cast<double>(curve.few_heads));
+  const double slower_s = std::max(0.0, 1 / value_at(few, length) - 1 / rate);
+  return 1 / (1 / rate + slower_s * beyond(static_cast<double>(work.heads_of_call)) / at_few);
+}
+
 double small_head_share(const AttentionWork& work) {
   return work.qk_dim <= 64 ? kSmallHeadShare.value : 1;
 }
@@ -181,7 +199,8 @@ double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work) {
   const double slower = flash2_share(gpu, work, kFlash2ForwardShare.value);
   if (gpu.times) {
     const AttentionCurve& curve = curve_for(gpu.times->attention, work.qk_dim);
-    return work.forward_flops() / (value_at(curve.forward, length) * slower);
+    return work.forward_flops() /
+           (attention_rate(curve, curve.forward, curve.few.forward, work) * slower);
   }
   const double share =
       value_at(kAttentionForwardShare, length) * small_head_share(work) * attention_scale(gpu);
@@ -194,11 +213,33 @@ double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work) {
   const double slower = flash2_share(gpu, work, kFlash2BackwardShare.value);
   if (gpu.times) {
     const AttentionCurve& curve = curve_for(gpu.times->attention, work.qk_dim);
-    return 2.5 * work.forward_flops() / (value_at(curve.backward, length) * slower);
+    return 2.5 * work.forward_flops() /
+           (attention_rate(curve, curve.backward, curve.few.backward, work) * slower);
   }
   const double share =
       value_at(kAttentionBackwardShare, length) * small_head_share(work) * attention_scale(gpu);
   return 2.5 * work.forward_flops() / (gpu.bf16_flops_per_s * share * slower);
+}
+
+bool measures_clocks(const GpuSpec& gpu) {
+  return gpu.times && gpu.times->copy_clock_over_products != 1;
+}
+
+// The time of a cycle is the mean over the kinds of kernels, each for its share of the time.
+// Attention was measured behind products that take three times as long (Stopwatch in
+// validator/cuda_stopwatch.h).
+ClockFactors clock_factors(const GpuSpec& gpu, const KernelMix& mix, std::int64_t qk_dim) {
+  const double whole_s = mix.products_s + mix.attention_s + mix.memory_bound_s;
+  if (!measures_clocks(gpu) || whole_s == 0) {
+    return {};
+  }
+  constexpr double kShareWhenMeasured = 0.25;
+  const double attention = 1 / curve_for(gpu.times->attention, qk_dim).clock_over_products;
+  const double cycle = (mix.products_s + mix.attention_s * attention +
+                        mix.memory_bound_s / gpu.times->copy_clock_over_products) /
+                       whole_s;
+  return {.products = cycle,
+          .attention = cycle / (1 - kShareWhenMeasured + kShareWhenMeasured * attention)};
 }
 
 double memory_bound_s(const GpuSpec& gpu, double bytes) {

@@ -46,8 +46,9 @@ struct AttentionWork {
   std::int64_t heads = 0;
   std::int64_t qk_dim = 0;
   std::int64_t v_dim = 0;
-  std::int64_t length = 0;  // keys a query sees at most: decides the efficiency
-  bool is_flash2 = false;   // FlashAttention 2; else what is fastest on the GPU
+  std::int64_t length = 0;         // keys a query sees at most: decides the efficiency
+  std::int64_t heads_of_call = 0;  // of all its sequences; 0: enough to fill the GPU
+  bool is_flash2 = false;          // FlashAttention 2; else what is fastest on the GPU
 
   // Two products per pair and head: q k^T and p v.
   double forward_flops() const {
@@ -59,6 +60,26 @@ double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work);
 
 // Of fused kernels.
 double memory_bound_s(const GpuSpec& gpu, double bytes);
+
+// Seconds of kernels that run in turn, a few milliseconds each.
+struct KernelMix {
+  double products_s = 0;
+  double attention_s = 0;
+  double memory_bound_s = 0;
+};
+
+// By what measured times of products and attention are multiplied among other kernels. A GPU at its
+// limit of power lowers its clock until the mean over what it runs meets the limit: products cost
+// the most, and run faster between attention and memory-bound kernels than between products, where
+// their rates were measured.
+struct ClockFactors {
+  double products = 1;
+  double attention = 1;
+};
+ClockFactors clock_factors(const GpuSpec& gpu, const KernelMix& mix, std::int64_t qk_dim);
+
+// Whether they may differ from 1.
+bool measures_clocks(const GpuSpec& gpu);
 
 // The value of a curve at a size: straight lines over log(size), constant beyond the ends.
 double value_at(std::span<const CurvePoint> curve, double size);

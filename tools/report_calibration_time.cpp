@@ -71,6 +71,21 @@ Json curve_of(const std::vector<CurvePoint>& curve, double unit) {
   return points;
 }
 
+Json attention_of(const AttentionCurve& curve) {
+  Json json = {{"head_dim", curve.head_dim},
+               {"forward_tflops", curve_of(curve.forward, kTera)},
+               {"backward_tflops", curve_of(curve.backward, kTera)}};
+  if (!curve.few.forward.empty()) {
+    json["tokens"] = curve.tokens;
+    json["heads"] = curve.heads;
+    json["few_heads"] = {{"heads", curve.few_heads},
+                         {"forward_tflops", curve_of(curve.few.forward, kTera)},
+                         {"backward_tflops", curve_of(curve.few.backward, kTera)}};
+  }
+  json["clock_over_products"] = number_of(curve.clock_over_products);
+  return json;
+}
+
 // Indented, but every list of numbers on one line.
 void write(const Json& value, std::size_t indent, std::string& text) {
   const bool is_flat =
@@ -107,11 +122,7 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
     measured["source"] = times.source;
   }
   Json attention = Json::array();
-  for (const AttentionCurve& curve : times.attention) {
-    attention.push_back({{"head_dim", curve.head_dim},
-                         {"forward_tflops", curve_of(curve.forward, kTera)},
-                         {"backward_tflops", curve_of(curve.backward, kTera)}});
-  }
+  for (const AttentionCurve& curve : times.attention) { attention.push_back(attention_of(curve)); }
   Json collectives = Json::array();
   for (const CollectiveCurve& curve : times.collectives) {
     collectives.push_back({{"collective", name_of(curve.collective)},
@@ -125,6 +136,7 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
                        {"weight_gradient_tflops", curve_of(times.grouped.weight_gradient, kTera)}};
   }
   time["copy_gb_per_s"] = number_of(rounded(times.copy_bytes_per_s / kGB));
+  time["copy_clock_over_products"] = number_of(times.copy_clock_over_products);
   time["launch_us"] = number_of(rounded(times.launch_s / kMicro));
   time["collectives"] = std::move(collectives);
   if (times.beside) {

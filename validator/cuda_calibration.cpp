@@ -16,6 +16,7 @@ namespace shardplan {
 namespace {
 
 using Bf16 = __nv_bfloat16;
+constexpr std::int64_t kClockLength = 8192;
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 
 double number(std::int64_t count) {
@@ -127,25 +128,28 @@ GemmGrid measure_gemm(const TimeCalibration& calibration, const TimedCall& load,
   return grid;
 }
 
-// Four query heads share a key head; the hidden width is 4096 whatever the head dimension.
-struct AttentionRates {
+// The hidden width is 4096 whatever the head dimension.
+constexpr std::int64_t kAttentionWidth = 4096;
+
+// Four query heads share a key head.
+AttentionShape attention_shape(std::int64_t length, std::int64_t tokens, std::int64_t heads,
+                               std::int64_t head_dim) {
+  return {.batch = std::max<std::int64_t>(1, tokens / length),
+          .query_length = length,
+          .key_length = length,
+          .heads = heads,
+          .kv_heads = heads / 4,
+          .head_dim = head_dim};
+}
+
+struct Rates {
   double forward = 0;
   double backward = 0;
 };
-AttentionRates measure_attention(const AttentionLibrary& library, std::int64_t length,
-                                 std::int64_t head_dim, const TimeCalibration& calibration,
-                                 const TimedCall& load, cudaStream_t stream) {
-  const std::int64_t heads = 4096 / head_dim;
-  const std::int64_t kv_heads = heads / 4;
-  const std::int64_t batch = std::max<std::int64_t>(1, calibration.attention_tokens / length);
-  AttentionTrial trial(library,
-                       {.batch = batch,
-                        .query_length = length,
-                        .key_length = length,
-                        .heads = heads,
-                        .kv_heads = kv_heads,
-                        .head_dim = head_dim},
-                       AttentionOrder::kAny, stream);
+Rates measure_attention(const AttentionLibrary& library, const AttentionShape& shape,
+                        const TimeCalibration& calibration, const TimedCall& load,
+                        cudaStream_t stream) {
+  AttentionTrial trial(library, shape, AttentionOrder::kAny, stream);
   Stopwatch watch(stream);
   const double seconds = 16 * calibration.seconds_per_point;
   const double forward_s =
@@ -161,29 +165,61 @@ std::vector<AttentionCurve> measure_attentions(const TimeCalibration& calibratio
   const AttentionLibrary library;
   std::vector<AttentionCurve> curves;
   for (const std::int64_t head_dim : calibration.head_dims) {
-    AttentionCurve curve = {.head_dim = head_dim, .forward = {}, .backward = {}};
+    AttentionCurve curve;
+    curve.head_dim = head_dim;
+    curve.tokens = calibration.attention_tokens;
+    curve.heads = kAttentionWidth / head_dim;
+    curve.few_heads = calibration.few_heads;
     for (const std::int64_t length : calibration.lengths) {
-      const AttentionRates rates =
-          measure_attention(library, length, head_dim, calibration, load, stream);
-      curve.forward.push_back({.size = number(length), .value = rates.forward});
-      curve.backward.push_back({.size = number(length), .value = rates.backward});
+      const auto rates = [&](std::int64_t tokens, std::int64_t heads) {
+        return measure_attention(library, attention_shape(length, tokens, heads, head_dim),
+                                 calibration, load, stream);
+      };
+      const Rates many = rates(curve.tokens, curve.heads);
+      const Rates few = rates(length, curve.few_heads);
+      curve.forward.push_back({.size = number(length), .value = many.forward});
+      curve.backward.push_back({.size = number(length), .value = many.backward});
+      curve.few.forward.push_back({.size = number(length), .value = few.forward});
+      curve.few.backward.push_back({.size = number(length), .value = few.backward});
     }
     curves.push_back(std::move(curve));
   }
   return curves;
 }
 
-double measure_copy(cudaStream_t stream) {
-  constexpr std::int64_t kSize = std::int64_t{1} << 31;
-  DeviceBuffer<Bf16> from(kSize / 2);
-  DeviceBuffer<Bf16> to(kSize / 2);
-  fill_random(from, kSize / 2, 5);
-  const double seconds = Stopwatch(stream).median_s(
-      [&](cudaStream_t on) {
-        CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), kSize, cudaMemcpyDeviceToDevice, on));
-      },
-      0.2);
-  return 2 * number(kSize) / seconds;
+class Copy {
+ public:
+  Copy() : from_(kBytes / 2), to_(kBytes / 2) { fill_random(from_, kBytes / 2, 5); }
+  void operator()(cudaStream_t on) {
+    CUDA_CHECK(cudaMemcpyAsync(to_.data(), from_.data(), kBytes, cudaMemcpyDeviceToDevice, on));
+  }
+
+  static constexpr std::int64_t kBytes = std::int64_t{1} << 31;
+
+ private:
+  DeviceBuffer<Bf16> from_;
+  DeviceBuffer<Bf16> to_;
+};
+
+// What the GPU's clock is under other kernels than products, where products set its limit.
+void measure_clocks(const TimeCalibration& calibration, const TimedCall& products,
+                    MeasuredTimes& times, cudaStream_t stream) {
+  Stopwatch watch(stream);
+  Copy copy;
+  times.copy_clock_over_products = watch.clock_over_products(
+      products, [&](cudaStream_t on) { copy(on); }, calibration.clock_seconds);
+  const AttentionLibrary library;
+  for (AttentionCurve& curve : times.attention) {
+    AttentionTrial trial(library,
+                         attention_shape(kClockLength, curve.tokens, curve.heads, curve.head_dim),
+                         AttentionOrder::kAny, stream);
+    const TimedCall attention = [&](cudaStream_t on) {
+      trial.run_forward(on);
+      trial.run_backward(on);
+    };
+    curve.clock_over_products =
+        watch.clock_over_products(products, attention, calibration.clock_seconds);
+  }
 }
 
 // Host time of launching a kernel too short to fill the queue's other end.
@@ -214,7 +250,11 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
   {
     const ScopedStream stream;
     times.launch_s = measure_launch(stream);
-    times.copy_bytes_per_s = measure_copy(stream);
+    {
+      Copy copy;
+      times.copy_bytes_per_s = 2 * number(Copy::kBytes) /
+                               Stopwatch(stream).median_s([&](cudaStream_t on) { copy(on); }, 0.2);
+    }
     report("copy and launch");
     Load products(std::min<std::int64_t>(8192, calibration.gemm_sizes.back()));
     const TimedCall load = [&](cudaStream_t on) { products(on); };
@@ -222,6 +262,8 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
     report("products");
     times.attention = measure_attentions(calibration, load, stream);
     report("attention");
+    measure_clocks(calibration, load, times, stream);
+    report("clocks");
     times.grouped = measure_grouped(calibration, stream);
     report("experts");
   }

@@ -17,10 +17,12 @@ struct TimeCalibration {
   std::int64_t num_gpus = 1;  // of this host, from device 0 on; collectives need two
   double warm_up_s = 3;       // of one large product before the first point
   double seconds_per_point = 0.015;
+  double clock_seconds = 0.4;  // a clock follows its load within some tens of milliseconds
   std::vector<std::int64_t> gemm_sizes = {256, 512, 1024, 2048, 4096, 8192, 16384};
   std::vector<std::int64_t> head_dims = {64, 128};
   std::vector<std::int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768};
   std::int64_t attention_tokens = 16384;  // of one call, in sequences of the length
+  std::int64_t few_heads = 8;             // of one sequence: attention that does not fill the GPU
   std::vector<std::int64_t> expert_rows = {128, 256, 512, 1024, 2048, 4096};
   std::vector<std::int64_t> message_bytes = {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22,
                                              1 << 24, 1 << 26, 1 << 28, 1 << 30};

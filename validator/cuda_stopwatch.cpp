@@ -12,6 +12,8 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
+constexpr double kLoad = 3;  // seconds of load for one of the call
+
 double median(std::vector<double> times) {
   std::ranges::sort(times);
   return times[times.size() / 2];
@@ -49,7 +51,6 @@ double Stopwatch::median_s(const TimedCall& call, double seconds) {
 }
 
 double Stopwatch::median_behind_s(const TimedCall& call, const TimedCall& load, double seconds) {
-  constexpr double kLoad = 3;
   const Batch batch = batch_of(call);
   const double load_s = std::max(batch_s(load, 2), 1e-7);
   const std::int64_t loads = std::max<std::int64_t>(
@@ -63,6 +64,28 @@ double Stopwatch::median_behind_s(const TimedCall& call, const TimedCall& load, 
     times.push_back(batch_s(call, batch.calls));
   }
   return median(std::move(times));
+}
+
+double Stopwatch::clock_over_products(const TimedCall& products, const TimedCall& load,
+                                      double seconds) {
+  const double product_s = median_behind_s(products, products, seconds);
+  median_s(load, seconds);
+  const double load_s = batch_s(load, 4);
+  // As many of either that the load lasts at least three times as long.
+  const std::int64_t calls =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(load_s / kLoad / product_s));
+  const std::int64_t loads =
+      static_cast<std::int64_t>(std::ceil(kLoad * product_s * number(calls) / load_s));
+  std::vector<double> times;
+  for (double spent_s = 0; spent_s < seconds;
+       spent_s += number(calls) * times.back() + number(loads) * load_s) {
+    for (std::int64_t i = 0; i < loads; ++i) { load(stream_); }
+    times.push_back(batch_s(products, calls));
+  }
+  const double behind_s = median(std::move(times));
+  const double share =
+      number(calls) * behind_s / (number(calls) * behind_s + number(loads) * load_s);
+  return (1 - share) / (behind_s / product_s - share);
 }
 
 Stopwatch::Batch Stopwatch::batch_of(const TimedCall& call) {

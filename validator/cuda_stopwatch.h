@@ -31,6 +31,10 @@ class Stopwatch {
   // clock that a GPU at its limit of power keeps under the load is the one that counts.
   double median_behind_s(const TimedCall& call, const TimedCall& load, double seconds);
 
+  // The clock that the GPU keeps under `load`, over that under `products`, whose time goes as the
+  // clock: from products behind loads and behind products. The clock's cycle is the mean over both.
+  double clock_over_products(const TimedCall& products, const TimedCall& load, double seconds);
+
  private:
   struct Batch {
     std::int64_t calls = 1;

@@ -145,6 +145,53 @@ TEST_CASE("a side below the measured ones takes as long as the shortest; experts
   CHECK(gemm_s(gpu, Precision::kFp8, shape) == gemm_s(documented, Precision::kFp8, shape));
 }
 
+TEST_CASE("attention of few heads ends unevenly: seconds a FLOP are linear in one over the heads") {
+  GpuSpec gpu = h200();
+  gpu.times = rates_by_mean_side();
+  AttentionCurve& curve = gpu.times->attention[1];
+  const auto rate_of = [&](std::int64_t heads, std::int64_t length = 1024) {
+    const AttentionWork work = {.pairs = 1e8,
+                                .heads = 32,
+                                .qk_dim = 128,
+                                .v_dim = 128,
+                                .length = length,
+                                .heads_of_call = heads};
+    return work.forward_flops() / attention_forward_s(gpu, work);
+  };
+  CHECK(rate_of(8) == doctest::Approx(5e14));  // nothing measured
+  curve.tokens = 2048;
+  curve.heads = 32;  // of two sequences of 1024 tokens: 64
+  curve.few_heads = 8;
+  curve.few = {.forward = {{.size = 1024, .value = 2.5e14}},
+               .backward = {{.size = 1024, .value = 2e14}}};
+  CHECK(rate_of(0) == doctest::Approx(5e14));
+  CHECK(rate_of(64) == doctest::Approx(5e14));
+  CHECK(rate_of(8) == doctest::Approx(2.5e14));
+  // Of the way from 1/64 to 1/8 a seventh, and as far beyond.
+  CHECK(rate_of(32) == doctest::Approx(5e14 / (1 + 1.0 / 7)));
+  CHECK(rate_of(4) == doctest::Approx(5e14 / (1 + 15.0 / 7)));
+  CHECK(rate_of(32, 4096) == doctest::Approx(5e14));  // one sequence of 4096 tokens: 32
+}
+
+TEST_CASE("products between attention and copies run at the clock that the mean of all allows") {
+  GpuSpec gpu = h200();
+  gpu.times = rates_by_mean_side();
+  CHECK_FALSE(measures_clocks(gpu));
+  CHECK(clock_factors(gpu, {.products_s = 1, .attention_s = 1}, 128).products == 1);
+  gpu.times->copy_clock_over_products = 1.25;
+  gpu.times->attention[1].clock_over_products = 1 / 0.9;
+  const ClockFactors alone = clock_factors(gpu, {.products_s = 2}, 128);
+  CHECK(alone.products == doctest::Approx(1));
+  CHECK(alone.attention == doctest::Approx(1 / 0.975));
+  // As attention was measured.
+  CHECK(clock_factors(gpu, {.products_s = 3, .attention_s = 1}, 128).attention ==
+        doctest::Approx(1));
+  const ClockFactors mixed =
+      clock_factors(gpu, {.products_s = 2, .attention_s = 1, .memory_bound_s = 1}, 128);
+  CHECK(mixed.products == doctest::Approx(0.5 + 0.25 * 0.9 + 0.25 * 0.8));
+  CHECK(mixed.attention == doctest::Approx(mixed.products / 0.975));
+}
+
 TEST_CASE("accumulated gradients and the trainer's experts have measured rates of their own") {
   GpuSpec gpu = h200();
   gpu.times = rates_by_mean_side();

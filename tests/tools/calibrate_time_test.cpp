@@ -22,11 +22,18 @@ MeasuredTimes some_times() {
   times.gemm.accumulated = {1.5e14, 2.5e14, 3.5e14, 4.5e14, 5.5e14, 6.5e14};
   times.attention = {{.head_dim = 64,
                       .forward = {{.size = 1024, .value = 3e14}},
-                      .backward = {{.size = 1024, .value = 2e14}, {.size = 65536, .value = 4e14}}}};
+                      .backward = {{.size = 1024, .value = 2e14}, {.size = 65536, .value = 4e14}},
+                      .tokens = 16384,
+                      .heads = 64,
+                      .few = {.forward = {{.size = 1024, .value = 1.5e14}},
+                              .backward = {{.size = 1024, .value = 1e14}}},
+                      .few_heads = 8,
+                      .clock_over_products = 1.234}};
   times.grouped = {.forward = {{.size = 128, .value = 1e14}},
                    .input_gradient = {{.size = 128, .value = 2e14}},
                    .weight_gradient = {{.size = 128, .value = 3e14}, {.size = 512, .value = 4e14}}};
   times.copy_bytes_per_s = 4.253e12;
+  times.copy_clock_over_products = 1.345;
   times.launch_s = 2.34e-6;
   times.collectives = {
       {.collective = Collective::kAllGather,
@@ -62,6 +69,13 @@ TEST_CASE("measured rates in a GPU's file are read as they were written, to four
       CHECK(gpu.times->gemm.forward[i] == doctest::Approx(times.gemm.forward[i]).epsilon(1e-3));
     }
     CHECK(gpu.times->attention[0].backward[1].value == doctest::Approx(4e14));
+    CHECK(gpu.times->attention[0].tokens == 16384);
+    CHECK(gpu.times->attention[0].heads == 64);
+    CHECK(gpu.times->attention[0].few_heads == 8);
+    CHECK(gpu.times->attention[0].few.forward[0].value == doctest::Approx(1.5e14));
+    CHECK(gpu.times->attention[0].few.backward[0].value == doctest::Approx(1e14));
+    CHECK(gpu.times->attention[0].clock_over_products == 1.234);
+    CHECK(gpu.times->copy_clock_over_products == 1.345);
     CHECK(gpu.times->gemm.accumulated[4] == doctest::Approx(5.5e14));
     CHECK(gpu.times->grouped.input_gradient[0].value == doctest::Approx(2e14));
     CHECK(gpu.times->grouped.weight_gradient[1].size == 512);
@@ -83,8 +97,9 @@ TEST_CASE("rates that were not measured stay out of a GPU's file") {
   times.gemm.accumulated.clear();
   times.grouped = {};
   times.beside.reset();
+  times.attention[0].few = {};
   const std::string file = with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), times);
-  for (const char* name : {"accumulated_tflops", "grouped", "beside_products"}) {
+  for (const char* name : {"accumulated_tflops", "grouped", "beside_products", "few_heads"}) {
     CHECK(file.find(name) == std::string::npos);
   }
   CHECK_FALSE(read_back(file).times->beside.has_value());
