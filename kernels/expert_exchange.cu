@@ -9,26 +9,53 @@ namespace shardplan {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kMaxChoices = 32;
-constexpr int kInFlight = 4;  // loads of a thread before the first use
+constexpr int kInFlight = 8;  // loads of a thread before the first use
 
-// A block owns a row of this member; its choices lie in shared memory. A member below 0: left out.
+// A block owns a row of this member. Where a choice of it lies; a member below 0: left out.
 struct Destination {
   int member;  // first of the copies
   int row;
 };
 
-__device__ void load_destinations(Destination* to, const std::int32_t* choices,
-                                  const std::int32_t* places, const ExpertExchange& e) {
-  const int k = static_cast<int>(threadIdx.x);
-  const int count = static_cast<int>(e.num_choices);
-  if (k < count) {
-    const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * count + k;
-    const int run = choices[at] / static_cast<int>(e.run_experts);
-    const int place = places[at];
-    to[k] = {place < e.capacity ? run * static_cast<int>(e.copies) : -1, place};
+__device__ Destination destination_of(int choice, const std::int32_t* choices,
+                                      const std::int32_t* places, const ExpertExchange& e) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * e.num_choices + choice;
+  const int place = places[at];
+  const int run = choices[at] / static_cast<int>(e.run_experts);
+  return {place < e.capacity ? run * static_cast<int>(e.copies) : -1, place};
+}
+
+// The rows at the members of the block's row, in the order of choices and copies, without those
+// that are left out, into `rows` in shared memory. Returns how many there are.
+template <class T>
+__device__ int list_rows(T** rows, const MemberPointers<T>& members, const std::int32_t* choices,
+                         const std::int32_t* places, const ExpertExchange& e) {
+  __shared__ int count;
+  if (threadIdx.x < 32) {
+    const int lane = static_cast<int>(threadIdx.x);
+    const int copies = static_cast<int>(e.copies);
+    const int terms = static_cast<int>(e.num_choices) * copies;
+    int listed = 0;
+    for (int base = 0; base < terms; base += 32) {
+      T* row = nullptr;
+      if (base + lane < terms) {
+        const Destination to = destination_of((base + lane) / copies, choices, places, e);
+        if (to.member >= 0) {
+          row = members.at[to.member + (base + lane) % copies] + to.row * e.width;
+        }
+      }
+      const unsigned exist = __ballot_sync(0xffffffffU, row != nullptr);
+      if (row != nullptr) {
+        rows[listed + __popc(exist & ((1U << lane) - 1U))] = row;
+      }
+      listed += __popc(exist);
+    }
+    if (lane == 0) {
+      count = listed;
+    }
   }
   __syncthreads();
+  return count;
 }
 
 template <class T>
@@ -38,42 +65,33 @@ __global__ void __launch_bounds__(kMaxThreads)
                     const T* __restrict__ x, const std::int32_t* __restrict__ choices,
                     const std::int32_t* __restrict__ places, const float* __restrict__ weights,
                     const __grid_constant__ ExpertExchange exchange) {
-  __shared__ Destination destinations[kMaxChoices];
-  load_destinations(destinations, choices, places, exchange);
-  const int count = static_cast<int>(exchange.num_choices);
-  const int copies = static_cast<int>(exchange.copies);
-  if (weights != nullptr && static_cast<int>(threadIdx.x) < count) {
-    const Destination own = destinations[threadIdx.x];
-    for (int copy = 0; copy < copies && own.member >= 0; ++copy) {
-      received_weights.at[own.member + copy][own.row] =
-          weights[static_cast<std::int64_t>(blockIdx.x) * count + threadIdx.x];
-    }
-  }
+  extern __shared__ __align__(8) unsigned char memory[];
+  T** rows_to = reinterpret_cast<T**>(memory);
   constexpr int kWidth = kVectorWidth<T>;
+  const int thread = static_cast<int>(threadIdx.x);
   const int vectors = static_cast<int>(exchange.width) / kWidth;
   const T* row = x + static_cast<std::int64_t>(blockIdx.x) * exchange.width;
-  const int step = static_cast<int>(blockDim.x);
-  for (int first = static_cast<int>(threadIdx.x); first < vectors; first += kInFlight * step) {
-    Vector<T> held[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      if (first + i * step < vectors) {
-        held[i] = load_vector(row + (first + i * step) * kWidth);
-      }
-    }
-    for (int k = 0; k < count; ++k) {
-      const Destination destination = destinations[k];
-      for (int copy = 0; copy < copies && destination.member >= 0; ++copy) {
-        T* to = received.at[destination.member + copy] + destination.row * exchange.width;
-#pragma unroll
-        for (int i = 0; i < kInFlight; ++i) {
-          if (first + i * step < vectors) {
-            store_vector(to + (first + i * step) * kWidth, held[i]);
-          }
-        }
-      }
+  const uint4 first = thread < vectors ? load_bits(row + thread * kWidth) : uint4{};
+  const int count = list_rows(rows_to, received, choices, places, exchange);
+  for (int vector = thread; vector < vectors; vector += static_cast<int>(blockDim.x)) {
+    const uint4 bits = vector == thread ? first : load_bits(row + vector * kWidth);
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) { store_bits(rows_to[i] + vector * kWidth, bits); }
+  }
+  if (weights != nullptr && thread < exchange.num_choices) {
+    const Destination own = destination_of(thread, choices, places, exchange);
+    for (int copy = 0; copy < exchange.copies && own.member >= 0; ++copy) {
+      received_weights.at[own.member + copy][own.row] =
+          weights[static_cast<std::int64_t>(blockIdx.x) * exchange.num_choices + thread];
     }
   }
+}
+
+template <class T>
+__device__ void add_bits(Floats<T>& total, uint4 bits) {
+  const Floats<T> values = floats_of<T>(bits);
+#pragma unroll
+  for (int j = 0; j < kVectorWidth<T>; ++j) { total.at[j] += values.at[j]; }
 }
 
 template <class T>
@@ -84,56 +102,45 @@ __global__ void __launch_bounds__(kMaxThreads)
                    const std::int32_t* __restrict__ choices,
                    const std::int32_t* __restrict__ places,
                    const __grid_constant__ ExpertExchange exchange, CombineSum sum) {
-  __shared__ Destination destinations[kMaxChoices];
-  load_destinations(destinations, choices, places, exchange);
-  const int count = static_cast<int>(exchange.num_choices);
-  const int copies = static_cast<int>(exchange.copies);
-  if (out_scalars != nullptr && static_cast<int>(threadIdx.x) < count) {
-    const Destination own = destinations[threadIdx.x];
+  extern __shared__ __align__(8) unsigned char memory[];
+  const T** rows_from = reinterpret_cast<const T**>(memory);
+  constexpr int kWidth = kVectorWidth<T>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int vectors = static_cast<int>(exchange.width) / kWidth;
+  const int count = list_rows(rows_from, outputs, choices, places, exchange);
+  for (int vector = thread; vector < vectors; vector += static_cast<int>(blockDim.x)) {
+    const int at = vector * kWidth;
+    T* to = out + static_cast<std::int64_t>(blockIdx.x) * exchange.width + at;
+    Floats<T> total = {};
+    if (sum == CombineSum::kAccumulate) {
+      total = floats_of<T>(load_bits(to));
+    }
+    int base = 0;
+    for (; base + kInFlight <= count; base += kInFlight) {
+      uint4 held[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) { held[i] = load_bits(rows_from[base + i] + at); }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) { add_bits(total, held[i]); }
+    }
+#pragma unroll 2
+    for (; base < count; ++base) { add_bits(total, load_bits(rows_from[base] + at)); }
+    store_bits(to, bits_of(total));
+  }
+  if (out_scalars != nullptr && thread < exchange.num_choices) {
+    const Destination own = destination_of(thread, choices, places, exchange);
     float total = 0;
-    for (int copy = 0; copy < copies && own.member >= 0; ++copy) {
+    for (int copy = 0; copy < exchange.copies && own.member >= 0; ++copy) {
       total += scalars.at[own.member + copy][own.row];
     }
-    out_scalars[static_cast<std::int64_t>(blockIdx.x) * count + threadIdx.x] = total;
+    out_scalars[static_cast<std::int64_t>(blockIdx.x) * exchange.num_choices + thread] = total;
   }
-  constexpr int kWidth = kVectorWidth<T>;
-  const int vectors = static_cast<int>(exchange.width) / kWidth;
-  T* row = out + static_cast<std::int64_t>(blockIdx.x) * exchange.width;
-  for (int vector = static_cast<int>(threadIdx.x); vector < vectors;
-       vector += static_cast<int>(blockDim.x)) {
-    float total[kWidth] = {};
-    if (sum == CombineSum::kAccumulate) {
-      const Vector<T> before = load_vector(row + vector * kWidth);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) { total[j] = to_float(before.at[j]); }
-    }
-    const int terms = count * copies;
-    for (int base = 0; base < terms; base += kInFlight) {
-      Vector<T> held[kInFlight];
-      bool exists[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int k = min(base + i, terms - 1) / copies;
-        const Destination from = destinations[k];
-        exists[i] = base + i < terms && from.member >= 0;
-        if (exists[i]) {
-          held[i] = load_vector(outputs.at[from.member + (base + i) % copies] +
-                                from.row * exchange.width + vector * kWidth);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (exists[i]) {
-#pragma unroll
-          for (int j = 0; j < kWidth; ++j) { total[j] += to_float(held[i].at[j]); }
-        }
-      }
-    }
-    Vector<T> result;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) { result.at[j] = from_float<T>(total[j]); }
-    store_vector(row + vector * kWidth, result);
-  }
+}
+
+// Bytes of shared memory for a row's rows at the members.
+unsigned list_bytes(const ExpertExchange& exchange) {
+  return static_cast<unsigned>(exchange.num_choices * exchange.copies) *
+         static_cast<unsigned>(sizeof(void*));
 }
 
 // Whole warps, enough for the choices and for the vectors of a row in one go.
@@ -150,8 +157,9 @@ void expert_dispatch(const MemberPointers<T>& received,
                      const MemberPointers<float>& received_weights, const T* x,
                      const std::int32_t* choices, const std::int32_t* places, const float* weights,
                      const ExpertExchange& exchange, cudaStream_t stream) {
-  dispatch_kernel<<<static_cast<unsigned>(exchange.rows), threads_for<T>(exchange.width), 0,
-                    stream>>>(received, received_weights, x, choices, places, weights, exchange);
+  dispatch_kernel<<<static_cast<unsigned>(exchange.rows), threads_for<T>(exchange.width),
+                    list_bytes(exchange), stream>>>(received, received_weights, x, choices, places,
+                                                    weights, exchange);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -160,8 +168,9 @@ void expert_combine(T* out, float* out_scalars, const MemberPointers<const T>& o
                     const MemberPointers<const float>& scalars, const std::int32_t* choices,
                     const std::int32_t* places, const ExpertExchange& exchange, CombineSum sum,
                     cudaStream_t stream) {
-  combine_kernel<<<static_cast<unsigned>(exchange.rows), threads_for<T>(exchange.width), 0,
-                   stream>>>(out, out_scalars, outputs, scalars, choices, places, exchange, sum);
+  combine_kernel<<<static_cast<unsigned>(exchange.rows), threads_for<T>(exchange.width),
+                   list_bytes(exchange), stream>>>(out, out_scalars, outputs, scalars, choices,
+                                                   places, exchange, sum);
   CUDA_CHECK(cudaGetLastError());
 }
 

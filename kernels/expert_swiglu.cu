@@ -109,8 +109,8 @@ void expert_swiglu_backward(T* dgate_up, float* dweights, T* out, const T* dout,
                             const float* weights, const std::int32_t* num_rows,
                             std::int64_t capacity, std::int64_t width, cudaStream_t stream) {
   const std::int64_t row_vectors = width / kVectorWidth<T>;
-  unsigned threads = 32;
-  while (threads < kThreads && threads < row_vectors) { threads *= 2; }
+  const auto threads =
+      static_cast<unsigned>(std::min<std::int64_t>(kThreads, (row_vectors + 31) / 32 * 32));
   const unsigned rows = kThreads / threads;
   backward_kernel<<<static_cast<unsigned>((capacity + rows - 1) / rows), dim3(threads, rows), 0,
                     stream>>>(dgate_up, dweights, out, dout, gate_up, weights, num_rows,
