@@ -4,6 +4,7 @@
 #include "kernels/attention_tiles.cuh"
 #include "kernels/cuda_check.h"
 #include "kernels/vector_io.cuh"
+#include "kernels/warpgroups.h"
 
 namespace shardplan {
 namespace {
@@ -257,18 +258,6 @@ unsigned blocks_of(std::int64_t rows) {
 
 bool fits_tensor_cores(const AttentionShape& shape) {
   return shape.head_dim == 64 || shape.head_dim == 128;
-}
-
-// Whether the current device is the one that the kernels on warpgroups are for: they run on no
-// later one either.
-bool has_warpgroups() {
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return major == 9 && minor == 0;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the attention kernels for sm_90a share. A block is three warpgroups: one copies tiles, two
-// compute, each for 64 of the 128 rows that the block owns. Device code only.
+// What the attention kernels for sm_90a share. Of a block's three warpgroups (wgmma.cuh) the two
+// that compute own 64 rows each. Device code only.
 #pragma once
 
 #include "kernels/attention_tiles.cuh"
@@ -8,14 +8,7 @@
 
 namespace shardplan {
 
-inline constexpr int kConsumers = 2;  // warpgroups
-inline constexpr int kGroupRows = 64;
 inline constexpr int kOwnedRows = kConsumers * kGroupRows;
-inline constexpr int kGroupThreads = (1 + kConsumers) * kWarpgroup;
-inline constexpr int kConsumerThreads = kConsumers * kWarpgroup;
-// Of a multiprocessor's 65536: 168 for each thread at launch, then 24 to copy and 240 to compute.
-inline constexpr int kProducerRegisters = 24;
-inline constexpr int kConsumerRegisters = 240;
 
 // One block for each head and each kOwnedRows of its rows. Heads run fastest: those that share keys
 // find them in the cache.
@@ -24,20 +17,9 @@ inline dim3 blocks_of(std::int64_t heads, std::int64_t rows, std::int64_t batch)
           static_cast<unsigned>(batch)};
 }
 
-// Which consumer this thread belongs to; by way of a shuffle, from which the compiler learns that
-// it is the same for a warp: addresses of tiles stay out of the threads' registers.
-__device__ inline int consumer_of_warp() {
-  return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x / kWarpgroup) - 1, 0);
-}
-
 // First of a lane's two rows, of the 64 of its warpgroup; the other is eight below.
 __device__ inline int row_of_lane() {
   return static_cast<int>(threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4);
-}
-
-// First of its warp's 16 rows.
-__device__ inline int row_of_warp() {
-  return static_cast<int>(threadIdx.x % kWarpgroup / 32 * 16);
 }
 
 // Waits for the warpgroup's other warps.

@@ -60,6 +60,22 @@ __device__ inline void copy_box(void* to, const CUtensorMap& from, int column, i
       : "memory");
 }
 
+// One box; see map_matrices for coordinates.
+__device__ inline void copy_box(void* to, const CUtensorMap& from, int column, int row, int matrix,
+                                Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4}], [%5];\n" ::"r"(shared_address(to)),
+      "l"(&from), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Orders a thread's own accesses of shared memory before those of the copy engine and of products
+// that are started after a barrier.
+__device__ inline void hand_to_engines() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
 // kRows rows of a head from `row` on as a tile of panels (wgmma.cuh); by one thread.
 template <int kDim, int kRows>
 __device__ void copy_rows(__nv_bfloat16* to, const CUtensorMap& from, int head, int row,

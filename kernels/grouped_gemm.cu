@@ -1,7 +1,11 @@
 #include "kernels/grouped_gemm.h"
 
+#include <type_traits>
+
 #include "kernels/cuda_check.h"
+#include "kernels/grouped_tensor_cores.h"
 #include "kernels/grouped_tiles.cuh"
+#include "kernels/warpgroups.h"
 
 namespace shardplan {
 namespace {
@@ -63,8 +67,8 @@ __global__ void __launch_bounds__(ProductTile<T>::kThreads, 2)
 }  // namespace
 
 template <class T>
-void grouped_gemm(T* out, const T* a, const T* b, const std::int32_t* offsets,
-                  const GroupedGemmShape& shape, cudaStream_t stream) {
+void grouped_gemm_on_tensor_cores(T* out, const T* a, const T* b, const std::int32_t* offsets,
+                                  const GroupedGemmShape& shape, cudaStream_t stream) {
   constexpr std::int64_t kSide = ProductTile<T>::kSide;
   const bool transposed = shape.b_layout == GemmLayout::kTransposed;
   const auto kernel = transposed ? grouped_kernel<T, true> : grouped_kernel<T, false>;
@@ -79,9 +83,25 @@ void grouped_gemm(T* out, const T* a, const T* b, const std::int32_t* offsets,
   CUDA_CHECK(cudaGetLastError());
 }
 
-template void grouped_gemm(float*, const float*, const float*, const std::int32_t*,
-                           const GroupedGemmShape&, cudaStream_t);
-template void grouped_gemm(__nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*,
-                           const std::int32_t*, const GroupedGemmShape&, cudaStream_t);
+template <class T>
+void grouped_gemm(T* out, const T* a, const T* b, const std::int32_t* offsets,
+                  const GroupedGemmShape& shape, cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (has_warpgroups()) {
+      grouped_gemm_on_warpgroups(out, a, b, offsets, shape, stream);
+      return;
+    }
+  }
+  grouped_gemm_on_tensor_cores(out, a, b, offsets, shape, stream);
+}
+
+#define SHARDPLAN_INSTANTIATE(T)                                                                   \
+  template void grouped_gemm_on_tensor_cores(T*, const T*, const T*, const std::int32_t*,          \
+                                             const GroupedGemmShape&, cudaStream_t);               \
+  template void grouped_gemm(T*, const T*, const T*, const std::int32_t*, const GroupedGemmShape&, \
+                             cudaStream_t);
+SHARDPLAN_INSTANTIATE(float)
+SHARDPLAN_INSTANTIATE(__nv_bfloat16)
+#undef SHARDPLAN_INSTANTIATE
 
 }  // namespace shardplan

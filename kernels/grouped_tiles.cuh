@@ -152,14 +152,41 @@ __device__ void multiply_step(float (&sums)[4][8][4], __nv_bfloat16* a, __nv_bfl
   }
 }
 
-// 16 x 64 results of a warp through 4 KiB of shared memory of its own, so that they leave in 16
-// bytes. The 16-byte chunks of a row are exchanged in pairs by the row.
+// A strip is 16 x 64 results of a warp; in memory a lane has this many vectors of it.
 template <class G>
-__device__ void store_strip(const Result<G>& result, const float (&sums)[8][4], float* strip,
-                            int first_row, int first_column) {
-  constexpr int kSide = ProductTile<__nv_bfloat16>::kWarpSide;
+inline constexpr int kStripVectors =
+    16 * ProductTile<__nv_bfloat16>::kWarpSide / kVectorWidth<G> / 32;
+
+// Row and column in the strip of a lane's i-th vector.
+template <class G>
+__device__ int2 strip_place(int i) {
+  constexpr int kVectors = ProductTile<__nv_bfloat16>::kWarpSide / kVectorWidth<G>;
+  const int vector = static_cast<int>(threadIdx.x % 32) + 32 * i;
+  return {vector / kVectors, vector % kVectors * kVectorWidth<G>};
+}
+
+// What is in memory where a strip goes, before anything is stored: all loads are in flight at once.
+template <class G>
+__device__ void load_strip(uint4 (&before)[kStripVectors<G>], const Result<G>& result,
+                           int first_row, int first_column) {
+#pragma unroll
+  for (int i = 0; i < kStripVectors<G>; ++i) {
+    const int row = first_row + strip_place<G>(i).x;
+    const int column = first_column + strip_place<G>(i).y;
+    if (row < result.rows && column < result.columns) {
+      before[i] = load_bits(result.data + row * result.stride + column);
+    }
+  }
+}
+
+// A strip through 4 KiB of shared memory of the warp's own, so that it leaves in 16 bytes:
+// put(i, to, values) for the lane's i-th vector. The 16-byte chunks of a row are exchanged in pairs
+// by the row.
+template <int kFirstBlock, class G, int kBlocks, class Put>
+__device__ void store_strip(const Result<G>& result, const float (&sums)[kBlocks][4], float* strip,
+                            int first_row, int first_column, const Put& put) {
   const auto chunk_of = [&](int row, int chunk) {
-    return strip + row * kSide + (chunk ^ ((row & 7) << 1)) * 4;
+    return strip + row * ProductTile<__nv_bfloat16>::kWarpSide + (chunk ^ ((row & 7) << 1)) * 4;
   };
   const int lane = static_cast<int>(threadIdx.x % 32);
   __syncwarp();
@@ -167,39 +194,47 @@ __device__ void store_strip(const Result<G>& result, const float (&sums)[8][4], 
   for (int block = 0; block < 8; ++block) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const float(&own)[4] = sums[kFirstBlock + block];
       float* to = chunk_of(lane / 4 + 8 * half, 2 * block + lane % 4 / 2) + 2 * (lane % 2);
-      *reinterpret_cast<float2*>(to) = {sums[block][2 * half], sums[block][2 * half + 1]};
+      *reinterpret_cast<float2*>(to) = {own[2 * half], own[2 * half + 1]};
     }
   }
   __syncwarp();
-  constexpr int kWidth = kVectorWidth<G>;
-  constexpr int kVectors = kSide / kWidth;
 #pragma unroll
-  for (int i = lane; i < 16 * kVectors; i += 32) {
-    const int row = i / kVectors;
-    const int column = i % kVectors * kWidth;
+  for (int i = 0; i < kStripVectors<G>; ++i) {
+    const int row = strip_place<G>(i).x;
+    const int column = strip_place<G>(i).y;
     if (first_row + row >= result.rows || first_column + column >= result.columns) {
       continue;
     }
-    float values[kWidth];
+    Floats<G> values;
 #pragma unroll
-    for (int k = 0; k < kWidth; k += 4) {
+    for (int k = 0; k < kVectorWidth<G>; k += 4) {
       const float4 part = *reinterpret_cast<const float4*>(chunk_of(row, (column + k) / 4));
-      values[k] = part.x;
-      values[k + 1] = part.y;
-      values[k + 2] = part.z;
-      values[k + 3] = part.w;
+      values.at[k] = part.x;
+      values.at[k + 1] = part.y;
+      values.at[k + 2] = part.z;
+      values.at[k + 3] = part.w;
     }
-    G* to = result.data + (first_row + row) * result.stride + first_column + column;
-    Vector<G> out;
-    if (result.sum == GradientSum::kAccumulate) {
-      const Vector<G> before = load_vector(to);
-      for (int k = 0; k < kWidth; ++k) { values[k] += to_float(before.at[k]); }
-    }
-    for (int k = 0; k < kWidth; ++k) { out.at[k] = from_float<G>(values[k]); }
-    store_vector(to, out);
+    put(i, result.data + (first_row + row) * result.stride + first_column + column, values);
   }
 }
+
+// What is stored is added to what load_strip() found.
+template <class G>
+struct AddAndStore {
+  const uint4 (&before)[kStripVectors<G>];
+  GradientSum sum;
+
+  __device__ void operator()(int i, G* to, Floats<G> values) const {
+    if (sum == GradientSum::kAccumulate) {
+      const Floats<G> old = floats_of<G>(before[i]);
+#pragma unroll
+      for (int k = 0; k < kVectorWidth<G>; ++k) { values.at[k] += old.at[k]; }
+    }
+    store_bits(to, bits_of(values));
+  }
+};
 
 // The tile of the result that begins at (first_row, first_column). `shared` has kSharedBytes.
 template <bool kATurned, bool kBTurned, class G>
@@ -239,7 +274,13 @@ __device__ void multiply_tile(const Result<G>& result, const Factor<__nv_bfloat1
   float* strip = reinterpret_cast<float*>(shared) + warp * 16 * Tile::kWarpSide;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    store_strip(result, sums[i], strip, first_row + warp_row + 16 * i, first_column + warp_column);
+    const int row = first_row + warp_row + 16 * i;
+    uint4 before[kStripVectors<G>] = {};
+    if (result.sum == GradientSum::kAccumulate) {
+      load_strip(before, result, row, first_column + warp_column);
+    }
+    store_strip<0>(result, sums[i], strip, row, first_column + warp_column,
+                   AddAndStore<G>{before, result.sum});
   }
 }
 

@@ -1,7 +1,11 @@
 #include "kernels/grouped_weight_gradient.h"
 
+#include <type_traits>
+
 #include "kernels/cuda_check.h"
+#include "kernels/grouped_tensor_cores.h"
 #include "kernels/grouped_tiles.cuh"
+#include "kernels/warpgroups.h"
 
 namespace shardplan {
 namespace {
@@ -32,9 +36,10 @@ __global__ void __launch_bounds__(ProductTile<T>::kThreads, 2)
 }  // namespace
 
 template <class T, class G>
-void grouped_weight_gradient(G* out, const T* a, const T* b, const std::int32_t* offsets,
-                             const GroupedWeightShape& shape, GradientSum sum,
-                             cudaStream_t stream) {
+void grouped_weight_gradient_on_tensor_cores(G* out, const T* a, const T* b,
+                                             const std::int32_t* offsets,
+                                             const GroupedWeightShape& shape, GradientSum sum,
+                                             cudaStream_t stream) {
   constexpr std::int64_t kSide = ProductTile<T>::kSide;
   const auto kernel = gradient_kernel<T, G>;
   const std::int64_t row_tiles = ((shape.rows + kSide - 1) / kSide + 15) / 16 * 16;  // whole bands
@@ -47,8 +52,24 @@ void grouped_weight_gradient(G* out, const T* a, const T* b, const std::int32_t*
   CUDA_CHECK(cudaGetLastError());
 }
 
-#define SHARDPLAN_INSTANTIATE(T, G)                                                  \
-  template void grouped_weight_gradient(G*, const T*, const T*, const std::int32_t*, \
+template <class T, class G>
+void grouped_weight_gradient(G* out, const T* a, const T* b, const std::int32_t* offsets,
+                             const GroupedWeightShape& shape, GradientSum sum,
+                             cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (has_warpgroups()) {
+      grouped_weight_gradient_on_warpgroups(out, a, b, offsets, shape, sum, stream);
+      return;
+    }
+  }
+  grouped_weight_gradient_on_tensor_cores(out, a, b, offsets, shape, sum, stream);
+}
+
+#define SHARDPLAN_INSTANTIATE(T, G)                                                        \
+  template void grouped_weight_gradient_on_tensor_cores(                                   \
+      G*, const T*, const T*, const std::int32_t*, const GroupedWeightShape&, GradientSum, \
+      cudaStream_t);                                                                       \
+  template void grouped_weight_gradient(G*, const T*, const T*, const std::int32_t*,       \
                                         const GroupedWeightShape&, GradientSum, cudaStream_t);
 SHARDPLAN_INSTANTIATE(float, float)
 SHARDPLAN_INSTANTIATE(__nv_bfloat16, float)

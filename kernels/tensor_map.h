@@ -19,4 +19,10 @@ inline constexpr int kBoxColumns = 64;
 CUtensorMap map_heads(const __nv_bfloat16* matrix, std::int64_t head_dim, std::int64_t heads,
                       std::int64_t length, std::int64_t batch, std::int64_t stride);
 
+// [count, rows, columns], contiguous; columns are a multiple of 8. A box is kBoxRows rows of
+// kBoxColumns columns of one matrix; what lies beyond a matrix is zero. Coordinates: column, row,
+// matrix.
+CUtensorMap map_matrices(const __nv_bfloat16* matrices, std::int64_t count, std::int64_t rows,
+                         std::int64_t columns);
+
 }  // namespace shardplan

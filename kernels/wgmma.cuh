@@ -22,6 +22,26 @@ namespace shardplan {
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kPanel = 64;  // columns
 
+// A block is three warpgroups: one copies tiles, two compute.
+inline constexpr int kConsumers = 2;  // warpgroups
+inline constexpr int kGroupRows = 64;
+inline constexpr int kGroupThreads = (1 + kConsumers) * kWarpgroup;
+inline constexpr int kConsumerThreads = kConsumers * kWarpgroup;
+// Of a multiprocessor's 65536: 168 for each thread at launch, then 24 to copy and 240 to compute.
+inline constexpr int kProducerRegisters = 24;
+inline constexpr int kConsumerRegisters = 240;
+
+// Which consumer this thread belongs to; by way of a shuffle, from which the compiler learns that
+// it is the same for a warp: addresses of tiles stay out of the threads' registers.
+__device__ inline int consumer_of_warp() {
+  return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x / kWarpgroup) - 1, 0);
+}
+
+// First of its warp's 16 rows, of the 64 of its warpgroup.
+__device__ inline int row_of_warp() {
+  return static_cast<int>(threadIdx.x % kWarpgroup / 32 * 16);
+}
+
 // Where a factor lies: 128-byte swizzle (1 at bit 62), address and strides in units of 16 bytes.
 // Panels are `panel_bytes` apart, which only a factor whose rows are the inner dimension uses;
 // groups of eight rows 1024 bytes.
@@ -68,6 +88,14 @@ __device__ void hold(float (&c)[kBlocks][4]) {
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
   "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
   "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define SHARDPLAN_REGISTERS_128                                                            \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"    \
+  "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"   \
+  "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,"   \
+  "%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,"   \
+  "%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105," \
+  "%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,"  \
+  "%123,%124,%125,%126,%127}"
 
 // c [64, 64 or 128] = a * b^T for 16 columns of both; c += a * b^T. Not one function with a flag:
 // c, said to be read, would have to be written before, while other products run: they would be
@@ -113,10 +141,29 @@ __device__ inline void add_product_once(float (&c)[16][4], const unsigned (&a)[4
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// c [64, 128 or 256] += op(a) * op(b) for 16 of the inner dimension, both from shared memory. A
+// turned factor has the inner dimension along its rows.
+template <bool kATurned, bool kBTurned>
+__device__ void add_product_once(float (&c)[16][4], std::uint64_t a, std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " SHARDPLAN_REGISTERS_64
+               ", %64, %65, 1, 1, 1, %66, %67;\n"
+               : SHARDPLAN_C8("+f", 0), SHARDPLAN_C8("+f", 8)
+               : "l"(a), "l"(b), "n"(int{kATurned}), "n"(int{kBTurned}));
+}
+template <bool kATurned, bool kBTurned>
+__device__ void add_product_once(float (&c)[32][4], std::uint64_t a, std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " SHARDPLAN_REGISTERS_128
+               ", %128, %129, 1, 1, 1, %130, %131;\n"
+               : SHARDPLAN_C8("+f", 0), SHARDPLAN_C8("+f", 8), SHARDPLAN_C8("+f", 16),
+                 SHARDPLAN_C8("+f", 24)
+               : "l"(a), "l"(b), "n"(int{kATurned}), "n"(int{kBTurned}));
+}
+
 #undef SHARDPLAN_C
 #undef SHARDPLAN_C8
 #undef SHARDPLAN_REGISTERS_32
 #undef SHARDPLAN_REGISTERS_64
+#undef SHARDPLAN_REGISTERS_128
 
 // c = a * b^T over kDim columns. `a` is a tile of 64 rows, `b` one of 8 kBlocks rows.
 template <int kDim, int kBlocks>

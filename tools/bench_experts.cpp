@@ -5,6 +5,7 @@
 #include "kernels/expert_exchange.h"
 #include "kernels/expert_rows.h"
 #include "kernels/expert_swiglu.h"
+#include "kernels/gemm.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_weight_gradient.h"
 #include "kernels/router.h"
@@ -96,56 +97,106 @@ void bench_experts(Bench& bench) {
 
 namespace {
 
-// Products of experts of a layer as of Mixtral-8x7B's: 8 experts, hidden 4096, width 14336, every
-// row's share random; and of the 32 small experts above. Beside it one product of the same size.
-void bench_grouped(std::int64_t experts, std::int64_t rows, std::int64_t hidden, std::int64_t width,
-                   cudaStream_t stream) {
+constexpr std::int64_t kWorkspaceBytes = 32 << 20;
+
+// One shape of experts' products, beside cuBLASLt's of all rows with one weight.
+struct GroupedBench {
   using Bf16 = __nv_bfloat16;
-  std::vector<std::int32_t> offsets = {0};
-  for (std::int64_t e = 0; e < experts; ++e) {  // from half to one and a half of the mean
-    const std::int64_t share = rows * (2 * e + experts + 1) / (2 * experts * experts);
-    offsets.push_back(static_cast<std::int32_t>(
-        e + 1 == experts ? rows : std::min<std::int64_t>(rows, offsets.back() + share)));
+  using Call = std::function<void(cudaStream_t)>;
+
+  std::int64_t experts, rows, columns, inner;  // columns: of a row of y
+  cudaStream_t stream;
+  DeviceBuffer<std::int32_t> offsets{shares()};
+  DeviceBuffer<Bf16> x{random_values<Bf16>(rows * inner, 1)},
+      weight{random_values<Bf16>(experts * inner * columns, 2)},
+      y{random_values<Bf16>(rows * columns, 3)};
+  DeviceBuffer<float> dweight{
+      std::vector<float>(static_cast<std::size_t>(experts * inner * columns))};
+  DeviceBuffer<char> workspace{kWorkspaceBytes};
+  GemmLibrary library{};
+
+  // Expert by expert, from half to one and a half of the mean.
+  std::vector<std::int32_t> shares() const {
+    std::vector<std::int32_t> all = {0};
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int64_t share = rows * (2 * e + experts + 1) / (2 * experts * experts);
+      all.push_back(static_cast<std::int32_t>(
+          e + 1 == experts ? rows : std::min<std::int64_t>(rows, all.back() + share)));
+    }
+    return all;
   }
-  DeviceBuffer<std::int32_t> dev_offsets(offsets);
-  DeviceBuffer<Bf16> x(random_values<Bf16>(rows * hidden, 1)),
-      weight(random_values<Bf16>(experts * hidden * 2 * width, 2)),
-      y(random_values<Bf16>(rows * 2 * width, 3));
-  const std::int64_t size = experts * hidden * 2 * width;
-  DeviceBuffer<float> dweight(size);
-  CUDA_CHECK(cudaMemset(dweight.data(), 0, static_cast<std::size_t>(size) * sizeof(float)));
-  const auto row = [&](const char* name, const std::function<void(cudaStream_t)>& f) {
-    const double seconds = median_s(f, stream);
-    std::printf("%-28s %lld experts %lldx%lldx%lld %9.1f us %5.0f TFLOP/s\n", name,
-                static_cast<long long>(experts), static_cast<long long>(rows),
-                static_cast<long long>(hidden), static_cast<long long>(2 * width), seconds * 1e6,
-                4.0 * static_cast<double>(rows * hidden * width) / seconds / 1e12);
-  };
-  row("grouped y = x w^T", [&](cudaStream_t on) {
-    grouped_gemm(y.data(), x.data(), weight.data(), dev_offsets.data(),
-                 {.experts = experts,
-                  .capacity = rows,
-                  .columns = 2 * width,
-                  .inner = hidden,
-                  .b_layout = GemmLayout::kTransposed},
-                 on);
-  });
-  row("grouped dx = dy w", [&](cudaStream_t on) {
-    grouped_gemm(x.data(), y.data(), weight.data(), dev_offsets.data(),
-                 {.experts = experts, .capacity = rows, .columns = hidden, .inner = 2 * width}, on);
-  });
-  row("grouped dw += dy^T x, fp32", [&](cudaStream_t on) {
-    grouped_weight_gradient(dweight.data(), y.data(), x.data(), dev_offsets.data(),
-                            {.experts = experts, .rows = 2 * width, .columns = hidden},
-                            GradientSum::kAccumulate, on);
-  });
-}
+
+  void row(const char* name, const GemmShape& one, void* out, const void* a, const void* b,
+           const Call& grouped) {
+    const Gemm gemm(library, one, kWorkspaceBytes);
+    const double one_s =
+        median_s([&](cudaStream_t on) { gemm.run(out, a, b, workspace.data(), on); }, stream);
+    const double seconds = median_s(grouped, stream);
+    const double flops = 2.0 * static_cast<double>(rows * inner * columns);
+    std::printf(
+        "%-28s %lld experts %lldx%lldx%lld %9.1f us %5.0f TFLOP/s, %5.1f %% of one product's "
+        "%.0f\n",
+        name, static_cast<long long>(experts), static_cast<long long>(rows),
+        static_cast<long long>(inner), static_cast<long long>(columns), seconds * 1e6,
+        flops / seconds / 1e12, 100 * one_s / seconds, flops / one_s / 1e12);
+  }
+
+  void run() {
+    row("grouped y = x w^T",
+        {.rows = rows,
+         .columns = columns,
+         .inner = inner,
+         .b_layout = GemmLayout::kTransposed,
+         .a_stride = inner,
+         .b_stride = inner,
+         .out_stride = columns},
+        y.data(), x.data(), weight.data(), [&](cudaStream_t on) {
+          grouped_gemm(y.data(), x.data(), weight.data(), offsets.data(),
+                       {.experts = experts,
+                        .capacity = rows,
+                        .columns = columns,
+                        .inner = inner,
+                        .b_layout = GemmLayout::kTransposed},
+                       on);
+        });
+    row("grouped dx = dy w",
+        {.rows = rows,
+         .columns = inner,
+         .inner = columns,
+         .a_stride = columns,
+         .b_stride = inner,
+         .out_stride = inner},
+        x.data(), y.data(), weight.data(), [&](cudaStream_t on) {
+          grouped_gemm(x.data(), y.data(), weight.data(), offsets.data(),
+                       {.experts = experts, .capacity = rows, .columns = inner, .inner = columns},
+                       on);
+        });
+    row("grouped dw += dy^T x, fp32",
+        {.rows = columns,
+         .columns = inner,
+         .inner = rows,
+         .a_layout = GemmLayout::kTransposed,
+         .a_stride = columns,
+         .b_stride = inner,
+         .out_stride = inner,
+         .out_type = GemmType::kFloat,
+         .sum = GradientSum::kAccumulate},
+        dweight.data(), y.data(), x.data(), [&](cudaStream_t on) {
+          grouped_weight_gradient(dweight.data(), y.data(), x.data(), offsets.data(),
+                                  {.experts = experts, .rows = columns, .columns = inner},
+                                  GradientSum::kAccumulate, on);
+        });
+  }
+};
 
 }  // namespace
 
+// A layer as of Mixtral-8x7B: 8 experts, hidden 4096, width 14336; and the 32 small experts above.
 void bench_grouped(cudaStream_t stream) {
-  bench_grouped(8, 16384, 4096, 14336, stream);
-  bench_grouped(32, 32768, 2048, 768, stream);
+  GroupedBench{.experts = 8, .rows = 16384, .columns = 28672, .inner = 4096, .stream = stream}
+      .run();
+  GroupedBench{.experts = 32, .rows = 32768, .columns = 1536, .inner = 2048, .stream = stream}
+      .run();
 }
 
 }  // namespace shardplan

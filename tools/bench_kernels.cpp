@@ -1,6 +1,6 @@
 // Speed of every own kernel beside the copy bandwidth measured in the same run: as shares of a
 // device-to-device copy of 4 GiB, and of one of the same number of bytes.
-// usage: bench_kernels [memory] [gemm] [fp8] [attention] [experts] [sustained]
+// usage: bench_kernels [memory] [gemm] [fp8] [attention] [experts] [grouped] [sustained]
 //        (default: all but sustained, which lasts 25 s)
 #include <algorithm>
 #include <cstdio>
@@ -273,6 +273,8 @@ void run(const std::vector<std::string>& parts) {
   }
   if (wanted("experts")) {
     bench_experts(bench);
+  }
+  if (wanted("grouped")) {
     bench_grouped(stream);
   }
 }
