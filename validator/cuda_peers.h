@@ -52,6 +52,9 @@ class CudaPeers {
   void all_reduce(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
   void ring_shift(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
 
+  // Loads the kernel that adds up values of this type, by adding `view` to itself.
+  static void load_sum(const DeviceView& view, cudaStream_t stream);
+
   // Lets every stream pass that waits for other members, on the current device.
   void release();
 

@@ -144,28 +144,11 @@ void CudaRank::set_peers(std::size_t use, std::vector<ArenaPair> members) {
                            .bytes = {program_.persistent_bytes, program_.dynamic_bytes},
                            .words = peer_words_.as<std::uint32_t>() + peer_slot(u) * kMaxPeers};
   peers_.at(use) = std::make_unique<CudaPeers>(std::move(memory), u.index);
+  load_sums(u);
 }
 
 void CudaRank::keep_pace() {
   pace_ = std::make_unique<CudaPace>(streams_);
-}
-
-void CudaRank::launch_first_calls(std::size_t use) {
-  const OperationLauncher launcher(*this, 1, 0);
-  for (const std::int64_t i : first_calls(program_, uses_.at(use))) {
-    zero_inputs(program_.operations[static_cast<std::size_t>(i)]);
-    launcher.launch(i);
-  }
-}
-
-// So that ids, offsets and places are valid whatever else has been there.
-void CudaRank::zero_inputs(const Operation& op) const {
-  for (const View& view : op.in) {
-    const DeviceView at = resolve(view);
-    if (at.present()) {
-      fill_zero(at, streams_[static_cast<std::size_t>(op.stream)]);
-    }
-  }
 }
 
 std::vector<std::int64_t> CudaRank::exchanging_groups() const {
@@ -206,33 +189,6 @@ std::string CudaRank::exchange_layout() const {
     }
   }
   return text;
-}
-
-// One operation of every kind and shape.
-void CudaRank::load_kernels() {
-  const OperationLauncher launcher(*this, 1, 0);
-  std::set<std::vector<std::int64_t>> seen;
-  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
-    const Operation& op = program_.operations[i];
-    if (is_communication(op.kind)) {
-      continue;
-    }
-    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(op.kind)};
-    for (const auto* views : {&op.in, &op.out}) {
-      for (const View& view : *views) {
-        const DeviceView at = resolve(view);
-        shape.insert(shape.end(),
-                     {static_cast<std::int64_t>(at.dtype), at.rows, at.cols, at.stride});
-      }
-    }
-    if (!seen.insert(shape).second) {
-      continue;
-    }
-    cudaStream_t stream = streams_[static_cast<std::size_t>(op.stream)];
-    zero_inputs(op);
-    launcher.launch(static_cast<std::int64_t>(i));
-    CUDA_CHECK(cudaStreamSynchronize(stream));
-  }
 }
 
 void CudaRank::use_device() const {

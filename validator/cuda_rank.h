@@ -123,6 +123,7 @@ class CudaRank {
   void prepare_backward(std::int64_t index, const Operation& op);
   void prepare_tables();
   void load_kernels();
+  void load_sums(const CommunicatorUse& use) const;
   void check_scratch() const;
   void release_peers() const;
 
