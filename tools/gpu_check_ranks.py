@@ -169,8 +169,10 @@ def judge(check, name, lines, results):
 
 def part_ranks(check, gpu, backend, only):
     on = ["--backend", "host"] if backend == "host" else []
-    lines = [one for one in cases(gpu, backend) if re.search(only, one["id"])]
     for name, options in (("fp32", ["--fp32"]), ("bf16", [])):
+        lines = [one for one in cases(gpu, backend) if re.search(only, f"{name} {one['id']}")]
+        if not lines:
+            continue
         results = launch(check, f"ranks_{name}", lines, options + on)
         judge(check, name, lines, results)
         if len(results) < len(lines):

@@ -295,7 +295,11 @@ void check_fp32(const std::vector<Layout>& layouts) {
                         .head_dim = 16,
                         .weights = [](const ModelSpec& model) { return initial_tensors(model, 7); },
                         .tolerance = {.loss = 1e-5, .whole = 1e-5, .tensor = 1e-5}};
-  for (const Layout& layout : layouts) { check_layout(layout, setting); }
+  for (const Layout& layout : layouts) {
+    SUBCASE(layout.name.c_str()) {
+      check_layout(layout, setting);
+    }
+  }
 }
 
 // A single tensor may be further off than all together: where attention is nearly uniform, the
@@ -308,7 +312,11 @@ Setting bf16_setting() {
 }
 
 void check_bf16(const std::vector<Layout>& layouts) {
-  for (const Layout& layout : layouts) { check_layout(layout, bf16_setting()); }
+  for (const Layout& layout : layouts) {
+    SUBCASE(layout.name.c_str()) {
+      check_layout(layout, bf16_setting());
+    }
+  }
 }
 
 bool has_fp8_products() {
@@ -439,7 +447,11 @@ TEST_CASE("more dimensions, bf16: the host's loss to 2e-3 and gradients to 1e-2,
 }
 
 TEST_CASE("one dimension, fp8: the host's loss to 1e-3, gradients as far from exact ones as its") {
-  for (const Layout& layout : single_layouts()) { check_fp8(layout); }
+  for (const Layout& layout : single_layouts()) {
+    SUBCASE(layout.name.c_str()) {
+      check_fp8(layout);
+    }
+  }
 }
 
 TEST_CASE("ten steps in fp8 follow those in bf16 to 2 % of the loss") {
