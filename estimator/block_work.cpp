@@ -18,12 +18,11 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
-// nanotron calls it; torch's scaled_dot_product_attention takes cuDNN first on compute capability 9
-// (sdp_utils.cpp, check_prefer_cudnn_attention).
+// nanotron calls it; today's scaled_dot_product_attention takes cuDNN first on compute capability 9
+// (sdp_utils.cpp, check_prefer_cudnn_attention), older ones did not.
 bool runs_flash2(const FrameworkProfile& profile) {
   return profile.memory_model == MemoryModel::kNanotron ||
-         (profile.memory_model == MemoryModel::kMegatron &&
-          profile.attention_backend == AttentionBackend::kFlash);
+         profile.attention_backend == AttentionBackend::kFlash;
 }
 
 // The bases of what is noted: see kernel_time.cpp and collective_time.cpp.

@@ -291,6 +291,21 @@ TEST_CASE("the native trainer's replay leaves out the last product of every grou
   CHECK(left_out_s() == doctest::Approx(alone_s));
 }
 
+TEST_CASE("torchtitan runs FlashAttention 2 where its version of PyTorch prefers that") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  const double cudnn_s = layer_time(job, {}, {}).forward_s;
+  job.profile.attention_backend = AttentionBackend::kFlash;
+  const double flash_s = layer_time(job, {}, {}).forward_s;
+  const double pairs = 0.5 * static_cast<double>(job.sequence_length * job.sequence_length);
+  const AttentionWork work = {.pairs = pairs,
+                              .heads = job.model.num_heads,
+                              .qk_dim = job.model.head_dim,
+                              .v_dim = job.model.head_dim,
+                              .length = job.sequence_length};
+  CHECK(flash_s - cudnn_s == doctest::Approx(attention_forward_s(job.cluster.gpu, work)));
+}
+
 TEST_CASE("full recomputation replays the forward, selective choices replay their parts") {
   const Job job = job_on_h200();
   Plan plan = {.tp = 2, .sequence_parallel = true};
