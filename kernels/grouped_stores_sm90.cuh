@@ -47,7 +47,7 @@ __device__ void store_rounded(const Result<__nv_bfloat16>& result, const float (
 }
 
 // Added in L2: nothing waits for what was there. Every element has one thread in a kernel, so the
-// sum is that of a load, an addition and a store.
+// sum is that of a load, an addition and a store, and repeats; denormals become 0.
 struct AddInMemory {
   __device__ void operator()(int /*i*/, float* to, const Floats<float>& values) const {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to),

@@ -32,14 +32,14 @@ std::vector<Case> cases() {
       {200, 264, 328, {0, 200}},
       {1100, 192, 64, {0, 7, 15, 24, 87, 151, 216, 343, 471, 600, 791, 983, 1100}},
       {700, 520, 136, {13, 13, 80, 333, 600}},
-      {70, 3208, 1032, {0, 63, 70}},
+      {70, 1032, 520, {0, 63, 70}},
   };
   Case many{.capacity = 450, .columns = 72, .inner = 40, .offsets = {0}};
   for (std::int32_t e = 0; e < 70; ++e) {
     many.offsets.push_back(many.offsets.back() + (e % 3 == 0 ? 13 : e % 5));
   }
   all.push_back(many);
-  Case wide{.capacity = 1000, .columns = 776, .inner = 264, .offsets = {0}};
+  Case wide{.capacity = 1000, .columns = 776, .inner = 72, .offsets = {0}};
   for (std::int32_t e = 0; e < 40; ++e) { wide.offsets.push_back(wide.offsets.back() + 25); }
   all.push_back(wide);
   return all;
