@@ -328,14 +328,19 @@ BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, s
 }
 
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
-// Rows are permuted on both sides of both exchanges: read and written four times.
+// Rows are permuted on both sides of both exchanges: read and written four times. Our own trainer
+// writes them where they belong and adds up what comes back, with nothing between
+// (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
 BlockTime expert_exchange(const BlockContext& context, double rows) {
   const ClusterSpec& cluster = context.job.cluster;
   const double bytes = rows * number(context.model().hidden) * context.element_bytes;
   const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
                            all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
+  const double passes = context.job.profile.memory_model == MemoryModel::kNative
+                            ? 2 * (1 + 1 / number(context.model().moe.topk))
+                            : 8;
   BlockTime time =
-      memory_bound(context, 8 * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
+      memory_bound(context, passes * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
   time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
   time.backward_ep_s = time.forward_ep_s;
   note_communication(context, PieceKind::kExpertParallel,

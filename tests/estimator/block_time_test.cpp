@@ -258,6 +258,18 @@ TEST_CASE("context parallelism divides tokens and pairs; every method sends some
         doctest::Approx(2048.0 * (2 * 4096 + 2 * 1024) * 2 * 3 / 4 / (450e9 * 0.82) + 20e-6));
 }
 
+TEST_CASE("the native trainer writes and reads routed rows once, where Megatron permutes them") {
+  Job job = moe_job();
+  const Plan plan;
+  const double rows = 8192.0 * 8;  // of 8192 tokens, topk 8
+  const double row_bytes = 4096 * 2;
+  CHECK(expert_exchange(BlockContext(job, plan), rows).forward_s ==
+        doctest::Approx(memory_bound_s(job.cluster.gpu, 8 * rows * row_bytes)));
+  job.profile.memory_model = MemoryModel::kNative;
+  CHECK(expert_exchange(BlockContext(job, plan), rows).forward_s ==
+        doctest::Approx(memory_bound_s(job.cluster.gpu, 2 * (rows + 8192) * row_bytes)));
+}
+
 TEST_CASE("expert parallelism sends topk rows per token out and back, imbalance multiplies them") {
   Job job = moe_job();
   const Plan plan = {.ep = 8};
