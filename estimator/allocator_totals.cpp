@@ -92,7 +92,7 @@ Fit fit_of_plan(const Job& job, const Plan& plan) {
       return Fit::kDoesNotFit;
     }
     const std::int64_t upper =
-        reserved_upper_bytes(job.profile.allocator, stage.state.bytes, allocated);
+        reserved_upper_bytes(job.profile.allocator, {stage.state.bytes, {}}, allocated);
     is_open = is_open || upper + outside > capacity;
     if (allocated + outside > fullest_bytes) {
       fullest = &stage;

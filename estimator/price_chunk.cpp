@@ -77,11 +77,14 @@ void place_units(std::span<const NumberedUnit> runs, NumberedChunk& chunk) {
     }
     ++before[unit];
   }
+  const auto write = [&](std::size_t unit, const std::vector<std::int64_t>& place) {
+    chunk.places.push_back(unit);
+    chunk.before.insert(chunk.before.end(), place.begin(), place.end());
+  };
+  for (std::size_t unit = 0; unit < places.size(); ++unit) { write(unit, places[unit].back()); }
   for (std::size_t unit = 0; unit < places.size(); ++unit) {
-    for (const std::vector<std::int64_t>& place : places[unit]) {
-      chunk.places.push_back({.unit = unit, .is_last = &place == &places[unit].back()});
-      chunk.before.insert(chunk.before.end(), place.begin(), place.end());
-    }
+    places[unit].pop_back();
+    for (const std::vector<std::int64_t>& place : places[unit]) { write(unit, place); }
   }
   chunk.counts = std::move(before);
 }
@@ -124,59 +127,87 @@ const UnitBytes& PricePieces::group(const Plan& plan, const PieceMemo<BlockPiece
       .value;
 }
 
-// The same as chunk_peaks says, where no block writes rows of another. Of equal units the last one
-// has the most in front; what is left by those behind it, pending or gradients, may make up for it.
-ChunkBytes PricePieces::summed_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
-                                     const NumberedChunk& numbered) {
-  const std::size_t width = numbered.units.size();
-  unit_space.resize(width);
-  ChunkBytes chunk;
-  for (std::size_t i = 0; i < width; ++i) {
-    const UnitBytes& of = unit_space[i] = unit(plan, block, numbered.units[i]);
-    chunk.kept += numbered.counts[i] * of.kept_bytes;
-    chunk.pending += numbered.counts[i] * of.pending_bytes;
-    chunk.gradient += numbered.counts[i] * of.gradient_bytes;
-  }
-  const bool leaves = chunk.pending > 0 || chunk.gradient > 0;
+namespace {
+
+std::int64_t sum_of(const std::int64_t* counts, std::span<const UnitBytes> units,
+                    std::int64_t UnitBytes::*bytes) {
+  std::int64_t sum = 0;
+  for (const UnitBytes& unit : units) { sum += *counts++ * (unit.*bytes); }
+  return sum;
+}
+
+// The places of units that leave something, pending or gradients, behind what runs.
+void raise_leaving(const NumberedChunk& numbered, std::span<const UnitBytes> units,
+                   ChunkBytes& chunk) {
   const std::int64_t* before = numbered.before.data();
-  for (const auto& [at, is_last] : numbered.places) {
-    if (is_last || leaves) {
-      const UnitBytes& of = unit_space[at];
-      const auto in_front = [&](std::int64_t UnitBytes::*bytes) {
-        std::int64_t sum = 0;
-        for (std::size_t i = 0; i < width; ++i) { sum += before[i] * (unit_space[i].*bytes); }
-        return sum;
-      };
-      const std::int64_t kept = in_front(&UnitBytes::kept_bytes);
-      const std::int64_t pending = leaves ? in_front(&UnitBytes::pending_bytes) : 0;
-      const std::int64_t gradient = leaves ? in_front(&UnitBytes::gradient_bytes) : 0;
-      const std::int64_t found = kept + chunk.pending - pending - of.pending_bytes;
-      const std::int64_t made = found + chunk.gradient - gradient - of.gradient_bytes;
-      raise(chunk.forward, kept, of.forward);
-      raise(chunk.weight, pending, of.weight);
-      raise(chunk.backward, found, std::max(of.backward, of.replay));
-      raise(chunk.first_backward, made, std::max(of.first_backward, of.replay));
-    }
-    before += width;
+  for (const std::size_t at : numbered.places) {
+    const UnitBytes& of = units[at];
+    const std::int64_t kept = sum_of(before, units, &UnitBytes::kept_bytes);
+    const std::int64_t pending = sum_of(before, units, &UnitBytes::pending_bytes);
+    const std::int64_t gradient = sum_of(before, units, &UnitBytes::gradient_bytes);
+    const std::int64_t found = kept + chunk.pending - pending - of.pending_bytes;
+    const std::int64_t made = found + chunk.gradient - gradient - of.gradient_bytes;
+    raise(chunk.forward, kept, of.forward);
+    raise(chunk.weight, pending, of.weight);
+    raise(chunk.backward, found, std::max(of.backward, of.replay));
+    raise(chunk.first_backward, made, std::max(of.first_backward, of.replay));
+    before += units.size();
   }
   chunk.first_backward = chunk.gradient > 0 ? chunk.first_backward : chunk.backward;
-  return chunk;
+}
+
+// Of equal units that leave nothing the last one has the most in front.
+void raise_last(const NumberedChunk& numbered, std::span<const UnitBytes> units,
+                ChunkBytes& chunk) {
+  const std::int64_t* before = numbered.before.data();
+  for (const UnitBytes& of : units) {
+    const std::int64_t kept = sum_of(before, units, &UnitBytes::kept_bytes);
+    raise(chunk.forward, kept, of.forward);
+    raise(chunk.backward, kept, std::max(of.backward, of.replay));
+    chunk.weight = std::max(chunk.weight, of.weight);
+    before += units.size();
+  }
+  chunk.first_backward = chunk.backward;
+}
+
+}  // namespace
+
+// The same as chunk_peaks says, where no block writes rows of another.
+void PricePieces::sum_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                            const NumberedChunk& numbered, ChunkBytes& chunk) {
+  unit_space.resize(numbered.units.size());
+  const std::span<UnitBytes> units = unit_space;
+  chunk = {};
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const std::int64_t count = numbered.counts[i];
+    const UnitBytes& of = units[i] = unit(plan, block, numbered.units[i]);
+    chunk.kept += count * of.kept_bytes;
+    chunk.pending += count * of.pending_bytes;
+    chunk.gradient += count * of.gradient_bytes;
+  }
+  if (chunk.pending > 0 || chunk.gradient > 0) {
+    raise_leaving(numbered, units, chunk);
+  } else {
+    raise_last(numbered, units, chunk);
+  }
 }
 
 // Static arenas take sizes that sums leave out, and native blocks write each other's rows.
-ChunkBytes PricePieces::chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
-                                    std::size_t layout) {
-  const NumberedChunk& chunk = chunk_layouts[layout];
+void PricePieces::find_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                             std::size_t layout, ChunkBytes& chunk) {
+  const NumberedChunk& numbered = chunk_layouts[layout];
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
                           job.profile.memory_model != MemoryModel::kNative;
   if (takes_sums) {
-    return summed_bytes(plan, block, chunk);
+    sum_chunk(plan, block, numbered, chunk);
+    return;
   }
-  return chunk_pieces
-      .find(
-          {block.number, static_cast<std::int64_t>(layout)},
-          [&](ChunkBytes& piece) { piece = bytes_of(chunk_peaks(chunk.layout, summaries(plan))); })
-      .value;
+  chunk = chunk_pieces
+              .find({block.number, static_cast<std::int64_t>(layout)},
+                    [&](ChunkBytes& piece) {
+                      piece = bytes_of(chunk_peaks(numbered.layout, summaries(plan)));
+                    })
+              .value;
 }
 
 }  // namespace shardplan

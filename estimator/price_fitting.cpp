@@ -17,12 +17,11 @@ bool opens_only_state(PriceTable& table, std::size_t freedom) {
 namespace {
 
 // Of a plan, before a static arena rounds every dtype's buffer up: it never rounds down.
-std::int64_t alive_peak_bytes(const StatePiece& states, const ActivationPiece& activations) {
+std::int64_t fullest_rank_bytes(const StatePiece& states, const ActivationPiece& activations) {
   std::int64_t peak = 0;
   for (const RankActivations& rank : activations.ranks) {
-    StateBytes state = states.classes[rank.stage_class];
-    state.add(rank.buffers);
-    peak = std::max(peak, allocated_bytes(AllocatorKind::kCaching, state, rank.actions));
+    const StateSum state = {.one = states.classes[rank.stage_class], .other = rank.buffers};
+    peak = std::max(peak, alive_peak_bytes(state, rank.actions));
   }
   return peak;
 }
@@ -47,7 +46,7 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
     const ScheduleShape shape = pieces.shape(at);
     const ActivationPiece& activations = pieces.activations(at, shape);
     const auto visit = [&] {
-      const std::int64_t bytes = alive_peak_bytes(pieces.state(at), activations);
+      const std::int64_t bytes = fullest_rank_bytes(pieces.state(at), activations);
       if (bytes <= limit_bytes) {
         floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
         floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);

@@ -63,7 +63,7 @@ PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom
   const std::int64_t offloaded =
       (decided.offload.activations ? 1 : 0) + (decided.offload.parameters ? 2 : 0);
   const std::int64_t level = static_cast<std::int64_t>(pieces.state_freedoms[freedom]);
-  return {packed(level, pieces.split(plan).number),
+  return {packed(level, pieces.split_piece->number),
           packed(plan.tp, plan.cp),
           packed(plan.ep, plan.etp),
           packed(plan.dp, decided.dp_replicate),
@@ -98,7 +98,7 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
                 }
                 pieces.begin(at);
                 const std::vector<StateBytes>& classes = pieces.state(at).classes;
-                const SplitPiece& split = pieces.split(at).value;
+                const SplitPiece& split = pieces.split();
                 const std::array<std::int64_t, 3> ranks = ranks_of(at);
                 for (std::size_t i = 0; i < ranks.size(); ++i) {
                   const std::int64_t of = split.of_rank[static_cast<std::size_t>(ranks[i])];
@@ -240,7 +240,7 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
   constexpr MicrobatchWork kHides = {
       .forward_s = kNoTime, .backward_s = kNoTime, .host_s = kNoTime};
   pieces.begin(plan);
-  const PipelineLayout& ranks = pieces.split(plan).value.steps.pipeline;
+  const PipelineLayout& ranks = pieces.split().steps.pipeline;
   const ReductionPiece& reductions = pieces.reductions(plan).value;
   double least_s = kNoTime;
   Plan at = plan;

@@ -31,28 +31,6 @@ bool all_at_least(std::span<const std::int64_t> one, std::span<const std::int64_
   return std::ranges::equal(one, other, std::ranges::greater_equal{});
 }
 
-// Of states that hold no more than another at the same action one stays.
-void add_state(RankLoad& load, const LoadState& state, std::span<const std::int64_t> counts) {
-  const std::ptrdiff_t width = std::ssize(counts);
-  for (std::size_t i = load.states.size(); i-- > 0;) {
-    // Found gradients are counted whole, those being made are not: equal flags only.
-    if (load.states[i] != state) {
-      continue;
-    }
-    const auto first = load.counts.begin() + static_cast<std::ptrdiff_t>(i) * width;
-    const std::span<const std::int64_t> known(first, first + width);
-    if (all_at_least(known, counts)) {
-      return;
-    }
-    if (all_at_least(counts, known)) {
-      load.states.erase(load.states.begin() + static_cast<std::ptrdiff_t>(i));
-      load.counts.erase(first, first + width);
-    }
-  }
-  load.states.push_back(state);
-  load.counts.insert(load.counts.end(), counts.begin(), counts.end());
-}
-
 std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number) {
   const auto same = std::ranges::find(numbers, number);
   const std::size_t index = static_cast<std::size_t>(same - numbers.begin());
@@ -62,26 +40,105 @@ std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number) {
   return index;
 }
 
-// Equal chunks count together.
-RankLoad rank_load(std::span<const std::size_t> chunks, std::span<const InFlightState> schedule) {
+// States of a rank, and by state and chunk three counts: saved, pending, with gradients.
+struct CountedStates {
+  std::vector<LoadState> states = {};
+  std::vector<std::int64_t> counts = {};
+  std::vector<std::int64_t> held = {};  // of one state
+
+  // Of states that hold no more than another at the same action one stays.
+  void add(const InFlightState& now) {
+    held.clear();
+    for (std::size_t chunk = 0; chunk < now.saved.size(); ++chunk) {
+      held.push_back(now.saved[chunk]);
+      held.push_back(now.pending_weight[chunk]);
+      held.push_back(holds_gradients(now, chunk) ? 1 : 0);
+    }
+    add({.action = now.action,
+         .makes_gradients = makes_gradients(now),
+         .running = static_cast<std::size_t>(now.chunk)});
+  }
+
+ private:
+  void add(const LoadState& state) {
+    const std::ptrdiff_t width = std::ssize(held);
+    for (std::size_t i = states.size(); i-- > 0;) {
+      // Found gradients are counted whole, those being made are not: equal flags only.
+      if (states[i] != state) {
+        continue;
+      }
+      const auto first = counts.begin() + static_cast<std::ptrdiff_t>(i) * width;
+      const std::span<const std::int64_t> known(first, first + width);
+      if (all_at_least(known, held)) {
+        return;
+      }
+      if (all_at_least(held, known)) {
+        states.erase(states.begin() + static_cast<std::ptrdiff_t>(i));
+        counts.erase(first, first + width);
+      }
+    }
+    states.push_back(state);
+    counts.insert(counts.end(), held.begin(), held.end());
+  }
+};
+
+// Chunks counted together as `at` says.
+InFlightState joined(const InFlightState& state, std::span<const std::size_t> at,
+                     std::size_t num_chunks) {
+  InFlightState sum = none_in_flight(num_chunks);
+  sum.action = state.action;
+  sum.chunk = static_cast<std::int64_t>(at[static_cast<std::size_t>(state.chunk)]);
+  for (std::size_t chunk = 0; chunk < at.size(); ++chunk) {
+    sum.saved[at[chunk]] += state.saved[chunk];
+    sum.has_gradients[at[chunk]] += state.has_gradients[chunk];
+  }
+  return sum;
+}
+
+CountedStates counted_states(const ScheduleShape& shape, std::int64_t rank,
+                             std::span<const std::size_t> at, std::size_t num_chunks) {
+  CountedStates counted;
+  if (shape.schedule == Schedule::kGpipe) {
+    for (const InFlightState& state : peak_in_flight_states(shape, rank)) {
+      counted.add(joined(state, at, num_chunks));
+    }
+    return counted;
+  }
+  InFlightState now = none_in_flight(num_chunks);
+  visit_first_actions(shape, rank, [&](ScheduleAction action) {
+    action.chunk = static_cast<std::int64_t>(at[static_cast<std::size_t>(action.chunk)]);
+    begin_action(action, now);
+    counted.add(now);
+    end_action(shape, action, now);
+  });
+  return counted;
+}
+
+// Equal chunks count together, where nothing tells which of them have gradients.
+RankLoad rank_load(const ScheduleShape& shape, std::int64_t rank,
+                   std::span<const std::size_t> chunks) {
   RankLoad load;
   std::vector<std::size_t> at;  // by local chunk: index into load.chunks
-  for (const std::size_t chunk : chunks) { at.push_back(index_in(load.chunks, chunk)); }
-  const std::size_t width = 3 * load.chunks.size();
-  std::vector<std::int64_t> counts(width);
-  for (const InFlightState& now : schedule) {
-    std::ranges::fill(counts, 0);
-    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      std::int64_t* const of = counts.data() + 3 * at[chunk];
-      of[0] += now.saved[chunk];
-      of[1] += now.pending_weight[chunk];
-      of[2] += holds_gradients(now, chunk) ? 1 : 0;
+  for (const std::size_t chunk : chunks) {
+    if (shape.tells_gradients) {
+      load.chunks.push_back(chunk);
+      at.push_back(load.chunks.size() - 1);
+    } else {
+      at.push_back(index_in(load.chunks, chunk));
     }
-    const LoadState state{.action = now.action,
-                          .makes_gradients = makes_gradients(now),
-                          .running = at[static_cast<std::size_t>(now.chunk)]};
-    add_state(load, state, counts);
   }
+  CountedStates counted = counted_states(shape, rank, at, load.chunks.size());
+  bool leaves = false;
+  for (std::size_t i = 0; i < counted.counts.size(); i += 3) {
+    load.saved.push_back(counted.counts[i]);
+    load.left.push_back(counted.counts[i + 1]);
+    load.left.push_back(counted.counts[i + 2]);
+    leaves = leaves || counted.counts[i + 1] > 0 || counted.counts[i + 2] > 0;
+  }
+  if (!leaves) {
+    load.left.clear();
+  }
+  load.states = std::move(counted.states);
   return load;
 }
 
@@ -96,45 +153,53 @@ std::int64_t running_bytes(const ChunkBytes& chunk, const LoadState& state) {
   return -1;
 }
 
-ActionBytes action_bytes(const RankLoad& load, std::span<const ChunkBytes> chunks,
-                         bool has_arenas) {
-  ActionBytes bytes;
-  const std::int64_t* count = load.counts.data();
-  for (const LoadState& state : load.states) {
-    std::int64_t in_flight = 0;
-    for (const std::size_t at : load.chunks) {
-      const ChunkBytes& chunk = chunks[at];
-      in_flight += count[0] * chunk.kept + count[1] * chunk.pending + count[2] * chunk.gradient;
-      count += 3;
+// What the microbatches in flight hold in a state.
+std::int64_t in_flight_bytes(const RankLoad& load, std::size_t state,
+                             std::span<const ChunkBytes> chunks) {
+  const std::size_t width = load.chunks.size();
+  const std::int64_t* const saved = load.saved.data() + state * width;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < width; ++i) { bytes += saved[i] * chunks[load.chunks[i]].kept; }
+  if (!load.left.empty()) {
+    const std::int64_t* const left = load.left.data() + 2 * state * width;
+    for (std::size_t i = 0; i < width; ++i) {
+      const ChunkBytes& chunk = chunks[load.chunks[i]];
+      bytes += left[2 * i] * chunk.pending + left[2 * i + 1] * chunk.gradient;
     }
+  }
+  return bytes;
+}
+
+void raise_actions(const RankLoad& load, std::span<const ChunkBytes> chunks, ActionBytes& bytes) {
+  for (std::size_t i = 0; i < load.states.size(); ++i) {
+    const LoadState& state = load.states[i];
     const std::int64_t running = running_bytes(chunks[load.chunks[state.running]], state);
     if (running >= 0) {
       std::int64_t& most = state.action == ActionKind::kForward ? bytes.forward : bytes.backward;
-      most = std::max(most, in_flight + running);
+      most = std::max(most, in_flight_bytes(load, i, chunks) + running);
     }
   }
-  if (!has_arenas) {
-    return bytes;
-  }
+}
+
+void raise_arenas(const RankLoad& load, std::span<const ChunkBytes> chunks, ActionBytes& bytes) {
   for (const std::size_t at : load.chunks) { bytes.arena.raise(chunks[at].arena); }
   for (std::size_t i = 0; i < load.slots.size(); ++i) {
     bytes.ring_bytes += load.slots[i] * bytes.arena.slot_bytes[i];
   }
-  return bytes;
 }
 
 }  // namespace
 
 const PieceMemo<LayoutPiece, 3>::Piece& PricePieces::layout(const Plan& plan) {
   const PieceKey<2> groups_of = layout_key(plan);
-  return layout_pieces.find({split(plan).number, groups_of[0], groups_of[1]},
+  return layout_pieces.find({split_piece->number, groups_of[0], groups_of[1]},
                             [&](LayoutPiece& piece) { build_layout(plan, piece); });
 }
 
 void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
   const LayerPartition partition = partition_layers(job, plan);
   layout = {};
-  for (const std::int64_t rank : split(plan).value.firsts) {
+  for (const std::int64_t rank : split().firsts) {
     layout.classes.push_back(stage_layout(job, plan, partition, rank));
     layout.of_class.emplace_back();
     for (const ChunkLayout& chunk : layout.classes.back().chunks) {
@@ -144,28 +209,18 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
   layout.pattern = patterns.try_emplace(layout.of_class, std::ssize(patterns)).first->second;
 }
 
-const std::vector<InFlightState>& PricePieces::in_flight(const ScheduleShape& shape,
-                                                         std::int64_t rank) {
-  return schedule_pieces
-      .find({packed(number(shape.schedule), rank), packed(shape.pp, shape.vpp),
-             shape.num_microbatches, shape.group},
-            [&](std::vector<InFlightState>& piece) { piece = peak_in_flight_states(shape, rank); })
-      .value;
-}
-
-const LoadPiece& PricePieces::load(const Plan& plan, const ScheduleShape& shape,
-                                   const LayoutPiece& stages) {
+const LoadPiece& PricePieces::load(const ScheduleShape& shape, const LayoutPiece& stages) {
   const ScheduleShape shorter = shortest(shape);
   return load_pieces
-      .find({split(plan).number, stages.pattern,
+      .find({split_piece->number, stages.pattern,
              packed(shorter.num_microbatches, number(shorter.schedule)), shorter.group},
-            [&](LoadPiece& piece) { build_load(plan, shorter, stages, piece); })
+            [&](LoadPiece& piece) { build_load(shorter, stages, piece); })
       .value;
 }
 
-void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape,
-                             const LayoutPiece& stages, LoadPiece& load) {
-  const SplitPiece& classes = split(plan).value;
+void PricePieces::build_load(const ScheduleShape& shape, const LayoutPiece& stages,
+                             LoadPiece& load) {
+  const SplitPiece& classes = split();
   load.ranks.clear();
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
     const std::int64_t of = classes.of_rank[static_cast<std::size_t>(rank)];
@@ -173,9 +228,9 @@ void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape,
     if (first_rank_holds_most(shape) && classes.firsts[stage] != rank) {
       continue;
     }
-    RankLoad ranked = rank_load(stages.of_class[stage], in_flight(shape, rank));
+    RankLoad ranked = rank_load(shape, rank, stages.of_class[stage]);
     if (job.profile.allocator == AllocatorKind::kStaticArenas) {
-      ranked.slots = ring_slots(in_flight(shape, rank));
+      ranked.slots = ring_slots(peak_in_flight_states(shape, rank));
     }
     ranked.rank = rank;
     ranked.stage_class = stage;
@@ -186,7 +241,7 @@ void PricePieces::build_load(const Plan& plan, const ScheduleShape& shape,
 const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShape& shape) {
   const PieceKey<8>& axes = block_axes;
   return sequence_pieces
-      .find({axes[0], axes[1], axes[2], split(plan).number,
+      .find({axes[0], axes[1], axes[2], split_piece->number,
              packed(shape.num_microbatches, number(plan.schedule)), axes[4]},
             [&](SequencePiece& piece) {
               piece.classes.clear();
@@ -202,20 +257,25 @@ const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShap
 void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape) {
   const bool has_arenas = job.profile.allocator == AllocatorKind::kStaticArenas;
   const LayoutPiece& stages = layout(plan).value;
-  const LoadPiece& held = load(plan, shape, stages);
+  const LoadPiece& held = load(shape, stages);
   const SequencePiece& buffers = sequences(plan, shape);
   const PieceMemo<BlockPiece, 8>::Piece& blocks = block(plan);
   chunk_byte_space.resize(stages.chunks.size());
   for (std::size_t chunk = 0; chunk < stages.chunks.size(); ++chunk) {
-    chunk_byte_space[chunk] = chunk_bytes(plan, blocks, stages.chunks[chunk]);
+    find_chunk(plan, blocks, stages.chunks[chunk], chunk_byte_space[chunk]);
   }
   last_activations.ranks.resize(held.ranks.size());
   for (std::size_t i = 0; i < held.ranks.size(); ++i) {
-    const RankLoad& rank = held.ranks[i];
-    last_activations.ranks[i] = {.rank = rank.rank,
-                                 .stage_class = rank.stage_class,
-                                 .actions = action_bytes(rank, chunk_byte_space, has_arenas),
-                                 .buffers = buffers.classes[rank.stage_class]};
+    const RankLoad& load = held.ranks[i];
+    RankActivations& rank = last_activations.ranks[i];
+    rank.rank = load.rank;
+    rank.stage_class = load.stage_class;
+    rank.actions = {};
+    rank.buffers = buffers.classes[load.stage_class];
+    raise_actions(load, chunk_byte_space, rank.actions);
+    if (has_arenas) {
+      raise_arenas(load, chunk_byte_space, rank.actions);
+    }
   }
 }
 
@@ -231,10 +291,10 @@ const ActivationPiece& PricePieces::activations(const Plan& plan, const Schedule
 }
 
 const PieceMemo<TensorPiece, 4>::Piece& PricePieces::tensors(const Plan& plan) {
-  const PieceKey<3> key = {grid_piece->number, packed(plan.pp, plan.vpp), split_number};
+  const PieceKey<2> key = {grid_piece->number, split_piece->number};
   if (last_tensors == nullptr || !is_same(key, last_tensor_key)) {
     last_tensors =
-        &tensor_pieces.find({split(plan).number, packed(plan.tp, plan.ep),
+        &tensor_pieces.find({split_piece->number, packed(plan.tp, plan.ep),
                              packed(plan.etp, grid().dense_shard), grid().expert_shard},
                             [&](TensorPiece& piece) {
                               piece.classes.clear();
@@ -254,8 +314,8 @@ const StatePiece& PricePieces::state(const Plan& plan) {
       (plan.offload.activations ? 1 : 0) + (plan.offload.parameters ? 2 : 0) + (apart ? 4 : 0);
   return state_pieces
       .find({tensors(plan).number, packed(dtypes_number(plan), 8 * plan.zero + switches),
-             std::bit_cast<std::int64_t>(plan.offload.optimizer), is_wide ? block(plan).number : 0,
-             is_wide ? plan.micro_batch : 0, is_wide ? layout(plan).number : 0},
+             std::bit_cast<std::int64_t>(plan.offload.optimizer),
+             is_wide ? packed(block(plan).number, layout(plan).number) : 0},
             [&](StatePiece& piece) {
               const std::vector<StageTensors>& of = tensors(plan).value.classes;
               const std::vector<StageLayout>& stages = layout(plan).value.classes;

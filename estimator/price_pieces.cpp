@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <tuple>
+#include <utility>
 
 namespace shardplan {
 namespace {
@@ -84,28 +84,21 @@ PricePieces::PricePieces(const Job& of_job)
   }
 }
 
-const PieceMemo<GridPiece, 4>::Piece& PricePieces::find_grid(const Plan& plan) {
-  const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
-  return grid_pieces.find(
-      {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.pp, plan.dp),
-       packed(plan.dp_replicate, 2 * order_number(plan) + v_placement)},
-      [&](GridPiece& piece) {
-        std::array<std::int64_t, 8> lies{};
-        std::size_t at = 0;
-        for (const GroupKind kind :
-             {GroupKind::kTp, GroupKind::kCp, GroupKind::kEp, GroupKind::kEtp}) {
-          const GroupShape shape = group_shape(job, plan, kind);
-          lies[at++] = shape.ranks_per_domain;
-          lies[at++] = shape.ranks_per_node;
-        }
-        piece.dp = data_parallel_size(job, plan);
-        piece.dense_shard = dense_shard_size(job, plan);
-        piece.expert_shard = expert_shard_size(job, plan);
-        piece.pp = group_shape(job, plan, GroupKind::kPp);
-        piece.links = number_in(links, lies);
-        piece.pp_links = number_in(links, {piece.pp.ranks_per_domain, piece.pp.ranks_per_node, -1});
-        piece.groups = ShardingGroups(job, plan);
-      });
+void PricePieces::build_grid(const Plan& plan, GridPiece& piece) {
+  std::array<std::int64_t, 8> lies{};
+  std::size_t at = 0;
+  for (const GroupKind kind : {GroupKind::kTp, GroupKind::kCp, GroupKind::kEp, GroupKind::kEtp}) {
+    const GroupShape shape = group_shape(job, plan, kind);
+    lies[at++] = shape.ranks_per_domain;
+    lies[at++] = shape.ranks_per_node;
+  }
+  piece.dp = data_parallel_size(job, plan);
+  piece.dense_shard = dense_shard_size(job, plan);
+  piece.expert_shard = expert_shard_size(job, plan);
+  piece.pp = group_shape(job, plan, GroupKind::kPp);
+  piece.links = number_in(links, lies);
+  piece.pp_links = number_in(links, {piece.pp.ranks_per_domain, piece.pp.ranks_per_node, -1});
+  piece.groups = ShardingGroups(job, plan);
 }
 
 ScheduleShape PricePieces::shape(const Plan& plan) const {
@@ -117,27 +110,7 @@ ScheduleShape PricePieces::shape(const Plan& plan) const {
           .tells_gradients = job.profile.memory_model == MemoryModel::kTorchtitan};
 }
 
-namespace {
-
-// The same groups of ranks and the same microbatches in them, where rows of blocks do not look at
-// how the state is kept.
-bool has_same_microbatches(const Plan& one, const Plan& other) {
-  const auto axes = [](const Plan& plan) {
-    return std::tie(plan.recompute, plan.schedule, plan.micro_batch, plan.sequence_parallel,
-                    plan.cp_method, plan.precision, plan.rank_order, plan.dp_replicate, plan.tp,
-                    plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor,
-                    plan.layers_per_chunk);
-  };
-  return axes(one) == axes(other);
-}
-
-}  // namespace
-
 void PricePieces::begin(const Plan& plan) {
-  if (!is_wide && grid_piece != nullptr && has_same_microbatches(plan, begun)) {
-    return;
-  }
-  begun = plan;
   if (plan.layers_per_chunk != layers_per_chunk) {
     layers_per_chunk = plan.layers_per_chunk;
     split_number = layers_per_chunk.empty()
@@ -145,11 +118,17 @@ void PricePieces::begin(const Plan& plan) {
                        : split_numbers.try_emplace(layers_per_chunk, std::ssize(split_numbers) + 1)
                              .first->second;
   }
+  const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
+  grid_piece = &grid_pieces.find(
+      {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.pp, plan.dp),
+       packed(plan.dp_replicate, 2 * order_number(plan) + v_placement)},
+      [&](GridPiece& piece) { build_grid(plan, piece); });
+  split_piece = &split_pieces.find({packed(plan.pp, plan.vpp), 2 * split_number + v_placement},
+                                   [&](SplitPiece& piece) { build_split(plan, piece); });
   recompute = recompute_number(plan.recompute);
-  grid_piece = &find_grid(plan);
   block_axes = block_key(plan);
   const PieceKey<2> groups_of = layout_key(plan);
-  const PieceKey<12> axes = {block_axes[0],
+  const PieceKey<11> axes = {block_axes[0],
                              block_axes[1],
                              block_axes[2],
                              block_axes[3],
@@ -157,8 +136,7 @@ void PricePieces::begin(const Plan& plan) {
                              block_axes[5],
                              block_axes[6],
                              block_axes[7],
-                             packed(plan.pp, plan.vpp),
-                             packed(split_number, number(plan.schedule)),
+                             packed(split_piece->number, number(plan.schedule)),
                              groups_of[0],
                              groups_of[1]};
   if (!is_same(axes, microbatch_axes)) {
@@ -174,28 +152,24 @@ PieceKey<2> PricePieces::layout_key(const Plan& plan) const {
           plan.recompute.policy.empty() ? 0 : recompute};
 }
 
-const PieceMemo<SplitPiece, 2>::Piece& PricePieces::split(const Plan& plan) {
-  const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
-  return split_pieces.find(
-      {packed(plan.pp, plan.vpp), 2 * split_number + v_placement}, [&](SplitPiece& piece) {
-        Plan plain = plan;
-        plain.recompute = {};
-        const LayerPartition partition = partition_layers(job, plain);
-        std::vector<StageLayout> classes;
-        piece = {};
-        for (std::int64_t rank = 0; rank < plan.pp; ++rank) {
-          StageLayout stage = stage_layout(job, plain, partition, rank);
-          const auto same = std::ranges::find_if(classes, [&](const StageLayout& other) {
-            return is_same_class(stage, other, plan.pp);
-          });
-          piece.of_rank.push_back(same - classes.begin());
-          if (same == classes.end()) {
-            piece.firsts.push_back(rank);
-            classes.push_back(std::move(stage));
-          }
-        }
-        piece.steps = step_layout(job, plain, layer_kinds);
-      });
+void PricePieces::build_split(const Plan& plan, SplitPiece& piece) {
+  Plan plain = plan;
+  plain.recompute = {};
+  const LayerPartition partition = partition_layers(job, plain);
+  std::vector<StageLayout> classes;
+  piece = {};
+  for (std::int64_t rank = 0; rank < plan.pp; ++rank) {
+    StageLayout stage = stage_layout(job, plain, partition, rank);
+    const auto same = std::ranges::find_if(classes, [&](const StageLayout& other) {
+      return is_same_class(stage, other, plan.pp);
+    });
+    piece.of_rank.push_back(same - classes.begin());
+    if (same == classes.end()) {
+      piece.firsts.push_back(rank);
+      classes.push_back(std::move(stage));
+    }
+  }
+  piece.steps = step_layout(job, plain, layer_kinds);
 }
 
 // Axes of the rows of blocks; `is_wide` profiles see their sharding, and more, as well.

@@ -65,16 +65,13 @@ struct NumberedUnit {
   std::size_t unit = 0;
   std::int64_t count = 1;
 };
-// A chunk as numbers of its distinct units, and the places of units that can decide its peaks.
-struct UnitPlace {
-  std::size_t unit = 0;  // index into `units`
-  bool is_last = false;  // no equal unit is behind it
-};
+// A chunk as numbers of its distinct units, and the places of units that can decide its peaks: the
+// last one of every unit, in their order, then others.
 struct NumberedChunk {
   ChunkLayout layout;
   std::vector<std::size_t> units = {};
   std::vector<std::int64_t> counts = {};  // by unit
-  std::vector<UnitPlace> places = {};
+  std::vector<std::size_t> places = {};   // indices into `units`
   std::vector<std::int64_t> before = {};  // by place and unit: how many of it are in front
 };
 
@@ -98,7 +95,8 @@ struct RankLoad {
   std::array<std::int64_t, 3> slots{};  // of a static arena's rings
   std::vector<std::size_t> chunks;      // distinct ones of the class: indices of the layout's
   std::vector<LoadState> states;
-  std::vector<std::int64_t> counts;  // by state and chunk: saved, pending, with gradients
+  std::vector<std::int64_t> saved;  // by state and chunk
+  std::vector<std::int64_t> left;   // by state and chunk: pending, with gradients; none: empty
 };
 struct LoadPiece {
   std::vector<RankLoad> ranks;
@@ -142,20 +140,9 @@ struct SequencePiece {
 
 // Without recomputation.
 struct ChunkWorkPiece {
-  std::vector<ChunkWork> chunks;  // by chunk kind
-  std::vector<ChunkWork> ranks;   // by rank kind
-  double busiest_s = 0;           // compute of the busiest rank
-};
-
-// What recomputation adds to a chunk.
-struct ReplaySeconds {
-  double recompute_s = 0;
-  double host_s = 0;
-
-  void add(std::int64_t count, const BlockTime& block) {
-    recompute_s += static_cast<double>(count) * block.recompute_s;
-    host_s += static_cast<double>(count) * block.recompute_host_s;
-  }
+  std::vector<PlainChunkTime> chunks;  // by chunk kind
+  std::vector<RankWork> ranks;         // by rank kind
+  double busiest_s = 0;                // compute of the busiest rank
 };
 
 struct WorkPiece {
@@ -183,7 +170,8 @@ using StateFloor = std::array<std::array<std::int64_t, kNumPhases>, 3>;
 struct PricePieces {
   explicit PricePieces(const Job& of_job);
 
-  // Before the pieces of a plan: what all of them share. Needs groups that divide the ranks.
+  // Before the pieces of a plan: what all of them share, until a plan with other groups, another
+  // split or another microbatch begins. Needs groups that divide the ranks.
   void begin(const Plan& plan);
   ScheduleShape shape(const Plan& plan) const;
   // Memory. A plan's pieces are good until another plan's are asked for.
@@ -213,15 +201,14 @@ struct PricePieces {
   PieceMemo<double, 8> update_floors{1024};
 
   PieceKey<8> block_key(const Plan& plan);
-  const PieceMemo<SplitPiece, 2>::Piece& split(const Plan& plan);
-  const PieceMemo<GridPiece, 4>::Piece& find_grid(const Plan& plan);
+  const SplitPiece& split() const { return split_piece->value; }
   const GridPiece& grid() const { return grid_piece->value; }
   PieceKey<2> layout_key(const Plan& plan) const;
   const KindPiece& kind(const Plan& plan, BlockKind kind);
   const PieceMemo<BlockPiece, 8>::Piece& block(const Plan& plan);
   BlockSummaries summaries(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
-  const LoadPiece& load(const Plan& plan, const ScheduleShape& shape, const LayoutPiece& stages);
+  const LoadPiece& load(const ScheduleShape& shape, const LayoutPiece& stages);
   const PieceMemo<ModelTimes, 6>::Piece& times(const Plan& plan);
   const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
   const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
@@ -230,7 +217,6 @@ struct PricePieces {
   void build_work(const Plan& plan, const ScheduleShape& shape,
                   const PieceMemo<ModelTimes, 6>::Piece& known, const StepLayout& layout,
                   const ChunkWorkPiece& plain, WorkPiece& piece);
-  const std::vector<InFlightState>& in_flight(const ScheduleShape& shape, std::int64_t rank);
   std::size_t number_chunk(const ChunkLayout& chunk);
   const UnitBytes& unit(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
                         std::size_t number) {
@@ -238,23 +224,24 @@ struct PricePieces {
   }
   const UnitBytes& group(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
                          std::size_t number);
-  ChunkBytes chunk_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
-                         std::size_t layout);
+  void find_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                  std::size_t layout, ChunkBytes& chunk);
+  void build_grid(const Plan& plan, GridPiece& piece);
+  void build_split(const Plan& plan, SplitPiece& piece);
   void build_layout(const Plan& plan, LayoutPiece& layout);
-  void build_load(const Plan& plan, const ScheduleShape& shape, const LayoutPiece& stages,
-                  LoadPiece& load);
-  ChunkBytes summed_bytes(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
-                          const NumberedChunk& numbered);
+  void build_load(const ScheduleShape& shape, const LayoutPiece& stages, LoadPiece& load);
+  void sum_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+                 const NumberedChunk& numbered, ChunkBytes& chunk);
   void build_activations(const Plan& plan, const ScheduleShape& shape);
 
   std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
-  Plan begun;                                  // the plan at hand, but for how its state is kept
   std::vector<std::int64_t> layers_per_chunk;  // whose number is known
   std::int64_t split_number = 0;               // 0: even
   std::int64_t recompute = 0;                  // its recompute_number
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
+  const PieceMemo<SplitPiece, 2>::Piece* split_piece = nullptr;
   PieceKey<8> block_axes{};                        // its block_key
-  PieceKey<12> microbatch_axes{};                  // of a microbatch in its chunks
+  PieceKey<11> microbatch_axes{};                  // of a microbatch in its chunks
   std::int64_t microbatch_number = 0;              // changes with them
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<NumberedChunk> chunk_layouts;        // by number
@@ -265,14 +252,16 @@ struct PricePieces {
   ActivationPiece last_activations;
   PieceKey<6> last_work_key{};
   const WorkPiece* last_work = nullptr;
-  PieceKey<3> last_tensor_key{};
+  PieceKey<2> last_tensor_key{};
   const PieceMemo<TensorPiece, 4>::Piece* last_tensors = nullptr;
   // Room for what building a piece needs.
   std::vector<UnitBytes> unit_space;
   std::vector<ChunkBytes> chunk_byte_space;
   std::vector<ChunkTime> chunk_time_space;
-  std::vector<ReplaySeconds> recompute_space;
+  std::vector<ChunkWork> work_space;
   std::vector<ChunkWork> rank_work_space;
+  std::vector<ReplaySeconds> replay_space;
+  std::vector<ReplaySeconds> rank_replay_space;
   ModelTimes model_time_space;  // of the times of this number
   std::int64_t model_time_number = 0;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
@@ -281,12 +270,11 @@ struct PricePieces {
   PieceMemo<BlockPiece, 8> block_pieces{2048};
   PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
-  PieceMemo<std::vector<InFlightState>, 4> schedule_pieces{2048};
   PieceMemo<LoadPiece, 4> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
   PieceMemo<SequencePiece, 6> sequence_pieces{1024};
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
-  PieceMemo<StatePiece, 6> state_pieces{32768};
+  PieceMemo<StatePiece, 4> state_pieces{32768};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};
   PieceMemo<ModelTimes, 6> times_pieces{4096};
   PieceMemo<StepLayout, 2> step_pieces{1024};

@@ -43,7 +43,7 @@ const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
 }
 
 const PieceMemo<StepLayout, 2>::Piece& PricePieces::steps_piece(const Plan& plan) {
-  return step_pieces.find({split(plan).number, replayed_block(plan.recompute)},
+  return step_pieces.find({split_piece->number, replayed_block(plan.recompute)},
                           [&](StepLayout& piece) { piece = step_layout(job, plan, layer_kinds); });
 }
 
@@ -52,17 +52,18 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
     const PieceMemo<StepLayout, 2>::Piece& layout) {
   return chunk_work_pieces.find(
       {packed(known.number, layout.number), grid().pp_links, plan.pp}, [&](ChunkWorkPiece& piece) {
-        piece.chunks.resize(layout.value.chunks.size());
-        piece.ranks.resize(layout.value.pipeline.rank_chunks.size());
-        chunk_time_space.resize(piece.chunks.size());
+        work_space.resize(layout.value.chunks.size());
+        rank_work_space.resize(layout.value.pipeline.rank_chunks.size());
         chunk_works(job, layout.value, known.value, exposed_send_s(job, plan, grid().pp),
-                    piece.chunks, chunk_time_space);
-        rank_works(layout.value, piece.chunks, piece.ranks);
+                    work_space);
+        rank_works(layout.value, work_space, rank_work_space);
+        piece.chunks.clear();
+        for (const ChunkWork& work : work_space) { piece.chunks.push_back(work.plain_time()); }
+        piece.ranks.clear();
         piece.busiest_s = 0;
-        for (const ChunkWork& rank : piece.ranks) {
-          piece.busiest_s =
-              std::max(piece.busiest_s, rank.blocks.forward_s + rank.blocks.backward_input_s +
-                                            rank.blocks.backward_weight_s);
+        for (const ChunkWork& work : rank_work_space) {
+          piece.ranks.push_back(added_up(work));
+          piece.busiest_s = std::max(piece.busiest_s, piece.ranks.back().compute_s);
         }
       });
 }
@@ -76,37 +77,38 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
     model_time_number = known.number;
   }
   add_recompute(plan.recompute, model_time_space);
-  chunk_time_space.resize(plain.chunks.size());
-  recompute_space.assign(plain.chunks.size(), {});
-  for (std::size_t at = 0; at < plain.chunks.size(); ++at) {
+  const auto replay_of = [](const BlockTime& block) {
+    return ReplaySeconds{.recompute_s = block.recompute_s, .host_s = block.recompute_host_s};
+  };
+  const std::size_t num_chunks = plain.chunks.size();
+  chunk_time_space.resize(num_chunks);
+  replay_space.resize(num_chunks);
+  for (std::size_t at = 0; at < num_chunks; ++at) {
     const ChunkKind& chunk = layout.chunks[at];
-    ReplaySeconds& replay = recompute_space[at];
+    ReplaySeconds replay;
     for (std::size_t kind = 0; kind < chunk.replayed.size(); ++kind) {
-      replay.add(chunk.replayed[kind], model_time_space.layers[kind].time);
+      replay.add(chunk.replayed[kind], replay_of(model_time_space.layers[kind].time));
     }
     if (chunk.is_last) {
-      replay.add(job.model.num_mtp_layers, model_time_space.mtp);
+      replay.add(job.model.num_mtp_layers, replay_of(model_time_space.mtp));
     }
-    ChunkWork work = plain.chunks[at];
-    work.blocks.recompute_s = replay.recompute_s;
-    work.blocks.recompute_host_s = replay.host_s;
-    chunk_time_space[at] = work.chunk_time();
+    replay_space[at] = replay;
+    chunk_time_space[at] = plain.chunks[at].with(replay);
   }
-  rank_work_space = plain.ranks;
-  for (std::size_t rank = 0; rank < rank_work_space.size(); ++rank) {
-    const std::vector<std::int64_t>& chunks = layout.pipeline.rank_chunks[rank];
-    BlockTime& blocks = rank_work_space[rank].blocks;
-    for (std::size_t kind = 0; kind < chunks.size(); ++kind) {
-      const ReplaySeconds& replay = recompute_space[kind];
-      blocks.recompute_s += static_cast<double>(chunks[kind]) * replay.recompute_s;
-      blocks.recompute_host_s += static_cast<double>(chunks[kind]) * replay.host_s;
+  rank_replay_space.resize(plain.ranks.size());
+  for (std::size_t rank = 0; rank < plain.ranks.size(); ++rank) {
+    const std::int64_t* const counts = layout.pipeline.rank_chunks[rank].data();
+    ReplaySeconds replay;
+    for (std::size_t kind = 0; kind < num_chunks; ++kind) {
+      replay.add(counts[kind], replay_space[kind]);
     }
+    rank_replay_space[rank] = replay;
   }
   const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_time_space);
-  piece = {.step = pipeline_step(shape, layout.pipeline, rank_work_space, pipeline,
-                                 split(plan).value.steps.pipeline),
-           .pipeline_s = pipeline.total_s,
-           .busiest_s = plain.busiest_s};
+  piece.step = pipeline_step(shape, layout.pipeline, plain.ranks, rank_replay_space, pipeline,
+                             split().steps.pipeline);
+  piece.pipeline_s = pipeline.total_s;
+  piece.busiest_s = plain.busiest_s;
 }
 
 const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
@@ -136,16 +138,16 @@ const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape)
 
 const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
   return parameter_pieces
-      .find({split(plan).number, packed(plan.tp, plan.ep), plan.etp},
+      .find({split_piece->number, packed(plan.tp, plan.ep), plan.etp},
             [&](std::vector<RankParameters>& piece) {
-              piece = rank_parameters(job, split(plan).value.steps, times(plan).value);
+              piece = rank_parameters(job, split().steps, times(plan).value);
             })
       .value;
 }
 
 const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& plan) {
   return reduction_pieces.find(
-      {split(plan).number, grid_piece->number,
+      {split_piece->number, grid_piece->number,
        packed(2 * number(plan.precision) + (shardings_per_microbatch(job, plan) > 0 ? 1 : 0),
               number(plan.grad_dtype))},
       [&](ReductionPiece& piece) {
@@ -158,16 +160,17 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
       });
 }
 
+// ZeRO decides as well what of the reductions it takes.
 const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
-  const auto& known = reductions(plan);
   return update_pieces
-      .find({known.number, packed(dtypes_number(plan), plan.zero),
+      .find({packed(split_piece->number, grid_piece->number),
+             packed(dtypes_number(plan), plan.zero),
              std::bit_cast<std::int64_t>(plan.offload.optimizer)},
             [&](std::vector<RankUpdate>& piece) {
-              piece = known.value.ranks;
+              const ReductionPiece& known = reductions(plan).value;
+              piece = known.ranks;
               for (std::size_t rank = 0; rank < piece.size(); ++rank) {
-                piece[rank].optimizer_s =
-                    optimizer_s(job, plan, grid().groups, known.value.held[rank]);
+                piece[rank].optimizer_s = optimizer_s(job, plan, grid().groups, known.held[rank]);
               }
             })
       .value;

@@ -107,21 +107,9 @@ std::array<std::int64_t, 3> ring_slots(std::span<const InFlightState> schedule) 
   return slots;
 }
 
-std::int64_t allocated_bytes(AllocatorKind kind, const StateBytes& state,
-                             const ActionBytes& actions) {
-  const auto alive = [&](Phase phase) { return state.alive[static_cast<std::size_t>(phase)]; };
-  std::int64_t peak = std::max({alive(Phase::kStartUp), alive(Phase::kReduction),
-                                alive(Phase::kOptimizer), alive(Phase::kParameterGather)});
-  if (actions.forward >= 0) {
-    peak = std::max(peak, alive(Phase::kForward) + actions.forward);
-  }
-  if (actions.backward >= 0) {
-    peak = std::max(peak, alive(Phase::kBackward) + actions.backward);
-  }
-  if (kind != AllocatorKind::kStaticArenas) {
-    return peak;
-  }
-  const Arenas arenas = arenas_of(state, actions.arena, actions.ring_bytes, peak);
+std::int64_t arena_bytes(const StateBytes& state, const ActionBytes& actions,
+                         std::int64_t peak_bytes) {
+  const Arenas arenas = arenas_of(state, actions.arena, actions.ring_bytes, peak_bytes);
   return arenas.persistent_bytes + arenas.dynamic_bytes;
 }
 
@@ -135,18 +123,6 @@ bool holds_gradients(const InFlightState& state, std::size_t chunk) {
 bool makes_gradients(const InFlightState& state) {
   return state.action == ActionKind::kBackward &&
          state.has_gradients[static_cast<std::size_t>(state.chunk)] == 0;
-}
-
-std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateBytes& state,
-                                  std::int64_t allocated_bytes) {
-  constexpr std::int64_t kSegments = 256 * kMiB;  // unfilled 2 and 20 MiB segments
-  if (kind == AllocatorKind::kStaticArenas) {
-    return allocated_bytes;
-  }
-  const std::int64_t between_steps = state.alive[static_cast<std::size_t>(Phase::kIdle)];
-  const std::int64_t dynamic = allocated_bytes - between_steps + state.remade;
-  return allocated_bytes + state.side_streams + state.start_up_only + between_steps / 16 + dynamic +
-         dynamic / 2 + kSegments;
 }
 
 Phase phase_of(MomentKind moment) {

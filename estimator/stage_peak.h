@@ -2,6 +2,7 @@
 // is in flight and the running chunk's peak. Integer sums only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -11,6 +12,7 @@
 #include "estimator/schedule.h"
 #include "estimator/stage_layout.h"
 #include "estimator/stage_state.h"
+#include "estimator/units.h"
 
 namespace shardplan {
 
@@ -63,16 +65,47 @@ struct ActionBytes {
   std::int64_t ring_bytes = 0;
 };
 
+// Of tensors alive at once: StagePeaks::peak_bytes from sums.
+inline std::int64_t alive_peak_bytes(const StateSum& state, const ActionBytes& actions) {
+  std::int64_t peak = std::max(
+      std::max(state.alive(Phase::kStartUp), state.alive(Phase::kReduction)),
+      std::max(state.alive(Phase::kOptimizer), state.alive(Phase::kParameterGather)));
+  if (actions.forward >= 0) {
+    peak = std::max(peak, state.alive(Phase::kForward) + actions.forward);
+  }
+  if (actions.backward >= 0) {
+    peak = std::max(peak, state.alive(Phase::kBackward) + actions.backward);
+  }
+  return peak;
+}
+
+// What two static arenas hold around a peak.
+std::int64_t arena_bytes(const StateBytes& state, const ActionBytes& actions,
+                         std::int64_t peak_bytes);
+
 // StagePeaks::allocated_bytes from sums.
-std::int64_t allocated_bytes(AllocatorKind kind, const StateBytes& state,
-                             const ActionBytes& actions);
+inline std::int64_t allocated_bytes(AllocatorKind kind, const StateSum& state,
+                                    const ActionBytes& actions) {
+  const std::int64_t peak = alive_peak_bytes(state, actions);
+  return kind == AllocatorKind::kStaticArenas ? arena_bytes(state.whole(), actions, peak) : peak;
+}
 
 // An upper bound of what the allocator keeps, without a replay. Not tight. What lies beyond the
 // state between steps may fragment once and a half over, tensors of the state lie in segments of 2
 // and 20 MiB, and those of start-up may stay behind. The replays of 33,000 random stages stay below
 // it.
-std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateBytes& state,
-                                  std::int64_t allocated_bytes);
+inline std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateSum& state,
+                                         std::int64_t allocated_bytes) {
+  constexpr std::int64_t kSegments = 256 * kMiB;  // unfilled 2 and 20 MiB segments
+  if (kind == AllocatorKind::kStaticArenas) {
+    return allocated_bytes;
+  }
+  const std::int64_t between_steps = state.alive(Phase::kIdle);
+  const std::int64_t dynamic = allocated_bytes - between_steps + state.of(&StateBytes::remade);
+  return allocated_bytes + state.of(&StateBytes::side_streams) +
+         state.of(&StateBytes::start_up_only) + between_steps / 16 + dynamic + dynamic / 2 +
+         kSegments;
+}
 
 // Whether the gradients of a chunk's blocks are all there, and whether the running action is the
 // backward that makes those of its chunk, block by block.

@@ -83,6 +83,22 @@ struct StateBytes {
   }
 };
 
+// Two parts of a stage's state, added where they are asked for.
+struct StateSum {
+  const StateBytes& one;
+  const StateBytes& other;
+
+  std::int64_t of(std::int64_t StateBytes::*bytes) const { return one.*bytes + other.*bytes; }
+  std::int64_t alive(Phase phase) const {
+    return one.alive[static_cast<std::size_t>(phase)] + other.alive[static_cast<std::size_t>(phase)];
+  }
+  StateBytes whole() const {
+    StateBytes sum = one;
+    sum.add(other);
+    return sum;
+  }
+};
+
 struct StageState {
   std::vector<StateRow> rows;
   std::int64_t parameters = 0;  // elements on one rank before ZeRO-3 divides them

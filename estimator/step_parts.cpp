@@ -22,11 +22,11 @@ StepParts::StepParts(const Job& of_job, const Plan& of_plan)
       times(model_times(job, plan)),
       pieces(model_pieces(job, plan)),
       works(layout.chunks.size()),
-      chunk_times(layout.chunks.size()),
       step(estimate_step_time(job, plan)),
       of_ranks_(layout.pipeline.rank_chunks.size()) {
   chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
-              works, chunk_times);
+              works);
+  for (const ChunkWork& work : works) { chunk_times.push_back(work.chunk_time()); }
   rank_works(layout, works, of_ranks_);
   pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   const ShardingGroups groups(job, plan);

@@ -32,6 +32,33 @@ struct StepLayout {
 };
 StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds);
 
+// What recomputation adds to one microbatch.
+struct ReplaySeconds {
+  double recompute_s = 0;
+  double host_s = 0;
+
+  void add(std::int64_t count, const ReplaySeconds& replay) {
+    recompute_s += static_cast<double>(count) * replay.recompute_s;
+    host_s += static_cast<double>(count) * replay.host_s;
+  }
+};
+
+// Sums whose order decides their last bits: what a ChunkTime is added up from.
+struct PlainChunkTime {
+  double forward_s = 0;
+  double backward_input_s = 0;  // without what stands below
+  double half_host_s = 0;
+  double backward_send_s = 0;
+  double backward_weight_s = 0;
+
+  ChunkTime with(const ReplaySeconds& replay) const {
+    return {.forward_s = forward_s,
+            .backward_input_s = backward_input_s + replay.recompute_s + half_host_s +
+                                replay.host_s + backward_send_s,
+            .backward_weight_s = backward_weight_s};
+  }
+};
+
 // One microbatch in one chunk, or summed over the chunks of one rank. recompute_s is what the plan
 // replays, sends_s the exposed sends of activations and of gradients.
 struct ChunkWork {
@@ -39,20 +66,36 @@ struct ChunkWork {
   double forward_send_s = 0;
   double backward_send_s = 0;
 
-  ChunkTime chunk_time() const;
+  PlainChunkTime plain_time() const;
+  ReplaySeconds replay() const {
+    return {.recompute_s = blocks.recompute_s, .host_s = blocks.recompute_host_s};
+  }
+  ChunkTime chunk_time() const { return plain_time().with(replay()); }
 };
 
 // The send of one hidden tensor to the next stage, as far as it stays visible. `pp` is the shape of
 // the pipeline's group.
 double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp);
 
-// Of every kind of chunk; `works` and `times` have one entry for each.
+// Of every kind of chunk; `works` has one entry for each.
 void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
-                 std::span<ChunkWork> works, std::span<ChunkTime> chunk_times);
+                 std::span<ChunkWork> works);
 
 // Sums over the chunks of every kind of rank.
 void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
                 std::span<ChunkWork> of_ranks);
+
+// A rank's work added up as a step's parts need it, but for recomputation.
+struct RankWork {
+  PlainChunkTime time;
+  double compute_s = 0;
+  double exposed_tp_s = 0;
+  double exposed_cp_s = 0;
+  double exposed_ep_s = 0;
+  double sends_s = 0;
+  double host_s = 0;
+};
+RankWork added_up(const ChunkWork& work);
 
 // Of every kind of rank.
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
@@ -73,11 +116,11 @@ struct PipelineStep {
   std::size_t num_ranks = 0;
 };
 
-// `rank_works` by kind of `ranks`. Updates are by kind of `update_ranks`, whose kinds may be fewer:
-// recomputation changes no update.
+// `works` and `replays` by kind of `ranks`. Updates are by kind of `update_ranks`, whose kinds may be
+// fewer: recomputation changes no update.
 PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
-                           std::span<const ChunkWork> rank_works, const PipelineTime& pipeline,
-                           const PipelineLayout& update_ranks);
+                           std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
+                           const PipelineTime& pipeline, const PipelineLayout& update_ranks);
 
 // Parts, total and speed of the whole step.
 StepTime step_time_of(const Job& job, const Plan& plan, std::int64_t num_microbatches,

@@ -72,20 +72,20 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan,
   return slowest;
 }
 
-MicrobatchWork microbatch_work(const ChunkWork& work) {
-  const ChunkTime time = work.chunk_time();
+MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay) {
+  const ChunkTime time = work.time.with(replay);
   return {.forward_s = time.forward_s,
           .backward_s = time.backward_input_s + time.backward_weight_s,
-          .host_s = work.blocks.host_s + work.blocks.recompute_host_s};
+          .host_s = work.host_s + replay.host_s};
 }
 
 }  // namespace
 
-ChunkTime ChunkWork::chunk_time() const {
+PlainChunkTime ChunkWork::plain_time() const {
   return {.forward_s = blocks.forward_total_s() + blocks.host_s / 2 + forward_send_s,
-          .backward_input_s = blocks.backward_total_s() - blocks.backward_weight_s +
-                              blocks.recompute_s + blocks.host_s / 2 + blocks.recompute_host_s +
-                              backward_send_s,
+          .backward_input_s = blocks.backward_total_s() - blocks.backward_weight_s,
+          .half_host_s = blocks.host_s / 2,
+          .backward_send_s = backward_send_s,
           .backward_weight_s = blocks.backward_weight_s};
 }
 
@@ -131,7 +131,7 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
 }
 
 void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
-                 std::span<ChunkWork> works, std::span<ChunkTime> chunk_times) {
+                 std::span<ChunkWork> works) {
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
     const ChunkKind& chunk = layout.chunks[i];
     ChunkWork work;
@@ -153,7 +153,6 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
     work.forward_send_s = chunk.is_last ? 0 : visible_s;
     work.backward_send_s = chunk.is_first ? 0 : visible_s;
     works[i] = work;
-    chunk_times[i] = work.chunk_time();
   }
 }
 
@@ -205,8 +204,7 @@ LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times) {
   std::vector<ChunkWork> works(layout.chunks.size());
-  std::vector<ChunkTime> chunk_times(layout.chunks.size());
-  chunk_works(job, layout, times, 0, works, chunk_times);
+  chunk_works(job, layout, times, 0, works);
   std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
   rank_works(layout, works, of_ranks);
   std::vector<RankParameters> ranks;
@@ -229,30 +227,43 @@ std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& la
   return ranks;
 }
 
+RankWork added_up(const ChunkWork& work) {
+  const BlockTime& blocks = work.blocks;
+  return {.time = work.plain_time(),
+          .compute_s = blocks.forward_s + blocks.backward_input_s + blocks.backward_weight_s,
+          .exposed_tp_s = blocks.forward_tp_s + blocks.backward_tp_s,
+          .exposed_cp_s = blocks.forward_cp_s + blocks.backward_cp_s,
+          .exposed_ep_s = blocks.forward_ep_s + blocks.backward_ep_s,
+          .sends_s = work.forward_send_s + work.backward_send_s,
+          .host_s = blocks.host_s};
+}
+
 PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
-                           std::span<const ChunkWork> rank_works, const PipelineTime& pipeline,
-                           const PipelineLayout& update_ranks) {
+                           std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
+                           const PipelineTime& pipeline, const PipelineLayout& update_ranks) {
   PipelineStep step;
   std::int64_t tried = -1;
   for (const std::int64_t rank : {std::int64_t{0}, pipeline.critical_rank, shape.pp - 1}) {
     if (rank != tried) {
       tried = rank;
-      step.ranks[step.num_ranks++] = {.work = microbatch_work(rank_works[ranks.rank_kind(rank)]),
+      const std::size_t kind = ranks.rank_kind(rank);
+      step.ranks[step.num_ranks++] = {.work = microbatch_work(works[kind], replays[kind]),
                                       .update = update_ranks.rank_kind(rank)};
     }
   }
-  const ChunkWork& work = rank_works[ranks.rank_kind(pipeline.critical_rank)];
-  const BlockTime& blocks = work.blocks;
+  const std::size_t kind = ranks.rank_kind(pipeline.critical_rank);
+  const RankWork& work = works[kind];
+  const ReplaySeconds& replay = replays[kind];
   const double m = number(shape.num_microbatches);
   StepTime& parts = step.parts;
-  parts.compute_s = m * (blocks.forward_s + blocks.backward_input_s + blocks.backward_weight_s);
-  parts.recompute_s = m * blocks.recompute_s;
-  parts.exposed_tp_s = m * (blocks.forward_tp_s + blocks.backward_tp_s);
-  parts.exposed_cp_s = m * (blocks.forward_cp_s + blocks.backward_cp_s);
-  parts.exposed_ep_s = m * (blocks.forward_ep_s + blocks.backward_ep_s);
-  parts.exposed_pp_s = m * (work.forward_send_s + work.backward_send_s);
-  parts.bubble_s = std::max(0.0, pipeline.total_s - m * work.chunk_time().total_s());
-  parts.host_s = m * (blocks.host_s + blocks.recompute_host_s);
+  parts.compute_s = m * work.compute_s;
+  parts.recompute_s = m * replay.recompute_s;
+  parts.exposed_tp_s = m * work.exposed_tp_s;
+  parts.exposed_cp_s = m * work.exposed_cp_s;
+  parts.exposed_ep_s = m * work.exposed_ep_s;
+  parts.exposed_pp_s = m * work.sends_s;
+  parts.bubble_s = std::max(0.0, pipeline.total_s - m * work.time.with(replay).total_s());
+  parts.host_s = m * (work.host_s + replay.host_s);
   return step;
 }
 
@@ -276,11 +287,18 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const StepLayout layout = step_layout(job, plan, layer_kinds(job.model));
   const ScheduleShape shape = schedule_shape(job, plan);
   std::vector<ChunkWork> works(layout.chunks.size());
-  std::vector<ChunkTime> chunk_times(layout.chunks.size());
   chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
-              works, chunk_times);
+              works);
+  std::vector<ChunkTime> chunk_times;
+  for (const ChunkWork& work : works) { chunk_times.push_back(work.chunk_time()); }
   std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
   rank_works(layout, works, of_ranks);
+  std::vector<RankWork> sums;
+  std::vector<ReplaySeconds> replays;
+  for (const ChunkWork& rank : of_ranks) {
+    sums.push_back(added_up(rank));
+    replays.push_back(rank.replay());
+  }
   const ShardingGroups groups(job, plan);
   std::vector<RankUpdate> updates;
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
@@ -289,7 +307,8 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   StepTime step = step_time_of(
       job, plan, shape.num_microbatches,
-      pipeline_step(shape, layout.pipeline, of_ranks, pipeline, layout.pipeline), updates);
+      pipeline_step(shape, layout.pipeline, sums, replays, pipeline, layout.pipeline),
+      updates);
   step.model_flops_per_token = model_flops_per_token(job);
   step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu /
              peak_flops_per_s(job.cluster.gpu, plan.precision);

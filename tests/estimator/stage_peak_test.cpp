@@ -277,7 +277,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
                       ? 1
                       : 0;
       bounded +=
-          peaks.reserved_bytes <= reserved_upper_bytes(AllocatorKind::kCaching, stage.state.bytes,
+          peaks.reserved_bytes <= reserved_upper_bytes(AllocatorKind::kCaching, {stage.state.bytes, {}},
                                                        stage.peaks.allocated_bytes)
               ? 1
               : 0;
