@@ -98,7 +98,7 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kRunningAgain: return !row.is_gradient && row.born <= step && step <= row.dies;
     case BlockState::kGradients: return row.is_gradient;
     case BlockState::kReplaying:
-      return row.name == kOutputGradientRow && row.born == kFirstBackward;
+      return row.born == kFirstBackward && row.name == kOutputGradientRow;
     case BlockState::kRunningUnkept: return row.born <= step && step <= row.last_forward_use;
     case BlockState::kRunningFirst:
       return row.born <= step && (step <= row.last_forward_use || row.name == kInputRow);
@@ -139,9 +139,11 @@ BlockSummary summarise(const BlockMemory& block) {
     add_held(summary, row);
     running.add(row.born, row.dies, row.bytes);
     again.add(row.born, row.dies, row.is_gradient ? 0 : row.bytes);
-    unkept.add(row.born, row.last_forward_use, row.bytes);
-    const bool stays = row.name == kInputRow;
-    first.add(row.born, stays ? kLastForward : row.last_forward_use, row.bytes);
+    if (row.born <= kLastForward) {
+      unkept.add(row.born, row.last_forward_use, row.bytes);
+      const bool stays = row.name == kInputRow;
+      first.add(row.born, stays ? kLastForward : row.last_forward_use, row.bytes);
+    }
   }
   running.close();
   unkept.close();
@@ -179,10 +181,10 @@ BlockSummaries summaries_of(const BlockSet& blocks) {
 }
 
 Step entry_step(Pass pass, BlockKind before, BlockKind block) {
-  const auto is_layer = [](BlockKind kind) {
+  const auto has_norm = [](BlockKind kind) {
     return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer;
   };
-  return pass == Pass::kForward && is_layer(before) && is_layer(block) ? Step::kForwardNorm
+  return pass == Pass::kForward && has_norm(before) && has_norm(block) ? Step::kForwardNorm
                                                                        : Step::kForwardInput;
 }
 
@@ -243,6 +245,10 @@ bool rows_see_whole_plan(const Job& job) {
 
 namespace {
 
+bool is_layer(BlockKind kind) {
+  return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
+}
+
 bool is_moe(const Job& job, BlockKind kind) {
   return kind == BlockKind::kMoeLayer ||
          (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
@@ -254,15 +260,31 @@ bool sees_experts(const Job& job, BlockKind kind) {
   return rows_see_whole_plan(job) || is_moe(job, kind);
 }
 
+// Megatron's all-to-all exchanges as many rows whatever their number of ranks; what counts is
+// whether there are several, and whether a rank has several experts to sort them by.
+std::int64_t ep_seen_by(const Job& job, BlockKind kind, std::int64_t ep) {
+  if (!sees_experts(job, kind)) {
+    return 1;
+  }
+  const FrameworkProfile& profile = job.profile;
+  const bool sees_number = profile.memory_model != MemoryModel::kMegatron ||
+                           profile.moe_dispatcher == MoeDispatcher::kAllGather ||
+                           !profile.gradient_accumulation_fusion;
+  return sees_number || ep >= job.model.moe.num_experts ? ep : std::min<std::int64_t>(ep, 2);
+}
+
+// Context parallelism is attention's.
+bool sees_cp_method(const Job& job, BlockKind kind) {
+  return rows_see_whole_plan(job) || is_layer(kind);
+}
+
 // Megatron and native: full recomputation replays whole blocks, whose rows stay as they are;
 // selective recomputation names parts of layers.
 Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute) {
   if (rows_see_whole_plan(job)) {
     return recompute;
   }
-  const bool is_layer =
-      kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
-  if (!is_layer || recompute.granularity != RecomputeGranularity::kSelective) {
+  if (!is_layer(kind) || recompute.granularity != RecomputeGranularity::kSelective) {
     return {};
   }
   const bool experts = is_moe(job, kind);

@@ -10,6 +10,7 @@
 //   runtime/zero/config.py         DeepSpeedZeroConfig: the defaults of the bucket sizes
 // Letters: N parameters, S data-parallel ranks.
 #include <algorithm>
+#include <utility>
 
 #include "estimator/eager_rows.h"
 #include "estimator/units.h"
@@ -150,7 +151,7 @@ std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
                   .dtype = DType::kBool,
                   .copies = 2,
                   .formula = "one of the forward's thread, one of autograd's"});
-  return state.rows.rows;
+  return std::move(state.rows.rows);
 }
 
 }  // namespace shardplan

@@ -1,5 +1,7 @@
 // Ends of the pipeline under Megatron: embedding, multi-token-prediction projection, final norm,
 // head and loss; and the table that puts the blocks together. Letters in block_rows.h.
+#include <utility>
+
 #include "estimator/block_rows_megatron.h"
 
 namespace shardplan {
@@ -173,11 +175,11 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
                       .rows = rows};
   if (kind == BlockKind::kEmbedding) {
     add_embedding(block);
-    return rows.rows;
+    return std::move(rows.rows);
   }
   if (kind == BlockKind::kHead) {
     add_head(block);
-    return rows.rows;
+    return std::move(rows.rows);
   }
   if (kind == BlockKind::kSentOutput) {
     rows.keep("sent_output", block.shape.hidden * block.shape.sharded_tokens, block.shape.dtype,
@@ -185,7 +187,7 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
                .last_forward_use = Step::kForwardOutput,
                .dies = Step::kBackwardOutput},
               "h*u: deallocate_pipeline_outputs is off");
-    return rows.rows;
+    return std::move(rows.rows);
   }
   add_layer_input(block);
   add_attention(block);
@@ -199,7 +201,7 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
     add_mtp_projection(block);
     add_head(block);
   }
-  return rows.rows;
+  return std::move(rows.rows);
 }
 
 }  // namespace shardplan

@@ -1,5 +1,7 @@
 // Ends of the pipeline under Megatron-core's local spec: embedding, final norm, head and the
 // unfused vocabulary-parallel loss; and the table that puts the blocks together.
+#include <utility>
+
 #include "estimator/block_rows_megatron_local.h"
 
 namespace shardplan {
@@ -137,7 +139,7 @@ std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, Bloc
       block.is_moe ? add_local_moe(block) : add_local_dense_ffn(block);
       break;
   }
-  return rows.rows;
+  return std::move(rows.rows);
 }
 
 }  // namespace shardplan

@@ -5,6 +5,8 @@
 // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (allgather of lists copies into one flat tensor)
 // and reducer.cpp.
 // Letters: N parameters of the rank, S the ranks that share their optimizer state.
+#include <utility>
+
 #include "estimator/eager_rows.h"
 #include "estimator/units.h"
 
@@ -113,7 +115,7 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
                              : 0,
              .dtype = shape.dtype,
              .formula = "h*T: MemoryBuffer \"allgather\", never freed"});
-  return state.rows;
+  return std::move(state.rows);
 }
 
 }  // namespace shardplan

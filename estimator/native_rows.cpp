@@ -1,4 +1,6 @@
 // Ends of the pipeline in the native trainer, and the table that puts its blocks together.
+#include <utility>
+
 #include "estimator/block_rows_native.h"
 
 namespace shardplan {
@@ -159,7 +161,7 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
       add_native_moe(block);
       break;
   }
-  return block.rows.rows;
+  return std::move(block.rows.rows);
 }
 
 }  // namespace shardplan

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "estimator/block_rows.h"
 #include "estimator/native_units.h"
@@ -212,7 +213,7 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
              .first = Phase::kGradientNorm,
              .last = Phase::kGradientNorm,
              .formula = "sums of squares, dense and expert, on the frame"});
-  return state.rows;
+  return std::move(state.rows);
 }
 
 SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {

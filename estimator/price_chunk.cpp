@@ -118,7 +118,7 @@ std::size_t PricePieces::number_chunk(const ChunkLayout& chunk) {
   return place;
 }
 
-const UnitBytes& PricePieces::group(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+const UnitBytes& PricePieces::group(const Plan& plan, const BlockMemo::Piece& block,
                                     std::size_t number) {
   const Unit& unit = groups[number - kNumBlockKinds];
   return group_pieces
@@ -173,7 +173,7 @@ void raise_last(const NumberedChunk& numbered, std::span<const UnitBytes> units,
 }  // namespace
 
 // The same as chunk_peaks says, where no block writes rows of another.
-void PricePieces::sum_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+void PricePieces::sum_chunk(const Plan& plan, const BlockMemo::Piece& block,
                             const NumberedChunk& numbered, ChunkBytes& chunk) {
   unit_space.resize(numbered.units.size());
   const std::span<UnitBytes> units = unit_space;
@@ -193,7 +193,7 @@ void PricePieces::sum_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Pi
 }
 
 // Static arenas take sizes that sums leave out, and native blocks write each other's rows.
-void PricePieces::find_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+void PricePieces::find_chunk(const Plan& plan, const BlockMemo::Piece& block,
                              std::size_t layout, ChunkBytes& chunk) {
   const NumberedChunk& numbered = chunk_layouts[layout];
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&

@@ -197,10 +197,9 @@ const PieceMemo<LayoutPiece, 3>::Piece& PricePieces::layout(const Plan& plan) {
 }
 
 void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
-  const LayerPartition partition = partition_layers(job, plan);
   layout = {};
   for (const std::int64_t rank : split().firsts) {
-    layout.classes.push_back(stage_layout(job, plan, partition, rank));
+    layout.classes.push_back(stage_layout(job, plan, split().partition, rank));
     layout.of_class.emplace_back();
     for (const ChunkLayout& chunk : layout.classes.back().chunks) {
       layout.of_class.back().push_back(index_in(layout.chunks, number_chunk(chunk)));
@@ -238,28 +237,48 @@ void PricePieces::build_load(const ScheduleShape& shape, const LayoutPiece& stag
   }
 }
 
-const SequencePiece& PricePieces::sequences(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<8>& axes = block_axes;
-  return sequence_pieces
-      .find({axes[0], axes[1], axes[2], split_piece->number,
-             packed(shape.num_microbatches, number(plan.schedule)), axes[4]},
-            [&](SequencePiece& piece) {
-              piece.classes.clear();
-              for (const StageLayout& stage : layout(plan).value.classes) {
-                StateBytes bytes;
-                for (const StateRow& row : sequence_rows(job, plan, stage.ends)) { bytes.add(row); }
-                piece.classes.push_back(bytes);
-              }
-            })
-      .value;
+// The same for all choices of recomputation.
+const std::vector<StateBytes>& PricePieces::sequences(const Plan& plan,
+                                                      const ScheduleShape& shape) {
+  const BlockKey& axes = block_axes;
+  const PieceKey<6> key = {axes[0],
+                           axes[1],
+                           axes[2],
+                           axes[4],
+                           axes[5],
+                           packed(split_piece->number,
+                                  std::ssize(kSchedules) * shape.num_microbatches +
+                                      number(plan.schedule))};
+  if (is_same(key, sequence_key)) {
+    return last_sequences;
+  }
+  sequence_key = {};  // should it throw
+  last_sequences.clear();
+  const auto pipeline = pipeline_seen_by_sequences(job, plan, shape.num_microbatches);
+  for (const StageEnds& ends : split().ends) {
+    const std::int64_t chunks = packed(ends.receiving_chunks, ends.sending_chunks);
+    const std::int64_t holds = (ends.has_embedding ? 2 : 0) + (ends.has_head ? 1 : 0);
+    const auto build = [&](StateBytes& bytes) {
+      bytes = {};
+      for (const StateRow& row : sequence_rows(job, plan, ends)) { bytes.add(row); }
+    };
+    last_sequences.push_back(
+        sequence_pieces
+            .find({axes[0], axes[1], axes[2], axes[4], axes[5], 4 * chunks + holds,
+                   pipeline[0], pipeline[1]},
+                  build)
+            .value);
+  }
+  sequence_key = key;
+  return last_sequences;
 }
 
 void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape) {
   const bool has_arenas = job.profile.allocator == AllocatorKind::kStaticArenas;
   const LayoutPiece& stages = layout(plan).value;
   const LoadPiece& held = load(shape, stages);
-  const SequencePiece& buffers = sequences(plan, shape);
-  const PieceMemo<BlockPiece, 8>::Piece& blocks = block(plan);
+  const std::vector<StateBytes>& buffers = sequences(plan, shape);
+  const BlockMemo::Piece& blocks = block(plan);
   chunk_byte_space.resize(stages.chunks.size());
   for (std::size_t chunk = 0; chunk < stages.chunks.size(); ++chunk) {
     find_chunk(plan, blocks, stages.chunks[chunk], chunk_byte_space[chunk]);
@@ -271,7 +290,7 @@ void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape
     rank.rank = load.rank;
     rank.stage_class = load.stage_class;
     rank.actions = {};
-    rank.buffers = buffers.classes[load.stage_class];
+    rank.buffers = buffers[load.stage_class];
     raise_actions(load, chunk_byte_space, rank.actions);
     if (has_arenas) {
       raise_arenas(load, chunk_byte_space, rank.actions);

@@ -128,17 +128,15 @@ void PricePieces::begin(const Plan& plan) {
   recompute = recompute_number(plan.recompute);
   block_axes = block_key(plan);
   const PieceKey<2> groups_of = layout_key(plan);
-  const PieceKey<11> axes = {block_axes[0],
-                             block_axes[1],
-                             block_axes[2],
-                             block_axes[3],
-                             block_axes[4],
-                             block_axes[5],
-                             block_axes[6],
-                             block_axes[7],
-                             packed(split_piece->number, number(plan.schedule)),
-                             groups_of[0],
-                             groups_of[1]};
+  const PieceKey<9> axes = {block_axes[0],
+                            block_axes[1],
+                            block_axes[2],
+                            block_axes[3],
+                            block_axes[4],
+                            block_axes[5],
+                            packed(split_piece->number, number(plan.schedule)),
+                            groups_of[0],
+                            groups_of[1]};
   if (!is_same(axes, microbatch_axes)) {
     microbatch_axes = axes;
     ++microbatch_number;
@@ -155,41 +153,52 @@ PieceKey<2> PricePieces::layout_key(const Plan& plan) const {
 void PricePieces::build_split(const Plan& plan, SplitPiece& piece) {
   Plan plain = plan;
   plain.recompute = {};
-  const LayerPartition partition = partition_layers(job, plain);
   std::vector<StageLayout> classes;
   piece = {};
+  piece.partition = partition_layers(job, plain);
   for (std::int64_t rank = 0; rank < plan.pp; ++rank) {
-    StageLayout stage = stage_layout(job, plain, partition, rank);
+    StageLayout stage = stage_layout(job, plain, piece.partition, rank);
     const auto same = std::ranges::find_if(classes, [&](const StageLayout& other) {
       return is_same_class(stage, other, plan.pp);
     });
     piece.of_rank.push_back(same - classes.begin());
     if (same == classes.end()) {
       piece.firsts.push_back(rank);
+      piece.ends.push_back(stage.ends);
       classes.push_back(std::move(stage));
     }
   }
   piece.steps = step_layout(job, plain, layer_kinds);
 }
 
-// Axes of the rows of blocks; `is_wide` profiles see their sharding, and more, as well.
-PieceKey<8> PricePieces::block_key(const Plan& plan) {
-  const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
+namespace {
+
+// Of a microbatch: sizes and switches that rows of blocks see.
+std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
+  const std::int64_t kinds = ((number(cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
                               number(plan.precision)) *
                                  2 +
                              (delays_weight_gradients(plan.schedule) ? 1 : 0);
-  PieceKey<8> key{packed(plan.tp, plan.cp),
-                  packed(plan.ep, plan.etp),
-                  packed(plan.micro_batch, kinds),
-                  recompute,
-                  std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
-                  0,
-                  0,
-                  0};
+  return packed(plan.micro_batch, kNumBlockKinds * kinds);
+}
+
+}  // namespace
+
+// Axes of the rows of blocks; `is_wide` profiles see their sharding, and more, as well.
+BlockKey PricePieces::block_key(const Plan& plan) {
+  BlockKey key{packed(plan.tp, plan.cp),
+               packed(plan.ep, plan.etp),
+               microbatch_axes_number(plan, plan.cp_method),
+               recompute,
+               std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
+               0};
   if (is_wide) {
-    key[5] = packed(grid_piece->number, plan.zero);
-    key[6] = packed(dtypes_number(plan), number(plan.schedule));
-    key[7] = packed(plan.vpp, split_number);
+    key[5] = wide_axes
+                 .find({packed(grid_piece->number, plan.zero),
+                        packed(dtypes_number(plan), number(plan.schedule)),
+                        packed(plan.vpp, split_number)},
+                       [](WideAxes&) {})
+                 .number;
   }
   return key;
 }
@@ -197,11 +206,12 @@ PieceKey<8> PricePieces::block_key(const Plan& plan) {
 // Blocks that see the same of a plan are built once.
 const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   const Recompute seen = recompute_seen_by(job, kind, plan.recompute);
-  const PieceKey<8>& axes = block_axes;
   const bool experts = sees_experts(job, kind);
+  const CpMethod cp_method = sees_cp_method(job, kind) ? plan.cp_method : CpMethod::kRing;
   return kind_pieces
-      .find({axes[0], experts ? axes[1] : 0, axes[2], recompute_number(seen), experts ? axes[4] : 0,
-             axes[5], axes[6], axes[7], number(kind)},
+      .find({block_axes[0], experts ? packed(ep_seen_by(job, kind, plan.ep), plan.etp) : 0,
+             microbatch_axes_number(plan, cp_method) + number(kind), recompute_number(seen),
+             experts ? block_axes[4] : 0, block_axes[5]},
             [&](KindPiece& piece) {
               const BlockMemory block = block_memory(job, plan, kind);
               BlockSummaries alone{};
@@ -212,7 +222,7 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
       .value;
 }
 
-const PieceMemo<BlockPiece, 8>::Piece& PricePieces::block(const Plan& plan) {
+const BlockMemo::Piece& PricePieces::block(const Plan& plan) {
   return block_pieces.find(block_axes, [&](BlockPiece& piece) {
     piece = {};
     for (const BlockKind each : block_kinds) {

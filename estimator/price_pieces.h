@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "estimator/chunk_peak.h"
+#include "estimator/layer_partition.h"
 #include "estimator/price_floor.h"
 #include "estimator/price_memo.h"
 #include "estimator/rank_grid.h"
@@ -46,8 +47,10 @@ struct GridPiece {
 // Ranks of a class hold the same layers and ends of the model, and stand alike at the ends of the
 // pipeline.
 struct SplitPiece {
+  LayerPartition partition;
   std::vector<std::int64_t> firsts;  // of every class the first rank
   std::vector<std::int64_t> of_rank;
+  std::vector<StageEnds> ends;  // by class
   StepLayout steps;  // without recompute
 };
 
@@ -56,9 +59,12 @@ struct KindPiece {
   UnitBytes unit;  // the block by itself
 };
 
+using BlockKey = PieceKey<6>;
 struct BlockPiece {
   std::array<UnitBytes, kNumBlockKinds> units;  // every block by itself
 };
+using BlockMemo = PieceMemo<BlockPiece, 6>;
+struct WideAxes {};  // axes that have a number and nothing else
 
 // Equal units in a row, by number: a block by itself has that of its kind.
 struct NumberedUnit {
@@ -133,11 +139,6 @@ struct StatePiece {
   std::vector<StateBytes> classes;
 };
 
-// Buffers of the size of a microbatch.
-struct SequencePiece {
-  std::vector<StateBytes> classes;
-};
-
 // Without recomputation.
 struct ChunkWorkPiece {
   std::vector<PlainChunkTime> chunks;  // by chunk kind
@@ -176,7 +177,7 @@ struct PricePieces {
   ScheduleShape shape(const Plan& plan) const;
   // Memory. A plan's pieces are good until another plan's are asked for.
   const ActivationPiece& activations(const Plan& plan, const ScheduleShape& shape);
-  const SequencePiece& sequences(const Plan& plan, const ScheduleShape& shape);
+  const std::vector<StateBytes>& sequences(const Plan& plan, const ScheduleShape& shape);
   const StatePiece& state(const Plan& plan);
   const PieceMemo<TensorPiece, 4>::Piece& tensors(const Plan& plan);
   const OutsidePiece& outside(const Plan& plan);
@@ -200,12 +201,12 @@ struct PricePieces {
   PieceMemo<StateFloor, 8> state_floors{1024};
   PieceMemo<double, 8> update_floors{1024};
 
-  PieceKey<8> block_key(const Plan& plan);
+  BlockKey block_key(const Plan& plan);
   const SplitPiece& split() const { return split_piece->value; }
   const GridPiece& grid() const { return grid_piece->value; }
   PieceKey<2> layout_key(const Plan& plan) const;
   const KindPiece& kind(const Plan& plan, BlockKind kind);
-  const PieceMemo<BlockPiece, 8>::Piece& block(const Plan& plan);
+  const BlockMemo::Piece& block(const Plan& plan);
   BlockSummaries summaries(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const LoadPiece& load(const ScheduleShape& shape, const LayoutPiece& stages);
@@ -218,19 +219,19 @@ struct PricePieces {
                   const PieceMemo<ModelTimes, 6>::Piece& known, const StepLayout& layout,
                   const ChunkWorkPiece& plain, WorkPiece& piece);
   std::size_t number_chunk(const ChunkLayout& chunk);
-  const UnitBytes& unit(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+  const UnitBytes& unit(const Plan& plan, const BlockMemo::Piece& block,
                         std::size_t number) {
     return number < kNumBlockKinds ? block.value.units[number] : group(plan, block, number);
   }
-  const UnitBytes& group(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+  const UnitBytes& group(const Plan& plan, const BlockMemo::Piece& block,
                          std::size_t number);
-  void find_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+  void find_chunk(const Plan& plan, const BlockMemo::Piece& block,
                   std::size_t layout, ChunkBytes& chunk);
   void build_grid(const Plan& plan, GridPiece& piece);
   void build_split(const Plan& plan, SplitPiece& piece);
   void build_layout(const Plan& plan, LayoutPiece& layout);
   void build_load(const ScheduleShape& shape, const LayoutPiece& stages, LoadPiece& load);
-  void sum_chunk(const Plan& plan, const PieceMemo<BlockPiece, 8>::Piece& block,
+  void sum_chunk(const Plan& plan, const BlockMemo::Piece& block,
                  const NumberedChunk& numbered, ChunkBytes& chunk);
   void build_activations(const Plan& plan, const ScheduleShape& shape);
 
@@ -240,8 +241,8 @@ struct PricePieces {
   std::int64_t recompute = 0;                  // its recompute_number
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   const PieceMemo<SplitPiece, 2>::Piece* split_piece = nullptr;
-  PieceKey<8> block_axes{};                        // its block_key
-  PieceKey<11> microbatch_axes{};                  // of a microbatch in its chunks
+  BlockKey block_axes{};                        // its block_key
+  PieceKey<9> microbatch_axes{};                  // of a microbatch in its chunks
   std::int64_t microbatch_number = 0;              // changes with them
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<NumberedChunk> chunk_layouts;        // by number
@@ -250,6 +251,8 @@ struct PricePieces {
   // The pieces asked for last, for plans that share them.
   PieceKey<2> activation_key{};
   ActivationPiece last_activations;
+  PieceKey<6> sequence_key{};
+  std::vector<StateBytes> last_sequences;  // by class: buffers of the size of a microbatch
   PieceKey<6> last_work_key{};
   const WorkPiece* last_work = nullptr;
   PieceKey<2> last_tensor_key{};
@@ -266,13 +269,14 @@ struct PricePieces {
   std::int64_t model_time_number = 0;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
   PieceMemo<SplitPiece, 2> split_pieces{1024};
-  PieceMemo<KindPiece, 9> kind_pieces{8192};
-  PieceMemo<BlockPiece, 8> block_pieces{2048};
+  PieceMemo<KindPiece, 6> kind_pieces{16384};
+  PieceMemo<WideAxes, 3> wide_axes{4096};
+  BlockMemo block_pieces{2048};
   PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
   PieceMemo<LoadPiece, 4> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
-  PieceMemo<SequencePiece, 6> sequence_pieces{1024};
+  PieceMemo<StateBytes, 8> sequence_pieces{4096};
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
   PieceMemo<StatePiece, 4> state_pieces{32768};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};

@@ -1,6 +1,7 @@
 #include "estimator/resident_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "estimator/allocator_tails.h"
 #include "estimator/units.h"
@@ -104,7 +105,7 @@ std::vector<StateRow> resident_rows(const Job& job, const Plan& plan, const Stag
   ResidentRows state{.job = job, .plan = plan, .stage = stage, .tensors = tensors, .rows = {}};
   add_resident(state);
   add_allocator_tails(state);
-  return state.rows;
+  return std::move(state.rows);
 }
 
 }  // namespace shardplan

@@ -131,4 +131,15 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   return rows;
 }
 
+// Megatron's: whether there are several stages, and several chunks on each.
+std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
+                                                       std::int64_t num_microbatches) {
+  const MemoryModel model = job.profile.memory_model;
+  if (model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal) {
+    return {plan.pp > 1 ? 1 : 0, plan.vpp > 1 ? 1 : 0};
+  }
+  return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
+          std::ssize(kSchedules) * num_microbatches + static_cast<std::int64_t>(plan.schedule)};
+}
+
 }  // namespace shardplan

@@ -23,6 +23,20 @@ void append(std::vector<Unit>& units, Unit unit) {
   }
 }
 
+// A unit of one block.
+void append(std::vector<Unit>& units, BlockKind kind, bool checkpointed) {
+  const BlockRun block = {.kind = kind, .count = 1};
+  if (!units.empty()) {
+    Unit& last = units.back();
+    if (last.checkpointed == checkpointed && last.blocks.size() == 1 &&
+        last.blocks.front() == block) {
+      ++last.count;
+      return;
+    }
+  }
+  units.push_back({.blocks = {block}, .checkpointed = checkpointed, .count = 1});
+}
+
 BlockKind kind_of(const Job& job, std::int64_t layer) {
   return job.model.layers[static_cast<std::size_t>(layer)].is_moe ? BlockKind::kMoeLayer
                                                                   : BlockKind::kDenseLayer;
@@ -57,9 +71,7 @@ void append_titan_layers(std::vector<Unit>& units, const Plan& plan, std::int64_
     const BlockKind kind = i + 1 == layers ? BlockKind::kLastLayer
                            : i == 0        ? BlockKind::kFirstLayer
                                            : BlockKind::kDenseLayer;
-    append(units, {.blocks = {{.kind = kind, .count = 1}},
-                   .checkpointed = all || (every_second && (layers_before + i) % 2 == 1),
-                   .count = 1});
+    append(units, kind, all || (every_second && (layers_before + i) % 2 == 1));
   }
 }
 
@@ -67,6 +79,9 @@ void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
                    const ModelChunk& chunk) {
   const RecomputeGroups groups = recompute_groups(plan, chunk.num_layers);
   std::int64_t done = 0;
+  for (; groups.group == 1 && done < groups.recomputed_layers; ++done) {
+    append(units, kind_of(job, chunk.first_layer + done), true);
+  }
   while (done < groups.recomputed_layers) {
     Unit unit{.blocks = {}, .checkpointed = true, .count = 1};
     const std::int64_t end = std::min(done + groups.group, groups.recomputed_layers);
@@ -74,9 +89,7 @@ void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
     append(units, std::move(unit));
   }
   for (; done < chunk.num_layers; ++done) {
-    append(units, {.blocks = {{.kind = kind_of(job, chunk.first_layer + done), .count = 1}},
-                   .checkpointed = false,
-                   .count = 1});
+    append(units, kind_of(job, chunk.first_layer + done), false);
   }
 }
 

@@ -302,8 +302,9 @@ void StateBytes::add(const StateRow& row) {
   if (bytes == 0) {
     return;
   }
-  for (std::int64_t phase = 0; phase < kNumPhases; ++phase) {
-    alive[static_cast<std::size_t>(phase)] += row.is_alive(static_cast<Phase>(phase)) ? bytes : 0;
+  const std::size_t last = static_cast<std::size_t>(row.last);
+  for (std::size_t phase = static_cast<std::size_t>(row.first); phase <= last; ++phase) {
+    alive[phase] += bytes;
   }
   made_by_first_step += row.made_by_first_step ? bytes : 0;
   frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;

@@ -117,5 +117,8 @@ std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype)
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
 using SequenceRows = std::array<StateRow, 8>;
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+// What they look at of the pipeline besides the ends: equal numbers mean equal rows.
+std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
+                                                       std::int64_t num_microbatches);
 
 }  // namespace shardplan

@@ -2,6 +2,8 @@
 // Functions of PyTorch 2.11 are named in data/frameworks/torchtitan.md.
 #include "estimator/torchtitan_rows.h"
 
+#include <utility>
+
 #include "estimator/parameters.h"
 
 namespace shardplan {
@@ -230,7 +232,7 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
     case BlockKind::kMoeLayer:
     case BlockKind::kMtp: break;
   }
-  return block.rows.rows;
+  return std::move(block.rows.rows);
 }
 
 }  // namespace shardplan

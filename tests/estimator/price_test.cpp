@@ -97,11 +97,13 @@ TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
 }
 
 TEST_CASE(
-    "rows of a block look at nothing of recomputation and experts but what they are said to see") {
+    "rows of a block look at nothing of recomputation, experts and context parallelism but what "
+    "they are said to see") {
   const Library library;
   RandomJobs random(library, 9);
   std::mt19937_64 bits(9);
-  int same = 0;  // choices that a kind does not see
+  int same = 0;         // choices that a kind does not see
+  int fewer_ranks = 0;  // that share experts
   for (int i = 0; i < 600; ++i) {
     RandomCase drawn = random.next();
     for (bool RecomputeModules::*module :
@@ -120,8 +122,12 @@ TEST_CASE(
       seen.recompute = recompute_seen_by(drawn.job, kind, drawn.plan.recompute);
       same += seen.recompute == drawn.plan.recompute ? 0 : 1;
       const BlockMemory whole = block_memory(drawn.job, drawn.plan, kind);
+      seen.ep = ep_seen_by(drawn.job, kind, drawn.plan.ep);
+      fewer_ranks += sees_experts(drawn.job, kind) && seen.ep < drawn.plan.ep ? 1 : 0;
+      if (!sees_cp_method(drawn.job, kind)) {
+        seen.cp_method = CpMethod::kRing;
+      }
       if (!sees_experts(drawn.job, kind)) {
-        seen.ep = 1;
         seen.etp = 1;
         seen.moe_buffer_factor = 1;
       }
@@ -138,6 +144,7 @@ TEST_CASE(
     }
   }
   CHECK(same > 1000);
+  CHECK(fewer_ranks > 5);
 }
 
 TEST_CASE("later ranks hold no more in flight unless weight gradients are delayed") {
