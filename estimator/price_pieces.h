@@ -51,7 +51,7 @@ struct SplitPiece {
   std::vector<std::int64_t> firsts;  // of every class the first rank
   std::vector<std::int64_t> of_rank;
   std::vector<StageEnds> ends;  // by class
-  StepLayout steps;  // without recompute
+  StepLayout steps;
 };
 
 struct KindPiece {
@@ -211,13 +211,11 @@ struct PricePieces {
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const LoadPiece& load(const ScheduleShape& shape, const LayoutPiece& stages);
   const PieceMemo<ModelTimes, 6>::Piece& times(const Plan& plan);
-  const PieceMemo<StepLayout, 2>::Piece& steps_piece(const Plan& plan);
   const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
-      const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known,
-      const PieceMemo<StepLayout, 2>::Piece& layout);
+      const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known);
   void build_work(const Plan& plan, const ScheduleShape& shape,
-                  const PieceMemo<ModelTimes, 6>::Piece& known, const StepLayout& layout,
-                  const ChunkWorkPiece& plain, WorkPiece& piece);
+                  const PieceMemo<ModelTimes, 6>::Piece& known, const ChunkWorkPiece& plain,
+                  WorkPiece& piece);
   std::size_t number_chunk(const ChunkLayout& chunk);
   const UnitBytes& unit(const Plan& plan, const BlockMemo::Piece& block,
                         std::size_t number) {
@@ -281,7 +279,6 @@ struct PricePieces {
   PieceMemo<StatePiece, 4> state_pieces{32768};
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};
   PieceMemo<ModelTimes, 6> times_pieces{4096};
-  PieceMemo<StepLayout, 2> step_pieces{1024};
   PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
   PieceMemo<WorkPiece, 4> work_pieces{1024};
   PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};

@@ -13,19 +13,15 @@ std::int64_t number(Enum value) {
   return static_cast<std::int64_t>(value);
 }
 
-// Layers of every chunk that full recomputation by blocks replays; 0: another choice.
-std::int64_t replayed_block(const Recompute& recompute) {
-  const bool by_blocks = recompute.granularity == RecomputeGranularity::kFull &&
-                         recompute.method == RecomputeMethod::kBlock;
-  return by_blocks ? recompute.num_layers : 0;
-}
-
-// Layers of a group of full recomputation where its replay leaves something out; 0: elsewhere.
-std::int64_t replayed_group(const Job& job, const Recompute& recompute) {
-  const bool leaves_out = job.profile.memory_model == MemoryModel::kNative &&
-                          recompute.granularity == RecomputeGranularity::kFull &&
-                          recompute.method == RecomputeMethod::kUniform;
-  return leaves_out ? recompute.num_layers : 0;
+// Layers of full recomputation where their number says what is replayed: by blocks, and by groups
+// whose replay leaves something out.
+std::int64_t layers_seen_by_time(const Job& job, const Recompute& recompute) {
+  const bool is_full = recompute.granularity == RecomputeGranularity::kFull;
+  if (is_full && recompute.method == RecomputeMethod::kBlock) {
+    return 2 * recompute.num_layers;
+  }
+  return is_full && job.profile.memory_model == MemoryModel::kNative ? 2 * recompute.num_layers + 1
+                                                                     : 0;
 }
 
 }  // namespace
@@ -42,21 +38,15 @@ const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
-const PieceMemo<StepLayout, 2>::Piece& PricePieces::steps_piece(const Plan& plan) {
-  return step_pieces.find({split_piece->number, replayed_block(plan.recompute)},
-                          [&](StepLayout& piece) { piece = step_layout(job, plan, layer_kinds); });
-}
-
 const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
-    const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known,
-    const PieceMemo<StepLayout, 2>::Piece& layout) {
+    const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known) {
   return chunk_work_pieces.find(
-      {packed(known.number, layout.number), grid().pp_links, plan.pp}, [&](ChunkWorkPiece& piece) {
-        work_space.resize(layout.value.chunks.size());
-        rank_work_space.resize(layout.value.pipeline.rank_chunks.size());
-        chunk_works(job, layout.value, known.value, exposed_send_s(job, plan, grid().pp),
-                    work_space);
-        rank_works(layout.value, work_space, rank_work_space);
+      {known.number, split_piece->number, grid().pp_links}, [&](ChunkWorkPiece& piece) {
+        const StepLayout& layout = split().steps;
+        work_space.resize(layout.chunks.size());
+        rank_work_space.resize(layout.pipeline.rank_chunks.size());
+        chunk_works(job, layout, known.value, exposed_send_s(job, plan, grid().pp), work_space);
+        rank_works(layout, work_space, rank_work_space);
         piece.chunks.clear();
         for (const ChunkWork& work : work_space) { piece.chunks.push_back(work.plain_time()); }
         piece.ranks.clear();
@@ -68,45 +58,26 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
       });
 }
 
-// Adds recomputation to what is known without it: the same sums as chunk_works and rank_works make.
+// Adds recomputation to what is known without it.
 void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
-                             const PieceMemo<ModelTimes, 6>::Piece& known, const StepLayout& layout,
+                             const PieceMemo<ModelTimes, 6>::Piece& known,
                              const ChunkWorkPiece& plain, WorkPiece& piece) {
   if (model_time_number != known.number) {
     model_time_space = known.value;
     model_time_number = known.number;
   }
   add_recompute(plan.recompute, model_time_space);
-  const auto replay_of = [](const BlockTime& block) {
-    return ReplaySeconds{.recompute_s = block.recompute_s, .host_s = block.recompute_host_s};
-  };
-  const std::size_t num_chunks = plain.chunks.size();
-  chunk_time_space.resize(num_chunks);
-  replay_space.resize(num_chunks);
-  for (std::size_t at = 0; at < num_chunks; ++at) {
-    const ChunkKind& chunk = layout.chunks[at];
-    ReplaySeconds replay;
-    for (std::size_t kind = 0; kind < chunk.replayed.size(); ++kind) {
-      replay.add(chunk.replayed[kind], replay_of(model_time_space.layers[kind].time));
-    }
-    if (chunk.is_last) {
-      replay.add(job.model.num_mtp_layers, replay_of(model_time_space.mtp));
-    }
-    replay_space[at] = replay;
-    chunk_time_space[at] = plain.chunks[at].with(replay);
+  const StepLayout& layout = split().steps;
+  chunk_time_space.resize(plain.chunks.size());
+  replay_space.resize(plain.chunks.size());
+  for (std::size_t at = 0; at < plain.chunks.size(); ++at) {
+    replay_space[at] = chunk_replay(job, plan.recompute, layout.chunks[at], model_time_space);
+    chunk_time_space[at] = plain.chunks[at].with(replay_space[at]);
   }
   rank_replay_space.resize(plain.ranks.size());
-  for (std::size_t rank = 0; rank < plain.ranks.size(); ++rank) {
-    const std::int64_t* const counts = layout.pipeline.rank_chunks[rank].data();
-    ReplaySeconds replay;
-    for (std::size_t kind = 0; kind < num_chunks; ++kind) {
-      replay.add(counts[kind], replay_space[kind]);
-    }
-    rank_replay_space[rank] = replay;
-  }
+  rank_replays(layout, replay_space, rank_replay_space);
   const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_time_space);
-  piece.step = pipeline_step(shape, layout.pipeline, plain.ranks, rank_replay_space, pipeline,
-                             split().steps.pipeline);
+  piece.step = pipeline_step(shape, layout.pipeline, plain.ranks, rank_replay_space, pipeline);
   piece.pipeline_s = pipeline.total_s;
   piece.busiest_s = plain.busiest_s;
 }
@@ -123,13 +94,12 @@ const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape)
   }
   last_work = nullptr;
   const auto& known = times(plan);
-  const auto& layout = steps_piece(plan);
-  const auto& plain = chunk_work(plan, known, layout);
+  const auto& plain = chunk_work(plan, known);
   last_work = &work_pieces
                    .find({plain.number, recompute, shape.num_microbatches,
-                          packed(number(plan.schedule), replayed_group(job, plan.recompute))},
+                          packed(number(plan.schedule), layers_seen_by_time(job, plan.recompute))},
                          [&](WorkPiece& piece) {
-                           build_work(plan, shape, known, layout.value, plain.value, piece);
+                           build_work(plan, shape, known, plain.value, piece);
                          })
                    .value;
   last_work_key = key;

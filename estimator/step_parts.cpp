@@ -23,11 +23,18 @@ StepParts::StepParts(const Job& of_job, const Plan& of_plan)
       pieces(model_pieces(job, plan)),
       works(layout.chunks.size()),
       step(estimate_step_time(job, plan)),
-      of_ranks_(layout.pipeline.rank_chunks.size()) {
+      replays_of_ranks_(layout.pipeline.rank_chunks.size()) {
   chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
               works);
-  for (const ChunkWork& work : works) { chunk_times.push_back(work.chunk_time()); }
-  rank_works(layout, works, of_ranks_);
+  std::vector<ReplaySeconds> replays;
+  for (std::size_t chunk = 0; chunk < works.size(); ++chunk) {
+    replays.push_back(chunk_replay(job, plan.recompute, layout.chunks[chunk], times));
+    chunk_times.push_back(works[chunk].plain_time().with(replays.back()));
+  }
+  std::vector<ChunkWork> ranks(layout.pipeline.rank_chunks.size());
+  rank_works(layout, works, ranks);
+  rank_replays(layout, replays, replays_of_ranks_);
+  for (const ChunkWork& rank : ranks) { of_ranks_.push_back(added_up(rank)); }
   pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   const ShardingGroups groups(job, plan);
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
@@ -43,12 +50,12 @@ std::vector<TimedRun> StepParts::blocks_of(const ChunkKind& chunk) const {
   }
   for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
     const LayerTime& layer = times.layers[kind];
-    const std::int64_t count = chunk.replayed[kind] + chunk.others[kind];
+    const std::int64_t count = chunk.layers()[kind];
     if (count > 0) {
       runs.push_back(
           {.name = name_of_layer(job.model.layers[static_cast<std::size_t>(layer.layer_kind)]),
            .count = count,
-           .replayed = chunk.replayed[kind],
+           .replayed = chunk.replayed(plan.recompute)[kind],
            .time = &layer.time,
            .pieces = &pieces.layers[kind]});
     }
@@ -68,18 +75,13 @@ std::vector<TimedRun> StepParts::blocks_of(const ChunkKind& chunk) const {
 
 StageUpdate StepParts::after_pipeline(std::int64_t pp_rank) const {
   const std::size_t kind = layout.pipeline.rank_kind(pp_rank);
-  const ChunkWork& work = of_ranks_[kind];
-  const ChunkTime time = work.chunk_time();
-  const RankUpdate& update = updates_[kind];
   const auto visible_s = [&](const MicrobatchWork& beside) {
-    return exposed_data_parallel_s(job, plan, update, shape.num_microbatches, beside);
+    return exposed_data_parallel_s(job, plan, updates_[kind], shape.num_microbatches, beside);
   };
-  const double exposed_s = visible_s({.forward_s = time.forward_s,
-                                      .backward_s = time.backward_input_s + time.backward_weight_s,
-                                      .host_s = work.blocks.host_s + work.blocks.recompute_host_s});
+  const double exposed_s = visible_s(microbatch_work(of_ranks_[kind], replays_of_ranks_[kind]));
   return {.data_parallel_s = exposed_s,
           .data_parallel_hidden_s = std::max(0.0, visible_s({}) - exposed_s),
-          .optimizer_s = update.optimizer_s};
+          .optimizer_s = updates_[kind].optimizer_s};
 }
 
 }  // namespace shardplan

@@ -51,7 +51,8 @@ class StepParts {
 
  private:
   std::vector<RankUpdate> updates_;  // by kind of rank
-  std::vector<ChunkWork> of_ranks_;
+  std::vector<RankWork> of_ranks_;
+  std::vector<ReplaySeconds> replays_of_ranks_;
 };
 
 }  // namespace shardplan

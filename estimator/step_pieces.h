@@ -15,17 +15,20 @@
 
 namespace shardplan {
 
-// Chunks with as many layers of every kind and the same ends of the model are alike.
+// Chunks with the same kinds of layers in the same order and the same ends of the model are alike.
 struct ChunkKind {
-  std::vector<std::int64_t> replayed;  // layers that recomputation may replay, by layer kind
-  std::vector<std::int64_t> others;    // that full recomputation by blocks leaves out
-  bool is_first = false;               // of the model: embedding
-  bool is_last = false;                // head, loss, multi-token prediction
+  // By number of layers and layer kind: how many of the kind are among so many first layers.
+  std::vector<std::vector<std::int64_t>> first_layers;
+  bool is_first = false;  // of the model: embedding
+  bool is_last = false;   // head, loss, multi-token prediction
   friend bool operator==(const ChunkKind&, const ChunkKind&) = default;
+
+  const std::vector<std::int64_t>& layers() const { return first_layers.back(); }
+  // Those that recomputation may replay: full recomputation by blocks takes the first ones.
+  const std::vector<std::int64_t>& replayed(const Recompute& recompute) const;
 };
 
-// Depends on pp, vpp, the layers of the chunks, the placement of the schedule, and full
-// recomputation by blocks.
+// Depends on pp, vpp, the layers of the chunks and the placement of the schedule.
 struct StepLayout {
   std::vector<ChunkKind> chunks;
   PipelineLayout pipeline;
@@ -42,6 +45,9 @@ struct ReplaySeconds {
     host_s += static_cast<double>(count) * replay.host_s;
   }
 };
+// Of one chunk; `times` have what every kind of block replays.
+ReplaySeconds chunk_replay(const Job& job, const Recompute& recompute, const ChunkKind& chunk,
+                           const ModelTimes& times);
 
 // Sums whose order decides their last bits: what a ChunkTime is added up from.
 struct PlainChunkTime {
@@ -59,25 +65,21 @@ struct PlainChunkTime {
   }
 };
 
-// One microbatch in one chunk, or summed over the chunks of one rank. recompute_s is what the plan
-// replays, sends_s the exposed sends of activations and of gradients.
+// One microbatch in one chunk, or summed over the chunks of one rank: without what recomputation
+// adds, with the exposed sends of activations and of gradients.
 struct ChunkWork {
   BlockTime blocks;
   double forward_send_s = 0;
   double backward_send_s = 0;
 
   PlainChunkTime plain_time() const;
-  ReplaySeconds replay() const {
-    return {.recompute_s = blocks.recompute_s, .host_s = blocks.recompute_host_s};
-  }
-  ChunkTime chunk_time() const { return plain_time().with(replay()); }
 };
 
 // The send of one hidden tensor to the next stage, as far as it stays visible. `pp` is the shape of
 // the pipeline's group.
 double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp);
 
-// Of every kind of chunk; `works` has one entry for each.
+// Of every kind of chunk, without recomputation; `works` has one entry for each.
 void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
                  std::span<ChunkWork> works);
 
@@ -96,16 +98,21 @@ struct RankWork {
   double host_s = 0;
 };
 RankWork added_up(const ChunkWork& work);
+MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay);
+
+// The same of what recomputation adds.
+void rank_replays(const StepLayout& layout, std::span<const ReplaySeconds> replays,
+                  std::span<ReplaySeconds> of_ranks);
 
 // Of every kind of rank.
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times);
 
 // A rank that may be the slowest after the pipeline: its work on one microbatch, which
-// communication may hide behind, and the kind of its update.
+// communication may hide behind, and its kind.
 struct DecidingRank {
   MicrobatchWork work;
-  std::size_t update = 0;
+  std::size_t kind = 0;
 };
 
 // What the pipeline takes of a step, and the ranks that decide what follows: the stages step
@@ -116,11 +123,10 @@ struct PipelineStep {
   std::size_t num_ranks = 0;
 };
 
-// `works` and `replays` by kind of `ranks`. Updates are by kind of `update_ranks`, whose kinds may be
-// fewer: recomputation changes no update.
+// `works` and `replays` by kind of rank.
 PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
                            std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
-                           const PipelineTime& pipeline, const PipelineLayout& update_ranks);
+                           const PipelineTime& pipeline);
 
 // Parts, total and speed of the whole step.
 StepTime step_time_of(const Job& job, const Plan& plan, std::int64_t num_microbatches,

@@ -19,36 +19,24 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
-// Full recomputation by blocks replays the first num_layers of a chunk; every other choice is
-// already in the layers' times.
-std::int64_t replayed_layers(const Recompute& recompute, std::int64_t layers) {
-  const bool by_blocks = recompute.granularity == RecomputeGranularity::kFull &&
-                         recompute.method == RecomputeMethod::kBlock;
-  return by_blocks ? std::min(recompute.num_layers, layers) : layers;
-}
-
 // Tied tables, and tables that multi-token prediction reads, have a copy beside the head.
 bool has_second_table(const ModelSpec& model) {
   return model.tied_embeddings || model.num_mtp_layers > 0;
 }
 
-// Layers of every kind, `count` of them from `first` on.
-std::vector<std::int64_t> count_kinds(const LayerKinds& kinds, std::int64_t first,
-                                      std::int64_t count) {
-  std::vector<std::int64_t> counts(kinds.firsts.size(), 0);
+// By number of layers and kind: how many of `count` layers from `first` on.
+std::vector<std::vector<std::int64_t>> count_kinds(const LayerKinds& kinds, std::int64_t first,
+                                                   std::int64_t count) {
+  std::vector<std::vector<std::int64_t>> counts = {std::vector<std::int64_t>(kinds.firsts.size())};
   for (std::int64_t layer = first; layer < first + count; ++layer) {
-    ++counts[kinds.of_layer[static_cast<std::size_t>(layer)]];
+    counts.push_back(counts.back());
+    ++counts.back()[kinds.of_layer[static_cast<std::size_t>(layer)]];
   }
   return counts;
 }
 
-void add_layers(BlockTime& blocks, const ModelTimes& times,
-                const std::vector<std::int64_t>& counts) {
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    if (counts[kind] > 0) {
-      add(blocks, times.layers[kind].time, counts[kind]);
-    }
-  }
+ReplaySeconds replay_of(const BlockTime& block) {
+  return {.recompute_s = block.recompute_s, .host_s = block.recompute_host_s};
 }
 
 struct AfterPipeline {
@@ -63,20 +51,13 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan,
   AfterPipeline slowest;
   for (std::size_t i = 0; i < pipeline.num_ranks; ++i) {
     const DecidingRank& rank = pipeline.ranks[i];
-    const RankUpdate& update = updates[rank.update];
+    const RankUpdate& update = updates[rank.kind];
     const AfterPipeline after = {
         .data_parallel_s = exposed_data_parallel_s(job, plan, update, num_microbatches, rank.work),
         .optimizer_s = update.optimizer_s};
     slowest = after.total_s() > slowest.total_s() ? after : slowest;
   }
   return slowest;
-}
-
-MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay) {
-  const ChunkTime time = work.time.with(replay);
-  return {.forward_s = time.forward_s,
-          .backward_s = time.backward_input_s + time.backward_weight_s,
-          .host_s = work.host_s + replay.host_s};
 }
 
 }  // namespace
@@ -87,6 +68,27 @@ PlainChunkTime ChunkWork::plain_time() const {
           .half_host_s = blocks.host_s / 2,
           .backward_send_s = backward_send_s,
           .backward_weight_s = blocks.backward_weight_s};
+}
+
+const std::vector<std::int64_t>& ChunkKind::replayed(const Recompute& recompute) const {
+  const bool by_blocks = recompute.granularity == RecomputeGranularity::kFull &&
+                         recompute.method == RecomputeMethod::kBlock;
+  const std::int64_t all = std::ssize(first_layers) - 1;
+  return first_layers[static_cast<std::size_t>(by_blocks ? std::min(recompute.num_layers, all)
+                                                         : all)];
+}
+
+ReplaySeconds chunk_replay(const Job& job, const Recompute& recompute, const ChunkKind& chunk,
+                           const ModelTimes& times) {
+  const std::vector<std::int64_t>& counts = chunk.replayed(recompute);
+  ReplaySeconds replay;
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    replay.add(counts[kind], replay_of(times.layers[kind].time));
+  }
+  if (chunk.is_last) {
+    replay.add(job.model.num_mtp_layers, replay_of(times.mtp));
+  }
+  return replay;
 }
 
 double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
@@ -112,12 +114,9 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
   std::vector<std::size_t> chunk_kinds;
   std::int64_t first = 0;
   for (std::size_t position = 0; position < layers.size(); ++position) {
-    const std::int64_t replayed = replayed_layers(plan.recompute, layers[position]);
-    const ChunkKind kind = {
-        .replayed = count_kinds(kinds, first, replayed),
-        .others = count_kinds(kinds, first + replayed, layers[position] - replayed),
-        .is_first = position == 0,
-        .is_last = position + 1 == layers.size()};
+    const ChunkKind kind = {.first_layers = count_kinds(kinds, first, layers[position]),
+                            .is_first = position == 0,
+                            .is_last = position + 1 == layers.size()};
     const auto same = std::ranges::find(layout.chunks, kind);
     chunk_kinds.push_back(static_cast<std::size_t>(same - layout.chunks.begin()));
     if (same == layout.chunks.end()) {
@@ -135,12 +134,12 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
     const ChunkKind& chunk = layout.chunks[i];
     ChunkWork work;
-    add_layers(work.blocks, times, chunk.replayed);
-    const double recompute_s = work.blocks.recompute_s;
-    const double recompute_host_s = work.blocks.recompute_host_s;
-    add_layers(work.blocks, times, chunk.others);
-    work.blocks.recompute_s = recompute_s;
-    work.blocks.recompute_host_s = recompute_host_s;
+    const std::vector<std::int64_t>& layers = chunk.layers();
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      if (layers[kind] > 0) {
+        add(work.blocks, times.layers[kind].time, layers[kind]);
+      }
+    }
     if (chunk.is_first) {
       add(work.blocks, times.embedding);
     }
@@ -173,6 +172,18 @@ void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
   }
 }
 
+void rank_replays(const StepLayout& layout, std::span<const ReplaySeconds> replays,
+                  std::span<ReplaySeconds> of_ranks) {
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const std::int64_t* const counts = layout.pipeline.rank_chunks[rank].data();
+    ReplaySeconds sum;
+    for (std::size_t kind = 0; kind < replays.size(); ++kind) {
+      sum.add(counts[kind], replays[kind]);
+    }
+    of_ranks[rank] = sum;
+  }
+}
+
 namespace {
 
 // A backward pass of our own trainer gathers layers alone: the head's gradient is taken in the
@@ -189,8 +200,7 @@ LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes
     const ChunkKind& chunk = layout.chunks[i];
     const std::int64_t chunks = layout.pipeline.rank_chunks[rank][i];
     for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
-      add_some(times.layers[kind].time.parameters,
-               chunks * (chunk.replayed[kind] + chunk.others[kind]));
+      add_some(times.layers[kind].time.parameters, chunks * chunk.layers()[kind]);
     }
     if (chunk.is_first && chunk.is_last) {
       add_some(times.layers[times.last_kind].time.parameters, -chunks);
@@ -238,9 +248,16 @@ RankWork added_up(const ChunkWork& work) {
           .host_s = blocks.host_s};
 }
 
+MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay) {
+  const ChunkTime time = work.time.with(replay);
+  return {.forward_s = time.forward_s,
+          .backward_s = time.backward_input_s + time.backward_weight_s,
+          .host_s = work.host_s + replay.host_s};
+}
+
 PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
                            std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
-                           const PipelineTime& pipeline, const PipelineLayout& update_ranks) {
+                           const PipelineTime& pipeline) {
   PipelineStep step;
   std::int64_t tried = -1;
   for (const std::int64_t rank : {std::int64_t{0}, pipeline.critical_rank, shape.pp - 1}) {
@@ -248,7 +265,7 @@ PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ran
       tried = rank;
       const std::size_t kind = ranks.rank_kind(rank);
       step.ranks[step.num_ranks++] = {.work = microbatch_work(works[kind], replays[kind]),
-                                      .update = update_ranks.rank_kind(rank)};
+                                      .kind = kind};
     }
   }
   const std::size_t kind = ranks.rank_kind(pipeline.critical_rank);
@@ -289,16 +306,18 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   std::vector<ChunkWork> works(layout.chunks.size());
   chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
               works);
-  std::vector<ChunkTime> chunk_times;
-  for (const ChunkWork& work : works) { chunk_times.push_back(work.chunk_time()); }
-  std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
-  rank_works(layout, works, of_ranks);
-  std::vector<RankWork> sums;
   std::vector<ReplaySeconds> replays;
-  for (const ChunkWork& rank : of_ranks) {
-    sums.push_back(added_up(rank));
-    replays.push_back(rank.replay());
+  std::vector<ChunkTime> chunk_times;
+  for (std::size_t chunk = 0; chunk < works.size(); ++chunk) {
+    replays.push_back(chunk_replay(job, plan.recompute, layout.chunks[chunk], times));
+    chunk_times.push_back(works[chunk].plain_time().with(replays.back()));
   }
+  std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
+  std::vector<ReplaySeconds> replays_of_ranks(of_ranks.size());
+  rank_works(layout, works, of_ranks);
+  rank_replays(layout, replays, replays_of_ranks);
+  std::vector<RankWork> sums;
+  for (const ChunkWork& rank : of_ranks) { sums.push_back(added_up(rank)); }
   const ShardingGroups groups(job, plan);
   std::vector<RankUpdate> updates;
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
@@ -307,8 +326,7 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const PipelineTime pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   StepTime step = step_time_of(
       job, plan, shape.num_microbatches,
-      pipeline_step(shape, layout.pipeline, sums, replays, pipeline, layout.pipeline),
-      updates);
+      pipeline_step(shape, layout.pipeline, sums, replays_of_ranks, pipeline), updates);
   step.model_flops_per_token = model_flops_per_token(job);
   step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu /
              peak_flops_per_s(job.cluster.gpu, plan.precision);
