@@ -40,9 +40,17 @@ std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number) {
   return index;
 }
 
+// A state of the schedule on a rank, chunks of one layout together.
+struct CountedState {
+  ActionKind action = ActionKind::kForward;
+  bool makes_gradients = false;
+  std::size_t running = 0;  // chunk
+  friend bool operator==(const CountedState&, const CountedState&) = default;
+};
+
 // States of a rank, and by state and chunk three counts: saved, pending, with gradients.
 struct CountedStates {
-  std::vector<LoadState> states = {};
+  std::vector<CountedState> states = {};
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> held = {};  // of one state
 
@@ -60,7 +68,7 @@ struct CountedStates {
   }
 
  private:
-  void add(const LoadState& state) {
+  void add(const CountedState& state) {
     const std::ptrdiff_t width = std::ssize(held);
     for (std::size_t i = states.size(); i-- > 0;) {
       // Found gradients are counted whole, those being made are not: equal flags only.
@@ -95,6 +103,25 @@ InFlightState joined(const InFlightState& state, std::span<const std::size_t> at
   return sum;
 }
 
+// Whether the counts at an action lie halfway between those at two others, where the same runs: what
+// the three hold changes along a line, whose ends decide. So where one, two or three actions repeat
+// as a forward, a backward and a weight gradient do.
+bool lies_between(std::span<const ScheduleAction> actions, std::size_t i) {
+  const auto repeats = [&](std::size_t stride) {
+    if (i < stride || i + stride >= actions.size()) {
+      return false;
+    }
+    for (std::size_t at = i; at <= i + stride; ++at) {
+      const ScheduleAction& before = actions[at - stride];
+      if (before.kind != actions[at].kind || before.chunk != actions[at].chunk) {
+        return false;
+      }
+    }
+    return true;
+  };
+  return repeats(1) || repeats(2) || repeats(3);
+}
+
 CountedStates counted_states(const ScheduleShape& shape, std::int64_t rank,
                              std::span<const std::size_t> at, std::size_t num_chunks) {
   CountedStates counted;
@@ -104,14 +131,44 @@ CountedStates counted_states(const ScheduleShape& shape, std::int64_t rank,
     }
     return counted;
   }
-  InFlightState now = none_in_flight(num_chunks);
-  visit_first_actions(shape, rank, [&](ScheduleAction action) {
+  std::vector<ScheduleAction> actions = first_actions(shape, rank);
+  for (ScheduleAction& action : actions) {
     action.chunk = static_cast<std::int64_t>(at[static_cast<std::size_t>(action.chunk)]);
-    begin_action(action, now);
-    counted.add(now);
-    end_action(shape, action, now);
-  });
+  }
+  InFlightState now = none_in_flight(num_chunks);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    begin_action(actions[i], now);
+    if (shape.tells_gradients || !lies_between(actions, i)) {
+      counted.add(now);
+    }
+    end_action(shape, actions[i], now);
+  }
   return counted;
+}
+
+// Of a chunk while it runs.
+std::int64_t ChunkBytes::*running_bytes(const CountedState& state) {
+  switch (state.action) {
+    case ActionKind::kForward: return &ChunkBytes::forward;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      return state.makes_gradients ? &ChunkBytes::first_backward : &ChunkBytes::backward;
+    case ActionKind::kBackwardWeight: break;
+  }
+  return &ChunkBytes::weight;
+}
+
+void add_state(const CountedStates& counted, std::size_t i, RankLoad& load) {
+  const CountedState& state = counted.states[i];
+  load.states.push_back(
+      {.running = load.chunks[state.running], .bytes = running_bytes(state)});
+  const std::size_t width = load.chunks.size();
+  for (std::size_t chunk = 0; chunk < width; ++chunk) {
+    const std::int64_t* const counts = counted.counts.data() + 3 * (i * width + chunk);
+    load.saved.push_back(counts[0]);
+    load.left.push_back(counts[1]);
+    load.left.push_back(counts[2]);
+  }
 }
 
 // Equal chunks count together, where nothing tells which of them have gradients.
@@ -127,61 +184,49 @@ RankLoad rank_load(const ScheduleShape& shape, std::int64_t rank,
       at.push_back(index_in(load.chunks, chunk));
     }
   }
-  CountedStates counted = counted_states(shape, rank, at, load.chunks.size());
-  bool leaves = false;
-  for (std::size_t i = 0; i < counted.counts.size(); i += 3) {
-    load.saved.push_back(counted.counts[i]);
-    load.left.push_back(counted.counts[i + 1]);
-    load.left.push_back(counted.counts[i + 2]);
-    leaves = leaves || counted.counts[i + 1] > 0 || counted.counts[i + 2] > 0;
+  const CountedStates counted = counted_states(shape, rank, at, load.chunks.size());
+  for (const bool is_forward : {true, false}) {
+    for (std::size_t i = 0; i < counted.states.size(); ++i) {
+      if ((counted.states[i].action == ActionKind::kForward) == is_forward) {
+        add_state(counted, i, load);
+      }
+    }
+    load.num_forwards = is_forward ? load.states.size() : load.num_forwards;
   }
-  if (!leaves) {
+  if (std::ranges::all_of(load.left, [](std::int64_t count) { return count == 0; })) {
     load.left.clear();
   }
-  load.states = std::move(counted.states);
   return load;
 }
 
-std::int64_t running_bytes(const ChunkBytes& chunk, const LoadState& state) {
-  switch (state.action) {
-    case ActionKind::kForward: return chunk.forward;
-    case ActionKind::kBackward:
-    case ActionKind::kBackwardInput:
-      return state.makes_gradients ? chunk.first_backward : chunk.backward;
-    case ActionKind::kBackwardWeight: return chunk.weight;
-  }
-  return -1;
-}
-
-// What the microbatches in flight hold in a state.
-std::int64_t in_flight_bytes(const RankLoad& load, std::size_t state,
-                             std::span<const ChunkBytes> chunks) {
+// The most that the states from `first` to `last` hold; -1: none of them occurs.
+std::int64_t most_bytes(const RankLoad& load, std::size_t first, std::size_t last,
+                        std::span<const ChunkBytes> chunks) {
   const std::size_t width = load.chunks.size();
-  const std::int64_t* const saved = load.saved.data() + state * width;
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < width; ++i) { bytes += saved[i] * chunks[load.chunks[i]].kept; }
-  if (!load.left.empty()) {
-    const std::int64_t* const left = load.left.data() + 2 * state * width;
-    for (std::size_t i = 0; i < width; ++i) {
-      const ChunkBytes& chunk = chunks[load.chunks[i]];
-      bytes += left[2 * i] * chunk.pending + left[2 * i + 1] * chunk.gradient;
+  const std::int64_t* saved = load.saved.data() + first * width;
+  std::int64_t most = -1;
+  for (std::size_t state = first; state < last; ++state) {
+    const LoadState& now = load.states[state];
+    std::int64_t bytes = chunks[now.running].*now.bytes;
+    if (bytes >= 0) {
+      for (std::size_t i = 0; i < width; ++i) { bytes += saved[i] * chunks[load.chunks[i]].kept; }
+      if (!load.left.empty()) {
+        const std::int64_t* const left = load.left.data() + 2 * state * width;
+        for (std::size_t i = 0; i < width; ++i) {
+          const ChunkBytes& chunk = chunks[load.chunks[i]];
+          bytes += left[2 * i] * chunk.pending + left[2 * i + 1] * chunk.gradient;
+        }
+      }
+      most = std::max(most, bytes);
     }
+    saved += width;
   }
-  return bytes;
+  return most;
 }
 
-void raise_actions(const RankLoad& load, std::span<const ChunkBytes> chunks, ActionBytes& bytes) {
-  for (std::size_t i = 0; i < load.states.size(); ++i) {
-    const LoadState& state = load.states[i];
-    const std::int64_t running = running_bytes(chunks[load.chunks[state.running]], state);
-    if (running >= 0) {
-      std::int64_t& most = state.action == ActionKind::kForward ? bytes.forward : bytes.backward;
-      most = std::max(most, in_flight_bytes(load, i, chunks) + running);
-    }
-  }
-}
-
-void raise_arenas(const RankLoad& load, std::span<const ChunkBytes> chunks, ActionBytes& bytes) {
+void set_arenas(const RankLoad& load, std::span<const ChunkBytes> chunks, ActionBytes& bytes) {
+  bytes.arena = {};
+  bytes.ring_bytes = 0;
   for (const std::size_t at : load.chunks) { bytes.arena.raise(chunks[at].arena); }
   for (std::size_t i = 0; i < load.slots.size(); ++i) {
     bytes.ring_bytes += load.slots[i] * bytes.arena.slot_bytes[i];
@@ -289,11 +334,12 @@ void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape
     RankActivations& rank = last_activations.ranks[i];
     rank.rank = load.rank;
     rank.stage_class = load.stage_class;
-    rank.actions = {};
+    rank.actions.forward = most_bytes(load, 0, load.num_forwards, chunk_byte_space);
+    rank.actions.backward =
+        most_bytes(load, load.num_forwards, load.states.size(), chunk_byte_space);
     rank.buffers = buffers[load.stage_class];
-    raise_actions(load, chunk_byte_space, rank.actions);
     if (has_arenas) {
-      raise_arenas(load, chunk_byte_space, rank.actions);
+      set_arenas(load, chunk_byte_space, rank.actions);
     }
   }
 }

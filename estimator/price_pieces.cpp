@@ -126,19 +126,13 @@ void PricePieces::begin(const Plan& plan) {
   split_piece = &split_pieces.find({packed(plan.pp, plan.vpp), 2 * split_number + v_placement},
                                    [&](SplitPiece& piece) { build_split(plan, piece); });
   recompute = recompute_number(plan.recompute);
-  block_axes = block_key(plan);
+  const BlockKey axes = block_key(plan);
   const PieceKey<2> groups_of = layout_key(plan);
-  const PieceKey<9> axes = {block_axes[0],
-                            block_axes[1],
-                            block_axes[2],
-                            block_axes[3],
-                            block_axes[4],
-                            block_axes[5],
-                            packed(split_piece->number, number(plan.schedule)),
-                            groups_of[0],
-                            groups_of[1]};
-  if (!is_same(axes, microbatch_axes)) {
-    microbatch_axes = axes;
+  const PieceKey<3> stages = {packed(split_piece->number, number(plan.schedule)), groups_of[0],
+                              groups_of[1]};
+  if (!is_same(axes, block_axes) || !is_same(stages, stage_axes)) {
+    block_axes = axes;
+    stage_axes = stages;
     ++microbatch_number;
   }
 }

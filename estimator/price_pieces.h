@@ -88,26 +88,6 @@ struct LayoutPiece {
   std::int64_t pattern = 0;                        // number of what of_class says
 };
 
-// A state of the schedule on a rank, chunks of one layout together.
-struct LoadState {
-  ActionKind action = ActionKind::kForward;
-  bool makes_gradients = false;
-  std::size_t running = 0;  // index of the running chunk among those of the class
-  friend bool operator==(const LoadState&, const LoadState&) = default;
-};
-struct RankLoad {
-  std::int64_t rank = 0;
-  std::size_t stage_class = 0;
-  std::array<std::int64_t, 3> slots{};  // of a static arena's rings
-  std::vector<std::size_t> chunks;      // distinct ones of the class: indices of the layout's
-  std::vector<LoadState> states;
-  std::vector<std::int64_t> saved;  // by state and chunk
-  std::vector<std::int64_t> left;   // by state and chunk: pending, with gradients; none: empty
-};
-struct LoadPiece {
-  std::vector<RankLoad> ranks;
-};
-
 // Of ChunkPeaks what a sum over a schedule needs.
 struct ChunkBytes {
   std::int64_t kept = 0;
@@ -118,6 +98,25 @@ struct ChunkBytes {
   std::int64_t first_backward = -1;  // makes the gradients
   std::int64_t weight = -1;
   ArenaSizes arena;
+};
+
+// A state of the schedule on a rank that can have the peak.
+struct LoadState {
+  std::size_t running = 0;                      // chunk: index of the layout's
+  std::int64_t ChunkBytes::*bytes = nullptr;    // of it
+};
+struct RankLoad {
+  std::int64_t rank = 0;
+  std::size_t stage_class = 0;
+  std::array<std::int64_t, 3> slots{};  // of a static arena's rings
+  std::vector<std::size_t> chunks;      // distinct ones of the class: indices of the layout's
+  std::vector<LoadState> states;        // forwards first
+  std::size_t num_forwards = 0;
+  std::vector<std::int64_t> saved;  // by state and chunk
+  std::vector<std::int64_t> left;   // by state and chunk: pending, with gradients; none: empty
+};
+struct LoadPiece {
+  std::vector<RankLoad> ranks;
 };
 
 // Of one rank that can have the peak.
@@ -240,7 +239,7 @@ struct PricePieces {
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   const PieceMemo<SplitPiece, 2>::Piece* split_piece = nullptr;
   BlockKey block_axes{};                        // its block_key
-  PieceKey<9> microbatch_axes{};                  // of a microbatch in its chunks
+  PieceKey<3> stage_axes{};                        // what else its chunks depend on
   std::int64_t microbatch_number = 0;              // changes with them
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number
   std::vector<NumberedChunk> chunk_layouts;        // by number

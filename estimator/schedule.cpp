@@ -367,9 +367,11 @@ std::vector<ScheduleAction> schedule_actions(const ScheduleShape& shape, std::in
   return actions;
 }
 
-void visit_first_actions(const ScheduleShape& shape, std::int64_t pp_rank,
-                         const std::function<void(const ScheduleAction&)>& visit) {
-  visit_actions(shortest_equivalent(shape), pp_rank, Extent::kUntilNothingNew, visit);
+std::vector<ScheduleAction> first_actions(const ScheduleShape& shape, std::int64_t pp_rank) {
+  std::vector<ScheduleAction> actions;
+  visit_actions(shortest_equivalent(shape), pp_rank, Extent::kUntilNothingNew,
+                [&](const ScheduleAction& action) { actions.push_back(action); });
+  return actions;
 }
 
 std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std::int64_t pp_rank) {
@@ -379,11 +381,11 @@ std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std
   const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
   Peaks peaks(chunks);
   InFlightState now = none_in_flight(chunks);
-  visit_first_actions(shape, pp_rank, [&](const ScheduleAction& action) {
+  for (const ScheduleAction& action : first_actions(shape, pp_rank)) {
     begin_action(action, now);
     peaks.offer(now);
     end_action(shape, action, now);
-  });
+  }
   return peaks.in_order();
 }
 
