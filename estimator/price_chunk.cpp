@@ -129,22 +129,30 @@ const UnitBytes& PricePieces::group(const Plan& plan, const BlockMemo::Piece& bl
 
 namespace {
 
-std::int64_t sum_of(const std::int64_t* counts, std::span<const UnitBytes> units,
-                    std::int64_t UnitBytes::*bytes) {
-  std::int64_t sum = 0;
-  for (const UnitBytes& unit : units) { sum += *counts++ * (unit.*bytes); }
-  return sum;
-}
+// The distinct units of one chunk, among those of a layout.
+struct ChunkUnits {
+  const UnitBytes* units;  // of the layout
+  std::span<const std::size_t> at;
 
-// The places of units that leave something, pending or gradients, behind what runs.
-void raise_leaving(const NumberedChunk& numbered, std::span<const UnitBytes> units,
-                   ChunkBytes& chunk) {
+  std::size_t size() const { return at.size(); }
+  const UnitBytes& operator[](std::size_t i) const { return units[at[i]]; }
+  std::int64_t sum(const std::int64_t* counts, std::int64_t UnitBytes::*bytes) const {
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < at.size(); ++i) { total += counts[i] * ((*this)[i].*bytes); }
+    return total;
+  }
+};
+
+// Units leave something, pending or gradients, behind what runs: every place counts.
+void sum_leaving(const NumberedChunk& numbered, const ChunkUnits& units, ChunkBytes& chunk) {
+  chunk.pending = units.sum(numbered.counts.data(), &UnitBytes::pending_bytes);
+  chunk.gradient = units.sum(numbered.counts.data(), &UnitBytes::gradient_bytes);
   const std::int64_t* before = numbered.before.data();
   for (const std::size_t at : numbered.places) {
     const UnitBytes& of = units[at];
-    const std::int64_t kept = sum_of(before, units, &UnitBytes::kept_bytes);
-    const std::int64_t pending = sum_of(before, units, &UnitBytes::pending_bytes);
-    const std::int64_t gradient = sum_of(before, units, &UnitBytes::gradient_bytes);
+    const std::int64_t kept = units.sum(before, &UnitBytes::kept_bytes);
+    const std::int64_t pending = units.sum(before, &UnitBytes::pending_bytes);
+    const std::int64_t gradient = units.sum(before, &UnitBytes::gradient_bytes);
     const std::int64_t found = kept + chunk.pending - pending - of.pending_bytes;
     const std::int64_t made = found + chunk.gradient - gradient - of.gradient_bytes;
     raise(chunk.forward, kept, of.forward);
@@ -157,11 +165,11 @@ void raise_leaving(const NumberedChunk& numbered, std::span<const UnitBytes> uni
 }
 
 // Of equal units that leave nothing the last one has the most in front.
-void raise_last(const NumberedChunk& numbered, std::span<const UnitBytes> units,
-                ChunkBytes& chunk) {
+void sum_last(const NumberedChunk& numbered, const ChunkUnits& units, ChunkBytes& chunk) {
   const std::int64_t* before = numbered.before.data();
-  for (const UnitBytes& of : units) {
-    const std::int64_t kept = sum_of(before, units, &UnitBytes::kept_bytes);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitBytes& of = units[i];
+    const std::int64_t kept = units.sum(before, &UnitBytes::kept_bytes);
     raise(chunk.forward, kept, of.forward);
     raise(chunk.backward, kept, std::max(of.backward, of.replay));
     chunk.weight = std::max(chunk.weight, of.weight);
@@ -173,41 +181,50 @@ void raise_last(const NumberedChunk& numbered, std::span<const UnitBytes> units,
 }  // namespace
 
 // The same as chunk_peaks says, where no block writes rows of another.
-void PricePieces::sum_chunk(const Plan& plan, const BlockMemo::Piece& block,
-                            const NumberedChunk& numbered, ChunkBytes& chunk) {
-  unit_space.resize(numbered.units.size());
-  const std::span<UnitBytes> units = unit_space;
-  chunk = {};
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    const std::int64_t count = numbered.counts[i];
-    const UnitBytes& of = units[i] = unit(plan, block, numbered.units[i]);
-    chunk.kept += count * of.kept_bytes;
-    chunk.pending += count * of.pending_bytes;
-    chunk.gradient += count * of.gradient_bytes;
+void PricePieces::sum_chunks(const Plan& plan, const BlockMemo::Piece& block,
+                             const LayoutPiece& stages) {
+  unit_space.resize(stages.units.size());
+  bool leaves = false;
+  for (std::size_t i = 0; i < unit_space.size(); ++i) {
+    const UnitBytes& of = unit_space[i] = unit(plan, block, stages.units[i]);
+    leaves = leaves || of.pending_bytes > 0 || of.gradient_bytes > 0;
   }
-  if (chunk.pending > 0 || chunk.gradient > 0) {
-    raise_leaving(numbered, units, chunk);
-  } else {
-    raise_last(numbered, units, chunk);
+  const std::size_t* at = stages.chunk_units.data();
+  for (std::size_t i = 0; i < stages.chunks.size(); ++i) {
+    const NumberedChunk& numbered = chunk_layouts[stages.chunks[i]];
+    const ChunkUnits units = {.units = unit_space.data(), .at = {at, numbered.units.size()}};
+    ChunkBytes& chunk = chunk_byte_space[i];
+    chunk = {};
+    chunk.kept = units.sum(numbered.counts.data(), &UnitBytes::kept_bytes);
+    if (leaves) {
+      sum_leaving(numbered, units, chunk);
+    } else {
+      sum_last(numbered, units, chunk);
+    }
+    at += units.size();
   }
 }
 
 // Static arenas take sizes that sums leave out, and native blocks write each other's rows.
-void PricePieces::find_chunk(const Plan& plan, const BlockMemo::Piece& block,
-                             std::size_t layout, ChunkBytes& chunk) {
-  const NumberedChunk& numbered = chunk_layouts[layout];
+void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
+                              const LayoutPiece& stages) {
+  chunk_byte_space.resize(stages.chunks.size());
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
                           job.profile.memory_model != MemoryModel::kNative;
   if (takes_sums) {
-    sum_chunk(plan, block, numbered, chunk);
+    sum_chunks(plan, block, stages);
     return;
   }
-  chunk = chunk_pieces
-              .find({block.number, static_cast<std::int64_t>(layout)},
-                    [&](ChunkBytes& piece) {
-                      piece = bytes_of(chunk_peaks(numbered.layout, summaries(plan)));
-                    })
-              .value;
+  for (std::size_t i = 0; i < stages.chunks.size(); ++i) {
+    const std::size_t layout = stages.chunks[i];
+    chunk_byte_space[i] =
+        chunk_pieces
+            .find({block.number, static_cast<std::int64_t>(layout)},
+                  [&](ChunkBytes& piece) {
+                    piece = bytes_of(chunk_peaks(chunk_layouts[layout].layout, summaries(plan)));
+                  })
+            .value;
+  }
 }
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 namespace shardplan {
@@ -43,13 +44,18 @@ class PieceMemo {
   // until the next call.
   template <class Build>
   const Piece& find(const PieceKey<kSize>& key, const Build& build) {
-    if (last_ != nullptr && is_same(last_->key, key) && last_->number > 0) {
+    if (is_piece_of(last_, key)) {
       return *last_;
     }
+    if (is_piece_of(before_, key)) {
+      std::swap(last_, before_);
+      return *last_;
+    }
+    before_ = last_;
     const std::size_t home = hash(key) & (slots_.size() - 1);
     for (const std::size_t at : {home, home ^ 1}) {
       Piece* const known = slots_[at];
-      if (known != nullptr && is_same(known->key, key) && known->number > 0) {
+      if (is_piece_of(known, key)) {
         last_ = known;
         return *known;
       }
@@ -64,6 +70,10 @@ class PieceMemo {
   }
 
  private:
+  static bool is_piece_of(const Piece* piece, const PieceKey<kSize>& key) {
+    return piece != nullptr && is_same(piece->key, key) && piece->number > 0;
+  }
+
   // The free one of two neighbouring slots, or the one whose piece is older.
   Piece& place(std::size_t home) {
     Piece*& first = slots_[home];
@@ -89,7 +99,9 @@ class PieceMemo {
 
   std::vector<Piece*> slots_;  // into pieces_
   std::deque<Piece> pieces_;   // stay where they are
+  // Asked for last: neighbouring plans take turns between few pieces.
   Piece* last_ = nullptr;
+  Piece* before_ = nullptr;
   std::int64_t made_ = 0;
 };
 

@@ -250,6 +250,11 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
       layout.of_class.back().push_back(index_in(layout.chunks, number_chunk(chunk)));
     }
   }
+  for (const std::size_t chunk : layout.chunks) {
+    for (const std::size_t unit : chunk_layouts[chunk].units) {
+      layout.chunk_units.push_back(index_in(layout.units, unit));
+    }
+  }
   layout.pattern = patterns.try_emplace(layout.of_class, std::ssize(patterns)).first->second;
 }
 
@@ -323,11 +328,7 @@ void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape
   const LayoutPiece& stages = layout(plan).value;
   const LoadPiece& held = load(shape, stages);
   const std::vector<StateBytes>& buffers = sequences(plan, shape);
-  const BlockMemo::Piece& blocks = block(plan);
-  chunk_byte_space.resize(stages.chunks.size());
-  for (std::size_t chunk = 0; chunk < stages.chunks.size(); ++chunk) {
-    find_chunk(plan, blocks, stages.chunks[chunk], chunk_byte_space[chunk]);
-  }
+  find_chunks(plan, block(plan), stages);
   last_activations.ranks.resize(held.ranks.size());
   for (std::size_t i = 0; i < held.ranks.size(); ++i) {
     const RankLoad& load = held.ranks[i];

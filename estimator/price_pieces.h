@@ -85,6 +85,8 @@ struct LayoutPiece {
   std::vector<StageLayout> classes;
   std::vector<std::size_t> chunks;                 // distinct ones: numbers of layouts
   std::vector<std::vector<std::size_t>> of_class;  // by class and local chunk: index into chunks
+  std::vector<std::size_t> units;                  // distinct ones of all chunks
+  std::vector<std::size_t> chunk_units;            // of one chunk after another: index into units
   std::int64_t pattern = 0;                        // number of what of_class says
 };
 
@@ -222,14 +224,12 @@ struct PricePieces {
   }
   const UnitBytes& group(const Plan& plan, const BlockMemo::Piece& block,
                          std::size_t number);
-  void find_chunk(const Plan& plan, const BlockMemo::Piece& block,
-                  std::size_t layout, ChunkBytes& chunk);
+  void find_chunks(const Plan& plan, const BlockMemo::Piece& block, const LayoutPiece& stages);
+  void sum_chunks(const Plan& plan, const BlockMemo::Piece& block, const LayoutPiece& stages);
   void build_grid(const Plan& plan, GridPiece& piece);
   void build_split(const Plan& plan, SplitPiece& piece);
   void build_layout(const Plan& plan, LayoutPiece& layout);
   void build_load(const ScheduleShape& shape, const LayoutPiece& stages, LoadPiece& load);
-  void sum_chunk(const Plan& plan, const BlockMemo::Piece& block,
-                 const NumberedChunk& numbered, ChunkBytes& chunk);
   void build_activations(const Plan& plan, const ScheduleShape& shape);
 
   std::map<std::vector<std::int64_t>, std::int64_t> split_numbers;
@@ -279,7 +279,7 @@ struct PricePieces {
   PieceMemo<OutsidePiece, 2> outside_pieces{1024};
   PieceMemo<ModelTimes, 6> times_pieces{4096};
   PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
-  PieceMemo<WorkPiece, 4> work_pieces{1024};
+  PieceMemo<WorkPiece, 4> work_pieces{128};
   PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};
   PieceMemo<ReductionPiece, 3> reduction_pieces{1024};
   PieceMemo<std::vector<RankUpdate>, 3> update_pieces{1024};

@@ -259,18 +259,22 @@ PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ran
                            std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
                            const PipelineTime& pipeline) {
   PipelineStep step;
-  std::int64_t tried = -1;
-  for (const std::int64_t rank : {std::int64_t{0}, pipeline.critical_rank, shape.pp - 1}) {
-    if (rank != tried) {
-      tried = rank;
-      const std::size_t kind = ranks.rank_kind(rank);
-      step.ranks[step.num_ranks++] = {.work = microbatch_work(works[kind], replays[kind]),
-                                      .kind = kind};
-    }
+  const std::size_t critical = ranks.rank_kind(pipeline.critical_rank);
+  const std::size_t first = ranks.runs.front().kind;
+  const std::size_t last = ranks.runs.back().kind;
+  const auto add_rank = [&](std::size_t kind) {
+    step.ranks[step.num_ranks++] = {.work = microbatch_work(works[kind], replays[kind]),
+                                    .kind = kind};
+  };
+  add_rank(first);
+  if (critical != first && critical != last) {
+    add_rank(critical);
   }
-  const std::size_t kind = ranks.rank_kind(pipeline.critical_rank);
-  const RankWork& work = works[kind];
-  const ReplaySeconds& replay = replays[kind];
+  if (last != first) {
+    add_rank(last);
+  }
+  const RankWork& work = works[critical];
+  const ReplaySeconds& replay = replays[critical];
   const double m = number(shape.num_microbatches);
   StepTime& parts = step.parts;
   parts.compute_s = m * work.compute_s;
