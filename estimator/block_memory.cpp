@@ -135,10 +135,13 @@ BlockSummary summarise(const BlockMemory& block) {
   BytesBySteps<kLastWeight> again;    // gradients counted apart
   BytesBySteps<kLastForward> unkept;  // forward that keeps nothing
   BytesBySteps<kLastForward> first;   // the same, but its input
+  const bool has_gradients = std::ranges::any_of(block.rows, &BlockRow::is_gradient);
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
     running.add(row.born, row.dies, row.bytes);
-    again.add(row.born, row.dies, row.is_gradient ? 0 : row.bytes);
+    if (has_gradients && !row.is_gradient) {
+      again.add(row.born, row.dies, row.bytes);
+    }
     if (row.born <= kLastForward) {
       unkept.add(row.born, row.last_forward_use, row.bytes);
       const bool stays = row.name == kInputRow;
@@ -157,7 +160,7 @@ BlockSummary summarise(const BlockMemory& block) {
   summary.first_backward = running.peak(kFirstBackward, kLastBackward);
   summary.backward = summary.first_backward;
   summary.weight = running.peak(Step::kWeight, kLastWeight);
-  if (summary.gradient_bytes > 0) {
+  if (has_gradients) {
     again.close();
     summary.backward = again.peak(kFirstBackward, kLastBackward);
     summary.weight = again.peak(Step::kWeight, kLastWeight);

@@ -199,29 +199,43 @@ RankLoad rank_load(const ScheduleShape& shape, std::int64_t rank,
   return load;
 }
 
-// The most that the states from `first` to `last` hold; -1: none of them occurs.
-std::int64_t most_bytes(const RankLoad& load, std::size_t first, std::size_t last,
+// What saved microbatches hold in a state, by chunk of the load.
+std::int64_t saved_bytes(const RankLoad& load, std::size_t state,
+                         std::span<const std::int64_t> kept) {
+  const std::int64_t* const saved = load.saved.data() + state * kept.size();
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) { bytes += saved[i] * kept[i]; }
+  return bytes;
+}
+
+std::int64_t left_bytes(const RankLoad& load, std::size_t state,
                         std::span<const ChunkBytes> chunks) {
-  const std::size_t width = load.chunks.size();
-  const std::int64_t* saved = load.saved.data() + first * width;
-  std::int64_t most = -1;
-  for (std::size_t state = first; state < last; ++state) {
-    const LoadState& now = load.states[state];
-    std::int64_t bytes = chunks[now.running].*now.bytes;
-    if (bytes >= 0) {
-      for (std::size_t i = 0; i < width; ++i) { bytes += saved[i] * chunks[load.chunks[i]].kept; }
-      if (!load.left.empty()) {
-        const std::int64_t* const left = load.left.data() + 2 * state * width;
-        for (std::size_t i = 0; i < width; ++i) {
-          const ChunkBytes& chunk = chunks[load.chunks[i]];
-          bytes += left[2 * i] * chunk.pending + left[2 * i + 1] * chunk.gradient;
-        }
-      }
-      most = std::max(most, bytes);
-    }
-    saved += width;
+  if (load.left.empty()) {
+    return 0;
   }
-  return most;
+  const std::int64_t* left = load.left.data() + 2 * state * load.chunks.size();
+  std::int64_t bytes = 0;
+  for (const std::size_t chunk : load.chunks) {
+    bytes += left[0] * chunks[chunk].pending + left[1] * chunks[chunk].gradient;
+    left += 2;
+  }
+  return bytes;
+}
+
+// `kept`: of the chunks of the load.
+void set_actions(const RankLoad& load, std::span<const ChunkBytes> chunks,
+                 std::span<const std::int64_t> kept, ActionBytes& bytes) {
+  bytes.forward = -1;
+  bytes.backward = -1;
+  for (std::size_t state = 0; state < load.states.size(); ++state) {
+    const LoadState& now = load.states[state];
+    const std::int64_t running = chunks[now.running].*now.bytes;
+    if (running >= 0) {
+      std::int64_t& most = state < load.num_forwards ? bytes.forward : bytes.backward;
+      most = std::max(most, running + saved_bytes(load, state, kept) +
+                                left_bytes(load, state, chunks));
+    }
+  }
 }
 
 void set_arenas(const RankLoad& load, std::span<const ChunkBytes> chunks, ActionBytes& bytes) {
@@ -335,9 +349,11 @@ void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape
     RankActivations& rank = last_activations.ranks[i];
     rank.rank = load.rank;
     rank.stage_class = load.stage_class;
-    rank.actions.forward = most_bytes(load, 0, load.num_forwards, chunk_byte_space);
-    rank.actions.backward =
-        most_bytes(load, load.num_forwards, load.states.size(), chunk_byte_space);
+    kept_space.clear();
+    for (const std::size_t chunk : load.chunks) {
+      kept_space.push_back(chunk_byte_space[chunk].kept);
+    }
+    set_actions(load, chunk_byte_space, kept_space, rank.actions);
     rank.buffers = buffers[load.stage_class];
     if (has_arenas) {
       set_arenas(load, chunk_byte_space, rank.actions);

@@ -211,6 +211,7 @@ struct PricePieces {
   BlockSummaries summaries(const Plan& plan);
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const LoadPiece& load(const ScheduleShape& shape, const LayoutPiece& stages);
+  std::int64_t shardings(const Plan& plan) const;  // per microbatch, as a key has them
   const PieceMemo<ModelTimes, 6>::Piece& times(const Plan& plan);
   const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
       const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known);
@@ -257,6 +258,7 @@ struct PricePieces {
   // Room for what building a piece needs.
   std::vector<UnitBytes> unit_space;
   std::vector<ChunkBytes> chunk_byte_space;
+  std::vector<std::int64_t> kept_space;
   std::vector<ChunkTime> chunk_time_space;
   std::vector<ChunkWork> work_space;
   std::vector<ChunkWork> rank_work_space;

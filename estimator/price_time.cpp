@@ -26,6 +26,13 @@ std::int64_t layers_seen_by_time(const Job& job, const Recompute& recompute) {
 
 }  // namespace
 
+// Only torchtitan's hosts gather and reduce for a microbatch.
+std::int64_t PricePieces::shardings(const Plan& plan) const {
+  return job.profile.memory_model == MemoryModel::kTorchtitan
+             ? std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan))
+             : 0;
+}
+
 const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
   const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
                               number(plan.precision)) *
@@ -34,7 +41,7 @@ const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
        grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
-       std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan))},
+       shardings(plan)},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
@@ -88,7 +95,7 @@ const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape)
                            grid().links,
                            grid().pp_links,
                            number(plan.grad_dtype),
-                           std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan))};
+                           shardings(plan)};
   if (last_work != nullptr && is_same(key, last_work_key)) {
     return *last_work;
   }
@@ -118,7 +125,7 @@ const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
 const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& plan) {
   return reduction_pieces.find(
       {split_piece->number, grid_piece->number,
-       packed(2 * number(plan.precision) + (shardings_per_microbatch(job, plan) > 0 ? 1 : 0),
+       packed(2 * number(plan.precision) + (shardings(plan) != 0 ? 1 : 0),
               number(plan.grad_dtype))},
       [&](ReductionPiece& piece) {
         piece.ranks.clear();

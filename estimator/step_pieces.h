@@ -17,15 +17,20 @@ namespace shardplan {
 
 // Chunks with the same kinds of layers in the same order and the same ends of the model are alike.
 struct ChunkKind {
+  std::int64_t num_layers = 0;
+  std::size_t num_kinds = 0;  // of the model's layers
   // By number of layers and layer kind: how many of the kind are among so many first layers.
-  std::vector<std::vector<std::int64_t>> first_layers;
+  std::vector<std::int64_t> counts = {};
   bool is_first = false;  // of the model: embedding
   bool is_last = false;   // head, loss, multi-token prediction
   friend bool operator==(const ChunkKind&, const ChunkKind&) = default;
 
-  const std::vector<std::int64_t>& layers() const { return first_layers.back(); }
+  std::span<const std::int64_t> first_layers(std::int64_t count) const {
+    return std::span(counts).subspan(static_cast<std::size_t>(count) * num_kinds, num_kinds);
+  }
+  std::span<const std::int64_t> layers() const { return first_layers(num_layers); }
   // Those that recomputation may replay: full recomputation by blocks takes the first ones.
-  const std::vector<std::int64_t>& replayed(const Recompute& recompute) const;
+  std::span<const std::int64_t> replayed(const Recompute& recompute) const;
 };
 
 // Depends on pp, vpp, the layers of the chunks and the placement of the schedule.

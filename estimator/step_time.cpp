@@ -24,15 +24,19 @@ bool has_second_table(const ModelSpec& model) {
   return model.tied_embeddings || model.num_mtp_layers > 0;
 }
 
-// By number of layers and kind: how many of `count` layers from `first` on.
-std::vector<std::vector<std::int64_t>> count_kinds(const LayerKinds& kinds, std::int64_t first,
-                                                   std::int64_t count) {
-  std::vector<std::vector<std::int64_t>> counts = {std::vector<std::int64_t>(kinds.firsts.size())};
-  for (std::int64_t layer = first; layer < first + count; ++layer) {
-    counts.push_back(counts.back());
-    ++counts.back()[kinds.of_layer[static_cast<std::size_t>(layer)]];
+// Layers from `first` on.
+ChunkKind chunk_of(const LayerKinds& kinds, std::int64_t first, std::int64_t num_layers) {
+  ChunkKind chunk = {.num_layers = num_layers, .num_kinds = kinds.firsts.size()};
+  chunk.counts.reserve(static_cast<std::size_t>(num_layers + 1) * chunk.num_kinds);
+  chunk.counts.resize(chunk.num_kinds, 0);
+  for (std::int64_t layer = first; layer < first + num_layers; ++layer) {
+    for (std::size_t kind = 0; kind < chunk.num_kinds; ++kind) {
+      const bool is_one = kinds.of_layer[static_cast<std::size_t>(layer)] == kind;
+      const std::int64_t before = chunk.counts[chunk.counts.size() - chunk.num_kinds];
+      chunk.counts.push_back(before + (is_one ? 1 : 0));
+    }
   }
-  return counts;
+  return chunk;
 }
 
 ReplaySeconds replay_of(const BlockTime& block) {
@@ -70,17 +74,15 @@ PlainChunkTime ChunkWork::plain_time() const {
           .backward_weight_s = blocks.backward_weight_s};
 }
 
-const std::vector<std::int64_t>& ChunkKind::replayed(const Recompute& recompute) const {
+std::span<const std::int64_t> ChunkKind::replayed(const Recompute& recompute) const {
   const bool by_blocks = recompute.granularity == RecomputeGranularity::kFull &&
                          recompute.method == RecomputeMethod::kBlock;
-  const std::int64_t all = std::ssize(first_layers) - 1;
-  return first_layers[static_cast<std::size_t>(by_blocks ? std::min(recompute.num_layers, all)
-                                                         : all)];
+  return first_layers(by_blocks ? std::min(recompute.num_layers, num_layers) : num_layers);
 }
 
 ReplaySeconds chunk_replay(const Job& job, const Recompute& recompute, const ChunkKind& chunk,
                            const ModelTimes& times) {
-  const std::vector<std::int64_t>& counts = chunk.replayed(recompute);
+  const std::span<const std::int64_t> counts = chunk.replayed(recompute);
   ReplaySeconds replay;
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     replay.add(counts[kind], replay_of(times.layers[kind].time));
@@ -114,9 +116,9 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
   std::vector<std::size_t> chunk_kinds;
   std::int64_t first = 0;
   for (std::size_t position = 0; position < layers.size(); ++position) {
-    const ChunkKind kind = {.first_layers = count_kinds(kinds, first, layers[position]),
-                            .is_first = position == 0,
-                            .is_last = position + 1 == layers.size()};
+    ChunkKind kind = chunk_of(kinds, first, layers[position]);
+    kind.is_first = position == 0;
+    kind.is_last = position + 1 == layers.size();
     const auto same = std::ranges::find(layout.chunks, kind);
     chunk_kinds.push_back(static_cast<std::size_t>(same - layout.chunks.begin()));
     if (same == layout.chunks.end()) {
@@ -134,7 +136,7 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
     const ChunkKind& chunk = layout.chunks[i];
     ChunkWork work;
-    const std::vector<std::int64_t>& layers = chunk.layers();
+    const std::span<const std::int64_t> layers = chunk.layers();
     for (std::size_t kind = 0; kind < layers.size(); ++kind) {
       if (layers[kind] > 0) {
         add(work.blocks, times.layers[kind].time, layers[kind]);
