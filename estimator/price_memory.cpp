@@ -103,9 +103,9 @@ InFlightState joined(const InFlightState& state, std::span<const std::size_t> at
   return sum;
 }
 
-// Whether the counts at an action lie halfway between those at two others, where the same runs: what
-// the three hold changes along a line, whose ends decide. So where one, two or three actions repeat
-// as a forward, a backward and a weight gradient do.
+// Whether the counts at an action lie halfway between those at two others, where the same runs:
+// what the three hold changes along a line, whose ends decide. So where one, two or three actions
+// repeat as a forward, a backward and a weight gradient do.
 bool lies_between(std::span<const ScheduleAction> actions, std::size_t i) {
   const auto repeats = [&](std::size_t stride) {
     if (i < stride || i + stride >= actions.size()) {
@@ -160,8 +160,7 @@ std::int64_t ChunkBytes::*running_bytes(const CountedState& state) {
 
 void add_state(const CountedStates& counted, std::size_t i, RankLoad& load) {
   const CountedState& state = counted.states[i];
-  load.states.push_back(
-      {.running = load.chunks[state.running], .bytes = running_bytes(state)});
+  load.states.push_back({.running = load.chunks[state.running], .bytes = running_bytes(state)});
   const std::size_t width = load.chunks.size();
   for (std::size_t chunk = 0; chunk < width; ++chunk) {
     const std::int64_t* const counts = counted.counts.data() + 3 * (i * width + chunk);
@@ -232,8 +231,8 @@ void set_actions(const RankLoad& load, std::span<const ChunkBytes> chunks,
     const std::int64_t running = chunks[now.running].*now.bytes;
     if (running >= 0) {
       std::int64_t& most = state < load.num_forwards ? bytes.forward : bytes.backward;
-      most = std::max(most, running + saved_bytes(load, state, kept) +
-                                left_bytes(load, state, chunks));
+      most = std::max(most,
+                      running + saved_bytes(load, state, kept) + left_bytes(load, state, chunks));
     }
   }
 }
@@ -305,14 +304,14 @@ void PricePieces::build_load(const ScheduleShape& shape, const LayoutPiece& stag
 const std::vector<StateBytes>& PricePieces::sequences(const Plan& plan,
                                                       const ScheduleShape& shape) {
   const BlockKey& axes = block_axes;
-  const PieceKey<6> key = {axes[0],
-                           axes[1],
-                           axes[2],
-                           axes[4],
-                           axes[5],
-                           packed(split_piece->number,
-                                  std::ssize(kSchedules) * shape.num_microbatches +
-                                      number(plan.schedule))};
+  const PieceKey<6> key = {
+      axes[0],
+      axes[1],
+      axes[2],
+      axes[4],
+      axes[5],
+      packed(split_piece->number,
+             std::ssize(kSchedules) * shape.num_microbatches + number(plan.schedule))};
   if (is_same(key, sequence_key)) {
     return last_sequences;
   }
@@ -326,12 +325,11 @@ const std::vector<StateBytes>& PricePieces::sequences(const Plan& plan,
       bytes = {};
       for (const StateRow& row : sequence_rows(job, plan, ends)) { bytes.add(row); }
     };
-    last_sequences.push_back(
-        sequence_pieces
-            .find({axes[0], axes[1], axes[2], axes[4], axes[5], 4 * chunks + holds,
-                   pipeline[0], pipeline[1]},
-                  build)
-            .value);
+    last_sequences.push_back(sequence_pieces
+                                 .find({axes[0], axes[1], axes[2], axes[4], axes[5],
+                                        4 * chunks + holds, pipeline[0], pipeline[1]},
+                                       build)
+                                 .value);
   }
   sequence_key = key;
   return last_sequences;

@@ -152,9 +152,8 @@ void PricePieces::build_split(const Plan& plan, SplitPiece& piece) {
   piece.partition = partition_layers(job, plain);
   for (std::int64_t rank = 0; rank < plan.pp; ++rank) {
     StageLayout stage = stage_layout(job, plain, piece.partition, rank);
-    const auto same = std::ranges::find_if(classes, [&](const StageLayout& other) {
-      return is_same_class(stage, other, plan.pp);
-    });
+    const auto same = std::ranges::find_if(
+        classes, [&](const StageLayout& other) { return is_same_class(stage, other, plan.pp); });
     piece.of_rank.push_back(same - classes.begin());
     if (same == classes.end()) {
       piece.firsts.push_back(rank);
@@ -169,10 +168,10 @@ namespace {
 
 // Of a microbatch: sizes and switches that rows of blocks see.
 std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
-  const std::int64_t kinds = ((number(cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
-                              number(plan.precision)) *
-                                 2 +
-                             (delays_weight_gradients(plan.schedule) ? 1 : 0);
+  const std::int64_t kinds =
+      ((number(cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 + number(plan.precision)) *
+          2 +
+      (delays_weight_gradients(plan.schedule) ? 1 : 0);
   return packed(plan.micro_batch, kNumBlockKinds * kinds);
 }
 

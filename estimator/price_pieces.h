@@ -104,8 +104,8 @@ struct ChunkBytes {
 
 // A state of the schedule on a rank that can have the peak.
 struct LoadState {
-  std::size_t running = 0;                      // chunk: index of the layout's
-  std::int64_t ChunkBytes::*bytes = nullptr;    // of it
+  std::size_t running = 0;                    // chunk: index of the layout's
+  std::int64_t ChunkBytes::*bytes = nullptr;  // of it
 };
 struct RankLoad {
   std::int64_t rank = 0;
@@ -219,12 +219,10 @@ struct PricePieces {
                   const PieceMemo<ModelTimes, 6>::Piece& known, const ChunkWorkPiece& plain,
                   WorkPiece& piece);
   std::size_t number_chunk(const ChunkLayout& chunk);
-  const UnitBytes& unit(const Plan& plan, const BlockMemo::Piece& block,
-                        std::size_t number) {
+  const UnitBytes& unit(const Plan& plan, const BlockMemo::Piece& block, std::size_t number) {
     return number < kNumBlockKinds ? block.value.units[number] : group(plan, block, number);
   }
-  const UnitBytes& group(const Plan& plan, const BlockMemo::Piece& block,
-                         std::size_t number);
+  const UnitBytes& group(const Plan& plan, const BlockMemo::Piece& block, std::size_t number);
   void find_chunks(const Plan& plan, const BlockMemo::Piece& block, const LayoutPiece& stages);
   void sum_chunks(const Plan& plan, const BlockMemo::Piece& block, const LayoutPiece& stages);
   void build_grid(const Plan& plan, GridPiece& piece);
@@ -239,7 +237,7 @@ struct PricePieces {
   std::int64_t recompute = 0;                  // its recompute_number
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   const PieceMemo<SplitPiece, 2>::Piece* split_piece = nullptr;
-  BlockKey block_axes{};                        // its block_key
+  BlockKey block_axes{};                           // its block_key
   PieceKey<3> stage_axes{};                        // what else its chunks depend on
   std::int64_t microbatch_number = 0;              // changes with them
   std::vector<std::array<std::int64_t, 8>> links;  // of groups, by number

@@ -40,8 +40,7 @@ const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
                              number(plan.grad_dtype);
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
-       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
-       shardings(plan)},
+       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor), shardings(plan)},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
@@ -90,25 +89,20 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
 }
 
 const WorkPiece& PricePieces::work(const Plan& plan, const ScheduleShape& shape) {
-  const PieceKey<6> key = {microbatch_number,
-                           shape.num_microbatches,
-                           grid().links,
-                           grid().pp_links,
-                           number(plan.grad_dtype),
-                           shardings(plan)};
+  const PieceKey<6> key = {microbatch_number, shape.num_microbatches,  grid().links,
+                           grid().pp_links,   number(plan.grad_dtype), shardings(plan)};
   if (last_work != nullptr && is_same(key, last_work_key)) {
     return *last_work;
   }
   last_work = nullptr;
   const auto& known = times(plan);
   const auto& plain = chunk_work(plan, known);
-  last_work = &work_pieces
-                   .find({plain.number, recompute, shape.num_microbatches,
-                          packed(number(plan.schedule), layers_seen_by_time(job, plan.recompute))},
-                         [&](WorkPiece& piece) {
-                           build_work(plan, shape, known, plain.value, piece);
-                         })
-                   .value;
+  last_work =
+      &work_pieces
+           .find({plain.number, recompute, shape.num_microbatches,
+                  packed(number(plan.schedule), layers_seen_by_time(job, plan.recompute))},
+                 [&](WorkPiece& piece) { build_work(plan, shape, known, plain.value, piece); })
+           .value;
   last_work_key = key;
   return *last_work;
 }
@@ -140,16 +134,16 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
 // ZeRO decides as well what of the reductions it takes.
 const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
   return update_pieces
-      .find({packed(split_piece->number, grid_piece->number),
-             packed(dtypes_number(plan), plan.zero),
-             std::bit_cast<std::int64_t>(plan.offload.optimizer)},
-            [&](std::vector<RankUpdate>& piece) {
-              const ReductionPiece& known = reductions(plan).value;
-              piece = known.ranks;
-              for (std::size_t rank = 0; rank < piece.size(); ++rank) {
-                piece[rank].optimizer_s = optimizer_s(job, plan, grid().groups, known.held[rank]);
-              }
-            })
+      .find(
+          {packed(split_piece->number, grid_piece->number), packed(dtypes_number(plan), plan.zero),
+           std::bit_cast<std::int64_t>(plan.offload.optimizer)},
+          [&](std::vector<RankUpdate>& piece) {
+            const ReductionPiece& known = reductions(plan).value;
+            piece = known.ranks;
+            for (std::size_t rank = 0; rank < piece.size(); ++rank) {
+              piece[rank].optimizer_s = optimizer_s(job, plan, grid().groups, known.held[rank]);
+            }
+          })
       .value;
 }
 

@@ -77,8 +77,8 @@ void end_action(const ScheduleShape& shape, const ScheduleAction& action, InFlig
 // Whether after this action the chunk's gradients exist and are told apart.
 bool makes_gradients(const ScheduleShape& shape, ActionKind action);
 
-// The first of them, until nothing new can be in flight: the peak of a step lies among them. Bounded
-// work for any number of microbatches, but for GPipe, which has all of them in flight.
+// The first of them, until nothing new can be in flight: the peak of a step lies among them.
+// Bounded work for any number of microbatches, but for GPipe, which has all of them in flight.
 std::vector<ScheduleAction> first_actions(const ScheduleShape& shape, std::int64_t pp_rank);
 
 // The states of the schedule that no other state of the same (action, chunk) dominates in every

@@ -67,9 +67,9 @@ struct ActionBytes {
 
 // Of tensors alive at once: StagePeaks::peak_bytes from sums.
 inline std::int64_t alive_peak_bytes(const StateSum& state, const ActionBytes& actions) {
-  std::int64_t peak = std::max(
-      std::max(state.alive(Phase::kStartUp), state.alive(Phase::kReduction)),
-      std::max(state.alive(Phase::kOptimizer), state.alive(Phase::kParameterGather)));
+  std::int64_t peak =
+      std::max(std::max(state.alive(Phase::kStartUp), state.alive(Phase::kReduction)),
+               std::max(state.alive(Phase::kOptimizer), state.alive(Phase::kParameterGather)));
   if (actions.forward >= 0) {
     peak = std::max(peak, state.alive(Phase::kForward) + actions.forward);
   }

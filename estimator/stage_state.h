@@ -90,7 +90,8 @@ struct StateSum {
 
   std::int64_t of(std::int64_t StateBytes::*bytes) const { return one.*bytes + other.*bytes; }
   std::int64_t alive(Phase phase) const {
-    return one.alive[static_cast<std::size_t>(phase)] + other.alive[static_cast<std::size_t>(phase)];
+    return one.alive[static_cast<std::size_t>(phase)] +
+           other.alive[static_cast<std::size_t>(phase)];
   }
   StateBytes whole() const {
     StateBytes sum = one;

@@ -167,10 +167,16 @@ std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, 
 StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage) {
   StageTensors tensors;
   TensorsByKind local;
-  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
-    const BlockKind kind = static_cast<BlockKind>(i);
-    if (count_blocks(stage, kind) > 0 || kind == BlockKind::kEmbedding) {
-      local[static_cast<std::size_t>(i)] = local_tensors(job, plan, kind);
+  std::array<bool, kNumBlockKinds> needed{};
+  needed[static_cast<std::size_t>(BlockKind::kEmbedding)] = true;
+  for (const ChunkLayout& chunk : stage.chunks) {
+    for (const Unit& unit : chunk.units) {
+      for (const BlockRun& run : unit.blocks) { needed[static_cast<std::size_t>(run.kind)] = true; }
+    }
+  }
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    if (needed[i]) {
+      local[i] = local_tensors(job, plan, static_cast<BlockKind>(i));
     }
   }
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {

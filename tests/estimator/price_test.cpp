@@ -88,9 +88,10 @@ TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
       const std::int64_t allocated = stage.peaks.allocated_bytes;
       INFO(drawn.job.profile.name << " case " << i << " rank " << rank);
       REQUIRE(allocated <= priced.allocated_bytes);
-      REQUIRE(reserved_upper_bytes(drawn.job.profile.allocator, {stage.state.bytes, {}}, allocated) +
-                  outside_bytes(drawn.job, plan, rank) <=
-              priced.device_used_bytes);
+      REQUIRE(
+          reserved_upper_bytes(drawn.job.profile.allocator, {stage.state.bytes, {}}, allocated) +
+              outside_bytes(drawn.job, plan, rank) <=
+          priced.device_used_bytes);
     }
   }
   CHECK(left_out > 100);

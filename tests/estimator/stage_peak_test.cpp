@@ -276,11 +276,11 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
                           at(peaks.allocated_bytes - 1) == CapacityOutcome::kFails
                       ? 1
                       : 0;
-      bounded +=
-          peaks.reserved_bytes <= reserved_upper_bytes(AllocatorKind::kCaching, {stage.state.bytes, {}},
-                                                       stage.peaks.allocated_bytes)
-              ? 1
-              : 0;
+      bounded += peaks.reserved_bytes <= reserved_upper_bytes(AllocatorKind::kCaching,
+                                                              {stage.state.bytes, {}},
+                                                              stage.peaks.allocated_bytes)
+                     ? 1
+                     : 0;
     }
   }
   CHECK(failures == 0);
