@@ -41,6 +41,15 @@ bool is_same_class(const StageLayout& one, const StageLayout& other, std::int64_
 
 }  // namespace
 
+std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number) {
+  const auto same = std::ranges::find(numbers, number);
+  const std::size_t index = static_cast<std::size_t>(same - numbers.begin());
+  if (same == numbers.end()) {
+    numbers.push_back(number);
+  }
+  return index;
+}
+
 static_assert(sizeof(RecomputeModules) < 8, "one byte a module");
 
 std::int64_t recompute_number(const Recompute& recompute) {

@@ -285,6 +285,9 @@ struct PricePieces {
   PieceMemo<std::vector<RankUpdate>, 3> update_pieces{1024};
 };
 
+// Place of a number in a list, which gets it if it is not there.
+std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number);
+
 // Integers for names of a plan, as keys have them.
 std::int64_t recompute_number(const Recompute& recompute);
 std::int64_t dtypes_number(const Plan& plan);

@@ -1,6 +1,7 @@
 #include "estimator/stage_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "estimator/parameters.h"
