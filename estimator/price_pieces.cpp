@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace shardplan {
@@ -119,7 +120,27 @@ ScheduleShape PricePieces::shape(const Plan& plan) const {
           .tells_gradients = job.profile.memory_model == MemoryModel::kTorchtitan};
 }
 
+namespace {
+
+// The same groups of ranks and the same microbatches in them, where rows of blocks do not look at
+// how the state is kept.
+bool has_same_microbatches(const Plan& one, const Plan& other) {
+  const auto axes = [](const Plan& plan) {
+    return std::tie(plan.recompute, plan.schedule, plan.micro_batch, plan.sequence_parallel,
+                    plan.cp_method, plan.precision, plan.rank_order, plan.dp_replicate, plan.tp,
+                    plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor,
+                    plan.layers_per_chunk);
+  };
+  return axes(one) == axes(other);
+}
+
+}  // namespace
+
 void PricePieces::begin(const Plan& plan) {
+  if (!is_wide && grid_piece != nullptr && has_same_microbatches(plan, begun)) {
+    return;
+  }
+  begun = plan;
   if (plan.layers_per_chunk != layers_per_chunk) {
     layers_per_chunk = plan.layers_per_chunk;
     split_number = layers_per_chunk.empty()

@@ -235,6 +235,7 @@ struct PricePieces {
   std::vector<std::int64_t> layers_per_chunk;  // whose number is known
   std::int64_t split_number = 0;               // 0: even
   std::int64_t recompute = 0;                  // its recompute_number
+  Plan begun;                                  // the plan at hand, but for how its state is kept
   const PieceMemo<GridPiece, 4>::Piece* grid_piece = nullptr;
   const PieceMemo<SplitPiece, 2>::Piece* split_piece = nullptr;
   BlockKey block_axes{};                           // its block_key
