@@ -208,9 +208,7 @@ bool has_block(const Job& job, BlockKind kind) {
     case BlockKind::kSentOutput: return true;
     case BlockKind::kFirstLayer:
     case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
-    case BlockKind::kDenseLayer:
-      return std::ranges::find(job.model.layers, false, &LayerSpec::is_moe) !=
-             job.model.layers.end();
+    case BlockKind::kDenseLayer: return job.model.has_dense_layers();
     case BlockKind::kMoeLayer: return job.model.has_moe_layers();
     case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
   }

@@ -66,6 +66,7 @@ struct ModelSpec {
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   bool has_moe_layers() const { return std::ranges::any_of(layers, &LayerSpec::is_moe); }
+  bool has_dense_layers() const { return !std::ranges::all_of(layers, &LayerSpec::is_moe); }
 };
 
 }  // namespace shardplan

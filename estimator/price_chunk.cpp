@@ -59,13 +59,7 @@ void add_place(std::vector<std::vector<std::int64_t>>& places, std::vector<std::
 // The chunk's distinct units and the places where they can decide.
 void place_units(std::span<const NumberedUnit> runs, NumberedChunk& chunk) {
   std::vector<std::size_t> of_run;  // index into chunk.units
-  for (const NumberedUnit& run : runs) {
-    const auto same = std::ranges::find(chunk.units, run.unit);
-    of_run.push_back(static_cast<std::size_t>(same - chunk.units.begin()));
-    if (same == chunk.units.end()) {
-      chunk.units.push_back(run.unit);
-    }
-  }
+  for (const NumberedUnit& run : runs) { of_run.push_back(index_in(chunk.units, run.unit)); }
   std::vector<std::int64_t> before(chunk.units.size(), 0);
   std::vector<std::vector<std::vector<std::int64_t>>> places(chunk.units.size());
   for (std::size_t run = 0; run < runs.size(); ++run) {

@@ -20,10 +20,6 @@ ScheduleShape shortest(const ScheduleShape& shape) {
   return shape.schedule == Schedule::kGpipe ? shape : shortest_equivalent(shape);
 }
 
-bool all_at_least(std::span<const std::int64_t> one, std::span<const std::int64_t> other) {
-  return std::ranges::equal(one, other, std::ranges::greater_equal{});
-}
-
 // A state of the schedule on a rank, chunks of one layout together.
 struct CountedState {
   ActionKind action = ActionKind::kForward;

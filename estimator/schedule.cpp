@@ -195,10 +195,6 @@ void visit_actions(const ScheduleShape& shape, std::int64_t pp_rank, Extent exte
   visit_looping(shape, pattern, last_unit, visit);
 }
 
-bool all_at_least(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
-  return std::ranges::equal(a, b, std::ranges::greater_equal{});
-}
-
 bool dominates(const InFlightState& a, const InFlightState& b) {
   return a.action == b.action && a.chunk == b.chunk && all_at_least(a.saved, b.saved) &&
          all_at_least(a.pending_weight, b.pending_weight) &&

@@ -1,8 +1,11 @@
 // Pipeline schedules: the ordered actions of one rank, and what is in flight at each of them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "estimator/job.h"
@@ -73,6 +76,11 @@ struct InFlightState {
 InFlightState none_in_flight(std::size_t num_chunks);
 void begin_action(const ScheduleAction& action, InFlightState& now);
 void end_action(const ScheduleShape& shape, const ScheduleAction& action, InFlightState& now);
+
+// Whether no count of `one` is below the same one of `other`.
+inline bool all_at_least(std::span<const std::int64_t> one, std::span<const std::int64_t> other) {
+  return std::ranges::equal(one, other, std::ranges::greater_equal{});
+}
 
 // Whether after this action the chunk's gradients exist and are told apart.
 bool makes_gradients(const ScheduleShape& shape, ActionKind action);

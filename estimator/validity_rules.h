@@ -192,8 +192,10 @@ inline constexpr ValidityRule kA2aHeads = {
 inline constexpr ValidityRule kFfnByTp = {
     .name = "ffn_divisible_by_tp",
     .reads = {PlanField::kTp},
-    .broken = [](const Job& job,
-                 const Plan& plan) { return job.model.ffn % plan.tp != 0 && has_dense_layer(job); },
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.model.ffn % plan.tp != 0 && job.model.has_dense_layers();
+        },
     .explain = [](const Job& job,
                   const Plan& plan) { return not_divisible("ffn", job.model.ffn, "tp", plan.tp); }};
 

@@ -28,10 +28,6 @@ inline bool has_experts(const Job& job) {
   return job.model.moe.num_experts > 0;
 }
 
-inline bool has_dense_layer(const Job& job) {
-  return std::ranges::any_of(job.model.layers, [](const LayerSpec& l) { return !l.is_moe; });
-}
-
 // Key and value heads of one tp rank, before context parallelism divides them.
 inline std::int64_t kv_heads_on_rank(const Job& job, const Plan& plan) {
   const bool is_mla = job.model.attention == AttentionKind::kMla;

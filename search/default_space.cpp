@@ -79,7 +79,7 @@ Recompute full(RecomputeMethod method, std::int64_t num_layers) {
 std::vector<Recompute> megatron_recompute_choices(const ModelSpec& model) {
   using Modules = RecomputeModules;
   std::vector<Recompute> choices = {Recompute{}, selective({&Modules::layernorm})};
-  if (std::ranges::any_of(model.layers, [](const LayerSpec& layer) { return !layer.is_moe; })) {
+  if (model.has_dense_layers()) {
     choices.push_back(selective({&Modules::mlp}));
     choices.push_back(selective({&Modules::layernorm, &Modules::mlp}));
   }
@@ -219,7 +219,7 @@ std::vector<Recompute> all_recompute_choices(const Job& job, std::vector<Recompu
   const ModelSpec& model = job.model;
   using Modules = RecomputeModules;
   std::vector<bool Modules::*> modules = {&Modules::core_attn, &Modules::layernorm};
-  if (std::ranges::any_of(model.layers, [](const LayerSpec& layer) { return !layer.is_moe; })) {
+  if (model.has_dense_layers()) {
     modules.push_back(&Modules::mlp);
   }
   if (model.moe.num_experts > 0) {

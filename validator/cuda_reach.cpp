@@ -66,12 +66,13 @@ void ReachedRanks::share_experts_memory() {
     return;
   }
   store_.set(key_of("exchange", own()), rank_.exchange_layout());
-  store_.set(key_of("boot", own()), boot_id());
+  const std::string boot = boot_id();
+  store_.set(key_of("boot", own()), boot);
   for (const std::int64_t group : groups) {
     std::vector<void*> members;
     for (const std::int64_t member :
          rank_.program().groups[static_cast<std::size_t>(group)].ranks) {
-      if (store_.get(key_of("boot", member)) != boot_id()) {
+      if (store_.get(key_of("boot", member)) != boot) {
         throw RunFailure({.status = RunStatus::kInvalid,
                           .reason = "ranks " + std::to_string(own()) + " and " +
                                     std::to_string(member) +
