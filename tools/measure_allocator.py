@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures PyTorch's CUDA caching allocator on allocation traces, for the test of its replay.
 
-Usage: python3 tools/measure_allocator.py > data/measured/allocator_traces.jsonl
+Usage: python3 tools/measure_allocator.py > data/measured/allocator/traces.jsonl
 Needs one GPU and PyTorch. One JSON line per trace and allocator setting: the events
 ([id, bytes], bytes 0 frees) and what the allocator reported: the peaks of allocated and
 reserved bytes with memory to spare, and the smallest limit (set_per_process_memory_fraction,

@@ -25,7 +25,7 @@ AllocatorPeaks expandable(const Events& events) {
   return replay_allocator(events, AllocatorKind::kCachingExpandable);
 }
 
-// A measured trace: one line of data/measured/allocator_traces.jsonl.
+// A measured trace: one line of data/measured/allocator/traces.jsonl.
 struct MeasuredTrace {
   std::string name;
   AllocatorKind kind = AllocatorKind::kCaching;
@@ -38,7 +38,7 @@ std::int64_t number_after(const std::string& line, const std::string& key) {
 }
 
 std::vector<MeasuredTrace> measured_traces() {
-  std::ifstream file(SHARDPLAN_SOURCE_DIR "/data/measured/allocator_traces.jsonl");
+  std::ifstream file(SHARDPLAN_SOURCE_DIR "/data/measured/allocator/traces.jsonl");
   std::vector<MeasuredTrace> traces;
   for (std::string line; std::getline(file, line);) {
     MeasuredTrace trace;

@@ -15,15 +15,15 @@ namespace {
 
 const std::string kBounds = std::string(SHARDPLAN_SOURCE_DIR) + "/tests/tools/accuracy_bounds.csv";
 
+// data/measured/*.jsonl and data/published/*.jsonl, as README.md has them.
 std::vector<std::string> case_files() {
   std::vector<std::string> files;
-  const std::string data = std::string(SHARDPLAN_SOURCE_DIR) + "/data";
-  files.push_back(data + "/measured/h200_frameworks.jsonl");
-  files.push_back(data + "/measured/native_h200.jsonl");
-  files.push_back(data + "/measured/native_steps_h200.jsonl");
-  for (const auto& entry : std::filesystem::directory_iterator(data + "/published")) {
-    if (entry.path().extension() == ".jsonl") {
-      files.push_back(entry.path());
+  for (const char* folder : {"/data/measured", "/data/published"}) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::string(SHARDPLAN_SOURCE_DIR) + folder)) {
+      if (entry.path().extension() == ".jsonl") {
+        files.push_back(entry.path());
+      }
     }
   }
   std::ranges::sort(files);
