@@ -27,6 +27,7 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr std::size_t kLengthBytes = 8;
 
 constexpr std::string_view kNotInTime = "nobody has set it in time";
+constexpr Milliseconds kAnswer{30000};  // of a server that need not wait for anybody
 
 bool wait_for(int socket, short what, Clock::time_point deadline) {
   for (;;) {
@@ -190,44 +191,62 @@ RendezvousServer::~RendezvousServer() {
   acceptor_.join();  // no client is added any more
   {
     const std::lock_guard lock(mutex_);
-    for (const int client : sockets_) { shutdown(client, SHUT_RDWR); }
+    for (const Client& client : clients_) { shutdown(client.socket, SHUT_RDWR); }
     changed_.notify_all();
   }
-  for (std::thread& thread : threads_) { thread.join(); }
-  for (const int client : sockets_) { close(client); }
+  for (Client& client : clients_) {
+    client.thread.join();
+    close(client.socket);
+  }
   close(listener_);
 }
 
 void RendezvousServer::accept_clients() {
+  constexpr Milliseconds kRetry{10};
   while (!stopping_) {
-    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (client < 0) {
-      if (errno == EINTR || errno == ECONNABORTED) {
-        continue;
+    const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    {
+      const std::lock_guard lock(mutex_);
+      forget_gone_clients();
+      if (socket >= 0) {
+        Client& client = clients_.emplace_back();
+        client.socket = socket;
+        client.thread = std::thread([this, &client] { serve(client); });
       }
-      return;
     }
-    const std::lock_guard lock(mutex_);
-    sockets_.push_back(client);
-    threads_.emplace_back([this, client] { serve(client); });
+    if (socket < 0) {  // no descriptor is left, for now, or the client has gone already
+      std::this_thread::sleep_for(kRetry);
+    }
   }
 }
 
-void RendezvousServer::serve(int socket) {
+void RendezvousServer::forget_gone_clients() {
+  std::erase_if(clients_, [](Client& client) {
+    if (client.has_gone) {
+      client.thread.join();
+      close(client.socket);
+    }
+    return client.has_gone;
+  });
+}
+
+void RendezvousServer::serve(Client& client) {
   constexpr std::chrono::seconds kGreeting{10};
   const std::optional<std::string> greeting =
-      receive_message(socket, Clock::now() + kGreeting, kMaxTokenBytes);
-  if (!greeting || !is_equal(*greeting, token_)) {
-    send_message(socket, "-a wrong token");
-    shutdown(socket, SHUT_RDWR);
-    return;
+      receive_message(client.socket, Clock::now() + kGreeting, kMaxTokenBytes);
+  if (greeting && is_equal(*greeting, token_)) {
+    send_message(client.socket, "+");
+    std::map<std::string, std::string> will;
+    while (const std::optional<std::string> request = receive_message(client.socket, never())) {
+      answer(client.socket, *request, will);
+    }
+    for (const auto& [key, value] : will) { set(key, value); }
+  } else {
+    send_message(client.socket, "-a wrong token");
+    shutdown(client.socket, SHUT_RDWR);
   }
-  send_message(socket, "+");
-  std::map<std::string, std::string> will;
-  while (const std::optional<std::string> request = receive_message(socket, never())) {
-    answer(socket, *request, will);
-  }
-  for (const auto& [key, value] : will) { set(key, value); }
+  const std::lock_guard lock(mutex_);
+  client.has_gone = true;
 }
 
 void RendezvousServer::answer(int socket, const std::string& text,
@@ -349,7 +368,6 @@ std::string RendezvousClient::ask(const std::string& request, Milliseconds timeo
 }
 
 void RendezvousClient::set(const std::string& key, const std::string& value) {
-  constexpr Milliseconds kAnswer{30000};
   ask(text_of({.what = 's', .key = key, .value = value}), kAnswer);
 }
 
@@ -376,12 +394,10 @@ std::optional<std::string> RendezvousClient::get_within(const std::string& key,
 }
 
 void RendezvousClient::erase(const std::string& key) {
-  constexpr Milliseconds kAnswer{30000};
   ask(text_of({.what = 'e', .key = key, .value = {}}), kAnswer);
 }
 
 void RendezvousClient::set_when_gone(const std::string& key, const std::string& value) {
-  constexpr Milliseconds kAnswer{30000};
   ask(text_of({.what = 'w', .key = key, .value = value}), kAnswer);
 }
 

@@ -8,13 +8,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
 namespace shardplan {
 
@@ -45,8 +45,15 @@ class RendezvousServer {
   void forget(const std::string& prefix);
 
  private:
+  struct Client {
+    int socket = -1;
+    std::thread thread = {};
+    bool has_gone = false;  // its thread takes no lock any more
+  };
+
   void accept_clients();
-  void serve(int socket);
+  void forget_gone_clients();  // under the lock
+  void serve(Client& client);
   void answer(int socket, const std::string& request, std::map<std::string, std::string>& will);
 
   std::string token_;
@@ -57,8 +64,7 @@ class RendezvousServer {
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::int64_t> arrived_;  // at barriers
-  std::vector<int> sockets_;
-  std::vector<std::thread> threads_;  // one for each client
+  std::list<Client> clients_;
   std::thread acceptor_;
 };
 

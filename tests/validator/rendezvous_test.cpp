@@ -1,8 +1,10 @@
 #include "validator/rendezvous.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <memory>
+#include <vector>
 
 namespace shardplan {
 namespace {
@@ -75,6 +77,23 @@ TEST_CASE("a client that goes away leaves its will") {
     CHECK_FALSE(heir.get_within("gone", kShort).has_value());
   }
   CHECK(heir.get("gone", kLong) == "it has");
+}
+
+TEST_CASE("a server serves more clients, one after another, than it may open descriptors") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 32;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::string failure;
+  {
+    const RendezvousServer server(0, "secret");
+    for (int i = 0; i < 100 && failure.empty(); ++i) {
+      failure = message_of([&] { RendezvousClient("127.0.0.1", server.port(), "secret", kShort); });
+    }
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(failure == "");
 }
 
 TEST_CASE("only this host can connect, unless several take part") {
