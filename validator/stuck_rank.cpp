@@ -58,7 +58,8 @@ std::optional<std::int64_t> held_up_by(std::int64_t rank, const std::vector<Posi
         (there.step == here.step &&
          num_before(programs[static_cast<std::size_t>(other)], there.operation + 1, group, theirs,
                     rank, op.attributes.tag) <= mine);
-    if (other != rank && is_behind) {
+    // One that reports has all steps behind it.
+    if (other != rank && there.phase == RunPhase::kSteps && is_behind) {
       return other;
     }
   }

@@ -24,7 +24,7 @@ class StandingRun {
     for (std::size_t rank = 0; rank < at_.size(); ++rank) {
       const bool is_done = at_[rank] == std::ssize(programs_[rank].operations);
       positions.push_back({.phase = is_done ? RunPhase::kReport : RunPhase::kSteps,
-                           .step = is_done ? 1 : 0,
+                           .step = 0,  // stays that of the last one
                            .operation = is_done ? -1 : at_[rank]});
     }
     return positions;
@@ -137,6 +137,19 @@ TEST_CASE("a stopped rank is named before all, and one that has not come as far 
   positions = std::vector<Position>(3, {.phase = RunPhase::kCommit, .is_waiting = true});
   positions[1].is_waiting = false;
   CHECK(stuck_rank(positions, no_program) == 1);
+}
+
+TEST_CASE("a rank that reports is behind nobody") {
+  const std::vector<Program> programs =
+      lower_all(tiny_job(tiny_model(), 2), {.tp = 2, .sequence_parallel = true});
+  const auto last =
+      std::ranges::find_if(programs[0].operations.rbegin(), programs[0].operations.rend(),
+                           [](const Operation& op) { return op.group >= 0; });
+  const auto at = std::ssize(programs[0].operations) - 1 - (last - programs[0].operations.rbegin());
+  CHECK(stuck_rank({{.phase = RunPhase::kSteps, .step = 3, .operation = at},
+                    {.phase = RunPhase::kReport, .step = 3, .is_waiting = true}},
+                   [&](std::int64_t rank) { return programs[static_cast<std::size_t>(rank)]; }) ==
+        0);
 }
 
 }  // namespace shardplan
