@@ -15,7 +15,8 @@ struct Launcher {
   std::string_view world_size;
   std::string_view local_rank;
   std::string_view local_size;
-  std::string_view required;  // without it the launcher has not started this process
+  std::string_view required;        // without it the launcher has not started this process
+  std::string_view num_hosts = {};  // where local_size may be absent on several
 };
 
 constexpr std::array<Launcher, 4> kLaunchers = {{
@@ -36,7 +37,8 @@ constexpr std::array<Launcher, 4> kLaunchers = {{
      .world_size = "SLURM_NTASKS",
      .local_rank = "SLURM_LOCALID",
      .local_size = "SLURM_NTASKS_PER_NODE",
-     .required = "SLURM_STEP_ID"},
+     .required = "SLURM_STEP_ID",
+     .num_hosts = "SLURM_STEP_NUM_NODES"},
     {.name = "MPICH",
      .rank = "PMI_RANK",
      .world_size = "PMI_SIZE",
@@ -82,6 +84,11 @@ LaunchRank rank_of(const Launcher& launcher, const Environment& environment) {
   rank.world_size = number(environment, launcher.world_size, {.low = 1, .high = kMostRanks});
   rank.rank = number(environment, launcher.rank, {.low = 0, .high = rank.world_size - 1});
   // Without the number of processes of this host, one host has them all.
+  if (!environment.contains(launcher.local_size) && environment.contains(launcher.num_hosts) &&
+      number(environment, launcher.num_hosts, {.low = 1, .high = kMostRanks}) > 1) {
+    fail(launcher.local_size, "nothing",
+         "the processes of each of several hosts (--ntasks-per-node)");
+  }
   rank.local_size =
       environment.contains(launcher.local_size)
           ? number(environment, launcher.local_size, {.low = 1, .high = rank.world_size})

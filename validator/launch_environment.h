@@ -36,7 +36,8 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 //   Slurm:    SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NTASKS_PER_NODE  (srun)
 //   MPICH:    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
 // SLURM_PROCID alone is also there in a batch script that has not called srun; it counts only
-// where SLURM_STEP_ID is set as well.
+// where SLURM_STEP_ID is set as well. srun sets SLURM_NTASKS_PER_NODE only where it is asked for
+// (--ntasks-per-node): without it LaunchError says so where SLURM_STEP_NUM_NODES is above 1.
 // The address is MASTER_ADDR and SHARDPLAN_PORT, else MASTER_PORT, or the port after it where
 // torchrun uses that itself (TORCHELASTIC_USE_AGENT_STORE). On one host it may be absent; on
 // several, Slurm's SLURM_LAUNCH_NODE_IPADDR takes its place, and without either LaunchError says

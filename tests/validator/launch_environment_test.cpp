@@ -110,6 +110,15 @@ TEST_CASE("a variable that is missing or no number is named") {
         "hosts");
 }
 
+TEST_CASE("srun on several hosts has to say how many processes each of them has") {
+  const Environment two_hosts =
+      with(without(slurm(5), "SLURM_NTASKS_PER_NODE"), "SLURM_STEP_NUM_NODES", "2");
+  CHECK(message_of(two_hosts) ==
+        "SLURM_NTASKS_PER_NODE: found nothing, expected the processes of each of several hosts "
+        "(--ntasks-per-node)");
+  CHECK(launch_rank(with(two_hosts, "SLURM_STEP_NUM_NODES", "1"))->local_size == 8);
+}
+
 TEST_CASE("on one host rank 0 listens on the loopback unless told otherwise") {
   const Environment one_host{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}};
   CHECK(launch_rank(one_host)->address == "127.0.0.1");
