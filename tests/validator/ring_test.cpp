@@ -96,7 +96,8 @@ TEST_CASE("attention does not wait for the keys and gradients that arrive meanwh
 }
 
 TEST_CASE("what is summed over hops is fp32: output, query gradients, travelling gradients") {
-  for (const Tensor& tensor : lower_all(tiny_job(tiny_model(), 2), ring(2))[0].tensors) {
+  const Program program = lower_all(tiny_job(tiny_model(), 2), ring(2))[0];
+  for (const Tensor& tensor : program.tensors) {
     if (tensor.name == "attention.ring_output" || tensor.name == "attention.ring_query_gradient" ||
         tensor.name == "attention.ring_key_value_gradients") {
       CHECK(tensor.dtype == DType::kFp32);
