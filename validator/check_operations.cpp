@@ -222,8 +222,11 @@ class OperationCheck {
     for (const std::size_t i : {query + 1, query + 2}) {
       expect(op.in[i].cols == a.kv_heads * a.head_dim, op.in[i], "kv_heads * head_dim columns");
       const std::int64_t end = a.key_position + op.in[i].rows / a.batch;
-      expect(end >= a.query_position + op.in[query].rows / a.batch || end <= a.query_position,
-             op.in[i], "rows up to the last query's position, or none beyond the first query");
+      const std::int64_t end_query = a.query_position + op.in[query].rows / a.batch;
+      expect(end >= end_query || end <= a.query_position, op.in[i],
+             "rows up to the last query's position, or none beyond the first query");
+      expect(a.window == 0 || end_query - a.window < end, op.in[i],
+             "rows within the last query's window");
     }
   }
 

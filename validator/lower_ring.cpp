@@ -5,6 +5,8 @@
 // are left out. The output is summed in fp32, weighted by log-sum-exps. Backward sends the keys and
 // values around again with the final output and log-sum-exp on every hop; their gradients follow
 // one hop behind in fp32, again in two buffers, and arrive at home with the last shift.
+#include <algorithm>
+
 #include "validator/lowering.h"
 
 namespace shardplan {
@@ -28,7 +30,8 @@ std::int64_t chunk_length(const Lowering& l) {
 }
 
 // With a window every pair of chunks has its own distance; those that are too far apart are left
-// out as well.
+// out as well, and of the others the queries behind the last one that sees a key: attention asks
+// for one (kernels/attention.h).
 std::vector<Block> windowed_blocks(const Lowering& l, std::int64_t origin, std::int64_t window) {
   const std::int64_t length = chunk_length(l);
   const std::vector<TokenRun> own = runs_of_sequence(l.job, l.plan, l.at.cp);
@@ -38,10 +41,10 @@ std::vector<Block> windowed_blocks(const Lowering& l, std::int64_t origin, std::
     for (std::size_t k = 0; k < visiting.size(); ++k) {
       const std::int64_t query = own[q].first_position;
       const std::int64_t key = visiting[k].first_position;
-      const bool is_near = query - (key + length - 1) < window;
-      if (key <= query && is_near) {
+      const std::int64_t queries = std::min(length, key + length - 1 + window - query);
+      if (key <= query && queries > 0) {
         blocks.push_back({.query_row = static_cast<std::int64_t>(q) * length,
-                          .queries = length,
+                          .queries = queries,
                           .key_row = static_cast<std::int64_t>(k) * length,
                           .keys = length,
                           .query_position = query,

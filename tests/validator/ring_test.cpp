@@ -67,6 +67,25 @@ TEST_CASE("a window that reaches the neighbouring chunk leaves out all blocks be
   }
 }
 
+TEST_CASE("a window shorter than a chunk leaves out queries that see no key of a block") {
+  Job job = tiny_job(wide_model(), 2);
+  job.sequence_length = 32;  // chunks of 8 tokens, a window of 5
+  for (const Program& program : lower_all(job, ring(2))) {
+    std::int64_t partial = 0;
+    for (const Operation& op : program.operations) {
+      if (op.kind == OpKind::kAttentionForward && is_in(op, "forward", 1)) {
+        const OpAttributes& a = op.attributes;
+        const std::int64_t last_query = a.query_position + op.in[0].rows - 1;
+        const std::int64_t last_key = a.key_position + op.in[1].rows - 1;
+        CHECK(last_query - 5 < last_key);
+        partial += op.in[0].rows == 4 ? 1 : 0;  // of 8: queries 8 to 11 see key 7
+      }
+    }
+    // Rank 0 has chunks 0 and 3, rank 1 has 1 and 2: of each sequence one and two neighbours.
+    CHECK(partial == 2 * (program.rank + 1));
+  }
+}
+
 TEST_CASE("keys travel cp - 1 hops, their gradients one more: home") {
   for (const std::int64_t cp : {2, 4}) {
     const Program program = lower_all(tiny_job(tiny_model(), cp), ring(cp))[0];
