@@ -14,7 +14,7 @@ using Bf16 = __nv_bfloat16;
 }  // namespace
 
 CudnnMask mask_of(const AttentionShape& shape) {
-  if (shape.query_position >= shape.key_length - 1) {
+  if (shape.query_position >= shape.key_length - 1 && window_of(shape) == 0) {
     return CudnnMask::kNone;
   }
   if (shape.query_position == shape.key_length - shape.query_length) {
@@ -52,7 +52,10 @@ CudnnAnswer ask_cudnn(CudnnAttention* cudnn, const std::string& why_own, Attenti
     return {.graph = nullptr, .why_not = "cuDNN's attention is bf16 in and out"};
   }
   if (mask_of(shape) == CudnnMask::kOther) {
-    return {.graph = nullptr, .why_not = "cuDNN has no mask for queries in the midst of the keys"};
+    return {.graph = nullptr,
+            .why_not =
+                "cuDNN has no mask for queries in the midst of the keys, or behind them "
+                "with a window"};
   }
   return ask(*cudnn);
 }

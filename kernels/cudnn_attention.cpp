@@ -116,7 +116,7 @@ class Tensors {
   void mask(Attributes& attributes) const {
     attributes.set_attn_scale(1.0F / std::sqrt(static_cast<float>(shape_.head_dim)));
     const CudnnMask kind = mask_of(shape_);
-    if (kind == CudnnMask::kNone && window_of(shape_) == 0) {
+    if (kind == CudnnMask::kNone) {
       return;
     }
     attributes

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/attention_tensor_cores.h"
+#include "kernels/cudnn_attention.h"
 #include "tests/kernels/attention_reference.h"
 
 namespace shardplan {
@@ -222,6 +223,20 @@ TEST_CASE("queries in the midst of the keys run on own kernels, and the call say
              AttentionOrder::kAny);
   CHECK(AttentionForward(library, AttentionTypes::kBf16, midst).own_because() != "");
   CHECK(AttentionForward(library, AttentionTypes::kFloat, midst).own_because() != "");
+}
+
+TEST_CASE(
+    "without a mask every query sees every key: a window behind the diagonal is not cuDNN's") {
+  const auto mask = [](std::int64_t query_position, std::int64_t window) {
+    return mask_of(
+        {.query_length = 64, .key_length = 64, .query_position = query_position, .window = window});
+  };
+  CHECK(mask(0, 0) == CudnnMask::kTopLeft);
+  CHECK(mask(0, 16) == CudnnMask::kTopLeft);
+  CHECK(mask(64, 0) == CudnnMask::kNone);
+  CHECK(mask(64, 128) == CudnnMask::kNone);  // the last query stands at 127 and sees key 0
+  CHECK(mask(64, 127) == CudnnMask::kOther);
+  CHECK(mask(32, 0) == CudnnMask::kOther);
 }
 
 TEST_CASE("a repeatable backward pass on warpgroups needs a float for each row of each head") {
