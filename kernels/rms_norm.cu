@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kMaxThreads, kAdd ? 1 : 2)
     add(bits, load_bits((kAdd ? residual : x) + begin + column), column);
   }
   const float scale = rsqrtf(row_sum(squares, scratch) / static_cast<float>(width) + epsilon);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && rstd != nullptr) {
     rstd[blockIdx.x] = scale;
   }
   const auto store = [&](uint4 bits, uint4 gain_bits, int column) {

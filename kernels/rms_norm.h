@@ -14,7 +14,7 @@
 namespace shardplan {
 
 // y      [rows, width]  out
-// rstd   [rows]         out, float
+// rstd   [rows]         out, float; or null
 // x      [rows, width]
 // weight [width]
 template <class T>

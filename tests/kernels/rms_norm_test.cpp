@@ -73,6 +73,10 @@ void check_shape(Shape shape) {
   rms_norm_forward(y.data(), rstd.data(), sum.data(), dev_weight.data(), shape.rows, shape.width,
                    kEpsilon, stream);
   CHECK(num_differing(y.host(), fused) == 0);
+  DeviceBuffer<T> again(size);
+  rms_norm_forward(again.data(), nullptr, sum.data(), dev_weight.data(), shape.rows, shape.width,
+                   kEpsilon, stream);
+  CHECK(num_differing(again.host(), fused) == 0);
 
   rms_norm_backward(dx.data(), dweight.data(), partial.data(), dev_dy.data(), sum.data(),
                     rstd.data(), dev_weight.data(), dev_residual.data(), shape.rows, shape.width,

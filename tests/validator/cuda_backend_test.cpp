@@ -72,10 +72,14 @@ std::vector<Layout> single_layouts() {
   recomputed.recompute = {.granularity = RecomputeGranularity::kFull,
                           .method = RecomputeMethod::kUniform,
                           .num_layers = 2};
+  Plan partly_recomputed{.dp = 1};
+  partly_recomputed.recompute = {.granularity = RecomputeGranularity::kSelective,
+                                 .modules = {.core_attn = true, .layernorm = true, .mlp = true}};
   Plan replicated_norms = tensor_parallel();
   replicated_norms.sequence_parallel = false;
   return {dense("one rank", {.dp = 1}),
           dense("one rank, recompute", recomputed),
+          dense("one rank, recompute modules", partly_recomputed),
           dense("dp 2", data_parallel(2, 0)),
           dense("dp 2, zero 1", data_parallel(2, 1)),
           dense("dp 2, zero 2", data_parallel(2, 2)),
