@@ -60,8 +60,11 @@ HostCopy& HostCopies::of(std::int64_t tensor) {
   return at->second;
 }
 
+// A copy from pageable memory may still be under way when its call returns (CUDA Runtime API, "API
+// synchronization behavior"), and the streams of a rank do not wait for the default one.
 void HostCopies::store() const {
   for (const auto& [tensor, copy] : copies_) { copy.store(); }
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 
 void load_tensors(CudaRank& rank, const Tensors& tensors) {
