@@ -23,7 +23,7 @@ struct RowStatistics {
 struct VocabularyShard {
   std::int64_t rows = 0;
   std::int64_t width = 0;
-  std::int64_t num_valid = 0;  // at least 1
+  std::int64_t num_valid = 0;  // 0: all padding
   std::int64_t first_column = 0;
 };
 

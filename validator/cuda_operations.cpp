@@ -26,7 +26,7 @@ float as_float(double value) {
 VocabularyShard shard_of(const OpAttributes& a, const DeviceView& logits) {
   return {.rows = logits.rows,
           .width = logits.cols,
-          .num_valid = std::min(logits.cols, a.vocab - a.first_row),
+          .num_valid = std::clamp<std::int64_t>(a.vocab - a.first_row, 0, logits.cols),
           .first_column = a.first_row};
 }
 

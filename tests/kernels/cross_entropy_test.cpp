@@ -61,19 +61,21 @@ void check_shape(Shape shape) {
 
   ScopedStream stream;
   DeviceBuffer<std::int32_t> dev_targets(targets);
-  DeviceBuffer<RowStatistics> statistics(shape.shards * shape.rows), combined(shape.rows);
+  // The last shard is padding alone.
+  const std::int64_t all_shards = shape.shards + 1;
+  DeviceBuffer<RowStatistics> statistics(all_shards * shape.rows), combined(shape.rows);
   DeviceBuffer<float> loss(std::vector<float>{1});
   std::vector<std::vector<T>> parts;
   const auto shard_of = [&](std::int64_t index) {
     return VocabularyShard{.rows = shape.rows,
                            .width = width,
-                           .num_valid = shape.columns,
+                           .num_valid = index < shape.shards ? shape.columns : 0,
                            .first_column = index * shape.columns};
   };
-  for (std::int64_t index = 0; index < shape.shards; ++index) {
+  for (std::int64_t index = 0; index < all_shards; ++index) {
     // Padding that would be the maximum, were it read.
     std::vector<T> part(static_cast<std::size_t>(shape.rows * width), from_double<T>(1000));
-    for (std::int64_t i = 0; i < shape.rows * shape.columns; ++i) {
+    for (std::int64_t i = 0; i < shape.rows * shard_of(index).num_valid; ++i) {
       part[static_cast<std::size_t>(i / shape.columns * width + i % shape.columns)] =
           logits[static_cast<std::size_t>(i / shape.columns * vocabulary + index * shape.columns +
                                           i % shape.columns)];
@@ -84,20 +86,20 @@ void check_shape(Shape shape) {
     CUDA_CHECK(cudaStreamSynchronize(stream));
     parts.push_back(part);
   }
-  cross_entropy_combine(combined.data(), loss.data(), statistics.data(), shape.shards, shape.rows,
+  cross_entropy_combine(combined.data(), loss.data(), statistics.data(), all_shards, shape.rows,
                         0.25, stream);
   CHECK(loss.host()[0] == doctest::Approx(1 + 0.25 * want.loss).epsilon(1e-6));
 
   std::vector<T> gradient(logits.size());
   double largest_padding = 0;
-  for (std::int64_t index = 0; index < shape.shards; ++index) {
+  for (std::int64_t index = 0; index < all_shards; ++index) {
     DeviceBuffer<T> dev_part(parts[static_cast<std::size_t>(index)]);
     cross_entropy_gradient(dev_part.data(), combined.data(), dev_targets.data(), shard_of(index),
                            kScale, stream);
     const std::vector<T> part = dev_part.host();
     for (std::int64_t i = 0; i < shape.rows * width; ++i) {
       const T value = part[static_cast<std::size_t>(i)];
-      if (i % width >= shape.columns) {
+      if (i % width >= shard_of(index).num_valid) {
         largest_padding = std::max(largest_padding, std::abs(to_double(value)));
       } else {
         gradient[static_cast<std::size_t>(i / width * vocabulary + index * shape.columns +
