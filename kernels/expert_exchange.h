@@ -16,7 +16,7 @@ namespace shardplan {
 
 inline constexpr std::int64_t kMaxExpertMembers = 128;
 
-// By member of the group.
+// By member of the group, which has kMaxExpertMembers at most.
 template <class T>
 struct MemberPointers {
   T* at[kMaxExpertMembers] = {};

@@ -125,6 +125,9 @@ MemberPointers<T> OperationLauncher::of_members(const Call& call, const DeviceVi
   }
   const std::size_t members =
       rank_.program_.groups[static_cast<std::size_t>(call.op.group)].ranks.size();
+  if (members > std::size(pointers.at)) {
+    refuse(call, "more ranks share experts than pointers to them fit");
+  }
   for (std::size_t member = 0; member < members; ++member) {
     pointers.at[member] = static_cast<T*>(rank_.at_member(call.op.group, member, view.data));
   }
