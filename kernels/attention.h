@@ -21,7 +21,7 @@ namespace shardplan {
 // A query_position of key_length - 1 or more is attention without a mask.
 // head_dim is a multiple of 8 and at most 256; heads is a multiple of kv_heads; strides, in
 // elements from row to row, are multiples of 8; pointers are 16-byte aligned. Rows times heads stay
-// below 2^32.
+// below 2^32; heads and sequences are at most 65535, lengths 65535 * 128.
 struct AttentionShape {
   std::int64_t batch = 1;  // sequences; their rows follow each other
   std::int64_t query_length = 0;

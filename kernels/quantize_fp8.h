@@ -22,8 +22,8 @@ struct Fp8Matrix {
 // out = x * 2^e rounded to nearest even, with the largest e for which amax * 2^e is a value of the
 // format, at most 126; 0 where amax is 0 or not finite. What is infinite becomes the largest value,
 // what is no number stays none. T is float or __nv_bfloat16.
-// x [rows, columns]  both multiples of 16, rows below 2^23; stride from row to row in elements, a
-// multiple of 8
+// x [rows, columns]  both multiples of 16, rows at most 65535 * 128; stride from row to row in
+//                    elements, a multiple of 8
 template <class T>
 void quantize_fp8(const Fp8Matrix& out, Fp8Format format, const T* x, std::int64_t rows,
                   std::int64_t columns, std::int64_t stride, cudaStream_t stream);
