@@ -115,29 +115,13 @@ std::int64_t num_plans(const PlanSpace& space) {
 }
 
 Plan plan_at(const PlanSpace& space, std::int64_t index) {
-  return PlanCursor(space, index).plan();
-}
-
-PlanCursor::PlanCursor(const PlanSpace& space, std::int64_t index) : space_(&space), index_(index) {
-  std::int64_t rest = index;
+  Plan plan;
   for (std::size_t axis = kNumAxes; axis-- > 0;) {
-    sizes_[axis] = kAxes[axis].size(space);
-    at_[axis] = rest % sizes_[axis];
-    rest /= sizes_[axis];
-    kAxes[axis].choose(space, static_cast<std::size_t>(at_[axis]), plan_);
+    const std::int64_t size = kAxes[axis].size(space);
+    kAxes[axis].choose(space, static_cast<std::size_t>(index % size), plan);
+    index /= size;
   }
-}
-
-void PlanCursor::advance() {
-  ++index_;
-  for (std::size_t axis = kNumAxes; axis-- > 0;) {
-    at_[axis] = at_[axis] + 1 < sizes_[axis] ? at_[axis] + 1 : 0;
-    kAxes[axis].choose(*space_, static_cast<std::size_t>(at_[axis]), plan_);
-    if (at_[axis] != 0) {
-      return;
-    }
-  }
-  index_ = 0;
+  return plan;
 }
 
 }  // namespace shardplan

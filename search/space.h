@@ -50,20 +50,4 @@ PlanSpace plan_space(const Job& job, const SearchSpace& space);
 std::int64_t num_plans(const PlanSpace& space);
 Plan plan_at(const PlanSpace& space, std::int64_t index);
 
-// Walks plans in order; only the axes that change are written.
-class PlanCursor {
- public:
-  PlanCursor(const PlanSpace& space, std::int64_t index);
-  const Plan& plan() const { return plan_; }
-  std::int64_t index() const { return index_; }
-  void advance();  // past the last plan: back to the first
-
- private:
-  const PlanSpace* space_;
-  std::int64_t index_;
-  std::array<std::int64_t, kNumAxes> sizes_{};
-  std::array<std::int64_t, kNumAxes> at_{};
-  Plan plan_;
-};
-
 }  // namespace shardplan

@@ -9,7 +9,7 @@
 
 namespace shardplan {
 
-TEST_CASE("the plans of a space are its product, each once, and dp alone may be left out") {
+TEST_CASE("the plans of a space are its product, and dp alone may be left out") {
   std::mt19937_64 random(1);
   for (int round = 0; round < 20; ++round) {
     const Job job = random_small_job(random);
@@ -26,14 +26,6 @@ TEST_CASE("the plans of a space are its product, each once, and dp alone may be 
         values.master_dtype.size() * values.exp_avg_dtype.size() * values.exp_avg_sq_dtype.size() *
         values.offload.size();
     CHECK(num_plans(space) == static_cast<std::int64_t>(product));
-
-    PlanCursor cursor(space, 0);
-    std::int64_t failures = 0;
-    for (std::int64_t index = 0; index < num_plans(space); ++index, cursor.advance()) {
-      failures += cursor.plan() == plan_at(space, index) && cursor.index() == index ? 0 : 1;
-    }
-    CHECK(failures == 0);
-    CHECK(cursor.plan() == plan_at(space, 0));
   }
 }
 
