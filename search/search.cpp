@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <exception>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "search/census.h"
+#include "search/parallel.h"
 #include "search/rank.h"
 #include "search/rules.h"
 #include "search/space.h"
@@ -23,31 +23,14 @@ namespace {
 constexpr std::size_t kCensusDepth = 4;        // prefixes of so many axes are one thread's task
 constexpr std::int64_t kReplaysPerRound = 16;  // fixed: the result must not know the threads
 
-// Calls visit(at) for every number below `count` on all threads.
-template <class Visit>
-void in_parallel(std::int64_t count, const SearchOptions& options, const Visit& visit) {
-  std::exception_ptr failure;  // an exception must not leave a parallel region
-#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads(options))
-  for (std::int64_t at = 0; at < count; ++at) {
-    try {
-      visit(at);
-    } catch (...) {
-#pragma omp critical
-      failure = std::current_exception();
-    }
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
-}
-
 Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
   const std::size_t verdicts = static_cast<std::size_t>(rules.distinct()) + 1;
   const std::int64_t tasks =
       rules.plans_below(0) == 0 ? 0 : rules.plans_below(0) / rules.plans_below(kCensusDepth);
   Counts counts(verdicts);
-  std::vector<std::optional<Census>> censuses(static_cast<std::size_t>(num_threads(options)));
-  in_parallel(tasks, options, [&](std::int64_t task) {
+  std::vector<std::optional<Census>> censuses(
+      static_cast<std::size_t>(num_threads(options.threads)));
+  in_parallel(tasks, options.threads, [&](std::int64_t task) {
     std::optional<Census>& census = censuses[static_cast<std::size_t>(omp_get_thread_num())];
     if (!census) {
       census.emplace(rules);
@@ -85,7 +68,7 @@ RankedPlan full_estimate(const WalkTask& task, const Candidate& candidate) {
 std::vector<RankedPlan> full_estimates(const WalkTask& task,
                                        std::span<const Candidate> candidates) {
   std::vector<RankedPlan> ranked(candidates.size());
-  in_parallel(std::ssize(candidates), task.options, [&](std::int64_t at) {
+  in_parallel(std::ssize(candidates), task.options.threads, [&](std::int64_t at) {
     ranked[static_cast<std::size_t>(at)] =
         full_estimate(task, candidates[static_cast<std::size_t>(at)]);
   });

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <exception>
 #include <limits>
 #include <utility>
 
 #include "search/branches.h"
+#include "search/parallel.h"
 
 namespace shardplan {
 
@@ -209,37 +209,25 @@ class Walker {
   const std::optional<Candidate>* behind_ = nullptr;
 };
 
-// Calls visit(walker, at) for every number below `count`, in any order, on all threads.
-class Threads {
+// A walker for every thread that comes.
+class Walkers {
  public:
-  explicit Threads(const WalkTask& task) : threads_(num_threads(task.options)) {
-    walkers_.resize(static_cast<std::size_t>(threads_));
-    task_ = &task;
-  }
+  explicit Walkers(const WalkTask& task)
+      : task_(task), walkers_(static_cast<std::size_t>(num_threads(task.options.threads))) {}
+  // Calls visit(walker, at) for every number below `count`, in any order, on all threads.
   template <class Visit>
   void for_all(std::size_t count, const Visit& visit) {
-    std::exception_ptr failure;  // an exception must not leave a parallel region
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
-    for (std::size_t at = 0; at < count; ++at) {
-      try {
-        std::optional<Walker>& walker = walkers_[static_cast<std::size_t>(omp_get_thread_num())];
-        if (!walker) {
-          walker.emplace(*task_);
-        }
-        visit(*walker, at);
-      } catch (...) {
-#pragma omp critical
-        failure = std::current_exception();
+    in_parallel(static_cast<std::int64_t>(count), task_.options.threads, [&](std::int64_t at) {
+      std::optional<Walker>& walker = walkers_[static_cast<std::size_t>(omp_get_thread_num())];
+      if (!walker) {
+        walker.emplace(task_);
       }
-    }
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
+      visit(*walker, static_cast<std::size_t>(at));
+    });
   }
 
  private:
-  const WalkTask* task_;
-  int threads_;
+  const WalkTask& task_;
   std::vector<std::optional<Walker>> walkers_;
 };
 
@@ -295,12 +283,12 @@ class Reporter {
 
 // Visits all branches in rounds; `visit` gives a branch's harvest, `take` joins those of a round.
 template <class Visit, class Take>
-void in_rounds(Threads& threads, const std::vector<Branch>& branches, const Visit& visit,
+void in_rounds(Walkers& walkers, const std::vector<Branch>& branches, const Visit& visit,
                const Take& take) {
   std::size_t length = kFirstRound;
   for (std::size_t first = 0; first < branches.size();) {
     std::vector<Harvest> round(std::min(length, branches.size() - first));
-    threads.for_all(round.size(), [&](Walker& walker, std::size_t at) {
+    walkers.for_all(round.size(), [&](Walker& walker, std::size_t at) {
       round[at] = visit(walker, branches[first + at]);
     });
     for (const Harvest& harvest : round) { take(harvest); }
@@ -311,10 +299,6 @@ void in_rounds(Threads& threads, const std::vector<Branch>& branches, const Visi
 
 }  // namespace
 
-int num_threads(const SearchOptions& options) {
-  return options.threads > 0 ? static_cast<int>(options.threads) : omp_get_max_threads();
-}
-
 std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
   return basis == MemoryBasis::kAllocated ? price.allocated_bytes : price.device_used_bytes;
 }
@@ -323,18 +307,18 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   WalkResult result = {
       .answers = {.top = empty_top(task.options), .front = {}, .wants_front = task.options.pareto},
       .undecided_first = Best(kMaxUndecided)};
-  Threads threads(task);
+  Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
   std::vector<Branch> branches = branches_of(task.rules, depth);
   if (task.options.bounds) {
-    threads.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
+    walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
       walker.set_time_floor(branches[at], depth);
     });
     sort_by_floor(branches);
   }
   Reporter reporter(task);
   in_rounds(
-      threads, branches,
+      walkers, branches,
       [&](Walker& walker, const Branch& branch) {
         Harvest harvest = walker.walk(branch, depth, result, behind);
         reporter.add(harvest);
@@ -347,15 +331,15 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
 
 std::optional<Candidate> smallest_plan(const WalkTask& task) {
   std::optional<Candidate> smallest;
-  Threads threads(task);
+  Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
   std::vector<Branch> branches = branches_of(task.rules, depth);
-  threads.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
+  walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
     branches[at].floor = walker.allocated_floor(branches[at].index, depth);
   });
   sort_by_floor(branches);
   in_rounds(
-      threads, branches,
+      walkers, branches,
       [&](Walker& walker, const Branch& branch) {
         return walker.least_memory(branch.index, depth, smallest);
       },

@@ -48,6 +48,4 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind);
 // The plan with the least memory by the upper bound of the basis; of equals the first.
 std::optional<Candidate> smallest_plan(const WalkTask& task);
 
-int num_threads(const SearchOptions& options);
-
 }  // namespace shardplan
