@@ -143,8 +143,8 @@ void add_scalar(NativeState& state, std::string_view name, std::int64_t elements
 
 constexpr std::int64_t kProductWorkspaceElements = 8'388'608;  // 32 MiB of fp32
 
-// Scratch of the kernels, one after another: a norm's weight gradient from 264 blocks, a stable
-// sort of token ids (5.5 words a token) or of the experts that tokens chose.
+// Scratch of the kernels, one after another: partial sums of a norm's weight gradient, a stable
+// sort of token ids (5.5 words a token), what a call of attention needs.
 std::int64_t kernel_scratch_elements(const Job& job, const BlockShape& shape) {
   constexpr std::int64_t kNormBlocks = 264;
   constexpr std::int64_t kWordsPerKey = 8;

@@ -27,9 +27,8 @@ enum class RequiredRows { kOverwrite, kMaximum };
 // required [1]                out: the most rows that any member needs, in float; with kMaximum the
 //                             larger of it and the old value
 // chosen   [choices]          experts
-// counts   [experts / run_experts * copies * sequences, experts]  how often every member's
-// sequences
-//                             chose an expert, in float
+// counts   [experts / run_experts * copies * sequences, experts]
+//                             how often every member's sequences chose an expert, in float
 void expert_rows(std::int32_t* rows, std::int32_t* offsets, float* required,
                  const std::int32_t* chosen, const float* counts, const ExpertRowsShape& shape,
                  RequiredRows sum, cudaStream_t stream);

@@ -112,8 +112,7 @@ struct ParetoPoint {
 //   "unsupported: ..."  the same, for rules that carry this word in their name
 //   "equivalent: RULE"  an earlier plan of the space differs only in a choice without effect
 //   "cut: BOUND"        not priced: a floor of its branch is over the limit, or so slow that no
-//   plan
-//                       of the branch can be among the answers (names: walk.h)
+//                       plan of the branch can be among the answers (names: bounds.h)
 //   "does_not_fit"      priced, over the limit
 //   "undecided"         never for basis allocated. Otherwise: allocated bytes are under the limit,
 //                       the upper bound of the basis is not, and the plan is slower than the top,

@@ -103,8 +103,7 @@ enum class OpKind {
   kSwigluBackward,  // out0 [T,2f] from in0 (dy [T,f]), in1 (gate|up [T,2f]); out1, if present, is
                     // the forward's output again
   // Mixture of experts: E experts, n choices of every token, R rows that a rank can receive.
-  // Experts
-  // lie on the members of a group in runs of `copies` members: run i holds experts
+  // Experts lie on the members of a group in runs of `copies` members: run i holds experts
   // [i * experts, (i + 1) * experts), every member of it a share of their width, and receives all
   // rows that chose them, in the order of expert, member, row and choice. Counts, rows and offsets
   // stay on the device. A row at or beyond R is an overflow: it is not moved, but it is counted.
@@ -114,9 +113,9 @@ enum class OpKind {
                    // rows of a sequence chose an expert, row i being of sequence (first_row + i) /
                    // sequence_rows
   kExpertRows,     // out0 (rows [U,n]): where the choices in0 [U,n] of member `member` go; out1
-  // (offsets [1,experts+1]): where the rows of this member's experts begin, at most
-  // `capacity`; out2 [1,1] = the larger of its old value and the most rows that any
-  // member needs. in1: the counts of all members [members*b,E]
+                   // (offsets [1,experts+1]): where the rows of this member's experts begin, at
+                   // most `capacity`; out2 [1,1] = the larger of its old value and the most rows
+                   // that any member needs. in1: the counts of all members [members*b,E]
   kExpertDispatch,  // out0 [R,h]: row in2(t,k) of the members that hold expert in1(t,k) = row t of
                     // in0 [U,h]; and out1 [R,1] = in3(t,k), if present. Collective over `group`
   kExpertCombine,  // out0 [U,h]: row t += the sum of rows in2(t,k) of in0 [R,h] of the members that
@@ -156,8 +155,8 @@ enum class OpKind {
   kSquaredNorm,  // out0 [1,1] += value * sum of squares of in0
   kClipFactor,   // out0 [1,2] = min(1, value / sqrt(in0)), sqrt(in0)
   kAdamW,        // out0 master, out1, out2 first and second moment (all updated), out3 = weight in
-  // its dtype, from in0 (gradient), in1 (clip factor), in2 ([1,2]: number of the step
-  // from 1, learning rate); decoupled decay (arXiv 1711.05101)
+                 // its dtype, from in0 (gradient), in1 (clip factor), in2 ([1,2]: number of the
+                 // step from 1, learning rate); decoupled decay (arXiv 1711.05101)
 };
 inline constexpr std::int64_t kNumOpKinds = static_cast<std::int64_t>(OpKind::kAdamW) + 1;
 
