@@ -1,7 +1,7 @@
 #include "estimator/driver_addresses.h"
 
-#include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "estimator/units.h"
 
@@ -9,33 +9,58 @@ namespace shardplan {
 
 std::int64_t DriverAddresses::take(std::int64_t bytes) {
   constexpr std::int64_t kPiece = 32 * kMiB;
-  auto rest = std::ranges::find_if(rests_, [bytes](const auto& r) { return r.second >= bytes; });
-  if (rest == rests_.end()) {
-    const std::int64_t pieces = round_up(bytes, kPiece);
-    lowest_ -= pieces;
-    rest = rests_.emplace(lowest_, pieces).first;
+  constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
+  std::int64_t address = kNowhere;
+  std::int64_t size = 0;
+  for (auto fits = addresses_.lower_bound(bytes); fits != addresses_.end(); ++fits) {
+    if (*fits->second.begin() < address) {
+      address = *fits->second.begin();
+      size = fits->first;
+    }
   }
-  const auto [address, size] = *rest;
-  rests_.erase(rest);
+  if (address == kNowhere) {
+    size = round_up(bytes, kPiece);
+    lowest_ -= size;
+    address = lowest_;
+  } else {
+    remove(address, size);
+  }
   if (size > bytes) {
-    rests_.emplace(address + bytes, size - bytes);
+    add(address + bytes, size - bytes);
   }
   return address;
 }
 
 void DriverAddresses::give_back(std::int64_t address, std::int64_t bytes) {
-  auto here = rests_.emplace(address, bytes).first;
-  const auto after = std::next(here);
-  if (after != rests_.end() && here->first + here->second == after->first) {
-    here->second += after->second;
-    rests_.erase(after);
+  const auto after = rests_.find(address + bytes);
+  if (after != rests_.end()) {
+    const std::int64_t more = after->second;
+    remove(address + bytes, more);
+    bytes += more;
   }
-  if (here != rests_.begin()) {
-    const auto before = std::prev(here);
-    if (before->first + before->second == here->first) {
-      before->second += here->second;
-      rests_.erase(here);
+  const auto above = rests_.lower_bound(address);
+  if (above != rests_.begin()) {
+    const auto [begin, size] = *std::prev(above);
+    if (begin + size == address) {
+      remove(begin, size);
+      address = begin;
+      bytes += size;
     }
+  }
+  add(address, bytes);
+}
+
+void DriverAddresses::add(std::int64_t address, std::int64_t bytes) {
+  rests_.emplace(address, bytes);
+  addresses_[bytes].insert(address);
+}
+
+void DriverAddresses::remove(std::int64_t address, std::int64_t bytes) {
+  rests_.erase(address);
+  const auto same = addresses_.find(bytes);
+  same->second.erase(address);
+  if (same->second.empty()) {
+    addresses_.erase(same);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 
 namespace shardplan {
 
@@ -16,8 +17,13 @@ class DriverAddresses {
   void give_back(std::int64_t address, std::int64_t bytes);
 
  private:
+  void add(std::int64_t address, std::int64_t bytes);
+  void remove(std::int64_t address, std::int64_t bytes);
+
   std::int64_t lowest_ = std::int64_t{1} << 47;  // user addresses end there
-  std::map<std::int64_t, std::int64_t> rests_;   // bytes by address
+  // Rests are many, their sizes few: the lowest that fits is the first of one of the sizes.
+  std::map<std::int64_t, std::int64_t> rests_;                // bytes by address
+  std::map<std::int64_t, std::set<std::int64_t>> addresses_;  // the same by bytes
 };
 
 }  // namespace shardplan

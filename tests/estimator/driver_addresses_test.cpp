@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
 #include <vector>
 
 #include "estimator/units.h"
@@ -35,6 +38,49 @@ TEST_CASE("what is given back joins its neighbours and is taken again") {
   addresses.give_back(low, 20 * kMiB);
   addresses.give_back(high, 12 * kMiB);
   CHECK(addresses.take(32 * kMiB) == low);
+}
+
+TEST_CASE("of all rests that fit the lowest is taken") {
+  std::mt19937_64 random(1);
+  DriverAddresses addresses;
+  std::map<std::int64_t, std::int64_t> taken;
+  std::map<std::int64_t, std::int64_t> rests;  // joined, by address
+  std::int64_t lowest = std::int64_t{1} << 47;
+  int from_rests = 0;
+  for (int step = 0; step < 2000; ++step) {
+    if (taken.empty() || random() % 5 < 3) {
+      const std::int64_t bytes = 2 * kMiB * static_cast<std::int64_t>(1 + random() % 40);
+      const std::int64_t address = addresses.take(bytes);
+      const auto fits =
+          std::ranges::find_if(rests, [&](const auto& rest) { return rest.second >= bytes; });
+      const std::int64_t pieces = round_up(bytes, 32 * kMiB);
+      REQUIRE(address == (fits == rests.end() ? lowest - pieces : fits->first));
+      const std::int64_t room = fits == rests.end() ? pieces : fits->second;
+      from_rests += fits == rests.end() ? 0 : 1;
+      lowest = std::min(lowest, address);
+      rests.erase(address);
+      if (room > bytes) {
+        rests[address + bytes] = room - bytes;
+      }
+      taken[address] = bytes;
+    } else {
+      const auto given =
+          std::next(taken.begin(), static_cast<std::ptrdiff_t>(random() % taken.size()));
+      addresses.give_back(given->first, given->second);
+      rests.insert(*given);
+      taken.erase(given);
+      for (auto rest = rests.begin(); std::next(rest) != rests.end();) {
+        const auto next = std::next(rest);
+        if (rest->first + rest->second == next->first) {
+          rest->second += next->second;
+          rests.erase(next);
+        } else {
+          rest = next;
+        }
+      }
+    }
+  }
+  CHECK(from_rests > 500);
 }
 
 }  // namespace
