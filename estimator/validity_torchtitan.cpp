@@ -1,6 +1,8 @@
 // What torchtitan v0.2.2 accepts for its Llama 3 model, and what of it is modelled. Sources:
 // torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
 // models/llama3/infra/parallelize.py, config/job_config.py.
+#include <algorithm>
+
 #include "estimator/layer_partition.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_pipeline_rules.h"
@@ -135,6 +137,22 @@ constexpr ValidityRule kLayersFillStages = {
                  number_text((job.model.num_layers() + 2) / 2);
         }};
 
+// Chunks between the first, with the embedding, and the last, with the head.
+// components/optimizer.py gives each model part an optimizer of its own, and torch.optim.Optimizer
+// refuses a part without parameters.
+constexpr ValidityRule kInnerChunksHaveLayers = {
+    .name = "inner_chunks_have_layers",
+    .reads = {PlanField::kLayersPerChunk},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          const std::vector<std::int64_t>& layers = plan.layers_per_chunk;
+          return layers.size() > 2 && std::count(layers.begin() + 1, layers.end() - 1, 0) > 0;
+        },
+    .explain = [](const Job&, const Plan&) -> std::string {
+      return "layers_per_chunk leaves a chunk between the first and the last with 0 layers; valid: "
+             "at least 1";
+    }};
+
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
@@ -164,6 +182,7 @@ constexpr std::array kRules = {
     kScheduleFitsPipeline,
     kLayersFillStages,
     kLayersPerChunk,
+    kInnerChunksHaveLayers,
     kDpMatchesWorld,
     kGlobalBatch,
     kInterleavedMicrobatches,

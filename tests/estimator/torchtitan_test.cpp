@@ -303,6 +303,13 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   plan.tp = 8;
   plan.sequence_parallel = true;
   CHECK(rule(job, plan) == "zero_3_needs_shards");
+  plan = sharded(2);
+  plan.pp = 4;
+  plan.schedule = Schedule::k1F1B;
+  plan.layers_per_chunk = {0, 8, 8, 0};  // embedding and head remain
+  CHECK(rule(job, plan).empty());
+  plan.layers_per_chunk = {8, 0, 4, 4};
+  CHECK(rule(job, plan) == "inner_chunks_have_layers");
   plan = sharded(8);
   plan.recompute.granularity = RecomputeGranularity::kFull;
   plan.recompute.num_layers = 2;
