@@ -26,14 +26,24 @@ std::string text_of(const toml::node& node, const std::string& opening) {
   throw InputError(opening + "found a date or a nested list, expected a word or a number");
 }
 
-void add_table(RunSettings& settings, const toml::table& table, const std::string& path) {
+// toml++ builds and frees the tables of a.a.a.a by recursion: as deep as half the file's length.
+constexpr std::size_t kLongest = std::size_t{1} << 15;
+constexpr int kDeepest = 8;  // "training.seq_len" is two deep
+
+void add_table(RunSettings& settings, const toml::table& table, const std::string& path,
+               int depth) {
   for (const auto& [key, node] : table) {
     const std::string name = path + (path.empty() ? "" : ".") + std::string(key.str());
+    const std::int64_t line = std::int64_t{node.source().begin.line};
+    if (depth > kDeepest) {
+      throw InputError(place(settings.file, line, "") + "found tables more than " +
+                       std::to_string(kDeepest) +
+                       " deep, expected settings such as training.seq_len");
+    }
     if (const auto* inner = node.as_table()) {
-      add_table(settings, *inner, name);
+      add_table(settings, *inner, name, depth + 1);
       continue;
     }
-    const std::int64_t line = std::int64_t{node.source().begin.line};
     Setting setting{
         .name = name, .values = {}, .place = place(settings.file, line, "") + name + ": "};
     if (const auto* list = node.as_array()) {
@@ -55,6 +65,10 @@ RunSettings settings_from_toml(const std::string& text, const std::string& file)
   RunSettings settings;
   settings.format = RunFormat::kTorchtitan;
   settings.file = file;
+  if (text.size() > kLongest) {
+    throw InputError(file + ": found " + std::to_string(text.size()) +
+                     " bytes, expected a configuration of at most " + std::to_string(kLongest));
+  }
   toml::table root;
   try {
     root = toml::parse(text, file);
@@ -62,7 +76,7 @@ RunSettings settings_from_toml(const std::string& text, const std::string& file)
     throw InputError(place(file, std::int64_t{problem.source().begin.line}, "") +
                      "found no TOML here: " + std::string(problem.description()));
   }
-  add_table(settings, root, "");
+  add_table(settings, root, "", 1);
   return settings;
 }
 

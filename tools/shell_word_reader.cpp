@@ -6,6 +6,13 @@
 #include "data/input_error.h"
 
 namespace shardplan {
+namespace {
+
+// A=$A$A, forty times, would fill any memory.
+constexpr std::size_t kMostPutIn = std::size_t{1} << 24;
+constexpr int kDeepest = 16;  // ${A:-${B:-...}}
+
+}  // namespace
 
 void ShellWordReader::word(Words& words) {
   std::string current;
@@ -86,7 +93,7 @@ void ShellWordReader::expand(Words& words, std::string& current, bool& has, bool
     const std::size_t end = text.find("))", at);
     if (end != std::string::npos) {
       const std::string inner = text.substr(at + 3, end - at - 3);
-      const std::optional<std::int64_t> value = shell_arithmetic(inner, values);
+      const std::optional<std::int64_t> value = shell_arithmetic(inner, values_);
       current += value ? std::to_string(*value) : "$((" + inner + "))";
       has = true;
       at = end + 2;
@@ -148,15 +155,19 @@ void ShellWordReader::braced(std::string& name, std::string& otherwise, bool& wh
   whole_array = rest.starts_with("[@]") || rest.starts_with("[*]");
   for (const char* form : {":-", "-", ":="}) {
     if (rest.starts_with(form)) {
+      if (depth_ == kDeepest) {
+        throw InputError(file + ":" + std::to_string(line) + ": found more than " +
+                         std::to_string(kDeepest) + " defaults within each other, expected fewer");
+      }
       otherwise =
-          ShellWordReader(rest.substr(std::string_view(form).size()), file).one_word(values);
+          ShellWordReader(rest.substr(std::string_view(form).size()), file, values_, depth_ + 1)
+              .one_word();
       return;
     }
   }
 }
 
-std::string ShellWordReader::one_word(const ShellValues& known) {
-  values = known;
+std::string ShellWordReader::one_word() {
   splits = false;
   Words words;
   std::string whole;
@@ -173,10 +184,10 @@ std::string ShellWordReader::one_word(const ShellValues& known) {
 
 void ShellWordReader::put(Words& words, std::string& current, bool& has, const Wanted& wanted,
                           bool in_quotes) {
-  const auto found = values.find(wanted.name);
-  if (found == values.end() || found->second.empty() ||
+  const auto found = values_.find(wanted.name);
+  if (found == values_.end() || found->second.empty() ||
       (found->second.front().empty() && !wanted.otherwise.empty())) {
-    const bool kept = wanted.otherwise.empty() && found == values.end();
+    const bool kept = wanted.otherwise.empty() && found == values_.end();
     const std::string piece = kept ? "$" + wanted.name : wanted.otherwise;
     has = has || !piece.empty();
     append(words, current, piece, in_quotes);
@@ -199,6 +210,12 @@ void ShellWordReader::put(Words& words, std::string& current, bool& has, const W
 
 void ShellWordReader::append(Words& words, std::string& current, const std::string& piece,
                              bool in_quotes) {
+  put_in_ += piece.size() + 1;
+  if (put_in_ > kMostPutIn) {
+    throw InputError(file + ":" + std::to_string(line) +
+                     ": found variables that come to more than " + std::to_string(kMostPutIn) +
+                     " bytes, expected a launch script");
+  }
   for (const char letter : piece) {
     const bool blank = letter == ' ' || letter == '\t' || letter == '\n';
     if (!blank || in_quotes) {

@@ -21,9 +21,11 @@ class ShellWordReader {
  public:
   using Words = std::vector<std::string>;
 
-  // `file` is named in messages and must outlive this.
-  ShellWordReader(std::string script, const std::string& of_file)
-      : text(std::move(script)), file(of_file) {}
+  // `file` is named in messages; it and `known` must outlive this. `depth`: how many ${...:-...}
+  // the script stands in.
+  ShellWordReader(std::string script, const std::string& of_file, const ShellValues& known,
+                  int depth = 0)
+      : text(std::move(script)), file(of_file), values_(known), depth_(depth) {}
 
   // At the script's end everything is a line's end.
   char now() const { return at < text.size() ? text[at] : '\n'; }
@@ -37,14 +39,13 @@ class ShellWordReader {
   }
 
   // One word into one or more: an unquoted variable splits at blanks. Throws InputError, naming the
-  // line, for a quotation without an end.
+  // line, for a quotation without an end and for variables that grow without one.
   void word(Words& words);
 
   const std::string text;
   const std::string& file;
   std::size_t at = 0;
   std::int64_t line = 1;
-  ShellValues values = {};
   bool splits = true;  // false: values of variables stay one word
 
  private:
@@ -59,9 +60,13 @@ class ShellWordReader {
   void expand(Words& words, std::string& current, bool& has, bool in_quotes);
   void copy_substitution(std::string& current);
   void braced(std::string& name, std::string& otherwise, bool& whole_array);
-  std::string one_word(const ShellValues& known);
+  std::string one_word();
   void put(Words& words, std::string& current, bool& has, const Wanted& wanted, bool in_quotes);
-  static void append(Words& words, std::string& current, const std::string& piece, bool in_quotes);
+  void append(Words& words, std::string& current, const std::string& piece, bool in_quotes);
+
+  const ShellValues& values_;
+  int depth_ = 0;
+  std::size_t put_in_ = 0;  // bytes and items of variables, so far
 };
 
 }  // namespace shardplan

@@ -9,7 +9,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::size_t kMostWords = 1 << 20;
+constexpr std::size_t kMostWords = 1 << 14;
 
 bool is_name(const std::string& word) {
   return !word.empty() && std::ranges::all_of(word, is_name_letter) &&
@@ -18,13 +18,13 @@ bool is_name(const std::string& word) {
 
 class ShellReader {
  public:
-  ShellReader(const std::string& text, const std::string& file) : in_(text, file) {}
+  ShellReader(const std::string& text, const std::string& file) : in_(text, file, values_) {}
 
   ShellScript whole() {
     while (in_.at < in_.text.size()) { command(); }
     for (const std::string& name : exported_) {
-      const auto value = in_.values.find(name);
-      if (value != in_.values.end() && !value->second.empty()) {
+      const auto value = values_.find(name);
+      if (value != values_.end() && !value->second.empty()) {
         script_.exported[name] = value->second.front();
       }
     }
@@ -145,7 +145,7 @@ class ShellReader {
   }
 
   void store(const std::string& name, Words value, bool appends) {
-    Words& stored = in_.values[name];
+    Words& stored = values_[name];
     const bool both_text = appends && stored.size() == 1 && value.size() == 1 && !arrays_[name];
     if (both_text) {
       stored.front() += value.front();
@@ -205,7 +205,7 @@ class ShellReader {
       }
     }
     std::erase_if(words, [](const std::string& each) { return each == "export"; });
-    while (!words.empty() && is_keyword(words.front())) { words.erase(words.begin()); }
+    words.erase(words.begin(), std::ranges::find_if_not(words, is_keyword));
     if (!words.empty()) {
       for (const std::string& name : pending_) { mark_exported(name); }  // NAME=value command
       script_.commands.push_back({.words = std::move(words), .line = first_line});
@@ -213,6 +213,7 @@ class ShellReader {
     pending_.clear();
   }
 
+  ShellValues values_;
   ShellWordReader in_;
   std::map<std::string, bool> arrays_;
   std::vector<std::string> exported_;

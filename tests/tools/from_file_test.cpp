@@ -84,6 +84,23 @@ TEST_CASE("a script without a training command is refused in one line") {
         "run.sh:1: found a quotation without an end, expected '");
 }
 
+TEST_CASE("variables that grow without end are refused, and so are defaults that nest") {
+  const auto times = [](int count, const std::string& text) {
+    std::string all;
+    for (int i = 0; i < count; ++i) { all += text; }
+    return all;
+  };
+  for (const std::string& script :
+       {"A=xx\n" + times(40, "A=$A$A\n"), "A=xx\n" + times(40, "A=\"$A$A\"\n"),
+        "A=xx\n" + times(40, "A+=$A\n"), "A=(x x)\n" + times(40, "A=(\"${A[@]}\" ${A[@]})\n"),
+        "A=('' '')\n" + times(40, "A+=(\"${A[@]}\")\n")}) {
+    CHECK(message_of([&] { of_shell(script); }).find("found variables that come to more than") !=
+          std::string::npos);
+  }
+  CHECK(message_of([&] { of_shell("A=" + times(17, "${A:-") + "x" + times(17, "}") + "\n"); }) ==
+        "run.sh:1: found more than 16 defaults within each other, expected fewer");
+}
+
 TEST_CASE("no beginning of a launch script crashes the reader") {
   const std::string script = kScript;
   for (std::size_t length = 0; length < script.size(); ++length) {
@@ -108,6 +125,24 @@ TEST_CASE("a test configuration gives MODEL_ARGS and ENV_VARS") {
         }).starts_with("c.yaml: found no MODEL_ARGS"));
   CHECK(message_of([] { settings_from_yaml("a: [1\n", "c.yaml"); }).find("found no YAML here") !=
         std::string::npos);
+}
+
+TEST_CASE("configurations that are too deep or too long for any run are refused in one line") {
+  const auto deep = [](int levels) {
+    std::string text = "a";
+    for (int i = 1; i < levels; ++i) { text += ".a"; }
+    return text + " = 1\n";
+  };
+  CHECK(settings_from_toml(deep(8), "t.toml").arguments.size() == 1);
+  CHECK(message_of([&] {
+          settings_from_toml(deep(9), "t.toml");
+        }).starts_with("t.toml:1: found tables more than 8 deep"));
+  CHECK(message_of([&] {
+          settings_from_toml(deep(9000), "t.toml");
+        }).starts_with("t.toml:1: found tables more than 8 deep"));
+  CHECK(message_of([&] {
+          settings_from_toml(deep(200'000), "t.toml");
+        }).starts_with("t.toml: found 400004 bytes, expected a configuration of at most"));
 }
 
 TEST_CASE("a torchtitan configuration gives its settings by path") {
