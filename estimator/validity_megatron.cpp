@@ -243,6 +243,7 @@ constexpr std::array kRules = {
     kKvHeadsAndTp,
     kHeadsByKvHeads,
     kQkvByTp,
+    kMtpProjectionByTp,
     kScheduleFitsPipeline,
     kLayersSplitEvenly,
     kLayersPerChunk,

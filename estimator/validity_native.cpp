@@ -178,6 +178,7 @@ constexpr std::array kRules = {
     kHeadsByTp,
     kKvHeadsAndTp,
     kHeadsByKvHeads,
+    kMtpProjectionByTp,
     kScheduleFitsPipeline,
     kZeroBubbleWithoutUnits,
     kLayersSplitEvenly,

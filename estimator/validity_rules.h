@@ -187,6 +187,21 @@ inline constexpr ValidityRule kA2aHeads = {
                  divisors_text(kv_heads) + "; or cp_method ring, all_gather";
         }};
 
+// Megatron-LM core/transformer/multi_token_prediction.py: the projection from 2 * hidden to hidden
+// is column parallel.
+inline constexpr ValidityRule kMtpProjectionByTp = {
+    .name = "hidden_divisible_by_tp_with_mtp",
+    .reads = {PlanField::kTp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.model.num_mtp_layers > 0 && job.model.hidden % plan.tp != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_mtp_layers " + number_text(job.model.num_mtp_layers) + ": " +
+                 not_divisible("hidden", job.model.hidden, "tp", plan.tp);
+        }};
+
 // --- feed-forward and experts --------------------------------------------------------------------
 
 inline constexpr ValidityRule kFfnByTp = {

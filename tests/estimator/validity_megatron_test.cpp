@@ -6,6 +6,19 @@
 
 using namespace shardplan;
 
+TEST_CASE("tp divides the projection of a multi-token prediction module") {
+  for (const MemoryModel model : {MemoryModel::kMegatron, MemoryModel::kNative}) {
+    Job job = dense_job(model);
+    job.model.num_mtp_layers = 1;
+    check_refused(job, {{"hidden_divisible_by_tp_with_mtp",
+                         [](Job& spoiled, Plan& plan) {
+                           spoiled.model.hidden = 4100;
+                           plan.tp = 8;
+                         },
+                         {"num_mtp_layers 1", "hidden 4100", "tp 8"}}});
+  }
+}
+
 TEST_CASE("megatron refuses by name what it does not model") {
   check_refused(
       dense_job(MemoryModel::kMegatron),
