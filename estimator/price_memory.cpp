@@ -194,14 +194,24 @@ const StatePiece& PricePieces::state(const Plan& plan) {
       .value;
 }
 
+// Ranks between the ends are alike, but that the native trainer connects experts only where a
+// rank's own layers have some.
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
+  const bool layers_tell =
+      job.profile.memory_model == MemoryModel::kNative && job.model.has_moe_layers();
   return outside_pieces
       .find({packed(grid_piece->number, plan.vpp),
-             packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method))},
+             packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
+             layers_tell ? split_piece->number : 0},
             [&](OutsidePiece& piece) {
+              piece = {};
               piece.first = outside_bytes(job, plan, 0);
               piece.last = outside_bytes(job, plan, plan.pp - 1);
-              piece.between = plan.pp > 2 ? outside_bytes(job, plan, 1) : 0;
+              const std::int64_t end =
+                  layers_tell ? plan.pp - 1 : std::min<std::int64_t>(plan.pp - 1, 2);
+              for (std::int64_t rank = 1; rank < end; ++rank) {
+                piece.between = std::max(piece.between, outside_bytes(job, plan, rank));
+              }
             })
       .value;
 }

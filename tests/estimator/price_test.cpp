@@ -38,6 +38,31 @@ TEST_CASE("10,000 prices equal the estimates of memory and time and bound the de
   CHECK(failures == 0);
 }
 
+TEST_CASE("the bound on the device's memory knows which ranks between the ends have experts") {
+  const Library library;
+  Job job = {.model = library.model("llama3-8b").model,
+             .cluster = library.cluster("1x8-h200"),
+             .profile = library.framework("native"),
+             .sequence_length = 1024,
+             .global_batch = 2};
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 14336};
+  job.model.layers.assign(10, {});
+  job.model.layers.back().is_moe = true;
+  job.model.layers[8].is_moe = true;
+  Plan plan{.ep = 2, .pp = 4, .schedule = Schedule::k1F1B};
+  PriceTable table = build_price_table(job);
+  // The fullest rank has the expert of layer 8; the one before it has none, then is the fullest.
+  for (const std::vector<std::int64_t>& layers :
+       {std::vector<std::int64_t>{1, 1, 7, 1}, std::vector<std::int64_t>{1, 6, 2, 1},
+        std::vector<std::int64_t>{1, 7, 1, 1}}) {
+    plan.layers_per_chunk = layers;
+    const MemoryEstimate memory = estimate_memory(job, plan);
+    const auto fullest =
+        std::ranges::max_element(memory.stages, {}, &StageMemory::device_used_bytes);
+    CHECK(price(table, plan).device_used_bytes >= fullest->device_used_bytes);
+  }
+}
+
 TEST_CASE("a price does not depend on what its table priced before") {
   const Library library;
   RandomJobs random(library, 2);
