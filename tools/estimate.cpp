@@ -1,5 +1,6 @@
 // shardplan estimate: the memory and time of one plan.
 #include "data/input_error.h"
+#include "estimator/step_limit.h"
 #include "tools/assumptions.h"
 #include "tools/command.h"
 #include "tools/find_max.h"
@@ -18,6 +19,16 @@ std::string render(const EstimateReport& report, Format format, const Paint& pai
     case Format::kJson: return estimate_json(report);
   }
   return "";
+}
+
+StepComparison limit_of(const Question& question) {
+  const std::optional<Job> best = without_losses(question.job);
+  if (!best) {
+    throw InputError("--limit: found no measured rates of " + question.job.cluster.gpu.id +
+                     ", expected a GPU that `shardplan calibrate --time` has measured");
+  }
+  return {.limit = step_account(*best, question.plan),
+          .estimate = step_account(question.job, question.plan)};
 }
 
 // Appears complete or not at all.
@@ -68,6 +79,9 @@ ExitCode run_estimate(const Arguments& arguments) {
   }
   if (report.prediction.has_numbers() && report.detail == Detail::kRows) {
     report.account = step_account(report.question.job, report.question.plan);
+  }
+  if (report.prediction.has_numbers() && given(options, "limit")) {
+    report.limit = limit_of(report.question);
   }
   const std::string timeline = text_or(options, "memory-timeline", "");
   const bool shows_program = given(options, "program");

@@ -168,6 +168,9 @@ std::vector<OptionRow> estimate_rows() {
              {"micro_batch", "sequence_length"}),
       flag("explain",
            "also every row of the ledger, its formula and source, and every operation's time"),
+      flag("limit",
+           "also the least time of the step, where nothing is lost, and the estimate beside it by "
+           "kind of work; needs measured rates of the GPU"),
       flag("program", "native: the tensors of the trainer's program beside the estimate's rows"),
       text("memory-timeline", "FILE",
            "native: bytes of every tensor at every operation of the fullest rank's step, as CSV"),

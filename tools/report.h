@@ -40,6 +40,12 @@ struct Maximum {
 
 enum class Detail { kTotals, kRows };
 
+// A step where nothing is lost beside the estimated one.
+struct StepComparison {
+  StepAccount limit;
+  StepAccount estimate;
+};
+
 struct EstimateReport {
   Question question;
   MemoryRule rule;
@@ -48,12 +54,18 @@ struct EstimateReport {
   std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;
-  std::optional<StepAccount> account = std::nullopt;  // under kRows, of an answer with numbers
+  std::optional<StepAccount> account = std::nullopt;   // under kRows, of an answer with numbers
+  std::optional<StepComparison> limit = std::nullopt;  // under --limit, of an answer with numbers
 };
 
 // One row per operation of a step: seconds for programs, milliseconds for people.
 Table account_table(const StepAccount& account);
 std::string account_text(const StepAccount& account);
+
+// One row per kind of work: what of the estimate is lost against the limit, in seconds or, for
+// people, milliseconds.
+Table limit_table(const StepComparison& comparison);
+std::string limit_text(const StepComparison& comparison);
 
 std::string comparison_json(const Side& left, const Side& right, const Table& table);
 

@@ -287,6 +287,10 @@ std::string estimate_json(const EstimateReport& report) {
                             {"total_s", report.account->total_s},
                             {"rows", rows_of(account_table(*report.account))}};
   }
+  if (report.limit) {
+    json["step_limit"] = {{"total_s", report.limit->limit.total_s},
+                          {"rows", rows_of(limit_table(*report.limit))}};
+  }
   json["warnings"] = report.question.warnings;
   return one_line_of(json);
 }

@@ -217,6 +217,9 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   if (report.account) {
     text += account_text(*report.account);
   }
+  if (report.limit) {
+    text += limit_text(*report.limit);
+  }
   return text;
 }
 

@@ -113,6 +113,32 @@ TEST_CASE("explained, every operation has its share of the step, and what it res
   CHECK(text.find("\nTime of one step on the critical stage 0, ") != std::string::npos);
 }
 
+TEST_CASE("beside its limit every kind of work has what it loses, and all losses add up") {
+  const Words words = {"--tp", "2", "--limit", "--format", "json"};
+  const JsonValue answer = json_of(run_shardplan(estimate_words(words)));
+  const JsonValue& limit = at(answer, "step_limit");
+  double limit_s = 0;
+  double lost_s = 0;
+  for (const JsonValue& row : at(limit, "rows").items) {
+    limit_s += at(row, "limit_s").real;
+    lost_s += at(row, "lost_s").real;
+  }
+  const double estimate_s = at(at(answer, "predicted"), "step_time_s").real;
+  CHECK(limit_s == doctest::Approx(at(limit, "total_s").real).epsilon(1e-9));
+  CHECK(limit_s + lost_s == doctest::Approx(estimate_s).epsilon(1e-9));
+  CHECK(lost_s > 0);
+  const std::string text = run_shardplan(estimate_words({"--limit"})).out;
+  CHECK(contains(text, "\nLimit of one step: "));
+}
+
+TEST_CASE("a GPU without measured rates has no limit") {
+  const ProgramRun run =
+      run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-h100",
+                     "--sequence-length", "8192", "--global-batch", "64", "--limit"});
+  CHECK(run.exit_code == 2);
+  CHECK(contains(run.err, "found no measured rates of H100-SXM-80GB"));
+}
+
 TEST_CASE("an invalid plan is a negative answer that names the rule and the numbers") {
   const ProgramRun run = run_shardplan(estimate_words({"--tp", "3"}));
   CHECK(run.exit_code == 1);
