@@ -1,6 +1,4 @@
 // Products and attention: TFLOP/s.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 
 #include "kernels/attention_trial.h"
@@ -8,6 +6,7 @@
 #include "kernels/gemm.h"
 #include "kernels/random.h"
 #include "tools/bench_kernels.h"
+#include "tools/sustained_gemm.h"
 
 namespace shardplan {
 
@@ -59,50 +58,14 @@ void bench_gemm(cudaStream_t stream) {
       dweight.data(), x.data(), y.data());
 }
 
-// The rate that the card's power allows: one large product again and again.
 void bench_sustained_gemm(cudaStream_t stream) {
-  constexpr std::int64_t kRows = 16384, kIn = 4096, kOut = 28672, kWorkspaceBytes = 32 << 20;
-  constexpr int kProducts = 200;  // between two looks at the clock: about a second
-  constexpr int kSeconds = 25;
-  using Bf16 = __nv_bfloat16;
-  DeviceBuffer<Bf16> x(kRows * kIn), y(kRows * kOut), weight(kIn * kOut);
-  DeviceBuffer<char> workspace(kWorkspaceBytes);
-  fill_normal(x.data(), 1, 1, 0, kRows * kIn, stream);
-  fill_normal(weight.data(), 0.02F, 2, 0, kIn * kOut, stream);
-  const GemmLibrary library(read_gemm_choices(gemm_choices_path()));
-  const Gemm gemm(library,
-                  {.rows = kRows,
-                   .columns = kOut,
-                   .inner = kIn,
-                   .b_layout = GemmLayout::kTransposed,
-                   .a_stride = kIn,
-                   .b_stride = kIn,
-                   .out_stride = kOut},
-                  kWorkspaceBytes);
-  const double flops = 2.0 * kProducts * kRows * kIn * kOut;
-  CUDA_CHECK(cudaStreamSynchronize(stream));
-  std::printf("sustained gemm %lldx%lldx%lld, TFLOP/s by second:", static_cast<long long>(kRows),
-              static_cast<long long>(kOut), static_cast<long long>(kIn));
-  double total_s = 0;
-  double settled_s = 0;  // of the second half
-  int rounds = 0;
-  int settled_rounds = 0;
-  while (total_s < kSeconds) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kProducts; ++i) {
-      gemm.run(y.data(), x.data(), weight.data(), workspace.data(), stream);
-    }
-    CUDA_CHECK(cudaStreamSynchronize(stream));
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    std::printf(" %.0f", flops / seconds / 1e12);
-    settled_s += total_s > kSeconds / 2.0 ? seconds : 0;
-    settled_rounds += total_s > kSeconds / 2.0 ? 1 : 0;
-    total_s += seconds;
-    ++rounds;
-  }
-  std::printf("\nsustained gemm, all %.1f s: %.1f TFLOP/s; second half: %.1f TFLOP/s\n", total_s,
-              flops * rounds / total_s / 1e12, flops * settled_rounds / settled_s / 1e12);
+  constexpr double kSeconds = 25;
+  std::printf("sustained gemm 16384x28672x4096, TFLOP/s by second:");
+  const SustainedRate rate =
+      sustained_gemm(read_gemm_choices(gemm_choices_path()), kSeconds, stream,
+                     [](double flops_per_s) { std::printf(" %.0f", flops_per_s / 1e12); });
+  std::printf("\nsustained gemm, all %.1f s: %.1f TFLOP/s; second half: %.1f TFLOP/s\n",
+              rate.seconds, rate.flops_per_s / 1e12, rate.settled_flops_per_s / 1e12);
 }
 
 namespace {
