@@ -1,15 +1,8 @@
-// Tokens per second of real training steps on this machine's GPUs: one row for each case line of
-// the file given. Random tokens and weights; whole steps by the host's clock, after warm-up.
-//   usage: bench_training CASES.jsonl [--seconds 10] [--profile] [--tune N] [--products FILE]
-//                         [--attention fastest|own] [--collectives fastest|nccl]
-// --profile   one more step, operation by operation, on the first GPU, and with a pipeline on the
-//             last one
-// --tune      first chooses the fastest of N algorithms of cuBLASLt for every product that FILE
-//             lacks, and adds the choices to it; 0.4 s for each algorithm
-// --products  the file of choices, else $SHARDPLAN_PRODUCTS or shardplan/products in
-//             $XDG_CACHE_HOME; products that it lacks run as cuBLASLt suggests
-// --collectives  nccl: also those of tensor and context parallelism that copy engines can serve
+// Tokens per second of real training steps on this machine's GPUs, beside a limit that was written
+// down before they ran. Random tokens and weights; whole steps by the host's clock, after warm-up;
+// clock and power of all GPUs meanwhile; last a table. Usage: tools/bench_training_options.h.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -18,11 +11,20 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
-#include "data/case_line.h"
+#include "estimator/estimate.h"
+#include "estimator/step_limit.h"
+#include "kernels/cuda_check.h"
+#include "kernels/device_buffer.h"
+#include "tools/bench_training_options.h"
+#include "tools/sustained_gemm.h"
+#include "tools/text.h"
 #include "tools/training_profile.h"
+#include "tools/training_table.h"
 #include "validator/cuda_backend.h"
+#include "validator/cuda_machine.h"
 #include "validator/cuda_products.h"
 #include "validator/lower.h"
 #include "validator/run_data.h"
@@ -30,71 +32,133 @@
 namespace shardplan {
 namespace {
 
+using Options = TrainingOptions;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmups = 3;
 constexpr std::size_t kBatches = 8;
 constexpr double kRate = 1e-6;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kTera = 1e12;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-struct Options {
-  std::string file = {};
-  double seconds = 10;  // of measured steps, five at least
-  bool profiles = false;
-  int candidates = 0;  // of every product; 0: no tuning
-  std::string products = gemm_choices_path();
-  AttentionKernels attention = AttentionKernels::kFastest;
-  Collectives collectives = Collectives::kFastest;
+struct Question {
+  TrainingCase row;
+  Case read;
+  std::optional<Job> best;  // without losses; nothing without measured rates
 };
+
+std::int64_t num_devices() {
+  int count = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  return count;
+}
+
+std::vector<std::string> bus_ids(std::int64_t gpus) {
+  std::vector<std::string> ids;
+  for (int device = 0; device < gpus; ++device) {
+    std::array<char, 32> id{};
+    CUDA_CHECK(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device));
+    ids.emplace_back(id.data());
+  }
+  return ids;
+}
 
 void tune(const Program& program, int candidates, const std::string& path) {
   GemmChoices choices = read_gemm_choices(path);
   tune_products(program, candidates, choices, [&](const TunedProduct& product) {
     std::printf("%s: %.0f TFLOP/s as expected, %.0f with candidate %zu of %zu\n",
-                product.name.c_str(), product.flops / product.expected_s / 1e12,
-                product.flops / product.best_s / 1e12, product.best, product.num_candidates);
+                product.name.c_str(), product.flops / product.expected_s / kTera,
+                product.flops / product.best_s / kTera, product.best, product.num_candidates);
     write_gemm_choices(path, choices);
   });
 }
 
-void profile(const std::vector<Program>& programs, bool has_stages, CudaBackend& backend,
-             const Batch& batch) {
+// What all of these GPUs sustain at once, FLOP/s of one in the mean; 0 where nothing is asked.
+double sustained_on_all(const Options& options, std::int64_t gpus) {
+  if (options.gemm_seconds <= 0) {
+    return 0;
+  }
+  const GemmChoices choices = read_gemm_choices(options.products);
+  std::vector<double> rates(static_cast<std::size_t>(gpus));
+  std::vector<std::exception_ptr> problems(rates.size());
+  std::vector<std::thread> threads;
+  for (std::size_t device = 0; device < rates.size(); ++device) {
+    threads.emplace_back([&, device] {
+      try {
+        CUDA_CHECK(cudaSetDevice(static_cast<int>(device)));
+        const ScopedStream stream;
+        rates[device] = sustained_gemm(choices, options.gemm_seconds, stream).settled_flops_per_s;
+      } catch (...) { problems[device] = std::current_exception(); }
+    });
+  }
+  for (std::thread& thread : threads) { thread.join(); }
+  double sum = 0;
+  std::printf("sustained product, TFLOP/s by GPU:");
+  for (std::size_t device = 0; device < rates.size(); ++device) {
+    if (problems[device]) {
+      std::rethrow_exception(problems[device]);
+    }
+    std::printf(" %.1f", rates[device] / kTera);
+    sum += rates[device];
+  }
+  std::printf("\n");
+  return sum / static_cast<double>(gpus);
+}
+
+std::vector<Program> programs_of(const Case& question) {
+  std::vector<Program> programs;
+  for (std::int64_t rank = 0; rank < question.job.cluster.world_size(); ++rank) {
+    programs.push_back(lower(question.job, question.plan, rank, {}));
+  }
+  return programs;
+}
+
+// One more step with events around every operation of one rank of the stage that the limit is of.
+void itemise(const Question& question, const std::vector<Program>& programs, bool prints,
+             CudaBackend& backend, const Batch& batch, TrainingResult& result) {
+  const StepAccount limit =
+      step_account(question.best.value_or(question.read.job), question.read.plan);
+  std::size_t rank = 0;
+  while (
+      coordinates_of(question.read.job, question.read.plan, static_cast<std::int64_t>(rank)).pp !=
+      limit.pp_rank) {
+    ++rank;
+  }
+  TrainingProfile profile(programs[rank], static_cast<int>(rank));
   std::vector<LaunchHooks> hooks(programs.size());
-  std::vector<std::unique_ptr<TrainingProfile>> profiles;
-  std::vector<std::size_t> ranks = {0};
-  if (has_stages) {
-    ranks.push_back(programs.size() - 1);
-  }
-  for (const std::size_t rank : ranks) {
-    profiles.push_back(std::make_unique<TrainingProfile>(programs[rank], static_cast<int>(rank)));
-    hooks[rank] = profiles.back()->hooks();
-  }
+  hooks[rank] = profile.hooks();
   backend.step(batch, kRate, hooks);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    std::printf("rank %zu\n", ranks[i]);
-    profiles[i]->print();
+  if (prints) {
+    std::printf("rank %zu\n", rank);
+    profile.print();
+  }
+  if (question.best) {
+    result.losses = step_losses(programs[rank], profile.times(), limit);
+    std::printf("%s\n", losses_text(result).c_str());
   }
 }
 
-void measure(const Case& question, const Options& options) {
-  const Job& job = question.job;
-  if (const auto why = why_not_lowered(job, question.plan)) {
-    std::printf("%-40s not lowered: %s\n", question.id.c_str(), why->c_str());
-    return;
+void print_memory(const std::vector<Program>& programs, const CudaBackend& backend,
+                  TrainingResult& result) {
+  std::printf("  device used, and outside the arenas MiB by rank:");
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    const std::int64_t used = backend.device_used_bytes(static_cast<std::int64_t>(i));
+    const std::int64_t outside = used - programs[i].persistent_bytes - programs[i].dynamic_bytes;
+    result.device_used_bytes = std::max(result.device_used_bytes, used);
+    std::printf(" %.3f GiB %lld", static_cast<double>(used) / kGiB,
+                static_cast<long long>(outside / kMiB));
   }
-  const std::int64_t world = job.cluster.world_size();
-  std::vector<Program> programs;
-  for (std::int64_t rank = 0; rank < world; ++rank) {
-    programs.push_back(lower(job, question.plan, rank, {}));
-  }
-  const auto arenas_of = [&](std::int64_t rank) {
-    const Program& program = programs[static_cast<std::size_t>(rank)];
-    return program.persistent_bytes + program.dynamic_bytes;
-  };
+  std::printf("\n");
+}
+
+void measure(const Question& question, const Options& options, GpuSensors& sensors,
+             TrainingResult& result) {
+  const Job& job = question.read.job;
+  const std::vector<Program> programs = programs_of(question.read);
   if (options.candidates > 0) {
     tune(programs.front(), options.candidates, options.products);
   }
@@ -111,103 +175,222 @@ void measure(const Case& question, const Options& options) {
   const auto step = [&] { loss = backend.step(batches[num_steps++ % kBatches], kRate); };
   for (int i = 0; i < kWarmups; ++i) { step(); }
   std::vector<double> steps;
+  sensors.start();
   const Clock::time_point begin = Clock::now();
   while (steps.size() < 5 || seconds_since(begin) < options.seconds) {
     const Clock::time_point start = Clock::now();
     step();
     steps.push_back(seconds_since(start));
   }
-  std::ranges::sort(steps);
-  const double median = steps[steps.size() / 2];
-  const double tokens = static_cast<double>(job.global_batch * job.sequence_length);
-  std::printf(
-      "%-40s %8.0f tokens/s/GPU  %.4f s/step (%zu steps, %.4f to %.4f)  arenas %.3f GiB  device "
-      "used %.3f GiB  loss %.4f  attention: %s; products: %s  outside the arenas, MiB by rank:",
-      question.id.c_str(), tokens / median / static_cast<double>(world), median, steps.size(),
-      steps.front(), steps.back(), static_cast<double>(arenas_of(0)) / kGiB,
-      static_cast<double>(backend.device_used_bytes(0)) / kGiB, loss,
-      backend.attention_used().c_str(), backend.products_used().c_str());
-  for (std::int64_t rank = 0; rank < world; ++rank) {
-    const std::int64_t outside = backend.device_used_bytes(rank) - arenas_of(rank);
-    std::printf(" %lld", static_cast<long long>(outside / kMiB));
+  result.sensors = sensors.stop();
+  result.steps_s = std::move(steps);
+  result.attention = backend.attention_used();
+  result.products = backend.products_used();
+  if (const std::optional<double> factor = backend.needed_buffer_factor()) {
+    throw std::runtime_error("rows of experts were left out: moe_buffer_factor " +
+                             fixed(*factor, 2) + " is needed");
   }
-  std::printf("\n");
-  std::fflush(stdout);
-  if (options.profiles) {
-    profile(programs, question.plan.pp > 1, backend, batches.front());
-  }
+  const double median_s = percentile(result.steps_s, 0.5);
+  std::printf("%s: %.0f tokens/s/GPU, %.4f s/step, loss %.4f, attention: %s; products: %s\n",
+              question.read.id.c_str(), result.tokens_per_s_per_gpu(median_s), median_s, loss,
+              result.attention.c_str(), result.products.c_str());
+  print_memory(programs, backend, result);
+  itemise(question, programs, options.profiles, backend, batches.front(), result);
 }
 
-void run(const Options& options) {
-  const Library library;
+// As git says where this runs; "unknown" outside a checkout.
+std::string commit_here() {
+  std::array<char, 64> line{};
+  FILE* const git = popen("git describe --always --dirty 2>/dev/null", "r");
+  if (git == nullptr) {
+    return "unknown";
+  }
+  const std::string text = fgets(line.data(), line.size(), git) == nullptr ? "" : line.data();
+  pclose(git);
+  return text.empty() ? "unknown" : text.substr(0, text.find('\n'));
+}
+
+std::vector<TrainingCase> wanted_cases(const Options& options, std::int64_t gpus) {
+  if (options.file.empty()) {
+    return training_cases(gpus, options.gpu);
+  }
   std::ifstream lines(options.file);
   if (!lines) {
     throw std::runtime_error(options.file + ": cannot be read");
   }
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) {
-    const std::string place = options.file + ":" + std::to_string(number);
-    try {
-      measure(read_case(line, place, library), options);
-    } catch (const std::exception& error) { std::printf("%s: %s\n", place.c_str(), error.what()); }
-    std::fflush(stdout);
-  }
-}
-
-AttentionKernels attention_of(const std::string& word) {
-  if (word != "fastest" && word != "own") {
-    throw std::invalid_argument("--attention: found '" + word + "', expected fastest or own");
-  }
-  return word == "own" ? AttentionKernels::kOwn : AttentionKernels::kFastest;
-}
-
-Collectives collectives_of(const std::string& word) {
-  if (word != "fastest" && word != "nccl") {
-    throw std::invalid_argument("--collectives: found '" + word + "', expected fastest or nccl");
-  }
-  return word == "nccl" ? Collectives::kNccl : Collectives::kFastest;
-}
-
-Options read_options(const std::vector<std::string_view>& words) {
-  Options options;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string_view word = words[i];
-    const auto value = [&] {
-      if (i + 1 == words.size()) {
-        throw std::invalid_argument(std::string(word) + " needs a value");
-      }
-      return std::string(words[++i]);
-    };
-    if (word == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (word == "--profile") {
-      options.profiles = true;
-    } else if (word == "--tune") {
-      options.candidates = std::stoi(value());
-    } else if (word == "--products") {
-      options.products = value();
-    } else if (word == "--attention") {
-      options.attention = attention_of(value());
-    } else if (word == "--collectives") {
-      options.collectives = collectives_of(value());
-    } else if (options.file.empty() && !word.starts_with("--")) {
-      options.file = word;
-    } else {
-      throw std::invalid_argument("unexpected '" + std::string(word) + "'");
+  std::vector<TrainingCase> cases;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) {
+      cases.push_back({.line = line});
     }
   }
-  if (options.file.empty()) {
-    throw std::invalid_argument("a file of case lines is needed");
-  }
-  return options;
+  return cases;
 }
+
+class Bench {
+ public:
+  Bench(const Options& options, const std::string& command)
+      : options_(options),
+        num_gpus_(options.num_gpus > 0 ? options.num_gpus : num_devices()),
+        sensors_(bus_ids(num_gpus_)),
+        run_({.command = command,
+              .commit = options.commit.empty() ? commit_here() : options.commit,
+              .machine = std::to_string(num_gpus_) + "x " + machine_description(0),
+              .sensors_absent = sensors_.why_absent()}) {
+    if (!run_.sensors_absent.empty()) {
+      std::printf("no clocks, no power: %s\n", run_.sensors_absent.c_str());
+    }
+    read_questions();
+    read_results();
+  }
+
+  // Whether all cases were measured, now or before.
+  bool run() {
+    write_limits();
+    const double sustained = sustained_on_all(options_, num_gpus_);
+    for (const Question& question : questions_) {
+      if (is_done(question.read.id)) {
+        continue;
+      }
+      if (!has_time()) {
+        std::printf("something is left: the same command goes on\n");
+        break;
+      }
+      run_one(question, sustained);
+    }
+    if (sustained > 0 && has_time()) {
+      std::printf("once more, after the last case: ");
+      sustained_on_all(options_, num_gpus_);
+    }
+    std::printf("\n%s, commit %s\n%s", run_.machine.c_str(), run_.commit.c_str(),
+                table_text(training_table(results_)).c_str());
+    std::printf(
+        "p10, p90: of steps, as speeds. roofline: of the limit with products at the rate that this "
+        "run sustained\n");
+    return results_.size() == questions_.size();
+  }
+
+ private:
+  void read_questions() {
+    for (const TrainingCase& row : wanted_cases(options_, num_gpus_)) {
+      const std::string place =
+          options_.file.empty() ? "table" : options_.file + ":" + std::to_string(++line_);
+      try {
+        Case read = read_case(row.line, place, library_);
+        const std::optional<std::string> why = why_not_lowered(read.job, read.plan);
+        const std::int64_t world = read.job.cluster.world_size();
+        if (why || world > num_gpus_) {
+          std::printf("%s: %s\n", read.id.c_str(),
+                      why ? why->c_str() : ("needs " + std::to_string(world) + " GPUs").c_str());
+          continue;
+        }
+        std::optional<Job> best = without_losses(read.job);
+        questions_.push_back({.row = row, .read = std::move(read), .best = std::move(best)});
+      } catch (const std::exception& error) {
+        std::printf("%s: %s\n", place.c_str(), error.what());
+      }
+    }
+  }
+
+  // What the file of results has of these cases.
+  void read_results() {
+    std::ifstream lines(options_.out);
+    for (std::string line; std::getline(lines, line);) {
+      std::optional<TrainingResult> result = training_result(line, options_.out, library_);
+      if (result && std::ranges::any_of(questions_, [&](const Question& question) {
+            return question.read.id == result->question.id;
+          })) {
+        results_.push_back(std::move(*result));
+      }
+    }
+  }
+
+  void write_limits() const {
+    Table table = {.columns = {"id", "limit_s", "limit_tokens_per_s_per_gpu", "estimate_s"}};
+    for (const Question& question : questions_) {
+      if (question.best) {
+        const StepTime limit = estimate_step_time(*question.best, question.read.plan);
+        table.rows.push_back({question.read.id, limit.total_s, limit.tokens_per_s_per_gpu,
+                              estimate_step_time(question.read.job, question.read.plan).total_s});
+      }
+    }
+    std::printf("limits, before anything runs\n%s\n", csv_text(table).c_str());
+    if (!options_.limits.empty() && !(std::ofstream(options_.limits) << csv_text(table))) {
+      throw std::runtime_error(options_.limits + ": cannot be written");
+    }
+  }
+
+  bool is_done(const std::string& id) const {
+    return std::ranges::any_of(
+        results_, [&](const TrainingResult& result) { return result.question.id == id; });
+  }
+
+  // For another case as long as two of the measured ones, half of whose time is getting ready.
+  bool has_time() const {
+    return options_.minutes <= 0 ||
+           seconds_since(begin_) + 2 * options_.seconds + kReadySeconds < 60 * options_.minutes;
+  }
+
+  void run_one(const Question& question, double sustained) {
+    TrainingResult result = {.question = question.read,
+                             .line = question.row.line,
+                             .goal = question.row.goal,
+                             .sustained_flops_per_s = sustained};
+    const auto step_s = [&](const std::optional<Job>& job) {
+      return job ? std::optional(estimate_step_time(*job, question.read.plan).total_s)
+                 : std::nullopt;
+    };
+    result.limit_s = step_s(question.best);
+    if (sustained > 0) {
+      result.roofline_s = step_s(without_losses(question.read.job, sustained));
+    }
+    std::exception_ptr problem;
+    try {
+      measure(question, options_, sensors_, result);
+    } catch (const CudaError& error) {
+      result.failure = error.what();
+      result.out_of_memory = error.is_out_of_memory();
+      problem = result.out_of_memory ? nullptr : std::current_exception();
+    } catch (const std::exception& error) {
+      result.failure = error.what();
+      problem = std::current_exception();
+    }
+    if (!result.failure.empty()) {
+      result.steps_s.clear();
+      std::printf("%s: %s\n", question.read.id.c_str(), result.failure.c_str());
+    }
+    std::fflush(stdout);
+    if (!options_.out.empty()) {
+      std::ofstream(options_.out, std::ios::app) << training_json(result, run_) << '\n'
+                                                 << std::flush;
+    }
+    results_.push_back(std::move(result));
+    if (problem && !options_.out.empty()) {
+      std::rethrow_exception(problem);  // GPUs may not answer any more: the next process goes on
+    }
+  }
+
+  static constexpr double kReadySeconds = 30;  // weights, connections, warm-up
+
+  const Options& options_;
+  const Library library_;
+  std::int64_t num_gpus_;
+  GpuSensors sensors_;
+  TrainingRun run_;
+  std::int64_t line_ = 0;
+  std::vector<Question> questions_;
+  std::vector<TrainingResult> results_;
+  Clock::time_point begin_ = Clock::now();
+};
 
 }  // namespace
 }  // namespace shardplan
 
 int main(int argc, char** argv) {
   try {
-    shardplan::run(shardplan::read_options({argv + 1, argv + argc}));
+    const std::vector<std::string_view> words(argv + 1, argv + argc);
+    const shardplan::TrainingOptions options = shardplan::training_options(words);
+    return shardplan::Bench(options, shardplan::training_command(words)).run() ? 0 : 1;
   } catch (const std::invalid_argument& error) {
     std::fprintf(stderr, "bench_training: %s\n", error.what());
     return 2;
@@ -215,5 +398,4 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_training: %s\n", error.what());
     return 3;
   }
-  return 0;
 }

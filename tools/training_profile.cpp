@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "kernels/cuda_check.h"
-#include "tools/step_gaps.h"
 #include "validator/operation_work.h"
 
 namespace shardplan {
@@ -95,14 +94,20 @@ LaunchHooks TrainingProfile::hooks() {
   return {.before = recorder(begins_), .after = recorder(ends_)};
 }
 
+std::vector<OperationTime> TrainingProfile::times() const {
+  std::vector<OperationTime> times;
+  for (std::size_t i = 0; i < begins_.size(); ++i) {
+    times.push_back({.begin_s = elapsed_s(begins_.front(), begins_[i]),
+                     .end_s = elapsed_s(begins_.front(), ends_[i])});
+  }
+  return times;
+}
+
 void TrainingProfile::print() const {
   std::map<std::string, Total> totals;
   std::map<std::string, Total> kinds;
-  std::vector<OperationTime> times;
   for (std::size_t i = 0; i < program_.operations.size(); ++i) {
     const Operation& op = program_.operations[i];
-    times.push_back({.begin_s = elapsed_s(begins_.front(), begins_[i]),
-                     .end_s = elapsed_s(begins_.front(), ends_[i])});
     const double seconds = elapsed_s(begins_[i], ends_[i]);
     for (Total* total : {&totals[name_of(op)], &kinds["all " + std::string(name_of(op.kind))]}) {
       ++total->count;
@@ -113,7 +118,7 @@ void TrainingProfile::print() const {
       total->bytes += bytes_of(program_, op);
     }
   }
-  const StepGaps gaps = step_gaps(program_, times);
+  const StepGaps gaps = step_gaps(program_, times());
   print_sorted(totals, gaps.step_s);
   print_sorted(kinds, gaps.step_s);
   print_gaps(gaps);

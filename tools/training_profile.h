@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "tools/step_gaps.h"
 #include "validator/cuda_rank.h"
 #include "validator/program.h"
 
@@ -18,6 +19,8 @@ class TrainingProfile {
 
   // Records an event on either side of every operation; for one step, whose end the caller awaits.
   LaunchHooks hooks();
+  // By operation, once the step has ended.
+  std::vector<OperationTime> times() const;
   // One row for every kind of operation: how often, milliseconds, share of the step, milliseconds
   // of the fastest and the slowest, TFLOP/s of products and attention (causal pairs once), TB/s of
   // all else; the longest first. Then what lies between the operations of the compute stream, what

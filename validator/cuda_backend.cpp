@@ -180,6 +180,16 @@ double CudaBackend::step(const Batch& batch, double learning_rate,
   return loss;
 }
 
+std::optional<double> CudaBackend::needed_buffer_factor() const {
+  std::optional<double> most;
+  for (const std::unique_ptr<CudaRank>& rank : ranks_) {
+    rank->use_device();
+    const std::optional<double> needed = shardplan::needed_buffer_factor(*rank);
+    most = needed ? std::max(*needed, most.value_or(0)) : most;
+  }
+  return most;
+}
+
 std::int64_t CudaBackend::device_used_bytes(std::int64_t rank) const {
   ranks_.at(static_cast<std::size_t>(rank))->use_device();
   std::size_t free_bytes = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ class CudaBackend {
   // As CudaRank says of the first rank.
   std::string attention_used() const { return ranks_.front()->attention_used(); }
   std::string products_used() const { return ranks_.front()->products_used(); }
+  // plan.moe_buffer_factor that some rank would have needed; nothing if all rows fitted.
+  std::optional<double> needed_buffer_factor() const;
   // What the driver says is taken of the rank's GPU, by whomever.
   std::int64_t device_used_bytes(std::int64_t rank) const;
 
