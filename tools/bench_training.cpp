@@ -11,13 +11,11 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "estimator/estimate.h"
 #include "estimator/step_limit.h"
 #include "kernels/cuda_check.h"
-#include "kernels/device_buffer.h"
 #include "tools/bench_training_options.h"
 #include "tools/sustained_gemm.h"
 #include "tools/text.h"
@@ -77,33 +75,17 @@ void tune(const Program& program, int candidates, const std::string& path) {
   });
 }
 
-// What all of these GPUs sustain at once, FLOP/s of one in the mean; 0 where nothing is asked.
-double sustained_on_all(const Options& options, std::int64_t gpus) {
+// FLOP/s of one GPU in the mean; 0 where nothing is asked.
+double sustained_rate(const Options& options, std::int64_t gpus) {
   if (options.gemm_seconds <= 0) {
     return 0;
   }
-  const GemmChoices choices = read_gemm_choices(options.products);
-  std::vector<double> rates(static_cast<std::size_t>(gpus));
-  std::vector<std::exception_ptr> problems(rates.size());
-  std::vector<std::thread> threads;
-  for (std::size_t device = 0; device < rates.size(); ++device) {
-    threads.emplace_back([&, device] {
-      try {
-        CUDA_CHECK(cudaSetDevice(static_cast<int>(device)));
-        const ScopedStream stream;
-        rates[device] = sustained_gemm(choices, options.gemm_seconds, stream).settled_flops_per_s;
-      } catch (...) { problems[device] = std::current_exception(); }
-    });
-  }
-  for (std::thread& thread : threads) { thread.join(); }
   double sum = 0;
   std::printf("sustained product, TFLOP/s by GPU:");
-  for (std::size_t device = 0; device < rates.size(); ++device) {
-    if (problems[device]) {
-      std::rethrow_exception(problems[device]);
-    }
-    std::printf(" %.1f", rates[device] / kTera);
-    sum += rates[device];
+  for (const SustainedRate& rate :
+       sustained_on_gpus(read_gemm_choices(options.products), options.gemm_seconds, gpus)) {
+    std::printf(" %.1f", rate.settled_flops_per_s / kTera);
+    sum += rate.settled_flops_per_s;
   }
   std::printf("\n");
   return sum / static_cast<double>(gpus);
@@ -232,14 +214,8 @@ class Bench {
   Bench(const Options& options, const std::string& command)
       : options_(options),
         num_gpus_(options.num_gpus > 0 ? options.num_gpus : num_devices()),
-        sensors_(bus_ids(num_gpus_)),
         run_({.command = command,
-              .commit = options.commit.empty() ? commit_here() : options.commit,
-              .machine = std::to_string(num_gpus_) + "x " + machine_description(0),
-              .sensors_absent = sensors_.why_absent()}) {
-    if (!run_.sensors_absent.empty()) {
-      std::printf("no clocks, no power: %s\n", run_.sensors_absent.c_str());
-    }
+              .commit = options.commit.empty() ? commit_here() : options.commit}) {
     read_questions();
     read_results();
   }
@@ -247,7 +223,8 @@ class Bench {
   // Whether all cases were measured, now or before.
   bool run() {
     write_limits();
-    const double sustained = sustained_on_all(options_, num_gpus_);
+    open_gpus();
+    const double sustained = sustained_rate(options_, num_gpus_);
     for (const Question& question : questions_) {
       if (is_done(question.read.id)) {
         continue;
@@ -260,7 +237,7 @@ class Bench {
     }
     if (sustained > 0 && has_time()) {
       std::printf("once more, after the last case: ");
-      sustained_on_all(options_, num_gpus_);
+      sustained_rate(options_, num_gpus_);
     }
     std::printf("\n%s, commit %s\n%s", run_.machine.c_str(), run_.commit.c_str(),
                 table_text(training_table(results_)).c_str());
@@ -271,6 +248,19 @@ class Bench {
   }
 
  private:
+  void open_gpus() {
+    if (num_devices() < num_gpus_) {
+      throw std::runtime_error("found " + std::to_string(num_devices()) + " GPUs, expected " +
+                               std::to_string(num_gpus_));
+    }
+    sensors_ = std::make_unique<GpuSensors>(bus_ids(num_gpus_));
+    run_.machine = std::to_string(num_gpus_) + "x " + machine_description(0);
+    run_.sensors_absent = sensors_->why_absent();
+    if (!run_.sensors_absent.empty()) {
+      std::printf("no clocks, no power: %s\n", run_.sensors_absent.c_str());
+    }
+  }
+
   void read_questions() {
     for (const TrainingCase& row : wanted_cases(options_, num_gpus_)) {
       const std::string place =
@@ -346,7 +336,7 @@ class Bench {
     }
     std::exception_ptr problem;
     try {
-      measure(question, options_, sensors_, result);
+      measure(question, options_, *sensors_, result);
     } catch (const CudaError& error) {
       result.failure = error.what();
       result.out_of_memory = error.is_out_of_memory();
@@ -375,7 +365,7 @@ class Bench {
   const Options& options_;
   const Library library_;
   std::int64_t num_gpus_;
-  GpuSensors sensors_;
+  std::unique_ptr<GpuSensors> sensors_;  // once the limits are written
   TrainingRun run_;
   std::int64_t line_ = 0;
   std::vector<Question> questions_;

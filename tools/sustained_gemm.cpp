@@ -5,6 +5,7 @@
 #include "kernels/convert.h"  // the type bf16
 #include "kernels/device_buffer.h"
 #include "kernels/random.h"
+#include "validator/on_threads.h"
 
 namespace shardplan {
 
@@ -54,6 +55,17 @@ SustainedRate sustained_gemm(const GemmChoices& choices, double seconds, cudaStr
   rate.flops_per_s = flops * rounds / rate.seconds;
   rate.settled_flops_per_s = flops * settled_rounds / settled_s;
   return rate;
+}
+
+std::vector<SustainedRate> sustained_on_gpus(const GemmChoices& choices, double seconds,
+                                             std::int64_t num_gpus) {
+  std::vector<SustainedRate> rates(static_cast<std::size_t>(num_gpus));
+  on_threads(rates.size(), [&](std::size_t gpu) {
+    CUDA_CHECK(cudaSetDevice(static_cast<int>(gpu)));
+    const ScopedStream stream;
+    rates[gpu] = sustained_gemm(choices, seconds, stream);
+  });
+  return rates;
 }
 
 }  // namespace shardplan

@@ -1,7 +1,9 @@
 // The rate of products that the power of a GPU allows: one large product again and again.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "kernels/gemm.h"
 
@@ -17,5 +19,9 @@ struct SustainedRate {
 // current device; the algorithm chosen for it, else cuBLASLt's. `report` hears of every second.
 SustainedRate sustained_gemm(const GemmChoices& choices, double seconds, cudaStream_t stream,
                              const std::function<void(double flops_per_s)>& report = {});
+
+// The same on the first GPUs of this machine, all at once.
+std::vector<SustainedRate> sustained_on_gpus(const GemmChoices& choices, double seconds,
+                                             std::int64_t num_gpus);
 
 }  // namespace shardplan
