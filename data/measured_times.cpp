@@ -98,10 +98,10 @@ std::vector<CurvePoint> read_curve(ObjectReader& reader, std::string_view key, d
   return curve;
 }
 
-double read_clock(ObjectReader& reader, std::string_view key) {
+std::optional<double> read_clock(ObjectReader& reader, std::string_view key) {
   constexpr double kLeast = 0.1;
   constexpr double kMost = 10;
-  return reader.has(key) ? reader.number(key, kLeast, kMost) : 1;
+  return reader.has(key) ? std::optional(reader.number(key, kLeast, kMost)) : std::nullopt;
 }
 
 // Rates of few heads, and what the others were measured with.

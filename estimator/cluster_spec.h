@@ -47,7 +47,7 @@ struct AttentionCurve {
   std::int64_t heads = 0;
   AttentionRates few = {};
   std::int64_t few_heads = 0;
-  double clock_over_products = 1;  // as that of copies, below
+  std::optional<double> clock_over_products = {};  // as that of copies, below
 };
 
 enum class Collective { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend };
@@ -91,8 +91,9 @@ struct MeasuredTimes {
   std::vector<AttentionCurve> attention;  // by head dimension, ascending; between products
   GroupedRates grouped;
   double copy_bytes_per_s = 0;  // read and written, of a copy on the device
-  // The clock that a GPU at its limit of power keeps while it copies, over that of products.
-  double copy_clock_over_products = 1;
+  // The clock that a GPU at its limit of power keeps while it copies, over that of products;
+  // nothing: not measured.
+  std::optional<double> copy_clock_over_products = {};
   double launch_s = 0;                       // host time of one kernel launch
   std::vector<CollectiveCurve> collectives;  // by collective, then ranks; empty: one GPU
   std::optional<BesideRates> beside;         // nothing: not measured

@@ -222,7 +222,7 @@ double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work) {
 }
 
 bool measures_clocks(const GpuSpec& gpu) {
-  return gpu.times && gpu.times->copy_clock_over_products != 1;
+  return gpu.times && gpu.times->copy_clock_over_products.has_value();
 }
 
 // The time of a cycle is the mean over the kinds of kernels, each for its share of the time.
@@ -234,9 +234,10 @@ ClockFactors clock_factors(const GpuSpec& gpu, const KernelMix& mix, std::int64_
     return {};
   }
   constexpr double kShareWhenMeasured = 0.25;
-  const double attention = 1 / curve_for(gpu.times->attention, qk_dim).clock_over_products;
+  const double attention =
+      1 / curve_for(gpu.times->attention, qk_dim).clock_over_products.value_or(1);
   const double cycle = (mix.products_s + mix.attention_s * attention +
-                        mix.memory_bound_s / gpu.times->copy_clock_over_products) /
+                        mix.memory_bound_s / *gpu.times->copy_clock_over_products) /
                        whole_s;
   return {.products = cycle,
           .attention = cycle / (1 - kShareWhenMeasured + kShareWhenMeasured * attention)};

@@ -82,7 +82,9 @@ Json attention_of(const AttentionCurve& curve) {
                          {"forward_tflops", curve_of(curve.few.forward, kTera)},
                          {"backward_tflops", curve_of(curve.few.backward, kTera)}};
   }
-  json["clock_over_products"] = number_of(curve.clock_over_products);
+  if (curve.clock_over_products) {
+    json["clock_over_products"] = number_of(*curve.clock_over_products);
+  }
   return json;
 }
 
@@ -136,7 +138,9 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
                        {"weight_gradient_tflops", curve_of(times.grouped.weight_gradient, kTera)}};
   }
   time["copy_gb_per_s"] = number_of(rounded(times.copy_bytes_per_s / kGB));
-  time["copy_clock_over_products"] = number_of(times.copy_clock_over_products);
+  if (times.copy_clock_over_products) {
+    time["copy_clock_over_products"] = number_of(*times.copy_clock_over_products);
+  }
   time["launch_us"] = number_of(rounded(times.launch_s / kMicro));
   time["collectives"] = std::move(collectives);
   if (times.beside) {

@@ -203,11 +203,10 @@ class Copy {
 
 // What the GPU's clock is under other kernels than products, where products set its limit.
 void measure_clocks(const TimeCalibration& calibration, const TimedCall& products,
-                    MeasuredTimes& times, cudaStream_t stream) {
+                    const TimedCall& copy, MeasuredTimes& times, cudaStream_t stream) {
   Stopwatch watch(stream);
-  Copy copy;
-  times.copy_clock_over_products = watch.clock_over_products(
-      products, [&](cudaStream_t on) { copy(on); }, calibration.clock_seconds);
+  times.copy_clock_over_products =
+      watch.clock_over_products(products, copy, calibration.clock_seconds);
   const AttentionLibrary library;
   for (AttentionCurve& curve : times.attention) {
     AttentionTrial trial(library,
@@ -250,11 +249,9 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
   {
     const ScopedStream stream;
     times.launch_s = measure_launch(stream);
-    {
-      Copy copy;
-      times.copy_bytes_per_s = 2 * number(Copy::kBytes) /
-                               Stopwatch(stream).median_s([&](cudaStream_t on) { copy(on); }, 0.2);
-    }
+    Copy copies;
+    const TimedCall copy = [&](cudaStream_t on) { copies(on); };
+    times.copy_bytes_per_s = 2 * number(Copy::kBytes) / Stopwatch(stream).median_s(copy, 0.2);
     report("copy and launch");
     Load products(std::min<std::int64_t>(8192, calibration.gemm_sizes.back()));
     const TimedCall load = [&](cudaStream_t on) { products(on); };
@@ -262,7 +259,7 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
     report("products");
     times.attention = measure_attentions(calibration, load, stream);
     report("attention");
-    measure_clocks(calibration, load, times, stream);
+    measure_clocks(calibration, load, copy, times, stream);
     report("clocks");
     times.grouped = measure_grouped(calibration, stream);
     report("experts");

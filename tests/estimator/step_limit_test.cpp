@@ -38,7 +38,7 @@ Plan plan_of_one_gpu() {
 TEST_CASE("the limit on one GPU is FLOPs and bytes over the best rates") {
   Job job = job_of_one_gpu();
   MeasuredTimes& times = *job.cluster.gpu.times;
-  times.copy_clock_over_products = 1;  // products keep their rate, whatever runs between them
+  times.copy_clock_over_products.reset();  // products keep their rate, whatever runs between them
   constexpr double kProducts = 700e12;
   const double tokens = 2 * 8192.0;
   const double layer = 2 * 4096.0 * 4096 + 2 * 4096.0 * 1024 + 3 * 4096.0 * 14336;  // weights

@@ -98,11 +98,16 @@ TEST_CASE("rates that were not measured stay out of a GPU's file") {
   times.grouped = {};
   times.beside.reset();
   times.attention[0].few = {};
+  times.attention[0].clock_over_products.reset();
+  times.copy_clock_over_products.reset();
   const std::string file = with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), times);
-  for (const char* name : {"accumulated_tflops", "grouped", "beside_products", "few_heads"}) {
+  for (const char* name : {"accumulated_tflops", "grouped", "beside_products", "few_heads",
+                           "clock_over_products"}) {
     CHECK(file.find(name) == std::string::npos);
   }
-  CHECK_FALSE(read_back(file).times->beside.has_value());
+  const GpuSpec gpu = read_back(file);
+  CHECK_FALSE(gpu.times->beside.has_value());
+  CHECK_FALSE(measures_clocks(gpu));
 }
 
 TEST_CASE("a GPU's file can be calibrated again, and keeps its lists of numbers on one line") {
