@@ -107,9 +107,9 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
   const double c = number(context.plan.cp);
   const double beside = (c - 1) / c;
   const double home_s = exchange.backward_s / (2 * c - 1);
-  return {.forward_s =
-              beside_compute_s(context.gpu(), exchange.forward_s, beside * attention.forward_s),
-          .backward_s = home_s + beside_compute_s(context.gpu(), exchange.backward_s - home_s,
+  const BesideRates keep = beside_rates(context.job.cluster, context.cp, Collective::kSend);
+  return {.forward_s = beside_compute_s(keep, exchange.forward_s, beside * attention.forward_s),
+          .backward_s = home_s + beside_compute_s(keep, exchange.backward_s - home_s,
                                                   beside * attention.backward_input_s)};
 }
 

@@ -180,9 +180,10 @@ BlockTime sum(const LayerParts& parts) {
 void hide_exchanges(const BlockContext& context, LayerParts& parts) {
   const BlockTime layer = sum(parts);
   const double backward_s = layer.backward_input_s + layer.backward_weight_s;
+  const BesideRates keep = beside_rates(context.job.cluster, context.ep, Collective::kAllToAll);
   BlockTime& routed = parts.routed;
-  routed.forward_ep_s = beside_compute_s(context.gpu(), routed.forward_ep_s, backward_s);
-  routed.backward_ep_s = beside_compute_s(context.gpu(), routed.backward_ep_s, layer.forward_s);
+  routed.forward_ep_s = beside_compute_s(keep, routed.forward_ep_s, backward_s);
+  routed.backward_ep_s = beside_compute_s(keep, routed.backward_ep_s, layer.forward_s);
   note_visible_exchange(context, routed);
 }
 

@@ -287,15 +287,15 @@ BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, s
   }
   const ClusterSpec& cluster = context.job.cluster;
   const FrameworkProfile& profile = context.job.profile;
+  const BesideRates keep = beside_rates(cluster, context.tp, Collective::kAllGather);
   const auto in_pieces = [&](double cost_s, double product_s) {
     return profile.tp_overlap == TpOverlap::kPieces
-               ? in_pieces_s(context.gpu(), cost_s, product_s, token_pieces(context))
+               ? in_pieces_s(keep, cost_s, product_s, token_pieces(context))
                : cost_s;
   };
   const auto beside = [&](double cost_s, double product_s) {
-    return profile.tp_overlap == TpOverlap::kExposed
-               ? cost_s
-               : beside_compute_s(context.gpu(), cost_s, product_s);
+    return profile.tp_overlap == TpOverlap::kExposed ? cost_s
+                                                     : beside_compute_s(keep, cost_s, product_s);
   };
   const double in_bytes = number(context.tokens * in) * context.element_bytes;
   const double out_bytes = number(context.tokens * out) * context.element_bytes;

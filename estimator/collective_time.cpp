@@ -118,6 +118,25 @@ std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& g
 
 }  // namespace
 
+double domain_bytes_per_s(const ClusterSpec& cluster) {
+  return cluster.gpu.nvlink_bytes_per_s > 0 ? inside_bytes_per_s(cluster)
+                                            : cluster.gpu.pcie_bytes_per_s * kPcieShare.value;
+}
+
+double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group,
+                        Collective collective) {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllReduce: return ring_bytes_per_s(cluster, group);
+    case Collective::kAllToAll:
+    case Collective::kSend:
+      return group.ranks_per_domain < group.size ? across_bytes_per_s(cluster, group)
+                                                 : inside_bytes_per_s(cluster);
+  }
+  throw std::logic_error("rank_bytes_per_s: unknown collective");
+}
+
 bool is_measured(const ClusterSpec& cluster, const GroupShape& group) {
   return cluster.gpu.times && !cluster.gpu.times->collectives.empty() &&
          group.ranks_per_domain == group.size;

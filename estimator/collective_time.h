@@ -17,6 +17,11 @@ double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double 
 // measured.
 bool is_measured(const ClusterSpec& cluster, const GroupShape& group);
 
+// What one rank moves a second in such a collective of many bytes; of a group inside an NVLink
+// domain, and without NVLink inside a node.
+double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group, Collective collective);
+double domain_bytes_per_s(const ClusterSpec& cluster);
+
 // From one member to the next.
 double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
 

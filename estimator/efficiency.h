@@ -127,8 +127,18 @@ inline constexpr EfficiencyConstant kCollectiveLaunch = {
     .name = "collective_launch",
     .value = 20e-6,
     .source = "seconds before the first byte moves: 22-26 us fitted on NVLink (the same file)"};
+inline constexpr EfficiencyConstant kProductsBesideHopper = {
+    .name = "products_beside_hopper",
+    .value = 0.92,
+    .source =
+        "of their rate beside collectives inside an NVLink domain, compute capability 9: calibrate "
+        "--time on two H200"};
+inline constexpr EfficiencyConstant kCollectivesBesideHopper = {
+    .name = "collectives_beside_hopper",
+    .value = 0.28,
+    .source = "of theirs beside products: the same"};
 
-inline constexpr std::array<EfficiencyConstant, 21> kEfficiencyConstants = {
+inline constexpr std::array<EfficiencyConstant, 23> kEfficiencyConstants = {
     kGemmShareAmpere,
     kGemmShareHopper,
     kGemmShareBlackwell,
@@ -149,7 +159,9 @@ inline constexpr std::array<EfficiencyConstant, 21> kEfficiencyConstants = {
     kPcieShare,
     kNetworkShare,
     kCollectiveSms,
-    kCollectiveLaunch};
+    kCollectiveLaunch,
+    kProductsBesideHopper,
+    kCollectivesBesideHopper};
 
 // Causal attention forward over the dense bf16 peak, by sequence length: cuDNN 9.19 on H200, 64
 // query and 8 key-value heads of 128 (cudnn-frontend benchmarks): 484, 591, 644, 673, 688 TFLOP/s.

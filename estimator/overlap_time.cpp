@@ -2,15 +2,41 @@
 
 #include <algorithm>
 
+#include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 
 namespace shardplan {
 namespace {
 
-// a and b are what the collective and the products keep. The collective ends first: it runs for
-// K / a, in which products do b K / a. Products end first: they run for C / b, and the rest of the
-// collective follows at its own rate.
-double measured_s(const BesideRates& keep, double cost_s, double compute_s) {
+// Inside an NVLink domain. Without a measurement a collective takes its SMs from the products and
+// nothing else is known but on Hopper.
+BesideRates rates_of(const GpuSpec& gpu) {
+  if (gpu.times && gpu.times->beside) {
+    return *gpu.times->beside;
+  }
+  if (gpu.compute_capability >= 90 && gpu.compute_capability < 100) {
+    return {.products = kProductsBesideHopper.value, .collectives = kCollectivesBesideHopper.value};
+  }
+  return gpu.num_sms > 0
+             ? BesideRates{.products = 1 - kCollectiveSms.value / static_cast<double>(gpu.num_sms)}
+             : BesideRates{};
+}
+
+}  // namespace
+
+BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group,
+                         Collective collective) {
+  BesideRates keep = rates_of(cluster.gpu);
+  if (group.ranks_per_domain < group.size) {
+    const double alone = rank_bytes_per_s(cluster, group, collective);
+    keep.collectives = std::min(1.0, keep.collectives * domain_bytes_per_s(cluster) / alone);
+  }
+  return keep;
+}
+
+// The collective ends first: it runs for K / a, in which products do b K / a. Products end first:
+// they run for C / b, and the rest of the collective follows at its own rate.
+double beside_compute_s(const BesideRates& keep, double cost_s, double compute_s) {
   const double a = keep.collectives;
   const double b = keep.products;
   const bool hides_all = b * cost_s <= a * compute_s;
@@ -18,20 +44,9 @@ double measured_s(const BesideRates& keep, double cost_s, double compute_s) {
   return std::min(added_s, cost_s);
 }
 
-}  // namespace
-
-double beside_compute_s(const GpuSpec& gpu, double cost_s, double compute_s) {
-  if (gpu.times && gpu.times->beside) {
-    return measured_s(*gpu.times->beside, cost_s, compute_s);
-  }
-  const double share =
-      gpu.num_sms > 0 ? kCollectiveSms.value / static_cast<double>(gpu.num_sms) : 0;
-  return std::max(0.0, cost_s - compute_s) + share * std::min(cost_s, compute_s);
-}
-
-double in_pieces_s(const GpuSpec& gpu, double cost_s, double compute_s, std::int64_t pieces) {
+double in_pieces_s(const BesideRates& keep, double cost_s, double compute_s, std::int64_t pieces) {
   const double beside = 1 - 1 / static_cast<double>(pieces);
-  return (1 - beside) * cost_s + beside_compute_s(gpu, beside * cost_s, beside * compute_s);
+  return (1 - beside) * cost_s + beside_compute_s(keep, beside * cost_s, beside * compute_s);
 }
 
 }  // namespace shardplan

@@ -5,15 +5,21 @@
 #include <cstdint>
 
 #include "estimator/cluster_spec.h"
+#include "estimator/rank_grid.h"
 
 namespace shardplan {
 
-// A collective of cost_s alone beside computation of compute_s alone: the seconds that it adds.
-// Where measured, both run at their share of the rate while both run; elsewhere the collective
-// takes its SMs from the computation. Never more than cost_s where rates were measured.
-double beside_compute_s(const GpuSpec& gpu, double cost_s, double compute_s);
+// What products and a collective of this group keep of their rates while both run: as measured
+// between two GPUs of one NVLink domain, or documented. A collective that the network holds below
+// the rate left to it beside products loses nothing.
+BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group,
+                         Collective collective);
+
+// A collective of cost_s alone beside computation of compute_s alone: the seconds that it adds,
+// cost_s at most. Both run at the shares that they keep while both run.
+double beside_compute_s(const BesideRates& keep, double cost_s, double compute_s);
 
 // The same in equal pieces, each beside the computation of another: one has nothing to hide behind.
-double in_pieces_s(const GpuSpec& gpu, double cost_s, double compute_s, std::int64_t pieces);
+double in_pieces_s(const BesideRates& keep, double cost_s, double compute_s, std::int64_t pieces);
 
 }  // namespace shardplan

@@ -61,30 +61,26 @@ double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
 }
 
-double beside_compute(const Job& job, double cost_s, double hidden_behind_s) {
-  return beside_compute_s(job.cluster.gpu, cost_s, hidden_behind_s);
-}
-
 // Our trainer works unit by unit: embedding, layers, head. Under ZeRO 0 and 1 units are reduced
 // beside the last backward pass, and updated ones gathered beside the next step's first forward
 // pass; ZeRO 2 and 3 reduce and add for every microbatch and between replicas once, and 3 gathers
 // beside the unit before, whatever is declared (validator/lower_sharding.cpp).
 double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& update,
                         double microbatches, const MicrobatchWork& work) {
-  const GpuSpec& gpu = job.cluster.gpu;
+  const BesideRates& keep = update.beside;
   const std::int64_t units = std::ssize(job.model.layers) / plan.pp + 2;
   const auto reduced_s = [&](double cost_s) {
-    return job.profile.overlap_grad_reduce ? in_pieces_s(gpu, cost_s, work.backward_s, units)
+    return job.profile.overlap_grad_reduce ? in_pieces_s(keep, cost_s, work.backward_s, units)
                                            : cost_s;
   };
   const double gathered_s = job.profile.overlap_param_gather
-                                ? in_pieces_s(gpu, update.gather_s, work.forward_s, units)
+                                ? in_pieces_s(keep, update.gather_s, work.forward_s, units)
                                 : update.gather_s;
   const double again_s = plan.zero == 3 ? update.regather_s : 0;
   const double backward_s =
       again_s + update.reduce_s + (microbatches > 1 ? update.add_s : 0);  // of every microbatch
   const auto beside_backward_s = [&](double cost_s) {
-    return in_pieces_s(gpu, cost_s, work.backward_s, units);
+    return in_pieces_s(keep, cost_s, work.backward_s, units);
   };
   const double reduced_often_s = (microbatches - 1) * beside_backward_s(backward_s) +
                                  beside_backward_s(backward_s + update.replica_s);
@@ -94,7 +90,7 @@ double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& upda
     case 2: return reduced_often_s + gathered_s;
     default:
       return reduced_often_s +
-             microbatches * in_pieces_s(gpu, update.gather_s, work.forward_s, units);
+             microbatches * in_pieces_s(keep, update.gather_s, work.forward_s, units);
   }
 }
 
@@ -154,6 +150,9 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
     update.tied_s = all_reduce_s(job.cluster, groups.embedding,
                                  number(parameters.tied_elements * bytes_of(plan.grad_dtype)));
   }
+  update.beside = beside_rates(
+      job.cluster, groups.dense_shard.size > 1 ? groups.dense_shard : groups.dense_replica,
+      Collective::kAllGather);
   update.optimizer_s = optimizer_s(job, plan, groups, held);
   return update;
 }
@@ -165,6 +164,9 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
                                std::int64_t microbatches, const MicrobatchWork& work) {
   const double m = number(microbatches);
   const double reduce_s = update.reduce_s + update.replica_s;
+  const auto beside = [&](double cost_s, double compute_s) {
+    return beside_compute_s(update.beside, cost_s, compute_s);
+  };
   if (job.profile.memory_model == MemoryModel::kNative) {
     return (exposed_native_s(job, plan, update, m, work) + update.tied_s) *
            job.profile.exposed_dp_share;
@@ -173,25 +175,22 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
   double seconds = 0;
   switch (plan.zero) {
-    case 0: seconds = beside_compute(job, update.all_reduce_s, backward_s); break;
+    case 0: seconds = beside(update.all_reduce_s, backward_s); break;
     case 1:
-      seconds = (job.profile.zero1_all_reduces ? update.all_reduce_s
-                                               : beside_compute(job, reduce_s, backward_s)) +
-                beside_compute(job, update.gather_s, forward_s);
+      seconds =
+          (job.profile.zero1_all_reduces ? update.all_reduce_s : beside(reduce_s, backward_s)) +
+          beside(update.gather_s, forward_s);
       break;
-    case 2:
-      seconds = m * beside_compute(job, reduce_s, backward_s) +
-                beside_compute(job, update.gather_s, forward_s);
-      break;
+    case 2: seconds = m * beside(reduce_s, backward_s) + beside(update.gather_s, forward_s); break;
     default:
       if (gathers_once(job.profile, plan)) {
-        seconds = beside_compute(job, update.gather_s, work.forward_s) + reduce_s +
+        seconds = beside(update.gather_s, work.forward_s) + reduce_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
         const double again =
             job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
-        seconds = m * (beside_compute(job, update.gather_s, work.forward_s) +
-                       beside_compute(job, again * update.gather_s + reduce_s, work.backward_s) +
+        seconds = m * (beside(update.gather_s, work.forward_s) +
+                       beside(again * update.gather_s + reduce_s, work.backward_s) +
                        exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s,
                                  work.host_s));
       }

@@ -30,7 +30,8 @@ struct RankUpdate {
   double add_s = 0;            // of a reduced gradient to the rank's sum of those before
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
-  double tied_s = 0;  // of the embedding table, reduced between the end stages
+  BesideRates beside;  // of all these, as the dense parameters' collectives have them
+  double tied_s = 0;   // of the embedding table, reduced between the end stages
   double optimizer_s = 0;
 };
 
