@@ -59,12 +59,16 @@ BlockTime gqa_projections(const BlockContext& context) {
   add(time, out);
   add(time, rotary(context, query + key_value / 2));
   add(time, memory_bound(context, number(context.tokens * query), context.kernels.copies));
-  add(time, tensor_parallel_region(context, model.hidden, model.hidden, in, out));
+  add(time, tensor_parallel_region(context, {.in = model.hidden,
+                                             .out = model.hidden,
+                                             .in_element_bytes = gathered_element_bytes(context),
+                                             .column = in,
+                                             .row = out}));
   return time;
 }
 
 // Down-projections are whole on every tp rank and run on its share of the tokens; the compressed
-// tokens are gathered instead of the hidden ones (Megatron-LM
+// tokens are gathered instead of the hidden ones, before any is rounded to fp8 (Megatron-LM
 // core/transformer/multi_latent_attention.py).
 void add_mla(const BlockContext& context, LayerParts& parts) {
   const ModelSpec& model = context.model();
@@ -87,7 +91,11 @@ void add_mla(const BlockContext& context, LayerParts& parts) {
   const BlockTime up = parts.mla_up;
   add(parts.mla_up, rotary(context, query + key_value));
   begin_part(context, "projections");
-  add(parts.projections, tensor_parallel_region(context, down, model.hidden, up, out));
+  add(parts.projections, tensor_parallel_region(context, {.in = down,
+                                                          .out = model.hidden,
+                                                          .in_element_bytes = context.element_bytes,
+                                                          .column = up,
+                                                          .row = out}));
 }
 
 BlockTime activation(const BlockContext& context, double rows, std::int64_t width) {
@@ -110,13 +118,20 @@ FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
       linear(context, {.m = context.tokens, .n = fc1, .k = model.hidden}, precision);
   const BlockTime out =
       linear(context, {.m = context.tokens, .n = model.hidden, .k = local}, precision);
-  const BlockTime region = tensor_parallel_region(context, model.hidden, model.hidden, in, out);
+  const BlockTime region =
+      tensor_parallel_region(context, {.in = model.hidden,
+                                       .out = model.hidden,
+                                       .in_element_bytes = gathered_element_bytes(context),
+                                       .column = in,
+                                       .row = out});
   BlockTime time = in;
   add(time, out);
   add(time, activation(context, number(context.tokens), local));
   add(time, region);
-  // As many bytes are gathered in front as are summed behind.
-  const double summed_s = region.forward_tp_s / (context.plan.sequence_parallel ? 2 : 1);
+  // What is gathered in front has as many elements as what is summed behind.
+  const double gathered =
+      context.plan.sequence_parallel ? gathered_element_bytes(context) / context.element_bytes : 0;
+  const double summed_s = region.forward_tp_s / (1 + gathered);
   return {.time = time, .last_product_s = out.forward_s + summed_s};
 }
 

@@ -271,6 +271,12 @@ BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& vi
   return time;
 }
 
+double gathered_element_bytes(const BlockContext& context) {
+  const bool rounds_first = context.plan.precision == Precision::kFp8 &&
+                            context.job.profile.memory_model != MemoryModel::kNative;
+  return rounds_first ? 1 : context.element_bytes;
+}
+
 // With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
 // kBackward, the same file: the gather of the input beside the input gradient, the reduction of
@@ -279,8 +285,8 @@ BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& vi
 // is gathered or scattered along the sequence, its second dimension
 // (torch.distributed._functional_collectives: chunk and cat). Without it one all-reduce out, and
 // one of the input gradient in backward.
-BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out,
-                                 const BlockTime& column, const BlockTime& row) {
+BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region) {
+  const auto& [in, out, in_element_bytes, column, row] = region;
   BlockTime time;
   if (context.plan.tp == 1) {
     return time;
@@ -297,28 +303,32 @@ BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, s
     return profile.tp_overlap == TpOverlap::kExposed ? cost_s
                                                      : beside_compute_s(keep, cost_s, product_s);
   };
-  const double in_bytes = number(context.tokens * in) * context.element_bytes;
-  const double out_bytes = number(context.tokens * out) * context.element_bytes;
+  const double ins = number(context.tokens * in);
+  const double outs = number(context.tokens * out);
   if (context.plan.sequence_parallel) {
-    const double gather_s = all_gather_s(cluster, context.tp, in_bytes);
-    const double scatter_s = reduce_scatter_s(cluster, context.tp, out_bytes);
+    const double gather_s = all_gather_s(cluster, context.tp, ins * in_element_bytes);
+    const double gather_back_s =
+        all_gather_s(cluster, context.tp, outs * gathered_element_bytes(context));
+    const double scatter_s = reduce_scatter_s(cluster, context.tp, outs * context.element_bytes);
+    const double scatter_back_s =
+        reduce_scatter_s(cluster, context.tp, ins * context.element_bytes);
     const bool keeps_input = profile.memory_model == MemoryModel::kTorchtitan;
     const double again_s = keeps_input ? 0 : gather_s;
     time = tensor_parallel(
         context,
         {.forward_s = in_pieces(gather_s, column.forward_s) + in_pieces(scatter_s, row.forward_s),
-         .backward_s = in_pieces(gather_s, row.backward_input_s) +
+         .backward_s = in_pieces(gather_back_s, row.backward_input_s) +
                        beside(again_s, column.backward_input_s) +
-                       beside(scatter_s, column.backward_weight_s)},
-        {.forward_s = gather_s + scatter_s, .backward_s = gather_s + again_s + scatter_s});
+                       beside(scatter_back_s, column.backward_weight_s)},
+        {.forward_s = gather_s + scatter_s,
+         .backward_s = gather_back_s + again_s + scatter_back_s});
     if (keeps_input) {
-      add(time, memory_bound(context, number(context.tokens * (in + out)),
-                             {.forward = {.streamed = 2 * context.element_bytes},
-                              .backward = {.streamed = 2 * context.element_bytes}}));
+      add(time, memory_bound(context, ins * in_element_bytes + outs * context.element_bytes,
+                             {.forward = {.streamed = 2}, .backward = {.streamed = 2}}));
     }
   } else {
-    const double out_s = all_reduce_s(cluster, context.tp, out_bytes);
-    const double in_s = all_reduce_s(cluster, context.tp, in_bytes);
+    const double out_s = all_reduce_s(cluster, context.tp, outs * context.element_bytes);
+    const double in_s = all_reduce_s(cluster, context.tp, ins * context.element_bytes);
     time = tensor_parallel(context,
                            {.forward_s = in_pieces(out_s, row.forward_s),
                             .backward_s = beside(in_s, column.backward_weight_s)},

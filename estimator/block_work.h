@@ -58,10 +58,22 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer);
 BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& visible,
                           const ForwardBackward& all);
 
-// Entry into and exit from a tensor-parallel region, `in` and `out` wide. `column` is the linear
-// layer behind the entry, `row` the one before the exit: what collectives may hide behind.
-BlockTime tensor_parallel_region(const BlockContext& context, std::int64_t in, std::int64_t out,
-                                 const BlockTime& column, const BlockTime& row);
+// Bytes of an element that a linear layer multiplies, as sequence parallelism gathers it: under fp8
+// already rounded (Transformer Engine, pytorch/module/layernorm_linear.py and base.py,
+// grad_output_preprocess; torchao float8/float8_tensor_parallel.py), but not by our own trainer.
+double gathered_element_bytes(const BlockContext& context);
+
+// A tensor-parallel region: `in` wide at its entry, gathered as so many bytes an element, and `out`
+// wide at its exit. `column` is the linear layer behind the entry, `row` the one before the exit:
+// what collectives may hide behind.
+struct TensorParallelRegion {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  double in_element_bytes = 2;
+  const BlockTime& column;
+  const BlockTime& row;
+};
+BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region);
 
 // Routing `rows` rows of the hidden width to experts and back.
 BlockTime expert_exchange(const BlockContext& context, double rows);

@@ -143,6 +143,28 @@ TEST_CASE("tp 8 pays four collectives forward and six backward, or two all-reduc
   CHECK(plain.backward_tp_s == doctest::Approx(4 * one_s - 2 * 20e-6));
 }
 
+TEST_CASE("what is multiplied in fp8 is gathered in fp8 and reduced in bf16, but by our trainer") {
+  Job job = job_on_h200();
+  const auto collective_s = [](double width, double bytes) {
+    return 8192.0 * width * bytes * 7 / 8 / (450e9 * 0.82) + 20e-6;
+  };
+  const double gather_s = collective_s(4096, 1);
+  const double whole_s = collective_s(4096, 2);
+  const Plan plan = {.tp = 8, .sequence_parallel = true, .precision = Precision::kFp8};
+  const BlockTime layer = layer_time(job, plan, {});
+  CHECK(layer.forward_tp_s == doctest::Approx(2 * gather_s + 2 * whole_s));
+  CHECK(layer.backward_tp_s == doctest::Approx(4 * gather_s + 2 * whole_s));
+  // The latents of MLA are gathered before any is rounded: 1536 + 512 + 64 of them.
+  job.model = mla_job().model;
+  const BlockTime latent = layer_time(job, plan, {});
+  const double latents_s = collective_s(2112, 2);
+  CHECK(latent.forward_tp_s == doctest::Approx(gather_s + latents_s + 2 * whole_s));
+  CHECK(latent.backward_tp_s == doctest::Approx(3 * gather_s + 2 * latents_s + whole_s));
+  job.model = job_on_h200().model;
+  job.profile.memory_model = MemoryModel::kNative;
+  CHECK(layer_time(job, plan, {}).forward_tp_s == doctest::Approx(4 * whole_s));
+}
+
 TEST_CASE("exposed shares scale the communication they name and nothing else") {
   Job job = moe_job();
   const Plan plan = {.tp = 2, .cp = 2, .ep = 4, .sequence_parallel = true};
