@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/library.h"
+#include "tools/calibration.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/question.h"
@@ -112,6 +113,8 @@ ExitCode run_calibration(const Arguments& arguments) {
   const std::string data_folder = text_or(options, "data", "");
   const Library library = library_of(options);
   const GpuSpec gpu = library.gpu(required_text(options, "gpu"));
+  const std::string file = gpu_file_of(options, library);
+  CalibrationFiles files(options);
   const auto run = [&](CalibrationPlan plan) {
     return run_on_new_processes(calibration_case(gpu.id, plan), data_folder, library);
   };
@@ -123,11 +126,10 @@ ExitCode run_calibration(const Arguments& arguments) {
     sending = run(CalibrationPlan::kSending);
   }
   NativeMemory memory = fitted_memory(alone, reducing, sending);
-  memory.source = "shardplan calibrate --memory, version " SHARDPLAN_VERSION ", on " +
-                  std::to_string(num_gpus()) + " of " + alone.machine;
-  Output output(text_or(options, "out", ""));
-  output.write(with_native_memory(library.text_of("gpus/" + gpu.id + ".json"), memory));
-  output.commit();
+  const std::int64_t gpus = num_gpus();
+  memory.source =
+      calibration_source(arguments, "on " + std::to_string(gpus) + " of " + alone.machine);
+  files.write(with_native_memory(file, memory), gpus, memory.source);
   print_message(text_of(memory));
   return ExitCode::kOk;
 }

@@ -49,7 +49,7 @@ constexpr std::array<Command, 12> kCommands = {{
      .summary = "run the plans of case lines for a few steps and measure (shardplan-validate)",
      .run = run_validate},
     {.name = "calibrate",
-     .arguments = "--memory | --time --gpu ID [--out FILE]",
+     .arguments = "--memory | --time --gpu ID [--out FILE] [--cluster-out FILE]",
      .summary = "measure what this machine's GPUs hold beside a plan and how fast they are",
      .run = run_calibrate},
     {.name = "version", .arguments = "", .summary = "the program's version", .run = run_version},

@@ -262,7 +262,9 @@ std::vector<OptionRow> calibrate_rows() {
       flag("memory", "context, libraries and NCCL of this machine's GPUs, for the trainer's plans"),
       flag("time", "products, attention, copies, launches and collectives of this machine's GPUs"),
       count("gpus", "with --time: so many of this host; default all; collectives need two", 1, 16),
-      text("gpu", "ID", "the GPU whose file is written again with the measured values in it"),
+      text("gpu", "ID|FILE", "the GPU whose file is written again with the measured values in it"),
+      text("cluster-out", "FILE",
+           "also a file for --cluster: this host, its GPUs with what was measured of them"),
   };
 }
 

@@ -1,7 +1,13 @@
-// The JSON of `calibrate`: the plans that it runs, and the GPU's file that it writes again.
+// The JSON of `calibrate`: the plans that it runs, the GPU's file that it writes again, and the
+// host's.
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "data/library.h"
 #include "tools/calibrate_memory.h"
+#include "tools/calibration.h"
+#include "tools/report_values.h"
 
 namespace shardplan {
 namespace {
@@ -59,7 +65,47 @@ std::string with_native_memory(const std::string& gpu_file, const NativeMemory& 
                         {"nccl_bytes", if_known(memory.nccl_bytes)},
                         {"first_send_bytes", if_known(memory.first_send_bytes)},
                         {"source", memory.source}};
-  return file.dump(2) + "\n";
+  return indented_text(file);
+}
+
+namespace {
+
+// Microseconds that a further rank adds to the smallest all-gather; 0 where groups of one size, or
+// none, were measured.
+double step_latency_us(const GpuSpec& gpu) {
+  constexpr double kMicrosPerS = 1e6;
+  std::vector<CurvePoint> smallest;  // seconds by ranks
+  if (gpu.times) {
+    for (const CollectiveCurve& curve : gpu.times->collectives) {
+      if (curve.collective == Collective::kAllGather) {
+        smallest.push_back(
+            {.size = static_cast<double>(curve.ranks), .value = curve.seconds.front().value});
+      }
+    }
+  }
+  if (smallest.size() < 2) {
+    return 0;
+  }
+  const CurvePoint& few = smallest.front();
+  const CurvePoint& many = smallest.back();
+  return kMicrosPerS * std::max(0.0, (many.value - few.value) / (many.size - few.size));
+}
+
+}  // namespace
+
+std::string calibrated_cluster(const std::string& gpu_file, std::int64_t num_gpus,
+                               const std::string& source) {
+  const GpuSpec gpu = read_gpu(parse_json(gpu_file, "gpu"), "gpu");
+  Json file = {{"name", "calibrated-1x" + std::to_string(num_gpus) + "-" + gpu.id},
+               {"gpu", Json::parse(gpu_file)},
+               {"gpus_per_node", num_gpus},
+               {"nodes", 1}};
+  if (const double latency_us = step_latency_us(gpu); latency_us > 0) {
+    constexpr double kHundred = 100;
+    file["intra_node_latency_us"] = std::round(latency_us * kHundred) / kHundred;
+  }
+  file["source"] = source;
+  return indented_text(file);
 }
 
 }  // namespace shardplan

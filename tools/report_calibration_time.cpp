@@ -5,6 +5,7 @@
 
 #include "estimator/units.h"
 #include "tools/calibrate_time.h"
+#include "tools/report_values.h"
 
 namespace shardplan {
 namespace {
@@ -88,31 +89,6 @@ Json attention_of(const AttentionCurve& curve) {
   return json;
 }
 
-// Indented, but every list of numbers on one line.
-void write(const Json& value, std::size_t indent, std::string& text) {
-  const bool is_flat =
-      !value.is_structured() || value.empty() ||
-      (value.is_array() && !value.front().is_object() &&
-       (!value.front().is_array() || (value.front().size() == 2 && !value.front()[0].is_array())));
-  if (is_flat) {
-    text += value.dump();
-    return;
-  }
-  const bool is_object = value.is_object();
-  text += is_object ? "{\n" : "[\n";
-  bool is_first = true;
-  for (const auto& item : value.items()) {
-    text += is_first ? "" : ",\n";
-    is_first = false;
-    text.append(indent + 2, ' ');
-    text += is_object ? Json(item.key()).dump() + ": " : "";
-    write(item.value(), indent + 2, text);
-  }
-  text += '\n';
-  text.append(indent, ' ');
-  text += is_object ? '}' : ']';
-}
-
 }  // namespace
 
 std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes& times) {
@@ -149,9 +125,7 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
   }
   time["source"] = times.source;
   measured["time"] = std::move(time);
-  std::string text;
-  write(file, 0, text);
-  return text + '\n';
+  return indented_text(file);
 }
 
 }  // namespace shardplan

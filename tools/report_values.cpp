@@ -17,7 +17,37 @@ struct CellJson {
   Json operator()(const std::string& value) const { return value; }
 };
 
+void write(const Json& value, std::size_t indent, std::string& text) {
+  const bool is_flat =
+      !value.is_structured() || value.empty() ||
+      (value.is_array() && !value.front().is_object() &&
+       (!value.front().is_array() || (value.front().size() == 2 && !value.front()[0].is_array())));
+  if (is_flat) {
+    text += value.dump();
+    return;
+  }
+  const bool is_object = value.is_object();
+  text += is_object ? "{\n" : "[\n";
+  bool is_first = true;
+  for (const auto& item : value.items()) {
+    text += is_first ? "" : ",\n";
+    is_first = false;
+    text.append(indent + 2, ' ');
+    text += is_object ? Json(item.key()).dump() + ": " : "";
+    write(item.value(), indent + 2, text);
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += is_object ? '}' : ']';
+}
+
 }  // namespace
+
+std::string indented_text(const Json& json) {
+  std::string text;
+  write(json, 0, text);
+  return text + '\n';
+}
 
 std::string one_line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -12,6 +12,9 @@ namespace shardplan {
 // is repaired rather than refused.
 std::string one_line_of(const nlohmann::ordered_json& json);
 
+// A file for people and programs: indented, but every list of numbers on one line.
+std::string indented_text(const nlohmann::ordered_json& json);
+
 // An object for each row, by column; cells with nothing are null.
 nlohmann::ordered_json rows_of(const Table& table);
 
