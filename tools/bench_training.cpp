@@ -8,6 +8,7 @@
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -165,13 +166,13 @@ void measure(const Question& question, const Options& options, GpuSensors& senso
     steps.push_back(seconds_since(start));
   }
   result.sensors = sensors.stop();
-  result.steps_s = std::move(steps);
-  result.attention = backend.attention_used();
-  result.products = backend.products_used();
   if (const std::optional<double> factor = backend.needed_buffer_factor()) {
     throw std::runtime_error("rows of experts were left out: moe_buffer_factor " +
                              fixed(*factor, 2) + " is needed");
   }
+  result.steps_s = std::move(steps);
+  result.attention = backend.attention_used();
+  result.products = backend.products_used();
   const double median_s = percentile(result.steps_s, 0.5);
   std::printf("%s: %.0f tokens/s/GPU, %.4f s/step, loss %.4f, attention: %s; products: %s\n",
               question.read.id.c_str(), result.tokens_per_s_per_gpu(median_s), median_s, loss,
@@ -201,11 +202,7 @@ std::vector<TrainingCase> wanted_cases(const Options& options, std::int64_t gpus
     throw std::runtime_error(options.file + ": cannot be read");
   }
   std::vector<TrainingCase> cases;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) {
-      cases.push_back({.line = line});
-    }
-  }
+  for (std::string line; std::getline(lines, line);) { cases.push_back({.line = line}); }
   return cases;
 }
 
@@ -224,9 +221,10 @@ class Bench {
   bool run() {
     write_limits();
     open_gpus();
-    const double sustained = sustained_rate(options_, num_gpus_);
+    const bool is_left = has_time() && results_.size() < questions_.size();
+    const double sustained = is_left ? sustained_rate(options_, num_gpus_) : 0;
     for (const Question& question : questions_) {
-      if (is_done(question.read.id)) {
+      if (done_before_.contains(question.read.id)) {
         continue;
       }
       if (!has_time()) {
@@ -235,7 +233,7 @@ class Bench {
       }
       run_one(question, sustained);
     }
-    if (sustained > 0 && has_time()) {
+    if (sustained > 0) {
       std::printf("once more, after the last case: ");
       sustained_rate(options_, num_gpus_);
     }
@@ -244,7 +242,7 @@ class Bench {
     std::printf(
         "p10, p90: of steps, as speeds. roofline: of the limit with products at the rate that this "
         "run sustained\n");
-    return results_.size() == questions_.size();
+    return results_.size() == num_cases_;
   }
 
  private:
@@ -262,9 +260,13 @@ class Bench {
   }
 
   void read_questions() {
+    std::int64_t line = 0;
     for (const TrainingCase& row : wanted_cases(options_, num_gpus_)) {
-      const std::string place =
-          options_.file.empty() ? "table" : options_.file + ":" + std::to_string(++line_);
+      const std::string place = options_.file + ":" + std::to_string(++line);
+      if (row.line.empty()) {
+        continue;
+      }
+      ++num_cases_;
       try {
         Case read = read_case(row.line, place, library_);
         const std::optional<std::string> why = why_not_lowered(read.job, read.plan);
@@ -286,10 +288,14 @@ class Bench {
   void read_results() {
     std::ifstream lines(options_.out);
     for (std::string line; std::getline(lines, line);) {
+      if (!line.ends_with('}')) {
+        continue;  // the last one of a process that was killed
+      }
       std::optional<TrainingResult> result = training_result(line, options_.out, library_);
       if (result && std::ranges::any_of(questions_, [&](const Question& question) {
             return question.read.id == result->question.id;
           })) {
+        done_before_.insert(result->question.id);
         results_.push_back(std::move(*result));
       }
     }
@@ -310,15 +316,11 @@ class Bench {
     }
   }
 
-  bool is_done(const std::string& id) const {
-    return std::ranges::any_of(
-        results_, [&](const TrainingResult& result) { return result.question.id == id; });
-  }
-
-  // For another case as long as two of the measured ones, half of whose time is getting ready.
+  // For one more case and the product afterwards.
   bool has_time() const {
     return options_.minutes <= 0 ||
-           seconds_since(begin_) + 2 * options_.seconds + kReadySeconds < 60 * options_.minutes;
+           seconds_since(begin_) + options_.seconds + kReadySeconds + options_.gemm_seconds <
+               60 * options_.minutes;
   }
 
   void run_one(const Question& question, double sustained) {
@@ -346,13 +348,11 @@ class Bench {
       problem = std::current_exception();
     }
     if (!result.failure.empty()) {
-      result.steps_s.clear();
       std::printf("%s: %s\n", question.read.id.c_str(), result.failure.c_str());
     }
     std::fflush(stdout);
     if (!options_.out.empty()) {
-      std::ofstream(options_.out, std::ios::app) << training_json(result, run_) << '\n'
-                                                 << std::flush;
+      std::ofstream(options_.out, std::ios::app) << training_json(result, run_);
     }
     results_.push_back(std::move(result));
     if (problem && !options_.out.empty()) {
@@ -367,9 +367,10 @@ class Bench {
   std::int64_t num_gpus_;
   std::unique_ptr<GpuSensors> sensors_;  // once the limits are written
   TrainingRun run_;
-  std::int64_t line_ = 0;
+  std::size_t num_cases_ = 0;  // those that cannot be read or run here, too
   std::vector<Question> questions_;
   std::vector<TrainingResult> results_;
+  std::set<std::string> done_before_;  // ids of the results that were there
   Clock::time_point begin_ = Clock::now();
 };
 
@@ -377,6 +378,7 @@ class Bench {
 }  // namespace shardplan
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was measured is not lost where it is stopped
   try {
     const std::vector<std::string_view> words(argv + 1, argv + argc);
     const shardplan::TrainingOptions options = shardplan::training_options(words);

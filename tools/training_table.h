@@ -62,7 +62,7 @@ struct TrainingRun {
   std::string sensors_absent = {};
 };
 
-// The case line with `measured`: can be read again as a case.
+// The case line with `measured`, with a newline: can be read again as a case.
 std::string training_json(const TrainingResult& result, const TrainingRun& run);
 // What stands in such a line; nothing where the case was not measured by bench_training.
 std::optional<TrainingResult> training_result(const std::string& line, const std::string& place,
