@@ -101,8 +101,8 @@ TEST_CASE("rates that were not measured stay out of a GPU's file") {
   times.attention[0].clock_over_products.reset();
   times.copy_clock_over_products.reset();
   const std::string file = with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), times);
-  for (const char* name : {"accumulated_tflops", "grouped", "beside_products", "few_heads",
-                           "clock_over_products"}) {
+  for (const char* name :
+       {"accumulated_tflops", "grouped", "beside_products", "few_heads", "clock_over_products"}) {
     CHECK(file.find(name) == std::string::npos);
   }
   const GpuSpec gpu = read_back(file);
