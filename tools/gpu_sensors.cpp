@@ -64,7 +64,7 @@ GpuSensors::GpuSensors(const std::vector<std::string>& bus_ids, const std::strin
     for (const std::string& id : bus_ids) {
       Device& device = management_->devices.emplace_back(nullptr);
       if (management_->by_bus_id(id.c_str(), &device) != kSuccess) {
-        throw std::runtime_error(library + " knows no GPU " + id);
+        throw std::runtime_error(std::string(library).append(" knows no GPU ").append(id));
       }
     }
   } catch (const std::runtime_error& error) {

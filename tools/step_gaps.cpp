@@ -71,7 +71,7 @@ class GapSums {
   }
   void add(const std::string& label, double seconds) {
     all_s_ += std::max(0.0, seconds);
-    if (seconds > kLongGap_s) {
+    if (seconds > kLongGapSeconds) {
       WaitedFor& sum = sums_[label];
       sum.label = label;
       ++sum.count;

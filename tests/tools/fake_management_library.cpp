@@ -1,6 +1,7 @@
 // A management library of two GPUs, for the test of gpu_sensors: the names of NVML, made-up values.
 #include <string_view>
 
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
 int nvmlInit_v2() {
@@ -24,3 +25,4 @@ int nvmlDeviceGetPowerUsage(void* /*device*/, unsigned* milliwatts) {
   return 0;
 }
 }
+// NOLINTEND(readability-identifier-naming)
