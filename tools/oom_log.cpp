@@ -127,17 +127,24 @@ std::optional<std::int64_t> step_in(std::string_view line) {
 
 constexpr std::string_view kTried = "Tried to allocate ";
 
-// Out of memory without PyTorch's allocator in between.
+// Out of memory without PyTorch's allocator in between: NCCL's CUDACHECK and ncclCudaCallocAsync
+// (include/checks.h, alloc.h), C10_CUDA_DRIVER_CHECK under expandable segments, NVTE_CHECK_CUDA of
+// Transformer Engine, Triton's launcher.
 struct OutsideWords {
   std::string_view words;
   std::string_view owner;
 };
-constexpr std::array<OutsideWords, 5> kOutside = {
+constexpr std::array<OutsideWords, 10> kOutside = {
     {{"Cuda failure 2 'out of memory'", "NCCL"},
      {"Cuda failure 'out of memory'", "NCCL"},
+     {"Failed to CUDA calloc", "NCCL"},
      {"CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS"},
      {"CUDNN_STATUS_ALLOC_FAILED", "cuDNN"},
-     {"CUDA error: out of memory", "the CUDA driver"}}};
+     {"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "cuDNN"},
+     {"CUDA error: out of memory", "the CUDA driver"},
+     {"CUDA driver error: out of memory", "the CUDA driver"},
+     {"CUDA Error: out of memory", "Transformer Engine"},
+     {"Triton Error [CUDA]: out of memory", "Triton"}}};
 
 OomEvent allocator_event(std::string_view before, std::string_view message) {
   OomEvent event;

@@ -152,6 +152,27 @@ TEST_CASE("ranks, steps and copies are told apart in a log that many processes w
   CHECK_FALSE(events[4].tried.has_value());
 }
 
+TEST_CASE("libraries that run out of memory beside the allocator are known by their words") {
+  const std::vector<std::pair<std::string, std::string>> messages = {
+      {"n1:30:31 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'", "NCCL"},
+      {"[rank4]: Failed to CUDA calloc async 608 bytes", "NCCL"},
+      {"RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+       "cuBLAS"},
+      {"cuDNN Error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "cuDNN"},
+      {"torch.AcceleratorError: CUDA error: out of memory", "the CUDA driver"},
+      {"RuntimeError: CUDA driver error: out of memory", "the CUDA driver"},
+      {"common/cast_transpose.cu:200 in function f: CUDA Error: out of memory",
+       "Transformer Engine"},
+      {"RuntimeError: Triton Error [CUDA]: out of memory", "Triton"},
+  };
+  for (const auto& [text, owner] : messages) {
+    CAPTURE(text);
+    const std::vector<OomEvent> events = events_of(text + "\n");
+    REQUIRE(events.size() == 1);
+    CHECK(events[0].outside == owner);
+  }
+}
+
 TEST_CASE("words that only look like a message are none") {
   CHECK(events_of("").empty());
   CHECK(events_of("Tried to allocate memory\nTried to allocate 12 apples\nTried to allocate ")
