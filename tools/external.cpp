@@ -36,7 +36,7 @@ ExitCode hand_over(const std::string& command, const Arguments& arguments) {
   }
   throw EnvironmentError(command + ": needs the program " + kProgram +
                          ", which is neither beside this one nor on PATH; to build it: cmake "
-                         "--preset release -DSHARDPLAN_GPU=ON && cmake --build --preset release");
+                         "--preset release [-DSHARDPLAN_GPU=ON] && cmake --build --preset release");
 }
 
 }  // namespace
