@@ -141,16 +141,44 @@ std::string row_lines(const StageMemory& stage) {
          table_text(table) + "\n" + table_text(moments);
 }
 
-std::string assumption_lines(const std::vector<Assumption>& assumptions) {
-  std::vector<Assumption> sorted = assumptions;  // what decides first
-  std::stable_partition(sorted.begin(), sorted.end(),
-                        [](const Assumption& assumption) { return assumption.decides; });
-  std::vector<std::string> items;
-  items.reserve(sorted.size());
-  for (const Assumption& assumption : sorted) {
-    items.push_back(assumption.text + (assumption.decides ? "  <- decides the verdict" : ""));
+// Separated by commas, on as many lines of a list's item as it takes.
+std::string wrapped(const std::vector<std::string>& words) {
+  constexpr std::size_t kWidth = 104;
+  std::string text;
+  std::size_t start = 0;  // of the last line
+  for (const std::string& word : words) {
+    text += text.empty() ? "" : ",";
+    if (text.size() - start + word.size() > kWidth) {
+      start = text.size() + 1;
+      text += "\n    " + word;
+    } else {
+      text += (text.empty() ? "" : " ") + word;
+    }
   }
-  return list_lines("Assumptions", items);
+  return text;
+}
+
+// What decides stands first; defaults that turn nothing stand together.
+std::string assumption_lines(const std::vector<Assumption>& assumptions) {
+  constexpr std::string_view kDefault = " (default)";
+  std::vector<std::string> deciding;
+  std::vector<std::string> others;
+  std::vector<std::string> defaults;
+  for (const Assumption& assumption : assumptions) {
+    const std::string& text = assumption.text;
+    if (assumption.decides) {
+      deciding.push_back(text + "  <- decides the verdict");
+    } else if (text.ends_with(kDefault)) {
+      defaults.push_back(text.substr(0, text.size() - kDefault.size()));
+    } else {
+      others.push_back(text);
+    }
+  }
+  deciding.insert(deciding.end(), others.begin(), others.end());
+  if (!defaults.empty()) {
+    deciding.push_back(wrapped(defaults) + " (defaults)");
+  }
+  return list_lines("Assumptions", deciding);
 }
 
 double share_of(std::int64_t device_used_bytes, const Job& job) {

@@ -177,14 +177,14 @@ TEST_CASE("a default that would turn the verdict is marked, a choice of the user
   const ProgramRun run = run_shardplan(job);
   CHECK(run.exit_code == 1);
   CHECK(contains(run.out, "recompute: none (default; fits with full/uniform/1)  <- decides"));
-  CHECK(contains(run.out, "cross_entropy: te_fused (default)\n"));
+  CHECK(contains(run.out, "cross_entropy: te_fused,"));
   Words chosen = job;
   chosen.insert(chosen.end(),
                 {"--recompute", "full", "--framework-option", "cross_entropy=native_fused"});
   const ProgramRun fitting = run_shardplan(chosen);
   CHECK(fitting.exit_code == 0);
-  CHECK(!contains(fitting.out, "- recompute:"));
-  CHECK(!contains(fitting.out, "- cross_entropy:"));
+  CHECK(!contains(fitting.out, "recompute: "));
+  CHECK(!contains(fitting.out, "cross_entropy: "));
 }
 
 TEST_CASE("a threshold that the user sets decides the verdict") {
