@@ -154,10 +154,10 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   plan.dp = sharded * plan.dp_replicate;
   plan.zero = sharded * plan.cp > 1 ? 3 : 0;
   plan.sequence_parallel = plan.tp > 1;  // parallelize.py always shards the sequence
-  plan.cp_method = arguments.word_or("parallelism.context_parallel_rotate_method", "allgather",
-                                     {"allgather", "alltoall"}) == "allgather"
-                       ? CpMethod::kAllGather
-                       : CpMethod::kRing;  // an all-to-all of two neighbours
+  const std::string rotate = arguments.word_or("parallelism.context_parallel_rotate_method",
+                                               "allgather", {"allgather", "alltoall"});
+  // alltoall is between two neighbours; one rank has nobody to exchange with.
+  plan.cp_method = plan.cp > 1 && rotate == "allgather" ? CpMethod::kAllGather : CpMethod::kRing;
 }
 
 void read_recompute(const RunArguments& arguments, RunReading& run) {

@@ -260,6 +260,8 @@ TEST_CASE("a torchtitan configuration becomes the plan that torchtitan runs") {
   CHECK(run.plan.micro_batch == 1);
   CHECK(run.job.global_batch == 8);  // 4 microbatches on each of 2 ranks
   CHECK(run.plan.recompute.policy == "every_second_matmul");
+  // One rank exchanges no keys and values, so how it would do so is no reason to refuse the run.
+  CHECK_FALSE(why_invalid(run.job, run.plan).has_value());
   CHECK(use_named(run, "validation.freq").effect == SettingEffect::kNotCounted);
 }
 
