@@ -64,6 +64,11 @@ TEST_CASE("Megatron arguments become the model that Megatron builds from them") 
   CHECK(run.framework == "megatron");
 }
 
+TEST_CASE("switches with a --no form take no value") {
+  const RunReading run = gpt7b_with(R"(, "--rl-use-sequence-packing": true)");
+  CHECK(use_named(run, "--rl-use-sequence-packing").effect == SettingEffect::kNone);
+}
+
 TEST_CASE("Megatron arguments become the plan that Megatron runs") {
   const RunReading run = gpt7b_with("");
   CHECK(run.plan.pp == 4);
