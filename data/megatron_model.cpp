@@ -76,6 +76,10 @@ void read_positions(const RunArguments& arguments, ModelSpec& model) {
           ? "rope"
           : arguments.word_or("--position-embedding-type", "learned_absolute",
                               {"learned_absolute", "rope", "none", "mrope", "relative"});
+  if (arguments.has("--no-position-embedding") && kind != "rope") {
+    throw arguments.error("--no-position-embedding",
+                          "found --position-embedding-type " + kind + ", expected rope beside it");
+  }
   if (kind == "learned_absolute") {
     model.learned_positions = required(arguments, "--max-position-embeddings", "--seq-length");
   }

@@ -64,6 +64,17 @@ TEST_CASE("Megatron arguments become the model that Megatron builds from them") 
   CHECK(run.framework == "megatron");
 }
 
+TEST_CASE("the older word for no table of positions is taken where Megatron-LM takes it") {
+  const RunReading run =
+      gpt7b_with(R"(, "--no-position-embedding": true, "--position-embedding-type": "rope")");
+  CHECK(run.unsupported.empty());
+  CHECK(run.job.model.learned_positions == 0);
+  CHECK(message_of([] {
+          gpt7b_with(R"(, "--no-position-embedding": true)");
+        }).find("found --position-embedding-type learned_absolute, expected rope") !=
+        std::string::npos);
+}
+
 TEST_CASE("switches with a --no form take no value") {
   const RunReading run = gpt7b_with(R"(, "--rl-use-sequence-packing": true)");
   CHECK(use_named(run, "--rl-use-sequence-packing").effect == SettingEffect::kNone);
