@@ -1,6 +1,7 @@
 #include "data/arguments.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "data/json_message.h"
@@ -77,6 +78,25 @@ void check_num_values(const Setting& setting, const ArgumentRow& row) {
                    ", expected " + expected);
 }
 
+bool is_variable(const std::string& word) {
+  return word.size() > 1 && word.front() == '$' &&
+         std::ranges::all_of(word.substr(1), [](unsigned char letter) {
+           return std::isalnum(letter) != 0 || letter == '_';
+         });
+}
+
+// Takes "$EXTRA" from behind as many values as the argument has: of more of them, as for a shell.
+std::vector<std::string> take_unset(Setting& setting, const ArgumentRow* row) {
+  std::vector<std::string> unset;
+  while (row != nullptr && row->num_values != kOneOrMore &&
+         static_cast<std::int64_t>(setting.values.size()) > row->num_values &&
+         is_variable(setting.values.back())) {
+    unset.insert(unset.begin(), setting.values.back());
+    setting.values.pop_back();
+  }
+  return unset;
+}
+
 SettingUse use_of(const Setting& setting, const ArgumentTable& table) {
   SettingUse use;
   use.name = setting.name;
@@ -129,9 +149,19 @@ const ArgumentRow* find_row(const ArgumentTable& table, std::string_view name) {
   return nullptr;
 }
 
-RunArguments::RunArguments(std::vector<Setting> settings, ArgumentTable table)
-    : settings_(std::move(settings)) {
-  for (const Setting& setting : settings_) { uses_.push_back(use_of(setting, table)); }
+RunArguments::RunArguments(std::string file, std::vector<Setting> settings,
+                           const ArgumentTable& table)
+    : file_(std::move(file)), settings_(std::move(settings)) {
+  for (Setting& setting : settings_) {
+    const std::vector<std::string> unset = take_unset(setting, find_row(table, setting.name));
+    uses_.push_back(use_of(setting, table));
+    for (const std::string& name : unset) {
+      uses_.push_back({.name = name,
+                       .value = "",
+                       .effect = SettingEffect::kUnknown,
+                       .meaning = "a variable that nothing in the file sets: taken as empty"});
+    }
+  }
 }
 
 const Setting* RunArguments::find(std::string_view name) const {
@@ -145,8 +175,9 @@ bool RunArguments::has(std::string_view name) const {
 
 InputError RunArguments::error(std::string_view name, const std::string& found_expected) const {
   const Setting* setting = find(name);
-  return InputError((setting == nullptr ? std::string(name) + ": " : setting->place) +
-                    found_expected);
+  return InputError(
+      (setting == nullptr ? file_ + ": " + std::string(name) + ": " : setting->place) +
+      found_expected);
 }
 
 std::optional<std::int64_t> RunArguments::integer(std::string_view name, std::int64_t low,

@@ -71,8 +71,8 @@ struct SettingUse {
 // argparse. Getters throw InputError for values of the wrong kind.
 class RunArguments {
  public:
-  // Throws InputError where the number of values is not the row's.
-  RunArguments(std::vector<Setting> settings, ArgumentTable table);
+  // Throws InputError where the number of values is not the row's. `file`: as messages name it.
+  RunArguments(std::string file, std::vector<Setting> settings, const ArgumentTable& table);
 
   bool has(std::string_view name) const;
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t low,
@@ -94,6 +94,7 @@ class RunArguments {
  private:
   const Setting* find(std::string_view name) const;
 
+  std::string file_;
   std::vector<Setting> settings_;
   std::vector<SettingUse> uses_;
 };

@@ -91,7 +91,8 @@ void read_workspace(const Setting& setting, RunReading& run, const Library& libr
 }  // namespace
 
 void read_environment(const RunSettings& settings, const Library& library, RunReading& run) {
-  const RunArguments environment(settings.environment, argument_table(library, "environment"));
+  const RunArguments environment(settings.file, settings.environment,
+                                 argument_table(library, "environment"));
   run.uses.insert(run.uses.end(), environment.uses().begin(), environment.uses().end());
   const std::string refused = environment.first_refused();
   if (run.unsupported.empty()) {

@@ -154,10 +154,11 @@ void read_training(const RunArguments& arguments, RunReading& run) {
 
 RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
                              const Library& library) {
-  const RunArguments arguments(settings.arguments, argument_table(library, "megatron"));
+  const RunArguments arguments(settings.file, settings.arguments,
+                               argument_table(library, "megatron"));
   RunReading run;
   run.uses = arguments.uses();
-  run.unsupported = arguments.first_refused();
+  run.unsupported = why_refused(arguments);
   run.job.cluster = cluster;
   run.job.model = megatron_model(arguments);
   read_megatron_plan(arguments, run);

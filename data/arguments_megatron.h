@@ -11,6 +11,8 @@ inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 24;   // of widths a
 inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;  // of layers, ranks, sequences
 
 ModelSpec megatron_model(const RunArguments& arguments);
+// "unsupported: ..." for the first setting that is refused whatever the others are, else "".
+std::string why_refused(const RunArguments& arguments);
 
 // Sizes, schedule, recompute and types; with `unsupported` set where nothing describes them.
 void read_megatron_plan(const RunArguments& arguments, RunReading& run);

@@ -257,7 +257,8 @@ void read_refusals(const RunArguments& arguments, RunReading& run) {
 
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library) {
-  const RunArguments arguments(settings.arguments, argument_table(library, "torchtitan"));
+  const RunArguments arguments(settings.file, settings.arguments,
+                               argument_table(library, "torchtitan"));
   RunReading run;
   run.framework = "torchtitan";
   run.uses = arguments.uses();

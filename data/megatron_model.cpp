@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "data/arguments_megatron.h"
+#include "data/json_message.h"
 
 namespace shardplan {
 namespace {
@@ -27,10 +28,14 @@ std::int64_t vocabulary(const RunArguments& arguments) {
   if (tokenizer == "GPT2BPETokenizer") {
     return 50257;  // of the published vocabulary file; --vocab-size is not read
   }
+  if (!stated && !why_refused(arguments).empty()) {
+    return 1;  // of no run that is estimated
+  }
   if (!stated) {
-    throw arguments.error("--tokenizer-type", "found \"" + tokenizer +
-                                                  "\", whose vocabulary is not in the arguments; "
-                                                  "expected --vocab-size beside it");
+    throw arguments.error("--tokenizer-type",
+                          "found \"" + shown(tokenizer, Encoding::kUnchecked) +
+                              "\", whose vocabulary is not in the arguments; expected --vocab-size "
+                              "beside it, or --set vocab-size=N");
   }
   return tokenizer == "NullTokenizer" ? *stated + 1 : *stated;  // and an end-of-document token
 }
@@ -156,6 +161,14 @@ void read_windows(const RunArguments& arguments, ModelSpec& model) {
 }
 
 }  // namespace
+
+std::string why_refused(const RunArguments& arguments) {
+  const std::string tokenizer = arguments.text_or("--tokenizer-type", "");
+  if (tokenizer.starts_with("BertWordPiece") || tokenizer == "MultimodalTokenizer") {
+    return "unsupported: --tokenizer-type " + tokenizer + ": another model than a GPT decoder";
+  }
+  return arguments.first_refused();
+}
 
 ModelSpec megatron_model(const RunArguments& arguments) {
   ModelSpec model;

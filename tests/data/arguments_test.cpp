@@ -80,6 +80,34 @@ TEST_CASE("switches with a --no form take no value") {
   CHECK(use_named(run, "--rl-use-sequence-packing").effect == SettingEffect::kNone);
 }
 
+TEST_CASE("a variable that nothing sets, behind all values of an argument, is named and left out") {
+  const Library library;
+  const JsonValue value = parse_json(
+      R"({"arguments": ["--num-layers", "2", "--hidden-size", "64", "--num-attention-heads", "4",
+          "--seq-length", "64", "--max-position-embeddings", "64", "--micro-batch-size", "1",
+          "--bf16", "$EXTRA_ARGS"]})",
+      "run.json");
+  const RunReading run =
+      read_run(run_settings(value, "run.json"), library.cluster("1x8-h100"), library);
+  CHECK(run.plan.precision == Precision::kBf16);
+  CHECK(use_named(run, "$EXTRA_ARGS").effect == SettingEffect::kUnknown);
+}
+
+TEST_CASE("an absent argument is asked for by file and name; a vocabulary only where it matters") {
+  CHECK(message_of([] { reading_of(R"({"--hidden-size": 64})"); }) ==
+        "run.json: --num-layers: found nothing, expected an integer");
+  const std::string tokenizer =
+      R"({"--num-layers": 2, "--hidden-size": 64, "--num-attention-heads": 4, "--seq-length": 64,
+          "--max-position-embeddings": 64, "--micro-batch-size": 1, "--tokenizer-type": )";
+  CHECK(message_of([&] {
+          reading_of(tokenizer + R"("HuggingFaceTokenizer"})");
+        }).find("expected --vocab-size beside it, or --set vocab-size=N") != std::string::npos);
+  CHECK(reading_of(tokenizer + R"("HuggingFaceTokenizer", "--spec": "mamba"})")
+            .unsupported.starts_with("unsupported: --spec"));
+  CHECK(reading_of(tokenizer + R"("BertWordPieceCase"})")
+            .unsupported.starts_with("unsupported: --tokenizer-type BertWordPieceCase: another"));
+}
+
 TEST_CASE("Megatron arguments become the plan that Megatron runs") {
   const RunReading run = gpt7b_with("");
   CHECK(run.plan.pp == 4);
