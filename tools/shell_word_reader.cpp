@@ -87,7 +87,8 @@ void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
   expect_end('"', first_line);
 }
 
-// $NAME, ${NAME}, ${NAME:-default}, ${NAME[@]}, $((...)); anything else stays as it stands.
+// $NAME, ${NAME}, ${NAME:-default}, ${NAME:+if set}, ${NAME[@]}, $((...)); anything else stays as
+// it stands.
 void ShellWordReader::expand(Words& words, std::string& current, bool& has, bool in_quotes) {
   if (text.compare(at, 3, "$((") == 0) {
     const std::size_t end = text.find("))", at);
@@ -106,19 +107,17 @@ void ShellWordReader::expand(Words& words, std::string& current, bool& has, bool
     return;
   }
   next();  // '$'
-  std::string name;
-  std::string otherwise;
-  bool whole_array = false;
+  Wanted wanted;
   if (now() == '{') {
     next();
-    braced(name, otherwise, whole_array);
+    wanted = braced();
   } else {
     while (at < text.size() && is_name_letter(now())) {
-      name += now();
+      wanted.name += now();
       next();
     }
   }
-  put(words, current, has, {.name = name, .otherwise = otherwise, .whole = whole_array}, in_quotes);
+  put(words, current, has, wanted, in_quotes);
 }
 
 void ShellWordReader::copy_substitution(std::string& current) {
@@ -135,7 +134,8 @@ void ShellWordReader::copy_substitution(std::string& current) {
   }
 }
 
-void ShellWordReader::braced(std::string& name, std::string& otherwise, bool& whole_array) {
+// Behind "${", up to its '}'.
+ShellWordReader::Wanted ShellWordReader::braced() {
   std::string inner;
   int depth = 1;
   while (at < text.size()) {
@@ -150,21 +150,32 @@ void ShellWordReader::braced(std::string& name, std::string& otherwise, bool& wh
   const std::size_t end = std::min(
       static_cast<std::size_t>(std::ranges::find_if_not(inner, is_name_letter) - inner.begin()),
       inner.size());
-  name = inner.substr(0, end);
   const std::string rest = inner.substr(end);
-  whole_array = rest.starts_with("[@]") || rest.starts_with("[*]");
-  for (const char* form : {":-", "-", ":="}) {
-    if (rest.starts_with(form)) {
-      if (depth_ == kDeepest) {
-        throw InputError(file + ":" + std::to_string(line) + ": found more than " +
-                         std::to_string(kDeepest) + " defaults within each other, expected fewer");
-      }
-      otherwise =
-          ShellWordReader(rest.substr(std::string_view(form).size()), file, values_, depth_ + 1)
-              .one_word();
-      return;
+  Wanted wanted;
+  wanted.name = inner.substr(0, end);
+  const auto begins = [&](const std::vector<std::string_view>& forms) {
+    return std::ranges::any_of(forms,
+                               [&](std::string_view form) { return rest.starts_with(form); });
+  };
+  const auto behind = [&](std::string_view form) {
+    if (depth_ == kDeepest) {
+      throw InputError(file + ":" + std::to_string(line) + ": found more than " +
+                       std::to_string(kDeepest) + " defaults within each other, expected fewer");
     }
+    return ShellWordReader(rest.substr(rest.find(form) + 1), file, values_, depth_ + 1).one_word();
+  };
+  if (begins({":-", "-", ":=", "="})) {
+    wanted.otherwise = behind(begins({":-", "-"}) ? "-" : "=");
+  } else if (begins({":+", "+"})) {
+    const auto found = values_.find(wanted.name);
+    const bool set = found != values_.end() && !found->second.empty();
+    wanted.instead = set ? behind("+") : "";
+  } else if (begins({"[@]", "[*]"})) {
+    wanted.whole = true;
+  } else if (!rest.empty() && rest != "[0]" && !begins({":?", "?"})) {
+    wanted.instead = "${" + inner + "}";  // cuts and replacements are not made
   }
+  return wanted;
 }
 
 std::string ShellWordReader::one_word() {
@@ -184,32 +195,44 @@ std::string ShellWordReader::one_word() {
 
 void ShellWordReader::put(Words& words, std::string& current, bool& has, const Wanted& wanted,
                           bool in_quotes) {
+  if (wanted.instead) {
+    append(words, current, has, *wanted.instead, in_quotes);
+    return;
+  }
   const auto found = values_.find(wanted.name);
   if (found == values_.end() || found->second.empty() ||
       (found->second.front().empty() && !wanted.otherwise.empty())) {
     const bool kept = wanted.otherwise.empty() && found == values_.end();
-    const std::string piece = kept ? "$" + wanted.name : wanted.otherwise;
-    has = has || !piece.empty();
-    append(words, current, piece, in_quotes);
+    if (wanted.whole && !kept && current.empty()) {
+      has = false;  // "${NAME[@]}" of an empty list is no word
+    }
+    append(words, current, has, kept ? "$" + wanted.name : wanted.otherwise, in_quotes);
     return;
   }
   if (!wanted.whole) {
-    has = has || in_quotes || !found->second.front().empty();
-    append(words, current, found->second.front(), in_quotes);
+    append(words, current, has, found->second.front(), in_quotes);
     return;
   }
   for (std::size_t i = 0; i < found->second.size(); ++i) {
     if (i > 0) {
-      words.push_back(current);
-      current.clear();
+      end_word(words, current, has);
+      has = in_quotes;
     }
-    has = true;
-    append(words, current, found->second[i], in_quotes);
+    append(words, current, has, found->second[i], in_quotes);
   }
 }
 
-void ShellWordReader::append(Words& words, std::string& current, const std::string& piece,
-                             bool in_quotes) {
+void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {
+  if (has) {
+    words.push_back(current);
+  }
+  current.clear();
+  has = false;
+}
+
+// Blanks outside quotes end a word; nothing between them is no word.
+void ShellWordReader::append(Words& words, std::string& current, bool& has,
+                             const std::string& piece, bool in_quotes) {
   put_in_ += piece.size() + 1;
   if (put_in_ > kMostPutIn) {
     throw InputError(file + ":" + std::to_string(line) +
@@ -220,9 +243,9 @@ void ShellWordReader::append(Words& words, std::string& current, const std::stri
     const bool blank = letter == ' ' || letter == '\t' || letter == '\n';
     if (!blank || in_quotes) {
       current += letter;
-    } else if (!current.empty()) {
-      words.push_back(current);
-      current.clear();
+      has = true;
+    } else {
+      end_word(words, current, has);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,17 +53,20 @@ class ShellWordReader {
   struct Wanted {
     std::string name;
     std::string otherwise;
-    bool whole = false;
+    bool whole = false;                  // every entry of a list
+    std::optional<std::string> instead;  // this, whatever the value is
   };
 
   void expect_end(char quote, std::int64_t first_line);
   void quoted(Words& words, std::string& current, bool& has, std::int64_t first_line);
   void expand(Words& words, std::string& current, bool& has, bool in_quotes);
   void copy_substitution(std::string& current);
-  void braced(std::string& name, std::string& otherwise, bool& whole_array);
+  Wanted braced();
   std::string one_word();
   void put(Words& words, std::string& current, bool& has, const Wanted& wanted, bool in_quotes);
-  void append(Words& words, std::string& current, const std::string& piece, bool in_quotes);
+  void append(Words& words, std::string& current, bool& has, const std::string& piece,
+              bool in_quotes);
+  static void end_word(Words& words, std::string& current, bool& has);
 
   const ShellValues& values_;
   int depth_ = 0;

@@ -72,6 +72,11 @@ TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
   CHECK(words("if [ -n x ]; then run a; fi") == Words{"run", "a"});
   CHECK(words("cat <<EOF\n--x\nEOF\nrun b") == Words{"run", "b"});
   CHECK(words("run $(hostname -f) > log 2>&1") == Words{"run", "$(hostname -f)"});
+  CHECK(words("A='1 '\nrun $A 2 $A") == Words{"run", "1", "2", "1"});  // no empty words
+  CHECK(words("A=()\nrun \"${A[@]}\" ${A[@]} x\"${A[@]}\" \"\"") == Words{"run", "x", ""});
+  CHECK(words("A=(a '')\nrun \"${A[@]}\" ${A[@]}") == Words{"run", "a", "", "a"});
+  CHECK(words("A=1\nrun ${A:?not set} ${A:+--a $A} ${B:+--b}") == Words{"run", "1", "--a", "1"});
+  CHECK(words("A=1.sh\nrun ${A%.sh}") == Words{"run", "${A%.sh}"});  // not made, not guessed
 }
 
 TEST_CASE("a script without a training command is refused in one line") {
