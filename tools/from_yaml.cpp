@@ -17,9 +17,16 @@ bool is_plain(const YAML::Node& node, std::string_view word) {
   return node.IsScalar() && node.Tag() != "!" && node.Scalar() == word;
 }
 
+// The tests hand the values to two shells: "Et\\\\|\\\\(tt\\\\|\\\\)*6L" escapes what means
+// something to them.
+std::string without_escapes(std::string text) {
+  std::erase(text, '\\');
+  return text;
+}
+
 std::vector<std::string> words_of(const YAML::Node& node, const std::string& file) {
   if (node.IsScalar()) {
-    return bracketed_words(node.Scalar());
+    return bracketed_words(without_escapes(node.Scalar()));
   }
   std::vector<std::string> words;
   if (!node.IsSequence()) {
@@ -42,6 +49,11 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
   }
   for (const auto& member : map) {
     const std::string name = member.first.Scalar();
+    if (name == "<<") {  // the members of another mapping; later ones count
+      const std::vector<Setting> merged = settings_of(member.second, file, heading);
+      settings.insert(settings.end(), merged.begin(), merged.end());
+      continue;
+    }
     if (member.second.IsNull() || is_plain(member.second, "false")) {
       continue;
     }
@@ -72,6 +84,12 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file)
   if (!root.IsMap() || !root["MODEL_ARGS"]) {
     throw InputError(file +
                      ": found no MODEL_ARGS, expected a mapping with MODEL_ARGS and ENV_VARS");
+  }
+  const YAML::Node mode = root["MODE"];
+  if (mode && mode.IsScalar() && mode.Scalar() != "pretraining") {
+    throw wrong(file, mode.Mark(),
+                "MODE: found \"" + shown(mode.Scalar(), Encoding::kUnchecked) +
+                    "\", expected pretraining: steps of training are estimated");
   }
   settings.arguments = settings_of(root["MODEL_ARGS"], file, "MODEL_ARGS");
   if (root["ENV_VARS"]) {

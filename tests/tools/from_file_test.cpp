@@ -132,6 +132,20 @@ TEST_CASE("a test configuration gives MODEL_ARGS and ENV_VARS") {
         std::string::npos);
 }
 
+TEST_CASE("a test configuration is read as its runner reads it: merged, escaped for a shell") {
+  const RunSettings settings = settings_from_yaml(
+      "MODE: pretraining\nBASE: &base\n  --num-layers: 12\n  --bf16: true\nMODEL_ARGS:\n"
+      "  <<: *base\n  --num-layers: 6\n"
+      "  --pipeline-model-parallel-layout: Et*3\\\\|\\\\(tt\\\\|\\\\)*6mL\n",
+      "c.yaml");
+  CHECK(settings.arguments.size() == 4);
+  CHECK(settings.arguments[2].values == Words{"6"});  // the last counts
+  CHECK(values_of(settings, "--pipeline-model-parallel-layout") == Words{"Et*3|(tt|)*6mL"});
+  CHECK(
+      message_of([] { settings_from_yaml("MODE: inference\nMODEL_ARGS: {}\n", "c.yaml"); }) ==
+      "c.yaml:1: MODE: found \"inference\", expected pretraining: steps of training are estimated");
+}
+
 TEST_CASE("configurations that are too deep or too long for any run are refused in one line") {
   const auto deep = [](int levels) {
     std::string text = "a";
