@@ -15,26 +15,60 @@ bool is_program(const std::string& word) {
   return word.ends_with(".py");
 }
 
+void append_split(std::vector<std::string>& words, const std::string& text) {
+  std::size_t start = 0;
+  while ((start = text.find_first_not_of(" \t\n", start)) != std::string::npos) {
+    const std::size_t end = std::min(text.find_first_of(" \t\n", start), text.size());
+    words.push_back(text.substr(start, end - start));
+    start = end;
+  }
+}
+
 // "bash -c '... python pretrain.py --x 1'": the words of the inner command.
 std::vector<std::string> with_inner_command(const std::vector<std::string>& words) {
   std::vector<std::string> all;
   for (const std::string& word : words) {
     if (word.find(".py ") == std::string::npos) {
       all.push_back(word);
-      continue;
-    }
-    std::size_t start = 0;
-    while ((start = word.find_first_not_of(" \t\n", start)) != std::string::npos) {
-      const std::size_t end = std::min(word.find_first_of(" \t\n", start), word.size());
-      all.push_back(word.substr(start, end - start));
-      start = end;
+    } else {
+      append_split(all, word);
     }
   }
   return all;
 }
 
+// Programs of Megatron-LM beside pretrain_gpt.py, by a part of their names. Others, such as a
+// user's own, are taken for a pretrain_gpt.py.
+struct OtherProgram {
+  std::string_view part;
+  std::string_view what;
+};
+constexpr std::array<OtherProgram, 10> kOtherPrograms = {{
+    {.part = "pretrain_bert", .what = "trains a BERT"},
+    {.part = "pretrain_t5", .what = "trains a T5"},
+    {.part = "pretrain_ict", .what = "trains a retriever"},
+    {.part = "pretrain_retro", .what = "trains a retrieval model"},
+    {.part = "pretrain_vision", .what = "trains a vision model"},
+    {.part = "pretrain_vlm", .what = "trains a vision and language model"},
+    {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
+    {.part = "train_rl", .what = "trains by reinforcement learning"},
+    {.part = "generat", .what = "generates text"},
+    {.part = "inference", .what = "runs inference"},
+}};
+
+void check_program(const std::string& word, const std::string& opening) {
+  const std::string name = word.substr(word.rfind('/') + 1);
+  for (const OtherProgram& other : kOtherPrograms) {
+    if (name.find(other.part) != std::string::npos) {
+      throw InputError(opening + "found " + name + ", which " + std::string(other.what) +
+                       ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
+    }
+  }
+}
+
 struct Launch {
   std::vector<std::string> launcher;
+  std::string program;
   std::vector<std::string> arguments;
   std::int64_t line = 1;
 };
@@ -46,8 +80,24 @@ std::optional<Launch> launch_of(const ShellCommand& command) {
     return std::nullopt;
   }
   return Launch{.launcher = {words.begin(), program},
+                .program = *program,
                 .arguments = {program + 1, words.end()},
                 .line = command.line};
+}
+
+// A file of arguments that another script reads: the variable that holds --num-layers.
+std::optional<Launch> variable_of(const ShellScript& script, const std::string& file,
+                                  std::vector<std::string>& notes) {
+  for (const auto& [name, values] : script.variables) {
+    Launch launch;
+    for (const std::string& value : values) { append_split(launch.arguments, value); }
+    if (std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end()) {
+      notes.push_back(file + ": no command starts a .py file: the arguments in " + name +
+                      " are read, what another script adds is not known");
+      return launch;
+    }
+  }
+  return std::nullopt;
 }
 
 // The value of an option of the launcher: "--nproc_per_node 8", "--nproc-per-node=8".
@@ -97,11 +147,22 @@ bool is_argument(const std::string& word) {
   return word.size() > 2 && word.starts_with("--");
 }
 
-std::vector<Setting> settings_of(const Launch& launch, const std::string& file) {
+// "$@" and its like: what the script's caller adds, which the file does not say.
+bool is_callers(const std::string& word) {
+  return word.starts_with("$@") || word.starts_with("$*") || word.starts_with("${@") ||
+         word.starts_with("${*");
+}
+
+std::vector<Setting> settings_of(const Launch& launch, const std::string& file,
+                                 std::vector<std::string>& notes) {
   std::vector<Setting> settings;
   const std::string opening = file + ":" + std::to_string(launch.line) + ": ";
   for (const std::string& word : launch.arguments) {
-    if (is_argument(word)) {
+    if (is_callers(word)) {
+      notes.push_back(opening + word +
+                      ": arguments of the script's caller, taken as none; --set adds "
+                      "them");
+    } else if (is_argument(word)) {
       const std::size_t equals = word.find('=');
       const std::string name = word.substr(0, equals);
       settings.push_back({.name = name, .values = {}, .place = opening + name + ": "});
@@ -109,8 +170,10 @@ std::vector<Setting> settings_of(const Launch& launch, const std::string& file) 
         settings.back().values.push_back(word.substr(equals + 1));
       }
     } else if (settings.empty()) {
-      throw InputError(opening + "found '" + word +
-                       "' behind the program's name, expected an argument such as --bf16");
+      throw InputError(
+          opening + "found '" + word + "' behind the program's name" +
+          (word.starts_with('$') ? ", a variable that nothing in this file sets" : "") +
+          ", expected an argument such as --bf16");
     } else {
       settings.back().values.push_back(word);
     }
@@ -130,6 +193,9 @@ RunSettings settings_from_shell(const std::string& text, const std::string& file
       launch = std::move(found);  // the longest: training, not preparation
     }
   }
+  if (!launch) {
+    launch = variable_of(script, file, notes);
+  }
   if (!launch || launch->arguments.empty()) {
     throw InputError(file +
                      ": found no command that starts a .py file with arguments, expected one such "
@@ -138,7 +204,8 @@ RunSettings settings_from_shell(const std::string& text, const std::string& file
   notes.insert(notes.end(), script.notes.begin(), script.notes.end());
   RunSettings settings;
   settings.file = file;
-  settings.arguments = settings_of(*launch, file);
+  check_program(launch->program, file + ":" + std::to_string(launch->line) + ": ");
+  settings.arguments = settings_of(*launch, file, notes);
   settings.num_gpus = num_gpus_of(*launch, script);
   for (const auto& [name, value] : script.exported) {
     settings.environment.push_back(

@@ -28,6 +28,7 @@ class ShellReader {
         script_.exported[name] = value->second.front();
       }
     }
+    script_.variables = std::move(values_);
     return std::move(script_);
   }
 

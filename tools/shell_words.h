@@ -15,15 +15,16 @@ struct ShellCommand {
   std::int64_t line = 1;  // where it begins
 };
 
+using ShellValues = std::map<std::string, std::vector<std::string>>;  // one value, or a list
+
 struct ShellScript {
   std::vector<ShellCommand> commands;               // without assignments
+  ShellValues variables;                            // in the end
   std::map<std::string, std::string> exported;      // environment, in the end
   std::map<std::string, std::int64_t> export_line;  // where each was set
   std::vector<std::string> comments;                // lines that begin with #SBATCH
   std::vector<std::string> notes;                   // what was taken with a guess
 };
-
-using ShellValues = std::map<std::string, std::vector<std::string>>;  // one value, or a list
 
 // a * (b + 2) / c with integers and variables; nothing where it is not arithmetic of known ones.
 std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values);

@@ -79,6 +79,20 @@ TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
   CHECK(words("A=1.sh\nrun ${A%.sh}") == Words{"run", "${A%.sh}"});  // not made, not guessed
 }
 
+TEST_CASE("what the caller of a script adds is noted, not taken for a value") {
+  const std::string script = "python pretrain_gpt.py --num-layers 4 --bf16 ";
+  for (const char* callers : {"$@", "\"$@\"", "${@:2}", "$*"}) {
+    std::vector<std::string> notes;
+    const RunSettings settings = settings_from_shell(script + callers, "run.sh", notes);
+    CHECK(values_of(settings, "--bf16").empty());
+    REQUIRE(notes.size() == 1);
+    CHECK(notes.front().starts_with("run.sh:1: $"));
+  }
+  CHECK(message_of([] { of_shell("python pretrain_gpt.py $ARGS"); }) ==
+        "run.sh:1: found '$ARGS' behind the program's name, a variable that nothing in this file "
+        "sets, expected an argument such as --bf16");
+}
+
 TEST_CASE("a script without a training command is refused in one line") {
   CHECK(message_of([] {
           of_shell("echo hello\n");
@@ -144,6 +158,27 @@ TEST_CASE("a test configuration is read as its runner reads it: merged, escaped 
   CHECK(
       message_of([] { settings_from_yaml("MODE: inference\nMODEL_ARGS: {}\n", "c.yaml"); }) ==
       "c.yaml:1: MODE: found \"inference\", expected pretraining: steps of training are estimated");
+}
+
+TEST_CASE("a program that trains no GPT decoder is refused by its name") {
+  CHECK(message_of([] { of_shell("torchrun /x/pretrain_t5.py --num-layers 4"); }) ==
+        "run.sh:1: found pretrain_t5.py, which trains a T5, expected a program that trains a GPT "
+        "decoder, such as pretrain_gpt.py");
+  CHECK(message_of([] {
+          of_shell("python tools/run_text_generation_server.py --num-layers 4");
+        }).find("generates text") != std::string::npos);
+  CHECK(of_shell("python my_training.py --num-layers 4").arguments.size() == 1);
+}
+
+TEST_CASE("a file of arguments without a command gives the variable that holds them, with a note") {
+  std::vector<std::string> notes;
+  const RunSettings settings = settings_from_shell(
+      "OTHER='--lr 1'\nMODEL_ARGS=\" \\\n --num-layers 36 \\\n --bf16 \\\n\"\n", "m.sh", notes);
+  CHECK(values_of(settings, "--num-layers") == Words{"36"});
+  CHECK(settings.arguments.size() == 2);
+  REQUIRE(notes.size() == 1);
+  CHECK(
+      notes.front().starts_with("m.sh: no command starts a .py file: the arguments in MODEL_ARGS"));
 }
 
 TEST_CASE("configurations that are too deep or too long for any run are refused in one line") {
