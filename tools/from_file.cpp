@@ -76,8 +76,13 @@ void override_setting(RunSettings& settings, const std::string& word) {
     name.insert(0, "--");
   }
   Setting setting{.name = name, .values = {}, .place = "--set " + word + ": "};
-  if (equals != std::string::npos) {
-    setting.values.push_back(word.substr(equals + 1));
+  const std::string value = equals == std::string::npos ? "true" : word.substr(equals + 1);
+  if (settings.format == RunFormat::kMegatron && value == "false") {
+    std::erase_if(settings.arguments, [&](const Setting& each) { return each.name == name; });
+    return;
+  }
+  if (settings.format == RunFormat::kTorchtitan || value != "true") {
+    setting.values.push_back(value);
   }
   settings.arguments.push_back(std::move(setting));
 }

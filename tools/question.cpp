@@ -104,7 +104,7 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
     if (!given(options, "num-gpus")) {
       warnings.push_back("the run's launcher starts " + std::to_string(num_gpus) + " ranks, " +
                          cluster.name + " has " + std::to_string(cluster.world_size()) +
-                         ": as many nodes of it as needed are assumed");
+                         ": as many nodes of it as needed are assumed; --num-gpus says otherwise");
     }
     resize(cluster, num_gpus);
   }
