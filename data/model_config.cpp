@@ -28,6 +28,7 @@ struct Wrapper {
 constexpr std::array kWrappers = std::to_array<Wrapper>({
     {.model_type = "gemma3", .text_model_type = "gemma3_text"},
     {.model_type = "llama4", .text_model_type = "llama4_text"},
+    {.model_type = "mistral3", .text_model_type = "mistral"},
 });
 constexpr std::array kWrapperKeys = std::to_array<std::string_view>({
     "boi_token_id",
@@ -37,7 +38,11 @@ constexpr std::array kWrapperKeys = std::to_array<std::string_view>({
     "image_token_id",
     "image_token_index",
     "mm_tokens_per_image",
+    "multimodal_projector_bias",
+    "projector_hidden_act",
+    "spatial_merge_size",
     "vision_config",
+    "vision_feature_layer",
 });
 
 enum class Standing { kWhole, kTextConfig };  // is the object the file, or its text_config?
@@ -149,6 +154,9 @@ void read_attention_biases(ConfigReading& reading) {
     case AttentionBias::kQkvByKey:
       model.qkv_bias = reading.fields.boolean_or("qkv_bias", true);
       return;
+    case AttentionBias::kQkvByAttentionKey:
+      model.qkv_bias = reading.fields.boolean_or("attention_bias", false);
+      return;
     case AttentionBias::kByKey:
       model.qkv_bias = reading.fields.boolean_or("attention_bias", false);
       model.attention_output_bias = model.qkv_bias;
@@ -201,6 +209,13 @@ void read_attention(ConfigReading& reading) {
 // Keys that are known and change nothing here, but that the reader of the answer should know of.
 void read_notes(ConfigReading& reading) {
   ObjectReader& fields = reading.fields;
+  for (const std::string_view key : reading.family.not_counted) {
+    if (fields.has(key) && !fields.is_null(key)) {
+      reading.warn(
+          key, "found " + describe(fields.value(key)) + ": the operation it adds is not counted");
+    }
+    fields.ignore(key);
+  }
   if (fields.has("quantization_config")) {
     reading.warn("quantization_config", "parameters are counted as if not quantized");
   }
@@ -264,7 +279,8 @@ ConfigReading read_text_model(const JsonValue& config, const ModelFamily& family
   reading.fields.ignore("model_type");
   reading.model.family = family.model_type;
   reading.model.norms_per_layer = family.norms_per_layer;
-  reading.model.qk_norm = family.qk_norm;
+  reading.model.qk_norm =
+      family.qk_norm || (family.qk_norm_key && reading.fields.boolean_or("use_qk_norm", false));
   read_sizes(reading, standing);
   read_attention(reading);
   if (family.ffn_bias_key) {

@@ -44,6 +44,7 @@ constexpr std::array kCommonKeys = std::to_array<std::string_view>({
     "pretraining_tp",
     "rms_norm_eps",
     // Rotary position embeddings: buffers of [sequence, head_dim], not parameters.
+    "partial_rotary_factor",
     "rope_parameters",
     "rope_scaling",
     "rope_theta",
@@ -109,8 +110,28 @@ constexpr std::array kDeepseekKeys = std::to_array<std::string_view>(
      "topk_group"});
 
 constexpr std::array kGemmaKeys = std::to_array<std::string_view>(
-    {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
-     "sliding_window_size", "rope_local_base_freq"});
+    {"query_pre_attn_scalar", "sliding_window_size", "rope_local_base_freq"});
+
+// Each keeps logits or scores once more.
+constexpr std::array kSoftCaps =
+    std::to_array<std::string_view>({"attn_logit_softcapping", "final_logit_softcapping"});
+
+constexpr std::array kPhi3Keys =
+    std::to_array<std::string_view>({"embd_pdrop", "full_attn_mod", "interpolate_factor",
+                                     "original_max_position_embeddings", "resid_pdrop"});
+
+// Embeddings, scores and sums of a residual times a number; logits over one are kept once more.
+constexpr std::array kGraniteKeys = std::to_array<std::string_view>(
+    {"attention_multiplier", "embedding_multiplier", "residual_multiplier"});
+constexpr std::array kGraniteScaling = std::to_array<std::string_view>({"logits_scaling"});
+
+// Layers without rotary embeddings differ in nothing that is counted.
+constexpr std::array kSmolLm3Keys = std::to_array<std::string_view>(
+    {"max_window_layers", "no_rope_layer_interval", "no_rope_layers"});
+
+constexpr std::array kGlm4MoeKeys = std::to_array<std::string_view>(
+    {"n_group", "norm_topk_prob", "output_router_logits", "routed_scaling_factor",
+     "router_aux_loss_coef", "topk_group"});
 
 constexpr std::array kLlama4Keys = std::to_array<std::string_view>(
     {"attn_scale", "attn_temperature_tuning", "floor_scale", "for_llm_compressor",
@@ -124,6 +145,11 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .read_windows = read_no_windows,
      .without_effect = kLlamaKeys},
     {.model_type = "mistral",
+     .vocab = 32000,
+     .hidden = 4096,
+     .ffn = 14336,
+     .num_layers = 32,
+     .num_heads = 32,
      .num_kv_heads = 8,
      .window = 4096,
      .read_experts = read_no_experts,
@@ -188,6 +214,60 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .read_experts = read_deepseek_experts,
      .read_windows = read_no_windows,
      .without_effect = kDeepseekKeys},
+    // DeepSeek-V3 with other sizes and its own model_type; configuration_deepseek.py of
+    // moonshotai/Kimi-K2-Instruct.
+    {.model_type = "kimi_k2",
+     .num_shared_experts = 1,
+     .num_first_dense = 3,
+     .moe = {.num_experts = 256, .topk = 8, .expert_ffn = 2048, .router_bias = true},
+     .attention = AttentionKind::kMla,
+     .read_experts = read_deepseek_experts,
+     .read_windows = read_no_windows,
+     .without_effect = kDeepseekKeys},
+    // One product for q, k and v, and one for gate and up, as the frameworks have them anyway.
+    {.model_type = "phi3",
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_of_all_layers,
+     .without_effect = kPhi3Keys},
+    {.model_type = "granite",
+     .ffn_bias_key = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_no_windows,
+     .without_effect = kGraniteKeys,
+     .not_counted = kGraniteScaling},
+    {.model_type = "smollm3",
+     .num_kv_heads = 4,
+     .tied_embeddings = true,
+     .ffn_bias_key = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_windows_of_layer_types,
+     .without_effect = kSmolLm3Keys},
+    {.model_type = "glm4",
+     .num_kv_heads = 2,
+     .head_dim = 128,
+     .norms_per_layer = 4,
+     .bias = AttentionBias::kQkvByAttentionKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_no_windows},
+    {.model_type = "glm4_moe",
+     .num_kv_heads = 8,
+     .num_shared_experts = 1,
+     .num_first_dense = 1,
+     .moe = {.num_experts = 128, .topk = 8, .expert_ffn = 1408, .router_bias = true},
+     .qk_norm_key = true,
+     .bias = AttentionBias::kQkvByAttentionKey,
+     .read_experts = read_deepseek_experts,
+     .read_windows = read_no_windows,
+     .without_effect = kGlm4MoeKeys},
+    {.model_type = "gemma",
+     .num_kv_heads = 16,
+     .head_dim = 256,
+     .tied_embeddings = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_no_experts,
+     .read_windows = read_no_windows},
     {.model_type = "gemma2",
      .num_kv_heads = 4,
      .head_dim = 256,
@@ -198,7 +278,8 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .bias = AttentionBias::kByKey,
      .read_experts = read_no_experts,
      .read_windows = read_windows_by_pattern,
-     .without_effect = kGemmaKeys},
+     .without_effect = kGemmaKeys,
+     .not_counted = kSoftCaps},
     {.model_type = "gemma3_text",
      .vocab = 262208,
      .hidden = 2304,
@@ -215,7 +296,8 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .bias = AttentionBias::kByKey,
      .read_experts = read_no_experts,
      .read_windows = read_windows_by_pattern,
-     .without_effect = kGemmaKeys},
+     .without_effect = kGemmaKeys,
+     .not_counted = kSoftCaps},
     // use_qk_norm is an L2 norm without weights.
     {.model_type = "llama4_text",
      .vocab = 202048,

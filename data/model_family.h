@@ -29,9 +29,10 @@ struct ConfigReading {
 // Which projections of the attention have biases.
 enum class AttentionBias {
   kNone,
-  kByKey,      // attention_bias: q, k, v and output
-  kQkvByKey,   // qkv_bias: q, k, v
-  kQkvAlways,  // q, k, v, without a key
+  kByKey,              // attention_bias: q, k, v and output
+  kQkvByKey,           // qkv_bias: q, k, v
+  kQkvByAttentionKey,  // attention_bias: q, k, v
+  kQkvAlways,          // q, k, v, without a key
 };
 
 struct ModelFamily {
@@ -53,12 +54,14 @@ struct ModelFamily {
   bool tied_embeddings = false;
   bool ffn_bias_key = false;
   bool qk_norm = false;
+  bool qk_norm_key = false;  // use_qk_norm
   std::int64_t norms_per_layer = 2;
   AttentionKind attention = AttentionKind::kGqa;
   AttentionBias bias = AttentionBias::kNone;
   void (*read_experts)(ConfigReading&) = nullptr;         // widths, and which layers have experts
   void (*read_windows)(ConfigReading&) = nullptr;         // LayerSpec::attention_window
   std::span<const std::string_view> without_effect = {};  // beside keys_without_effect()
+  std::span<const std::string_view> not_counted = {};     // operations that no row describes
 };
 
 std::span<const ModelFamily> model_families();
@@ -76,6 +79,7 @@ void read_no_windows(ConfigReading& reading);
 void read_windows_of_all_layers(ConfigReading& reading);
 void read_windows_of_upper_layers(ConfigReading& reading);
 void read_windows_if_used(ConfigReading& reading);
+void read_windows_of_layer_types(ConfigReading& reading);
 void read_windows_by_pattern(ConfigReading& reading);
 void read_chunks(ConfigReading& reading);
 

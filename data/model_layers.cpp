@@ -272,6 +272,14 @@ void read_windows_if_used(ConfigReading& reading) {
   for (LayerSpec& layer : reading.model.layers) { layer.attention_window = window; }
 }
 
+// As layer_types says; a window of other layers than those is refused.
+void read_windows_of_layer_types(ConfigReading& reading) {
+  const std::int64_t window = window_if_used(reading);
+  if (!read_layer_types(reading, {.sliding = window}) && window > 0) {
+    throw reading.fields.error("use_sliding_window", "found true, expected layer_types with it");
+  }
+}
+
 // Every n-th layer sees everything, the others a window: n is 2 in Gemma 2, 6 in Gemma 3.
 void read_windows_by_pattern(ConfigReading& reading) {
   const std::string_view both_ways = "use_bidirectional_attention";

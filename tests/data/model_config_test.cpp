@@ -216,6 +216,51 @@ TEST_CASE("biases and norms without a key are the family's") {
   CHECK(count_parameters(model("qwen2_moe_gate")) == kToy + experts + 4L * (64 + 2 * 32));
 }
 
+TEST_CASE("files of further families give the published numbers of parameters") {
+  // Totals of the safetensors files on huggingface.co; GLM-4.5-Air and Kimi-K2 as counted by hand:
+  // without the layer that predicts further tokens.
+  const std::vector<std::pair<std::string, std::int64_t>> published = {
+      {"published_gemma_7b", 8'537'680'896},       {"published_glm_4_9b", 9'400'279'040},
+      {"published_granite_3_1_8b", 8'170'848'256}, {"published_mistral_small_3_1", 23'572'403'200},
+      {"published_phi_4", 14'659'507'200},         {"published_phi_4_mini", 3'836'021'760},
+      {"published_smollm3_3b", 3'075'098'624},
+  };
+  for (const auto& [name, parameters] : published) {
+    CAPTURE(name);
+    CHECK(count_parameters(model(name)) == parameters);
+  }
+}
+
+TEST_CASE(
+    "GLM-4.5 has biases of q, k and v alone, one dense layer and its norm of q and k by key") {
+  const ModelSpec glm = model("published_glm_4_5_air");
+  CHECK(glm.qkv_bias);
+  CHECK_FALSE(glm.attention_output_bias);
+  CHECK_FALSE(glm.qk_norm);
+  CHECK(layer_map("published_glm_4_5_air").starts_with("dM"));
+  CHECK(glm.num_mtp_layers == 1);
+  // Attention 2 x 4096 x 12288 + 2 x 4096 x 1024 and its biases; 129 experts of 3 x 4096 x 1408, a
+  // router with a bias for each of 128; two norms.
+  const std::int64_t attention = 2L * 4096 * 12288 + 2L * 4096 * 1024 + 12288 + 2 * 1024;
+  const std::int64_t experts = 129L * 3 * 4096 * 1408 + 128L * 4096 + 128;
+  const std::int64_t layers = 46 * (attention + 2 * 4096) + 45 * experts + 3L * 4096 * 10944;
+  CHECK(count_parameters(glm) == layers + 2L * 151552 * 4096 + 4096);
+}
+
+TEST_CASE("Kimi-K2 is a DeepSeek-V3 with 384 experts and one dense layer") {
+  const ModelSpec kimi = model("published_kimi_k2");
+  CHECK(kimi.attention == AttentionKind::kMla);
+  CHECK(kimi.moe.num_experts == 384);
+  CHECK(kimi.moe.router_bias);
+  CHECK(layer_map("published_kimi_k2").starts_with("dMM"));
+}
+
+TEST_CASE("an operation that no row describes is named, not dropped") {
+  const ModelConfig granite = fixture("published_granite_3_1_8b");
+  REQUIRE(granite.warnings.size() == 1);
+  CHECK(warns(granite, "/logits_scaling: found number 16: the operation it adds is not counted"));
+}
+
 TEST_CASE("every key that selects the layers with experts is honoured") {
   CHECK(layer_map("moe_layer_map_first_k_dense_replace") == "ddMM");
   CHECK(layer_map("moe_layer_map_moe_layer_freq") == "ddMd");
