@@ -45,22 +45,32 @@ Journal opened(const std::string& path) {
 }  // namespace
 
 ValidateJournal::ValidateJournal(const std::string& path, bool resumes) : journal_(opened(path)) {
-  if (!resumes && !journal_.records().empty()) {
-    throw InputError(path + ": found " + std::to_string(journal_.records().size()) +
-                     " records, expected an empty journal, or --resume to go on with it");
+  const std::string& rest = journal_.incomplete();
+  if (!resumes && !(journal_.records().empty() && rest.empty())) {
+    throw InputError(path + ": found " + std::to_string(journal_.records().size()) + " records" +
+                     (rest.empty() ? "" : " and an incomplete line") +
+                     ", expected an empty journal, or --resume to go on with it");
   }
-  if (journal_.bytes_cut() > 0) {
-    print_message(path + ": the last record was cut off; its run is repeated");
-  }
+  std::int64_t line = 0;
+  const auto check = [&](bool is_record) {
+    ++line;
+    if (!is_record) {
+      throw InputError(path + ":" + std::to_string(line) +
+                       ": found no record of validate, expected a journal that it wrote");
+    }
+  };
   for (const std::string& record : journal_.records()) {
     const std::size_t middle = kHead.size() + kKeyDigits;
-    if (!record.starts_with(kHead) || record.compare(middle, kMiddle.size(), kMiddle) != 0 ||
-        !record.ends_with('}')) {
-      throw InputError(path + ": found a line that is no record of validate");
-    }
+    check(record.starts_with(kHead) && record.size() > middle &&
+          record.compare(middle, kMiddle.size(), kMiddle) == 0 && record.ends_with('}'));
     const std::size_t begin = middle + kMiddle.size();
     results_[record.substr(kHead.size(), kKeyDigits)].push_back(
         record.substr(begin, record.size() - 1 - begin) + "\n");
+  }
+  if (!rest.empty()) {
+    // Behind records anything may be left of one; alone it must look like its beginning.
+    check(line > 0 || rest.substr(0, kHead.size()) == kHead.substr(0, rest.size()));
+    print_message(path + ": the last record was cut off; its run is repeated");
   }
 }
 

@@ -67,16 +67,22 @@ void Journal::read_records() {
     records_.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
-  bytes_cut_ = static_cast<std::int64_t>(text.size() - begin);
-  if (bytes_cut_ > 0 && ftruncate(descriptor_, static_cast<off_t>(begin)) != 0) {
+  incomplete_ = text.substr(begin);
+  complete_bytes_ = static_cast<std::int64_t>(begin);
+}
+
+void Journal::cut_incomplete() {
+  if (!incomplete_.empty() && ftruncate(descriptor_, complete_bytes_) != 0) {
     fail("its incomplete last line cannot be cut off");
   }
+  incomplete_.clear();
 }
 
 void Journal::append(const std::string& record) {
   if (record.find('\n') != std::string::npos) {
     throw std::logic_error("journal: a record of several lines");
   }
+  cut_incomplete();
   const std::string line = record + "\n";
   // One call: no other line can come between.
   ssize_t written = 0;

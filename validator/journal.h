@@ -16,8 +16,8 @@ class JournalError : public std::runtime_error {
 
 class Journal {
  public:
-  // Opens or creates the file and keeps every other process from writing to it. An incomplete last
-  // line is cut off.
+  // Opens or creates the file and keeps every other process from writing to it. Changes nothing in
+  // it: that it is a journal is for the caller to see.
   explicit Journal(const std::string& path);
   ~Journal();
   Journal(const Journal&) = delete;
@@ -25,19 +25,22 @@ class Journal {
 
   // Records that were there already, without their line ends.
   const std::vector<std::string>& records() const { return records_; }
-  std::int64_t bytes_cut() const { return bytes_cut_; }
+  const std::string& incomplete() const { return incomplete_; }  // what stands behind them
 
-  // Returns when the record, which has no line ends, is on the disk.
+  // Returns when the record, which has no line ends, is on the disk. What is incomplete before it
+  // is cut off.
   void append(const std::string& record);
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
   void read_records();
+  void cut_incomplete();
 
   std::string path_;
   int descriptor_ = -1;
   std::vector<std::string> records_;
-  std::int64_t bytes_cut_ = 0;
+  std::string incomplete_;
+  std::int64_t complete_bytes_ = 0;  // before it
 };
 
 }  // namespace shardplan

@@ -266,6 +266,22 @@ TEST_CASE("a killed supervisor leaves no process, and --resume repeats and loses
   CHECK(batch.run({"--journal", batch.journal()}).exit_code == 2);  // not by accident
 }
 
+TEST_CASE("a file that is no journal is refused in one line and stays as it is") {
+  const Batch batch(case_lines({kFour}));
+  for (const std::string text : {"notes", "notes\n", "notes\nmore", "{\"key\":\"12\n", "\n"}) {
+    write_file(batch.journal(), text);
+    for (const Words& words :
+         {Words{"--journal", batch.journal()}, Words{"--journal", batch.journal(), "--resume"}}) {
+      const ProgramRun run = batch.run(words);
+      INFO(text << ": " << run.err);
+      CHECK(run.exit_code == 2);
+      CHECK(std::ranges::count(run.err, '\n') == 1);
+      CHECK(run.err.find("journal.jsonl:") != std::string::npos);
+      CHECK(read_file(batch.journal()) == text);
+    }
+  }
+}
+
 TEST_CASE("SIGTERM ends a batch with its processes, SIGINT after the run that goes on") {
   const Batch batch(case_lines({kFour, kFour, kFour}));
   for (const int signal : {SIGTERM, SIGINT}) {

@@ -46,7 +46,7 @@ TEST_CASE("a journal gives back what was appended, in order") {
   }
   Journal journal(file.path());
   CHECK(journal.records() == std::vector<std::string>{"one", "two"});
-  CHECK(journal.bytes_cut() == 0);
+  CHECK(journal.incomplete().empty());
   CHECK_THROWS_AS(journal.append("a\nb"), std::logic_error);
 }
 
@@ -59,11 +59,18 @@ TEST_CASE("wherever the last line was cut off, the records before it stay and th
     {
       Journal journal(file.path());
       CHECK(journal.records() == std::vector<std::string>{"first"});
-      CHECK(journal.bytes_cut() == static_cast<std::int64_t>(length));
+      CHECK(journal.incomplete() == record.substr(0, length));
       journal.append("next");
     }
     CHECK(file.text() == "first\nnext\n");
   }
+}
+
+TEST_CASE("a file stays as it is until a record is appended") {
+  const TemporaryFile file;
+  file.append("notes of mine");
+  { const Journal journal(file.path()); }
+  CHECK(file.text() == "notes of mine");
 }
 
 TEST_CASE("a journal has one writer at a time") {
