@@ -291,8 +291,15 @@ double replayed_s(const Recompute& recompute, const LayerTime& layer) {
 }
 
 // What the host needs beyond the GPU. The two directions are apart: between them stands the loss.
-double exceeding_host_s(const HostCost& host, double forward_s, double backward_s) {
-  return std::max(0.0, host.forward_s - forward_s) + std::max(0.0, host.backward_s - backward_s);
+HostCost exceeding(const HostCost& host, double forward_s, double backward_s) {
+  return {.forward_s = std::max(0.0, host.forward_s - forward_s),
+          .backward_s = std::max(0.0, host.backward_s - backward_s)};
+}
+
+void set_host(BlockTime& time, const HostCost& host) {
+  const HostCost beyond = exceeding(host, time.forward_total_s(), time.backward_total_s());
+  time.forward_host_s = beyond.forward_s;
+  time.backward_host_s = beyond.backward_s;
 }
 
 // A first round says which kernels a layer runs, and with that the clock at which it runs them.
@@ -321,7 +328,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
     known.replay.left_out_s = parts.last_product_s;
   }
   BlockTime& time = known.time;
-  time.host_s = exceeding_host_s(known.host, time.forward_total_s(), time.backward_total_s());
+  set_host(time, known.host);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
 }
@@ -331,11 +338,11 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_s = replayed_s(recompute, layer);
   const HostCost& host = layer.host;
   const HostCost replay = host_replay_cost(recompute, layer.compiled, host.forward_s);
-  time.recompute_host_s =
-      exceeding_host_s({.forward_s = host.forward_s + replay.forward_s,
-                        .backward_s = host.backward_s + replay.backward_s},
-                       time.forward_total_s(), time.backward_total_s() + time.recompute_s) -
-      time.host_s;
+  const HostCost beyond =
+      exceeding({.forward_s = host.forward_s + replay.forward_s,
+                 .backward_s = host.backward_s + replay.backward_s},
+                time.forward_total_s(), time.backward_total_s() + time.recompute_s);
+  time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 
 }  // namespace
@@ -364,8 +371,7 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  times.head.host_s = exceeding_host_s(host_cost_of_ends(job), times.head.forward_total_s(),
-                                       times.head.backward_total_s());
+  set_host(times.head, host_cost_of_ends(job));
   times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));
@@ -373,7 +379,8 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   }
   if (job.model.num_mtp_layers > 0) {
     times.mtp = mtp_time(context, times.layers[times.last_kind].time, times.head);
-    times.mtp.host_s = times.layers[times.last_kind].time.host_s;
+    times.mtp.forward_host_s = times.layers[times.last_kind].time.forward_host_s;
+    times.mtp.backward_host_s = times.layers[times.last_kind].time.backward_host_s;
   }
   return times;
 }

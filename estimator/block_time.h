@@ -28,11 +28,13 @@ struct BlockTime {
   double backward_cp_s = 0;
   double forward_ep_s = 0;
   double backward_ep_s = 0;
-  double host_s = 0;            // launch cost beyond the GPU's time, both directions
+  double forward_host_s = 0;  // launch cost beyond the GPU's time
+  double backward_host_s = 0;
   double recompute_host_s = 0;  // the same more, where this block is replayed
   double forward_flops = 0;     // executed on this rank
   LocalParameters parameters;   // on this rank, before ZeRO-3 divides them
 
+  double host_s() const { return forward_host_s + backward_host_s; }
   double forward_total_s() const { return forward_s + forward_tp_s + forward_cp_s + forward_ep_s; }
   double backward_total_s() const {
     return backward_input_s + backward_weight_s + backward_tp_s + backward_cp_s + backward_ep_s;

@@ -115,7 +115,8 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
   block.backward_cp_s += n * piece.backward_cp_s;
   block.forward_ep_s += n * piece.forward_ep_s;
   block.backward_ep_s += n * piece.backward_ep_s;
-  block.host_s += n * piece.host_s;
+  block.forward_host_s += n * piece.forward_host_s;
+  block.backward_host_s += n * piece.backward_host_s;
   block.recompute_host_s += n * piece.recompute_host_s;
   block.forward_flops += n * piece.forward_flops;
   block.parameters.dense += count * piece.parameters.dense;

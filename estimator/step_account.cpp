@@ -72,7 +72,7 @@ class AccountWriter {
          .direction = "both",
          .operation = "host launches that the GPU waits for",
          .count = count,
-         .visible_s = static_cast<double>(count) * time.host_s +
+         .visible_s = static_cast<double>(count) * time.host_s() +
                       static_cast<double>(replayed) * time.recompute_host_s,
          .basis = TimeBasis::kHost});
   }

@@ -58,13 +58,13 @@ ReplaySeconds chunk_replay(const Job& job, const Recompute& recompute, const Chu
 struct PlainChunkTime {
   double forward_s = 0;
   double backward_input_s = 0;  // without what stands below
-  double half_host_s = 0;
+  double backward_host_s = 0;
   double backward_send_s = 0;
   double backward_weight_s = 0;
 
   ChunkTime with(const ReplaySeconds& replay) const {
     return {.forward_s = forward_s,
-            .backward_input_s = backward_input_s + replay.recompute_s + half_host_s +
+            .backward_input_s = backward_input_s + replay.recompute_s + backward_host_s +
                                 replay.host_s + backward_send_s,
             .backward_weight_s = backward_weight_s};
   }

@@ -67,9 +67,9 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan,
 }  // namespace
 
 PlainChunkTime ChunkWork::plain_time() const {
-  return {.forward_s = blocks.forward_total_s() + blocks.host_s / 2 + forward_send_s,
+  return {.forward_s = blocks.forward_total_s() + blocks.forward_host_s + forward_send_s,
           .backward_input_s = blocks.backward_total_s() - blocks.backward_weight_s,
-          .half_host_s = blocks.host_s / 2,
+          .backward_host_s = blocks.backward_host_s,
           .backward_send_s = backward_send_s,
           .backward_weight_s = blocks.backward_weight_s};
 }
@@ -247,7 +247,7 @@ RankWork added_up(const ChunkWork& work) {
           .exposed_cp_s = blocks.forward_cp_s + blocks.backward_cp_s,
           .exposed_ep_s = blocks.forward_ep_s + blocks.backward_ep_s,
           .sends_s = work.forward_send_s + work.backward_send_s,
-          .host_s = blocks.host_s};
+          .host_s = blocks.host_s()};
 }
 
 MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay) {

@@ -150,7 +150,9 @@ class StageWriter {
     if (kind != ActionKind::kBackwardWeight) {
       const bool is_forward = kind == ActionKind::kForward;
       leaf(TraceLane::kCompute, "waiting for the host",
-           n * run.time->host_s / 2 + (is_forward ? 0 : replayed * run.time->recompute_host_s), 0);
+           is_forward ? n * run.time->forward_host_s
+                      : n * run.time->backward_host_s + replayed * run.time->recompute_host_s,
+           0);
     }
     spans_[block].end_s = now_s_;
     write_hidden(start_s, hidden_s);

@@ -9,7 +9,7 @@ namespace shardplan {
 namespace {
 
 // A=$A$A, forty times, would fill any memory.
-constexpr std::size_t kMostPutIn = std::size_t{1} << 24;
+constexpr std::size_t kMostPutIn = std::size_t{1} << 21;
 constexpr int kDeepest = 16;  // ${A:-${B:-...}}
 
 }  // namespace
