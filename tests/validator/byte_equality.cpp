@@ -1,6 +1,7 @@
 #include "tests/validator/byte_equality.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace shardplan {
 namespace {
@@ -54,7 +55,7 @@ class Names {
   const std::string& operator[](std::size_t number) const { return keys_[number]; }
 
  private:
-  std::map<std::string, std::size_t> numbers_;
+  std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> keys_;
 };
 
@@ -91,8 +92,17 @@ class Walk {
           position_of_chunk(plan, stage_.layout.pp_rank, static_cast<std::int64_t>(c));
       first_layers_.push_back(partition_.chunks[static_cast<std::size_t>(position)].first_layer);
     }
-    for (const Tensor& tensor : program.tensors) {
-      numbers_.push_back(names_.number(key_of(tensor.name, tensor.component)));
+    const auto number = [&](const auto& row) {
+      return names_.number(key_of(row.name, row.component));
+    };
+    std::ranges::transform(program.tensors, std::back_inserter(numbers_), number);
+    std::ranges::transform(stage_.state.rows, std::back_inserter(state_numbers_), number);
+    for (std::size_t kind = 0; kind < blocks_.size(); ++kind) {
+      std::ranges::transform(blocks_[kind].rows, std::back_inserter(block_numbers_.emplace_back()),
+                             number);
+    }
+    for (const Operation& op : program.operations) {
+      labels_.push_back(label_names_.number(op.label));
     }
   }
 
@@ -148,17 +158,18 @@ class Walk {
     if (!is_update) {
       begin(actions_[index]);
     }
-    using Run = std::pair<std::string, std::int64_t>;  // a label within a layer
+    using Run = std::pair<std::size_t, std::int64_t>;  // a label within a layer
+    const auto run_of = [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      return Run(labels_[at], program_.operations[at].layer);
+    };
     std::map<Run, std::int64_t> total;
     std::map<Run, std::int64_t> done;
+    for (std::int64_t i = first; i < last; ++i) { total[run_of(i)] += 1; }
     for (std::int64_t i = first; i < last; ++i) {
-      const Operation& op = program_.operations[static_cast<std::size_t>(i)];
-      total[{op.label, op.layer}] += 1;
-    }
-    for (std::int64_t i = first; i < last; ++i) {
-      const Operation& op = program_.operations[static_cast<std::size_t>(i)];
-      const std::int64_t before = done[{op.label, op.layer}]++;
-      if (auto found = operation(i, before, total[{op.label, op.layer}])) {
+      const Run run = run_of(i);
+      const std::int64_t before = done[run]++;
+      if (auto found = operation(i, before, total[run])) {
         return found;
       }
     }
@@ -284,25 +295,28 @@ class Walk {
                          : MomentKind::kReplay;
   }
 
-  void add_state(Bytes& bytes, Phase phase) {
-    for (const StateRow& row : stage_.state.rows) {
+  void add_state(Bytes& bytes, Phase phase) const {
+    for (std::size_t r = 0; r < state_numbers_.size(); ++r) {
+      const StateRow& row = stage_.state.rows[r];
       if (row.is_alive(phase)) {
-        add(bytes, names_.number(key_of(row.name, row.component)), row.total_bytes());
+        add(bytes, state_numbers_[r], row.total_bytes());
       }
     }
   }
 
-  void add_blocks(Bytes& bytes, const std::vector<AliveBlocks>& alive) {
+  void add_blocks(Bytes& bytes, const std::vector<AliveBlocks>& alive) const {
     for (const AliveBlocks& some : alive) {
-      for (const BlockRow& row : blocks_[static_cast<std::size_t>(some.kind)].rows) {
+      const auto kind = static_cast<std::size_t>(some.kind);
+      for (std::size_t r = 0; r < block_numbers_[kind].size(); ++r) {
+        const BlockRow& row = blocks_[kind].rows[r];
         if (is_alive(row, some.state, some.step)) {
-          add(bytes, names_.number(key_of(row.name, row.component)), some.copies * row.bytes);
+          add(bytes, block_numbers_[kind][r], some.copies * row.bytes);
         }
       }
     }
   }
 
-  Bytes at(const Instant& now) {
+  Bytes at(const Instant& now) const {
     const std::vector<FlatBlock>& blocks = flat_[static_cast<std::size_t>(in_flight_.chunk)];
     const FlatBlock& block = blocks[static_cast<std::size_t>(now.block)];
     ChunkPoint point = block.point;
@@ -324,7 +338,7 @@ class Walk {
   }
 
   // Nothing runs: what is in flight stays.
-  Bytes between_actions(Phase phase) {
+  Bytes between_actions(Phase phase) const {
     Bytes bytes;
     add_state(bytes, phase);
     for (std::size_t chunk = 0; chunk < flat_.size(); ++chunk) {
@@ -420,7 +434,11 @@ class Walk {
   std::vector<std::int64_t> first_layers_;
   InFlightState in_flight_;
   Names names_;
-  std::vector<std::size_t> numbers_;            // by tensor
+  std::vector<std::size_t> numbers_;                     // by tensor
+  std::vector<std::size_t> state_numbers_;               // by row
+  std::vector<std::vector<std::size_t>> block_numbers_;  // by kind and row
+  Names label_names_;
+  std::vector<std::size_t> labels_;             // by operation
   std::vector<std::vector<std::size_t>> born_;  // by operation: tensors
   std::vector<std::vector<std::size_t>> dies_;
   Bytes alive_;
