@@ -58,11 +58,12 @@ constexpr std::array<OtherProgram, 10> kOtherPrograms = {{
 
 void check_program(const std::string& word, const std::string& opening) {
   const std::string name = word.substr(word.rfind('/') + 1);
-  for (const OtherProgram& other : kOtherPrograms) {
-    if (name.find(other.part) != std::string::npos) {
-      throw InputError(opening + "found " + name + ", which " + std::string(other.what) +
-                       ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
-    }
+  const auto* const other = std::ranges::find_if(kOtherPrograms, [&](const OtherProgram& each) {
+    return name.find(each.part) != std::string::npos;
+  });
+  if (other != kOtherPrograms.end()) {
+    throw InputError(opening + "found " + name + ", which " + std::string(other->what) +
+                     ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
   }
 }
 
@@ -88,16 +89,18 @@ std::optional<Launch> launch_of(const ShellCommand& command) {
 // A file of arguments that another script reads: the variable that holds --num-layers.
 std::optional<Launch> variable_of(const ShellScript& script, const std::string& file,
                                   std::vector<std::string>& notes) {
-  for (const auto& [name, values] : script.variables) {
-    Launch launch;
-    for (const std::string& value : values) { append_split(launch.arguments, value); }
-    if (std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end()) {
-      notes.push_back(file + ": no command starts a .py file: the arguments in " + name +
-                      " are read, what another script adds is not known");
-      return launch;
-    }
+  Launch launch;
+  const auto variable = std::ranges::find_if(script.variables, [&](const auto& each) {
+    launch.arguments.clear();
+    for (const std::string& value : each.second) { append_split(launch.arguments, value); }
+    return std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end();
+  });
+  if (variable == script.variables.end()) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  notes.push_back(file + ": no command starts a .py file: the arguments in " + variable->first +
+                  " are read, what another script adds is not known");
+  return launch;
 }
 
 // The value of an option of the launcher: "--nproc_per_node 8", "--nproc-per-node=8".
@@ -153,6 +156,12 @@ bool is_callers(const std::string& word) {
          word.starts_with("${*");
 }
 
+InputError no_argument(const std::string& opening, const std::string& word) {
+  return InputError(opening + "found '" + word + "' behind the program's name" +
+                    (word.starts_with('$') ? ", a variable that nothing in this file sets" : "") +
+                    ", expected an argument such as --bf16");
+}
+
 std::vector<Setting> settings_of(const Launch& launch, const std::string& file,
                                  std::vector<std::string>& notes) {
   std::vector<Setting> settings;
@@ -170,10 +179,7 @@ std::vector<Setting> settings_of(const Launch& launch, const std::string& file,
         settings.back().values.push_back(word.substr(equals + 1));
       }
     } else if (settings.empty()) {
-      throw InputError(
-          opening + "found '" + word + "' behind the program's name" +
-          (word.starts_with('$') ? ", a variable that nothing in this file sets" : "") +
-          ", expected an argument such as --bf16");
+      throw no_argument(opening, word);
     } else {
       settings.back().values.push_back(word);
     }
@@ -208,10 +214,9 @@ RunSettings settings_from_shell(const std::string& text, const std::string& file
   settings.arguments = settings_of(*launch, file, notes);
   settings.num_gpus = num_gpus_of(*launch, script);
   for (const auto& [name, value] : script.exported) {
-    settings.environment.push_back(
-        {.name = name,
-         .values = {value},
-         .place = file + ":" + std::to_string(script.export_line.at(name)) + ": " + name + ": "});
+    const std::string line = std::to_string(script.export_line.at(name));
+    settings.environment.push_back({.name = name, .values = {value}, .place = file});
+    settings.environment.back().place.append(":").append(line).append(": ").append(name + ": ");
   }
   return settings;
 }
