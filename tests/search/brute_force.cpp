@@ -29,7 +29,8 @@ std::int64_t sum(const std::vector<std::int64_t>& numbers) {
   return total;
 }
 
-// The even split, then those that lack layers at the ends, the front first.
+// The profile's own split, then, where it has none, those that lack layers at the ends, the front
+// first.
 std::vector<Plan> splits_of(const Job& job, const SearchSpace& space, const Plan& plan) {
   std::vector<Plan> splits;
   for (const std::int64_t pp : space.pp) {
@@ -41,7 +42,8 @@ std::vector<Plan> splits_of(const Job& job, const SearchSpace& space, const Plan
       const std::int64_t chunks = pp * vpp;
       const std::int64_t most = (job.model.num_layers() + chunks - 1) / chunks;
       const std::int64_t limit = most < 3 ? 3 : most;
-      for (std::int64_t at_front = most; space.uneven_layers && at_front >= 0; --at_front) {
+      const bool is_uneven = space.uneven_layers && layers_per_chunk(job, even).empty();
+      for (std::int64_t at_front = most; is_uneven && at_front >= 0; --at_front) {
         for (std::int64_t at_back = most; at_back >= 0; --at_back) {
           Plan uneven = even;
           uneven.layers_per_chunk.assign(static_cast<std::size_t>(chunks), most);

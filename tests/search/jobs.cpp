@@ -124,14 +124,17 @@ Job random_small_job(std::mt19937_64& random) {
                     one_of(random, {512, 1024}), one_of(random, {4, 8}));
   job.model.num_kv_heads = one_of(random, {2, 4});
   job.model.vocab = one_of(random, {1000, 4096});
-  job.model.tied_embeddings = random() % 2 == 0;
-  if (random() % 3 == 0) {
+  job.profile.memory_model = kMemoryModels[random() % kMemoryModels.size()].value;
+  job.profile.name = std::string(name_of(job.profile.memory_model));
+  const bool is_plain = job.profile.memory_model == MemoryModel::kTorchtitan;
+  job.model.tied_embeddings = random() % 2 == 0 && !is_plain;
+  const bool has_experts_modelled = !is_plain &&
+                                    job.profile.memory_model != MemoryModel::kNanotron &&
+                                    job.profile.memory_model != MemoryModel::kDeepspeed;
+  if (random() % 3 == 0 && has_experts_modelled) {
     add_experts(job.model, random);
   }
   job.cluster = cluster_of(one_of(random, {1, 2}), one_of(random, {2, 4, 6, 8}));
-  job.profile.memory_model = static_cast<MemoryModel>(random() % 3);
-  job.profile.name = std::string(std::array{
-      "fujii2024", "megatron", "native"}[static_cast<std::size_t>(job.profile.memory_model)]);
   job.sequence_length = one_of(random, {1024, 2048});
   job.global_batch = one_of(random, {16, 24, 48});
   return job;
