@@ -174,10 +174,10 @@ class ShellReader {
         in_.next();
         return;
       }
-      if (in_.now() == '\n' || in_.now() == ';' || in_.now() == '&' || in_.now() == '|') {
+      const std::size_t begin = in_.at;
+      in_.word(value);
+      if (in_.at == begin) {  // what begins no word: a line's end, an operator
         in_.next();
-      } else {
-        in_.word(value);
       }
     }
     throw InputError(in_.file + ":" + std::to_string(first_line) +

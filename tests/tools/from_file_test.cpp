@@ -70,6 +70,7 @@ TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
   CHECK(words("A=(a 'b c'\n d)\nrun \"${A[@]}\" $A") == Words{"run", "a", "b c", "d", "a"});
   CHECK(words("run a \\\n  b # c\n") == Words{"run", "a", "b"});
   CHECK(words("if [ -n x ]; then run a; fi") == Words{"run", "a"});
+  CHECK(words("A=(a (b <c;d\ne)\nrun ${A[@]}") == Words{"run", "a", "b", "c", "d", "e"});
   CHECK(words("cat <<EOF\n--x\nEOF\nrun b") == Words{"run", "b"});
   CHECK(words("run $(hostname -f) > log 2>&1") == Words{"run", "$(hostname -f)"});
   CHECK(words("A='1 '\nrun $A 2 $A") == Words{"run", "1", "2", "1"});  // no empty words
