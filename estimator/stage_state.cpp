@@ -309,7 +309,9 @@ void StateBytes::add(const StateRow& row) {
   made_by_first_step += row.made_by_first_step ? bytes : 0;
   frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;
   start_up_only += row.last == Phase::kStartUp ? bytes : 0;
-  remade += row.is_made_by_blocks ? bytes : 0;
+  remade += row.first > Phase::kForward && row.last == Phase::kIdle && !row.made_by_first_step
+                ? bytes
+                : 0;
 }
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {

@@ -66,7 +66,7 @@ struct StateBytes {
   std::array<std::int64_t, kNumPhases> alive{};  // by Phase
   std::int64_t made_by_first_step = 0;
   std::int64_t start_up_only = 0;
-  std::int64_t remade = 0;        // of the rows that blocks make anew in every step
+  std::int64_t remade = 0;        // of rows that are made in every step and live on between steps
   std::int64_t side_streams = 0;  // most that lives on streams other than that of compute
   std::int64_t frame = 0;         // native: of the gradient norm, on the frame
 

@@ -9,6 +9,7 @@
 
 #include "estimator/stage_memory.h"
 #include "estimator/stage_timeline.h"
+#include "estimator/validity.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
@@ -292,6 +293,45 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   };
   CHECK(2 * within(0.003) > std::ssize(two_ways));
   CHECK(10 * within(0.05) > 9 * std::ssize(two_ways));
+}
+
+bool is_bounded(const Job& job, const Plan& plan) {
+  REQUIRE(first_broken_rule(job, plan) == nullptr);
+  const PlanPieces whole = plan_pieces(job, plan);
+  return std::ranges::all_of(whole.stages, [&](const StagePieces& stage) {
+    const std::vector<AllocationEvent> events = stage_timeline(job, plan, whole.blocks, stage);
+    return replay_allocator(events, job.profile.allocator).reserved_bytes <=
+           reserved_upper_bytes(job.profile.allocator, {stage.state.bytes, {}},
+                                stage.peaks.allocated_bytes);
+  });
+}
+
+TEST_CASE("the bound on cached memory covers what the passes leave beside what follows them") {
+  const Library library;
+  Job job = {.model = library.model("llama3-8b").model,
+             .cluster = library.cluster("2x8-a100"),
+             .profile = library.framework("nanotron"),
+             .sequence_length = 2048,
+             .global_batch = 2};
+  job.model.layers.resize(1);
+  job.model.hidden = 6144;
+  job.model.ffn = 1024;
+  job.model.vocab = 1'048'576;
+  job.model.tied_embeddings = true;
+  CHECK(is_bounded(job, {.tp = 8, .zero = 1, .sequence_parallel = true}));
+}
+
+TEST_CASE("the bound on cached memory covers inputs that live on between steps") {
+  const Library library;
+  Job job = {.model = library.model("llama3-8b").model,
+             .cluster = library.cluster("1x8-h200"),
+             .profile = library.framework("megatron"),
+             .sequence_length = 131072,
+             .global_batch = 16};
+  job.model.layers.resize(3);
+  // Rank 1 has no layers: its inputs are all that it holds.
+  CHECK(is_bounded(
+      job, {.pp = 4, .zero = 1, .schedule = Schedule::k1F1B, .layers_per_chunk = {1, 0, 1, 1}}));
 }
 
 }  // namespace
