@@ -25,6 +25,7 @@
 #include "validator/cuda_backend.h"
 #include "validator/cuda_machine.h"
 #include "validator/cuda_products.h"
+#include "validator/kernel_sizes.h"
 #include "validator/lower.h"
 #include "validator/run_data.h"
 
@@ -269,7 +270,8 @@ class Bench {
       ++num_cases_;
       try {
         Case read = read_case(row.line, place, library_);
-        const std::optional<std::string> why = why_not_lowered(read.job, read.plan);
+        std::optional<std::string> why = why_not_lowered(read.job, read.plan);
+        why = why ? why : why_no_kernels(read.job, read.plan);
         const std::int64_t world = read.job.cluster.world_size();
         if (why || world > num_gpus_) {
           std::printf("%s: %s\n", read.id.c_str(),

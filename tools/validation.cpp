@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "validator/kernel_sizes.h"
 #include "validator/lower.h"
 
 namespace shardplan {
-
 Validation::Validation(const ValidateSettings& settings, Supervisor& supervisor,
                        const Library& library, ValidateJournal* journal, const StopFlags& stop)
     : settings_(settings),
@@ -131,6 +131,11 @@ Prediction Validation::predicted(const Case& question) const {
 std::optional<std::string> Validation::why_not(const ValidateAnswer& answer) const {
   if (auto reason = why_not_run(*answer.question)) {
     return reason;
+  }
+  if (settings_.backend == "cuda") {
+    if (const auto reason = why_no_kernels(answer.question->job, answer.question->plan)) {
+      return *reason + ": what the kernels take; --backend host takes any";
+    }
   }
   const std::int64_t world = answer.request.world_size;
   if (settings_.simulated_world && *settings_.simulated_world != world) {
