@@ -1,5 +1,7 @@
 #include "validator/checks.h"
 
+#include <stdexcept>
+
 namespace shardplan {
 namespace {
 
@@ -27,6 +29,14 @@ Problems problems_of(const std::vector<Program>& programs) {
     append(problems, deadlock_problems(programs));
   }
   return problems;
+}
+
+void require_sound(const std::vector<Program>& programs) {
+  const Problems problems = problems_of(programs);
+  if (!problems.empty()) {
+    throw std::logic_error("unsound program, " + std::to_string(problems.size()) +
+                           " problems: " + problems.front());
+  }
 }
 
 }  // namespace shardplan

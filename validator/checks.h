@@ -27,4 +27,7 @@ Problems deadlock_problems(const std::vector<Program>& programs);
 // All of them, in this order; well-formedness first, and alone if it is broken.
 Problems problems_of(const std::vector<Program>& programs);
 
+// Throws std::logic_error with the first problem and how many there are: a bug of lowering.
+void require_sound(const std::vector<Program>& programs);
+
 }  // namespace shardplan

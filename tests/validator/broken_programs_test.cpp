@@ -85,6 +85,20 @@ TEST_CASE("the programs that are to be broken have no problems") {
   CHECK(problems_of(zero_bubble_programs()).empty());
 }
 
+TEST_CASE("what is about to run is refused with its first problem, and runs where it has none") {
+  Programs programs = ring_programs();
+  CHECK_NOTHROW(require_sound(programs));
+  leave_out(first(programs[2], kShift));
+  const std::string first_problem = problems_of(programs).at(0);
+  try {
+    require_sound(programs);
+    FAIL("nothing was thrown");
+  } catch (const std::logic_error& error) {
+    CHECK(std::string(error.what()).starts_with("unsound program, "));
+    CHECK(std::string(error.what()).ends_with(first_problem));
+  }
+}
+
 TEST_CASE("ring: a shift that one rank leaves out puts its gradients where keys are expected") {
   check_refused(
       ring_programs(), [](Programs& p) { leave_out(first(p[2], kShift)); },
