@@ -1,6 +1,7 @@
 #include "estimator/validity_text.h"
 
 #include <cstdio>
+#include <numeric>
 #include <vector>
 
 #include "estimator/validity_rules.h"
@@ -170,9 +171,11 @@ std::string explain_layers_split_evenly(const Job& job, const Plan& plan) {
 }
 
 std::string explain_layers_per_chunk(const Job& job, const Plan& plan) {
-  return "layers_per_chunk " + layers_text(plan.layers_per_chunk) + " has " +
-         number_text(static_cast<std::int64_t>(plan.layers_per_chunk.size())) +
-         " entries; valid: one entry for each of " +
+  const std::vector<std::int64_t>& layers = plan.layers_per_chunk;
+  const double sum = std::accumulate(layers.begin(), layers.end(), 0.0);
+  return "layers_per_chunk " + layers_text(layers) + " has " +
+         number_text(static_cast<std::int64_t>(layers.size())) + " entries and " +
+         number_text(sum) + " layers; valid: one entry for each of " +
          product_text({{"pp", plan.pp}, {"vpp", plan.vpp}}) + " chunks, none negative, " +
          number_text(job.model.num_layers()) + " layers in all";
 }

@@ -49,6 +49,8 @@ template <class Value>
 std::string value_text(Value value) {
   if constexpr (std::is_enum_v<Value>) {
     return std::string(name_of(value));
+  } else if constexpr (std::is_same_v<Value, bool>) {
+    return value ? "true" : "false";
   } else {
     return number_text(static_cast<std::int64_t>(value));
   }

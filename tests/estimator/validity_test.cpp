@@ -204,7 +204,7 @@ TEST_CASE("layers and schedule must fit the pipeline") {
                     sets_pp2(job, plan);
                     plan.layers_per_chunk = {16, 15};
                   },
-                  {"16,15", "pp 2 * vpp 1", "32 layers in all"}},
+                  {"16,15 has 2 entries and 31 layers", "pp 2 * vpp 1", "32 layers in all"}},
                  {"layers_per_chunk_covers_the_model",
                   [](Job& job, Plan& plan) {
                     sets_pp2(job, plan);
