@@ -164,6 +164,13 @@ ClusterSpec read_shape(ObjectReader& reader, const ClusterSpec& usual) {
   return cluster;
 }
 
+void require_links(const ObjectReader& reader, const ClusterSpec& cluster, const GpuSpec& gpu) {
+  if (cluster.nvlink_domain > 1 && gpu.nvlink_bytes_per_s == 0) {
+    throw reader.error("nvlink_domain", "found " + std::to_string(cluster.nvlink_domain) +
+                                            ", expected 1: " + gpu.id + " has no NVLink");
+  }
+}
+
 // A GPU file: the chip, and one node of it as it is usually sold.
 ClusterSpec read_gpu_file(const JsonValue& value, const std::string& file) {
   ObjectReader reader(value, file);
@@ -186,6 +193,7 @@ ClusterSpec read_gpu_file(const JsonValue& value, const std::string& file) {
 
   ObjectReader usual_reader(reader.value("usual_cluster"), file);
   ClusterSpec usual = read_shape(usual_reader, ClusterSpec{});
+  require_links(usual_reader, usual, gpu);
   if (usual.inter_node_bytes_per_s == 0 || usual.source.empty()) {
     throw usual_reader.error("", "found no network or no source, expected both");
   }
@@ -266,10 +274,7 @@ ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const 
               : read_gpu_file(gpu, file);
   ClusterSpec cluster = read_shape(reader, usual);
   const GpuSpec& spec = cluster.gpu;
-  if (cluster.nvlink_domain > 1 && spec.nvlink_bytes_per_s == 0) {
-    throw reader.error("nvlink_domain", "found " + std::to_string(cluster.nvlink_domain) +
-                                            ", expected 1: " + spec.id + " has no NVLink");
-  }
+  require_links(reader, cluster, spec);
   cluster.name = reader.string_or(
       "name", name_of_shape(cluster, spec.aliases.empty() ? spec.id : spec.aliases.front()));
   reader.finish();

@@ -274,6 +274,9 @@ TEST_CASE("a GPU object with an unsourced number or a wrong rate is refused") {
         "number");
   CHECK(with("\"bf16_tflops_dense\": 989.4", "\"bf16_tflops_dense\": 0") ==
         "g.json:8: /bf16_tflops_dense: found integer 0, expected a number from 1 to 1e+09");
+  CHECK(with("\"nvlink_gb_per_s_per_direction\": 450", "\"nvlink_gb_per_s_per_direction\": null")
+            .ends_with("/usual_cluster/nvlink_domain: found 8, expected 1: H200-SXM-141GB has no "
+                       "NVLink"));
   CHECK(with("\"num_sms\"", "\"num_sm\"") ==
         "g.json:1: /num_sms: found nothing, expected an integer from 1 to 10000");
 }
