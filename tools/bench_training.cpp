@@ -383,9 +383,13 @@ int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was measured is not lost where it is stopped
   try {
     const std::vector<std::string_view> words(argv + 1, argv + argc);
+    if (std::ranges::find(words, "--help") != words.end()) {
+      std::printf("%s", std::string(shardplan::kTrainingUsage).c_str());
+      return 0;
+    }
     const shardplan::TrainingOptions options = shardplan::training_options(words);
     return shardplan::Bench(options, shardplan::training_command(words)).run() ? 0 : 1;
-  } catch (const std::invalid_argument& error) {
+  } catch (const shardplan::InputError& error) {
     std::fprintf(stderr, "bench_training: %s\n", error.what());
     return 2;
   } catch (const std::exception& error) {

@@ -1,35 +1,51 @@
 #include "tools/bench_training_options.h"
 
-#include <stdexcept>
+#include "data/input_error.h"
+#include "tools/options.h"
 
 namespace shardplan {
+
+const std::string_view kTrainingUsage =
+    R"(usage: bench_training [CASES.jsonl] [--gpu NAME|FILE] [--gpus N] [--seconds 30]
+                        [--gemm-seconds 60] [--minutes M] [--out FILE] [--limits FILE]
+                        [--commit ID] [--profile] [--tune N] [--products FILE]
+                        [--attention fastest|own] [--collectives fastest|nccl]
+Tokens per second of real training steps, each beside a limit that was written down before.
+Without a file of case lines: the table for the GPUs here, or for N of them.
+--gpu           whose measured rates the limits rest on: what calibrate --time wrote on this
+                machine; default H200-SXM-141GB. A file of cases names its GPUs itself
+--seconds       of measured steps of every case, five steps at least
+--gemm-seconds  of a product on all GPUs at once before the first case and after the last: the
+                sustained rate of the roofline; 0: none, the default with a file
+--minutes       begins no case that would not end by then; the same command goes on
+--out           result lines, one at a time; cases that are there are not run again
+--limits        the limits as CSV, before anything runs
+--commit        what was built, for the record; default: what git says here
+--profile       one more step, operation by operation, on the rank whose losses are itemised
+--tune          first chooses the fastest of N algorithms of cuBLASLt for every product that FILE
+                lacks, and adds the choices to it; 0.4 s for each algorithm
+--products      the file of choices, else $SHARDPLAN_PRODUCTS or shardplan/products in
+                $XDG_CACHE_HOME; products that it lacks run as cuBLASLt suggests
+--collectives   nccl: also those of tensor and context parallelism that copy engines can serve
+)";
+
 namespace {
 
-AttentionKernels attention_of(const std::string& word) {
-  if (word != "fastest" && word != "own") {
-    throw std::invalid_argument("--attention: found '" + word + "', expected fastest or own");
-  }
-  return word == "own" ? AttentionKernels::kOwn : AttentionKernels::kFastest;
-}
-
-Collectives collectives_of(const std::string& word) {
-  if (word != "fastest" && word != "nccl") {
-    throw std::invalid_argument("--collectives: found '" + word + "', expected fastest or nccl");
-  }
-  return word == "nccl" ? Collectives::kNccl : Collectives::kFastest;
-}
+constexpr double kMostSeconds = 1e6;
+constexpr std::int64_t kMostGpus = 1024;
+constexpr std::int64_t kMostCandidates = 1000;
 
 // An option that takes a value; false: there is none of this name.
 bool read_value(std::string_view word, const std::string& value, TrainingOptions& options) {
   const auto names = [&](std::string_view name) { return word == name; };
   if (names("--seconds")) {
-    options.seconds = std::stod(value);
+    options.seconds = parse_number(value, 0, kMostSeconds, "--seconds");
   } else if (names("--gemm-seconds")) {
-    options.gemm_seconds = std::stod(value);
+    options.gemm_seconds = parse_number(value, 0, kMostSeconds, "--gemm-seconds");
   } else if (names("--minutes")) {
-    options.minutes = std::stod(value);
+    options.minutes = parse_number(value, 0, kMostSeconds, "--minutes");
   } else if (names("--gpus")) {
-    options.num_gpus = std::stoll(value);
+    options.num_gpus = parse_count(value, 1, kMostGpus, "--gpus");
   } else if (names("--gpu")) {
     options.gpu = value;
   } else if (names("--out")) {
@@ -39,13 +55,17 @@ bool read_value(std::string_view word, const std::string& value, TrainingOptions
   } else if (names("--commit")) {
     options.commit = value;
   } else if (names("--tune")) {
-    options.candidates = std::stoi(value);
+    options.candidates = static_cast<int>(parse_count(value, 1, kMostCandidates, "--tune"));
   } else if (names("--products")) {
     options.products = value;
   } else if (names("--attention")) {
-    options.attention = attention_of(value);
+    options.attention = parse_choice(value, {"fastest", "own"}, "--attention") == "own"
+                            ? AttentionKernels::kOwn
+                            : AttentionKernels::kFastest;
   } else if (names("--collectives")) {
-    options.collectives = collectives_of(value);
+    options.collectives = parse_choice(value, {"fastest", "nccl"}, "--collectives") == "nccl"
+                              ? Collectives::kNccl
+                              : Collectives::kFastest;
   } else {
     return false;
   }
@@ -63,7 +83,8 @@ TrainingOptions training_options(const std::vector<std::string_view>& words) {
     } else if (options.file.empty() && !word.starts_with("--")) {
       options.file = word;
     } else if (i + 1 == words.size() || !read_value(word, std::string(words[i + 1]), options)) {
-      throw std::invalid_argument("unexpected '" + std::string(word) + "', or it needs a value");
+      throw InputError("found '" + std::string(word) +
+                       "', expected an option with its value; --help shows them");
     } else {
       ++i;
     }
