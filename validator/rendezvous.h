@@ -89,7 +89,7 @@ class RendezvousClient {
   void barrier(const std::string& name, std::int64_t count, std::chrono::milliseconds timeout);
 
  private:
-  std::string ask(const std::string& request, std::chrono::milliseconds timeout);
+  std::string ask(const std::string& request, std::chrono::milliseconds timeout = {});
 
   int socket_ = -1;
 };

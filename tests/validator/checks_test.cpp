@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 
 #include "tests/validator/layouts.h"
 
@@ -21,7 +22,7 @@ std::vector<Program> sound_programs() {
 }
 
 // The first operation of the kind whose label contains the text.
-std::int64_t find(const Program& program, OpKind kind, const std::string& label = "") {
+std::int64_t find(const Program& program, OpKind kind, std::string_view label = "") {
   const auto found = std::ranges::find_if(program.operations, [&](const Operation& op) {
     return op.kind == kind && op.label.find(label) != std::string::npos;
   });
@@ -29,7 +30,7 @@ std::int64_t find(const Program& program, OpKind kind, const std::string& label 
   return found - program.operations.begin();
 }
 
-Operation& first(Program& program, OpKind kind, const std::string& label = "") {
+Operation& first(Program& program, OpKind kind, std::string_view label = "") {
   return program.operations[static_cast<std::size_t>(find(program, kind, label))];
 }
 

@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <memory>
 #include <vector>
 
@@ -142,6 +145,34 @@ TEST_CASE("a server that goes away ends every wait with a message") {
   CHECK(!message_of([&] { client.get("never", kLong); }).empty());
   end.join();
   CHECK(message_of([&] { client.set("a", "1"); }) == "rank 0 went away");
+}
+
+TEST_CASE("a server on a host that has no time for it is late, not gone") {
+  int port_pipe[2] = {-1, -1};
+  REQUIRE(pipe(port_pipe) == 0);
+  const pid_t server = fork();
+  if (server == 0) {
+    const RendezvousServer of_child(0, "secret");
+    const std::int64_t port = of_child.port();
+    if (write(port_pipe[1], &port, sizeof(port)) == sizeof(port)) {
+      for (;;) { pause(); }
+    }
+    _exit(1);
+  }
+  std::int64_t port = 0;
+  REQUIRE(read(port_pipe[0], &port, sizeof(port)) == sizeof(port));
+  RendezvousClient client("127.0.0.1", port, "secret", kLong);
+  kill(server, SIGSTOP);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    kill(server, SIGCONT);
+  });
+  CHECK(message_of([&] { CHECK_FALSE(client.get_within("missing", kShort).has_value()); }) == "");
+  later.join();
+  kill(server, SIGKILL);
+  waitpid(server, nullptr, 0);
+  CHECK(message_of([&] { client.get_within("missing", kShort); }) == "rank 0 went away");
+  for (const int end : port_pipe) { close(end); }
 }
 
 TEST_CASE("nobody listens: the message names the place") {
