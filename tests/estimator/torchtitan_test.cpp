@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "data/library.h"
 #include "estimator/estimate.h"
@@ -49,7 +50,7 @@ Plan sharded(std::int64_t dp) {
   return plan;
 }
 
-const Row& row_named(const StageMemory& stage, const std::string& name) {
+const Row& row_named(const StageMemory& stage, std::string_view name) {
   const auto row = std::ranges::find(stage.rows, name, &Row::name);
   REQUIRE(row != stage.rows.end());
   return *row;
