@@ -66,7 +66,8 @@ std::vector<Value> some_of(std::mt19937_64& random, std::vector<Value> values, s
                            std::size_t more) {
   const auto rest = values.begin() + static_cast<std::ptrdiff_t>(std::min(fixed, values.size()));
   std::shuffle(rest, values.end(), random);
-  values.resize(std::min(values.size(), fixed + more));
+  const std::size_t kept = std::min(values.size(), fixed + more);
+  values.erase(values.begin() + static_cast<std::ptrdiff_t>(kept), values.end());
   return values;
 }
 

@@ -83,7 +83,7 @@ TEST_CASE("a trace has every rank's operations, in order on every stream, sends 
       CHECK(spans[i].start_us >= spans[i - 1].end_us - 0.001);
     }
   }
-  const JsonValue& about = member(trace, {"otherData", "runs", "0"});
+  const JsonValue about = member(trace, {"otherData", "runs", "0"});
   CHECK(end_us == doctest::Approx(number(member(about, {"traced_step_s"})) * 1e6).epsilon(1e-6));
   CHECK(number(member(about, {"measured_step_s"})) > 0);
   // The first send of stage 0 begins before the first receive of stage 1 ends: one clock.
@@ -108,7 +108,7 @@ TEST_CASE("several plans share a file; one that fails leaves nothing of its own"
   const TracedBatch batch(case_lines({{.id = "one"}, broken, {.id = "two"}}));
   CHECK(batch.run().exit_code == 1);
   const JsonValue trace = parse_json(read_file(batch.trace()), "trace");
-  const JsonValue& runs = member(trace, {"otherData", "runs"});
+  const JsonValue runs = member(trace, {"otherData", "runs"});
   REQUIRE(runs.items.size() == 2);
   CHECK(member(runs, {"1", "id"}).string == "two");
   std::set<std::int64_t> processes;
