@@ -93,14 +93,6 @@ double sustained_rate(const Options& options, std::int64_t gpus) {
   return sum / static_cast<double>(gpus);
 }
 
-std::vector<Program> programs_of(const Case& question) {
-  std::vector<Program> programs;
-  for (std::int64_t rank = 0; rank < question.job.cluster.world_size(); ++rank) {
-    programs.push_back(lower(question.job, question.plan, rank, {}));
-  }
-  return programs;
-}
-
 // One more step with events around every operation of one rank of the stage that the limit is of.
 void itemise(const Question& question, const std::vector<Program>& programs, bool prints,
              CudaBackend& backend, const Batch& batch, TrainingResult& result) {
@@ -142,7 +134,7 @@ void print_memory(const std::vector<Program>& programs, const CudaBackend& backe
 void measure(const Question& question, const Options& options, GpuSensors& sensors,
              TrainingResult& result) {
   const Job& job = question.read.job;
-  const std::vector<Program> programs = programs_of(question.read);
+  const std::vector<Program> programs = lower_all(job, question.read.plan);
   if (options.candidates > 0) {
     tune(programs.front(), options.candidates, options.products);
   }

@@ -103,11 +103,7 @@ RankRun rank_run_of(const RunRequest& request, std::int64_t rank) {
 
 HostSteps host_steps(const RunRequest& request) {
   const Case question = case_of(request.plan);
-  std::vector<Program> programs;
-  for (std::int64_t rank = 0; rank < request.world_size; ++rank) {
-    programs.push_back(lower(question.job, question.plan, rank, {}));
-  }
-  HostBackend<double> backend(programs, DeadMemory::kKept);
+  HostBackend<double> backend(lower_all(question.job, question.plan), DeadMemory::kKept);
   backend.load(initial_tensors(question.job.model, request.seed));
   const Batch batch = uniform_batch(question.job, request.seed);
   HostSteps steps;

@@ -268,6 +268,15 @@ Program lower(const Job& job, const Plan& plan, std::int64_t rank,
   return lower_with(builder, job, plan, rank, hyperparameters);
 }
 
+std::vector<Program> lower_all(const Job& job, const Plan& plan,
+                               const Hyperparameters& hyperparameters) {
+  std::vector<Program> programs;
+  for (std::int64_t rank = 0; rank < job.cluster.world_size(); ++rank) {
+    programs.push_back(lower(job, plan, rank, hyperparameters));
+  }
+  return programs;
+}
+
 Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, std::int64_t rank,
                    const Hyperparameters& hyperparameters) {
   if (const auto reason = why_invalid(job, plan)) {

@@ -10,6 +10,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "estimator/job.h"
 #include "estimator/plan.h"
@@ -36,7 +37,10 @@ std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan);
 // Throws std::logic_error for plans that are invalid or not lowered.
 Program lower(const Job& job, const Plan& plan, std::int64_t rank,
               const Hyperparameters& hyperparameters);
-// The same with a builder of the caller, which is empty.
+// The programs of all ranks.
+std::vector<Program> lower_all(const Job& job, const Plan& plan,
+                               const Hyperparameters& hyperparameters = {});
+// That of one rank with a builder of the caller, which is empty.
 Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, std::int64_t rank,
                    const Hyperparameters& hyperparameters);
 

@@ -75,15 +75,6 @@ Batch random_batch(const Job& job, std::uint64_t seed) {
   return batch;
 }
 
-std::vector<Program> lower_all(const Job& job, const Plan& plan,
-                               const Hyperparameters& hyperparameters) {
-  std::vector<Program> programs;
-  for (std::int64_t rank = 0; rank < job.cluster.world_size(); ++rank) {
-    programs.push_back(lower(job, plan, rank, hyperparameters));
-  }
-  return programs;
-}
-
 StepResult run_step(const Job& job, const Plan& plan, const Batch& batch) {
   HostBackend<double> backend(lower_all(job, plan), DeadMemory::kPoisoned);
   backend.load(initial_tensors(job.model, 7));

@@ -20,9 +20,6 @@ ModelSpec wide_moe();
 Job tiny_job(const ModelSpec& model, std::int64_t world);
 Batch random_batch(const Job& job, std::uint64_t seed);
 
-std::vector<Program> lower_all(const Job& job, const Plan& plan,
-                               const Hyperparameters& hyperparameters = {});
-
 struct StepResult {
   double loss = 0;
   Tensors gradients;
