@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     add_product<kDim>(dk, scores, q);
   });
-  wait_for_copies<0>();
+  wait_for_all_copies();  // of owned rows, too, where no query sees these keys
   __syncthreads();
   const int row = first + warp_row;
   const std::int64_t to = (sequence * task.key_length + row) * p.to.dkv_stride + kv_head * kDim;

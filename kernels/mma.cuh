@@ -37,6 +37,11 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kOpen));
 }
 
+// Waits for all copies, closed or not.
+__device__ inline void wait_for_all_copies() {
+  asm volatile("cp.async.wait_all;\n" ::);
+}
+
 // Four 8x8 matrices; lanes 8 i .. 8 i + 7 give the rows of matrix i.
 __device__ inline void load_matrices(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
