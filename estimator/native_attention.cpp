@@ -281,8 +281,9 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
 // Of the backward pass. Deterministic attention is our own where its kernels run on warpgroups
 // (kernels/attention.h): compute capability 9.0, a head of 64 or 128. They need one float for each
 // row of each head. Everything else is cuDNN's; its C++ frontend asks for 256 bytes more, measured
-// on an H200 with cuDNN 9.14 (bench_kernels, data/measured/kernels_h200.txt) at 8,192 and 32,768
-// tokens, and it writes dK and dV, which gathered cp adds to those of other chunks.
+// on an H200 with cuDNN 9.14 and 9.19 (bench_kernels, data/measured/kernels_h200.txt). Behind them
+// lies the log-sum-exp by head: below cuDNN 9.26 the frontend from 1.28 on takes no other order.
+// cuDNN writes dK and dV, which gathered cp adds to those of other chunks.
 std::int64_t backward_workspace_bytes(const NativeBlock& block) {
   constexpr std::int64_t kFrontendBytes = 256;
   const AttentionShape shape = attention_shape(block);
@@ -296,7 +297,11 @@ std::int64_t backward_workspace_bytes(const NativeBlock& block) {
                                  ? 2 * shape.batch * shape.kv_length * shape.kv_heads *
                                        shape.head_dim * bytes_of(DType::kBf16)
                                  : 0;
-  return cudnn_backward_workspace_bytes(shape, deterministic) + kFrontendBytes + added;
+  const std::int64_t log_sum_exp =
+      shape.batch * shape.query_heads * shape.query_length * bytes_of(DType::kFp32);
+  return round_up(cudnn_backward_workspace_bytes(shape, deterministic) + kFrontendBytes,
+                  kNativeAlignment) +
+         round_up(log_sum_exp, kNativeAlignment) + added;
 }
 
 void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
@@ -313,7 +318,8 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
   rows.use_as(Component::kWorkspace, "attention.backward_workspace",
               div_ceil(backward_workspace_bytes(block), bytes_of(DType::kFp32)), DType::kFp32,
               Step::kBackwardAttention, last_backward_attention(block),
-              "cuDNN 9 closed form, 256 bytes of its frontend; gathered cp: and dK, dV of a call; "
+              "cuDNN 9 closed form, 256 bytes of its frontend, log-sum-exp by head; gathered cp: "
+              "and dK, dV of a call; "
               "deterministic on compute capability 9.0: 4*a*T/t")
       .popped = Step::kBackwardKeyValueReduce;
   const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;

@@ -300,26 +300,36 @@ class Frontend : public CudnnAttention {
   }
 
   CudnnAnswer forward(const AttentionShape& shape) override {
-    return answer(key_of(shape, {}, 0), shape,
+    return answer(key_of(shape, {}, 0), shape, kWritesRows,
                   [](FrontendGraph& graph) { graph.describe_forward(); });
   }
 
   CudnnAnswer backward(const AttentionShape& shape, const AttentionGradientShape& gradients,
                        bool repeatable) override {
-    return answer(key_of(shape, gradients, repeatable ? 2 : 1), shape,
+    return answer(key_of(shape, gradients, repeatable ? 2 : 1), shape, kReadsRows,
                   [&](FrontendGraph& graph) { graph.describe_backward(gradients, repeatable); });
   }
 
  private:
+  // The first versions that heed the strides of the log-sum-exp where they write and where they
+  // read it; those before take it as packed by head whatever is declared (cudnn-frontend 1.32,
+  // scaled_dot_product_flash_attention.h; its versions before 1.28 do not refuse what is not).
+  static constexpr std::size_t kWritesRows = 91200;
+  static constexpr std::size_t kReadsRows = 92600;
+
   // cuDNN says by an error what it does not take; that is an answer, so it is caught here.
   template <class Describe>
-  CudnnAnswer answer(const Key& key, const AttentionShape& shape, const Describe& describe) {
+  CudnnAnswer answer(const Key& key, const AttentionShape& shape, std::size_t takes_rows_from,
+                     const Describe& describe) {
     const auto known = answers_.find(key);
     if (known != answers_.end()) {
       return known->second;
     }
     CudnnAnswer result;
     for (const StatsLayout layout : {StatsLayout::kByRow, StatsLayout::kByHead}) {
+      if (layout == StatsLayout::kByRow && fe::detail::get_backend_version() < takes_rows_from) {
+        continue;
+      }
       try {
         auto graph = std::make_shared<FrontendGraph>(handle_, shape, layout);
         describe(*graph);

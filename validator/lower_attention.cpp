@@ -49,8 +49,8 @@ bool repeats_on_own_kernels(const Lowering& l) {
 // fp32 elements of cuDNN 9.19 on an H200: per query head a softmax term and an accumulator of dq
 // per query, or tiles of 64 x 64 in bf16 where it is deterministic; and key and value gradients by
 // query head where heads share them. The frontend of cuDNN aligns what it adds: 64 elements more.
-// Where gradients of keys and values are added to what is there, those of one call, in bf16, come
-// behind.
+// Behind them the log-sum-exp as cuDNN reads it, by head (kernels/cudnn_attention.cpp); and where
+// gradients of keys and values are added to what is there, those of one call, in bf16.
 std::int64_t cudnn_workspace(const Lowering& l, std::int64_t batch, std::int64_t queries,
                              std::int64_t keys, KeyGradients key_gradients) {
   constexpr std::int64_t kTile = 64;
@@ -64,7 +64,8 @@ std::int64_t cudnn_workspace(const Lowering& l, std::int64_t batch, std::int64_t
   }
   const std::int64_t added =
       key_gradients == KeyGradients::kAdded ? batch * keys * s.kv_width() : 0;
-  return batch * s.query_heads * per_head + kAlignment + added;
+  return round_up(batch * s.query_heads * per_head + kAlignment, kAlignment) +
+         round_up(batch * s.query_heads * queries, kAlignment) + added;
 }
 
 }  // namespace

@@ -272,6 +272,8 @@ void check_layout(const Layout& layout, const Setting& setting) {
   const std::vector<Program> programs = lower_all(job, layout.plan, smooth_update());
   const HostSteps& host = host_steps(layout.model, {.dp = 1}, setting, 2);
   CudaBackend cuda(programs, setting.precision);
+  // Programs have the workspace that cuDNN asks for.
+  CHECK(cuda.attention_used().find("less workspace") == std::string::npos);
   cuda.load(tensors);
   for (std::size_t step = 0; step < 2; ++step) {
     const double want = host.losses[step];
