@@ -28,7 +28,12 @@ struct LayerParts {
   BlockTime routed;
   BlockTime routed_activation;
   BlockTime shared;
-  double last_product_s = 0;  // forward: the FFN's last product and what sums it over ranks
+  // Forward: activations, and last products with what sums them over ranks.
+  double ffn_activation_s = 0;
+  double shared_activation_s = 0;
+  double ffn_last_s = 0;
+  double routed_last_s = 0;
+  double shared_last_s = 0;
 };
 
 BlockTime norms(const BlockContext& context) {
@@ -106,7 +111,8 @@ BlockTime activation(const BlockContext& context, double rows, std::int64_t widt
 
 struct FfnTime {
   BlockTime time;
-  double last_product_s = 0;  // as in LayerParts
+  double activation_s = 0;  // both as in LayerParts
+  double last_s = 0;
 };
 
 FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
@@ -124,15 +130,16 @@ FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
                                        .in_element_bytes = gathered_element_bytes(context),
                                        .column = in,
                                        .row = out});
+  const BlockTime middle = activation(context, number(context.tokens), local);
   BlockTime time = in;
   add(time, out);
-  add(time, activation(context, number(context.tokens), local));
+  add(time, middle);
   add(time, region);
   // What is gathered in front has as many elements as what is summed behind.
   const double gathered =
       context.plan.sequence_parallel ? gathered_element_bytes(context) / context.element_bytes : 0;
   const double summed_s = region.forward_tp_s / (1 + gathered);
-  return {.time = time, .last_product_s = out.forward_s + summed_s};
+  return {.time = time, .activation_s = middle.forward_s, .last_s = out.forward_s + summed_s};
 }
 
 // Rows that the busiest rank receives: bounded by the capacity factor, or imbalanced.
@@ -167,16 +174,17 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
     return products.forward_s;
   };
   add_products(fc1, model.hidden);
-  parts.last_product_s = add_products(model.hidden, width);
+  parts.routed_last_s = add_products(model.hidden, width);
   const BlockTime exchange = expert_exchange(context, rows);
   add(parts.routed, exchange);
-  parts.last_product_s += exchange.forward_ep_s / 2;  // the rows' way back
+  parts.routed_last_s += exchange.forward_ep_s / 2;  // the rows' way back
   parts.routed_activation = activation(context, computed_rows, width);
   if (moe.shared_ffn > 0) {
     begin_part(context, "shared experts");
     const FfnTime shared = dense_ffn(context, moe.shared_ffn);
     parts.shared = shared.time;
-    parts.last_product_s += shared.last_product_s;
+    parts.shared_activation_s = shared.activation_s;
+    parts.shared_last_s = shared.last_s;
   }
 }
 
@@ -220,7 +228,8 @@ LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
   } else {
     const FfnTime ffn = dense_ffn(context, context.model().ffn);
     parts.ffn = ffn.time;
-    parts.last_product_s = ffn.last_product_s;
+    parts.ffn_activation_s = ffn.activation_s;
+    parts.ffn_last_s = ffn.last_s;
   }
   if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
     hide_exchanges(context, parts);
@@ -240,6 +249,29 @@ LayerReplay replay_of(const LayerParts& parts) {
           .routed = forward(parts.routed),
           .routed_activation = forward(parts.routed_activation),
           .shared = forward(parts.shared)};
+}
+
+// The native trainer's backward writes again what it dropped and reads: a norm without its
+// addition, SwiGLU's output beside SwiGLU's gradient, and never what lies behind a last product
+// (validator/lower_layer.cpp, lower_moe.cpp). Shares are of the bytes of the forward kernels
+// (native_kernels in elementwise.cpp).
+LayerReplay native_replay_of(const LayerParts& parts) {
+  constexpr double kNormShare = 2.0 / 4;
+  constexpr double kSwigluShare = 1.0 / 3;
+  const auto only = [](double seconds) {
+    return ReplayTime{.kernels_s = seconds, .total_s = seconds};
+  };
+  LayerReplay replay = replay_of(parts);
+  const double experts_s = parts.routed_activation.forward_s;
+  replay.norms = only(kNormShare * parts.norms.forward_s);
+  replay.ffn = only(kSwigluShare * parts.ffn_activation_s);
+  replay.routed =
+      only(parts.routed.forward_total_s() - parts.routed_last_s + (1 - kSwigluShare) * experts_s);
+  replay.routed_activation = only(kSwigluShare * experts_s);
+  replay.shared = only(parts.shared.forward_total_s() - parts.shared_last_s -
+                       (1 - kSwigluShare) * parts.shared_activation_s);
+  replay.left_out_s = parts.ffn_last_s + parts.routed_last_s + parts.shared_last_s;
+  return replay;
 }
 
 double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& parts) {
@@ -319,14 +351,12 @@ LayerParts clocked_parts(const BlockContext& context, const LayerSpec& layer) {
 
 LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& layer) {
   const LayerParts parts = clocked_parts(context, layer);
+  const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
-                  .replay = replay_of(parts),
+                  .replay = is_native ? native_replay_of(parts) : replay_of(parts),
                   .host = host_cost(context.job, context.plan, layer),
                   .compiled = context.job.profile.compile};
-  if (context.job.profile.memory_model == MemoryModel::kNative) {
-    known.replay.left_out_s = parts.last_product_s;
-  }
   BlockTime& time = known.time;
   set_host(time, known.host);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));

@@ -327,6 +327,39 @@ TEST_CASE("the native trainer's replay leaves out the last product of every grou
   CHECK(left_out_s() == doctest::Approx(alone_s));
 }
 
+// Two norms read and write once; SwiGLU's output is written once more, beside its gradient; experts
+// come back up to their activations.
+TEST_CASE("selective recomputation of the native trainer costs what it writes again") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kNative;
+  Plan plan;
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  const auto recompute_s = [&](bool RecomputeModules::*module) {
+    plan.recompute.modules = {};
+    plan.recompute.modules.*module = true;
+    return layer_time(job, plan, job.model.layers.front()).recompute_s;
+  };
+  const auto moving_s = [&](std::int64_t passes, std::int64_t width) {
+    return memory_bound_s(job.cluster.gpu,
+                          static_cast<double>(2 * passes * job.sequence_length * width));
+  };
+  CHECK(recompute_s(&RecomputeModules::layernorm) ==
+        doctest::Approx(2 * moving_s(2, job.model.hidden)));
+  CHECK(recompute_s(&RecomputeModules::mlp) == doctest::Approx(moving_s(1, job.model.ffn)));
+  job = moe_job();
+  job.profile.memory_model = MemoryModel::kNative;
+  const MoeSpec& moe = job.model.moe;
+  CHECK(recompute_s(&RecomputeModules::moe_act) ==
+        doctest::Approx(moving_s(moe.topk, moe.expert_ffn)));
+  const GemmShape shared_in = {
+      .m = job.sequence_length, .n = 2 * moe.shared_ffn, .k = job.model.hidden};
+  CHECK(recompute_s(&RecomputeModules::shared_experts) ==
+        doctest::Approx(gemm_s(job.cluster.gpu, plan.precision, shared_in) +
+                        moving_s(1, moe.shared_ffn)));
+  CHECK(recompute_s(&RecomputeModules::moe) > recompute_s(&RecomputeModules::moe_act));
+  CHECK(recompute_s(&RecomputeModules::moe) < layer_time(job, plan, {.is_moe = true}).forward_s);
+}
+
 TEST_CASE("torchtitan runs FlashAttention 2 where its version of PyTorch prefers that") {
   Job job = job_on_h200();
   job.profile.memory_model = MemoryModel::kTorchtitan;
