@@ -64,8 +64,7 @@ std::vector<double> grid_rates(ObjectReader& reader, std::string_view key, const
   return rates;
 }
 
-GemmGrid read_grid(const JsonValue& value, const std::string& file) {
-  ObjectReader reader(value, file);
+GemmGrid read_grid(ObjectReader& reader) {
   GemmGrid grid;
   grid.m = ascending(reader, "m");
   grid.n = ascending(reader, "n");
@@ -73,9 +72,22 @@ GemmGrid read_grid(const JsonValue& value, const std::string& file) {
   grid.forward = grid_rates(reader, "forward_tflops", grid);
   grid.input_gradient = grid_rates(reader, "input_gradient_tflops", grid);
   grid.weight_gradient = grid_rates(reader, "weight_gradient_tflops", grid);
+  return grid;
+}
+
+GemmGrid read_gemm(const JsonValue& value, const std::string& file) {
+  ObjectReader reader(value, file);
+  GemmGrid grid = read_grid(reader);
   if (reader.has("accumulated_tflops")) {
     grid.accumulated = grid_rates(reader, "accumulated_tflops", grid);
   }
+  reader.finish();
+  return grid;
+}
+
+GemmGrid read_gemm_fp8(const JsonValue& value, const std::string& file) {
+  ObjectReader reader(value, file);
+  GemmGrid grid = read_grid(reader);
   reader.finish();
   return grid;
 }
@@ -185,7 +197,10 @@ std::optional<MeasuredTimes> read_measured_times(ObjectReader& measured, const s
   }
   ObjectReader reader(measured.value("time"), file);
   MeasuredTimes times;
-  times.gemm = read_grid(reader.value("gemm"), file);
+  times.gemm = read_gemm(reader.value("gemm"), file);
+  if (reader.has("gemm_fp8")) {
+    times.gemm_fp8 = read_gemm_fp8(reader.value("gemm_fp8"), file);
+  }
   for (const JsonValue& item : items_of(reader, "attention")) {
     const std::int64_t last = times.attention.empty() ? 0 : times.attention.back().head_dim;
     times.attention.push_back(read_attention(item, file, last));

@@ -65,10 +65,13 @@ void note_communication(const BlockContext& context, PieceKind kind, const Group
   }
 }
 
+double compute_s(const BlockTime& time) {
+  return time.forward_s + time.backward_input_s + time.backward_weight_s;
+}
+
 void add_products(const BlockContext& context, double times, const BlockTime& products) {
   if (context.mix != nullptr) {
-    context.mix->products_s +=
-        times * (products.forward_s + products.backward_input_s + products.backward_weight_s);
+    context.mix->products_s += times * compute_s(products);
   }
 }
 
@@ -81,6 +84,28 @@ std::int64_t token_pieces(const BlockContext& context) {
   return context.model().has_moe_layers()
              ? 1
              : div_ceil(context.tokens, profile.tensor_parallel_chunk_tokens);
+}
+
+// Rounding of the factors of `count` linear layers [rows, in] -> [rows, out] to fp8. Libraries read
+// 2 bytes and write 1 byte in two layouts for the input (forward) and the output gradient
+// (backward). Our own trainer keeps nothing in fp8: before every product it reads both factors for
+// their largest value and again to round them, the output's gradient once for two products
+// (validator/cuda_fp8.cpp).
+BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
+  const GpuSpec& gpu = context.gpu();
+  const double input = number(layer.count * layer.m * layer.k);
+  const double gradient = number(layer.count * layer.m * layer.n);
+  const double weight = number(layer.count * layer.n * layer.k);
+  BlockTime time;
+  if (context.job.profile.memory_model == MemoryModel::kNative) {
+    time.forward_s = memory_bound_s(gpu, 5 * (input + weight));
+    time.backward_input_s = memory_bound_s(gpu, 6 * gradient + 5 * weight);
+    time.backward_weight_s = memory_bound_s(gpu, 5 * input);
+  } else {
+    time.forward_s = memory_bound_s(gpu, 4 * input);
+    time.backward_input_s = memory_bound_s(gpu, 4 * gradient);
+  }
+  return time;
 }
 
 }  // namespace
@@ -126,8 +151,7 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 // [rows, in] x [in, out]; input gradient [rows, out] x [out, in]; weight gradient [out, rows] x
 // [rows, in]. With fusion it runs slower, as it adds to the accumulator: at a measured rate, or at
 // a share of the product's; without, the weight gradient is written in the element type and added
-// by a kernel of its own. The trainer's experts have kernels of their own. fp8 reads 2 bytes and
-// writes 1 byte in two layouts for the input (forward) and the output gradient (backward).
+// by a kernel of its own. The trainer's experts have kernels of their own.
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
                  std::int64_t times) {
   const GpuSpec& gpu = context.gpu();
@@ -146,7 +170,7 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
     return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});
   };
   const bool adds = profile.gradient_accumulation_fusion;
-  const bool adds_as_measured = adds && measures_accumulation(gpu) && precision != Precision::kFp8;
+  const bool adds_as_measured = adds && measures_accumulation(gpu, precision);
   BlockTime once;
   once.forward_flops = forward.flops();
   once.forward_s = product_s(forward);
@@ -160,16 +184,12 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   once.backward_weight_s += elementwise_s(
       gpu, number(count * out * in) * weight_gradient_kernels(context.job, context.plan));
   if (precision == Precision::kFp8) {
-    const double input = number(count * rows * in);
-    const double gradient = number(count * rows * out);
-    // Our own trainer keeps nothing in fp8: before every product it reads both factors for their
-    // largest value and again to round them, the output's gradient once for two products.
-    const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
-    const double weight = is_native ? number(count * out * in) : 0;
-    once.forward_s += memory_bound_s(gpu, is_native ? 5 * (input + weight) : 4 * input);
-    once.backward_input_s +=
-        memory_bound_s(gpu, is_native ? 6 * gradient + 5 * weight : 4 * gradient);
-    once.backward_weight_s += memory_bound_s(gpu, is_native ? 5 * input : 0);
+    const BlockTime rounding = fp8_rounding(context, forward);
+    add(once, rounding);
+    // The clock of measured products depends on it.
+    if (context.mix != nullptr && is_measured(gpu, precision)) {
+      context.mix->memory_bound_s += number(times) * compute_s(rounding);
+    }
   }
   BlockTime time;
   add(time, once, times);

@@ -87,7 +87,9 @@ struct BesideRates {
 
 // What `calibrate --time` found: rates that last, not bursts.
 struct MeasuredTimes {
-  GemmGrid gemm;                          // bf16
+  GemmGrid gemm;  // bf16
+  // As the trainer runs them: weight gradients are added to fp32. Empty: not measured.
+  GemmGrid gemm_fp8;
   std::vector<AttentionCurve> attention;  // by head dimension, ascending; between products
   GroupedRates grouped;
   double copy_bytes_per_s = 0;  // read and written, of a copy on the device

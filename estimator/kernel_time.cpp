@@ -81,9 +81,24 @@ std::span<const double> rates_of(const GemmGrid& grid, GemmPass pass) {
     case GemmPass::kForward: return grid.forward;
     case GemmPass::kInputGradient: return grid.input_gradient;
     case GemmPass::kWeightGradient: return grid.weight_gradient;
-    case GemmPass::kAccumulated: return grid.accumulated;
+    case GemmPass::kAccumulated:
+      return grid.accumulated.empty() ? grid.weight_gradient : grid.accumulated;
   }
   throw std::logic_error("rates_of: unknown pass");
+}
+
+// nullptr: not measured.
+const GemmGrid* measured_products(const GpuSpec& gpu, Precision precision) {
+  if (!gpu.times) {
+    return nullptr;
+  }
+  switch (precision) {
+    case Precision::kFp32: return nullptr;
+    case Precision::kBf16:
+    case Precision::kFp16: return &gpu.times->gemm;
+    case Precision::kFp8: return gpu.times->gemm_fp8.m.empty() ? nullptr : &gpu.times->gemm_fp8;
+  }
+  throw std::logic_error("measured_products: unknown precision");
 }
 
 // Products of one launch fill the GPU together, so their rows count together.
@@ -170,15 +185,17 @@ double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
       shape.count * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
   const double element_bytes = precision == Precision::kFp32 ? 4 : 2;
   const double moving_s = memory_bound_s(gpu, element_bytes * static_cast<double>(elements));
-  if (is_measured(gpu, precision)) {
-    return std::max(measured_gemm_s(gpu.times->gemm, shape), moving_s);
+  if (const GemmGrid* const grid = measured_products(gpu, precision)) {
+    return std::max(measured_gemm_s(*grid, shape), moving_s);
   }
   const double peak = peak_flops_per_s(gpu, precision) * gemm_share(gpu, precision);
   return std::max(tiled_gemm_s(gpu, peak, shape), moving_s);
 }
 
-bool measures_accumulation(const GpuSpec& gpu) {
-  return gpu.times && !gpu.times->gemm.accumulated.empty();
+// In fp8 every weight gradient was.
+bool measures_accumulation(const GpuSpec& gpu, Precision precision) {
+  const GemmGrid* const grid = measured_products(gpu, precision);
+  return grid != nullptr && (precision == Precision::kFp8 || !grid->accumulated.empty());
 }
 
 bool measures_grouped(const GpuSpec& gpu) {
@@ -263,7 +280,7 @@ double value_at(std::span<const CurvePoint> curve, double size) {
 }
 
 bool is_measured(const GpuSpec& gpu, Precision precision) {
-  return gpu.times && (precision == Precision::kBf16 || precision == Precision::kFp16);
+  return measured_products(gpu, precision) != nullptr;
 }
 
 bool is_calibrated(const GpuSpec& gpu) {

@@ -29,12 +29,12 @@ struct GemmShape {
            static_cast<double>(count);
   }
 };
-// bf16 and fp16 from measured rates where there are some: between the sizes along straight lines
-// of logarithms; a side shorter than any measured takes as long as the shortest.
+// bf16, fp16 and fp8 from measured rates where there are some: between the sizes along straight
+// lines of logarithms; a side shorter than any measured takes as long as the shortest.
 double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape);
 
 // Rates of kAccumulated were measured.
-bool measures_accumulation(const GpuSpec& gpu);
+bool measures_accumulation(const GpuSpec& gpu, Precision precision);
 
 // `count` products of `rows` rows in one launch of the trainer's own kernels; needs measured rates.
 bool measures_grouped(const GpuSpec& gpu);

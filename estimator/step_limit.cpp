@@ -94,6 +94,9 @@ MeasuredTimes best_times(const GpuSpec& gpu, std::int64_t length,
                          const std::optional<double>& products_flops_per_s) {
   MeasuredTimes times = *gpu.times;
   times.gemm = best_products(times.gemm, products_flops_per_s);
+  if (!times.gemm_fp8.m.empty()) {
+    times.gemm_fp8 = best_products(times.gemm_fp8, std::nullopt);
+  }
   times.grouped = best_grouped(times.grouped);
   for (AttentionCurve& curve : times.attention) { curve = best_attention(gpu, curve, length); }
   times.copy_bytes_per_s /= kFusedShare.value;  // fused kernels as fast as a copy

@@ -107,7 +107,11 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
                            {"ranks", curve.ranks},
                            {"microseconds", curve_of(curve.seconds, kMicro)}});
   }
-  Json time = {{"gemm", grid_of(times.gemm)}, {"attention", std::move(attention)}};
+  Json time = {{"gemm", grid_of(times.gemm)}};
+  if (!times.gemm_fp8.m.empty()) {
+    time["gemm_fp8"] = grid_of(times.gemm_fp8);
+  }
+  time["attention"] = std::move(attention);
   if (!times.grouped.forward.empty()) {
     time["grouped"] = {{"forward_tflops", curve_of(times.grouped.forward, kTera)},
                        {"input_gradient_tflops", curve_of(times.grouped.input_gradient, kTera)},

@@ -145,6 +145,37 @@ TEST_CASE("a side below the measured ones takes as long as the shortest; experts
   CHECK(gemm_s(gpu, Precision::kFp8, shape) == gemm_s(documented, Precision::kFp8, shape));
 }
 
+TEST_CASE("fp8 products run at rates of their own where they were measured, added or not") {
+  GpuSpec gpu = h200();
+  gpu.times = rates_by_mean_side();
+  CHECK_FALSE(is_measured(gpu, Precision::kFp8));
+  CHECK_FALSE(measures_accumulation(gpu, Precision::kFp8));
+  gpu.times->gemm_fp8 = {.m = {1024, 4096},
+                         .n = {1024, 4096},
+                         .k = {1024, 4096},
+                         .forward = {8e14, 8e14, 8e14, 8e14, 2e14, 2e14, 2e14, 2e14},
+                         .input_gradient = std::vector<double>(8, 6e14),
+                         .weight_gradient = std::vector<double>(8, 5e14),
+                         .accumulated = {}};
+  CHECK(is_measured(gpu, Precision::kFp8));
+  CHECK(measures_accumulation(gpu, Precision::kFp8));
+  CHECK_FALSE(measures_accumulation(gpu, Precision::kBf16));
+  const auto tflops = [&](std::int64_t m, GemmPass pass) {
+    const GemmShape shape = {.m = m, .n = 4096, .k = 4096, .pass = pass};
+    return shape.flops() / gemm_s(gpu, Precision::kFp8, shape) / 1e12;
+  };
+  CHECK(tflops(1024, GemmPass::kForward) == doctest::Approx(800));
+  CHECK(tflops(2048, GemmPass::kForward) == doctest::Approx(400));  // half way in logarithms
+  CHECK(tflops(8192, GemmPass::kForward) == doctest::Approx(200));
+  CHECK(tflops(2048, GemmPass::kInputGradient) == doctest::Approx(600));
+  CHECK(tflops(2048, GemmPass::kWeightGradient) == doctest::Approx(500));
+  CHECK(tflops(2048, GemmPass::kAccumulated) == doctest::Approx(500));
+  GpuSpec without = h200();
+  without.times = rates_by_mean_side();
+  const GemmShape shape = {.m = 2048, .n = 4096, .k = 4096};
+  CHECK(gemm_s(gpu, Precision::kBf16, shape) == gemm_s(without, Precision::kBf16, shape));
+}
+
 TEST_CASE("attention of few heads ends unevenly: seconds a FLOP are linear in one over the heads") {
   GpuSpec gpu = h200();
   gpu.times = rates_by_mean_side();
@@ -195,7 +226,7 @@ TEST_CASE("products between attention and copies run at the clock that the mean 
 TEST_CASE("accumulated gradients and the trainer's experts have measured rates of their own") {
   GpuSpec gpu = h200();
   gpu.times = rates_by_mean_side();
-  CHECK_FALSE(measures_accumulation(gpu));
+  CHECK_FALSE(measures_accumulation(gpu, Precision::kBf16));
   CHECK_FALSE(measures_grouped(gpu));
   for (const double rate : gpu.times->gemm.forward) {
     gpu.times->gemm.accumulated.push_back(rate / 2);
@@ -203,7 +234,7 @@ TEST_CASE("accumulated gradients and the trainer's experts have measured rates o
   gpu.times->grouped = {.forward = {{.size = 128, .value = 1e14}, {.size = 512, .value = 3e14}},
                         .input_gradient = {{.size = 128, .value = 5e13}},
                         .weight_gradient = {{.size = 128, .value = 2e13}}};
-  CHECK(measures_accumulation(gpu));
+  CHECK(measures_accumulation(gpu, Precision::kBf16));
   CHECK(1e3 * rate(gpu, {.m = 1024, .n = 1024, .k = 1024, .pass = GemmPass::kAccumulated}) ==
         doctest::Approx(512));
   // 2 x 4 x 256 x 1000 x 1000 FLOP at the middle of 100 and 300 TFLOP/s.

@@ -64,6 +64,25 @@ TEST_CASE("the limit on one GPU is FLOPs and bytes over the best rates") {
   CHECK(step.total_s < products_s + attention_s + copied_s);
 }
 
+TEST_CASE("measured fp8 products have the best of their own rates in the limit") {
+  Job job = job_of_one_gpu();
+  Plan plan = plan_of_one_gpu();
+  plan.precision = Precision::kFp8;
+  MeasuredTimes& times = *job.cluster.gpu.times;
+  times.gemm_fp8 = {.m = {1024, 16384},
+                    .n = {1024},
+                    .k = {1024},
+                    .forward = {6e14, 1.2e15},
+                    .input_gradient = {6e14, 1.1e15},
+                    .weight_gradient = {6e14, 1e15},
+                    .accumulated = {}};
+  const Job without = without_losses(job).value();
+  const MeasuredTimes& best = *without.cluster.gpu.times;
+  CHECK(best.gemm_fp8.weight_gradient == std::vector<double>{1.2e15});
+  CHECK(best.gemm.forward != best.gemm_fp8.forward);
+  CHECK(limit_s(job, plan) < estimate_step_time(job, plan).total_s);
+}
+
 TEST_CASE("without measured rates there is no limit") {
   Job job = job_of_one_gpu();
   job.cluster.gpu.times.reset();

@@ -20,6 +20,13 @@ MeasuredTimes some_times() {
   times.gemm.input_gradient = times.gemm.forward;
   times.gemm.weight_gradient = times.gemm.forward;
   times.gemm.accumulated = {1.5e14, 2.5e14, 3.5e14, 4.5e14, 5.5e14, 6.5e14};
+  times.gemm_fp8 = {.m = {1024},
+                    .n = {1024, 2048},
+                    .k = {1024, 16384},
+                    .forward = {9e14, 1.1e15, 1.2e15, 1.3e15},
+                    .input_gradient = {8e14, 8.1e14, 8.2e14, 8.3e14},
+                    .weight_gradient = {7e14, 7.1e14, 7.2e14, 7.345678e14},
+                    .accumulated = {}};
   times.attention = {{.head_dim = 64,
                       .forward = {{.size = 1024, .value = 3e14}},
                       .backward = {{.size = 1024, .value = 2e14}, {.size = 65536, .value = 4e14}},
@@ -68,6 +75,19 @@ TEST_CASE("measured rates in a GPU's file are read as they were written, to four
     for (std::size_t i = 0; i < times.gemm.forward.size(); ++i) {
       CHECK(gpu.times->gemm.forward[i] == doctest::Approx(times.gemm.forward[i]).epsilon(1e-3));
     }
+    CHECK(gpu.times->gemm_fp8.m == times.gemm_fp8.m);
+    CHECK(gpu.times->gemm_fp8.n == times.gemm_fp8.n);
+    CHECK(gpu.times->gemm_fp8.k == times.gemm_fp8.k);
+    for (std::size_t i = 0; i < times.gemm_fp8.forward.size(); ++i) {
+      const auto is_near = [i](const std::vector<double>& read,
+                               const std::vector<double>& written) {
+        return read.at(i) == doctest::Approx(written[i]).epsilon(1e-3);
+      };
+      CHECK(is_near(gpu.times->gemm_fp8.forward, times.gemm_fp8.forward));
+      CHECK(is_near(gpu.times->gemm_fp8.input_gradient, times.gemm_fp8.input_gradient));
+      CHECK(is_near(gpu.times->gemm_fp8.weight_gradient, times.gemm_fp8.weight_gradient));
+    }
+    CHECK(gpu.times->gemm_fp8.accumulated.empty());
     CHECK(gpu.times->attention[0].backward[1].value == doctest::Approx(4e14));
     CHECK(gpu.times->attention[0].tokens == 16384);
     CHECK(gpu.times->attention[0].heads == 64);
@@ -95,18 +115,20 @@ TEST_CASE("measured rates in a GPU's file are read as they were written, to four
 TEST_CASE("rates that were not measured stay out of a GPU's file") {
   MeasuredTimes times = some_times();
   times.gemm.accumulated.clear();
+  times.gemm_fp8 = {};
   times.grouped = {};
   times.beside.reset();
   times.attention[0].few = {};
   times.attention[0].clock_over_products.reset();
   times.copy_clock_over_products.reset();
   const std::string file = with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), times);
-  for (const char* name :
-       {"accumulated_tflops", "grouped", "beside_products", "few_heads", "clock_over_products"}) {
+  for (const char* name : {"accumulated_tflops", "gemm_fp8", "grouped", "beside_products",
+                           "few_heads", "clock_over_products"}) {
     CHECK(file.find(name) == std::string::npos);
   }
   const GpuSpec gpu = read_back(file);
   CHECK_FALSE(gpu.times->beside.has_value());
+  CHECK_FALSE(is_measured(gpu, Precision::kFp8));
   CHECK_FALSE(measures_clocks(gpu));
 }
 

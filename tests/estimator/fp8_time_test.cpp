@@ -1,0 +1,78 @@
+// What a layer of our own trainer takes in fp8 beside its products, once those are measured.
+#include <doctest/doctest.h>
+
+#include "data/library.h"
+#include "estimator/block_work.h"
+
+namespace shardplan {
+namespace {
+
+// Llama-3-8B, 8192 tokens. One rate for all products, in bf16 and fp8: what remains between the two
+// is the rounding.
+Job job_of_equal_products() {
+  const Library library;
+  Job job = {.model = library.model("llama3-8b").model,
+             .cluster = library.cluster("1x1-h200"),
+             .profile = library.framework("native"),
+             .sequence_length = 8192,
+             .global_batch = 1};
+  const std::vector<double> rate = {1e15};
+  MeasuredTimes times;
+  times.gemm = {.m = {16},
+                .n = {16},
+                .k = {16},
+                .forward = rate,
+                .input_gradient = rate,
+                .weight_gradient = rate,
+                .accumulated = rate};
+  times.gemm_fp8 = times.gemm;
+  times.gemm_fp8.accumulated.clear();
+  times.attention = {{.head_dim = 128,
+                      .forward = {{.size = 8192, .value = 5e14}},
+                      .backward = {{.size = 8192, .value = 5e14}}}};
+  times.copy_bytes_per_s = 4e12;
+  job.cluster.gpu.times = times;
+  return job;
+}
+
+}  // namespace
+
+// Inputs of the four linear layers 4096, 4096, 4096 and 14336 wide, outputs 6144, 4096, 28672 and
+// 4096; weights 4096 x 6144, 4096 x 4096, 4096 x 28672, 14336 x 4096.
+TEST_CASE("a layer of our own trainer moves 2.2 GB forward and 4.3 GB backward to round to fp8") {
+  const Job job = job_of_equal_products();
+  constexpr double kInputs = 8192 * 26624.0;
+  constexpr double kOutputs = 8192 * 43008.0;
+  constexpr double kWeights = 218103808;
+  const BlockTime bf16 = layer_time(job, {}, {});
+  const BlockTime fp8 = layer_time(job, {.precision = Precision::kFp8}, {});
+  const auto bytes = [](double seconds) { return seconds * 4e12 * 0.93; };
+  CHECK(bytes(fp8.forward_s - bf16.forward_s) == doctest::Approx(5 * kInputs + 5 * kWeights));
+  CHECK(bytes(fp8.backward_input_s - bf16.backward_input_s) ==
+        doctest::Approx(6 * kOutputs + 5 * kWeights));
+  CHECK(bytes(fp8.backward_weight_s - bf16.backward_weight_s) == doctest::Approx(5 * kInputs));
+  CHECK(5 * kInputs + 5 * kWeights == doctest::Approx(2.18e9).epsilon(0.01));
+  CHECK(6 * kOutputs + 5 * kWeights + 5 * kInputs == doctest::Approx(4.29e9).epsilon(0.01));
+}
+
+// A card at the limit of its power clocks higher while it rounds than while it multiplies.
+TEST_CASE("measured fp8 products run faster between the kernels that round their factors") {
+  Job job = job_of_equal_products();
+  const Plan plan = {.precision = Precision::kFp8};
+  const auto gained = [&](const Plan& with) {
+    job.cluster.gpu.times->copy_clock_over_products = 1;
+    const double slow_s = layer_time(job, with, {}).forward_s;
+    job.cluster.gpu.times->copy_clock_over_products = 1.3;
+    return 1 - layer_time(job, with, {}).forward_s / slow_s;
+  };
+  CHECK(gained(plan) > 1.5 * gained({}));
+  job.cluster.gpu.times->gemm_fp8 = {};
+  const BlockContext context(job, plan);
+  BlockContext clocked = context;
+  clocked.clock = {.products = 0.5};
+  const GemmShape shape = {.m = 8192, .n = 4096, .k = 4096};
+  CHECK(linear(clocked, shape, plan.precision).forward_s ==
+        linear(context, shape, plan.precision).forward_s);
+}
+
+}  // namespace shardplan
