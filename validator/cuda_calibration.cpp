@@ -257,6 +257,10 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
     const TimedCall load = [&](cudaStream_t on) { products(on); };
     times.gemm = measure_gemm(calibration, load, stream);
     report("products");
+    times.gemm_fp8 = measure_gemm_fp8(calibration, stream);
+    if (!times.gemm_fp8.m.empty()) {
+      report("products in fp8");
+    }
     times.attention = measure_attentions(calibration, load, stream);
     report("attention");
     measure_clocks(calibration, load, copy, times, stream);

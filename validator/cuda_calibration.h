@@ -19,6 +19,7 @@ struct TimeCalibration {
   double seconds_per_point = 0.015;
   double clock_seconds = 0.4;  // a clock follows its load within some tens of milliseconds
   std::vector<std::int64_t> gemm_sizes = {256, 512, 1024, 2048, 4096, 8192, 16384};
+  std::vector<std::int64_t> gemm_fp8_sizes = {1024, 2048, 4096, 8192, 16384};  // multiples of 16
   std::vector<std::int64_t> head_dims = {64, 128};
   std::vector<std::int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768};
   std::int64_t attention_tokens = 16384;  // of one call, in sequences of the length
@@ -31,6 +32,9 @@ struct TimeCalibration {
 // The whole of MeasuredTimes but its source. `report` is told of every part as it ends.
 MeasuredTimes measure_times(const TimeCalibration& calibration,
                             const std::function<void(const std::string&)>& report);
+
+// Products in fp8, behind large ones of their kind; empty where the GPU has none.
+GemmGrid measure_gemm_fp8(const TimeCalibration& calibration, cudaStream_t stream);
 
 // Products of the experts of a rank, one launch for all, by our own kernels.
 GroupedRates measure_grouped(const TimeCalibration& calibration, cudaStream_t stream);

@@ -137,28 +137,32 @@ GemmType type_of(Fp8Format format) {
   return format == Fp8Format::kE4m3 ? GemmType::kE4m3 : GemmType::kE5m2;
 }
 
-// Both factors are copies with the inner dimension contiguous. In forward the tensor cores' own
-// sums are exact enough; gradients are summed in float (Transformer Engine, pytorch/module/base.py:
-// _2X_ACC_FPROP False, _2X_ACC_DGRAD and _2X_ACC_WGRAD True).
 GemmShape fp8_shape(const Program& program, const Operation& op) {
   const View& a = op.in.at(0);
   const View& out = op.out.at(0);
-  const std::int64_t inner = op.attributes.transpose_a ? a.rows : a.cols;
-  return {.rows = out.rows,
-          .columns = out.cols,
+  GemmShape shape = fp8_product(*op.attributes.fp8, out.rows, out.cols,
+                                op.attributes.transpose_a ? a.rows : a.cols);
+  shape.out_stride = out.stride;
+  shape.out_type = type_of(tensor_of(program, out).dtype);
+  shape.sum = op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite;
+  return shape;
+}
+
+}  // namespace
+
+GemmShape fp8_product(const Fp8Factors& factors, std::int64_t rows, std::int64_t columns,
+                      std::int64_t inner) {
+  return {.rows = rows,
+          .columns = columns,
           .inner = inner,
           .b_layout = GemmLayout::kTransposed,
           .a_stride = inner,
           .b_stride = inner,
-          .out_stride = out.stride,
-          .in_type = type_of(op.attributes.fp8->a),
-          .out_type = type_of(tensor_of(program, out).dtype),
-          .b_type = type_of(op.attributes.fp8->b),
-          .sum = op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite,
-          .sums_fast = op.attributes.fp8->a == Fp8Format::kE4m3};
+          .out_stride = columns,
+          .in_type = type_of(factors.a),
+          .b_type = type_of(factors.b),
+          .sums_fast = factors.a == Fp8Format::kE4m3};
 }
-
-}  // namespace
 
 GemmShape product_shape(const Program& program, const Operation& op) {
   const auto layout = [](bool turned) {

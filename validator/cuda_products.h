@@ -13,6 +13,13 @@ namespace shardplan {
 // Throws std::logic_error for operands that no product takes.
 GemmShape product_shape(const Program& program, const Operation& operation);
 
+// A product in fp8 as the trainer runs it, out in bf16. Both factors are copies with the inner
+// dimension contiguous. In forward the tensor cores' own sums are exact enough; gradients, whose
+// first factor is e5m2, are summed in float (Transformer Engine, pytorch/module/base.py:
+// _2X_ACC_FPROP False, _2X_ACC_DGRAD and _2X_ACC_WGRAD True).
+GemmShape fp8_product(const Fp8Factors& factors, std::int64_t rows, std::int64_t columns,
+                      std::int64_t inner);
+
 // What tuning found of one product: seconds of what cuBLASLt expected to be fastest, and of what
 // was.
 struct TunedProduct {
