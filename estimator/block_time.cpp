@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "estimator/block_ends.h"
+#include "estimator/block_replay.h"
 #include "estimator/block_work.h"
 #include "estimator/overlap_time.h"
 
@@ -17,24 +18,6 @@ namespace {
 double number(std::int64_t count) {
   return static_cast<double>(count);
 }
-
-// The parts of a layer that recomputation can name; empty ones stay zero.
-struct LayerParts {
-  BlockTime norms;
-  BlockTime projections;  // into and out of attention
-  BlockTime mla_up;       // latent attention: up-projections and rotary embedding
-  BlockTime attention;
-  BlockTime ffn;  // dense
-  BlockTime routed;
-  BlockTime routed_activation;
-  BlockTime shared;
-  // Forward: activations, and last products with what sums them over ranks.
-  double ffn_activation_s = 0;
-  double shared_activation_s = 0;
-  double ffn_last_s = 0;
-  double routed_last_s = 0;
-  double shared_last_s = 0;
-};
 
 BlockTime norms(const BlockContext& context) {
   return memory_bound(
@@ -237,91 +220,6 @@ LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
   return parts;
 }
 
-LayerReplay replay_of(const LayerParts& parts) {
-  const auto forward = [](const BlockTime& part) {
-    return ReplayTime{.kernels_s = part.forward_s, .total_s = part.forward_total_s()};
-  };
-  return {.norms = forward(parts.norms),
-          .projections = forward(parts.projections),
-          .mla_up = forward(parts.mla_up),
-          .attention = forward(parts.attention),
-          .ffn = forward(parts.ffn),
-          .routed = forward(parts.routed),
-          .routed_activation = forward(parts.routed_activation),
-          .shared = forward(parts.shared)};
-}
-
-// The native trainer's backward writes again what it dropped and reads: a norm without its
-// addition, SwiGLU's output beside SwiGLU's gradient, and never what lies behind a last product
-// (validator/lower_layer.cpp, lower_moe.cpp). Shares are of the bytes of the forward kernels
-// (native_kernels in elementwise.cpp).
-LayerReplay native_replay_of(const LayerParts& parts) {
-  constexpr double kNormShare = 2.0 / 4;
-  constexpr double kSwigluShare = 1.0 / 3;
-  const auto only = [](double seconds) {
-    return ReplayTime{.kernels_s = seconds, .total_s = seconds};
-  };
-  LayerReplay replay = replay_of(parts);
-  const double experts_s = parts.routed_activation.forward_s;
-  replay.norms = only(kNormShare * parts.norms.forward_s);
-  replay.ffn = only(kSwigluShare * parts.ffn_activation_s);
-  replay.routed =
-      only(parts.routed.forward_total_s() - parts.routed_last_s + (1 - kSwigluShare) * experts_s);
-  replay.routed_activation = only(kSwigluShare * experts_s);
-  replay.shared = only(parts.shared.forward_total_s() - parts.shared_last_s -
-                       (1 - kSwigluShare) * parts.shared_activation_s);
-  replay.left_out_s = parts.ffn_last_s + parts.routed_last_s + parts.shared_last_s;
-  return replay;
-}
-
-double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& parts) {
-  double seconds = 0;
-  const auto replay = [&](bool chosen, const ReplayTime& part) {
-    seconds += chosen ? part.total_s : 0;
-  };
-  replay(modules.core_attn, parts.attention);
-  replay(modules.layernorm, parts.norms);
-  replay(modules.mlp, parts.ffn);
-  replay(modules.mla_up_proj, parts.mla_up);
-  replay(modules.moe, parts.routed);
-  replay(modules.moe || modules.moe_act, parts.routed_activation);
-  replay(modules.moe || modules.shared_experts, parts.shared);
-  return seconds;
-}
-
-// torchtitan's selective policies: every second layer in full; or by operation, which keeps
-// attention, collectives and every second product and replays the other half and what is cheap.
-double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
-  if (policy == "every_second_layer") {
-    return layer.time.forward_total_s() / 2;
-  }
-  if (policy == "every_second_matmul") {
-    const LayerReplay& parts = layer.replay;
-    return parts.norms.kernels_s +
-           (parts.projections.kernels_s + parts.mla_up.kernels_s + parts.ffn.kernels_s +
-            parts.routed.kernels_s + parts.routed_activation.kernels_s + parts.shared.kernels_s) /
-               2;
-  }
-  throw std::logic_error("recompute policy without a time model: " + policy);
-}
-
-std::int64_t layers_in_group(const Recompute& recompute) {
-  return recompute.method == RecomputeMethod::kUniform ? recompute.num_layers : 1;
-}
-
-double replayed_s(const Recompute& recompute, const LayerTime& layer) {
-  switch (recompute.granularity) {
-    case RecomputeGranularity::kNone: return 0;
-    case RecomputeGranularity::kFull:
-      return layer.time.forward_total_s() -
-             layer.replay.left_out_s / number(layers_in_group(recompute));
-    case RecomputeGranularity::kSelective:
-      return recompute.policy.empty() ? replayed_modules_s(recompute.modules, layer.replay)
-                                      : replayed_policy_s(recompute.policy, layer);
-  }
-  throw std::logic_error("replayed_s: unknown granularity");
-}
-
 // What the host needs beyond the GPU. The two directions are apart: between them stands the loss.
 HostCost exceeding(const HostCost& host, double forward_s, double backward_s) {
   return {.forward_s = std::max(0.0, host.forward_s - forward_s),
@@ -351,10 +249,9 @@ LayerParts clocked_parts(const BlockContext& context, const LayerSpec& layer) {
 
 LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& layer) {
   const LayerParts parts = clocked_parts(context, layer);
-  const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
-                  .replay = is_native ? native_replay_of(parts) : replay_of(parts),
+                  .replay = replay_of(context.job, parts),
                   .host = host_cost(context.job, context.plan, layer),
                   .compiled = context.job.profile.compile};
   BlockTime& time = known.time;
