@@ -348,10 +348,10 @@ class Frontend : public CudnnAttention {
 }  // namespace
 
 std::unique_ptr<CudnnAttention> open_cudnn(std::string& why_not) {
+  why_not.clear();
   if (!load_library(why_not)) {
     return nullptr;
   }
-  why_not.clear();
   try {
     const std::size_t version = fe::detail::get_backend_version();
     if (version < 90000) {
