@@ -22,9 +22,12 @@ LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 192,
          "vocab_size": 509, "tie_word_embeddings": False}
 EXPERTS = {**LLAMA, "model_type": "mixtral", "intermediate_size": 64, "num_local_experts": 4,
            "num_experts_per_tok": 2}
+# Keys within a window: shorter than a chunk of cp 2, longer than one of cp 4.
+WINDOWS = {**LLAMA, "model_type": "mistral", "sliding_window": 10}
 COMPARED = {"loss": "losses", "gradient_norm": "gradient_norms"}  # as results name them
 # For the host backend.
 NARROW = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 8, "vocab_size": 96}
+NARROW_WINDOWS = {**NARROW, "sliding_window": 5}
 
 TP = {"tp": 2, "sequence_parallel": True}
 RING = {"cp": 2, "cp_method": "ring"}
@@ -55,6 +58,9 @@ MIXED = [{}, {"ep": 2, **dp(1)}, {"ep": 2, **dp(1, 4)}, {"ep": 4, **dp(1, 4)}, {
          {"ep": 2, **TP, **PP, **dp(1)}, {"ep": 4, **TP, **PP, **dp(1)},
          {"ep": 2, **RING, **PP, **dp(1)}, {"ep": 2, **TP, **RING, **PP},
          {"ep": 2, **TP, **RING, **dp(1)}, {"ep": 2, **TP, **dp(1, 4)}]
+WINDOWED = [{}, {**RING, **dp(1)}, {**GATHER, **dp(1)}, {"cp": 4, "cp_method": "ring"},
+            {"cp": 4, "cp_method": "all_gather"}, {**TP, **RING}, {**TP, **GATHER}, {**PP, **RING},
+            {**TP, **RING, **dp(3)}]
 
 
 def name_of(plan):
@@ -83,9 +89,13 @@ def case(kind, model, plan, gpu, sequence):
 
 
 def cases(gpu, backend):
-    narrow, sequence = (NARROW, 32) if backend == "host" else ({}, SEQUENCE)
-    return ([case("dense", {**LLAMA, **narrow}, plan, gpu, sequence) for plan in DENSE]
-            + [case("experts", {**EXPERTS, **narrow}, plan, gpu, sequence) for plan in MIXED])
+    on_host = backend == "host"
+    sequence = 32 if on_host else SEQUENCE
+    return [case(kind, {**model, **(narrow if on_host else {})}, plan, gpu, sequence)
+            for kind, model, narrow, plans in (("dense", LLAMA, NARROW, DENSE),
+                                               ("windows", WINDOWS, NARROW_WINDOWS, WINDOWED),
+                                               ("experts", EXPERTS, NARROW, MIXED))
+            for plan in plans]
 
 
 def environments(gpus):
@@ -141,7 +151,7 @@ def apart(values):
 
 def judge(check, name, lines, results):
     """All ran, near to what the float64 host backend has and to each other."""
-    by_kind = {"dense": [], "experts": []}
+    by_kind = {"dense": [], "windows": [], "experts": []}
     for result in results:
         measured = result["measured"]
         if measured["status"] == "ok" and all(
