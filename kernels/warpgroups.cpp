@@ -22,6 +22,12 @@ bool has_warpgroups() {
          attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
+bool has_fp8_products() {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
+             attribute(cudaDevAttrComputeCapabilityMinor) >=
+         89;
+}
+
 int num_multiprocessors() {
   return attribute(cudaDevAttrMultiProcessorCount);
 }

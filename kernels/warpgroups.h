@@ -1,12 +1,14 @@
-// The device that the kernels for sm_90a are for.
+// What the current device has.
 #pragma once
 
 namespace shardplan {
 
-// Whether it is the current one: those kernels run on no later one either.
+// Those of the kernels for sm_90a, which run on no later device either.
 bool has_warpgroups();
 
-// Of the current device.
+// Tensor cores for fp8: compute capability 8.9 and later.
+bool has_fp8_products();
+
 int num_multiprocessors();
 
 }  // namespace shardplan

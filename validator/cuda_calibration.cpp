@@ -107,23 +107,17 @@ class ProductBench {
 
 GemmGrid measure_gemm(const TimeCalibration& calibration, const TimedCall& load,
                       cudaStream_t stream) {
-  GemmGrid grid;
-  for (const std::int64_t size : calibration.gemm_sizes) { grid.m.push_back(number(size)); }
-  grid.n = grid.m;
-  grid.k = grid.m;
+  GemmGrid grid = grid_over(calibration.gemm_sizes);
   ProductBench bench(calibration.gemm_sizes.back(), stream);
   Stopwatch(stream).median_s(load, calibration.warm_up_s);
   for (const auto& [pass, rates] : {std::pair{Pass::kForward, &grid.forward},
                                     std::pair{Pass::kInputGradient, &grid.input_gradient},
                                     std::pair{Pass::kWeightGradient, &grid.weight_gradient},
                                     std::pair{Pass::kAccumulated, &grid.accumulated}}) {
-    for (const std::int64_t m : calibration.gemm_sizes) {
-      for (const std::int64_t n : calibration.gemm_sizes) {
-        for (const std::int64_t k : calibration.gemm_sizes) {
-          rates->push_back(bench.rate(pass, m, n, k, load, calibration.seconds_per_point));
-        }
-      }
-    }
+    *rates =
+        rates_over(calibration.gemm_sizes, [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+          return bench.rate(pass, m, n, k, load, calibration.seconds_per_point);
+        });
   }
   return grid;
 }
@@ -242,6 +236,26 @@ double measure_launch(cudaStream_t stream) {
 }
 
 }  // namespace
+
+GemmGrid grid_over(const std::vector<std::int64_t>& sizes) {
+  GemmGrid grid;
+  grid.m.assign(sizes.begin(), sizes.end());
+  grid.n = grid.m;
+  grid.k = grid.m;
+  return grid;
+}
+
+std::vector<double> rates_over(
+    const std::vector<std::int64_t>& sizes,
+    const std::function<double(std::int64_t, std::int64_t, std::int64_t)>& rate) {
+  std::vector<double> rates;
+  for (const std::int64_t m : sizes) {
+    for (const std::int64_t n : sizes) {
+      for (const std::int64_t k : sizes) { rates.push_back(rate(m, n, k)); }
+    }
+  }
+  return rates;
+}
 
 MeasuredTimes measure_times(const TimeCalibration& calibration,
                             const std::function<void(const std::string&)>& report) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "estimator/cluster_spec.h"
 
@@ -32,6 +33,13 @@ struct TimeCalibration {
 // The whole of MeasuredTimes but its source. `report` is told of every part as it ends.
 MeasuredTimes measure_times(const TimeCalibration& calibration,
                             const std::function<void(const std::string&)>& report);
+
+// Every side at these sizes, without rates.
+GemmGrid grid_over(const std::vector<std::int64_t>& sizes);
+// rate(m, n, k) over all sizes of m, n and k, as a GemmGrid has them: k fastest.
+std::vector<double> rates_over(
+    const std::vector<std::int64_t>& sizes,
+    const std::function<double(std::int64_t, std::int64_t, std::int64_t)>& rate);
 
 // Products in fp8, behind large ones of their kind; empty where the GPU has none.
 GemmGrid measure_gemm_fp8(const TimeCalibration& calibration, cudaStream_t stream);

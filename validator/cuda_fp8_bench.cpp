@@ -4,6 +4,7 @@
 
 #include "kernels/gemm.h"
 #include "kernels/quantize_fp8.h"
+#include "kernels/warpgroups.h"
 #include "validator/cuda_calibration.h"
 #include "validator/cuda_products.h"
 #include "validator/cuda_stopwatch.h"
@@ -18,16 +19,6 @@ constexpr std::int64_t kLoadSize = 8192;
 
 double number(std::int64_t count) {
   return static_cast<double>(count);
-}
-
-bool multiplies_fp8() {
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return std::pair(major, minor) >= std::pair(8, 9);
 }
 
 enum class Pass { kForward, kInputGradient, kWeightGradient };
@@ -116,27 +107,20 @@ class Fp8Bench {
 }  // namespace
 
 GemmGrid measure_gemm_fp8(const TimeCalibration& calibration, cudaStream_t stream) {
-  GemmGrid grid;
-  if (!multiplies_fp8()) {
-    return grid;
+  if (!has_fp8_products()) {
+    return {};
   }
   const std::vector<std::int64_t>& sizes = calibration.gemm_fp8_sizes;
-  grid.m.assign(sizes.begin(), sizes.end());
-  grid.n = grid.m;
-  grid.k = grid.m;
+  GemmGrid grid = grid_over(sizes);
   Fp8Bench bench(sizes.back(), stream);
   Stopwatch(stream).median_s([&](cudaStream_t on) { bench.run_load(on); },
                              calibration.clock_seconds);
   for (const auto& [pass, rates] : {std::pair{Pass::kForward, &grid.forward},
                                     std::pair{Pass::kInputGradient, &grid.input_gradient},
                                     std::pair{Pass::kWeightGradient, &grid.weight_gradient}}) {
-    for (const std::int64_t m : sizes) {
-      for (const std::int64_t n : sizes) {
-        for (const std::int64_t k : sizes) {
-          rates->push_back(bench.rate(pass, m, n, k, calibration.seconds_per_point));
-        }
-      }
-    }
+    *rates = rates_over(sizes, [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+      return bench.rate(pass, m, n, k, calibration.seconds_per_point);
+    });
   }
   return grid;
 }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kernels/gemm.h"
+#include "kernels/warpgroups.h"
 #include "tests/kernels/device.h"
 #include "validator/fp8.h"
 
@@ -92,14 +93,6 @@ struct Factor {
   DeviceBuffer<float> inverse_scale;
   std::vector<double> values;
 };
-
-bool has_fp8_products() {
-  int device = 0;
-  cudaDeviceProp properties = {};
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  return properties.major * 10 + properties.minor >= 89;
-}
 
 template <class Out>
 void check_product(Fp8Format a_format, bool sums_fast, double tolerance) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "kernels/cuda_check.h"
+#include "kernels/warpgroups.h"
 #include "tests/kernels/device.h"
 #include "tests/validator/layouts.h"
 
@@ -326,14 +327,6 @@ void check_bf16(const std::vector<Layout>& layouts) {
       check_layout(layout, bf16_setting());
     }
   }
-}
-
-bool has_fp8_products() {
-  int device = 0;
-  cudaDeviceProp properties = {};
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  return properties.major * 10 + properties.minor >= 89;
 }
 
 // The host rounds the same products to fp8, in float64 otherwise. What other sums put on the other
