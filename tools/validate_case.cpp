@@ -117,4 +117,17 @@ HostSteps host_steps(const RunRequest& request) {
   return steps;
 }
 
+HostTolerance host_tolerance(bool on_host, Precision planned, RunPrecision run) {
+  if (on_host) {
+    return {.loss = 1e-10, .gradient_norm = 1e-10};
+  }
+  if (planned == Precision::kFp8) {
+    return {.loss = 1.1e-2, .gradient_norm = 3.7e-2};
+  }
+  if (run == RunPrecision::kFloat) {
+    return {.loss = 1e-5, .gradient_norm = 1e-5};
+  }
+  return {.loss = 2e-3, .gradient_norm = 1e-2};
+}
+
 }  // namespace shardplan

@@ -56,4 +56,17 @@ struct HostSteps {
 };
 HostSteps host_steps(const RunRequest& request);
 
+// How far a right run may be from them, relative. The bounds of the parity tests: sums of other
+// orders and types, both float64 on the host. In fp8 what lies near the middle of two values is
+// rounded to one there and to the other here, and the layers behind it round what comes of it: two
+// right runs, also with --fp32, are as far apart as two independent roundings. What one rounding
+// moves on the host, root mean square over 30 models as gpu_check --part ranks runs them, 128 wide
+// on 512 tokens: 2.5e-3 of the loss, 8.8e-3 of the norm; the bound is 3 sqrt(2) of that. Narrower
+// models and fewer tokens move more.
+struct HostTolerance {
+  double loss = 0;
+  double gradient_norm = 0;
+};
+HostTolerance host_tolerance(bool on_host, Precision planned, RunPrecision run);
+
 }  // namespace shardplan

@@ -163,15 +163,9 @@ std::optional<std::string> Validation::why_not(const ValidateAnswer& answer) con
   return std::nullopt;
 }
 
-// Sums of other orders and types: the bounds of the parity tests. Both are float64 on the host.
 void Validation::check_against_host(ValidateAnswer& answer) const {
-  constexpr double kHost = 1e-10;
-  constexpr double kFloat = 1e-5;
-  constexpr double kBf16Loss = 2e-3;
-  constexpr double kBf16Norm = 1e-2;
-  const bool is_host = settings_.backend == "host";
-  const bool is_float = answer.request.precision == RunPrecision::kFloat;
-  const auto tolerance = [&](double bf16) { return is_host ? kHost : is_float ? kFloat : bf16; };
+  const HostTolerance tolerance = host_tolerance(
+      settings_.backend == "host", answer.question->plan.precision, answer.request.precision);
   // A number that is none differs from everything.
   const auto note = [](HostComparison& comparison, std::size_t step, double found) {
     const double host = comparison.host.at(step);
@@ -180,8 +174,8 @@ void Validation::check_against_host(ValidateAnswer& answer) const {
   };
   const HostSteps host = host_steps(answer.request);
   HostCheck check{
-      .losses = {.host = host.losses, .tolerance = tolerance(kBf16Loss)},
-      .gradient_norms = {.host = host.gradient_norms, .tolerance = tolerance(kBf16Norm)}};
+      .losses = {.host = host.losses, .tolerance = tolerance.loss},
+      .gradient_norms = {.host = host.gradient_norms, .tolerance = tolerance.gradient_norm}};
   for (std::size_t step = 0; step < host.losses.size(); ++step) {
     double loss = 0;
     for (const RankResult& rank : answer.outcome.ranks) {
