@@ -14,6 +14,11 @@ AttentionShape packed(AttentionShape shape) {
   return shape;
 }
 
+// Keys have more rows than queries where these stand behind the first of them.
+std::int64_t rows_of(const AttentionShape& shape) {
+  return shape.batch * std::max(shape.query_length, shape.key_length);
+}
+
 }  // namespace
 
 AttentionTrial::AttentionTrial(const AttentionLibrary& library, const AttentionShape& shape,
@@ -22,16 +27,15 @@ AttentionTrial::AttentionTrial(const AttentionLibrary& library, const AttentionS
       forward_(library, AttentionTypes::kBf16, shape_),
       backward_(library, AttentionTypes::kBf16, shape_,
                 {.dq_stride = shape_.q_stride, .dkv_stride = shape_.kv_stride}, order),
-      qkv_(shape_.batch * shape_.query_length * shape_.q_stride),
-      dqkv_(shape_.batch * shape_.query_length * shape_.q_stride),
+      qkv_(rows_of(shape_) * shape_.q_stride),
+      dqkv_(rows_of(shape_) * shape_.q_stride),
       o_(shape_.batch * shape_.query_length * shape_.o_stride),
       dout_(shape_.batch * shape_.query_length * shape_.o_stride),
       lse_(shape_.batch * shape_.query_length * shape_.heads),
       workspace_(
           std::max<std::int64_t>({1, forward_.workspace_bytes(), backward_.workspace_bytes()})) {
-  const std::int64_t rows = shape_.batch * shape_.query_length;
-  fill_normal(qkv_.data(), 1, 1, 0, rows * shape_.q_stride, stream);
-  fill_normal(dout_.data(), 1, 2, 0, rows * shape_.o_stride, stream);
+  fill_normal(qkv_.data(), 1, 1, 0, rows_of(shape_) * shape_.q_stride, stream);
+  fill_normal(dout_.data(), 1, 2, 0, shape_.batch * shape_.query_length * shape_.o_stride, stream);
 }
 
 void AttentionTrial::run_forward(cudaStream_t stream) {
@@ -49,8 +53,13 @@ void AttentionTrial::run_backward(cudaStream_t stream) {
 }
 
 double AttentionTrial::forward_flops() const {
-  return 2.0 * static_cast<double>(shape_.batch * shape_.query_length * shape_.key_length) *
-         static_cast<double>(shape_.heads * shape_.head_dim);
+  const double first = static_cast<double>(shape_.query_position);
+  const double end = first + static_cast<double>(shape_.query_length);
+  const double window = shape_.window > 0 ? static_cast<double>(shape_.window) : end;
+  // Queries before `full` see all keys up to theirs, the others `window` of them.
+  const double full = std::clamp(window, first, end);
+  const double pairs = (full * full - first * first) / 2 + (end - full) * window;
+  return 4.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.head_dim) * pairs;
 }
 
 }  // namespace shardplan

@@ -10,7 +10,8 @@ namespace shardplan {
 
 class AttentionTrial {
  public:
-  // q, k and v lie side by side in one row, as their gradients do: of `shape` no stride is read.
+  // q, k and v lie side by side in one row, as their gradients do: of `shape` no stride is read. The
+  // last query sees the last key.
   AttentionTrial(const AttentionLibrary& library, const AttentionShape& shape, AttentionOrder order,
                  cudaStream_t stream);
 
@@ -19,7 +20,7 @@ class AttentionTrial {
   void run_forward(cudaStream_t stream);
   void run_backward(cudaStream_t stream);  // of the last run_forward
 
-  // The causal triangle of two products; five of them backward.
+  // Of what the mask leaves, the diagonal by half: two products; five of them backward.
   double forward_flops() const;
   double backward_flops() const { return 2.5 * forward_flops(); }
 

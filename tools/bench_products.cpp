@@ -70,20 +70,36 @@ void bench_sustained_gemm(cudaStream_t stream) {
 
 namespace {
 
-// Llama-3-8B's heads; FLOPs of the causal triangle once, backward 2.5 times forward.
-void bench_attention(const AttentionLibrary& library, std::int64_t length, AttentionOrder order,
-                     cudaStream_t stream) {
-  AttentionTrial trial(
-      library,
-      {.query_length = length, .key_length = length, .heads = 32, .kv_heads = 8, .head_dim = 128},
-      order, stream);
+// Queries on the keys up to theirs, all of them or those of a window.
+struct AttentionRows {
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  std::int64_t window = 0;
+
+  std::string name() const {
+    return std::to_string(queries) + (keys == queries ? "" : " on " + std::to_string(keys)) +
+           (window == 0 ? "" : ", window " + std::to_string(window));
+  }
+};
+
+// Llama-3-8B's heads; FLOPs of what the mask leaves, backward 2.5 times forward.
+void bench_attention(const AttentionLibrary& library, const AttentionRows& rows,
+                     AttentionOrder order, cudaStream_t stream) {
+  AttentionTrial trial(library,
+                       {.query_length = rows.queries,
+                        .key_length = rows.keys,
+                        .heads = 32,
+                        .kv_heads = 8,
+                        .head_dim = 128,
+                        .query_position = rows.keys - rows.queries,
+                        .window = rows.window},
+                       order, stream);
   const auto row = [&](const char* name, const std::string& own_because, std::int64_t bytes,
                        double work, const std::function<void(cudaStream_t)>& f) {
     const double seconds = median_s(f, stream);
-    std::printf(
-        "%s causal bf16 %lld x 32/8 heads x 128, %s: %.1f us, %.0f TFLOP/s, workspace %lld\n", name,
-        static_cast<long long>(length), own_because.empty() ? "cuDNN" : "own kernel", seconds * 1e6,
-        work / seconds / 1e12, static_cast<long long>(bytes));
+    std::printf("%s causal bf16 %s x 32/8 heads x 128, %s: %.1f us, %.0f TFLOP/s, workspace %lld\n",
+                name, rows.name().c_str(), own_because.empty() ? "cuDNN" : "own kernel",
+                seconds * 1e6, work / seconds / 1e12, static_cast<long long>(bytes));
   };
   row("attention_forward", trial.forward().own_because(), trial.forward().workspace_bytes(),
       trial.forward_flops(), [&](cudaStream_t on) { trial.run_forward(on); });
@@ -98,11 +114,19 @@ void bench_attentions(cudaStream_t stream) {
   const AttentionLibrary fastest;
   const AttentionLibrary own(AttentionKernels::kOwn);
   std::printf("attention: %s\n", fastest.description().c_str());
+  const AttentionRows square{.queries = 8192, .keys = 8192};
   for (const AttentionLibrary* library : {&fastest, &own}) {
-    bench_attention(*library, 8192, AttentionOrder::kAny, stream);
-    bench_attention(*library, 32768, AttentionOrder::kAny, stream);
+    for (const AttentionRows& rows :
+         {square, AttentionRows{.queries = 32768, .keys = 32768},
+          // A chunk of gathered context parallelism, and windows.
+          AttentionRows{.queries = 8192, .keys = 32768},
+          AttentionRows{.queries = 8192, .keys = 32768, .window = 4096},
+          AttentionRows{.queries = 8192, .keys = 12288, .window = 4096},
+          AttentionRows{.queries = 32768, .keys = 32768, .window = 4096}}) {
+      bench_attention(*library, rows, AttentionOrder::kAny, stream);
+    }
   }
-  bench_attention(fastest, 8192, AttentionOrder::kRepeatable, stream);
+  bench_attention(fastest, square, AttentionOrder::kRepeatable, stream);
 }
 
 }  // namespace shardplan
