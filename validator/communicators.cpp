@@ -43,6 +43,35 @@ CommunicatorKey key_of(const Program& program, const Operation& op, const Group&
           .ranks = {sends ? program.rank : peer, sends ? peer : program.rank}};
 }
 
+// Between two stages both directions do.
+bool goes_up(const CommunicatorKey& message, const Group& stages) {
+  const auto from = std::ranges::find(stages.ranks, message.ranks[0]);
+  const auto next = from + 1 == stages.ranks.end() ? stages.ranks.begin() : from + 1;
+  return *next == message.ranks[1];
+}
+
+// Dense weights and experts; the shard group is the whole group where there are no replicas, and
+// where there are, nothing is gathered over the whole one.
+std::int64_t slot_of_weights(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kDpCp:
+    case GroupKind::kDenseShard: return 3;
+    case GroupKind::kExpertDp:
+    case GroupKind::kExpertShard: return 4;
+    default: return -1;
+  }
+}
+
+std::int64_t slot_of(const CommunicatorUse& use) {
+  switch (use.key.stream) {
+    case Stream::kTensor:
+      return use.kind == GroupKind::kTp ? 0 : use.kind == GroupKind::kCp ? 1 : -1;
+    case Stream::kContext: return 2;
+    case Stream::kData: return slot_of_weights(use.kind);
+    default: return -1;
+  }
+}
+
 }  // namespace
 
 std::string text_of(const CommunicatorKey& key) {
@@ -59,6 +88,16 @@ std::int64_t device_bytes(const CommunicatorUse& use) {
   const bool receives = !use.is_message() || use.index == 1;
   const std::int64_t per_channel = 6 + (receives ? 10 : 0) + (sends ? 2 : 0);
   return (4 + use.channels * per_channel) * kMiB;
+}
+
+std::int64_t first_peer_word(const CommunicatorUse& use) {
+  // A rank receives one message from below, sends one upwards, and the same downwards.
+  constexpr std::int64_t kMessages = 5 * kMaxPeers;
+  const std::int64_t slot = slot_of(use);
+  if (use.is_message()) {
+    return use.goes_up ? kMessages : kMessages + use.size();
+  }
+  return slot < 0 || use.size() > kMaxPeers ? -1 : slot * kMaxPeers;
 }
 
 std::vector<CommunicatorUse> communicators_of(const Program& program) {
@@ -79,6 +118,7 @@ std::vector<CommunicatorUse> communicators_of(const Program& program) {
       use.key = key;
       use.kind = group.kind;
       use.index = std::ranges::find(key.ranks, program.rank) - key.ranks.begin();
+      use.goes_up = !use.is_message() || goes_up(key, group);
     }
     use.channels = std::max(use.channels, channels_of(key.stream, group.kind));
     use.operations.push_back(static_cast<std::int64_t>(i));

@@ -35,9 +35,10 @@ std::string text_of(const CommunicatorKey& key);  // "data 0,2"; the same on eve
 
 struct CommunicatorUse {
   CommunicatorKey key = {};
-  GroupKind kind = GroupKind::kTp;            // of its first operation
-  std::int64_t index = 0;                     // of this rank in key.ranks
-  std::int64_t channels = 1;                  // that it is bounded to, the same on every member
+  GroupKind kind = GroupKind::kTp;  // of its first operation
+  std::int64_t index = 0;           // of this rank in key.ranks
+  bool goes_up = true;              // a message: to the next stage, the first one behind the last
+  std::int64_t channels = 1;        // that it is bounded to, the same on every member
   std::vector<std::int64_t> operations = {};  // that run on it, in their order
 
   std::int64_t size() const { return static_cast<std::int64_t>(key.ranks.size()); }
@@ -48,6 +49,13 @@ struct CommunicatorUse {
 // time, two of them for a communicator and three for a channel (src/init.cc, src/channel.cc); 10
 // MiB for a channel on which data arrives and 2 MiB where it leaves (src/transport/p2p.cc, sm90).
 std::int64_t device_bytes(const CommunicatorUse& use);
+
+// Members that reach each other's memory do without NCCL where they can (cuda_peers.h): they meet
+// on words, of which every member has as many as there are members. The first of them within all
+// words of a rank, the same on every member; -1: it has none.
+inline constexpr std::int64_t kMaxPeers = 8;               // of one communicator: GPUs of a host
+inline constexpr std::int64_t kPeerWords = 6 * kMaxPeers;  // of one rank
+std::int64_t first_peer_word(const CommunicatorUse& use);
 
 // In the order of their keys, which all ranks share. Groups of one rank need none.
 std::vector<CommunicatorUse> communicators_of(const Program& program);

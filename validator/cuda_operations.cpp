@@ -257,7 +257,7 @@ bool OperationLauncher::launch_loss(const Call& call) const {
   }
 }
 
-bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) {
+bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) const {
   switch (call.op.kind) {
     case OpKind::kAllGather: peers.all_gather(call.in[0], call.out, call.stream); return true;
     case OpKind::kReduceScatter:
@@ -265,6 +265,10 @@ bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) {
       return true;
     case OpKind::kAllReduce: peers.all_reduce(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kRingShift: peers.ring_shift(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kSend: peers.send(call.stream); return true;
+    case OpKind::kReceive:
+      peers.receive(call.out[0], rank_.place_in_use(call.index), call.stream);
+      return true;
     default: return false;
   }
 }

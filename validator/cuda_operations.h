@@ -73,7 +73,7 @@ class OperationLauncher {
   bool launch_exchange(const Call& call) const;
   bool launch_collective(const Call& call) const;
   bool launch_update(const Call& call) const;
-  static bool copy_among(CudaPeers& peers, const Call& call);
+  bool copy_among(CudaPeers& peers, const Call& call) const;
 
   void copy(const Call& call) const;
   void rotate(const Call& call) const;

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <sstream>
 #include <stdexcept>
 
 #include "kernels/convert.h"
@@ -60,22 +61,29 @@ std::int64_t bytes_in(const DeviceView& view) {
   return view.elements() * bytes_of(view.dtype);
 }
 
+std::int64_t bytes_in(const Program& program, const View& view) {
+  return view.elements() * bytes_of(program.tensors[static_cast<std::size_t>(view.tensor)].dtype);
+}
+
+struct ArenaPlace {
+  std::int64_t arena = 0;   // index of an ArenaPair
+  std::int64_t offset = 0;  // bytes
+};
+
+ArenaPlace arena_place(const Program& program, const View& view) {
+  const Tensor& tensor = program.tensors[static_cast<std::size_t>(view.tensor)];
+  return {.arena = tensor.arena == Arena::kPersistent ? 0 : 1,
+          .offset = tensor.offset + view.offset * bytes_of(tensor.dtype)};
+}
+
+const View& message_of(const Operation& op) {
+  return op.kind == OpKind::kSend ? op.in[0] : op.out[0];
+}
+
 // Whether a member's part is where the gathered whole will have it, on every member: where there is
 // a view for each part, or the whole contains what this one gives.
 bool gives_in_place(const Operation& op) {
   return op.out.size() > 1 || op.in[0].tensor == op.out[0].tensor;
-}
-
-// Dense weights and experts; the shard group is the whole group where there are no replicas, and
-// where there are, nothing is gathered over the whole one.
-std::int64_t slot_of_weights(GroupKind kind) {
-  switch (kind) {
-    case GroupKind::kDpCp:
-    case GroupKind::kDenseShard: return 3;
-    case GroupKind::kExpertDp:
-    case GroupKind::kExpertShard: return 4;
-    default: return -1;
-  }
 }
 
 // `count` equal parts of a contiguous view.
@@ -98,19 +106,6 @@ void add_views(const DeviceView& sum, const void* a, const void* b, cudaStream_t
 
 }  // namespace
 
-std::int64_t peer_slot(const CommunicatorUse& use) {
-  if (use.size() > kMaxPeers) {
-    return -1;
-  }
-  switch (use.key.stream) {
-    case Stream::kTensor:
-      return use.kind == GroupKind::kTp ? 0 : use.kind == GroupKind::kCp ? 1 : -1;
-    case Stream::kContext: return 2;
-    case Stream::kData: return slot_of_weights(use.kind);
-    default: return -1;
-  }
-}
-
 bool can_copy(const Operation& op, const CommunicatorUse& use) {
   if (use.key.stream == Stream::kData) {  // weights; gradients are summed by NCCL
     return op.kind == OpKind::kAllGather;
@@ -119,7 +114,9 @@ bool can_copy(const Operation& op, const CommunicatorUse& use) {
     case OpKind::kAllGather:  // another's part lies where this one's copy of it will
       return op.out.size() == 1 || op.in[0] == op.out[static_cast<std::size_t>(use.index)];
     case OpKind::kReduceScatter:
-    case OpKind::kRingShift: return true;
+    case OpKind::kRingShift:
+    case OpKind::kSend:
+    case OpKind::kReceive: return true;
     case OpKind::kAllReduce: return op.in[0].elements() % (8 * use.size()) == 0;
     default: return false;
   }
@@ -130,8 +127,17 @@ std::string copy_layout(const Program& program, const CommunicatorUse& use) {
   const auto mix = [&](std::int64_t value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211U;
   };
+  const auto mix_place = [&](const View& view) {
+    const ArenaPlace place = arena_place(program, view);
+    mix(place.arena);
+    mix(place.offset);
+  };
   for (const std::int64_t i : use.operations) {
     const Operation& op = program.operations[static_cast<std::size_t>(i)];
+    if (use.is_message()) {
+      mix(bytes_in(program, message_of(op)));
+      continue;
+    }
     mix(static_cast<std::int64_t>(op.kind));
     const bool copies = can_copy(op, use);
     mix(copies ? 1 : 0);
@@ -140,17 +146,45 @@ std::string copy_layout(const Program& program, const CommunicatorUse& use) {
     }
     const bool gives_parts = op.kind == OpKind::kAllGather && gives_in_place(op);
     for (const View& view : gives_parts ? op.out : op.in) {
-      const Tensor& tensor = program.tensors[static_cast<std::size_t>(view.tensor)];
-      mix(static_cast<std::int64_t>(tensor.arena));
-      mix(tensor.offset + view.offset * bytes_of(tensor.dtype));
-      mix(view.elements() * bytes_of(tensor.dtype));
+      mix_place(view);
+      mix(bytes_in(program, view));
     }
     if (op.kind == OpKind::kAllReduce) {
-      const Tensor& tensor = program.tensors[static_cast<std::size_t>(op.out[0].tensor)];
-      mix(tensor.offset + op.out[0].offset * bytes_of(tensor.dtype));
+      mix_place(op.out[0]);
     }
   }
   return std::to_string(use.operations.size()) + " " + std::to_string(hash);
+}
+
+std::string copy_places(const Program& program, const CommunicatorUse& use,
+                        std::int64_t words_offset) {
+  std::string places = std::to_string(words_offset);
+  if (use.is_message() && use.index == 0) {
+    for (const std::int64_t i : use.operations) {
+      const Operation& op = program.operations[static_cast<std::size_t>(i)];
+      const ArenaPlace place = arena_place(program, message_of(op));
+      places += ' ';
+      places += std::to_string(place.arena);
+      places += ' ';
+      places += std::to_string(place.offset);
+    }
+  }
+  return places;
+}
+
+CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
+                     std::array<std::int64_t, 2> own_bytes)
+    : index_(index), own_bytes_(own_bytes) {
+  for (const Peer& member : members) {
+    members_.push_back(member.arenas);
+    std::istringstream places(member.places);
+    std::int64_t words = 0;
+    places >> words;
+    words_.push_back(reinterpret_cast<std::uint32_t*>(member.arenas[0] + words));
+    for (ArenaPlace at; places >> at.arena >> at.offset;) {
+      messages_.push_back(member.arenas.at(static_cast<std::size_t>(at.arena)) + at.offset);
+    }
+  }
 }
 
 std::vector<std::int64_t> CudaPeers::others() const {
@@ -160,11 +194,11 @@ std::vector<std::int64_t> CudaPeers::others() const {
 }
 
 void* CudaPeers::at(std::int64_t member, void* own) const {
-  const ArenaPair& mine = memory_.members[static_cast<std::size_t>(index_)];
+  const ArenaPair& mine = members_[static_cast<std::size_t>(index_)];
   for (std::size_t arena = 0; arena < mine.size(); ++arena) {
     const std::ptrdiff_t offset = static_cast<char*>(own) - mine[arena];
-    if (offset >= 0 && offset < memory_.bytes[arena]) {
-      return memory_.members[static_cast<std::size_t>(member)][arena] + offset;
+    if (offset >= 0 && offset < own_bytes_[arena]) {
+      return members_[static_cast<std::size_t>(member)][arena] + offset;
     }
   }
   throw std::logic_error("peers: an address outside the arenas");
@@ -177,7 +211,8 @@ void CudaPeers::meet(cudaStream_t stream) {
   for (const std::int64_t member : others()) {
     CUstreamBatchMemOpParams write{};
     write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    write.writeValue.address = reinterpret_cast<CUdeviceptr>(at(member, memory_.words + index_));
+    write.writeValue.address =
+        reinterpret_cast<CUdeviceptr>(words_[static_cast<std::size_t>(member)] + index_);
     write.writeValue.value = meetings_;
     write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
     operations.push_back(write);
@@ -185,7 +220,8 @@ void CudaPeers::meet(cudaStream_t stream) {
   for (const std::int64_t member : others()) {
     CUstreamBatchMemOpParams wait{};
     wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    wait.waitValue.address = reinterpret_cast<CUdeviceptr>(memory_.words + member);
+    wait.waitValue.address =
+        reinterpret_cast<CUdeviceptr>(words_[static_cast<std::size_t>(index_)] + member);
     wait.waitValue.value = meetings_;
     wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
     operations.push_back(wait);
@@ -263,6 +299,19 @@ void CudaPeers::ring_shift(const DeviceView& in, const DeviceView& out, cudaStre
   meet(stream);
 }
 
+void CudaPeers::send(cudaStream_t stream) {
+  meet(stream);
+  meet(stream);
+}
+
+void CudaPeers::receive(const DeviceView& out, std::size_t message, cudaStream_t stream) {
+  Copies copies;
+  copies.add(out.data, messages_.at(message), bytes_in(out));
+  meet(stream);
+  run(std::move(copies), stream);
+  meet(stream);
+}
+
 void CudaPeers::load_sum(const DeviceView& view, cudaStream_t stream) {
   add_views(view, view.data, view.data, stream);
 }
@@ -270,7 +319,8 @@ void CudaPeers::load_sum(const DeviceView& view, cudaStream_t stream) {
 void CudaPeers::release() {
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
-    cudaMemsetAsync(memory_.words, kReleasedByte, kMaxPeers * sizeof(std::uint32_t), stream);
+    cudaMemsetAsync(words_[static_cast<std::size_t>(index_)], kReleasedByte,
+                    words_.size() * sizeof(std::uint32_t), stream);
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
   }

@@ -20,7 +20,6 @@ namespace {
 // Of kernel_scratch, at its start: what members meet on, those that exchange experts' rows and
 // those that copy.
 constexpr std::int64_t kBarrierWords = 16;
-constexpr std::int64_t kPeerWords = kMaxPeerGroups * kMaxPeers;
 constexpr std::int64_t kMeetingWords = 64;
 static_assert(kBarrierWords + kPeerWords <= kMeetingWords);
 
@@ -126,7 +125,7 @@ CudaPeers* CudaRank::peers_of(std::int64_t operation) const {
 std::vector<std::size_t> CudaRank::copied_uses() const {
   std::vector<std::size_t> copied;
   for (std::size_t use = 0; use < uses_.size(); ++use) {
-    if (peer_slot(uses_[use]) >= 0) {
+    if (first_peer_word(uses_[use]) >= 0) {
       copied.push_back(use);
     }
   }
@@ -134,17 +133,26 @@ std::vector<std::size_t> CudaRank::copied_uses() const {
 }
 
 std::string CudaRank::copy_layout(std::size_t use) const {
-  return shardplan::copy_layout(program_, uses_.at(use)) + " " +
-         std::to_string(peer_words_.as<char>() - arenas_[0]);
+  return shardplan::copy_layout(program_, uses_.at(use));
 }
 
-void CudaRank::set_peers(std::size_t use, std::vector<ArenaPair> members) {
+std::string CudaRank::copy_places(std::size_t use) const {
   const CommunicatorUse& u = uses_.at(use);
-  CudaPeers::Memory memory{.members = std::move(members),
-                           .bytes = {program_.persistent_bytes, program_.dynamic_bytes},
-                           .words = peer_words_.as<std::uint32_t>() + peer_slot(u) * kMaxPeers};
-  peers_.at(use) = std::make_unique<CudaPeers>(std::move(memory), u.index);
+  const char* const words = peer_words_.as<char>() + 4 * first_peer_word(u);
+  return shardplan::copy_places(program_, u, words - arenas_[0]);
+}
+
+void CudaRank::set_peers(std::size_t use, const std::vector<Peer>& members) {
+  const CommunicatorUse& u = uses_.at(use);
+  peers_.at(use) = std::make_unique<CudaPeers>(
+      members, u.index, std::array{program_.persistent_bytes, program_.dynamic_bytes});
   load_sums(u);
+}
+
+std::size_t CudaRank::place_in_use(std::int64_t operation) const {
+  const std::int64_t use = use_of_[static_cast<std::size_t>(operation)];
+  const std::vector<std::int64_t>& calls = uses_[static_cast<std::size_t>(use)].operations;
+  return static_cast<std::size_t>(std::ranges::lower_bound(calls, operation) - calls.begin());
 }
 
 void CudaRank::keep_pace() {

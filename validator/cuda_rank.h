@@ -84,10 +84,11 @@ class CudaRank {
   // index in uses(), and what must be equal on all members for that.
   std::vector<std::size_t> copied_uses() const;
   std::string copy_layout(std::size_t use) const;
+  std::string copy_places(std::size_t use) const;  // not equal: this rank's own
   ArenaPair arenas() const { return {arenas_[0], arenas_[1]}; }
   // From now on copies do what they can of the communicator's calls. Members do so together, after
   // their first calls.
-  void set_peers(std::size_t use, std::vector<ArenaPair> members);
+  void set_peers(std::size_t use, const std::vector<Peer>& members);
   // For ranks of one process (cuda_pace.h).
   void keep_pace();
 
@@ -113,6 +114,7 @@ class CudaRank {
   DeviceView find(const std::string& name) const;  // a persistent tensor
   CudaCommunicator* communicator_of(std::int64_t operation) const;
   CudaPeers* peers_of(std::int64_t operation) const;  // nullptr: not by copies
+  std::size_t place_in_use(std::int64_t operation) const;
   // What a member has where this rank has `own`.
   void* at_member(std::int64_t group, std::size_t member, void* own) const;
   void zero_inputs(const Operation& op) const;

@@ -94,6 +94,7 @@ bool ReachedRanks::can_copy_within(std::size_t use) {
   const CommunicatorKey& key = rank_.uses()[use].key;
   const std::string layout = "layout " + text_of(key);
   store_.set(key_of(layout, own()), rank_.copy_layout(use));
+  store_.set(key_of("places " + text_of(key), own()), rank_.copy_places(use));
   bool can = true;
   for (const std::int64_t member : key.ranks) {
     const bool is_near = store_.get(key_of("host", member)) == name_of_host(own());
@@ -103,19 +104,21 @@ bool ReachedRanks::can_copy_within(std::size_t use) {
 }
 
 void ReachedRanks::serve_by_copies() {
-  std::map<std::size_t, std::vector<ArenaPair>> members;  // by communicator
+  std::map<std::size_t, std::vector<Peer>> members;  // by communicator
   bool are_reached = true;
   try {
     for (const std::size_t use : rank_.copied_uses()) {
       if (can_copy_within(use)) {
-        for (const std::int64_t member : rank_.uses()[use].key.ranks) {
-          members[use].push_back(arenas_of(member));
+        const CommunicatorKey& key = rank_.uses()[use].key;
+        for (const std::int64_t member : key.ranks) {
+          members[use].push_back({.arenas = arenas_of(member),
+                                  .places = store_.get(key_of("places " + text_of(key), member))});
         }
       }
     }
   } catch (const CudaError&) { are_reached = false; }
   if (store_.all_agree("peers reached", are_reached)) {
-    for (auto& [use, arenas] : members) { rank_.set_peers(use, std::move(arenas)); }
+    for (const auto& [use, peers] : members) { rank_.set_peers(use, peers); }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "estimator/native_communicators.h"
 #include "estimator/outside_memory.h"
@@ -36,6 +37,34 @@ Plan pipeline(std::int64_t pp, std::int64_t vpp) {
 }
 
 }  // namespace
+
+TEST_CASE("what a rank waits for on one communicator is no word of another one") {
+  std::set<std::string> streams;
+  RandomPlans plans(20262);
+  const auto check = [&](const Job& job, const Plan& plan, std::int64_t rank) {
+    std::set<std::int64_t> words;
+    for (const CommunicatorUse& use : communicators_of(lower(job, plan, rank, {}))) {
+      const std::int64_t first = first_peer_word(use);
+      CAPTURE(text_of(use.key));
+      for (std::int64_t member = 0; first >= 0 && member < use.size(); ++member) {
+        streams.emplace(name_of(use.key.stream));
+        CHECK(first + member < kPeerWords);
+        CHECK((member == use.index || words.insert(first + member).second));
+      }
+    }
+  };
+  for (int i = 0; i < 200; ++i) {
+    const RandomPlan drawn = plans.next();
+    CAPTURE(drawn.text());
+    for (const std::int64_t rank : plans.ranks_of(drawn)) { check(drawn.job, drawn.plan, rank); }
+  }
+  for (const std::int64_t pp : {2, 4}) {  // the last stage sends to the first one, too
+    for (std::int64_t rank = 0; rank < pp; ++rank) {
+      check(tiny_job(tiny_model(), pp), pipeline(pp, 4 / pp), rank);
+    }
+  }
+  CHECK(streams == std::set<std::string>{"tensor", "context", "data", "send"});
+}
 
 TEST_CASE("the estimate counts the communicators of every rank of random plans") {
   RandomPlans plans(20261);
