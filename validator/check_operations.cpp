@@ -162,22 +162,44 @@ class OperationCheck {
     }
   }
 
-  // What a product in fp8 finds, the one before it has kept of the same factor and format; nothing
-  // has written to it since.
+  // All products in fp8 round into the same memory, one after the other. What one finds, the one
+  // before it has rounded of the same factor to the same format, and nothing has written to that
+  // since.
   void check_fp8(const Operation& op) {
-    if (op.attributes.fp8_finds) {
-      const bool is_there = fp8_keeper_ != nullptr && fp8_keeper_->in[0] == op.in[0] &&
-                            fp8_keeper_->attributes.fp8->a == op.attributes.fp8->a;
-      expect(is_there, op.in[0], "what the product in fp8 before it keeps");
-    }
-    if (op.attributes.fp8) {
-      fp8_keeper_ = op.attributes.fp8_keeps ? &op : nullptr;
+    const OpAttributes& a = op.attributes;
+    if (a.fp8) {
+      if (op.stream != Stream::kCompute) {
+        report("multiplies in fp8 on stream " + std::string(name_of(op.stream)) +
+               ", expected compute");
+      }
+      if (a.fp8_finds == Fp8Found::kColumns) {
+        const Operation* const left = fp8_columns_;
+        expect_found(
+            left != nullptr && left->in[0] == op.in[0] && left->attributes.fp8->a == a.fp8->a,
+            op.in[0]);
+      }
+      if (a.fp8_finds == Fp8Found::kWeight) {
+        const Operation* const left = fp8_weight_;
+        expect_found(left != nullptr && left->in[1] == op.in[1] &&
+                         left->attributes.fp8->b == a.fp8->b &&
+                         left->attributes.transpose_b == a.transpose_b,
+                     op.in[1]);
+      }
+      fp8_columns_ = a.fp8_keeps ? &op : nullptr;
+      fp8_weight_ = &op;
     }
     for (const View& out : op.out) {
-      if (fp8_keeper_ != nullptr && out.tensor == fp8_keeper_->in[0].tensor) {
-        fp8_keeper_ = nullptr;
+      if (fp8_columns_ != nullptr && out.tensor == fp8_columns_->in[0].tensor) {
+        fp8_columns_ = nullptr;
+      }
+      if (fp8_weight_ != nullptr && out.tensor == fp8_weight_->in[1].tensor) {
+        fp8_weight_ = nullptr;
       }
     }
+  }
+
+  void expect_found(bool holds, const View& view) {
+    expect(holds, view, "what the product in fp8 before it has left rounded");
   }
 
   void check_gemm(const Operation& op) {
@@ -383,7 +405,8 @@ class OperationCheck {
   const Program& program_;
   std::vector<bool> recorded_;
   std::int64_t index_ = 0;
-  const Operation* fp8_keeper_ = nullptr;
+  const Operation* fp8_columns_ = nullptr;  // whose in0 is rounded by columns
+  const Operation* fp8_weight_ = nullptr;   // whose in1 is rounded
   Problems problems_;
 };
 

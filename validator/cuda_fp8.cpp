@@ -11,29 +11,27 @@ namespace {
 
 // Scales: of either factor its largest value, and what its fp8 values are multiplied with.
 constexpr std::int64_t kScaleElements = kFp8ScaleBytes / 4 / 4;  // four scales of floats
-float* amax_of(const DeviceView& memory, int factor) {
+float* amax_of(const DeviceView& memory, std::int64_t factor) {
   return memory.as<float>() + 2 * factor * kScaleElements;
 }
-float* inverse_scale_of(const DeviceView& memory, int factor) {
+float* inverse_scale_of(const DeviceView& memory, std::int64_t factor) {
   return amax_of(memory, factor) + kScaleElements;
 }
 
-// Where the factors lie. What the next product finds comes first: the rows of the factor that is
-// kept by columns stand behind the others.
+// Where the factors lie: the second one at the beginning, where pieces of tokens find the weight;
+// at the end the first one, or what is kept of it, where the next product finds it as its own.
 struct Places {
   std::uint8_t* first = nullptr;
   std::uint8_t* second = nullptr;
   std::uint8_t* kept = nullptr;  // nullptr: nothing is kept
-  std::uint8_t* end = nullptr;
 };
 Places places_of(const DeviceView& memory, const Operation& op) {
+  auto* const begin = memory.as<std::uint8_t>();
   const std::int64_t a = round_up(op.in[0].elements(), kTensorAlignment);
-  const std::int64_t b = round_up(op.in[1].elements(), kTensorAlignment);
-  std::uint8_t* const begin = memory.as<std::uint8_t>() + kFp8ScaleBytes;
-  if (op.attributes.fp8_keeps) {
-    return {.first = begin + a + b, .second = begin + a, .kept = begin, .end = begin + 2 * a + b};
-  }
-  return {.first = begin, .second = begin + a, .end = begin + a + b};
+  std::uint8_t* const last = begin + memory.elements() - a;
+  std::uint8_t* const second = begin + kFp8ScaleBytes;
+  return op.attributes.fp8_keeps ? Places{.first = last - a, .second = second, .kept = last}
+                                 : Places{.first = last, .second = second};
 }
 
 void round_factor(const Fp8Matrix& out, Fp8Format format, const DeviceView& x,
@@ -54,8 +52,8 @@ GemmScales CudaRank::prepare_scales(std::int64_t index) {
   if (!fp8_operands_.present()) {
     fp8_operands_ = find("fp8_operands");
   }
-  if (places_of(fp8_operands_, op).end >
-      fp8_operands_.as<std::uint8_t>() + fp8_operands_.elements()) {
+  const Places places = places_of(fp8_operands_, op);
+  if (places.first < places.second + op.in[1].elements()) {
     throw std::logic_error(place_of(program_, index) + ": fp8_operands is too small");
   }
   return {.a = inverse_scale_of(fp8_operands_, 0), .b = inverse_scale_of(fp8_operands_, 1)};
@@ -67,18 +65,20 @@ void OperationLauncher::multiply_in_fp8(const Call& call) const {
   const OpAttributes& a = call.op.attributes;
   const DeviceView& memory = rank_.fp8_operands_;
   const Places places = places_of(memory, call.op);
-  if (!a.fp8_finds) {
+  if (a.fp8_finds != Fp8Found::kColumns) {
     round_factor({.plain = a.transpose_a ? nullptr : places.first,
                   .transposed = a.transpose_a ? places.first : places.kept,
                   .amax = amax_of(memory, 0),
                   .inverse_scale = inverse_scale_of(memory, 0)},
                  a.fp8->a, call.in[0], call.stream);
   }
-  round_factor({.plain = a.transpose_b ? places.second : nullptr,
-                .transposed = a.transpose_b ? nullptr : places.second,
-                .amax = amax_of(memory, 1),
-                .inverse_scale = inverse_scale_of(memory, 1)},
-               a.fp8->b, call.in[1], call.stream);
+  if (a.fp8_finds != Fp8Found::kWeight) {
+    round_factor({.plain = a.transpose_b ? places.second : nullptr,
+                  .transposed = a.transpose_b ? nullptr : places.second,
+                  .amax = amax_of(memory, 1),
+                  .inverse_scale = inverse_scale_of(memory, 1)},
+                 a.fp8->b, call.in[1], call.stream);
+  }
   rank_.products_.at(call.index)
       ->run(call.out[0].data, places.first, places.second, rank_.product_workspace_.data,
             call.stream);

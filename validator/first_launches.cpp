@@ -19,7 +19,7 @@ std::vector<std::int64_t> first_launches(const Program& program) {
                                        a.transpose_b,
                                        a.fp8.has_value(),
                                        a.fp8_keeps,
-                                       a.fp8_finds,
+                                       static_cast<std::int64_t>(a.fp8_finds),
                                        a.window,
                                        a.query_position,
                                        a.key_position};

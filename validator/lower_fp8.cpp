@@ -32,28 +32,45 @@ std::int64_t operand_bytes(std::int64_t tokens, std::int64_t inputs, std::int64_
                    operand_bytes(dy, x)});
 }
 
+// What the last product in fp8 has left of the factors of this one: the pieces of a linear layer
+// follow each other, then comes the gradient of its weight.
+Fp8Found found(const Lowering& l, const Operation& product) {
+  const std::vector<Operation>& operations = l.program().operations;
+  const auto last = std::find_if(operations.rbegin(), operations.rend(),
+                                 [](const Operation& op) { return op.attributes.fp8.has_value(); });
+  if (last == operations.rend()) {
+    return Fp8Found::kNothing;
+  }
+  if (last->attributes.fp8_keeps && last->in[0] == product.in[0]) {
+    return Fp8Found::kColumns;
+  }
+  const bool is_same_weight = last->in[1] == product.in[1] &&
+                              last->attributes.transpose_b == product.attributes.transpose_b;
+  return is_same_weight ? Fp8Found::kWeight : Fp8Found::kNothing;
+}
+
+void multiply_in_fp8(const Lowering& l, Operation& product, const Fp8Factors& factors) {
+  if (multiplies_in_fp8(l)) {
+    product.attributes.fp8 = factors;
+    product.attributes.fp8_finds = found(l, product);
+  }
+}
+
 }  // namespace
 
 void in_fp8_forward(const Lowering& l, Operation& product) {
-  if (multiplies_in_fp8(l)) {
-    product.attributes.fp8 = Fp8Factors{};
-  }
+  multiply_in_fp8(l, product, {});
 }
 
-void in_fp8_input_gradient(Lowering& l, Operation& product) {
-  if (multiplies_in_fp8(l)) {
-    product.attributes.fp8 = Fp8Factors{.a = Fp8Format::kE5m2};
-    product.attributes.fp8_keeps = l.pending == nullptr;
-    l.fp8_kept = product.attributes.fp8_keeps ? product.in[0] : View{};
-  }
+// The output's gradient is kept where the weight's comes next: at once, and of all tokens together.
+void in_fp8_input_gradient(const Lowering& l, Operation& product) {
+  multiply_in_fp8(l, product, {.a = Fp8Format::kE5m2});
+  product.attributes.fp8_keeps = product.attributes.fp8.has_value() && l.pending == nullptr &&
+                                 product.in[0].rows == l.sizes.tokens;
 }
 
-void in_fp8_weight_gradient(Lowering& l, Operation& product) {
-  if (multiplies_in_fp8(l)) {
-    product.attributes.fp8 = Fp8Factors{.a = Fp8Format::kE5m2};
-    product.attributes.fp8_finds = product.in[0] == l.fp8_kept;
-    l.fp8_kept = {};
-  }
+void in_fp8_weight_gradient(const Lowering& l, Operation& product) {
+  multiply_in_fp8(l, product, {.a = Fp8Format::kE5m2});
 }
 
 void place_fp8_operands(Lowering& l) {

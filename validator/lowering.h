@@ -23,8 +23,8 @@ bool accumulates(Lowering& l, const View& gradient);
 
 // Which products of a linear layer round their factors to which formats, by lower_fp8.cpp.
 void in_fp8_forward(const Lowering& l, Operation& product);
-void in_fp8_input_gradient(Lowering& l, Operation& product);
-void in_fp8_weight_gradient(Lowering& l, Operation& product);
+void in_fp8_input_gradient(const Lowering& l, Operation& product);
+void in_fp8_weight_gradient(const Lowering& l, Operation& product);
 // Where a product's rounded factors lie while it runs.
 void place_fp8_operands(Lowering& l);
 

@@ -231,7 +231,6 @@ struct Lowering {
       {};  // gradients this step: tensor, offset
   View loss = {};
   View aux_loss = {};
-  View fp8_kept = {};              // the output gradient whose columns the last product rounded
   View required_rows = {};         // [1,1]: most rows that an expert's rank needed
   std::int64_t expert_member = 0;  // index of this rank in groups.experts
   View clip = {};                  // [1,2] factor, norm

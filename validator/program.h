@@ -160,6 +160,13 @@ enum class OpKind {
 };
 inline constexpr std::int64_t kNumOpKinds = static_cast<std::int64_t>(OpKind::kAdamW) + 1;
 
+// What a product in fp8 finds as the one before it has left it.
+enum class Fp8Found {
+  kNothing,
+  kColumns,  // in0, kept: an output gradient, read once for the gradients of input and weight
+  kWeight,   // in1, which all pieces of tokens are multiplied with
+};
+
 struct OpAttributes {
   double value = 0;
   double epsilon = 0;  // of norms and of AdamW
@@ -167,10 +174,8 @@ struct OpAttributes {
   bool transpose_a = false;
   bool transpose_b = false;
   std::optional<Fp8Factors> fp8 = {};  // kGemm: formats of in0 and in1
-  // Whether the next product in fp8 finds in0's columns rounded, and whether they are: of an output
-  // gradient, which is read once for the gradients of input and weight.
-  bool fp8_keeps = false;
-  bool fp8_finds = false;
+  bool fp8_keeps = false;  // in0 is rounded by columns, too, for the next product in fp8
+  Fp8Found fp8_finds = Fp8Found::kNothing;
   bool inverse = false;
   double theta = 0;        // kRope: base of the wavelengths
   std::int64_t batch = 1;  // attention, rope: rows are [batch, length]

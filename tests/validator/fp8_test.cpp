@@ -94,6 +94,43 @@ double distance(const Tensors& a, const Tensors& b) {
   return std::sqrt(apart / norm);
 }
 
+// Tensor parallelism has three pieces of the tokens.
+Job piecewise_job() {
+  Job job = fp8_job(2);
+  job.sequence_length = 80;
+  job.profile.tensor_parallel_chunk_tokens = 24;
+  return job;
+}
+
+// Products in fp8 of all ranks by what they compute, and how many keep or find something.
+std::map<std::string, std::int64_t> count_products(const Job& job, const Plan& plan) {
+  std::map<std::string, std::int64_t> counts;
+  for (const Program& program : lower_all(job, in_fp8(plan))) {
+    for (const Operation& op : program.operations) {
+      if (!op.attributes.fp8) {
+        continue;
+      }
+      counts["forward"] += op.label.starts_with("forward.") ? 1 : 0;
+      counts["input"] += op.label.ends_with(".input_gradient") ? 1 : 0;
+      counts["weight"] += op.label.ends_with(".weight_gradient") ? 1 : 0;
+      counts["keep"] += op.attributes.fp8_keeps ? 1 : 0;
+      counts["find columns"] += op.attributes.fp8_finds == Fp8Found::kColumns ? 1 : 0;
+      counts["find weight"] += op.attributes.fp8_finds == Fp8Found::kWeight ? 1 : 0;
+    }
+  }
+  return counts;
+}
+
+bool has_problem(const std::vector<Program>& programs, const std::string& text) {
+  return std::ranges::any_of(problems_of(programs), [&](const std::string& problem) {
+    return problem.find(text) != std::string::npos;
+  });
+}
+
+bool lacks_what_it_finds(const std::vector<Program>& programs) {
+  return has_problem(programs, "expected what the product in fp8 before it has left rounded");
+}
+
 }  // namespace
 
 TEST_CASE("fp8 holds its 126 or 123 values below zero and above, up to 448 and 57,344") {
@@ -197,44 +234,93 @@ TEST_CASE("in fp8 every product of attention's and the FFN's linear layers is, a
 TEST_CASE(
     "an output gradient is rounded once, unless its weight gradient waits for its own action") {
   for (const Schedule schedule : {Schedule::k1F1B, Schedule::kZbH1}) {
-    std::map<std::string, std::int64_t> counts;
-    for (const Program& program : lower_all(fp8_job(2), in_fp8({.pp = 2, .schedule = schedule}))) {
-      for (const Operation& op : program.operations) {
-        if (op.attributes.fp8) {
-          counts["inputs"] += op.label.ends_with(".input_gradient") ? 1 : 0;
-          counts["weights"] += op.label.ends_with(".weight_gradient") ? 1 : 0;
-          counts["keep"] += op.attributes.fp8_keeps ? 1 : 0;
-          counts["find"] += op.attributes.fp8_finds ? 1 : 0;
-        }
-      }
-    }
+    const auto counts = count_products(fp8_job(2), {.pp = 2, .schedule = schedule});
     constexpr std::int64_t kLinearLayers =
         std::int64_t{4} * 4 * 8;  // layers, linear layers of each, microbatches
-    CHECK(counts["inputs"] == kLinearLayers);
-    CHECK(counts["weights"] == kLinearLayers);
-    CHECK(counts["keep"] == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
-    CHECK(counts["find"] == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
+    CHECK(counts.at("forward") == kLinearLayers);
+    CHECK(counts.at("input") == kLinearLayers);
+    CHECK(counts.at("weight") == kLinearLayers);
+    CHECK(counts.at("keep") == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
+    CHECK(counts.at("find columns") == (schedule == Schedule::k1F1B ? kLinearLayers : 0));
+    CHECK(counts.at("find weight") == 0);
   }
 }
 
-TEST_CASE("a product that finds what none has kept is a problem") {
+// Three pieces: 32, 32 and 16 tokens. No gradient of a piece is the one that the weight's takes.
+TEST_CASE("of the pieces of a product the first rounds the weight, for the others too") {
+  for (const bool has_sequence_parallel : {false, true}) {
+    const auto counts =
+        count_products(piecewise_job(), {.tp = 2, .sequence_parallel = has_sequence_parallel});
+    constexpr std::int64_t kLinearLayers = std::int64_t{2} * 4 * 4 * 8;  // ranks, and as above
+    CHECK(counts.at("forward") == 3 * kLinearLayers);
+    CHECK(counts.at("input") == 3 * kLinearLayers);
+    CHECK(counts.at("weight") == kLinearLayers);
+    CHECK(counts.at("find weight") == 4 * kLinearLayers);
+    CHECK(counts.at("keep") == 0);
+    CHECK(counts.at("find columns") == 0);
+  }
+}
+
+TEST_CASE("a single piece keeps its output gradient as without tensor parallelism") {
+  Job job = piecewise_job();
+  job.profile.tensor_parallel_chunk_tokens = job.sequence_length;
+  const auto counts = count_products(job, {.tp = 2, .sequence_parallel = true});
+  CHECK(counts.at("find weight") == 0);
+  CHECK(counts.at("keep") == counts.at("input"));
+  CHECK(counts.at("find columns") == counts.at("weight"));
+}
+
+TEST_CASE("a product that finds columns that none has kept is a problem") {
   const Program whole = lower(fp8_job(1), in_fp8({}), 0, {});
   REQUIRE(problems_of({whole}).empty());
-  const auto first = [&](Program& program, bool OpAttributes::*flag) -> Operation& {
+  const auto keeper = [](Program& program) -> Operation& {
     return *std::ranges::find_if(program.operations,
-                                 [&](const Operation& op) { return op.attributes.*flag; });
+                                 [](const Operation& op) { return op.attributes.fp8_keeps; });
   };
   Program forgets = whole;
-  first(forgets, &OpAttributes::fp8_keeps).attributes.fp8_keeps = false;
+  keeper(forgets).attributes.fp8_keeps = false;
   Program overwrites = whole;  // the gradient of the output, by the gradient of the input
-  Operation& keeper = first(overwrites, &OpAttributes::fp8_keeps);
-  keeper.out[0] = keeper.in[0];
-  for (const Program& program : {forgets, overwrites}) {
-    const Problems problems = problems_of({program});
-    CHECK(std::ranges::any_of(problems, [](const std::string& problem) {
-      return problem.find("expected what the product in fp8 before it keeps") != std::string::npos;
-    }));
+  keeper(overwrites).out[0] = keeper(overwrites).in[0];
+  CHECK(lacks_what_it_finds({forgets}));
+  CHECK(lacks_what_it_finds({overwrites}));
+}
+
+TEST_CASE("a product that finds a weight that the one before it has not rounded is a problem") {
+  const std::vector<Program> whole =
+      lower_all(piecewise_job(), in_fp8({.tp = 2, .sequence_parallel = true}));
+  REQUIRE(problems_of(whole).empty());
+  const auto with = [&](const std::string& label, const auto& change) {
+    std::vector<Program> programs = whole;
+    std::vector<Operation>& operations = programs[0].operations;
+    const auto second = std::ranges::find_if(operations, [&](const Operation& op) {
+      return op.label == label && op.attributes.fp8_finds == Fp8Found::kWeight;
+    });
+    const auto first = std::find_if(std::make_reverse_iterator(second), operations.rend(),
+                                    [](const Operation& op) { return op.attributes.fp8; });
+    change(*first, *second);
+    return programs;
+  };
+  for (const std::string label : {"forward.attention.qkv", "backward.ffn.down.input_gradient"}) {
+    CAPTURE(label);
+    CHECK(lacks_what_it_finds(with(label, [](Operation& first, Operation&) {
+      first.in[1] = rows_of(first.in[1], 0, first.in[1].rows / 2);  // another weight
+    })));
+    CHECK(lacks_what_it_finds(with(label, [](Operation& first, Operation&) {
+      first.attributes.transpose_b = !first.attributes.transpose_b;
+    })));
+    CHECK(lacks_what_it_finds(with(
+        label, [](Operation& first, Operation&) { first.attributes.fp8->b = Fp8Format::kE5m2; })));
+    CHECK(lacks_what_it_finds(
+        with(label, [](Operation& first, Operation&) { first.out[0] = first.in[1]; })));
   }
+}
+
+TEST_CASE("a product in fp8 beside the others, in whose memory it rounds, is a problem") {
+  Program program = lower(fp8_job(1), in_fp8({}), 0, {});
+  std::ranges::find_if(program.operations, [](const Operation& op) {
+    return op.attributes.fp8.has_value();
+  })->stream = Stream::kTensor;
+  CHECK(has_problem({program}, "multiplies in fp8 on stream tensor, expected compute"));
 }
 
 // What rounding costs: a value is off by 2.6 % in e4m3 and 5.3 % in e5m2, root mean square, and the
