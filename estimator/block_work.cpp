@@ -6,6 +6,7 @@
 #include <string>
 
 #include "estimator/block_context_parallel.h"
+#include "estimator/block_fp8.h"
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
@@ -84,28 +85,6 @@ std::int64_t token_pieces(const BlockContext& context) {
   return context.model().has_moe_layers()
              ? 1
              : div_ceil(context.tokens, profile.tensor_parallel_chunk_tokens);
-}
-
-// Rounding of the factors of `count` linear layers [rows, in] -> [rows, out] to fp8. Libraries read
-// 2 bytes and write 1 byte in two layouts for the input (forward) and the output gradient
-// (backward). Our own trainer keeps nothing in fp8: before every product it reads both factors for
-// their largest value and again to round them, the output's gradient once for two products
-// (validator/cuda_fp8.cpp).
-BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
-  const GpuSpec& gpu = context.gpu();
-  const double input = number(layer.count * layer.m * layer.k);
-  const double gradient = number(layer.count * layer.m * layer.n);
-  const double weight = number(layer.count * layer.n * layer.k);
-  BlockTime time;
-  if (context.job.profile.memory_model == MemoryModel::kNative) {
-    time.forward_s = memory_bound_s(gpu, 5 * (input + weight));
-    time.backward_input_s = memory_bound_s(gpu, 6 * gradient + 5 * weight);
-    time.backward_weight_s = memory_bound_s(gpu, 5 * input);
-  } else {
-    time.forward_s = memory_bound_s(gpu, 4 * input);
-    time.backward_input_s = memory_bound_s(gpu, 4 * gradient);
-  }
-  return time;
 }
 
 }  // namespace

@@ -55,6 +55,31 @@ TEST_CASE("a layer of our own trainer moves 2.2 GB forward and 4.3 GB backward t
   CHECK(6 * kOutputs + 5 * kWeights + 5 * kInputs == doctest::Approx(4.29e9).epsilon(0.01));
 }
 
+// Two pieces of 4096 tokens multiply with one rounded weight. The gradient of an output is rounded
+// piece by piece, by rows for the input's, and as a whole by columns for the weight's.
+TEST_CASE("pieces of tokens do not round weights again, but the gradients of outputs") {
+  Job job = job_of_equal_products();
+  job.cluster = Library().cluster("1x8-h200");
+  job.cluster.gpu.times = job_of_equal_products().cluster.gpu.times;
+  const Plan plan = {.tp = 2, .precision = Precision::kFp8};
+  const BlockContext context(job, plan);
+  const GemmShape shape = {.m = 8192, .n = 14336, .k = 4096};
+  const auto rounded_bytes = [&](double BlockTime::*pass) {
+    const BlockTime bf16 = linear(context, shape, Precision::kBf16);
+    const BlockTime fp8 = linear(context, shape, Precision::kFp8);
+    return (fp8.*pass - bf16.*pass) * 4e12 * 0.93;
+  };
+  constexpr double kInput = 8192 * 4096.0;
+  constexpr double kOutput = 8192 * 14336.0;
+  constexpr double kWeight = 4096 * 14336.0;
+  CHECK(rounded_bytes(&BlockTime::forward_s) == doctest::Approx(5 * (kInput + kWeight)));
+  CHECK(rounded_bytes(&BlockTime::backward_input_s) == doctest::Approx(5 * (kOutput + kWeight)));
+  CHECK(rounded_bytes(&BlockTime::backward_weight_s) == doctest::Approx(5 * (kInput + kOutput)));
+  job.profile.tensor_parallel_chunk_tokens = 8192;
+  CHECK(rounded_bytes(&BlockTime::backward_input_s) == doctest::Approx(6 * kOutput + 5 * kWeight));
+  CHECK(rounded_bytes(&BlockTime::backward_weight_s) == doctest::Approx(5 * kInput));
+}
+
 // A card at the limit of its power clocks higher while it rounds than while it multiplies.
 TEST_CASE("measured fp8 products run faster between the kernels that round their factors") {
   Job job = job_of_equal_products();

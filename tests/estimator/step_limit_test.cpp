@@ -9,6 +9,7 @@
 #include <string>
 
 #include "data/case_line.h"
+#include "estimator/block_work.h"
 #include "estimator/estimate.h"
 #include "tests/estimator/random_jobs.h"
 
@@ -81,6 +82,19 @@ TEST_CASE("measured fp8 products have the best of their own rates in the limit")
   CHECK(best.gemm_fp8.weight_gradient == std::vector<double>{1.2e15});
   CHECK(best.gemm.forward != best.gemm_fp8.forward);
   CHECK(limit_s(job, plan) < estimate_step_time(job, plan).total_s);
+}
+
+// Its pieces only hide communication: what rounding them would cost is not in the limit.
+TEST_CASE("a linear layer in fp8 has one limit with and without tensor parallelism") {
+  Job job = job_of_one_gpu();
+  job.cluster = Library().cluster("1x8-h200");
+  const Job best = without_losses(job).value();
+  const auto backward_s = [&](std::int64_t tp) {
+    const Plan plan = {.tp = tp, .precision = Precision::kFp8};
+    return linear(BlockContext(best, plan), {.m = 8192, .n = 4096, .k = 4096}, plan.precision)
+        .backward_total_s();
+  };
+  CHECK(backward_s(2) == backward_s(1));
 }
 
 TEST_CASE("without measured rates there is no limit") {

@@ -1,0 +1,39 @@
+#include "estimator/block_fp8.h"
+
+namespace shardplan {
+namespace {
+
+// Whether our own trainer rounds an output gradient for one product at a time: in pieces of tokens
+// for the input's gradient, then at once for the weight's. Pieces that no product in fp8 takes, of
+// less than 16 tokens, only hide communication (step_limit.cpp).
+bool rounds_gradient_again(const BlockContext& context) {
+  const std::int64_t piece = context.job.profile.tensor_parallel_chunk_tokens;
+  return context.plan.tp > 1 && piece >= 16 && context.tokens > piece;
+}
+
+}  // namespace
+
+// Libraries read 2 bytes and write 1 byte in two layouts for the input (forward) and the output
+// gradient (backward). Our own trainer keeps nothing in fp8: before every product it reads both
+// factors for their largest value and again to round them; the weight once for all pieces of
+// tokens, the output's gradient once for two products that take it as a whole
+// (validator/lower_fp8.cpp).
+BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
+  const GpuSpec& gpu = context.gpu();
+  const auto input = static_cast<double>(layer.count * layer.m * layer.k);
+  const auto gradient = static_cast<double>(layer.count * layer.m * layer.n);
+  const auto weight = static_cast<double>(layer.count * layer.n * layer.k);
+  BlockTime time;
+  if (context.job.profile.memory_model == MemoryModel::kNative) {
+    const bool again = rounds_gradient_again(context);
+    time.forward_s = memory_bound_s(gpu, 5 * (input + weight));
+    time.backward_input_s = memory_bound_s(gpu, (again ? 5 : 6) * gradient + 5 * weight);
+    time.backward_weight_s = memory_bound_s(gpu, 5 * (again ? input + gradient : input));
+  } else {
+    time.forward_s = memory_bound_s(gpu, 4 * input);
+    time.backward_input_s = memory_bound_s(gpu, 4 * gradient);
+  }
+  return time;
+}
+
+}  // namespace shardplan
