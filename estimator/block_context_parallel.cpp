@@ -136,4 +136,9 @@ std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length) {
   throw std::logic_error("queries_of_a_call: unknown method");
 }
 
+std::int64_t gathered_keys_before(const Job& job, std::int64_t window) {
+  constexpr std::int64_t kTile = 64;
+  return window == 0 ? job.sequence_length : round_up(window - 1, kTile);
+}
+
 }  // namespace shardplan

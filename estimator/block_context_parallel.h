@@ -25,4 +25,8 @@ std::int64_t sequences_of_a_call(const BlockContext& context);
 // one of its two zigzag chunks.
 std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length);
 
+// Keys in front of a call's queries that our trainer gives it of those it gathered: all, or as many
+// as the window reaches, in tiles of 64.
+std::int64_t gathered_keys_before(const Job& job, std::int64_t window);
+
 }  // namespace shardplan

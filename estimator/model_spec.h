@@ -67,6 +67,17 @@ struct ModelSpec {
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   bool has_moe_layers() const { return std::ranges::any_of(layers, &LayerSpec::is_moe); }
   bool has_dense_layers() const { return !std::ranges::all_of(layers, &LayerSpec::is_moe); }
+  // 0: some layer has none.
+  std::int64_t longest_attention_window() const {
+    std::int64_t longest = 0;
+    for (const LayerSpec& layer : layers) {
+      if (layer.attention_window == 0) {
+        return 0;
+      }
+      longest = std::max(longest, layer.attention_window);
+    }
+    return longest;
+  }
 };
 
 }  // namespace shardplan

@@ -1,4 +1,7 @@
 // Attention of a native layer, with its norm and context parallelism.
+#include <algorithm>
+
+#include "estimator/block_context_parallel.h"
 #include "estimator/block_rows_native.h"
 #include "estimator/outside_memory.h"
 
@@ -42,10 +45,13 @@ AttentionShape attention_shape(const NativeBlock& block) {
     shape.batch = 1;  // one call per sequence at most; the diagonal block is the largest
   }
   if (gathers_keys(block)) {
-    // One call per zigzag chunk of each sequence; the last chunk of all sees every key.
+    // One call per zigzag chunk of each sequence; the last chunk of all sees every key, or those in
+    // the longest window of a layer.
     shape.batch = 1;
     shape.query_length = div_ceil(job.sequence_length, 2 * c);
-    shape.kv_length = job.sequence_length;
+    shape.kv_length = std::min(
+        job.sequence_length,
+        shape.query_length + gathered_keys_before(job, job.model.longest_attention_window()));
   }
   return shape;
 }

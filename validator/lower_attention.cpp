@@ -1,8 +1,10 @@
 // Attention on packed q, k, v. Without context parallelism one call. With it the sequence lies in
 // 2 * cp chunks, rank i holding chunks i and 2 * cp - 1 - i (zigzag: equal work under the causal
 // mask). By all-gather: keys and values of all ranks are gathered in the order of the sequence, and
-// each of the two chunks attends to the keys before its end (Llama 3, arXiv 2407.21783, section
-// 3.3.2). The ring is in lower_ring.cpp.
+// each of the two chunks attends to the keys before its end, as far back as a window reaches (Llama
+// 3, arXiv 2407.21783, section 3.3.2). The ring is in lower_ring.cpp.
+#include <algorithm>
+
 #include "validator/lowering.h"
 
 namespace shardplan {
@@ -142,9 +144,25 @@ View gather_keys(Lowering& l, const View& qkv, const std::string& label) {
   return ordered;
 }
 
-// Keys and values that a run of queries may see: its sequence up to its end.
-View visible(const Lowering& l, const View& ordered, const TokenRun& run) {
-  return rows_of(ordered, run.sequence * l.job.sequence_length, run.first_position + run.count);
+// Keys in front of a run that its first query sees, at most. Kernels work on tiles of 64 rows and
+// skip those that the mask hides: a whole number of tiles leaves the diagonal and the lengths where
+// they lie without a window, on the corners of tiles.
+std::int64_t keys_before(const Lowering& l, std::int64_t window) {
+  constexpr std::int64_t kTile = 64;
+  return window == 0 ? l.job.sequence_length : round_up(window - 1, kTile);
+}
+
+// Keys and values that a run of queries may see: up to its end, from the start of its sequence or
+// as far back as the window reaches.
+TokenRun visible(const Lowering& l, const TokenRun& run, std::int64_t window) {
+  const std::int64_t first = std::max<std::int64_t>(0, run.first_position - keys_before(l, window));
+  return {.sequence = run.sequence,
+          .first_position = first,
+          .count = run.first_position + run.count - first};
+}
+
+View in_order(const Lowering& l, const View& ordered, const TokenRun& run) {
+  return rows_of(ordered, run.sequence * l.job.sequence_length + run.first_position, run.count);
 }
 
 void attend_gathered(Lowering& l, const LayerActivations& a) {
@@ -152,8 +170,10 @@ void attend_gathered(Lowering& l, const LayerActivations& a) {
   const View ordered = gather_keys(l, a.qkv, "attention.gathered_key_values");
   std::int64_t row = 0;
   for (const TokenRun& run : l.program().token_order) {
-    const View kv = visible(l, ordered, run);
     Operation op = attention(l, OpKind::kAttentionForward, 1, run.first_position);
+    const TokenRun keys = visible(l, run, op.attributes.window);
+    const View kv = in_order(l, ordered, keys);
+    op.attributes.key_position = keys.first_position;
     op.in = {rows_of(queries_of(l, a.qkv), row, run.count), keys_of(l, kv), values_of(l, kv)};
     op.out = {rows_of(a.attention_output, row, run.count), rows_of(a.log_sum_exp, row, run.count)};
     emit(l, std::move(op), "attention.core");
@@ -168,15 +188,19 @@ void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
   const View gradient = l.builder.push(
       exchanged(temporary("attention.key_value_gradients", ordered.rows, ordered.cols)));
   emit(l, {.kind = OpKind::kFill, .out = {gradient}}, "attention.key_value_gradients");
+  // For the longest call of all layers and ranks: layers of different windows are of one size.
   const std::int64_t run_length = l.program().token_order.front().count;
-  const View workspace =
-      backward_workspace(l, 1, run_length, l.job.sequence_length, KeyGradients::kAdded);
+  const std::int64_t most_keys = std::min(
+      l.job.sequence_length, run_length + keys_before(l, l.job.model.longest_attention_window()));
+  const View workspace = backward_workspace(l, 1, run_length, most_keys, KeyGradients::kAdded);
   std::int64_t row = 0;
   for (const TokenRun& run : l.program().token_order) {
     const auto part = [&](const View& view) { return rows_of(view, row, run.count); };
-    const View kv = visible(l, ordered, run);
-    const View dkv = visible(l, gradient, run);
     Operation op = attention(l, OpKind::kAttentionBackward, 1, run.first_position);
+    const TokenRun keys = visible(l, run, op.attributes.window);
+    const View kv = in_order(l, ordered, keys);
+    const View dkv = in_order(l, gradient, keys);
+    op.attributes.key_position = keys.first_position;
     op.in = {part(dout),       part(queries_of(l, a.qkv)), keys_of(l, kv),
              values_of(l, kv), part(a.attention_output),   part(a.log_sum_exp)};
     op.out = {part(queries_of(l, dqkv)), keys_of(l, dkv), values_of(l, dkv), workspace};

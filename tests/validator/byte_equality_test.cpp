@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "estimator/validity.h"
@@ -51,7 +52,13 @@ void count_features(FeatureCounts& counts, const RandomPlan& drawn) {
   count("ep", plan.ep > 1);
   count("etp", plan.etp > 1);
   count("ring", rings);
-  count("all_gather", plan.cp > 1 && plan.cp_method == CpMethod::kAllGather);
+  const bool gathers = plan.cp > 1 && plan.cp_method == CpMethod::kAllGather;
+  const auto has_window = [](const LayerSpec& layer) { return layer.attention_window > 0; };
+  const std::vector<LayerSpec>& layers = drawn.job.model.layers;
+  count("all_gather", gathers);
+  count("all_gather, windows", gathers && std::ranges::all_of(layers, has_window));
+  count("all_gather, some windows", gathers && std::ranges::any_of(layers, has_window) &&
+                                        !std::ranges::all_of(layers, has_window));
   count("fp8", plan.precision == Precision::kFp8);
   count("fp8, tp", plan.precision == Precision::kFp8 && plan.tp > 1);
   count("sp", plan.sequence_parallel);

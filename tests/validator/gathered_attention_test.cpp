@@ -1,0 +1,194 @@
+// Attention on gathered keys: which of them a call gets.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/validator/byte_equality.h"
+#include "tests/validator/layouts.h"
+#include "validator/checks.h"
+
+namespace shardplan {
+namespace {
+
+Plan gathered(std::int64_t cp) {
+  return {.cp = cp, .micro_batch = 2, .cp_method = CpMethod::kAllGather};
+}
+
+// Layers with these windows, two sequences.
+Job windowed_job(const std::vector<std::int64_t>& windows, std::int64_t cp, std::int64_t length) {
+  Job job = tiny_job(tiny_model(), cp);
+  job.model.layers.clear();
+  for (const std::int64_t window : windows) {
+    job.model.layers.push_back({.is_moe = false, .attention_window = window});
+  }
+  job.sequence_length = length;
+  job.global_batch = 2;
+  return job;
+}
+
+bool is_attention(const Operation& op) {
+  return op.kind == OpKind::kAttentionForward || op.kind == OpKind::kAttentionBackward;
+}
+
+// Its keys as they lie in the sequence, and the queries on them.
+struct Call {
+  std::int64_t query = 0;
+  std::int64_t queries = 0;
+  std::int64_t key = 0;
+  std::int64_t keys = 0;
+  friend auto operator<=>(const Call&, const Call&) = default;
+};
+
+Call call_of(const Operation& op) {
+  const std::size_t query = op.kind == OpKind::kAttentionForward ? 0 : 1;
+  return {.query = op.attributes.query_position,
+          .queries = op.in[query].rows,
+          .key = op.attributes.key_position,
+          .keys = op.in[query + 1].rows};
+}
+
+// Of all ranks, each once.
+std::set<Call> calls(const Job& job, const Plan& plan, OpKind kind) {
+  std::set<Call> found;
+  for (const Program& program : lower_all(job, plan)) {
+    for (const Operation& op : program.operations) {
+      if (op.kind == kind) {
+        found.insert(call_of(op));
+      }
+    }
+  }
+  return found;
+}
+
+const std::vector<std::int64_t> kWindows = {1, 5, 64, 65, 66, 100, 129, 130, 300, 400, 5000};
+
+}  // namespace
+
+TEST_CASE("keys of a call begin as many tiles of 64 before its queries as the window reaches") {
+  using Calls = std::set<Call>;
+  const auto of_window = [](std::int64_t window) {
+    const Job job = windowed_job({window}, 2, 512);  // chunks of 128
+    const Calls forward = calls(job, gathered(2), OpKind::kAttentionForward);
+    CHECK(calls(job, gathered(2), OpKind::kAttentionBackward) == forward);
+    return forward;
+  };
+  CHECK(of_window(0) ==
+        Calls{{0, 128, 0, 128}, {128, 128, 0, 256}, {256, 128, 0, 384}, {384, 128, 0, 512}});
+  // Query 128 sees key 64 with a window of 65, and key 63 with one of 66.
+  CHECK(of_window(65) ==
+        Calls{{0, 128, 0, 128}, {128, 128, 64, 192}, {256, 128, 192, 192}, {384, 128, 320, 192}});
+  CHECK(of_window(66) ==
+        Calls{{0, 128, 0, 128}, {128, 128, 0, 256}, {256, 128, 128, 256}, {384, 128, 256, 256}});
+  // Five tiles: cut off at the start of the sequence for all chunks but the last.
+  CHECK(of_window(300) ==
+        Calls{{0, 128, 0, 128}, {128, 128, 0, 256}, {256, 128, 0, 384}, {384, 128, 64, 448}});
+  CHECK(of_window(1) ==
+        Calls{{0, 128, 0, 128}, {128, 128, 128, 128}, {256, 128, 256, 128}, {384, 128, 384, 128}});
+  CHECK(of_window(5000) == of_window(0));
+}
+
+TEST_CASE("a call has all keys that its queries see, and less than a tile more") {
+  for (const std::int64_t length : {256, 384, 400}) {  // chunks of 64, 96 and 100 with cp 2
+    for (const std::int64_t window : kWindows) {
+      const Job job = windowed_job({window}, 2, length);
+      for (const OpKind kind : {OpKind::kAttentionForward, OpKind::kAttentionBackward}) {
+        for (const Call& call : calls(job, gathered(2), kind)) {
+          CAPTURE(length);
+          CAPTURE(window);
+          CAPTURE(call.query);
+          const std::int64_t first = std::max<std::int64_t>(0, call.query - window + 1);
+          CHECK(call.key <= first);
+          CHECK(first - call.key < 64);
+          CHECK(call.key + call.keys == call.query + call.queries);
+          // What the kernels call bottom right.
+          CHECK(call.query - call.key == call.keys - call.queries);
+          CHECK((call.key == 0 || (call.query - call.key) % 64 == 0));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("keys and their gradients are read and written where the call says that they stand") {
+  const Job job = windowed_job({0, 100}, 2, 512);
+  const std::int64_t width = 2 * 2 * 4;  // keys and values of two heads of 4
+  std::set<std::int64_t> sequences;
+  const std::vector<Program> programs = lower_all(job, gathered(2));
+  CHECK_NOTHROW(require_sound(programs));
+  for (const Program& program : programs) {
+    for (const Operation& op : program.operations) {
+      if (!is_attention(op)) {
+        continue;
+      }
+      const bool is_forward = op.kind == OpKind::kAttentionForward;
+      const View& keys = op.in[is_forward ? 1 : 2];
+      const View& values = op.in[is_forward ? 2 : 3];
+      const std::int64_t sequence = keys.offset / (512 * width);
+      CHECK(keys.stride == width);
+      CHECK(keys.offset == (sequence * 512 + op.attributes.key_position) * width);
+      CHECK(values.offset == keys.offset + width / 2);
+      CHECK(values.rows == keys.rows);
+      sequences.insert(sequence);
+      if (!is_forward) {
+        CHECK(op.attributes.accumulate);
+        CHECK(op.out[1].offset == keys.offset);
+        CHECK(op.out[1].rows == keys.rows);
+        CHECK(op.out[2].offset == values.offset);
+        CHECK(op.out[2].rows == keys.rows);
+      }
+    }
+  }
+  CHECK(sequences.size() == 2);
+}
+
+TEST_CASE("gathered keys within windows give the loss and gradients of one rank") {
+  // Smaller and larger than a chunk of 96, with and without a cut at the start of the sequence.
+  for (const std::int64_t window : {5, 65, 97, 150, 300}) {
+    CAPTURE(window);
+    const Job one = windowed_job({window, 0}, 1, 384);
+    const Job job = windowed_job({window, 0}, 2, 384);
+    const Batch batch = random_batch(one, 3);
+    const StepResult expected = run_step(one, {}, batch);
+    const StepResult result = run_step(job, gathered(2), batch);
+    CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
+    CHECK(worst_relative_difference(result.gradients, expected.gradients) < 1e-10);
+  }
+}
+
+TEST_CASE("every layer has a workspace for the longest call of the model") {
+  const auto workspace = [](const std::vector<std::int64_t>& windows, std::int64_t length) {
+    std::set<std::int64_t> bytes;
+    const Job job = windowed_job(windows, 2, length);
+    const Plan plan = gathered(2);
+    const ByteEquality equality(job, plan);
+    for (const Program& program : lower_all(job, plan)) {
+      CHECK(equality.difference(program).value_or("") == "");
+      for (const Tensor& tensor : program.tensors) {
+        if (tensor.name == "attention.backward_workspace") {
+          bytes.insert(tensor.bytes);
+        }
+      }
+    }
+    REQUIRE(bytes.size() == 1);
+    return *bytes.begin();
+  };
+  // Chunks of 128 queries and 4 query heads of 4 on 2 of keys, in fp32: 128 * (1 + 4) of a query
+  // head and 4 of each of its keys, in all rounded up to whole 256 bytes behind 256 of the
+  // frontend, and 128 of the log-sum-exp; and keys and values of 2 heads in bf16.
+  const auto bytes = [](std::int64_t keys) {
+    return 4 * (4 * (128 * 5 + keys * 4)) + 256 + 4 * 4 * 128 + 2 * keys * 2 * 2 * 4;
+  };
+  CHECK(workspace({0}, 512) == bytes(512));
+  CHECK(workspace({65}, 512) == bytes(128 + 64));
+  CHECK(workspace({66}, 512) == bytes(128 + 128));
+  CHECK(workspace({65, 66}, 512) == bytes(128 + 128));
+  CHECK(workspace({65, 0, 66}, 512) == bytes(512));
+  CHECK(workspace({400}, 512) == bytes(512));
+  for (const std::int64_t window : kWindows) {
+    workspace({window}, 400);
+    workspace({window, 0}, 400);
+  }
+}
+
+}  // namespace shardplan
