@@ -1,5 +1,6 @@
 #include "estimator/block_context_parallel.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "estimator/collective_time.h"
@@ -44,18 +45,36 @@ BlockTime ring_merges(const BlockContext& context, const AttentionWork& work) {
   return time;
 }
 
+// Keys of the two calls of one sequence, on the rank whose chunks lie in the middle: windows are
+// cut off at the start of the sequence there least of all.
+std::int64_t keys_of_gathered_calls(const BlockContext& context, std::int64_t window) {
+  const std::int64_t c = context.plan.cp;
+  const std::int64_t chunk = div_ceil(context.job.sequence_length, 2 * c);
+  const std::int64_t before = gathered_keys_before(context.job, window);
+  return 2 * chunk + std::min(before, (c - 1) * chunk) + std::min(before, c * chunk);
+}
+
 // Our trainer (validator/lower_ring.cpp, lower_attention.cpp). Ring: keys and values into their
 // buffer 4; the sum of outputs and of query gradients in fp32, into it 6 and out of it 6, those of
 // keys and values likewise; a block of a hop has all queries and half of the keys or the reverse,
 // three quarters on average, each merged or added with 10. Gathered: own keys and values into the
-// gathered tensor 4, their gradients out of it 4, and zeros for it, c times 2.
-BlockTime native_merges(const BlockContext& context, const AttentionWork& work) {
+// gathered tensor 4, their gradients out of it 4, and zeros for it, c times 2; those of every call
+// are added to it, 6 for each of its keys and values.
+BlockTime native_merges(const BlockContext& context, const LayerSpec& layer,
+                        const AttentionWork& work) {
   const double queries = number(context.tokens * work.heads * work.qk_dim);
   const double keys_values = number(context.tokens * kv_width(context));
   const double c = number(context.plan.cp);
   if (context.plan.cp_method != CpMethod::kRing) {
-    return memory_bound(context, keys_values,
-                        {.forward = {.fused = 4}, .backward = {.fused = 8 + 2 * c}});
+    BlockTime time = memory_bound(context, keys_values,
+                                  {.forward = {.fused = 4}, .backward = {.fused = 8 + 2 * c}});
+    if (context.plan.cp_method == CpMethod::kAllGather) {
+      const std::int64_t keys =
+          context.plan.micro_batch * keys_of_gathered_calls(context, layer.attention_window);
+      add(time,
+          memory_bound(context, number(keys * kv_width(context)), {.backward = {.fused = 6}}));
+    }
+    return time;
   }
   const double of_hops = 7.5 * (c - 1);
   BlockTime time = memory_bound(
@@ -113,10 +132,11 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                                   beside * attention.backward_input_s)};
 }
 
-BlockTime context_parallel_merges(const BlockContext& context, const AttentionWork& work) {
+BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,
+                                  const AttentionWork& work) {
   switch (context.job.profile.memory_model) {
     case MemoryModel::kTorchtitan: return ring_merges(context, work);
-    case MemoryModel::kNative: return native_merges(context, work);
+    case MemoryModel::kNative: return native_merges(context, layer, work);
     default: return {};
   }
 }

@@ -16,7 +16,8 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const BlockTime& attention);
 
 // Memory-bound kernels beside attention, by framework.
-BlockTime context_parallel_merges(const BlockContext& context, const AttentionWork& work);
+BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,
+                                  const AttentionWork& work);
 
 // Sequences that one call of attention has.
 std::int64_t sequences_of_a_call(const BlockContext& context);

@@ -249,7 +249,7 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   }
   note(context, PieceKind::kAttention, time);
   if (plan.cp > 1) {
-    add(time, context_parallel_merges(context, work));
+    add(time, context_parallel_merges(context, layer, work));
     const ForwardBackward exchange = context_parallel_s(context, work);
     const ForwardBackward visible = visible_context_parallel_s(context, exchange, time);
     time.forward_cp_s = visible.forward_s * context.job.profile.exposed_cp_share;

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "estimator/block_context_parallel.h"
 #include "estimator/block_work.h"
 #include "estimator/model_flops.h"
 
@@ -280,6 +281,32 @@ TEST_CASE("context parallelism divides tokens and pairs; every method sends some
   // q, k, v and output of all heads once, three quarters of it to others.
   CHECK(exchange.forward_cp_s ==
         doctest::Approx(2048.0 * (2 * 4096 + 2 * 1024) * 2 * 3 / 4 / (450e9 * 0.82) + 20e-6));
+}
+
+TEST_CASE("the native trainer adds up gradients of the keys that calls on gathered ones see") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kNative;
+  const auto merges = [&](const Plan& plan, std::int64_t window) {
+    return context_parallel_merges(BlockContext(job, plan), {.attention_window = window}, {});
+  };
+  const double width = 2 * 8 * 128;
+  const auto moving_s = [&](double bytes) { return memory_bound_s(job.cluster.gpu, bytes); };
+  // Two sequences in chunks of 2048: 4096 tokens on a rank; the calls of rank 1 have 4096 queries
+  // and the keys of up to 1 and up to 2 chunks before them.
+  const Plan plan = {.cp = 2, .micro_batch = 2, .cp_method = CpMethod::kAllGather};
+  const double tokens = 2 * 4096;
+  const std::pair<std::int64_t, double> keys_of_window[] = {
+      {0, 4096 + 2048 + 4096},    {1000, 4096 + 1024 + 1024}, {1025, 4096 + 1024 + 1024},
+      {1026, 4096 + 1088 + 1088}, {4000, 4096 + 2048 + 4032}, {8192, 4096 + 2048 + 4096}};
+  for (const auto& [window, keys] : keys_of_window) {
+    CAPTURE(window);
+    const BlockTime time = merges(plan, window);
+    CHECK(time.forward_s == doctest::Approx(moving_s(4 * tokens * width)));
+    CHECK(time.backward_input_s ==
+          doctest::Approx(moving_s((8 + 2 * 2) * tokens * width + 6 * 2 * keys * width)));
+  }
+  const Plan ring = {.cp = 2, .micro_batch = 2};
+  CHECK(merges(ring, 0).backward_input_s == merges(ring, 1000).backward_input_s);
 }
 
 TEST_CASE("the native trainer writes and reads routed rows once, where Megatron permutes them") {
