@@ -58,8 +58,8 @@ std::int64_t keys_of_gathered_calls(const BlockContext& context, std::int64_t wi
 // buffer 4; the sum of outputs and of query gradients in fp32, into it 6 and out of it 6, those of
 // keys and values likewise; a block of a hop has all queries and half of the keys or the reverse,
 // three quarters on average, each merged or added with 10. Gathered: own keys and values into the
-// gathered tensor 4, their gradients out of it 4, and zeros for it, c times 2; those of every call
-// are added to it, 6 for each of its keys and values.
+// gathered tensor 4, their gradients out of it 4, and zeros for it, c times 2; where they are
+// cuDNN's, those of every call are added to it, 6 for each of its keys and values.
 BlockTime native_merges(const BlockContext& context, const LayerSpec& layer,
                         const AttentionWork& work) {
   const double queries = number(context.tokens * work.heads * work.qk_dim);
@@ -68,7 +68,8 @@ BlockTime native_merges(const BlockContext& context, const LayerSpec& layer,
   if (context.plan.cp_method != CpMethod::kRing) {
     BlockTime time = memory_bound(context, keys_values,
                                   {.forward = {.fused = 4}, .backward = {.fused = 8 + 2 * c}});
-    if (context.plan.cp_method == CpMethod::kAllGather) {
+    if (context.plan.cp_method == CpMethod::kAllGather &&
+        !attends_on_warpgroups(context.gpu(), context.model().head_dim)) {
       const std::int64_t keys =
           context.plan.micro_batch * keys_of_gathered_calls(context, layer.attention_window);
       add(time,
@@ -154,6 +155,10 @@ std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length) {
     case CpMethod::kA2a: return length;
   }
   throw std::logic_error("queries_of_a_call: unknown method");
+}
+
+bool attends_on_warpgroups(const GpuSpec& gpu, std::int64_t head_dim) {
+  return gpu.compute_capability == 90 && (head_dim == 64 || head_dim == 128);
 }
 
 std::int64_t gathered_keys_before(const Job& job, std::int64_t window) {

@@ -26,6 +26,11 @@ std::int64_t sequences_of_a_call(const BlockContext& context);
 // one of its two zigzag chunks.
 std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length);
 
+// Whether our own kernels for attention run on warpgroups (kernels/attention.h). If so, our trainer
+// leaves backward calls on gathered keys to them: they add up gradients by themselves and work on
+// the keys that queries see, where cuDNN does neither (kernels/attention_call.h).
+bool attends_on_warpgroups(const GpuSpec& gpu, std::int64_t head_dim);
+
 // Keys in front of a call's queries that our trainer gives it of those it gathered: all, or as many
 // as the window reaches, in tiles of 64.
 std::int64_t gathered_keys_before(const Job& job, std::int64_t window);

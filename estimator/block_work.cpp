@@ -233,7 +233,7 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
       .heads = div_ceil(model.num_heads, plan.tp),
       .qk_dim = qk_dim(model),
       .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
-      .length = queries_of_a_call(plan, length),
+      .length = std::min(length, queries_of_a_call(plan, context.job.sequence_length)),
       .heads_of_call = div_ceil(model.num_heads, plan.tp) * sequences_of_a_call(context),
       .is_flash2 = runs_flash2(context.job.profile)};
   BlockTime time;

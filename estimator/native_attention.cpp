@@ -284,19 +284,18 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
       Step::kBackwardAttentionAgain, "a*T/t: softmax statistics, fp32", held);
 }
 
-// Of the backward pass. Deterministic attention is our own where its kernels run on warpgroups
-// (kernels/attention.h): compute capability 9.0, a head of 64 or 128. They need one float for each
-// row of each head. Everything else is cuDNN's; its C++ frontend asks for 256 bytes more, measured
-// on an H200 with cuDNN 9.14 and 9.19 (bench_kernels, data/measured/kernels_h200.txt). Behind them
-// lies the log-sum-exp by head: below cuDNN 9.26 the frontend from 1.28 on takes no other order.
-// cuDNN writes dK and dV, which gathered cp adds to those of other chunks.
+// Of the backward pass. Deterministic attention and that on gathered keys are our own where its
+// kernels run on warpgroups. They need one float for each row of each head. Everything else is
+// cuDNN's; its C++ frontend asks for 256 bytes more, measured on an H200 with cuDNN 9.14 and 9.19
+// (bench_kernels, data/measured/kernels_h200.txt). Behind them lies the log-sum-exp by head: below
+// cuDNN 9.26 the frontend from 1.28 on takes no other order. cuDNN writes dK and dV, which gathered
+// cp adds to those of other chunks.
 std::int64_t backward_workspace_bytes(const NativeBlock& block) {
   constexpr std::int64_t kFrontendBytes = 256;
   const AttentionShape shape = attention_shape(block);
   const bool deterministic = block.job.profile.deterministic_attention;
-  const bool has_warpgroups = block.job.cluster.gpu.compute_capability == 90 &&
-                              (shape.head_dim == 64 || shape.head_dim == 128);
-  if (deterministic && has_warpgroups) {
+  if ((deterministic || gathers_keys(block)) &&
+      attends_on_warpgroups(block.job.cluster.gpu, shape.head_dim)) {
     return shape.batch * shape.query_heads * shape.query_length * bytes_of(DType::kFp32);
   }
   const std::int64_t added = gathers_keys(block)
@@ -326,7 +325,7 @@ void add_attention_gradients(NativeBlock& block, const QkvWidths& widths) {
               Step::kBackwardAttention, last_backward_attention(block),
               "cuDNN 9 closed form, 256 bytes of its frontend, log-sum-exp by head; gathered cp: "
               "and dK, dV of a call; "
-              "deterministic on compute capability 9.0: 4*a*T/t")
+              "deterministic or gathered cp on compute capability 9.0: 4*a*T/t")
       .popped = Step::kBackwardKeyValueReduce;
   const Step reduced = s.gathers_sequence ? Step::kBackwardQkvReduce : Step::kBackwardQkv;
   NativeBlock::hold(rows.use("attention.norm_gradient", block.sequence(), s.dtype, reduced,

@@ -96,8 +96,11 @@ AttentionBackward::AttentionBackward(const AttentionLibrary& library, AttentionT
   CudnnAnswer answer =
       ask_cudnn(library.cudnn_.get(), library.why_own_, types, shape,
                 [&](CudnnAttention& cudnn) -> CudnnAnswer {
-                  if (repeatable && runs_on_warpgroups(shape)) {
-                    return {.graph = nullptr, .why_not = "repeatable without cuDNN's workspace"};
+                  const bool adds = gradients.dkv_sum == GradientSum::kAccumulate;
+                  if ((repeatable || adds) && runs_on_warpgroups(shape)) {
+                    return {.graph = nullptr,
+                            .why_not = adds ? "gradients of keys are added to sums"
+                                            : "repeatable without cuDNN's workspace"};
                   }
                   return cudnn.backward(shape, gradients, repeatable);
                 });

@@ -10,8 +10,8 @@ namespace shardplan {
 
 class AttentionTrial {
  public:
-  // q, k and v lie side by side in one row, as their gradients do: of `shape` no stride is read. The
-  // last query sees the last key.
+  // q, k and v lie side by side in one row, as their gradients do: of `shape` no stride is read.
+  // The last query sees the last key.
   AttentionTrial(const AttentionLibrary& library, const AttentionShape& shape, AttentionOrder order,
                  cudaStream_t stream);
 

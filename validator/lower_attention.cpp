@@ -41,10 +41,11 @@ View values_of(const Lowering& l, const View& kv) {
 
 namespace {
 
-// Repeatable attention is our own where its kernels run on warpgroups (kernels/attention.h), and
-// cuDNN's elsewhere.
-bool repeats_on_own_kernels(const Lowering& l) {
-  return l.job.profile.deterministic_attention && l.job.cluster.gpu.compute_capability == 90 &&
+// Repeatable attention, and what adds to gradients of keys, is our own where its kernels run on
+// warpgroups (kernels/attention_call.h), and cuDNN's elsewhere.
+bool runs_backward_on_own_kernels(const Lowering& l, KeyGradients key_gradients) {
+  return (l.job.profile.deterministic_attention || key_gradients == KeyGradients::kAdded) &&
+         l.job.cluster.gpu.compute_capability == 90 &&
          (l.sizes.head_dim == 64 || l.sizes.head_dim == 128);
 }
 
@@ -75,7 +76,7 @@ std::int64_t cudnn_workspace(const Lowering& l, std::int64_t batch, std::int64_t
 View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, std::int64_t keys,
                         KeyGradients key_gradients) {
   // Our own kernels keep the sum of dout * o of every row, and add gradients up themselves.
-  const std::int64_t elements = repeats_on_own_kernels(l)
+  const std::int64_t elements = runs_backward_on_own_kernels(l, key_gradients)
                                     ? batch * l.sizes.query_heads * queries
                                     : cudnn_workspace(l, batch, queries, keys, key_gradients);
   TensorSpec spec = statistics("attention.backward_workspace", 1, elements);

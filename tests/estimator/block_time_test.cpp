@@ -285,6 +285,7 @@ TEST_CASE("context parallelism divides tokens and pairs; every method sends some
 
 TEST_CASE("the native trainer adds up gradients of the keys that calls on gathered ones see") {
   Job job = job_on_h200();
+  job.cluster.gpu.compute_capability = 80;  // cuDNN's
   job.profile.memory_model = MemoryModel::kNative;
   const auto merges = [&](const Plan& plan, std::int64_t window) {
     return context_parallel_merges(BlockContext(job, plan), {.attention_window = window}, {});
@@ -307,6 +308,9 @@ TEST_CASE("the native trainer adds up gradients of the keys that calls on gather
   }
   const Plan ring = {.cp = 2, .micro_batch = 2};
   CHECK(merges(ring, 0).backward_input_s == merges(ring, 1000).backward_input_s);
+  job.cluster.gpu.compute_capability = 90;  // our own, which add by themselves
+  CHECK(merges(plan, 1000).backward_input_s ==
+        doctest::Approx(moving_s((8 + 2 * 2) * tokens * width)));
 }
 
 TEST_CASE("the native trainer writes and reads routed rows once, where Megatron permutes them") {
