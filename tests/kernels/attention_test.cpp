@@ -179,14 +179,19 @@ void check_call(const AttentionLibrary& library, const Inputs<__nv_bfloat16>& in
     CHECK(num_differing(got.dk, again.dk) == 0);
     CHECK(num_differing(got.dv, again.dv) == 0);
   }
-  // Masks that context parallelism and whole sequences need are cuDNN's where it is there; of the
-  // repeatable backward pass it has those that our kernels do not run on warpgroups.
+  // Masks that context parallelism and whole sequences need are cuDNN's where it is there; of
+  // backward passes that repeat or add to sums it has those that our kernels do not run on
+  // warpgroups.
   const bool usual =
       s.window == 0 && s.query_length > 1 && s.head_dim % 64 == 0 && s.head_dim <= 128 &&
       (s.query_position == s.key_length - s.query_length || s.query_position >= s.key_length - 1);
-  const bool own_repeats = order == AttentionOrder::kRepeatable && runs_on_warpgroups(s);
   if (library.has_cudnn() && usual) {
-    CHECK(got.own_because == (own_repeats ? "repeatable without cuDNN's workspace" : ""));
+    const bool adds = sum == GradientSum::kAccumulate;
+    const bool repeats = order == AttentionOrder::kRepeatable;
+    const std::string own = adds      ? "gradients of keys are added to sums"
+                            : repeats ? "repeatable without cuDNN's workspace"
+                                      : "";
+    CHECK(got.own_because == (runs_on_warpgroups(s) ? own : ""));
   }
 }
 
