@@ -4,14 +4,11 @@
 #include <stdexcept>
 
 #include "estimator/collective_time.h"
+#include "estimator/number.h"
 #include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
 std::int64_t kv_width(const BlockContext& context) {

@@ -1,13 +1,10 @@
 #include "estimator/block_ends.h"
 
 #include "estimator/collective_time.h"
+#include "estimator/number.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // The head's product. Where the loss takes the tokens in pieces, so does the head, and the last
 // piece may be shorter (validator/lower_ends.cpp).

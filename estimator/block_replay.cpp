@@ -3,12 +3,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/number.h"
+
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 LayerReplay whole_parts(const LayerParts& parts) {
   const auto forward = [](const BlockTime& part) {

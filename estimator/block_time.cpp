@@ -10,14 +10,11 @@
 #include "estimator/block_ends.h"
 #include "estimator/block_replay.h"
 #include "estimator/block_work.h"
+#include "estimator/number.h"
 #include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 BlockTime norms(const BlockContext& context) {
   return memory_bound(

@@ -10,14 +10,11 @@
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
+#include "estimator/number.h"
 #include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // nanotron calls it; today's scaled_dot_product_attention takes cuDNN first on compute capability 9
 // (sdp_utils.cpp, check_prefer_cudnn_attention), older ones did not.

@@ -1,13 +1,10 @@
 #include "estimator/model_flops.h"
 
 #include "estimator/block_work.h"
+#include "estimator/number.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // Products of one token with the weights of a layer; of routed experts topk.
 double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {

@@ -7,14 +7,11 @@
 #include "estimator/elementwise.h"
 #include "estimator/host_time.h"
 #include "estimator/kernel_time.h"
+#include "estimator/number.h"
 #include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // Parameters as gathered and used.
 double weight_bytes(const Plan& plan) {

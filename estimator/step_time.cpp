@@ -10,14 +10,11 @@
 #include "estimator/estimate.h"
 #include "estimator/layer_partition.h"
 #include "estimator/model_flops.h"
+#include "estimator/number.h"
 #include "estimator/step_pieces.h"
 
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // Tied tables, and tables that multi-token prediction reads, have a copy beside the head.
 bool has_second_table(const ModelSpec& model) {

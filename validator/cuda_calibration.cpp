@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "estimator/number.h"
 #include "kernels/attention_trial.h"
 #include "kernels/convert.h"
 #include "kernels/device_buffer.h"
@@ -18,10 +19,6 @@ namespace {
 using Bf16 = __nv_bfloat16;
 constexpr std::int64_t kClockLength = 8192;
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 // kAccumulated: a weight gradient in fp32, added to what is there.
 enum class Pass { kForward, kInputGradient, kWeightGradient, kAccumulated };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "estimator/number.h"
 #include "kernels/gemm.h"
 #include "kernels/quantize_fp8.h"
 #include "kernels/warpgroups.h"
@@ -16,10 +17,6 @@ using Bf16 = __nv_bfloat16;
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;  // the trainer's
 constexpr std::int64_t kScaleElements = 4;                        // every scale in its 16 bytes
 constexpr std::int64_t kLoadSize = 8192;
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 enum class Pass { kForward, kInputGradient, kWeightGradient };
 

@@ -1,4 +1,5 @@
 // The experts' products of `calibrate --time`: eight experts of Mixtral's width, equal rows each.
+#include "estimator/number.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_weight_gradient.h"
 #include "validator/cuda_calibration.h"
@@ -12,10 +13,6 @@ using Bf16 = __nv_bfloat16;
 constexpr std::int64_t kExperts = 8;
 constexpr std::int64_t kHidden = 4096;
 constexpr std::int64_t kWidth = 14336;
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 std::vector<std::int32_t> equal_offsets(std::int64_t rows) {
   std::vector<std::int32_t> offsets;

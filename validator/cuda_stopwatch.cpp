@@ -5,12 +5,10 @@
 #include <random>
 #include <vector>
 
+#include "estimator/number.h"
+
 namespace shardplan {
 namespace {
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 constexpr double kLoad = 3;  // seconds of load for one of the call
 
