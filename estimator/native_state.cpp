@@ -149,7 +149,8 @@ std::int64_t kernel_scratch_elements(const Job& job, const BlockShape& shape) {
   constexpr std::int64_t kNormBlocks = 264;
   constexpr std::int64_t kWordsPerKey = 8;
   constexpr std::int64_t kBarrierWords = 64;  // what ranks that exchange experts' rows meet on
-  const std::int64_t keys = shape.tokens * std::max<std::int64_t>(1, job.model.moe.topk);
+  const std::int64_t choices = job.model.has_moe_layers() ? job.model.moe.topk : 1;
+  const std::int64_t keys = shape.tokens * choices;
   return kBarrierWords + std::max(kNormBlocks * job.model.hidden, kWordsPerKey * keys);
 }
 
@@ -208,7 +209,7 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
   add_scalar(state, "loss", stage.ends.has_head ? 1 : 0, "of the step, summed on the device");
   state.add({.component = Component::kTemporaries,
              .name = "gradient_norm",
-             .elements = job.model.moe.num_experts > 0 ? 2 : 1,
+             .elements = job.model.has_moe_layers() ? 2 : 1,
              .dtype = DType::kFp32,
              .first = Phase::kGradientNorm,
              .last = Phase::kGradientNorm,

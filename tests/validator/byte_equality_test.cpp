@@ -122,5 +122,13 @@ TEST_CASE("names, bytes and lifetimes of random plans are those of the estimate"
   CHECK(different == 0);
 }
 
+TEST_CASE("experts that no layer has take no scratch") {
+  Job job = tiny_job(tiny_model(), 1);
+  job.sequence_length = 1024;  // more choices of 3 experts to sort than sums of a norm
+  job.model.moe = {.num_experts = 4, .topk = 3, .expert_ffn = 8};
+  const Plan plan;
+  CHECK(ByteEquality(job, plan).difference(lower(job, plan, 0, {})).value_or("") == "");
+}
+
 }  // namespace
 }  // namespace shardplan
