@@ -1,7 +1,10 @@
 // Holds the estimator's native profile against programs. Every operation of a program belongs to a
 // step of a block of an action (byte_steps.cpp says which); there the tensors alive in the program
 // and the rows alive in the estimate must have the same bytes, name by name and component by
-// component. Then the peak over all operations and the sizes of both arenas. No tolerance anywhere.
+// component. Then the peak over all operations and the sizes of both arenas. No tolerance anywhere,
+// but in one place the estimate is a bound: where a window hides the last hops of a ring from a
+// rank, tensors die one by one behind its last block, in an order that hangs on the rank; until the
+// ring ends, what is alive must be among what the estimate has alive at that block.
 #pragma once
 
 #include <array>

@@ -75,6 +75,9 @@ void count_features(FeatureCounts& counts, const RandomPlan& drawn) {
     count("zero " + std::to_string(zero), plan.zero == zero);
     count("zero " + std::to_string(zero) + ", experts", plan.zero == zero && has_experts);
   }
+  count("ring, windows", rings && std::ranges::all_of(layers, has_window));
+  count("ring, some windows", rings && std::ranges::any_of(layers, has_window) &&
+                                  !std::ranges::all_of(layers, has_window));
   count("ring, experts", rings && has_experts);
   count("ring, recompute", rings && recomputes);
   count("ring, zb_h1", rings && splits);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tests/validator/byte_equality.h"
 #include "tests/validator/layouts.h"
 #include "validator/checks.h"
 
@@ -83,6 +84,34 @@ TEST_CASE("a window shorter than a chunk leaves out queries that see no key of a
     }
     // Rank 0 has chunks 0 and 3, rank 1 has 1 and 2: of each sequence one and two neighbours.
     CHECK(partial == 2 * (program.rank + 1));
+  }
+}
+
+TEST_CASE("where windows hide hops, programs stay within the estimate and reach its peak") {
+  for (const std::int64_t cp : {2, 4, 8}) {
+    for (const std::int64_t window : {2, 3, 5, 6, 9, 14, 40}) {  // chunks of 4 tokens
+      CAPTURE(cp);
+      CAPTURE(window);
+      Job job = tiny_job(wide_model(), cp);
+      job.sequence_length = 8 * cp;
+      for (LayerSpec& layer : job.model.layers) { layer.attention_window = window; }
+      const Plan plan = ring(cp);
+      const ByteEquality equality(job, plan);
+      for (const Program& program : lower_all(job, plan)) {
+        CHECK(equality.difference(program).value_or("") == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("a window of one key leaves a ring no blocks: less memory than the estimate's") {
+  Job job = tiny_job(wide_model(), 4);
+  for (LayerSpec& layer : job.model.layers) { layer.attention_window = 1; }
+  const StagePeaks peaks = plan_pieces(job, ring(4)).stages.front().peaks;
+  for (const Program& program : lower_all(job, ring(4))) {
+    for (const Operation& op : program.operations) { CHECK(op.kind != OpKind::kLseMerge); }
+    CHECK(std::ranges::max(live_bytes(program)) <= peaks.peak_bytes);
+    CHECK(program.dynamic_bytes <= peaks.dynamic_arena_bytes);
   }
 }
 
