@@ -1,5 +1,7 @@
 #include "estimator/block_fp8.h"
 
+#include "estimator/number.h"
+
 namespace shardplan {
 namespace {
 
@@ -20,9 +22,9 @@ bool rounds_gradient_again(const BlockContext& context) {
 // (validator/lower_fp8.cpp).
 BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
   const GpuSpec& gpu = context.gpu();
-  const auto input = static_cast<double>(layer.count * layer.m * layer.k);
-  const auto gradient = static_cast<double>(layer.count * layer.m * layer.n);
-  const auto weight = static_cast<double>(layer.count * layer.n * layer.k);
+  const double input = number(layer.count * layer.m * layer.k);
+  const double gradient = number(layer.count * layer.m * layer.n);
+  const double weight = number(layer.count * layer.n * layer.k);
   BlockTime time;
   if (context.job.profile.memory_model == MemoryModel::kNative) {
     const bool again = rounds_gradient_again(context);
