@@ -72,17 +72,17 @@ class AttentionForward {
   std::int64_t workspace_bytes_ = 0;
 };
 
-// Backward calls that add to gradients of keys and values are our own where kernels run on
-// warpgroups. cuDNN 9.19 writes them aside, and goes over all keys where queries stand behind the
-// first of them, also over those that the mask or a window hides: 8192 queries on 32768 keys take
-// 21.4 ms on an H200 and 19.8 by our own kernels, with a window of 4096 21.5 and 3.2
-// (data/measured/kernels_h200.txt).
 enum class AttentionOrder {
   kAny,         // sums of dq in the order in which blocks finish: two runs may differ
   kRepeatable,  // own kernels, which always are, where they run on warpgroups; elsewhere cuDNN's,
                 // which needs a workspace quadratic in the length for it
 };
 
+// Calls that add to gradients of keys and values are our own where kernels run on
+// warpgroups. cuDNN 9.19 writes them aside, and goes over all keys where queries stand behind the
+// first of them, also over those that the mask or a window hides: 8192 queries on 32768 keys take
+// 21.4 ms on an H200 and 19.8 by our own kernels, with a window of 4096 21.5 and 3.2
+// (data/measured/kernels_h200.txt).
 class AttentionBackward {
  public:
   // gradients.dq_sum must be kOverwrite.

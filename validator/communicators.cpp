@@ -118,7 +118,9 @@ std::vector<CommunicatorUse> communicators_of(const Program& program) {
       use.key = key;
       use.kind = group.kind;
       use.index = std::ranges::find(key.ranks, program.rank) - key.ranks.begin();
-      use.goes_up = !use.is_message() || goes_up(key, group);
+      if (use.is_message()) {
+        use.goes_up = goes_up(key, group);
+      }
     }
     use.channels = std::max(use.channels, channels_of(key.stream, group.kind));
     use.operations.push_back(static_cast<std::int64_t>(i));

@@ -90,13 +90,14 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
 void CudaBackend::reach_peers(CudaRank& rank) const {
   for (const std::size_t use : rank.copied_uses()) {
     const CommunicatorKey& key = rank.uses()[use].key;
+    const std::string layout = rank.copy_layout(use);
     std::vector<Peer> peers;
     bool is_equal = true;
     for (const std::int64_t member : key.ranks) {
       const CudaRank& other = *ranks_.at(static_cast<std::size_t>(member));
       const auto found = std::ranges::find(other.uses(), key, &CommunicatorUse::key);
       const auto theirs = static_cast<std::size_t>(found - other.uses().begin());
-      is_equal = is_equal && other.copy_layout(theirs) == rank.copy_layout(use);
+      is_equal = is_equal && other.copy_layout(theirs) == layout;
       peers.push_back({.arenas = other.arenas(), .places = other.copy_places(theirs)});
     }
     if (!is_equal || !reach_each_other(key.ranks)) {

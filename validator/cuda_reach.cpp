@@ -18,6 +18,10 @@ std::string key_of(const std::string& what, std::int64_t rank) {
   return what + "/" + std::to_string(rank);
 }
 
+std::string places_key(const CommunicatorKey& communicator, std::int64_t rank) {
+  return key_of("places " + text_of(communicator), rank);
+}
+
 // The kernel's id of this boot, equal for all processes of a machine; "" where there is none.
 std::string boot_id() {
   std::string id;
@@ -92,13 +96,15 @@ void ReachedRanks::share_experts_memory() {
 // Every member finds the same answer.
 bool ReachedRanks::can_copy_within(std::size_t use) {
   const CommunicatorKey& key = rank_.uses()[use].key;
-  const std::string layout = "layout " + text_of(key);
-  store_.set(key_of(layout, own()), rank_.copy_layout(use));
-  store_.set(key_of("places " + text_of(key), own()), rank_.copy_places(use));
+  const std::string name = "layout " + text_of(key);
+  const std::string layout = rank_.copy_layout(use);
+  const std::string host = name_of_host(own());
+  store_.set(key_of(name, own()), layout);
+  store_.set(places_key(key, own()), rank_.copy_places(use));
   bool can = true;
   for (const std::int64_t member : key.ranks) {
-    const bool is_near = store_.get(key_of("host", member)) == name_of_host(own());
-    can = store_.get(key_of(layout, member)) == rank_.copy_layout(use) && is_near && can;
+    const bool is_near = store_.get(key_of("host", member)) == host;
+    can = store_.get(key_of(name, member)) == layout && is_near && can;
   }
   return can;
 }
@@ -111,8 +117,8 @@ void ReachedRanks::serve_by_copies() {
       if (can_copy_within(use)) {
         const CommunicatorKey& key = rank_.uses()[use].key;
         for (const std::int64_t member : key.ranks) {
-          members[use].push_back({.arenas = arenas_of(member),
-                                  .places = store_.get(key_of("places " + text_of(key), member))});
+          members[use].push_back(
+              {.arenas = arenas_of(member), .places = store_.get(places_key(key, member))});
         }
       }
     }

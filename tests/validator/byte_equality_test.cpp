@@ -55,10 +55,11 @@ void count_features(FeatureCounts& counts, const RandomPlan& drawn) {
   const bool gathers = plan.cp > 1 && plan.cp_method == CpMethod::kAllGather;
   const auto has_window = [](const LayerSpec& layer) { return layer.attention_window > 0; };
   const std::vector<LayerSpec>& layers = drawn.job.model.layers;
+  const bool has_windows = std::ranges::all_of(layers, has_window);
+  const bool has_some_windows = !has_windows && std::ranges::any_of(layers, has_window);
   count("all_gather", gathers);
-  count("all_gather, windows", gathers && std::ranges::all_of(layers, has_window));
-  count("all_gather, some windows", gathers && std::ranges::any_of(layers, has_window) &&
-                                        !std::ranges::all_of(layers, has_window));
+  count("all_gather, windows", gathers && has_windows);
+  count("all_gather, some windows", gathers && has_some_windows);
   count("fp8", plan.precision == Precision::kFp8);
   count("fp8, tp", plan.precision == Precision::kFp8 && plan.tp > 1);
   count("sp", plan.sequence_parallel);
@@ -75,9 +76,8 @@ void count_features(FeatureCounts& counts, const RandomPlan& drawn) {
     count("zero " + std::to_string(zero), plan.zero == zero);
     count("zero " + std::to_string(zero) + ", experts", plan.zero == zero && has_experts);
   }
-  count("ring, windows", rings && std::ranges::all_of(layers, has_window));
-  count("ring, some windows", rings && std::ranges::any_of(layers, has_window) &&
-                                  !std::ranges::all_of(layers, has_window));
+  count("ring, windows", rings && has_windows);
+  count("ring, some windows", rings && has_some_windows);
   count("ring, experts", rings && has_experts);
   count("ring, recompute", rings && recomputes);
   count("ring, zb_h1", rings && splits);
