@@ -131,10 +131,13 @@ void print_memory(const std::vector<Program>& programs, const CudaBackend& backe
   std::printf("\n");
 }
 
-void measure(const Question& question, const Options& options, GpuSensors& sensors,
-             TrainingResult& result) {
+void measure(const Question& question, const Options& options, std::int64_t num_programs,
+             GpuSensors& sensors, TrainingResult& result) {
   const Job& job = question.read.job;
-  const std::vector<Program> programs = lower_all(job, question.read.plan);
+  std::vector<Program> programs;
+  for (std::int64_t rank = 0; rank < num_programs; ++rank) {
+    programs.push_back(lower(job, question.read.plan, rank, {}));
+  }
   if (options.candidates > 0) {
     tune(programs.front(), options.candidates, options.products);
   }
@@ -240,6 +243,9 @@ class Bench {
 
  private:
   void open_gpus() {
+    if (options_.stands_in) {
+      num_gpus_ = std::min(num_gpus_, num_devices());
+    }
     if (num_devices() < num_gpus_) {
       throw std::runtime_error("found " + std::to_string(num_devices()) + " GPUs, expected " +
                                std::to_string(num_gpus_));
@@ -332,7 +338,8 @@ class Bench {
     }
     std::exception_ptr problem;
     try {
-      measure(question, options_, *sensors_, result);
+      const std::int64_t world = question.read.job.cluster.world_size();
+      measure(question, options_, std::min(world, num_gpus_), *sensors_, result);
     } catch (const CudaError& error) {
       result.failure = error.what();
       result.out_of_memory = error.is_out_of_memory();

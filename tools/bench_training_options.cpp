@@ -80,6 +80,8 @@ TrainingOptions training_options(const std::vector<std::string_view>& words) {
     const std::string_view word = words[i];
     if (word == "--profile") {
       options.profiles = true;
+    } else if (word == "--stand-in") {
+      options.stands_in = true;
     } else if (options.file.empty() && !word.starts_with("--")) {
       options.file = word;
     } else if (i + 1 == words.size() || !read_value(word, std::string(words[i + 1]), options)) {

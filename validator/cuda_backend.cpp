@@ -72,6 +72,9 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
     reach_members(*ranks_[i]);
     for (std::size_t use = 0; use < ranks_[i]->uses().size(); ++use) {
       const CommunicatorUse& u = ranks_[i]->uses()[use];
+      if (!all_here(u.key)) {
+        continue;
+      }
       ranks_[i]->connect(
           use, std::make_unique<CudaCommunicator>(ids.at(u.key), u.size(), u.index, u.channels));
       ranks_[i]->launch_first_calls(use);
@@ -86,6 +89,26 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
   }
 }
 
+bool CudaBackend::is_here(std::int64_t rank) const {
+  return rank < static_cast<std::int64_t>(ranks_.size());
+}
+
+std::vector<std::int64_t> CudaBackend::present(std::vector<std::int64_t> ranks) const {
+  std::erase_if(ranks, [&](std::int64_t rank) { return !is_here(rank); });
+  return ranks;
+}
+
+bool CudaBackend::all_here(const CommunicatorKey& key) const {
+  return std::ranges::all_of(key.ranks, [&](std::int64_t rank) { return is_here(rank); });
+}
+
+// What stands for an absent rank lies on another GPU, as the rank itself would.
+const CudaRank& CudaBackend::rank_for(std::int64_t member, const CudaRank& asking) const {
+  const auto count = static_cast<std::int64_t>(ranks_.size());
+  const std::int64_t index = is_here(member) ? member : (asking.program().rank + 1) % count;
+  return *ranks_[static_cast<std::size_t>(index)];
+}
+
 // Every member finds the same answer.
 void CudaBackend::reach_peers(CudaRank& rank) const {
   for (const std::size_t use : rank.copied_uses()) {
@@ -94,16 +117,19 @@ void CudaBackend::reach_peers(CudaRank& rank) const {
     std::vector<Peer> peers;
     bool is_equal = true;
     for (const std::int64_t member : key.ranks) {
-      const CudaRank& other = *ranks_.at(static_cast<std::size_t>(member));
+      const CudaRank& other = rank_for(member, rank);
       const auto found = std::ranges::find(other.uses(), key, &CommunicatorUse::key);
       const auto theirs = static_cast<std::size_t>(found - other.uses().begin());
       is_equal = is_equal && other.copy_layout(theirs) == layout;
-      peers.push_back({.arenas = other.arenas(), .places = other.copy_places(theirs)});
+      peers.push_back({.arenas = other.arenas(),
+                       .places = other.copy_places(theirs),
+                       .meets = is_here(member)});
     }
-    if (!is_equal || !reach_each_other(key.ranks)) {
+    const std::vector<std::int64_t> here = present(key.ranks);
+    if (!is_equal || !reach_each_other(here)) {
       continue;
     }
-    for (const std::int64_t member : key.ranks) {
+    for (const std::int64_t member : here) {
       if (member != rank.program().rank) {
         enable_access(member);
       }

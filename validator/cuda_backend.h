@@ -51,6 +51,10 @@ class CudaBackend {
   std::int64_t device_used_bytes(std::int64_t rank) const;
 
  private:
+  bool is_here(std::int64_t rank) const;
+  std::vector<std::int64_t> present(std::vector<std::int64_t> ranks) const;
+  bool all_here(const CommunicatorKey& key) const;
+  const CudaRank& rank_for(std::int64_t member, const CudaRank& asking) const;
   void reach_members(CudaRank& rank) const;
   void reach_peers(CudaRank& rank) const;
   Tensors collected(ParameterRange ParameterPart::*range) const;

@@ -278,15 +278,15 @@ bool OperationLauncher::launch_collective(const Call& call) const {
   if (!is_communication(call.op.kind)) {
     return false;
   }
+  if (CudaPeers* const peers = rank_.peers_of(call.index)) {
+    return copy_among(*peers, call);
+  }
   CudaCommunicator* const group = rank_.communicator_of(call.index);
   if (group == nullptr) {
     if (call.op.stream == Stream::kExperts) {  // counts become places in memory
       fill_zero(call.out[0], call.stream);
     }
     return true;
-  }
-  if (CudaPeers* const peers = rank_.peers_of(call.index)) {
-    return copy_among(*peers, call);
   }
   switch (call.op.kind) {
     case OpKind::kAllGather: group->all_gather(call.in[0], call.out, call.stream); return true;
