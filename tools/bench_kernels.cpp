@@ -18,6 +18,7 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/squared_norm.h"
+#include "kernels/sum_parts.h"
 #include "kernels/swiglu.h"
 #include "tools/bench_kernels.h"
 
@@ -229,6 +230,18 @@ void bench_lse_merge(Bench& bench, std::int64_t heads) {
             });
 }
 
+// A reduce-scatter of [rows, 8192] among num_parts members, of what it pulled.
+void bench_sum_parts(Bench& bench, std::int64_t rows, std::int64_t num_parts) {
+  const std::int64_t size = rows / num_parts * 8192;
+  DeviceBuffer<__nv_bfloat16> parts(random_values<__nv_bfloat16>(num_parts * size, 1)),
+      own(random_values<__nv_bfloat16>(size, 2)), sum(size);
+  bench.row(
+      "sum_parts of " + std::to_string(num_parts) + shape_text("bf16", rows / num_parts, 8192),
+      2.0 * static_cast<double>((num_parts + 1) * size), [&](cudaStream_t on) {
+        sum_parts(sum.data(), parts.data(), own.data(), num_parts, num_parts / 2, size, on);
+      });
+}
+
 void bench_memory(Bench& bench) {
   bench_rms_norm<__nv_bfloat16>(bench, "bf16", 16384, 4096);
   bench_rms_norm<__nv_bfloat16>(bench, "bf16", 16384, 5120);
@@ -247,6 +260,7 @@ void bench_memory(Bench& bench) {
   bench_embedding<__nv_bfloat16>(bench, "bf16");
   bench_lse_merge(bench, 32);
   bench_lse_merge(bench, 40);
+  for (const std::int64_t num_parts : {2, 4, 8}) { bench_sum_parts(bench, 8192, num_parts); }
 }
 
 // All parts where none is named.
