@@ -1,5 +1,6 @@
 // Checks of one rank's table: sizes, addresses, lifetimes, and that what is read has been written.
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "validator/checks.h"
@@ -170,13 +171,17 @@ class WriteCheck {
   Problems run() {
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       const Operation& op = program_.operations[i];
-      for (const View& view : op.in) { read(i, view); }
+      for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
+        for (const View& view : read_views(program_, op, k)) { read(i, view); }
+      }
       for (std::size_t k = 0; k < op.out.size(); ++k) {
         if (reads_output(op, static_cast<std::int64_t>(k))) {
           read(i, op.out[k]);
         }
       }
-      for (const View& view : op.out) { write(view); }
+      for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
+        for (const View& view : written_views(program_, op, k)) { write(view); }
+      }
     }
     return std::move(problems_);
   }

@@ -20,6 +20,7 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kFill, .in = 0, .out = 1},
     {.kind = OpKind::kCopy, .in = 1, .out = 1},
     {.kind = OpKind::kAdd, .in = 2, .out = 1},
+    {.kind = OpKind::kSumParts, .in = 2, .out = 1},
     {.kind = OpKind::kEmbeddingForward, .in = 2, .out = 1},
     {.kind = OpKind::kEmbeddingBackward, .in = 2, .out = 1},
     {.kind = OpKind::kRmsNormForward, .in = 2, .out = 2, .optional_out = 1},
@@ -46,6 +47,7 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kLossGradient, .in = 3, .out = 1},
     {.kind = OpKind::kAllGather, .in = 1, .out = 1},      // or one output per member
     {.kind = OpKind::kReduceScatter, .in = 1, .out = 1},  // or one input per member
+    {.kind = OpKind::kExchange, .in = 1, .out = 1},
     {.kind = OpKind::kAllReduce, .in = 1, .out = 1},
     {.kind = OpKind::kRingShift, .in = 1, .out = 1},
     {.kind = OpKind::kSend, .in = 1, .out = 0},
@@ -57,6 +59,10 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
 
 const Arity& arity_of(OpKind kind) {
   return *std::ranges::find(kArities, kind, &Arity::kind);
+}
+
+bool are_apart(const View& a, const View& b) {
+  return a.tensor != b.tensor || a.end() <= b.offset || b.end() <= a.offset;
 }
 
 class OperationCheck {
@@ -97,7 +103,7 @@ class OperationCheck {
 
   void check_group(const Operation& op) {
     const auto num_groups = static_cast<std::int64_t>(program_.groups.size());
-    if (is_communication(op.kind) != (op.group >= 0) || op.group >= num_groups) {
+    if (has_group(op.kind) != (op.group >= 0) || op.group >= num_groups) {
       report("has group " + std::to_string(op.group) + " of " + std::to_string(num_groups));
       return;
     }
@@ -160,6 +166,11 @@ class OperationCheck {
       report("has " + named(view) + " [" + std::to_string(view.rows) + ", " +
              std::to_string(view.cols) + "], expected " + expected);
     }
+  }
+
+  void expect_type(const View& view, const View& like) {
+    expect(tensor(view).dtype == tensor(like).dtype, view,
+           std::string(name_of(tensor(like).dtype)));
   }
 
   // All products in fp8 round into the same memory, one after the other. What one finds, the one
@@ -228,12 +239,41 @@ class OperationCheck {
       std::int64_t elements = 0;
       for (const View& view : whole) { elements += view.elements(); }
       expect(elements == count * part[0].elements(), part[0], "one member's part");
-    } else if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kRingShift) {
+    } else if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kRingShift ||
+               op.kind == OpKind::kExchange) {
       expect(op.in[0].elements() == op.out[0].elements(), op.out[0], "the input's size");
     }
-    if (op.kind == OpKind::kRingShift && op.in[0].tensor == op.out[0].tensor) {
-      expect(op.out[0].end() <= op.in[0].offset || op.in[0].end() <= op.out[0].offset, op.out[0],
-             "a buffer of its own");
+    if (op.kind == OpKind::kRingShift || op.kind == OpKind::kExchange) {
+      expect(are_apart(op.in[0], op.out[0]), op.out[0], "a buffer of its own");
+    }
+    if (op.kind == OpKind::kExchange) {
+      expect(count > 0 && op.in[0].elements() % count == 0, op.in[0], "one part for every member");
+      expect_type(op.out[0], op.in[0]);
+    }
+  }
+
+  void check_sum_of_parts(const Operation& op) {
+    const View& parts = op.in[0];
+    const View& own = op.in[1];
+    const View& sum = op.out[0];
+    for (const View& view : {parts, own, sum}) {
+      expect(view.contiguous(), view, "a contiguous view");
+      expect_type(view, sum);
+    }
+    expect(sum.elements() == own.elements(), sum, "the size of this member's own part");
+    const std::vector<std::int64_t>& ranks =
+        program_.groups[static_cast<std::size_t>(op.group)].ranks;
+    const std::int64_t member = op.attributes.member;
+    expect(member >= 0 && member < members(op) &&
+               ranks[static_cast<std::size_t>(member)] == program_.rank,
+           own, "of the member that this rank is");
+    if (parts.elements() != members(op) * own.elements()) {
+      return expect(false, parts, "one part for every member");
+    }
+    expect((sum.tensor == own.tensor && sum.offset == own.offset) || are_apart(sum, own), sum,
+           "this member's own part in place, or a buffer of its own");
+    for (const View& part : read_views(program_, op, 0)) {
+      expect(are_apart(sum, part), sum, "none of the others' parts");
     }
   }
 
@@ -349,6 +389,7 @@ class OperationCheck {
       case OpKind::kRmsNormBackward:
         return expect(op.in[0].rows == op.out[0].rows && op.in[0].cols == op.out[0].cols, op.out[0],
                       "the input's shape");
+      case OpKind::kSumParts: return check_sum_of_parts(op);
       case OpKind::kLseMerge:
         for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
           expect(op.in[i].rows == op.out[i].rows && op.in[i].cols == op.out[i].cols, op.out[i],

@@ -106,6 +106,16 @@ void CudaCommunicator::reduce_scatter(const std::vector<DeviceView>& in, const D
   NCCL_CHECK(ncclGroupEnd());
 }
 
+void CudaCommunicator::exchange(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
+  NCCL_CHECK(ncclGroupStart());
+  for (std::int64_t i = 1; i < size_; ++i) {
+    const std::int64_t member = (index_ + i) % size_;
+    send(part_of(in, member, size_), member, stream);
+    receive(part_of(out, member, size_), member, stream);
+  }
+  NCCL_CHECK(ncclGroupEnd());
+}
+
 void CudaCommunicator::all_reduce(const DeviceView& in, const DeviceView& out,
                                   cudaStream_t stream) {
   NCCL_CHECK(ncclAllReduce(in.data, out.data, count_of(in), type_of(in.dtype), ncclSum,

@@ -12,6 +12,7 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/squared_norm.h"
+#include "kernels/sum_parts.h"
 #include "kernels/swiglu.h"
 
 namespace shardplan {
@@ -92,6 +93,19 @@ void OperationLauncher::copy(const Call& call) const {
   }
 }
 
+void OperationLauncher::add_parts(const Call& call) const {
+  const DeviceView& parts = call.in[0];
+  const DeviceView& sum = call.out[0];
+  if (sum.elements() % 8 != 0) {
+    refuse(call, "parts that are no multiple of 8 elements");
+  }
+  with_device_type(sum.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    sum_parts(sum.as<T>(), parts.as<T>(), call.in[1].as<T>(), parts.elements() / sum.elements(),
+              call.op.attributes.member, sum.elements(), call.stream);
+  });
+}
+
 bool OperationLauncher::launch_movement(const Call& call) const {
   const DeviceView& out = call.out[0];
   switch (call.op.kind) {
@@ -119,6 +133,7 @@ bool OperationLauncher::launch_movement(const Call& call) const {
         add(out.as<T>(), call.in[0].as<T>(), call.in[1].as<T>(), out.elements(), call.stream);
       });
       return true;
+    case OpKind::kSumParts: add_parts(call); return true;
     default: return false;
   }
 }
@@ -263,6 +278,7 @@ bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) const {
     case OpKind::kReduceScatter:
       peers.reduce_scatter(call.in, call.out[0], call.stream);
       return true;
+    case OpKind::kExchange: peers.exchange(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kAllReduce: peers.all_reduce(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kRingShift: peers.ring_shift(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kSend: peers.send(call.stream); return true;
@@ -293,6 +309,7 @@ bool OperationLauncher::launch_collective(const Call& call) const {
     case OpKind::kReduceScatter:
       group->reduce_scatter(call.in, call.out[0], call.stream);
       return true;
+    case OpKind::kExchange: group->exchange(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kAllReduce: group->all_reduce(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kRingShift: group->ring_shift(call.in[0], call.out[0], call.stream); return true;
     // A message's communicator has two members: who sends, who receives.

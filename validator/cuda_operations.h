@@ -76,6 +76,7 @@ class OperationLauncher {
   bool copy_among(CudaPeers& peers, const Call& call) const;
 
   void copy(const Call& call) const;
+  void add_parts(const Call& call) const;
   void rotate(const Call& call) const;
   void norm_backward(const Call& call) const;
   void multiply_in_fp8(const Call& call) const;

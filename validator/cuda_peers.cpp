@@ -86,16 +86,6 @@ bool gives_in_place(const Operation& op) {
   return op.out.size() > 1 || op.in[0].tensor == op.out[0].tensor;
 }
 
-// `count` equal parts of a contiguous view.
-DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t count) {
-  const std::int64_t elements = div_exact(view.elements(), count);
-  return {.data = static_cast<char*>(view.data) + index * elements * bytes_of(view.dtype),
-          .dtype = view.dtype,
-          .rows = 1,
-          .cols = elements,
-          .stride = elements};
-}
-
 // sum = a + b; b may lie in another GPU's memory.
 void add_views(const DeviceView& sum, const void* a, const void* b, cudaStream_t stream) {
   with_device_type(sum.dtype, [&](auto type) {
@@ -114,6 +104,7 @@ bool can_copy(const Operation& op, const CommunicatorUse& use) {
     case OpKind::kAllGather:  // another's part lies where this one's copy of it will
       return op.out.size() == 1 || op.in[0] == op.out[static_cast<std::size_t>(use.index)];
     case OpKind::kReduceScatter:
+    case OpKind::kExchange:
     case OpKind::kRingShift:
     case OpKind::kSend:
     case OpKind::kReceive: return true;
@@ -276,6 +267,18 @@ void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceVi
     add_views(out, sum, at(member, own.data), stream);
     sum = out.data;
   }
+  meet(stream);
+}
+
+void CudaPeers::exchange(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
+  const DeviceView own = part_of(in, index_, size());  // on every member: for this one
+  Copies copies;
+  for (const std::int64_t member : others()) {
+    const DeviceView to = part_of(out, member, size());
+    copies.add(to.data, at(member, own.data), bytes_in(to));
+  }
+  meet(stream);
+  run(std::move(copies), stream);
   meet(stream);
 }
 

@@ -36,6 +36,15 @@ Program widened(Program program) {
   return program;
 }
 
+DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t count) {
+  const std::int64_t elements = div_exact(view.elements(), count);
+  return {.data = static_cast<char*>(view.data) + index * elements * bytes_of(view.dtype),
+          .dtype = view.dtype,
+          .rows = 1,
+          .cols = elements,
+          .stride = elements};
+}
+
 CudaRank::CudaRank(Program program, int device) : program_(std::move(program)), device_(device) {
   use_device();
   uses_ = communicators_of(program_);

@@ -41,6 +41,9 @@ struct DeviceView {
   }
 };
 
+// Part `index` of `count` equal parts of a contiguous view.
+DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t count);
+
 // Called around the launch of every operation of a step; empty: nothing.
 struct LaunchHooks {
   std::function<void(std::int64_t operation, cudaStream_t stream)> before = {};

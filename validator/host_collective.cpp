@@ -55,6 +55,19 @@ void gather(const HostInputs<T>& inputs, const std::vector<HostView<T>>& out) {
   }
 }
 
+// What the others have for this member.
+template <class T>
+void exchange(const HostInputs<T>& inputs, std::int64_t self, const std::vector<HostView<T>>& out) {
+  const auto count = static_cast<std::int64_t>(inputs.size());
+  for (std::int64_t member = 0; member < count; ++member) {
+    if (member != self) {
+      const Part<T> from = part_of(inputs[static_cast<std::size_t>(member)], self, count);
+      const Part<T> to = part_of(out, member, count);
+      for (std::int64_t e = 0; e < to.elements; ++e) { to[e] = from[e]; }
+    }
+  }
+}
+
 // Rows of all members that chose one of this member's experts. in: rows, choices, where they go,
 // and their weights, if any.
 template <class T>
@@ -116,6 +129,7 @@ void complete_collective(const Operation& operation, const HostInputs<T>& inputs
       for (std::int64_t e = 0; e < in.elements(); ++e) { arguments.out[0][e] = in[e]; }
       break;
     }
+    case OpKind::kExchange: exchange(inputs, self, arguments.out); break;
     case OpKind::kExpertDispatch: dispatch(inputs, self, arguments); break;
     case OpKind::kExpertCombine: combine(inputs, arguments); break;
     default: {  // sums, which may be in place

@@ -16,6 +16,19 @@ void add(const HostArguments<T>& a) {
 }
 
 template <class T>
+void sum_parts(const HostArguments<T>& a) {
+  const std::int64_t part = a.in[1].elements();
+  const std::int64_t count = a.in[0].elements() / part;
+  for (std::int64_t e = 0; e < part; ++e) {
+    T sum = 0;
+    for (std::int64_t member = 0; member < count; ++member) {
+      sum += member == a.attributes.member ? a.in[1][e] : a.in[0][member * part + e];
+    }
+    a.out[0][e] = sum;
+  }
+}
+
+template <class T>
 void embedding(const HostArguments<T>& a) {
   const HostView<T>& table = a.in[1];
   for (std::int64_t i = 0; i < a.out[0].rows; ++i) {
@@ -241,6 +254,7 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
       for (std::int64_t e = 0; e < a.out[0].elements(); ++e) { a.out[0][e] = a.in[0][e]; }
       return;
     case OpKind::kAdd: return add(a);
+    case OpKind::kSumParts: return sum_parts(a);
     case OpKind::kEmbeddingForward: return embedding(a);
     case OpKind::kEmbeddingBackward: return embedding_backward(a);
     case OpKind::kRmsNormForward:
@@ -276,6 +290,7 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
     case OpKind::kAdamW: return adamw(a);
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
+    case OpKind::kExchange:
     case OpKind::kAllReduce:
     case OpKind::kRingShift:
     case OpKind::kSend:

@@ -1,6 +1,7 @@
 #include "validator/operation_work.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace shardplan {
 namespace {
@@ -50,9 +51,13 @@ double bytes_of(const Program& program, const Operation& op) {
     return 3 * bytes(op.in[1]);
   }
   double sum = 0;
-  for (const View& view : op.in) { sum += bytes(view); }
-  for (std::size_t i = 0; i < op.out.size(); ++i) {
-    sum += bytes(op.out[i]) * (reads_output(op, static_cast<std::int64_t>(i)) ? 2 : 1);
+  for (std::int64_t i = 0; i < std::ssize(op.in); ++i) {
+    for (const View& view : read_views(program, op, i)) { sum += bytes(view); }
+  }
+  for (std::int64_t i = 0; i < std::ssize(op.out); ++i) {
+    for (const View& view : written_views(program, op, i)) {
+      sum += bytes(view) * (reads_output(op, i) ? 2 : 1);
+    }
   }
   return sum;
 }

@@ -1,6 +1,8 @@
 #include "validator/program.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <stdexcept>
 
 namespace shardplan {
@@ -10,6 +12,7 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
     "fill",
     "copy",
     "add",
+    "sum_parts",
     "embedding_forward",
     "embedding_backward",
     "rms_norm_forward",
@@ -36,6 +39,7 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
     "loss_gradient",
     "all_gather",
     "reduce_scatter",
+    "exchange",
     "all_reduce",
     "ring_shift",
     "send",
@@ -46,6 +50,28 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
 };
 constexpr std::array<std::string_view, kNumStreams> kStreamNames = {
     "compute", "tensor", "context", "experts", "data", "send", "receive"};
+
+// Of a contiguous view of one part for every member of the operation's group.
+std::vector<View> others_parts(const Program& program, const Operation& operation,
+                               const View& view) {
+  const std::vector<std::int64_t>& ranks =
+      program.groups.at(static_cast<std::size_t>(operation.group)).ranks;
+  const std::int64_t part = view.elements() / std::ssize(ranks);
+  const std::int64_t own = (std::ranges::find(ranks, program.rank) - ranks.begin()) * part;
+  std::vector<View> others;
+  const auto add = [&](std::int64_t begin, std::int64_t end) {
+    if (begin < end) {
+      others.push_back({.tensor = view.tensor,
+                        .offset = view.offset + begin,
+                        .rows = 1,
+                        .cols = end - begin,
+                        .stride = end - begin});
+    }
+  };
+  add(0, own);
+  add(own + part, view.elements());
+  return others;
+}
 
 }  // namespace
 
@@ -79,9 +105,28 @@ std::string_view name_of(Stream stream) {
 
 bool is_communication(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kAllReduce || kind == OpKind::kRingShift || kind == OpKind::kSend ||
-         kind == OpKind::kReceive || kind == OpKind::kExpertDispatch ||
+         kind == OpKind::kExchange || kind == OpKind::kAllReduce || kind == OpKind::kRingShift ||
+         kind == OpKind::kSend || kind == OpKind::kReceive || kind == OpKind::kExpertDispatch ||
          kind == OpKind::kExpertCombine;
+}
+
+bool has_group(OpKind kind) {
+  return is_communication(kind) || kind == OpKind::kSumParts;
+}
+
+std::vector<View> read_views(const Program& program, const Operation& operation,
+                             std::int64_t index) {
+  const View& view = operation.in.at(static_cast<std::size_t>(index));
+  const bool lacks_own =
+      operation.kind == OpKind::kExchange || (operation.kind == OpKind::kSumParts && index == 0);
+  return lacks_own ? others_parts(program, operation, view) : std::vector{view};
+}
+
+std::vector<View> written_views(const Program& program, const Operation& operation,
+                                std::int64_t index) {
+  const View& view = operation.out.at(static_cast<std::size_t>(index));
+  return operation.kind == OpKind::kExchange ? others_parts(program, operation, view)
+                                             : std::vector{view};
 }
 
 bool reads_output(const Operation& operation, std::int64_t index) {

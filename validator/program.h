@@ -77,9 +77,12 @@ View columns_of(const View& view, std::int64_t first, std::int64_t count);
 // backend (float64 on the float64 host backend).
 enum class OpKind {
   // Data movement.
-  kFill,  // out0 = attributes.value
-  kCopy,  // out0 = in0, converted to out0's dtype
-  kAdd,   // out0 = in0 + in1; in place allowed
+  kFill,      // out0 = attributes.value
+  kCopy,      // out0 = in0, converted to out0's dtype
+  kAdd,       // out0 = in0 + in1; in place allowed
+  kSumParts,  // out0 = the sum over the members of `group`, in their order, of what kExchange left
+              // in in0 and of in1, this member's own part; views are contiguous; attributes.member:
+              // its index; out0 may be in1, or the part of in0 that is not read
   // Blocks.
   kEmbeddingForward,   // out0 [T,h] = row in0[i] - first_row of in1 (table [V/t,h]) for ids in0
                        // [T,1]; zero where the id lies in another shard
@@ -146,6 +149,8 @@ enum class OpKind {
   kAllGather,      // out0 = in0 of all members, one after the other; or one output per member
   kReduceScatter,  // out0 = this member's part of the sum of in0 over the members; or one input per
                    // member. Here and above a member's own part may be the other side in place
+  kExchange,       // part i of out0 = this member's part of member i's in0, of as many equal parts
+                   // as members; this member's own part of out0 is not written
   kAllReduce,      // out0 = sum of in0 over the members; in place allowed
   kRingShift,      // in0 to the next member (of the last: the first), out0 from the one before;
                    // one grouped call, so that no order of the two can deadlock
@@ -190,7 +195,7 @@ struct OpAttributes {
   std::int64_t sequence_rows = 0;   // router: of one sequence of the microbatch
   std::int64_t experts = 0;         // of one member
   std::int64_t copies = 1;          // members that hold shares of the same experts
-  std::int64_t member = 0;          // kExpertRows: this one's index
+  std::int64_t member = 0;          // kExpertRows, kSumParts: this one's index
   std::int64_t capacity = 0;        // kExpertRows: R
   std::int64_t vocab = 0;           // entries of the whole vocabulary without padding
   std::int64_t peer = -1;           // index within the group
@@ -217,7 +222,7 @@ struct Operation {
   std::vector<View> in = {};  // absent inputs keep their place
   std::vector<View> out = {};
   OpAttributes attributes = {};
-  std::int64_t group = -1;  // index into Program::groups: collectives, send, receive
+  std::int64_t group = -1;  // index into Program::groups: collectives, send, receive, kSumParts
   Stream stream = Stream::kCompute;
   std::vector<std::int64_t> waits = {};  // events that must have been recorded before it starts
   std::int64_t records = -1;             // event recorded when it ends; -1: none
@@ -312,6 +317,14 @@ std::string_view name_of(Stream stream);
 
 // Collectives, send and receive. Those of experts also read tensors of other members.
 bool is_communication(OpKind kind);
+// Whether the operation belongs to a group: what communicates, and the sum of what was exchanged.
+bool has_group(OpKind kind);
+// What the operation reads of in[index] and writes of out[index]: the view, or of an exchange and
+// its sum what lies before and behind this member's own part.
+std::vector<View> read_views(const Program& program, const Operation& operation,
+                             std::int64_t index);
+std::vector<View> written_views(const Program& program, const Operation& operation,
+                                std::int64_t index);
 // Whether the operation needs the old value of out[index].
 bool reads_output(const Operation& operation, std::int64_t index);
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda_check.h"
 #include "kernels/warpgroups.h"
 #include "tests/kernels/device.h"
+#include "tests/validator/exchanged_sums.h"
 #include "tests/validator/layouts.h"
 
 namespace shardplan {
@@ -437,6 +438,30 @@ TEST_CASE("copies among two GPUs give the bits of NCCL's collectives, fp32") {
       return backend.gradients();
     };
     CHECK(bitwise_equal(gradients(Collectives::kFastest), gradients(Collectives::kNccl)));
+  }
+}
+
+// Two addends, again; without sequence parallelism there is nothing to exchange.
+TEST_CASE("exchanges among two GPUs and their sums give a reduce-scatter's bits, fp32 and bf16") {
+  if (num_devices() < 2) {
+    MESSAGE("SKIPPED: needs 2 GPUs");
+    return;
+  }
+  const Job job = small_job(tiny_model(), 2, 64);
+  const std::vector<Program> programs = lower_all(job, tensor_parallel(), smooth_update());
+  std::vector<Program> exchanging = programs;
+  for (Program& program : exchanging) { program = with_exchanged_sums(program); }
+  for (const CudaPrecision precision : {CudaPrecision::kFloat, CudaPrecision::kAsPlanned}) {
+    const auto gradients = [&](const std::vector<Program>& of, Collectives collectives) {
+      CudaBackend backend(of, precision, AttentionKernels::kOwn, {}, collectives);
+      backend.load(initial_weights(job.model));
+      backend.step(random_batch(job, 3), 1e-3);
+      backend.step(random_batch(job, 3), 1e-3);
+      return backend.gradients();
+    };
+    const Tensors want = gradients(programs, Collectives::kFastest);
+    CHECK(bitwise_equal(gradients(exchanging, Collectives::kFastest), want));
+    CHECK(bitwise_equal(gradients(exchanging, Collectives::kNccl), want));
   }
 }
 

@@ -1,0 +1,264 @@
+// Exchanges and the sums of what they leave, which together are reduce-scatters.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "tests/validator/exchanged_sums.h"
+#include "tests/validator/layouts.h"
+#include "validator/checks.h"
+#include "validator/on_threads.h"
+#include "validator/operation_work.h"
+
+namespace shardplan {
+namespace {
+
+using Programs = std::vector<Program>;
+using Break = std::function<void(Program&)>;
+
+Programs exchanging_programs(std::int64_t tp) {
+  Programs programs = lower_all(tiny_job(wide_model(), tp), {.tp = tp, .sequence_parallel = true});
+  for (Program& program : programs) { program = with_exchanged_sums(program); }
+  return programs;
+}
+
+std::int64_t count(const Program& program, OpKind kind) {
+  return std::ranges::count(program.operations, kind, &Operation::kind);
+}
+
+Operation& first(Program& program, OpKind kind) {
+  return *std::ranges::find(program.operations, kind, &Operation::kind);
+}
+
+Tensor& tensor_of(Program& program, const View& view) {
+  return program.tensors[static_cast<std::size_t>(view.tensor)];
+}
+
+// Every text must stand in one message about the programs of two ranks, of which rank 1's is
+// broken.
+void check_refused(const Break& breaks, const std::vector<std::string>& texts) {
+  Programs programs = exchanging_programs(2);
+  breaks(programs[1]);
+  const Problems problems = problems_of(programs);
+  std::string all;
+  for (std::size_t i = 0; i < std::min<std::size_t>(problems.size(), 5); ++i) {
+    all += problems[i] + "\n";
+  }
+  INFO(all);
+  CHECK(std::ranges::any_of(problems, [&](const std::string& problem) {
+    return problem.starts_with("rank 1") &&
+           std::ranges::all_of(texts, [&](const std::string& text) {
+             return problem.find(text) != std::string::npos;
+           });
+  }));
+}
+
+// One member of a group on the host: what it brings, what it gets and its sums in two ways.
+struct Member {
+  std::vector<double> brings;
+  std::vector<double> gets;
+  std::vector<double> sum;
+  std::vector<double> scattered;
+};
+
+HostView<double> view_of(std::vector<double>& values, std::int64_t first, std::int64_t size) {
+  return {.data = values.data() + first, .rows = 1, .cols = size, .row_step = size, .step = 1};
+}
+
+HostView<double> view_of(std::vector<double>& values) {
+  return view_of(values, 0, std::ssize(values));
+}
+
+void sum_twice(HostCommunicator<double>& communicator, const Group& group, std::int64_t self,
+               Member& member) {
+  const std::int64_t part = std::ssize(member.sum);
+  const auto run = [&](OpKind kind, const HostView<double>& out) {
+    const Operation op = {.kind = kind};
+    communicator.run(op, group, self,
+                     {.attributes = op.attributes, .in = {view_of(member.brings)}, .out = {out}});
+  };
+  run(OpKind::kReduceScatter, view_of(member.scattered));
+  run(OpKind::kExchange, view_of(member.gets));
+  const OpAttributes attributes = {.member = self};
+  run_on_host<double>(OpKind::kSumParts,
+                      {.attributes = attributes,
+                       .in = {view_of(member.gets), view_of(member.brings, self * part, part)},
+                       .out = {view_of(member.sum)}});
+}
+
+}  // namespace
+
+TEST_CASE("an exchange and the sum of its parts have a reduce-scatter's bits") {
+  constexpr std::int64_t kPart = 5;
+  constexpr double kUntouched = 1e300;
+  for (const std::int64_t size : {2, 3, 4, 8}) {
+    CAPTURE(size);
+    Group group;
+    std::vector<Member> members(static_cast<std::size_t>(size));
+    for (std::int64_t i = 0; i < size; ++i) {
+      group.ranks.push_back(i);
+      Member& member = members[static_cast<std::size_t>(i)];
+      for (std::int64_t e = 0; e < size * kPart; ++e) {
+        member.brings.push_back(initial_value("brought", e, static_cast<std::uint64_t>(i)));
+      }
+      member.gets.assign(member.brings.size(), kUntouched);
+      member.sum.assign(kPart, 0);
+      member.scattered.assign(kPart, 0);
+    }
+    HostCommunicator<double> communicator;
+    on_threads(members.size(), [&](std::size_t i) {
+      sum_twice(communicator, group, static_cast<std::int64_t>(i), members[i]);
+    });
+    for (std::int64_t i = 0; i < size; ++i) {
+      const Member& member = members[static_cast<std::size_t>(i)];
+      CHECK(member.sum == member.scattered);
+      for (std::int64_t e = 0; e < size * kPart; ++e) {
+        const std::int64_t from = e / kPart;
+        const Member& other = members[static_cast<std::size_t>(from)];
+        const double brought = other.brings[static_cast<std::size_t>(i * kPart + e % kPart)];
+        CHECK(member.gets[static_cast<std::size_t>(e)] == (from == i ? kUntouched : brought));
+      }
+    }
+  }
+}
+
+// A part that nothing has written is no number here: a sum that read it would be none.
+TEST_CASE("programs that exchange are sound and train with a reduce-scatter's bits") {
+  for (const std::int64_t tp : {2, 4, 8}) {
+    CAPTURE(tp);
+    const Job job = tiny_job(wide_model(), tp);
+    const Plan plan{.tp = tp, .sequence_parallel = true};
+    const Programs programs = exchanging_programs(tp);
+    CHECK(problems_of(programs) == Problems{});
+    CHECK(count(programs[0], OpKind::kExchange) > 0);
+    CHECK(count(programs[0], OpKind::kExchange) == count(programs[0], OpKind::kSumParts));
+    const StepResult want = run_step(job, plan, random_batch(job, 3));
+    HostBackend<double> backend(programs, DeadMemory::kPoisoned);
+    backend.load(initial_tensors(job.model, 7));
+    CHECK(backend.step(random_batch(job, 3), 1e-3) == want.loss);
+    CHECK(bitwise_equal(backend.gradients(), want.gradients));
+  }
+}
+
+TEST_CASE("an exchange between views of other sizes, types or parts is refused") {
+  check_refused([](Program& p) { --first(p, OpKind::kExchange).out[0].rows; },
+                {"(exchange ", "'exchanged'", "the input's size"});
+  check_refused(
+      [](Program& p) {
+        for (View* view :
+             {&first(p, OpKind::kExchange).in[0], &first(p, OpKind::kExchange).out[0]}) {
+          view->rows = 1;
+          view->cols = 3;
+        }
+      },
+      {"(exchange ", "one part for every member"});
+  check_refused(
+      [](Program& p) { tensor_of(p, first(p, OpKind::kExchange).out[0]).dtype = DType::kFp32; },
+      {"(exchange ", "'exchanged'", "expected bf16"});
+  check_refused(
+      [](Program& p) {
+        View& out = first(p, OpKind::kExchange).out[0];
+        out = columns_of(out, 0, out.cols - 1);
+      },
+      {"(exchange ", "'exchanged'", "a contiguous view"});
+}
+
+TEST_CASE("an exchange into what the others still read is refused") {
+  check_refused(
+      [](Program& p) {
+        Operation& op = first(p, OpKind::kExchange);
+        op.out = op.in;
+      },
+      {"(exchange ", "a buffer of its own"});
+}
+
+TEST_CASE("a sum of other parts than the members' is refused") {
+  check_refused([](Program& p) { --first(p, OpKind::kSumParts).in[0].rows; },
+                {"(sum_parts ", "'exchanged'", "one part for every member"});
+  check_refused([](Program& p) { --first(p, OpKind::kSumParts).in[1].rows; },
+                {"(sum_parts ", "the size of this member's own part"});
+  check_refused([](Program& p) { first(p, OpKind::kSumParts).attributes.member = 0; },
+                {"(sum_parts ", "of the member that this rank is"});
+  check_refused([](Program& p) { first(p, OpKind::kSumParts).attributes.member = 2; },
+                {"(sum_parts ", "of the member that this rank is"});
+  check_refused([](Program& p) { first(p, OpKind::kSumParts).group = -1; },
+                {"(sum_parts ", "has group -1"});
+  check_refused(
+      [](Program& p) { tensor_of(p, first(p, OpKind::kSumParts).in[0]).dtype = DType::kFp32; },
+      {"(sum_parts ", "'exchanged'", "expected bf16"});
+}
+
+TEST_CASE("a sum goes to its own part or to the one that it does not read, not to another's") {
+  // Rank 1 of two: the others' part comes first.
+  const auto put_at = [](std::int64_t part) {
+    return [part](Program& p) {
+      Operation& op = first(p, OpKind::kSumParts);
+      const std::int64_t size = op.out[0].elements();
+      op.out[0] = {.tensor = op.in[0].tensor,
+                   .offset = op.in[0].offset + part * size,
+                   .rows = 1,
+                   .cols = size,
+                   .stride = size};
+    };
+  };
+  check_refused(put_at(0), {"(sum_parts ", "'exchanged'", "none of the others' parts"});
+  Programs programs = exchanging_programs(2);
+  put_at(1)(programs[1]);
+  CHECK(operation_problems(programs[1]).empty());
+  Operation& op = first(programs[1], OpKind::kSumParts);
+  op.out[0] = op.in[1];
+  CHECK(operation_problems(programs[1]).empty());
+  check_refused(
+      [](Program& p) {
+        Operation& sum = first(p, OpKind::kSumParts);
+        sum.out[0] = sum.in[1];
+        sum.out[0].offset -= sum.out[0].cols;
+      },
+      {"(sum_parts ", "this member's own part in place"});
+}
+
+TEST_CASE("whoever reads the own part of what was exchanged reads what nothing has written") {
+  const auto read_part = [](Program& p, std::int64_t part) {
+    Operation& op = first(p, OpKind::kSumParts);
+    const View parts = op.in[0];
+    const std::int64_t size = op.out[0].elements();
+    op = {.kind = OpKind::kCopy,
+          .in = {{.tensor = parts.tensor,
+                  .offset = parts.offset + part * size,
+                  .rows = op.out[0].rows,
+                  .cols = op.out[0].cols,
+                  .stride = op.out[0].cols}},
+          .out = op.out,
+          .waits = op.waits,
+          .records = op.records};
+  };
+  check_refused([&](Program& p) { read_part(p, 1); },
+                {"copy", "'exchanged'", "nothing has written"});
+  Programs programs = exchanging_programs(2);
+  read_part(programs[1], 0);
+  CHECK(problems_of(programs) == Problems{});
+}
+
+TEST_CASE("a sum that does not wait for the exchange is a hazard") {
+  check_refused([](Program& p) { first(p, OpKind::kSumParts).waits.clear(); },
+                {"(sum_parts ", "'exchanged'", "exchange", "stream tensor"});
+}
+
+TEST_CASE("an exchange and its sum move the parts of the others, and a sum its own, too") {
+  Program program = exchanging_programs(4)[1];
+  Operation& exchange = first(program, OpKind::kExchange);
+  Operation& sum = first(program, OpKind::kSumParts);
+  for (View* view : {&exchange.in[0], &exchange.out[0], &sum.in[0]}) {
+    view->rows = 1;
+    view->cols = 40;
+  }
+  for (View* view : {&sum.in[1], &sum.out[0]}) {
+    view->rows = 1;
+    view->cols = 10;
+  }
+  CHECK(bytes_of(program, exchange) == 2 * 30 * 2);  // read and written, of two bytes each
+  CHECK(bytes_of(program, sum) == (30 + 10 + 10) * 2);
+  CHECK(flops_of(sum) == 0);
+}
+
+}  // namespace shardplan
