@@ -188,6 +188,29 @@ void refuse_disorder(const ObjectReader& reader, const std::vector<CollectiveCur
   }
 }
 
+CopiesBetweenGpus read_copies(const JsonValue& value, const std::string& file) {
+  ObjectReader reader(value, file);
+  CopiesBetweenGpus copies;
+  if (reader.has("collectives")) {
+    for (const JsonValue& item : items_of(reader, "collectives")) {
+      copies.collectives.push_back(read_collective(item, file));
+      const Collective collective = copies.collectives.back().collective;
+      if (collective == Collective::kReduceScatter || collective == Collective::kAllReduce) {
+        throw ObjectReader(item, file)
+            .error("collective", "found " + std::string(name_of(collective)) +
+                                     ", expected one that copies alone can do: all_gather, "
+                                     "all_to_all or send");
+      }
+    }
+    refuse_disorder(reader, copies.collectives);
+  }
+  if (reader.has("beside_products")) {
+    copies.beside = read_beside(reader.value("beside_products"), file);
+  }
+  reader.finish();
+  return copies;
+}
+
 }  // namespace
 
 std::optional<MeasuredTimes> read_measured_times(ObjectReader& measured, const std::string& file) {
@@ -217,6 +240,9 @@ std::optional<MeasuredTimes> read_measured_times(ObjectReader& measured, const s
   refuse_disorder(reader, times.collectives);
   if (reader.has("beside_products")) {
     times.beside = read_beside(reader.value("beside_products"), file);
+  }
+  if (reader.has("copies")) {
+    times.copies = read_copies(reader.value("copies"), file);
   }
   times.source = reader.string("source");
   reader.finish();

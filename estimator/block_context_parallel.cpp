@@ -90,18 +90,20 @@ BlockTime native_merges(const BlockContext& context, const LayerSpec& layer,
 // attention.
 ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work) {
   const ClusterSpec& cluster = context.job.cluster;
+  const Carrier carrier = carrier_of(context.job, context.cp);
   const double c = number(context.plan.cp);
   const double kv_bytes = number(context.tokens * kv_width(context)) * context.element_bytes;
   switch (context.plan.cp_method) {
     case CpMethod::kRing: {
       const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
       const double gradient_bytes = is_native ? 4 / context.element_bytes * kv_bytes : kv_bytes;
-      const double hop_s = send_s(cluster, context.cp, kv_bytes);
-      return {.forward_s = (c - 1) * hop_s,
-              .backward_s = (c - 1) * hop_s + c * send_s(cluster, context.cp, gradient_bytes)};
+      const double hop_s = send_s(cluster, context.cp, kv_bytes, carrier);
+      return {
+          .forward_s = (c - 1) * hop_s,
+          .backward_s = (c - 1) * hop_s + c * send_s(cluster, context.cp, gradient_bytes, carrier)};
     }
     case CpMethod::kAllGather: {
-      const double gather_s = all_gather_s(cluster, context.cp, c * kv_bytes);
+      const double gather_s = all_gather_s(cluster, context.cp, c * kv_bytes, carrier);
       return {.forward_s = gather_s, .backward_s = 2 * gather_s};
     }
     case CpMethod::kA2a: {
@@ -124,7 +126,8 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
   const double c = number(context.plan.cp);
   const double beside = (c - 1) / c;
   const double home_s = exchange.backward_s / (2 * c - 1);
-  const BesideRates keep = beside_rates(context.job.cluster, context.cp, Collective::kSend);
+  const BesideRates keep = beside_rates(context.job.cluster, context.cp, Collective::kSend,
+                                        carrier_of(context.job, context.cp));
   return {.forward_s = beside_compute_s(keep, exchange.forward_s, beside * attention.forward_s),
           .backward_s = home_s + beside_compute_s(keep, exchange.backward_s - home_s,
                                                   beside * attention.backward_input_s)};

@@ -47,11 +47,12 @@ BlockTime embedding_time(const BlockContext& context) {
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double bytes = elements * context.element_bytes;
+    const Carrier carrier = carrier_of(context.job, context.tp);
     const bool is_sharded = context.plan.sequence_parallel;
     const ForwardBackward all = {
-        .forward_s = is_sharded ? reduce_scatter_s(cluster, context.tp, bytes)
+        .forward_s = is_sharded ? reduce_scatter_s(cluster, context.tp, bytes, carrier)
                                 : all_reduce_s(cluster, context.tp, bytes),
-        .backward_s = is_sharded ? all_gather_s(cluster, context.tp, bytes) : 0};
+        .backward_s = is_sharded ? all_gather_s(cluster, context.tp, bytes, carrier) : 0};
     add(time, tensor_parallel(context, all, all));
   }
   time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
@@ -73,12 +74,13 @@ BlockTime head_time(const BlockContext& context) {
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
+    const Carrier carrier = carrier_of(context.job, context.tp);
     const double gather_s =
-        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes) : 0;
+        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes, carrier) : 0;
     const ForwardBackward all = {
         .forward_s = gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)),
         .backward_s = context.plan.sequence_parallel
-                          ? gather_s + reduce_scatter_s(cluster, context.tp, bytes)
+                          ? gather_s + reduce_scatter_s(cluster, context.tp, bytes, carrier)
                           : all_reduce_s(cluster, context.tp, bytes)};
     add(time, tensor_parallel(context, all, all));
   }

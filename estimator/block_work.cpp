@@ -290,7 +290,9 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
   }
   const ClusterSpec& cluster = context.job.cluster;
   const FrameworkProfile& profile = context.job.profile;
-  const BesideRates keep = beside_rates(cluster, context.tp, Collective::kAllGather);
+  const Carrier carrier =
+      context.plan.sequence_parallel ? carrier_of(context.job, context.tp) : Carrier::kNccl;
+  const BesideRates keep = beside_rates(cluster, context.tp, Collective::kAllGather, carrier);
   const auto in_pieces = [&](double cost_s, double product_s) {
     return profile.tp_overlap == TpOverlap::kPieces
                ? in_pieces_s(keep, cost_s, product_s, token_pieces(context))
@@ -303,12 +305,13 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
   const double ins = number(context.tokens * in);
   const double outs = number(context.tokens * out);
   if (context.plan.sequence_parallel) {
-    const double gather_s = all_gather_s(cluster, context.tp, ins * in_element_bytes);
+    const double gather_s = all_gather_s(cluster, context.tp, ins * in_element_bytes, carrier);
     const double gather_back_s =
-        all_gather_s(cluster, context.tp, outs * gathered_element_bytes(context));
-    const double scatter_s = reduce_scatter_s(cluster, context.tp, outs * context.element_bytes);
+        all_gather_s(cluster, context.tp, outs * gathered_element_bytes(context), carrier);
+    const double scatter_s =
+        reduce_scatter_s(cluster, context.tp, outs * context.element_bytes, carrier);
     const double scatter_back_s =
-        reduce_scatter_s(cluster, context.tp, ins * context.element_bytes);
+        reduce_scatter_s(cluster, context.tp, ins * context.element_bytes, carrier);
     const bool keeps_input = profile.memory_model == MemoryModel::kTorchtitan;
     const double again_s = keeps_input ? 0 : gather_s;
     time = tensor_parallel(

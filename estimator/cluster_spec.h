@@ -85,6 +85,15 @@ struct BesideRates {
   double collectives = 1;
 };
 
+// Copy engines between GPUs of one host and NVLink domain, as our own trainer has them
+// (validator/cuda_peers.h).
+struct CopiesBetweenGpus {
+  // By collective, then ranks. all_gather, send, and of all_to_all that every member pulls one part
+  // from each other member. Empty: not measured.
+  std::vector<CollectiveCurve> collectives;
+  std::optional<BesideRates> beside;  // nothing: not measured
+};
+
 // What `calibrate --time` found: rates that last, not bursts.
 struct MeasuredTimes {
   GemmGrid gemm;  // bf16
@@ -97,9 +106,10 @@ struct MeasuredTimes {
   // nothing: not measured.
   std::optional<double> copy_clock_over_products = {};
   double launch_s = 0;                       // host time of one kernel launch
-  std::vector<CollectiveCurve> collectives;  // by collective, then ranks; empty: one GPU
+  std::vector<CollectiveCurve> collectives;  // by NCCL; by collective, then ranks; empty: one GPU
   std::optional<BesideRates> beside;         // nothing: not measured
-  std::string source;                        // command, machine, versions, date
+  CopiesBetweenGpus copies;
+  std::string source;  // command, machine, versions, date
 };
 
 // What a process of the native trainer holds outside its arenas and communicators, as

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "estimator/efficiency.h"
+#include "estimator/number.h"
 
 namespace shardplan {
 namespace {
@@ -91,28 +92,65 @@ double seconds_at(const std::vector<CurvePoint>& curve, double bytes) {
   return curve.back().value * bytes / curve.back().size;
 }
 
-// Of a group inside an NVLink domain, where this GPU's links were measured: from the curve of as
-// many ranks, or of the most that are fewer, or of the fewest, by the bytes that cross a link and
-// a step more or less for every rank more or less.
-std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& group,
-                                 Collective collective, double bytes) {
-  if (!is_measured(cluster, group)) {
-    return std::nullopt;
-  }
+// Of as many ranks, or of the most that are fewer, or of the fewest; nullptr: not measured.
+const CollectiveCurve* nearest_curve(const std::vector<CollectiveCurve>& curves,
+                                     Collective collective, std::int64_t ranks) {
   const CollectiveCurve* chosen = nullptr;
-  for (const CollectiveCurve& curve : cluster.gpu.times->collectives) {
-    if (curve.collective == collective && (chosen == nullptr || curve.ranks <= group.size)) {
+  for (const CollectiveCurve& curve : curves) {
+    if (curve.collective == collective && (chosen == nullptr || curve.ranks <= ranks)) {
       chosen = &curve;
     }
   }
+  return chosen;
+}
+
+// Seconds for the bytes that cross a link in a group of n ranks.
+double seconds_of_ranks(const CollectiveCurve& curve, double n, double bytes) {
+  const double measured_n = number(curve.ranks);
+  return seconds_at(curve.seconds, bytes * link_share(curve.collective, n) /
+                                       link_share(curve.collective, measured_n));
+}
+
+// By copy engines, which pull from all members at once: no steps. What is summed in parts is
+// pulled as for an all-to-all, or, where that was not measured, as what is gathered.
+std::optional<double> copied_s(const ClusterSpec& cluster, const GroupShape& group,
+                               Collective collective, double bytes) {
+  if (!cluster.gpu.times || group.ranks_per_domain < group.size) {
+    return std::nullopt;
+  }
+  const std::vector<CollectiveCurve>& curves = cluster.gpu.times->copies.collectives;
+  const bool sums = collective == Collective::kReduceScatter;
+  const CollectiveCurve* curve =
+      nearest_curve(curves, sums ? Collective::kAllToAll : collective, group.size);
+  if (sums && curve == nullptr) {
+    curve = nearest_curve(curves, Collective::kAllGather, group.size);
+  }
+  return curve != nullptr ? std::optional(seconds_of_ranks(*curve, number(group.size), bytes))
+                          : std::nullopt;
+}
+
+// Of a group inside an NVLink domain, where this GPU's links were measured: from the nearest curve,
+// by the bytes that cross a link and, of NCCL, a step more or less for every rank more or less.
+std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& group,
+                                 Collective collective, double bytes,
+                                 Carrier carrier = Carrier::kNccl) {
+  if (carrier == Carrier::kCopies) {
+    if (const auto seconds = copied_s(cluster, group, collective, bytes)) {
+      return seconds;
+    }
+  }
+  if (!is_measured(cluster, group)) {
+    return std::nullopt;
+  }
+  const CollectiveCurve* chosen =
+      nearest_curve(cluster.gpu.times->collectives, collective, group.size);
   if (chosen == nullptr) {
     return std::nullopt;
   }
-  const double n = static_cast<double>(group.size);
-  const double measured_n = static_cast<double>(chosen->ranks);
-  const double same_bytes = bytes * link_share(collective, n) / link_share(collective, measured_n);
+  const double n = number(group.size);
+  const double measured_n = number(chosen->ranks);
   const double steps = link_share(collective, n) > 1 ? 2 : collective == Collective::kSend ? 0 : 1;
-  return std::max(0.0, seconds_at(chosen->seconds, same_bytes) +
+  return std::max(0.0, seconds_of_ranks(*chosen, n, bytes) +
                            steps * (n - measured_n) * cluster.intra_node_latency_s);
 }
 
@@ -137,17 +175,26 @@ double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group,
   throw std::logic_error("rank_bytes_per_s: unknown collective");
 }
 
+Carrier carrier_of(const Job& job, const GroupShape& group) {
+  constexpr std::int64_t kMaxMembers = 8;  // that copy from each other: communicators.h, kMaxPeers
+  const bool reaches_all = group.ranks_per_node == group.size &&
+                           group.ranks_per_domain == group.size && group.size <= kMaxMembers;
+  return job.profile.memory_model == MemoryModel::kNative && reaches_all ? Carrier::kCopies
+                                                                         : Carrier::kNccl;
+}
+
 bool is_measured(const ClusterSpec& cluster, const GroupShape& group) {
   return cluster.gpu.times && !cluster.gpu.times->collectives.empty() &&
          group.ranks_per_domain == group.size;
 }
 
 // nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n.
-double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
+                    Carrier carrier) {
   if (group.size == 1) {
     return 0;
   }
-  if (const auto seconds = measured_s(cluster, group, Collective::kAllGather, bytes)) {
+  if (const auto seconds = measured_s(cluster, group, Collective::kAllGather, bytes, carrier)) {
     return *seconds;
   }
   const double n = static_cast<double>(group.size);
@@ -155,9 +202,11 @@ double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double 
          bytes * (n - 1) / n / ring_bytes_per_s(cluster, group);
 }
 
-double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
-  const auto seconds =
-      group.size > 1 ? measured_s(cluster, group, Collective::kReduceScatter, bytes) : std::nullopt;
+double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
+                        Carrier carrier) {
+  const auto seconds = group.size > 1
+                           ? measured_s(cluster, group, Collective::kReduceScatter, bytes, carrier)
+                           : std::nullopt;
   return seconds ? *seconds : all_gather_s(cluster, group, bytes);
 }
 
@@ -195,11 +244,11 @@ double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double 
   return kCollectiveLaunch.value + std::max(inside, across) + latency;
 }
 
-double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes, Carrier carrier) {
   if (group.size == 1) {
     return 0;
   }
-  if (const auto seconds = measured_s(cluster, group, Collective::kSend, bytes)) {
+  if (const auto seconds = measured_s(cluster, group, Collective::kSend, bytes, carrier)) {
     return *seconds;
   }
   return group.ranks_per_domain == group.size

@@ -4,12 +4,25 @@
 #pragma once
 
 #include "estimator/cluster_spec.h"
+#include "estimator/job.h"
 #include "estimator/rank_grid.h"
 
 namespace shardplan {
 
-double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
-double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+// What moves the bytes: kernels of NCCL, or copy engines (validator/cuda_peers.h). Copies that were
+// not measured count as NCCL's collectives do.
+enum class Carrier { kNccl, kCopies };
+
+// By what the trainer of this job moves what it gathers, sums in parts, shifts around a ring or
+// hands to the next stage; all-reduces and gradients always go by NCCL. Copies: our own trainer's
+// in groups within a host and an NVLink domain.
+Carrier carrier_of(const Job& job, const GroupShape& group);
+
+double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
+                    Carrier carrier = Carrier::kNccl);
+// By copies: without the additions.
+double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
+                        Carrier carrier = Carrier::kNccl);
 double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
 double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
 
@@ -23,6 +36,7 @@ double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group, Col
 double domain_bytes_per_s(const ClusterSpec& cluster);
 
 // From one member to the next.
-double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes);
+double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
+              Carrier carrier = Carrier::kNccl);
 
 }  // namespace shardplan

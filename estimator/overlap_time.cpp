@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 
 namespace shardplan {
@@ -24,14 +23,30 @@ BesideRates rates_of(const GpuSpec& gpu) {
 
 }  // namespace
 
-BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group,
-                         Collective collective) {
-  BesideRates keep = rates_of(cluster.gpu);
+BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group, Collective collective,
+                         Carrier carrier) {
+  const GpuSpec& gpu = cluster.gpu;
+  if (carrier == Carrier::kCopies && gpu.times && gpu.times->copies.beside) {
+    return *gpu.times->copies.beside;
+  }
+  BesideRates keep = rates_of(gpu);
   if (group.ranks_per_domain < group.size) {
     const double alone = rank_bytes_per_s(cluster, group, collective);
     keep.collectives = std::min(1.0, keep.collectives * domain_bytes_per_s(cluster) / alone);
   }
   return keep;
+}
+
+BesideRates in_turn(const BesideRates& first, double first_s, const BesideRates& second,
+                    double second_s) {
+  if (first_s == 0) {
+    return second;
+  }
+  const double first_beside_s = first_s / first.collectives;
+  const double second_beside_s = second_s / second.collectives;
+  const double all_s = first_beside_s + second_beside_s;
+  return {.products = (first.products * first_beside_s + second.products * second_beside_s) / all_s,
+          .collectives = (first_s + second_s) / all_s};
 }
 
 // The collective ends first: it runs for K / a, in which products do b K / a. Products end first:

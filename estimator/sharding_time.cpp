@@ -40,7 +40,8 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   total.reduce_s += reduce_scatter_s(job.cluster, shard, grad);
   total.replica_s += between_replicas_s;
   total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
-  total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
+  total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan),
+                                 carrier_of(job, shard));
   if (job.profile.memory_model == MemoryModel::kNative) {
     total.add_s +=
         elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);
@@ -64,30 +65,28 @@ double exceeding(double cost_s, double hidden_behind_s) {
 // beside the unit before, whatever is declared (validator/lower_sharding.cpp).
 double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& update,
                         double microbatches, const MicrobatchWork& work) {
-  const BesideRates& keep = update.beside;
   const std::int64_t units = std::ssize(job.model.layers) / plan.pp + 2;
   const auto reduced_s = [&](double cost_s) {
-    return job.profile.overlap_grad_reduce ? in_pieces_s(keep, cost_s, work.backward_s, units)
-                                           : cost_s;
+    return job.profile.overlap_grad_reduce
+               ? in_pieces_s(update.beside, cost_s, work.backward_s, units)
+               : cost_s;
   };
-  const double gathered_s = job.profile.overlap_param_gather
-                                ? in_pieces_s(keep, update.gather_s, work.forward_s, units)
-                                : update.gather_s;
+  const double gathered_beside_s =
+      in_pieces_s(update.beside_gathers, update.gather_s, work.forward_s, units);
   const double again_s = plan.zero == 3 ? update.regather_s : 0;
-  const double backward_s =
-      again_s + update.reduce_s + (microbatches > 1 ? update.add_s : 0);  // of every microbatch
-  const auto beside_backward_s = [&](double cost_s) {
-    return in_pieces_s(keep, cost_s, work.backward_s, units);
+  const double sum_s = update.reduce_s + (microbatches > 1 ? update.add_s : 0);
+  const auto beside_backward_s = [&](double reduce_s) {
+    const BesideRates keep = in_turn(update.beside_gathers, again_s, update.beside, reduce_s);
+    return in_pieces_s(keep, again_s + reduce_s, work.backward_s, units);
   };
-  const double reduced_often_s = (microbatches - 1) * beside_backward_s(backward_s) +
-                                 beside_backward_s(backward_s + update.replica_s);
+  const double reduced_often_s =
+      (microbatches - 1) * beside_backward_s(sum_s) + beside_backward_s(sum_s + update.replica_s);
+  const double gathered_s = job.profile.overlap_param_gather ? gathered_beside_s : update.gather_s;
   switch (plan.zero) {
     case 0: return reduced_s(update.all_reduce_s);
     case 1: return reduced_s(update.reduce_s + update.replica_s) + gathered_s;
     case 2: return reduced_often_s + gathered_s;
-    default:
-      return reduced_often_s +
-             microbatches * in_pieces_s(keep, update.gather_s, work.forward_s, units);
+    default: return reduced_often_s + microbatches * gathered_beside_s;
   }
 }
 
@@ -137,7 +136,8 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
   add(update, job, plan, held.dense, groups.dense_shard, groups.dense_replica);
   add(update, job, plan, held.expert, groups.expert_shard, groups.expert_replica);
   const auto regather_s = [&](const GroupShape& shard, std::int64_t elements) {
-    return all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan));
+    return all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan),
+                        carrier_of(job, shard));
   };
   if (job.profile.memory_model == MemoryModel::kNative) {
     update.regather_s = regather_s(groups.dense_shard, parameters.regathered.dense) +
@@ -147,9 +147,10 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
     update.tied_s = all_reduce_s(job.cluster, groups.embedding,
                                  number(parameters.tied_elements * bytes_of(plan.grad_dtype)));
   }
-  update.beside = beside_rates(
-      job.cluster, groups.dense_shard.size > 1 ? groups.dense_shard : groups.dense_replica,
-      Collective::kAllGather);
+  const GroupShape& over = groups.dense_shard.size > 1 ? groups.dense_shard : groups.dense_replica;
+  update.beside = beside_rates(job.cluster, over, Collective::kAllGather);
+  update.beside_gathers =
+      beside_rates(job.cluster, over, Collective::kAllGather, carrier_of(job, over));
   update.optimizer_s = optimizer_s(job, plan, groups, held);
   return update;
 }

@@ -30,8 +30,10 @@ struct RankUpdate {
   double add_s = 0;            // of a reduced gradient to the rank's sum of those before
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
-  BesideRates beside;  // of all these, as the dense parameters' collectives have them
-  double tied_s = 0;   // of the embedding table, reduced between the end stages
+  // Of reductions and of gathers, as the dense parameters' have them.
+  BesideRates beside;
+  BesideRates beside_gathers;
+  double tied_s = 0;  // of the embedding table, reduced between the end stages
   double optimizer_s = 0;
 };
 

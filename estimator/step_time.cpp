@@ -100,7 +100,8 @@ double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
   const double whole = number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes;
   const double gather_s =
       gathers ? all_gather_s(job.cluster, group_shape(job, plan, GroupKind::kTp), whole) : 0;
-  return (send_s(job.cluster, pp, whole / sharded_over) + gather_s) * job.profile.exposed_pp_share +
+  return (send_s(job.cluster, pp, whole / sharded_over, carrier_of(job, pp)) + gather_s) *
+             job.profile.exposed_pp_share +
          job.profile.handover_s;
 }
 

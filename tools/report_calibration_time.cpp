@@ -12,6 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr double kMicro = 1e-6;
+
 // Four digits: more than a rate repeats to.
 double rounded(double value) {
   const double unit = std::pow(10, std::floor(std::log10(value)) - 3);
@@ -89,10 +91,36 @@ Json attention_of(const AttentionCurve& curve) {
   return json;
 }
 
+Json collectives_of(const std::vector<CollectiveCurve>& curves) {
+  Json list = Json::array();
+  for (const CollectiveCurve& curve : curves) {
+    list.push_back({{"collective", name_of(curve.collective)},
+                    {"ranks", curve.ranks},
+                    {"microseconds", curve_of(curve.seconds, kMicro)}});
+  }
+  return list;
+}
+
+Json beside_of(const BesideRates& rates) {
+  return {{"product_share", number_of(rates.products)},
+          {"collective_share", number_of(rates.collectives)}};
+}
+
+// Null where nothing of it was measured.
+Json copies_of(const CopiesBetweenGpus& copies) {
+  Json json;
+  if (!copies.collectives.empty()) {
+    json["collectives"] = collectives_of(copies.collectives);
+  }
+  if (copies.beside) {
+    json["beside_products"] = beside_of(*copies.beside);
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes& times) {
-  constexpr double kMicro = 1e-6;
   Json file = Json::parse(gpu_file);
   Json& measured = file["measured"];
   if (measured.is_null()) {
@@ -101,12 +129,6 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
   }
   Json attention = Json::array();
   for (const AttentionCurve& curve : times.attention) { attention.push_back(attention_of(curve)); }
-  Json collectives = Json::array();
-  for (const CollectiveCurve& curve : times.collectives) {
-    collectives.push_back({{"collective", name_of(curve.collective)},
-                           {"ranks", curve.ranks},
-                           {"microseconds", curve_of(curve.seconds, kMicro)}});
-  }
   Json time = {{"gemm", grid_of(times.gemm)}};
   if (!times.gemm_fp8.m.empty()) {
     time["gemm_fp8"] = grid_of(times.gemm_fp8);
@@ -122,10 +144,12 @@ std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes
     time["copy_clock_over_products"] = number_of(*times.copy_clock_over_products);
   }
   time["launch_us"] = number_of(rounded(times.launch_s / kMicro));
-  time["collectives"] = std::move(collectives);
+  time["collectives"] = collectives_of(times.collectives);
   if (times.beside) {
-    time["beside_products"] = {{"product_share", number_of(times.beside->products)},
-                               {"collective_share", number_of(times.beside->collectives)}};
+    time["beside_products"] = beside_of(*times.beside);
+  }
+  if (Json copies = copies_of(times.copies); !copies.is_null()) {
+    time["copies"] = std::move(copies);
   }
   time["source"] = times.source;
   measured["time"] = std::move(time);

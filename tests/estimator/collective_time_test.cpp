@@ -114,6 +114,67 @@ TEST_CASE("a group that was not measured sends the same bytes over a link in as 
   CHECK(send_s(cluster, inside(8), 4e9) == doctest::Approx(4));
 }
 
+// A quarter of a second for a gigabyte between two ranks; nothing of ring shifts.
+ClusterSpec copying_cluster() {
+  ClusterSpec cluster = measured_cluster();
+  cluster.gpu.times->copies.collectives = {
+      {.collective = Collective::kAllGather,
+       .ranks = 2,
+       .seconds = {{.size = 1e8, .value = 0.1}, {.size = 1e9, .value = 0.25}}}};
+  return cluster;
+}
+
+TEST_CASE("copies take what was measured of them, and by the bytes received without steps") {
+  const ClusterSpec cluster = copying_cluster();
+  const auto gather_s = [&](std::int64_t ranks, double bytes) {
+    return all_gather_s(cluster, inside(ranks), bytes, Carrier::kCopies);
+  };
+  CHECK(gather_s(2, 1e9) == doctest::Approx(0.25));
+  CHECK(gather_s(8, 4e9) == doctest::Approx(7 * 0.25));  // 3.5 GB received, as of 7 GB by two
+  CHECK(gather_s(1, 1e9) == 0);
+  for (double bytes = 1e7; bytes < 1e11; bytes *= 1.5) {
+    CHECK(gather_s(4, 2 * bytes) >= gather_s(4, bytes));
+    CHECK(gather_s(8, bytes) >= gather_s(4, bytes));
+  }
+}
+
+TEST_CASE("what is summed in parts is pulled as for an all-to-all, or else as what is gathered") {
+  ClusterSpec cluster = copying_cluster();
+  const auto sum_s = [&] { return reduce_scatter_s(cluster, inside(4), 1e9, Carrier::kCopies); };
+  CHECK(sum_s() == all_gather_s(cluster, inside(4), 1e9, Carrier::kCopies));
+  cluster.gpu.times->copies.collectives.push_back({.collective = Collective::kAllToAll,
+                                                   .ranks = 4,
+                                                   .seconds = {{.size = 1e9, .value = 0.125}}});
+  CHECK(sum_s() == 0.125);
+}
+
+TEST_CASE("copies that were not measured, and those that NCCL does, have NCCL's times") {
+  const ClusterSpec copying = copying_cluster();
+  const ClusterSpec measured = measured_cluster();
+  const GroupShape rails = {.size = 16, .stride = 1, .ranks_per_domain = 8, .ranks_per_node = 8};
+  CHECK(send_s(copying, inside(2), 1e9, Carrier::kCopies) == send_s(measured, inside(2), 1e9));
+  CHECK(all_gather_s(copying, inside(2), 1e9) == all_gather_s(measured, inside(2), 1e9));
+  CHECK(all_gather_s(copying, rails, 1e9, Carrier::kCopies) == all_gather_s(measured, rails, 1e9));
+  CHECK(all_gather_s(measured, inside(2), 1e9, Carrier::kCopies) ==
+        all_gather_s(measured, inside(2), 1e9));
+}
+
+TEST_CASE("our own trainer copies inside a host and an NVLink domain, no other does") {
+  Job job;
+  job.profile.memory_model = MemoryModel::kNative;
+  const auto copies = [&](const GroupShape& group) {
+    return carrier_of(job, group) == Carrier::kCopies;
+  };
+  CHECK(copies(inside(8)));
+  CHECK_FALSE(copies(inside(16)));  // more than copy from each other
+  CHECK_FALSE(copies({.size = 8, .ranks_per_domain = 8, .ranks_per_node = 4}));
+  CHECK_FALSE(copies({.size = 8, .ranks_per_domain = 4, .ranks_per_node = 8}));
+  for (const MemoryModel other : {MemoryModel::kMegatron, MemoryModel::kTorchtitan}) {
+    job.profile.memory_model = other;
+    CHECK_FALSE(copies(inside(8)));
+  }
+}
+
 TEST_CASE("what was measured inside an NVLink domain says nothing of groups beyond it") {
   const ClusterSpec measured = measured_cluster();
   ClusterSpec documented = measured;

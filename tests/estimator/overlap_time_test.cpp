@@ -57,6 +57,27 @@ TEST_CASE("pieces leave one of them with nothing to hide behind") {
   CHECK(in_pieces_s(keep, 1, 0.4, 4) == doctest::Approx(0.7));
 }
 
+TEST_CASE("of two collectives in turn the slower one decides more of what both keep") {
+  const BesideRates kept =
+      in_turn({.products = 1, .collectives = 1}, 1, {.products = 0.8, .collectives = 0.5}, 2);
+  // 1 s beside products at their rate, then 4 s at four fifths of it, for 3 s of collectives.
+  CHECK(kept.collectives == doctest::Approx(0.6));
+  CHECK(kept.products == doctest::Approx((1 + 4 * 0.8) / 5));
+  CHECK(in_turn({}, 0, {.products = 0.8, .collectives = 0.5}, 2).collectives == 0.5);
+  CHECK(in_turn({.products = 0.8, .collectives = 0.5}, 2, {}, 0).products == doctest::Approx(0.8));
+}
+
+TEST_CASE("copies keep their own share beside products where it was measured") {
+  ClusterSpec cluster = measured(0.9, 0.3);
+  const auto kept = [&](Carrier carrier) {
+    return beside_rates(cluster, kNode, Collective::kAllGather, carrier).collectives;
+  };
+  CHECK(kept(Carrier::kCopies) == 0.3);
+  cluster.gpu.times->copies.beside = BesideRates{.products = 0.95, .collectives = 0.8};
+  CHECK(kept(Carrier::kCopies) == 0.8);
+  CHECK(kept(Carrier::kNccl) == 0.3);
+}
+
 TEST_CASE("what the network holds below the rate left beside products loses nothing there") {
   const ClusterSpec cluster = measured(0.9, 0.3);
   const auto kept = [&](const GroupShape& group, Collective collective) {

@@ -5,6 +5,23 @@
 
 namespace shardplan {
 
+Job with_measured_copies(Job job) {
+  if (job.cluster.gpu.times) {
+    CopiesBetweenGpus& copies = job.cluster.gpu.times->copies;
+    for (const Collective collective : {Collective::kAllGather, Collective::kSend}) {
+      for (const std::int64_t ranks : {2, 4}) {
+        copies.collectives.push_back({.collective = collective,
+                                      .ranks = ranks,
+                                      .seconds = {{.size = 1e4, .value = 8e-6},
+                                                  {.size = 4e6, .value = 12e-6},
+                                                  {.size = 1e9, .value = 1.5e-3}}});
+      }
+    }
+    copies.beside = BesideRates{.products = 0.97, .collectives = 0.8};
+  }
+  return job;
+}
+
 RandomJobs::RandomJobs(const Library& library, std::uint64_t seed)
     : cluster_(library.cluster("1x8-h200")), random_(seed) {
   for (const std::string& name : library.framework_names()) {

@@ -15,6 +15,9 @@ struct RandomCase {
   Plan plan;
 };
 
+// The job on GPUs whose copy engines were measured: faster than NCCL on two H200.
+Job with_measured_copies(Job job);
+
 // Draws until a plan is valid for its profile. The library gives profiles, GPUs and clusters.
 class RandomJobs {
  public:

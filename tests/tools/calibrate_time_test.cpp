@@ -50,6 +50,14 @@ MeasuredTimes some_times() {
        .ranks = 2,
        .seconds = {{.size = 1 << 30, .value = 3264e-6}}}};
   times.beside = {.products = 0.8, .collectives = 0.35};
+  times.copies = {.collectives = {{.collective = Collective::kAllGather,
+                                   .ranks = 2,
+                                   .seconds = {{.size = 16384, .value = 11.25e-6}}},
+                                  {.collective = Collective::kSend,
+                                   .ranks = 4,
+                                   .seconds = {{.size = 16384, .value = 12.5e-6},
+                                               {.size = 1 << 30, .value = 2900e-6}}}},
+                  .beside = BesideRates{.products = 0.97, .collectives = 0.88}};
   times.source = "a test";
   return times;
 }
@@ -102,6 +110,15 @@ TEST_CASE("measured rates in a GPU's file are read as they were written, to four
     REQUIRE(gpu.times->beside.has_value());
     CHECK(gpu.times->beside->products == 0.8);
     CHECK(gpu.times->beside->collectives == 0.35);
+    const CopiesBetweenGpus& copies = gpu.times->copies;
+    REQUIRE(copies.collectives.size() == 2);
+    CHECK(copies.collectives[0].seconds[0].value == doctest::Approx(11.25e-6));
+    CHECK(copies.collectives[1].collective == Collective::kSend);
+    CHECK(copies.collectives[1].ranks == 4);
+    CHECK(copies.collectives[1].seconds[1].value == doctest::Approx(2900e-6));
+    REQUIRE(copies.beside.has_value());
+    CHECK(copies.beside->products == 0.97);
+    CHECK(copies.beside->collectives == 0.88);
     CHECK(gpu.times->copy_bytes_per_s == doctest::Approx(4.253e12));
     CHECK(gpu.times->launch_s == doctest::Approx(2.34e-6));
     REQUIRE(gpu.times->collectives.size() == 2);
@@ -118,12 +135,13 @@ TEST_CASE("rates that were not measured stay out of a GPU's file") {
   times.gemm_fp8 = {};
   times.grouped = {};
   times.beside.reset();
+  times.copies = {};
   times.attention[0].few = {};
   times.attention[0].clock_over_products.reset();
   times.copy_clock_over_products.reset();
   const std::string file = with_measured_times(Library().text_of("gpus/H100-SXM-80GB.json"), times);
   for (const char* name : {"accumulated_tflops", "gemm_fp8", "grouped", "beside_products",
-                           "few_heads", "clock_over_products"}) {
+                           "few_heads", "clock_over_products", "copies"}) {
     CHECK(file.find(name) == std::string::npos);
   }
   const GpuSpec gpu = read_back(file);
