@@ -10,37 +10,11 @@
 
 #include "kernels/cuda_check.h"
 #include "validator/cuda_load.h"
+#include "validator/cuda_peer_access.h"
 #include "validator/on_threads.h"
 #include "validator/run_data.h"
 
 namespace shardplan {
-namespace {
-
-void enable_access(std::int64_t device) {
-  const cudaError_t enabled = cudaDeviceEnablePeerAccess(static_cast<int>(device), 0);
-  if (enabled != cudaErrorPeerAccessAlreadyEnabled) {
-    CUDA_CHECK(enabled);
-  }
-  static_cast<void>(cudaGetLastError());
-}
-
-// Whether each of these devices can address the others' memory.
-bool reach_each_other(const std::vector<std::int64_t>& devices) {
-  for (const std::int64_t from : devices) {
-    for (const std::int64_t to : devices) {
-      int can = 1;
-      if (from != to) {
-        CUDA_CHECK(cudaDeviceCanAccessPeer(&can, static_cast<int>(from), static_cast<int>(to)));
-      }
-      if (can == 0) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-}  // namespace
 
 CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
                          AttentionKernels kernels, const GemmChoices& choices,

@@ -1,15 +1,16 @@
-// Products beside collectives, for `calibrate --time`: two GPUs, a thread for each; the collectives
+// Products beside collectives, for `calibrate --time`: two GPUs, a thread for each; those of NCCL
 // on as many channels as the trainer gives to those of its data and tensor streams.
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <memory>
-#include <string>
+#include <optional>
 #include <utility>
 
 #include "kernels/gemm.h"
 #include "validator/cuda_calibration.h"
 #include "validator/cuda_communicator.h"
+#include "validator/cuda_copy_group.h"
 #include "validator/cuda_rank.h"
 #include "validator/cuda_stopwatch.h"
 #include "validator/on_threads.h"
@@ -31,24 +32,16 @@ constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::array<std::pair<std::int64_t, std::int64_t>, 4> kProducts = {
     {{6144, kHidden}, {kHidden, kHidden}, {kWidest, kHidden}, {kHidden, 14336}}};
 
-// One layer of Llama-3-8B: its products, and the gather of its weights and the scatter of its
-// gradients in turn, as ZeRO 3 has them.
-class Layer {
+// Those of one layer of Llama-3-8B.
+class Products {
  public:
-  Layer(const ncclUniqueId& id, int rank)
-      : communicator_(id, kRanks, rank, kChannels),
-        x_(kTokens * kWidest),
+  Products()
+      : x_(kTokens * kWidest),
         y_(kTokens * kWidest),
         weight_(kWidest * kHidden),
-        weights_(kParameters),
-        own_weights_(kParameters / kRanks),
-        gradients_(kParameters),
-        own_gradients_(kParameters / kRanks),
         workspace_(kWorkspaceBytes) {
     fill_random(x_, kTokens * kWidest, 1);
     fill_random(weight_, kWidest * kHidden, 2);
-    fill_random(own_weights_, kParameters / kRanks, 3);
-    CUDA_CHECK(cudaMemset(gradients_.data(), 0, kParameters * sizeof(float)));
     for (const auto& [out, in] : kProducts) {
       const GemmShape shape = {.rows = kTokens,
                                .columns = out,
@@ -61,13 +54,39 @@ class Layer {
     }
   }
 
-  void multiply(cudaStream_t on) {
+  void operator()(cudaStream_t on) {
     for (const auto& product : products_) {
       product->run(y_.data(), x_.data(), weight_.data(), workspace_.data(), on);
     }
   }
 
-  void exchange(cudaStream_t on) {
+ private:
+  GemmLibrary library_;
+  DeviceBuffer<Bf16> x_;
+  DeviceBuffer<Bf16> y_;
+  DeviceBuffer<Bf16> weight_;
+  DeviceBuffer<char> workspace_;
+  std::vector<std::unique_ptr<Gemm>> products_;
+};
+
+DeviceView view(void* data, DType dtype, std::int64_t elements) {
+  return {.data = data, .dtype = dtype, .rows = 1, .cols = elements, .stride = elements};
+}
+
+// The gather of that layer's weights and the scatter of its gradients in turn, as ZeRO 3 has them.
+class Exchange {
+ public:
+  Exchange(const ncclUniqueId& id, int rank)
+      : communicator_(id, kRanks, rank, kChannels),
+        weights_(kParameters),
+        own_weights_(kParameters / kRanks),
+        gradients_(kParameters),
+        own_gradients_(kParameters / kRanks) {
+    fill_random(own_weights_, kParameters / kRanks, 3);
+    CUDA_CHECK(cudaMemset(gradients_.data(), 0, kParameters * sizeof(float)));
+  }
+
+  void operator()(cudaStream_t on) {
     communicator_.all_gather(view(own_weights_.data(), DType::kBf16, kParameters / kRanks),
                              {view(weights_.data(), DType::kBf16, kParameters)}, on);
     communicator_.reduce_scatter({view(gradients_.data(), DType::kFp32, kParameters)},
@@ -76,21 +95,11 @@ class Layer {
   }
 
  private:
-  static DeviceView view(void* data, DType dtype, std::int64_t elements) {
-    return {.data = data, .dtype = dtype, .rows = 1, .cols = elements, .stride = elements};
-  }
-
   CudaCommunicator communicator_;
-  GemmLibrary library_;
-  DeviceBuffer<Bf16> x_;
-  DeviceBuffer<Bf16> y_;
-  DeviceBuffer<Bf16> weight_;
   DeviceBuffer<Bf16> weights_;
   DeviceBuffer<Bf16> own_weights_;
   DeviceBuffer<float> gradients_;
   DeviceBuffer<float> own_gradients_;
-  DeviceBuffer<char> workspace_;
-  std::vector<std::unique_ptr<Gemm>> products_;
 };
 
 enum class Priority { kLeast, kGreatest };
@@ -124,32 +133,36 @@ double beside_s(const TimedCall& call, std::int64_t calls, const TimedCall& othe
   return seconds;
 }
 
-BesideRates measure_rank(const ncclUniqueId& id, int rank, std::barrier<>& together) {
-  constexpr std::int64_t kCalls = 30;
-  // Longer than the calls that are timed, however slow those are.
-  constexpr std::int64_t kExchanges = 150;
-  constexpr std::int64_t kProductsOfLayers = 60;
-  CUDA_CHECK(cudaSetDevice(rank));
-  Layer layer(id, rank);
+// How many are timed, and how many of the other kind go on for longer, however slow the former are.
+struct Calls {
+  std::int64_t products = 30;  // of all of a layer
+  std::int64_t collectives = 30;
+  std::int64_t products_beside = 60;
+  std::int64_t collectives_beside = 150;
+};
+
+BesideRates measure_rank(const TimedCall& exchange, const Calls& calls, std::barrier<>& together) {
+  Products products;
   // Communication first, as in the trainer (cuda_rank.cpp).
   const PriorityStream compute(Priority::kLeast);
   const PriorityStream data(Priority::kGreatest);
-  const TimedCall multiply = [&](cudaStream_t on) { layer.multiply(on); };
-  const TimedCall exchange = [&](cudaStream_t on) { layer.exchange(on); };
-  const auto alone = [&](const TimedCall& call, cudaStream_t stream) {
+  const TimedCall multiply = [&](cudaStream_t on) { products(on); };
+  const auto alone = [&](const TimedCall& call, std::int64_t count, cudaStream_t stream) {
     together.arrive_and_wait();
     Stopwatch watch(stream);
-    watch.batch_s(call, kCalls / 4);
-    return watch.batch_s(call, kCalls);
+    watch.batch_s(call, count / 4);
+    return watch.batch_s(call, count);
   };
-  alone(multiply, compute);
-  const double product_s = alone(multiply, compute);
-  const double exchange_s = alone(exchange, data);
+  alone(multiply, calls.products, compute);
+  const double product_s = alone(multiply, calls.products, compute);
+  const double exchange_s = alone(exchange, calls.collectives, data);
   together.arrive_and_wait();
-  const double product_beside_s = beside_s(multiply, kCalls, exchange, kExchanges, compute, data);
+  const double product_beside_s =
+      beside_s(multiply, calls.products, exchange, calls.collectives_beside, compute, data);
   together.arrive_and_wait();
   const double exchange_beside_s =
-      beside_s(exchange, kCalls, multiply, kProductsOfLayers, data, compute);
+      beside_s(exchange, calls.collectives, multiply, calls.products_beside, data, compute);
+  together.arrive_and_wait();  // nobody's memory goes while others run
   return {.products = std::min(1.0, product_s / product_beside_s),
           .collectives = std::min(1.0, exchange_s / exchange_beside_s)};
 }
@@ -162,8 +175,42 @@ BesideRates measure_beside() {
   BesideRates rates;
   on_threads(kRanks, [&](std::size_t i) {
     try {
-      const BesideRates mine = measure_rank(id, static_cast<int>(i), together);
+      const int rank = static_cast<int>(i);
+      CUDA_CHECK(cudaSetDevice(rank));
+      Exchange exchange(id, rank);
+      const BesideRates mine =
+          measure_rank([&](cudaStream_t on) { exchange(on); }, Calls{}, together);
       if (i == 0) {
+        rates = mine;
+      }
+    } catch (...) {
+      together.arrive_and_drop();
+      throw;
+    }
+  });
+  return rates;
+}
+
+// Gathers so large that few of them last: the driver's queue holds no more (cuda_pace.h).
+std::optional<BesideRates> measure_beside_copies() {
+  constexpr std::int64_t kElements = std::int64_t{1} << 31;
+  constexpr Calls kCalls = {.collectives = 16, .collectives_beside = 120};
+  if (!CopyGroup::can_be_of(kRanks)) {
+    return std::nullopt;
+  }
+  constexpr std::int64_t kWholeBytes = kElements * sizeof(Bf16);
+  CopyGroup group(kRanks, kWholeBytes);
+  std::barrier together(kRanks);
+  BesideRates rates;
+  group.on_members([&](std::int64_t rank) {
+    try {
+      const DeviceView whole = view(group.room(rank), DType::kBf16, kElements);
+      const DeviceView own =
+          view(group.room(rank) + rank * kWholeBytes / kRanks, DType::kBf16, kElements / kRanks);
+      const BesideRates mine =
+          measure_rank([&](cudaStream_t on) { group.peers(rank).all_gather(own, {whole}, on); },
+                       kCalls, together);
+      if (rank == 0) {
         rates = mine;
       }
     } catch (...) {

@@ -283,6 +283,8 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
     times.collectives = measure_collectives(calibration);
     times.beside = measure_beside();
     report("collectives");
+    times.copies = {.collectives = measure_copies(calibration), .beside = measure_beside_copies()};
+    report("copies between GPUs");
   }
   return times;
 }
