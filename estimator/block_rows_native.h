@@ -67,35 +67,6 @@ struct NativeNorm {
 };
 void add_native_norm(NativeBlock& block, const NativeNorm& norm);
 
-// Under sequence parallelism: the gathered input of a pair's first product in forward and again in
-// backward, the gathered gradient of its second product, and the partial sums of both.
-struct NativePairSteps {
-  Step gather = Step::kForwardQkvGather;
-  Step first = Step::kForwardQkv;
-  Step second = Step::kForwardProjection;
-  Step reduce = Step::kForwardProjectionReduce;
-  Step gather_gradient = Step::kBackwardProjectionGather;
-  Step second_weight = Step::kBackwardProjectionWeight;
-  Step gradient_popped = Step::kBackwardKeyValueReduce;
-  Step gather_again = Step::kBackwardQkvGather;
-  Step first_gradient = Step::kBackwardQkv;
-  Step reduce_gradient = Step::kBackwardQkvReduce;
-  Step first_weight = Step::kBackwardQkvWeight;
-  // With delayed weight gradients.
-  Step second_gradient = Step::kBackwardProjection;
-  Step gather_gradient_delayed = Step::kWeightProjectionGather;
-  Step second_delayed = Step::kWeightProjection;
-  Step gather_delayed = Step::kWeightQkvGather;
-  Step first_delayed = Step::kWeightQkv;
-};
-struct NativePairNames {
-  std::string_view gathered;
-  std::string_view partial;
-  std::string_view gathered_gradient;
-  std::string_view partial_gradient;
-};
-void add_sequence_exchange(NativeBlock& block, const NativePairNames& names,
-                           const NativePairSteps& steps);
 BlockRow& add_output_gradient(NativeBlock& block, Step dies);
 // With delayed weight gradients, that of a layer's output: its place waits for them, even where no
 // weight gradient reads it.

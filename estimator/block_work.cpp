@@ -10,8 +10,10 @@
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
+#include "estimator/native_units.h"
 #include "estimator/number.h"
 #include "estimator/overlap_time.h"
+#include "estimator/token_pieces.h"
 
 namespace shardplan {
 namespace {
@@ -79,9 +81,7 @@ std::int64_t token_pieces(const BlockContext& context) {
   if (profile.memory_model != MemoryModel::kNative) {
     return profile.tp_overlap_pieces;
   }
-  return context.model().has_moe_layers()
-             ? 1
-             : div_ceil(context.tokens, profile.tensor_parallel_chunk_tokens);
+  return native_token_pieces(context.job, context.plan);
 }
 
 }  // namespace
@@ -274,6 +274,79 @@ double gathered_element_bytes(const BlockContext& context) {
   return rounds_first ? 1 : context.element_bytes;
 }
 
+namespace {
+
+// Our own trainer: this rank's part is copied to where the others' parts are gathered, and parts
+// that have arrived are added up, the output's in forward, the input's gradient in backward.
+BlockTime own_parts(const BlockContext& context, double in_bytes, double out_bytes) {
+  const double ranks = number(context.plan.tp);
+  BlockTime time =
+      memory_bound(context, in_bytes,
+                   {.forward = {.streamed = 2 / ranks}, .backward = {.streamed = 3 / ranks + 1}});
+  add(time,
+      memory_bound(context, out_bytes,
+                   {.forward = {.streamed = 1 / ranks + 1}, .backward = {.streamed = 2 / ranks}}));
+  return time;
+}
+
+// Kernels that a layer has more than in one piece, half of them for each of its two regions:
+// copies, sums, norms, SwiGLU and products.
+BlockTime further_kernels(const BlockContext& context) {
+  BlockTime time;
+  if (!context.gpu().times) {
+    return time;
+  }
+  const double pieces = number(token_pieces(context));
+  const double piece_s = context.gpu().times->piece_s;
+  time.forward_s = piece_s * (4 * pieces + 7 * (pieces - 1)) / 2;
+  time.backward_input_s = piece_s * (6 * pieces + 7 * (pieces - 1)) / 2;
+  note(context, PieceKind::kElementwise, time);
+  return time;
+}
+
+double backward_s(const BlockTime& linear) {
+  return linear.backward_input_s + linear.backward_weight_s;
+}
+
+}  // namespace
+
+bool goes_by_pieces(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  return profile.memory_model == MemoryModel::kNative && profile.tp_overlap == TpOverlap::kPieces &&
+         context.plan.tp > 1 && context.plan.sequence_parallel && token_pieces(context) > 1;
+}
+
+ForwardBackward all_of(const RegionTimes& region) {
+  return {
+      .forward_s = region.gather_s + region.scatter_s,
+      .backward_s = region.gather_gradient_s + region.gather_again_s + region.scatter_gradient_s};
+}
+
+VisibleRegions visible_regions(const BlockContext& context, const LayerRegions& regions,
+                               double attention_backward_s) {
+  const RegionTimes& a = regions.attention;
+  const RegionTimes& f = regions.ffn;
+  const BesideRates keep = beside_rates(context.job.cluster, context.tp, Collective::kAllGather,
+                                        carrier_of(context.job, context.tp));
+  const auto share = [&](double cost_s, double compute_s) {
+    return cost_s > 0 ? beside_compute_s(keep, cost_s, compute_s) / cost_s : 0;
+  };
+  const double into_attention =
+      share(f.scatter_s + a.gather_s, f.row.forward_s + a.column.forward_s);
+  const double into_ffn = share(a.scatter_s + f.gather_s, a.row.forward_s + f.column.forward_s);
+  const double out_of_attention =
+      share(a.scatter_gradient_s + f.gather_gradient_s, backward_s(a.column) + backward_s(f.row));
+  const double out_of_ffn = share(f.scatter_gradient_s + a.gather_gradient_s + f.gather_again_s,
+                                  backward_s(f.column) + backward_s(a.row));
+  const double again = share(a.gather_again_s, attention_backward_s);
+  return {.attention = {.forward_s = into_attention * a.gather_s + into_ffn * a.scatter_s,
+                        .backward_s = out_of_ffn * a.gather_gradient_s + again * a.gather_again_s +
+                                      out_of_attention * a.scatter_gradient_s},
+          .ffn = {.forward_s = into_ffn * f.gather_s + into_attention * f.scatter_s,
+                  .backward_s = out_of_attention * f.gather_gradient_s +
+                                out_of_ffn * (f.gather_again_s + f.scatter_gradient_s)}};
+}
+
 // With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
 // kBackward, the same file: the gather of the input beside the input gradient, the reduction of
@@ -314,6 +387,18 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
         reduce_scatter_s(cluster, context.tp, ins * context.element_bytes, carrier);
     const bool keeps_input = profile.memory_model == MemoryModel::kTorchtitan;
     const double again_s = keeps_input ? 0 : gather_s;
+    if (context.region != nullptr) {
+      *context.region = {.gather_s = gather_s,
+                         .scatter_s = scatter_s,
+                         .gather_gradient_s = gather_back_s,
+                         .gather_again_s = again_s,
+                         .scatter_gradient_s = scatter_back_s,
+                         .column = column,
+                         .row = row};
+      time = own_parts(context, ins * in_element_bytes, outs * context.element_bytes);
+      add(time, further_kernels(context), 1);
+      return time;
+    }
     time = tensor_parallel(
         context,
         {.forward_s = in_pieces(gather_s, column.forward_s) + in_pieces(scatter_s, row.forward_s),

@@ -10,6 +10,26 @@
 
 namespace shardplan {
 
+struct BlockContext;
+
+// The collectives of a tensor-parallel region, and the linear layers that they run beside.
+struct RegionTimes {
+  double gather_s = 0;   // forward: of the input
+  double scatter_s = 0;  // of the output's partial sums
+  double gather_gradient_s = 0;
+  double gather_again_s = 0;
+  double scatter_gradient_s = 0;
+  BlockTime column = {};
+  BlockTime row = {};
+};
+
+// Of a layer whose tokens go by pieces (native): what one region sums, the next one gathers.
+struct LayerRegions {
+  RegionTimes attention = {};
+  RegionTimes ffn = {};
+};
+bool goes_by_pieces(const BlockContext& context);
+
 // What the pieces of one (job, plan) share.
 struct BlockContext {
   BlockContext(const Job& of_job, const Plan& of_plan);
@@ -24,9 +44,10 @@ struct BlockContext {
   GroupShape cp;
   GroupShape ep;
   GroupShape etp;
-  PieceLog* log = nullptr;   // nullptr: pieces are not noted
-  KernelMix* mix = nullptr;  // nullptr: kernels are not summed up by kind
-  ClockFactors clock = {};   // of measured times
+  PieceLog* log = nullptr;        // nullptr: pieces are not noted
+  KernelMix* mix = nullptr;       // nullptr: kernels are not summed up by kind
+  RegionTimes* region = nullptr;  // where the next region's collectives go; nullptr: into its time
+  ClockFactors clock = {};        // of measured times
 
   const ModelSpec& model() const { return job.model; }
   const GpuSpec& gpu() const { return job.cluster.gpu; }
@@ -74,6 +95,20 @@ struct TensorParallelRegion {
   const BlockTime& row;
 };
 BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region);
+
+// What stays visible of a layer's collectives over tp where tokens go by pieces: those of
+// attention's region and those of the FFN's. Products of one piece run beside the communication of
+// another through the norm between two regions (validator/order_launches.cpp): sums over the ranks
+// of one region and gathers of the next hide behind the products of both. Inputs gathered again for
+// weight gradients are there before those of the FFN, or come beside attention, which takes so
+// long.
+struct VisibleRegions {
+  ForwardBackward attention = {};
+  ForwardBackward ffn = {};
+};
+VisibleRegions visible_regions(const BlockContext& context, const LayerRegions& regions,
+                               double attention_backward_s);
+ForwardBackward all_of(const RegionTimes& region);
 
 // Routing `rows` rows of the hidden width to experts and back.
 BlockTime expert_exchange(const BlockContext& context, double rows);

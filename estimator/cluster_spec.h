@@ -105,7 +105,10 @@ struct MeasuredTimes {
   // The clock that a GPU at its limit of power keeps while it copies, over that of products;
   // nothing: not measured.
   std::optional<double> copy_clock_over_products = {};
-  double launch_s = 0;                       // host time of one kernel launch
+  double launch_s = 0;  // host time of one kernel launch
+  double piece_s =
+      4e-6;  // of every further operation where tokens go by pieces: 3.8 to 5 us more
+             // than bytes and FLOPs say (training_h200.txt, tp 2, 4 and 8); not in files
   std::vector<CollectiveCurve> collectives;  // by NCCL; by collective, then ranks; empty: one GPU
   std::optional<BesideRates> beside;         // nothing: not measured
   CopiesBetweenGpus copies;

@@ -199,33 +199,6 @@ void add_native_norm(NativeBlock& block, const NativeNorm& norm) {
       {.pushed = norm.again, .popped = norm.popped}, norm.dropped_place);
 }
 
-void add_sequence_exchange(NativeBlock& block, const NativePairNames& names,
-                           const NativePairSteps& steps) {
-  const BlockShape& s = block.shape;
-  if (!s.gathers_sequence) {
-    return;
-  }
-  const auto exchange = [&](std::string_view name, Step born, Step dies,
-                            std::string_view formula) -> BlockRow& {
-    return block.rows.use_as(Component::kCommunication, name, s.hidden * s.tokens, s.dtype, born,
-                             dies, formula);
-  };
-  exchange(names.gathered, steps.gather, steps.first, "h*T");
-  exchange(names.partial, steps.second, steps.reduce, "h*T: before the reduce-scatter");
-  exchange(names.gathered_gradient, steps.gather_gradient,
-           s.delayed_weight ? steps.second_gradient : steps.second_weight, "h*T")
-      .popped = steps.gradient_popped;
-  if (s.delayed_weight) {
-    exchange(names.gathered_gradient, steps.gather_gradient_delayed, steps.second_delayed,
-             "h*T: again");
-    exchange(names.gathered, steps.gather_delayed, steps.first_delayed, "h*T: again");
-  } else {
-    exchange(names.gathered, steps.gather_again, steps.first_weight, "h*T: again");
-  }
-  exchange(names.partial_gradient, steps.first_gradient, steps.reduce_gradient,
-           "h*T: before the reduce-scatter");
-}
-
 BlockRow& add_output_gradient(NativeBlock& block, Step dies) {
   BlockRow& row =
       block.rows.use("output_gradient", block.sequence(), block.shape.dtype, Step::kBackwardOutput,
@@ -374,12 +347,6 @@ void add_native_attention(NativeBlock& block) {
   add_attention_output(block, widths.output);
   add_attention_gradients(block, widths);
   add_context_exchange(block, widths);
-  add_sequence_exchange(block,
-                        {.gathered = "attention.gathered_input",
-                         .partial = "attention.projection.partial",
-                         .gathered_gradient = "attention.gathered_gradient",
-                         .partial_gradient = "attention.norm_gradient.partial"},
-                        {});
   NativeBlock::hold(
       block.rows.use("attention.projection", block.sequence(), s.dtype,
                      s.gathers_sequence ? Step::kForwardProjectionReduce : Step::kForwardProjection,

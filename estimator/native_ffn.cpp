@@ -64,27 +64,6 @@ void add_native_dense_ffn(NativeBlock& block) {
                                    gathers ? Step::kForwardFc2Reduce : Step::kForwardFc2,
                                    Step::kForwardOutput, "h*u: added to the residual stream"),
                     {.pushed = Step::kForwardFc2, .popped = Step::kForwardOutput});
-  add_sequence_exchange(block,
-                        {.gathered = "ffn.gathered_input",
-                         .partial = "ffn.down.partial",
-                         .gathered_gradient = "ffn.gathered_gradient",
-                         .partial_gradient = "ffn.norm_gradient.partial"},
-                        {.gather = Step::kForwardFc1Gather,
-                         .first = Step::kForwardFc1,
-                         .second = Step::kForwardFc2,
-                         .reduce = Step::kForwardFc2Reduce,
-                         .gather_gradient = Step::kBackwardFc2Gather,
-                         .second_weight = Step::kBackwardFc2Weight,
-                         .gradient_popped = Step::kBackwardFc2Weight,
-                         .gather_again = Step::kBackwardFc1Gather,
-                         .first_gradient = Step::kBackwardFc1,
-                         .reduce_gradient = Step::kBackwardFc1Reduce,
-                         .first_weight = Step::kBackwardFc1Weight,
-                         .second_gradient = Step::kBackwardFc2,
-                         .gather_gradient_delayed = Step::kWeightFc2Gather,
-                         .second_delayed = Step::kWeightFc2,
-                         .gather_delayed = Step::kWeightFc1Gather,
-                         .first_delayed = Step::kWeightFc1});
 }
 
 }  // namespace shardplan

@@ -155,38 +155,6 @@ void add_shared(MoeBlock& m) {
       {.pushed = Step::kBackwardSharedFc2Gather, .popped = Step::kBackwardSharedFc1Weight});
 }
 
-// Sequence parallelism around the shared experts.
-void add_shared_exchange(MoeBlock& m) {
-  const BlockShape& s = m.block.shape;
-  const auto exchange = [&](std::string_view name, Step born, Step dies) -> BlockRow& {
-    return m.block.rows.use_as(Component::kCommunication, name, s.hidden * s.tokens, s.dtype, born,
-                               dies, "h*T");
-  };
-  exchange("shared.gathered_input", Step::kForwardSharedGather, Step::kForwardSharedFc1).popped =
-      Step::kForwardSharedActivation;
-  if (m.again) {
-    exchange("shared.gathered_input", Step::kBackwardSharedGatherAgain,
-             Step::kBackwardSharedFc1Again)
-        .popped = Step::kBackwardSharedActivationAgain;
-  }
-  exchange("shared.down.partial", Step::kForwardSharedFc2, Step::kForwardSharedReduce);
-  if (!s.delayed_weight) {
-    exchange("shared.gathered_input", Step::kBackwardSharedGather, Step::kBackwardSharedFc1Weight);
-    exchange("shared.gathered_gradient", Step::kBackwardSharedFc2Gather,
-             Step::kBackwardSharedFc2Weight);
-  } else {
-    if (m.shared_again) {
-      exchange("shared.gathered_input", Step::kBackwardSharedGather, Step::kBackwardSharedReplay)
-          .popped = Step::kBackwardSharedFc1Weight;
-    }
-    exchange("shared.gathered_gradient", Step::kBackwardSharedFc2Gather, Step::kBackwardSharedFc2)
-        .popped = Step::kBackwardSharedFc2Weight;
-    exchange("shared.gathered_gradient", Step::kWeightSharedFc2Gather, Step::kWeightSharedFc2);
-    exchange("shared.gathered_input", Step::kWeightSharedFc1Gather, Step::kWeightSharedFc1);
-  }
-  exchange("shared.norm_gradient.partial", Step::kBackwardSharedFc1, Step::kBackwardSharedReduce);
-}
-
 // Weights of the choices and counts of all ranks, in forward and again in a replay.
 void add_routing(MoeBlock& m) {
   const auto add = [&](Step first, Step choices, Step gather, Step rows, Step dispatch, Step reduce,
@@ -288,9 +256,6 @@ void add_native_moe(NativeBlock& block) {
   add_received(m);
   if (m.has_shared()) {
     add_shared(m);
-  }
-  if (m.has_shared() && m.gathers) {
-    add_shared_exchange(m);
   }
   add_expert_gradients(m);
 }

@@ -22,7 +22,6 @@ void add_embedding_gradient(NativeBlock& block, Step own) {
 
 void add_native_embedding(NativeBlock& block) {
   const BlockShape& s = block.shape;
-  const Component comm = Component::kCommunication;
   if (!s.gathers_sequence) {
     block.rows
         .keep("input", block.sequence(), s.dtype, {.dies = Step::kForwardInput},
@@ -31,11 +30,6 @@ void add_native_embedding(NativeBlock& block) {
     add_embedding_gradient(block, Step::kBackwardInput);
     return;
   }
-  block.rows.use_as(comm, "embedding.partial", s.hidden * s.tokens, s.dtype, Step::kForwardInput,
-                    Step::kForwardOutput, "h*T: before the reduce-scatter");
-  block.rows.use_as(comm, "embedding.gathered_gradient", s.hidden * s.tokens, s.dtype,
-                    block.weight_step(Step::kBackwardOutput, Step::kWeightFc2Gather),
-                    block.weight_step(Step::kBackwardInput, Step::kWeightFc2), "h*T");
   add_embedding_gradient(block, Step::kBackwardOutput);
 }
 
@@ -113,15 +107,6 @@ void add_native_head(NativeBlock& block) {
   rows.use("output_gradient", block.sequence(), s.dtype, Step::kForwardOutput, Step::kBackwardInput,
            "h*u: gradient of the last layer's output, kept for backward");
   add_native_loss(block);
-  if (gathers) {
-    const Component comm = Component::kCommunication;
-    rows.use_as(comm, "head.gathered_input", s.hidden * s.tokens, s.dtype, Step::kForwardHeadGather,
-                Step::kForwardLastLossProducts, "h*T")
-        .popped = end;
-    NativeBlock::hold(rows.use_as(comm, "head.input_gradient.partial", s.hidden * s.tokens, s.dtype,
-                                  product, end, "h*T: before the reduce-scatter"),
-                      {.pushed = Step::kForwardLogits, .popped = end});
-  }
 }
 
 void add_native_mtp_projection(NativeBlock& block) {

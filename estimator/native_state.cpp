@@ -11,6 +11,7 @@
 
 #include "estimator/block_rows.h"
 #include "estimator/native_units.h"
+#include "estimator/token_pieces.h"
 
 namespace shardplan {
 namespace {
@@ -232,6 +233,18 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                     .first = Phase::kBuilt,
                     .formula = "T, m times: of every microbatch of the step"};
   };
+  // Tokens of all tp ranks under sequence parallelism, and room for one piece of several.
+  const std::int64_t pieces = native_token_pieces(job, plan);
+  const std::int64_t room = pieces > 1 ? div_exact(shape.tokens, pieces) : 0;
+  const auto cell = [&](std::string_view name, std::int64_t tokens, std::string_view formula) {
+    return StateRow{.component = Component::kCommunication,
+                    .name = name,
+                    .elements = shape.gathers_sequence ? shape.hidden * tokens : 0,
+                    .dtype = shape.dtype,
+                    .first = Phase::kForward,
+                    .last = Phase::kParameterGather,
+                    .formula = formula};
+  };
   SequenceRows rows = {
       input("token_ids", ends.has_embedding),
       input("labels", ends.has_head),
@@ -259,7 +272,10 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                .elements = fp8_operand_bytes(job, plan, shape),
                .dtype = DType::kFp8,
                .first = Phase::kBuilt,
-               .formula = "256 + the rounded factors of the largest fp8 product"}};
+               .formula = "256 + the rounded factors of the largest fp8 product"},
+      cell("exchanged_tokens", shape.tokens + room,
+           "h*(T + T/pieces), h*T in one piece: gathered tokens and partial sums"),
+      cell("gathered_inputs", shape.tokens, "h*T: gathered again for weight gradients")};
   for (StateRow& row : rows) {
     row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
   }

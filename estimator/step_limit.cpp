@@ -102,6 +102,7 @@ MeasuredTimes best_times(const GpuSpec& gpu, std::int64_t length,
   times.copy_bytes_per_s /= kFusedShare.value;  // fused kernels as fast as a copy
   for (CollectiveCurve& curve : times.collectives) { curve = best_collective(curve); }
   times.beside = BesideRates{};
+  times.piece_s = 0;
   for (CollectiveCurve& curve : times.copies.collectives) { curve = best_collective(curve); }
   times.copies.beside = BesideRates{};
   return times;

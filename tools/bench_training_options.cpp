@@ -9,7 +9,7 @@ const std::string_view kTrainingUsage =
     R"(usage: bench_training [CASES.jsonl] [--gpu NAME|FILE] [--gpus N] [--seconds 30]
                         [--gemm-seconds 60] [--minutes M] [--out FILE] [--limits FILE]
                         [--commit ID] [--profile] [--tune N] [--products FILE]
-                        [--attention fastest|own] [--collectives fastest|nccl]
+                        [--attention fastest|own] [--collectives fastest|nccl] [--stand-in]
 Tokens per second of real training steps, each beside a limit that was written down before.
 Without a file of case lines: the table for the GPUs here, or for N of them.
 --gpu           whose measured rates the limits rest on: what calibrate --time wrote on this
@@ -27,6 +27,10 @@ Without a file of case lines: the table for the GPUs here, or for N of them.
 --products      the file of choices, else $SHARDPLAN_PRODUCTS or shardplan/products in
                 $XDG_CACHE_HOME; products that it lacks run as cuBLASLt suggests
 --collectives   nccl: also those of tensor and context parallelism that copy engines can serve
+--stand-in      where GPUs are missing (--gpus 8 on two): the first ranks run, one on each GPU here,
+                and copy out of each other's memory what they would copy out of absent ranks'. A
+                step takes as long as a rank's and computes nonsense; what NCCL would do with
+                absent ranks (gradients of data parallelism) is left out
 )";
 
 namespace {

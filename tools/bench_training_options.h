@@ -22,8 +22,8 @@ struct TrainingOptions {
   std::string limits = {};
   std::string commit = {};
   bool profiles = false;
-  bool stands_in = false;
-  int candidates = 0;  // of every product; 0: no tuning
+  bool stands_in = false;  // for GPUs that are missing
+  int candidates = 0;      // of every product; 0: no tuning
   std::string products = gemm_choices_path();
   AttentionKernels attention = AttentionKernels::kFastest;
   Collectives collectives = Collectives::kFastest;

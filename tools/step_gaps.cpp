@@ -103,7 +103,8 @@ StepGaps step_gaps(const Program& program, const std::vector<OperationTime>& tim
   const double begin_s = std::ranges::min_element(times, {}, &OperationTime::begin_s)->begin_s;
   const double end_s = std::ranges::max_element(times, {}, &OperationTime::end_s)->end_s;
   double done_s = begin_s;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+  for (const std::int64_t launched : launch_order(program)) {
+    const auto i = static_cast<std::size_t>(launched);
     const Operation& op = program.operations[i];
     if (op.stream == Stream::kCompute) {
       gaps.add(i, done_s);

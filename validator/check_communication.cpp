@@ -89,13 +89,12 @@ Problems group_problems(const std::vector<Program>& programs) {
 void check_collectives(const std::vector<Program>& programs, Problems& problems) {
   std::map<Communicator, std::map<std::int64_t, std::vector<Use>>> uses;
   for (const Program& program : programs) {
-    for (std::size_t i = 0; i < program.operations.size(); ++i) {
-      const Operation& op = program.operations[i];
+    for (const std::int64_t i : launch_order(program)) {
+      const Operation& op = program.operations[static_cast<std::size_t>(i)];
       if (is_communication(op.kind) && !is_message(op.kind)) {
         auto& members = uses[{group_of(program, op).ranks, op.stream}];
         for (const std::int64_t rank : group_of(program, op).ranks) { members[rank]; }
-        members[program.rank].push_back(
-            {.program = &program, .operation = static_cast<std::int64_t>(i)});
+        members[program.rank].push_back({.program = &program, .operation = i});
       }
     }
   }
@@ -105,6 +104,7 @@ void check_collectives(const std::vector<Program>& programs, Problems& problems)
       const std::size_t common = std::min(first.size(), own.size());
       std::size_t k = 0;
       while (k < common && first[k].op().kind == own[k].op().kind &&
+             first[k].op().label == own[k].op().label &&
              same_payload(*first[k].program, first[k].op(), *own[k].program, own[k].op())) {
         ++k;
       }
@@ -126,12 +126,12 @@ void check_messages(const std::vector<Program>& programs, Problems& problems) {
   };
   std::map<Channel, Ends> channels;
   for (const Program& program : programs) {
-    for (std::size_t i = 0; i < program.operations.size(); ++i) {
-      const Operation& op = program.operations[i];
+    for (const std::int64_t i : launch_order(program)) {
+      const Operation& op = program.operations[static_cast<std::size_t>(i)];
       if (is_message(op.kind)) {
         Ends& ends = channels[channel_of(program, op)];
         (op.kind == OpKind::kSend ? ends.sent : ends.received)
-            .push_back({.program = &program, .operation = static_cast<std::int64_t>(i)});
+            .push_back({.program = &program, .operation = i});
       }
     }
   }
@@ -162,9 +162,9 @@ class Simulation {
     for (const Program& program : programs) {
       State state;
       state.recorded.assign(static_cast<std::size_t>(program.num_events), false);
-      for (std::size_t i = 0; i < program.operations.size(); ++i) {
-        const auto stream = static_cast<std::size_t>(program.operations[i].stream);
-        state.queues[stream].push_back(static_cast<std::int64_t>(i));
+      for (const std::int64_t i : launch_order(program)) {
+        const Operation& op = program.operations[static_cast<std::size_t>(i)];
+        state.queues[static_cast<std::size_t>(op.stream)].push_back(i);
       }
       states_.push_back(std::move(state));
     }

@@ -3,13 +3,15 @@
 // them. Written independently of the pass that places the events.
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "validator/checks.h"
 
 namespace shardplan {
 namespace {
 
-using Clock = std::array<std::int64_t, kNumStreams>;  // last complete operation by stream; -1: none
+// Last complete operation by stream, as its place in the order of launches; -1: none.
+using Clock = std::array<std::int64_t, kNumStreams>;
 
 struct Touch {  // of one view: bytes [begin, end) of an arena
   std::size_t arena = 0;
@@ -31,14 +33,17 @@ struct Piece {
   Clock readers{};  // last reader since, by stream; -1: none
 };
 
-// The clocks of all operations, from the order within streams and the events.
-std::vector<Clock> clocks_of(const Program& program) {
-  std::vector<Clock> clocks(program.operations.size());
+// The clocks of all launches, from the order within streams and the events.
+std::vector<Clock> clocks_of(const Program& program, const std::vector<std::int64_t>& launches) {
+  std::vector<Clock> clocks(launches.size());
   std::vector<std::int64_t> recorder(static_cast<std::size_t>(program.num_events), -1);
   Clock last;
   last.fill(-1);
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    const Operation& op = program.operations[i];
+  const auto launched = [&](std::size_t place) -> const Operation& {
+    return program.operations[static_cast<std::size_t>(launches[place])];
+  };
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const Operation& op = launched(i);
     const std::size_t stream = static_cast<std::size_t>(op.stream);
     Clock clock;
     clock.fill(-1);
@@ -48,8 +53,7 @@ std::vector<Clock> clocks_of(const Program& program) {
       }
       const Clock& before = clocks[static_cast<std::size_t>(earlier)];
       for (std::size_t s = 0; s < clock.size(); ++s) { clock[s] = std::max(clock[s], before[s]); }
-      const auto own =
-          static_cast<std::size_t>(program.operations[static_cast<std::size_t>(earlier)].stream);
+      const auto own = static_cast<std::size_t>(launched(static_cast<std::size_t>(earlier)).stream);
       clock[own] = std::max(clock[own], earlier);
     };
     follow(last[stream]);
@@ -65,10 +69,17 @@ std::vector<Clock> clocks_of(const Program& program) {
 
 class StreamCheck {
  public:
-  explicit StreamCheck(const Program& program) : program_(program), clocks_(clocks_of(program)) {
+  explicit StreamCheck(const Program& program)
+      : program_(program),
+        launches_(launch_order(program)),
+        places_(launches_.size()),
+        clocks_(clocks_of(program, launches_)) {
+    for (std::size_t place = 0; place < launches_.size(); ++place) {
+      places_[static_cast<std::size_t>(launches_[place])] = static_cast<std::int64_t>(place);
+    }
     for (const Operation& op : program.operations) {
-      for (const std::vector<View>* views : {&op.in, &op.out}) {
-        for (const View& view : *views) {
+      for (const std::vector<View>& views : {read_by(op), written_by(op)}) {
+        for (const View& view : views) {
           if (view.present()) {
             const Touch touch = touch_of(program, view);
             bounds_[touch.arena].push_back(touch.begin);
@@ -87,20 +98,26 @@ class StreamCheck {
     }
   }
 
+  // In the order of the list, which says who reads whose bytes.
   Problems run() {
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       index_ = static_cast<std::int64_t>(i);
+      const std::int64_t place = places_[i];
       const Operation& op = program_.operations[i];
       const auto stream = static_cast<std::size_t>(op.stream);
+      const std::vector<View> reads = read_by(op);
+      const std::vector<View> writes = written_by(op);
       for_each_piece(
-          op.in, [&](Piece& piece, const View& view) { must_follow(piece.writer, view, "reads"); });
-      for_each_piece(op.out, [&](Piece& piece, const View& view) {
+          reads, [&](Piece& piece, const View& view) { must_follow(piece.writer, view, "reads"); });
+      for_each_piece(writes, [&](Piece& piece, const View& view) {
         must_follow(piece.writer, view, "writes");
         for (const std::int64_t reader : piece.readers) { must_follow(reader, view, "writes"); }
       });
-      for_each_piece(op.in, [&](Piece& piece, const View&) { piece.readers[stream] = index_; });
-      for_each_piece(op.out, [&](Piece& piece, const View&) {
-        piece.writer = index_;
+      for_each_piece(reads, [&](Piece& piece, const View&) {
+        piece.readers[stream] = std::max(piece.readers[stream], place);
+      });
+      for_each_piece(writes, [&](Piece& piece, const View&) {
+        piece.writer = place;
         piece.readers.fill(-1);
       });
     }
@@ -108,6 +125,21 @@ class StreamCheck {
   }
 
  private:
+  std::vector<View> read_by(const Operation& op) const {
+    std::vector<View> views;
+    for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
+      std::ranges::copy(read_views(program_, op, k), std::back_inserter(views));
+    }
+    return views;
+  }
+  std::vector<View> written_by(const Operation& op) const {
+    std::vector<View> views;
+    for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
+      std::ranges::copy(written_views(program_, op, k), std::back_inserter(views));
+    }
+    return views;
+  }
+
   template <class Visit>
   void for_each_piece(const std::vector<View>& views, const Visit& visit) {
     for (const View& view : views) {
@@ -123,13 +155,15 @@ class StreamCheck {
     }
   }
 
-  void must_follow(std::int64_t earlier, const View& view, const std::string& how) {
-    if (earlier < 0 || earlier == index_) {
+  void must_follow(std::int64_t place, const View& view, const std::string& how) {
+    const std::int64_t own = places_[static_cast<std::size_t>(index_)];
+    if (place < 0 || place == own) {
       return;
     }
+    const std::int64_t earlier = launches_[static_cast<std::size_t>(place)];
     const Operation& other = program_.operations[static_cast<std::size_t>(earlier)];
     const auto stream = static_cast<std::size_t>(other.stream);
-    if (clocks_[static_cast<std::size_t>(index_)][stream] >= earlier || last_reported_ == index_) {
+    if (clocks_[static_cast<std::size_t>(own)][stream] >= place || last_reported_ == index_) {
       return;
     }
     last_reported_ = index_;
@@ -142,7 +176,9 @@ class StreamCheck {
   }
 
   const Program& program_;
-  std::vector<Clock> clocks_;
+  std::vector<std::int64_t> launches_;
+  std::vector<std::int64_t> places_;  // of operations among the launches
+  std::vector<Clock> clocks_;         // by launch
   std::array<std::vector<std::int64_t>, 2> bounds_;
   std::array<std::vector<Piece>, 2> pieces_;
   std::int64_t index_ = 0;

@@ -134,7 +134,8 @@ std::vector<std::int64_t> first_calls(const Program& program, const Communicator
   std::set<OpKind> seen;
   std::vector<std::int64_t> calls;
   for (const std::int64_t i : use.operations) {
-    if (seen.insert(program.operations[static_cast<std::size_t>(i)].kind).second) {
+    const OpKind kind = program.operations[static_cast<std::size_t>(i)].kind;
+    if (kind != OpKind::kExchange && seen.insert(kind).second) {
       calls.push_back(i);
     }
   }

@@ -61,7 +61,8 @@ std::int64_t first_peer_word(const CommunicatorUse& use);
 std::vector<CommunicatorUse> communicators_of(const Program& program);
 
 // Of every kind of call on the communicator the first: what connects it, and what it will need
-// while it runs. Members find the same ones.
+// while it runs. Members find the same ones. Exchanges are left to the copy engines: NCCL would
+// connect every member with every other one for them, which it does where copies cannot serve.
 std::vector<std::int64_t> first_calls(const Program& program, const CommunicatorUse& use);
 
 }  // namespace shardplan

@@ -61,6 +61,11 @@ CudaBackend::CudaBackend(const std::vector<Program>& programs, CudaPrecision pre
       reach_peers(*ranks_[i]);
     });
   }
+  on_threads(ranks_.size(), [&](std::size_t i) {
+    ranks_[i]->use_device();
+    ranks_[i]->launch_first_exchanges();
+    ranks_[i]->synchronize();
+  });
 }
 
 bool CudaBackend::is_here(std::int64_t rank) const {

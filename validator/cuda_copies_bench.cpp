@@ -13,7 +13,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array kCopied = {Collective::kAllGather, Collective::kSend};
+constexpr std::array kCopied = {Collective::kAllGather, Collective::kAllToAll, Collective::kSend};
 
 // Bytes as collective_time.h counts them: of the whole tensor, on every rank.
 struct Message {
@@ -41,9 +41,9 @@ void launch(Collective collective, const Message& message, CudaPeers& on, cudaSt
       return;
     }
     case Collective::kSend: on.ring_shift(view(message.in, message.bytes), out, stream); return;
+    case Collective::kAllToAll: on.exchange(view(message.in, message.bytes), out, stream); return;
     case Collective::kReduceScatter:
-    case Collective::kAllReduce:
-    case Collective::kAllToAll: break;
+    case Collective::kAllReduce: break;
   }
   throw std::logic_error("measure_copies: not a collective by copies alone");
 }

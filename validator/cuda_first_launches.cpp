@@ -1,5 +1,7 @@
 // What is launched before the first step (first_launches.h says why): operations, collectives,
 // sums.
+#include <algorithm>
+
 #include "kernels/cuda_check.h"
 #include "validator/cuda_operations.h"
 #include "validator/cuda_rank.h"
@@ -32,6 +34,20 @@ void CudaRank::launch_first_calls(std::size_t use) {
   for (const std::int64_t i : first_calls(program_, uses_.at(use))) {
     zero_inputs(program_.operations[static_cast<std::size_t>(i)]);
     launcher.launch(i);
+  }
+}
+
+void CudaRank::launch_first_exchanges() {
+  const OperationLauncher launcher(*this, 1, 0);
+  for (const CommunicatorUse& use : uses_) {
+    const auto exchange = std::ranges::find_if(use.operations, [&](std::int64_t i) {
+      return program_.operations[static_cast<std::size_t>(i)].kind == OpKind::kExchange;
+    });
+    if (exchange != use.operations.end() && peers_of(*exchange) == nullptr &&
+        communicator_of(*exchange) != nullptr) {
+      zero_inputs(program_.operations[static_cast<std::size_t>(*exchange)]);
+      launcher.launch(*exchange);
+    }
   }
 }
 

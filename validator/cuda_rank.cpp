@@ -45,7 +45,8 @@ DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t coun
           .stride = elements};
 }
 
-CudaRank::CudaRank(Program program, int device) : program_(std::move(program)), device_(device) {
+CudaRank::CudaRank(Program program, int device)
+    : program_(std::move(program)), launches_(launch_order(program_)), device_(device) {
   use_device();
   uses_ = communicators_of(program_);
   communicators_.resize(uses_.size());
@@ -342,9 +343,8 @@ void CudaRank::check_scratch() const {
 
 void CudaRank::launch_step(std::int64_t step, double learning_rate, const LaunchHooks& hooks) {
   const OperationLauncher launcher(*this, step, learning_rate);
-  for (std::size_t i = 0; i < program_.operations.size(); ++i) {
-    const Operation& op = program_.operations[i];
-    const auto index = static_cast<std::int64_t>(i);
+  for (const std::int64_t index : launches_) {
+    const Operation& op = program_.operations[static_cast<std::size_t>(index)];
     cudaStream_t stream = streams_[static_cast<std::size_t>(op.stream)];
     if (pace_) {
       pace_->before_launch();

@@ -74,6 +74,8 @@ class CudaRank {
   void connect(std::size_t use, std::unique_ptr<CudaCommunicator> communicator);
   // Launches the first call of every kind on one communicator.
   void launch_first_calls(std::size_t use);
+  // Behind set_peers(): the exchanges that are left to NCCL, so that it connects all members.
+  void launch_first_exchanges();
 
   // Groups whose members write into each other's dynamic arena, and where the arenas of a group's
   // members are to be found from here, by member. A group without them is this rank alone.
@@ -133,6 +135,7 @@ class CudaRank {
   void release_peers() const;
 
   Program program_;
+  std::vector<std::int64_t> launches_;  // operations by index, in the order of their launches
   int device_;
   char* arenas_[2] = {nullptr, nullptr};
   DeviceView product_workspace_;

@@ -208,6 +208,8 @@ class CudaRun {
       count(rank_->uses()[i], device_memory().used() - before);
     }
     reach_->serve_by_copies();
+    rank_->launch_first_exchanges();
+    wait();
   }
 
   void load() {

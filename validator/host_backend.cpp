@@ -135,7 +135,11 @@ void HostBackend<T>::fill_inputs(Rank& rank, const Batch& batch, double learning
 template <class T>
 void HostBackend<T>::run(Rank& rank, HostExchange<T>& exchange) const {
   const Program& program = rank.program;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+  // Tensors die in the order of the list.
+  const std::size_t count = program.operations.size();
+  const bool is_listed = dead_memory_ != DeadMemory::kKept || program.launches.empty();
+  for (std::size_t k = 0; k < count; ++k) {
+    const std::size_t i = is_listed ? k : static_cast<std::size_t>(program.launches[k]);
     const Operation& op = program.operations[i];
     if (before_) {
       before_(static_cast<std::int64_t>(i));

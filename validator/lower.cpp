@@ -303,6 +303,7 @@ Program lower_with(ProgramBuilder& builder, const Job& job, const Plan& plan, st
   place_fp8_operands(l);
   place_cells(l);
   place_unit_cells(l);
+  place_token_cells(l);
   run_schedule(l);
   update_weights(l);
   return l.builder.finish();

@@ -119,7 +119,7 @@ void head(Lowering& l, const ChunkWeights& w, const View& x, const View& dx) {
     const FrameScope inner(l.builder);
     const View normed = l.builder.push(temporary("final_norm.output", s.rows, s.hidden));
     rms_norm(l, normed, rstd, x, w.final_norm, "final_norm");
-    const View all = gathered(l, normed, "head.gathered_input");
+    const View all = gathered(l, normed, "head.gathered_input", GatheredFor::kWeightGradient);
     const View targets = tensor_view(l, inputs(l).targets);
     write_reduced(l, dnormed, "head.input_gradient", [&](const View& partial) {
       const std::int64_t step = div_ceil(s.tokens, l.job.profile.cross_entropy_chunks);

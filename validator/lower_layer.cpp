@@ -33,25 +33,25 @@ void attention_half(Lowering& l, const LayerWeights& w, const LayerActivations& 
   const FrameScope scope(l.builder);
   const View y = l.builder.push(temporary("attention.projection", l.sizes.rows, l.sizes.hidden));
   rms_norm(l, a.attention_normed, a.attention_rstd, a.x, w.attention_norm, "attention.norm");
-  {
-    const FrameScope inner(l.builder);
-    const View x = gathered(l, a.attention_normed, "attention.gathered_input");
-    linear_in_pieces(l, a.qkv, x, w.qkv, "attention.qkv");
-  }
+  const View x = gathered(l, a.attention_normed, "attention.gathered_input");
+  linear_in_pieces(l, a.qkv, x, w.qkv, "attention.qkv");
   rotate_forward(l, a.qkv);
   attention_forward(l, a);
   write_reduced(l, y, "attention.projection", [&](const View& partial) {
     linear_in_pieces(l, partial, a.attention_output, w.projection, "attention.projection");
   });
-  emit(l, {.kind = OpKind::kAdd, .in = {a.x, y}, .out = {a.middle}}, "attention.residual");
+  add_rows(l, a.middle, a.x, y, "attention.residual");
   rms_norm(l, a.ffn_normed, a.ffn_rstd, a.middle, w.ffn_norm, "ffn.norm");
 }
 
 void ffn_activation(Lowering& l, const LayerWeights& w, const LayerActivations& a) {
-  const FrameScope scope(l.builder);
   const View x = gathered(l, a.ffn_normed, "ffn.gathered_input");
   linear_in_pieces(l, a.gate_up, x, w.gate_up, "ffn.gate_up");
-  emit(l, {.kind = OpKind::kSwigluForward, .in = {a.gate_up}, .out = {a.activation}}, "ffn.swiglu");
+  for (const TokenPiece& piece : token_pieces(l)) {
+    const auto part = [&](const View& view) { return rows_of(view, piece.token, piece.tokens); };
+    emit(l, {.kind = OpKind::kSwigluForward, .in = {part(a.gate_up)}, .out = {part(a.activation)}},
+         "ffn.swiglu");
+  }
 }
 
 // What norm's output was, unless it is kept.
@@ -88,7 +88,7 @@ void normed_linear_backward(Lowering& l, const NormedLinear& n, const View& dnor
     Operand input{.own = normed_again(l, n.normed, n.x, n.norm, n.family + ".norm"),
                   .gathered_name = gathered_input};
     if (l.pending == nullptr) {
-      input.all = gathered(l, input.own, gathered_input);
+      input.all = gathered(l, input.own, gathered_input, GatheredFor::kWeightGradient);
     }
     write_reduced(l, dnormed, n.family + ".norm_gradient", [&](const View& partial) {
       input_gradient_in_pieces(l, partial, n.dy, n.weight, n.name);
@@ -114,10 +114,16 @@ View ffn_backward(Lowering& l, const LayerWeights& w, const LayerActivations& a,
     }
     const View dactivation = l.builder.push(temporary("ffn.activation_gradient", s.tokens, s.ffn));
     input_gradient_in_pieces(l, dactivation, dy, w.down, "ffn.down");
-    emit(
-        l,
-        {.kind = OpKind::kSwigluBackward, .in = {dactivation, a.gate_up}, .out = {dgate_up, again}},
-        "ffn.swiglu");
+    for (const TokenPiece& piece : token_pieces(l)) {
+      const auto part = [&](const View& view) {
+        return view.present() ? rows_of(view, piece.token, piece.tokens) : view;
+      };
+      emit(l,
+           {.kind = OpKind::kSwigluBackward,
+            .in = {part(dactivation), part(a.gate_up)},
+            .out = {part(dgate_up), part(again)}},
+           "ffn.swiglu");
+    }
     weight_gradient(l, w.down, {.own = dx, .all = dy, .gathered_name = "ffn.gathered_gradient"},
                     {.own = again.present() ? again : a.activation}, "ffn.down");
   }
@@ -198,7 +204,7 @@ void layer_forward(Lowering& l, const LayerWeights& w, const LayerActivations& a
       linear_in_pieces(l, partial, all.activation, w.down, "ffn.down");
     });
   }
-  emit(l, {.kind = OpKind::kAdd, .in = {all.middle, y}, .out = {out}}, "ffn.residual");
+  add_rows(l, out, all.middle, y, "ffn.residual");
 }
 
 void layer_replay(Lowering& l, const LayerWeights& w, const LayerActivations& a) {

@@ -169,7 +169,7 @@ void shared_backward(Lowering& l, const LayerWeights& w, const LayerActivations&
   Operand input{.own = a.ffn_normed, .gathered_name = "shared.gathered_input"};
   View gate_up = a.gate_up;
   if (l.pending == nullptr || !gate_up.present()) {
-    input.all = gathered(l, input.own, input.gathered_name);
+    input.all = gathered(l, input.own, input.gathered_name, GatheredFor::kWeightGradient);
   }
   if (!gate_up.present()) {
     const PhaseScope replay(l, "replay");

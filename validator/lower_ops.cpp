@@ -57,24 +57,46 @@ void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const 
   emit(l, std::move(product), label + ".weight_gradient");
 }
 
+namespace {
+
+View part_of(const View& view, const TokenPiece& piece) {
+  return view.present() ? rows_of(view, piece.row, piece.rows) : view;
+}
+
+}  // namespace
+
 void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
               const std::string& label) {
-  emit(l,
-       {.kind = OpKind::kRmsNormForward,
-        .in = {x, w.weight},
-        .out = {y, rstd},
-        .attributes = {.epsilon = l.hyperparameters.rms_epsilon}},
-       label);
+  for (const TokenPiece& piece : token_pieces(l)) {
+    const auto part = [&](const View& view) { return part_of(view, piece); };
+    emit(l,
+         {.kind = OpKind::kRmsNormForward,
+          .in = {part(x), w.weight},
+          .out = {part(y), part(rstd)},
+          .attributes = {.epsilon = l.hyperparameters.rms_epsilon}},
+         label);
+  }
+}
+
+void add_rows(Lowering& l, const View& out, const View& x, const View& y,
+              const std::string& label) {
+  for (const TokenPiece& piece : token_pieces(l)) {
+    const auto part = [&](const View& view) { return part_of(view, piece); };
+    emit(l, {.kind = OpKind::kAdd, .in = {part(x), part(y)}, .out = {part(out)}}, label);
+  }
 }
 
 void rms_norm_backward(Lowering& l, const View& out, const View& dx, const View& dy, const View& x,
                        const View& rstd, const Weight& w, const std::string& label) {
-  emit(l,
-       {.kind = OpKind::kRmsNormBackward,
-        .in = {dy, x, rstd, w.weight, dx},
-        .out = {out, w.gradient},
-        .attributes = {.accumulate = accumulates(l, w.gradient)}},
-       label);
+  for (const TokenPiece& piece : token_pieces(l)) {
+    const auto part = [&](const View& view) { return part_of(view, piece); };
+    emit(l,
+         {.kind = OpKind::kRmsNormBackward,
+          .in = {part(dy), part(x), part(rstd), w.weight, part(dx)},
+          .out = {part(out), w.gradient},
+          .attributes = {.accumulate = accumulates(l, w.gradient)}},
+         label);
+  }
 }
 
 }  // namespace shardplan

@@ -8,18 +8,18 @@
 namespace shardplan {
 namespace {
 
-View all_rows(Lowering& l, const Operand& side) {
+View all_rows(Lowering& l, const Operand& side, GatheredFor what) {
   if (side.all.present()) {
     return side.all;
   }
-  return side.gathered_name.empty() ? side.own : gathered(l, side.own, side.gathered_name);
+  return side.gathered_name.empty() ? side.own : gathered(l, side.own, side.gathered_name, what);
 }
 
 void emit_weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
                           const std::string& label) {
   const FrameScope scope(l.builder);
-  const View all_dy = all_rows(l, dy);
-  linear_weight_gradient(l, w, all_dy, all_rows(l, x), label);
+  const View all_dy = all_rows(l, dy, GatheredFor::kProduct);
+  linear_weight_gradient(l, w, all_dy, all_rows(l, x, GatheredFor::kWeightGradient), label);
 }
 
 }  // namespace

@@ -63,35 +63,40 @@ struct TokenPiece {
   std::int64_t tokens = 0;
 };
 std::vector<TokenPiece> token_pieces(const Lowering& l);
+// Where tokens of all tp ranks lie under sequence parallelism, for the whole step: what goes from
+// one product to the next passes through the first cell, the inputs of weight gradients that are
+// gathered again lie in the second.
+void place_token_cells(Lowering& l);
+enum class GatheredFor { kProduct, kWeightGradient };
 // linear() and linear_input_gradient() piece by piece: of rows that are gathered, or that are
 // summed over tp.
 void linear_in_pieces(Lowering& l, const View& y, const View& x, const Weight& w,
                       const std::string& label);
 void input_gradient_in_pieces(Lowering& l, const View& dx, const View& dy, const Weight& w,
                               const std::string& label);
-// Rows of all tp ranks under sequence parallelism, on the frame; else x itself.
-View gathered(Lowering& l, const View& x, const std::string& label);
-// The sum over tp of a partial result [tokens, h] as rows of the residual stream: `write` gets
-// where to write the partial result.
+// Rows of all tp ranks under sequence parallelism, until the next ones take their cell; else x.
+View gathered(Lowering& l, const View& x, const std::string& label,
+              GatheredFor what = GatheredFor::kProduct);
+// Where a product writes what is summed over tp: partial sums of all tokens under sequence
+// parallelism, else `out` itself.
+View partial_sums(Lowering& l, const View& out);
+// `out` becomes the sum of partial_sums() over tp: rows of the residual stream, or all tokens.
+void reduce_over_tp(Lowering& l, const View& partial, const View& out, const std::string& label);
+// Calls write(where) with the place of the partial sums, which become `out`.
 template <class Write>
 void write_reduced(Lowering& l, const View& out, const std::string& label, const Write& write);
-// All-reduce over tp, or reduce-scatter of `partial` into `out`; nothing for tp 1.
-void reduce_over_tp(Lowering& l, const View& partial, const View& out, const std::string& label);
 
 template <class Write>
 void write_reduced(Lowering& l, const View& out, const std::string& label, const Write& write) {
-  const FrameScope scope(l.builder);
-  View partial = out;
-  if (l.has_sequence_parallel()) {
-    partial =
-        l.builder.push(exchanged(temporary(label + ".partial", l.sizes.tokens, l.sizes.hidden)));
-  }
+  const View partial = partial_sums(l, out);
   write(partial);
   reduce_over_tp(l, partial, out, label);
 }
 
+// These go piece by piece, too.
 void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
               const std::string& label);
+void add_rows(Lowering& l, const View& out, const View& x, const View& y, const std::string& label);
 // out = dx + gradient through the norm; out may be dx.
 void rms_norm_backward(Lowering& l, const View& out, const View& dx, const View& dy, const View& x,
                        const View& rstd, const Weight& w, const std::string& label);

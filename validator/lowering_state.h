@@ -223,9 +223,11 @@ struct Lowering {
   PendingWeights* pending = nullptr;  // of the backward action that is being lowered, if split
   std::vector<UnitCell> unit_weights = {};    // ZeRO 3: gathered weights
   std::vector<UnitCell> unit_gradients = {};  // ZeRO 2, 3: before reduction
-  std::vector<Cell> output_cells = {};        // outputs on their way to the next stage, in turn
-  std::vector<Cell> gradient_cells = {};      // gradient of the residual stream, in turn
-  std::int64_t num_outputs = 0;               // sent so far
+  Cell exchanged_tokens = {};                 // of all tp ranks: see place_token_cells
+  Cell gathered_inputs = {};
+  std::vector<Cell> output_cells = {};    // outputs on their way to the next stage, in turn
+  std::vector<Cell> gradient_cells = {};  // gradient of the residual stream, in turn
+  std::int64_t num_outputs = 0;           // sent so far
   std::int64_t num_gradients = 0;
   std::set<std::pair<std::int64_t, std::int64_t>> written =
       {};  // gradients this step: tensor, offset

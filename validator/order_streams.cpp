@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -10,7 +11,8 @@
 namespace shardplan {
 namespace {
 
-// For every stream, the last of its operations that is surely complete (-1: none).
+// For every stream, the last of its operations that is surely complete, by its place in the order
+// of launches (-1: none).
 using Clock = std::array<std::int64_t, kNumStreams>;
 
 constexpr Clock never() {
@@ -56,19 +58,36 @@ class Orderer {
   explicit Orderer(Program& program) : program_(program) {}
 
   void run() {
-    done_.assign(program_.operations.size(), never());
+    launches_ = launch_order(program_);
+    done_.assign(launches_.size(), never());
     streams_.fill(never());
-    for (std::size_t i = 0; i < program_.operations.size(); ++i) { order(i); }
+    for (std::size_t i = 0; i < launches_.size(); ++i) { order(i); }
     program_.num_events = num_events_;
   }
 
  private:
   template <class Visit>
   void for_each_run(const View& view, const Visit& visit) {
+    if (!view.present()) {
+      return;
+    }
     const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
     const std::int64_t size = bytes_of(tensor.dtype);
     arenas_[static_cast<std::size_t>(tensor.arena)].visit(tensor.offset + view.offset * size,
                                                           tensor.offset + view.end() * size, visit);
+  }
+
+  template <class Visit>
+  void for_each_read(const Operation& op, const Visit& visit) {
+    for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
+      for (const View& view : read_views(program_, op, k)) { for_each_run(view, visit); }
+    }
+  }
+  template <class Visit>
+  void for_each_written(const Operation& op, const Visit& visit) {
+    for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
+      for (const View& view : written_views(program_, op, k)) { for_each_run(view, visit); }
+    }
   }
 
   // The latest operation of every stream that this one must follow.
@@ -77,24 +96,16 @@ class Orderer {
     const auto follow = [&](const Clock& users) {
       for (std::size_t s = 0; s < needed.size(); ++s) { needed[s] = std::max(needed[s], users[s]); }
     };
-    for (const View& view : op.in) {
-      if (view.present()) {
-        for_each_run(view, [&](Users& users) { follow(users.writer); });
-      }
-    }
-    for (const View& view : op.out) {
-      if (view.present()) {
-        for_each_run(view, [&](Users& users) {
-          follow(users.writer);
-          follow(users.readers);
-        });
-      }
-    }
+    for_each_read(op, [&](Users& users) { follow(users.writer); });
+    for_each_written(op, [&](Users& users) {
+      follow(users.writer);
+      follow(users.readers);
+    });
     return needed;
   }
 
   void order(std::size_t i) {
-    Operation& op = program_.operations[i];
+    Operation& op = launched(i);
     const std::size_t own = index_of(op.stream);
     const Clock needed = needed_before(op);
     Clock& clock = streams_[own];
@@ -106,7 +117,7 @@ class Orderer {
       if (s == own || needed[s] <= clock[s]) {
         continue;
       }
-      Operation& earlier = program_.operations[static_cast<std::size_t>(needed[s])];
+      Operation& earlier = launched(static_cast<std::size_t>(needed[s]));
       if (earlier.records < 0) {
         earlier.records = num_events_++;
       }
@@ -116,26 +127,22 @@ class Orderer {
     }
     clock[own] = static_cast<std::int64_t>(i);
     done_[i] = clock;
-    for (const View& view : op.in) {
-      if (view.present()) {
-        for_each_run(view,
-                     [&](Users& users) { users.readers[own] = static_cast<std::int64_t>(i); });
-      }
-    }
-    for (const View& view : op.out) {
-      if (view.present()) {
-        for_each_run(view, [&](Users& users) {
-          users = {};
-          users.writer[own] = static_cast<std::int64_t>(i);
-        });
-      }
-    }
+    for_each_read(op, [&](Users& users) { users.readers[own] = static_cast<std::int64_t>(i); });
+    for_each_written(op, [&](Users& users) {
+      users = {};
+      users.writer[own] = static_cast<std::int64_t>(i);
+    });
+  }
+
+  Operation& launched(std::size_t place) {
+    return program_.operations[static_cast<std::size_t>(launches_[place])];
   }
 
   Program& program_;
+  std::vector<std::int64_t> launches_;
   std::array<Bytes, 2> arenas_;
   std::array<Clock, kNumStreams> streams_{};
-  std::vector<Clock> done_;  // by operation: what is complete when it is
+  std::vector<Clock> done_;  // by launch: what is complete when it is
   std::int64_t num_events_ = 0;
 };
 

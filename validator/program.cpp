@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <numeric>
 #include <stdexcept>
 
 namespace shardplan {
@@ -155,6 +156,15 @@ std::optional<double> needed_buffer_factor(const ExpertBound& bound, std::int64_
     return std::nullopt;
   }
   return static_cast<double>(div_ceil(required_rows * 1'000'000, bound.even_rows)) / 1e6;
+}
+
+std::vector<std::int64_t> launch_order(const Program& program) {
+  if (!program.launches.empty()) {
+    return program.launches;
+  }
+  std::vector<std::int64_t> order(program.operations.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  return order;
 }
 
 std::string place_of(const Program& program, std::int64_t operation) {

@@ -299,6 +299,10 @@ struct Program {
   std::vector<Tensor> tensors = {};
   std::vector<Operation> operations = {};
   std::vector<CutPoint> cuts = {};
+  // Operations by index, in the order of their launches (order_launches.cpp); empty: as listed.
+  // What an operation reads is what the list says: who shares bytes is launched in the list's
+  // order.
+  std::vector<std::int64_t> launches = {};
   std::int64_t num_events = 0;
   std::int64_t persistent_bytes = 0;  // of the arenas, multiples of kArenaMultiple
   std::int64_t dynamic_bytes = 0;
@@ -327,6 +331,9 @@ std::vector<View> written_views(const Program& program, const Operation& operati
                                 std::int64_t index);
 // Whether the operation needs the old value of out[index].
 bool reads_output(const Operation& operation, std::int64_t index);
+
+// The order of launches, spelled out.
+std::vector<std::int64_t> launch_order(const Program& program);
 
 // "rank 1, operation 12 (gemm forward.attention.qkv)": the start of every message about one.
 std::string place_of(const Program& program, std::int64_t operation);

@@ -178,6 +178,7 @@ Program ProgramBuilder::finish() {
   fuse_add_norm(program_);
   resolve_lifetimes();
   extend_lifetimes();
+  order_launches(program_);
   order_streams(program_);
   return std::move(program_);
 }
@@ -209,16 +210,38 @@ bool can_fuse(const Program& program, const Operation& add, const Operation& nor
   return true;
 }
 
+// The addition whose sum a norm takes, in the row of additions before it: pieces of one tensor are
+// added up piece by piece, then normed piece by piece.
+std::vector<Operation>::iterator addition_before(const Program& program,
+                                                 std::vector<Operation>& operations,
+                                                 std::size_t first, const Operation& norm) {
+  for (std::size_t i = operations.size(); i > first; --i) {
+    const Operation& op = operations[i - 1];
+    if (can_fuse(program, op, norm)) {
+      return operations.begin() + static_cast<std::ptrdiff_t>(i - 1);
+    }
+    if (op.kind != OpKind::kAdd && op.kind != OpKind::kAddRmsNormForward) {
+      break;
+    }
+  }
+  return operations.end();
+}
+
 }  // namespace
 
 // x' = a + b; y = norm(x') as one operation. Cut points move with the operations behind them.
 void fuse_add_norm(Program& program) {
   std::vector<Operation> fused;
   std::vector<std::int64_t> moved_to;
+  std::size_t action = 0;  // where it begins
+  auto next = program.cuts.begin();
   for (Operation& op : program.operations) {
-    if (!fused.empty() && can_fuse(program, fused.back(), op)) {
-      const Operation add = std::move(fused.back());
-      fused.pop_back();
+    for (; next != program.cuts.end() && next->operation == std::ssize(moved_to); ++next) {
+      action = fused.size();
+    }
+    if (const auto found = addition_before(program, fused, action, op); found != fused.end()) {
+      const Operation add = std::move(*found);
+      fused.erase(found);
       op.kind = OpKind::kAddRmsNormForward;
       op.in = {add.in[0], op.in[1], add.in[1]};
       op.out.push_back(add.out[0]);

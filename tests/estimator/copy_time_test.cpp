@@ -26,7 +26,9 @@ struct Steps {
   StepTime by_copies;
 };
 Steps steps_of(const Job& job, const Plan& plan) {
-  return {.by_nccl = estimate_step_time(job, plan),
+  Job without = job;
+  without.cluster.gpu.times->copies = {};
+  return {.by_nccl = estimate_step_time(without, plan),
           .by_copies = estimate_step_time(with_measured_copies(job), plan)};
 }
 

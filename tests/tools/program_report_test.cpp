@@ -49,7 +49,7 @@ TEST_CASE("the program's tensors stand beside the estimate's rows and are equal"
   REQUIRE(start != std::string::npos);
   const std::vector<std::string> lines = lines_of(run.out.substr(start));
   constexpr std::size_t kHead = 2;
-  REQUIRE(lines.size() > kHead + 40);
+  REQUIRE(lines.size() > kHead + 30);
   std::int64_t sum = 0;
   for (std::size_t i = kHead; i < lines.size(); ++i) {
     const Words words = words_of(lines[i], ' ');  // component, tensor, estimate, program, at most

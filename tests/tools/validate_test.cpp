@@ -186,7 +186,7 @@ TEST_CASE("every way to fail is a record with rank and phase, and the next plan 
   }
   CHECK(integer(results[0], {"measured", "failed", "signal"}) == SIGKILL);
   CHECK(integer(results[2], {"measured", "failed", "signal"}) == SIGSEGV);
-  CHECK(word(results[0], {"measured", "failed", "operation_name"}) == "loss_combine forward.loss");
+  CHECK(word(results[0], {"measured", "failed", "operation_name"}) == "gemm forward.head");
   CHECK(no_worker_is_left());
 }
 

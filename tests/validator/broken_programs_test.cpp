@@ -99,11 +99,13 @@ TEST_CASE("what is about to run is refused with its first problem, and runs wher
   }
 }
 
-TEST_CASE("ring: a shift that one rank leaves out puts its gradients where keys are expected") {
+TEST_CASE(
+    "ring: a shift that one rank leaves out puts keys of backward where those of forward are "
+    "expected") {
   check_refused(
       ring_programs(), [](Programs& p) { leave_out(first(p[2], kShift)); },
-      {"rank 2", "ring_shift backward.attention.ring_key_value_gradients.shift", "meets", "rank 0",
-       "'attention.ring_key_values'"},
+      {"rank 2", "ring_shift backward.attention.ring_key_values.shift", "meets", "rank 0",
+       "ring_shift forward.attention.ring_key_values.shift"},
       communication_problems);
 }
 
@@ -243,7 +245,7 @@ TEST_CASE("zero bubble: a weight gradient that does not wait for gathered rows i
   check_refused(
       zero_bubble_programs(),
       [](Programs& p) { first(p[1], "weight.ffn.gate_up.weight_gradient").waits.clear(); },
-      {"rank 1", "gemm weight.ffn.gate_up.weight_gradient", "'ffn.gathered_input'", "all_gather",
+      {"rank 1", "gemm weight.ffn.gate_up.weight_gradient", "'gathered_inputs'", "all_gather",
        "stream tensor"});
 }
 
@@ -257,7 +259,7 @@ TEST_CASE("zero bubble: a gather that one tp rank leaves out of its weight actio
         }
         leave_out(at(p[3], last));
       },
-      {"rank 2", "all_gather weight.attention.gathered_input", "'attention.norm_output'",
+      {"rank 2", "all_gather weight.attention.gathered_input", "'gathered_inputs'",
        "no counterpart on rank 3"},
       communication_problems);
 }

@@ -71,6 +71,8 @@ struct Instant {
   std::int64_t block = 0;
   Step step = Step::kForwardInput;
   bool enters = false;
+  bool is_early = false;  // before what begins at the step
+  bool is_late = false;   // behind what ends there
   friend auto operator<=>(const Instant&, const Instant&) = default;
 };
 
@@ -285,7 +287,9 @@ class Walk {
       Instant now{.moment = moment_of(op),
                   .block = block_of(op, row->where),
                   .step = row->step,
-                  .enters = row->enters};
+                  .enters = row->enters,
+                  .is_early = row->begins_early && before == 0,
+                  .is_late = row->ends_late && before + 1 == total};
       if (row->steps && total > 1) {
         now.step = (*row->steps)[before == 0 ? 0 : before + 1 == total ? 2 : 1];
       }
@@ -297,7 +301,7 @@ class Walk {
       where = std::string(name_of(now.step)) + " of block " + std::to_string(now.block);
       const auto [entry, is_new] = expected_.try_emplace(now);
       if (is_new) {
-        entry->second = at(now);
+        entry->second = between_steps(now);
       }
       expected = &entry->second;
     }
@@ -361,6 +365,26 @@ class Walk {
     Bytes bytes;
     add_state(bytes, phase_of(moment));
     add_blocks(bytes, alive_blocks(stage_.layout, in_flight_, moment, point));
+    return bytes;
+  }
+
+  // Beside a step: what is alive there and at the step next to it.
+  Bytes between_steps(const Instant& now) const {
+    Bytes bytes = at(now);
+    const auto leave_what_is_alive = [&](int distance) {
+      Instant next = now;
+      next.step = static_cast<Step>(static_cast<int>(now.step) + distance);
+      next.enters = false;
+      const Bytes there = at(next);
+      bytes.resize(std::min(bytes.size(), there.size()));
+      for (std::size_t n = 0; n < bytes.size(); ++n) { bytes[n] = std::min(bytes[n], there[n]); }
+    };
+    if (now.is_early) {
+      leave_what_is_alive(-1);
+    }
+    if (now.is_late) {
+      leave_what_is_alive(1);
+    }
     return bytes;
   }
 

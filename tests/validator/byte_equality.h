@@ -37,6 +37,10 @@ struct OperationStep {
   // Of operations that a layer of an action runs several times: steps of the first, of those
   // between and of the last one; `step` is that of an only one.
   std::optional<std::array<Step, 3>> steps = {};
+  // The first of them runs before anything that begins at `step`, the last behind all that ends
+  // there; an only one is both.
+  bool begins_early = false;
+  bool ends_late = false;
 };
 
 // nullptr: no row has that phase and label.

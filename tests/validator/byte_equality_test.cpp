@@ -125,6 +125,20 @@ TEST_CASE("names, bytes and lifetimes of random plans are those of the estimate"
   CHECK(different == 0);
 }
 
+TEST_CASE("where a rank has one row, tokens go in one piece without room for parts") {
+  Job job = tiny_job(wide_model(), 8);
+  job.sequence_length = 8;
+  job.profile.tensor_parallel_chunk_tokens = 1;
+  const Plan plan{.tp = 8, .sequence_parallel = true};
+  const Program program = lower(job, plan, 0, {});
+  for (const Tensor& tensor : program.tensors) {
+    if (tensor.name == "exchanged_tokens") {
+      CHECK(tensor.bytes == 8 * 16 * 2);  // all tokens of hidden size 16
+    }
+  }
+  CHECK(ByteEquality(job, plan).difference(program).value_or("") == "");
+}
+
 TEST_CASE("experts that no layer has take no scratch") {
   Job job = tiny_job(tiny_model(), 1);
   job.sequence_length = 1024;  // more choices of 3 experts to sort than sums of a norm

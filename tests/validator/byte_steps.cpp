@@ -260,6 +260,28 @@ std::vector<OperationStep> ends() {
   };
 }
 
+// Sequence parallelism. What is gathered is read by copies of this rank's parts, the last of them
+// in front of the last gather. What is summed in pieces is exchanged piece by piece, the first one
+// in front of the first sum.
+void add_sequence_exchange(std::map<std::string, OperationStep, std::less<>>& all) {
+  constexpr std::string_view kReduce = ".reduce";
+  std::map<std::string, OperationStep, std::less<>> more;
+  for (auto& [label, row] : all) {
+    if (row.label.ends_with(".gathered_input") || row.label.ends_with(".gathered_gradient")) {
+      more.emplace(label + ".own", row);
+      row.ends_late = true;
+    }
+    if (row.where != kNoBlock && row.label.ends_with(kReduce)) {
+      const std::string reduced = label.substr(0, label.size() - kReduce.size());
+      more.emplace(reduced + ".sum", row);
+      row.begins_early = true;
+      more.emplace(reduced + ".exchange", row);
+      row.begins_early = false;
+    }
+  }
+  all.merge(more);
+}
+
 // By "phase.label".
 std::map<std::string, OperationStep, std::less<>> all_steps() {
   std::map<std::string, OperationStep, std::less<>> all;
@@ -270,6 +292,7 @@ std::map<std::string, OperationStep, std::less<>> all_steps() {
       all.emplace(std::string(row.phase) + "." + std::string(row.label), row);
     }
   }
+  add_sequence_exchange(all);
   return all;
 }
 

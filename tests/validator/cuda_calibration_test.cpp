@@ -40,9 +40,10 @@ TEST_CASE("copies between two GPUs have a time for every message, larger ones no
     MESSAGE("SKIPPED: no two GPUs that reach each other's memory");
     return;
   }
-  REQUIRE(curves.size() == 2);
+  REQUIRE(curves.size() == 3);
   CHECK(curves[0].collective == Collective::kAllGather);
-  CHECK(curves[1].collective == Collective::kSend);
+  CHECK(curves[1].collective == Collective::kAllToAll);
+  CHECK(curves[2].collective == Collective::kSend);
   for (const CollectiveCurve& curve : curves) {
     CHECK(curve.ranks == 2);
     REQUIRE(curve.seconds.size() == 3);

@@ -1,10 +1,11 @@
-// Exchanges and the sums of what they leave, which together are reduce-scatters.
+// Exchanges and the sums of what they leave, which together are reduce-scatters: tensor parallelism
+// in several pieces.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <functional>
 
-#include "tests/validator/exchanged_sums.h"
+#include "estimator/number.h"
 #include "tests/validator/layouts.h"
 #include "validator/checks.h"
 #include "validator/on_threads.h"
@@ -16,10 +17,12 @@ namespace {
 using Programs = std::vector<Program>;
 using Break = std::function<void(Program&)>;
 
+Plan sequence_parallel(std::int64_t tp) {
+  return {.tp = tp, .sequence_parallel = true};
+}
+
 Programs exchanging_programs(std::int64_t tp) {
-  Programs programs = lower_all(tiny_job(wide_model(), tp), {.tp = tp, .sequence_parallel = true});
-  for (Program& program : programs) { program = with_exchanged_sums(program); }
-  return programs;
+  return lower_all(tiny_job(wide_model(), tp), sequence_parallel(tp));
 }
 
 std::int64_t count(const Program& program, OpKind kind) {
@@ -30,8 +33,22 @@ Operation& first(Program& program, OpKind kind) {
   return *std::ranges::find(program.operations, kind, &Operation::kind);
 }
 
-Tensor& tensor_of(Program& program, const View& view) {
-  return program.tensors[static_cast<std::size_t>(view.tensor)];
+// Moves the view to a tensor of its own behind all others.
+void put_elsewhere(Program& program, View& view, DType dtype) {
+  const std::int64_t bytes = round_up(view.elements() * bytes_of(dtype), kTensorAlignment);
+  program.tensors.push_back({.component = Component::kCommunication,
+                             .name = "elsewhere",
+                             .dtype = dtype,
+                             .rows = view.rows,
+                             .cols = view.cols,
+                             .bytes = bytes,
+                             .arena = Arena::kDynamic,
+                             .offset = program.dynamic_bytes,
+                             .born = 0,
+                             .dies = std::ssize(program.operations) - 1});
+  program.dynamic_bytes += round_up(bytes, kArenaMultiple);
+  view.tensor = std::ssize(program.tensors) - 1;
+  view.offset = 0;
 }
 
 // Every text must stand in one message about the programs of two ranks, of which rank 1's is
@@ -122,27 +139,33 @@ TEST_CASE("an exchange and the sum of its parts have a reduce-scatter's bits") {
   }
 }
 
-// A part that nothing has written is no number here: a sum that read it would be none.
-TEST_CASE("programs that exchange are sound and train with a reduce-scatter's bits") {
+// A part that nothing has written is no number here: a sum that read it would be none. Gradients of
+// norms are summed over the tokens piece by piece.
+TEST_CASE("tokens in pieces, whose sums are exchanged, give the bits of tokens in one piece") {
   for (const std::int64_t tp : {2, 4, 8}) {
     CAPTURE(tp);
-    const Job job = tiny_job(wide_model(), tp);
-    const Plan plan{.tp = tp, .sequence_parallel = true};
-    const Programs programs = exchanging_programs(tp);
-    CHECK(problems_of(programs) == Problems{});
-    CHECK(count(programs[0], OpKind::kExchange) > 0);
-    CHECK(count(programs[0], OpKind::kExchange) == count(programs[0], OpKind::kSumParts));
-    const StepResult want = run_step(job, plan, random_batch(job, 3));
-    HostBackend<double> backend(programs, DeadMemory::kPoisoned);
-    backend.load(initial_tensors(job.model, 7));
-    CHECK(backend.step(random_batch(job, 3), 1e-3) == want.loss);
-    CHECK(bitwise_equal(backend.gradients(), want.gradients));
+    Job job = tiny_job(wide_model(), tp);
+    const Program in_pieces = lower(job, sequence_parallel(tp), 0, {});
+    CHECK(count(in_pieces, OpKind::kExchange) > 0);
+    CHECK(count(in_pieces, OpKind::kExchange) == count(in_pieces, OpKind::kSumParts));
+    StepResult result = run_step(job, sequence_parallel(tp), random_batch(job, 3));
+    job.profile.tensor_parallel_chunk_tokens = job.sequence_length;
+    CHECK(count(lower(job, sequence_parallel(tp), 0, {}), OpKind::kExchange) == 0);
+    StepResult want = run_step(job, sequence_parallel(tp), random_batch(job, 3));
+    for (StepResult* one : {&result, &want}) {
+      const auto is_of_norm = [](const auto& entry) {
+        return entry.first.find("norm") != std::string::npos;
+      };
+      CHECK(std::erase_if(one->gradients, is_of_norm) == 2 * 4 + 1);
+    }
+    CHECK(result.loss == want.loss);
+    CHECK(bitwise_equal(result.gradients, want.gradients));
   }
 }
 
 TEST_CASE("an exchange between views of other sizes, types or parts is refused") {
   check_refused([](Program& p) { --first(p, OpKind::kExchange).out[0].rows; },
-                {"(exchange ", "'exchanged'", "the input's size"});
+                {"(exchange ", "'exchanged_tokens'", "the input's size"});
   check_refused(
       [](Program& p) {
         for (View* view :
@@ -153,14 +176,14 @@ TEST_CASE("an exchange between views of other sizes, types or parts is refused")
       },
       {"(exchange ", "one part for every member"});
   check_refused(
-      [](Program& p) { tensor_of(p, first(p, OpKind::kExchange).out[0]).dtype = DType::kFp32; },
-      {"(exchange ", "'exchanged'", "expected bf16"});
+      [](Program& p) { put_elsewhere(p, first(p, OpKind::kExchange).out[0], DType::kFp32); },
+      {"(exchange ", "'elsewhere'", "expected bf16"});
   check_refused(
       [](Program& p) {
         View& out = first(p, OpKind::kExchange).out[0];
         out = columns_of(out, 0, out.cols - 1);
       },
-      {"(exchange ", "'exchanged'", "a contiguous view"});
+      {"(exchange ", "'exchanged_tokens'", "a contiguous view"});
 }
 
 TEST_CASE("an exchange into what the others still read is refused") {
@@ -174,7 +197,7 @@ TEST_CASE("an exchange into what the others still read is refused") {
 
 TEST_CASE("a sum of other parts than the members' is refused") {
   check_refused([](Program& p) { --first(p, OpKind::kSumParts).in[0].rows; },
-                {"(sum_parts ", "'exchanged'", "one part for every member"});
+                {"(sum_parts ", "'exchanged_tokens'", "one part for every member"});
   check_refused([](Program& p) { --first(p, OpKind::kSumParts).in[1].rows; },
                 {"(sum_parts ", "the size of this member's own part"});
   check_refused([](Program& p) { first(p, OpKind::kSumParts).attributes.member = 0; },
@@ -184,8 +207,8 @@ TEST_CASE("a sum of other parts than the members' is refused") {
   check_refused([](Program& p) { first(p, OpKind::kSumParts).group = -1; },
                 {"(sum_parts ", "has group -1"});
   check_refused(
-      [](Program& p) { tensor_of(p, first(p, OpKind::kSumParts).in[0]).dtype = DType::kFp32; },
-      {"(sum_parts ", "'exchanged'", "expected bf16"});
+      [](Program& p) { put_elsewhere(p, first(p, OpKind::kSumParts).in[0], DType::kFp32); },
+      {"(sum_parts ", "'elsewhere'", "expected bf16"});
 }
 
 TEST_CASE("a sum goes to its own part or to the one that it does not read, not to another's") {
@@ -201,7 +224,7 @@ TEST_CASE("a sum goes to its own part or to the one that it does not read, not t
                    .stride = size};
     };
   };
-  check_refused(put_at(0), {"(sum_parts ", "'exchanged'", "none of the others' parts"});
+  check_refused(put_at(0), {"(sum_parts ", "'exchanged_tokens'", "none of the others' parts"});
   Programs programs = exchanging_programs(2);
   put_at(1)(programs[1]);
   CHECK(operation_problems(programs[1]).empty());
@@ -233,7 +256,7 @@ TEST_CASE("whoever reads the own part of what was exchanged reads what nothing h
           .records = op.records};
   };
   check_refused([&](Program& p) { read_part(p, 1); },
-                {"copy", "'exchanged'", "nothing has written"});
+                {"copy", "'exchanged_tokens'", "nothing has written"});
   Programs programs = exchanging_programs(2);
   read_part(programs[1], 0);
   CHECK(problems_of(programs) == Problems{});
@@ -241,7 +264,7 @@ TEST_CASE("whoever reads the own part of what was exchanged reads what nothing h
 
 TEST_CASE("a sum that does not wait for the exchange is a hazard") {
   check_refused([](Program& p) { first(p, OpKind::kSumParts).waits.clear(); },
-                {"(sum_parts ", "'exchanged'", "exchange", "stream tensor"});
+                {"(sum_parts ", "'exchanged_tokens'", "exchange", "stream tensor"});
 }
 
 TEST_CASE("an exchange and its sum move the parts of the others, and a sum its own, too") {

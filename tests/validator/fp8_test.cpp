@@ -97,7 +97,7 @@ double distance(const Tensors& a, const Tensors& b) {
 // Tensor parallelism has three pieces of the tokens.
 Job piecewise_job() {
   Job job = fp8_job(2);
-  job.sequence_length = 80;
+  job.sequence_length = 96;
   job.profile.tensor_parallel_chunk_tokens = 24;
   return job;
 }

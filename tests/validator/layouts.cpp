@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "validator/checks.h"
+
 namespace shardplan {
 
 ModelSpec tiny_model() {
@@ -107,6 +109,23 @@ bool bitwise_equal(const Tensors& a, const Tensors& b) {
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
     return x.first == y.first && x.second.values == y.second.values;
   });
+}
+
+std::int64_t num_needless_lifetimes(Program program) {
+  std::int64_t needless = 0;
+  for (Tensor& tensor : program.tensors) {
+    const bool stands = tensor.name == "exchanged_tokens" || tensor.name == "gathered_inputs";
+    if (tensor.arena == Arena::kPersistent || stands) {
+      continue;
+    }
+    ++tensor.born;
+    needless += operation_problems(program).empty() ? 1 : 0;
+    --tensor.born;
+    --tensor.dies;
+    needless += operation_problems(program).empty() ? 1 : 0;
+    ++tensor.dies;
+  }
+  return needless;
 }
 
 std::string text_of(const Plan& plan) {

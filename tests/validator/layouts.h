@@ -32,6 +32,11 @@ StepResult run_step(const Job& job, const Plan& plan, const Batch& batch);
 double worst_relative_difference(const Tensors& a, const Tensors& b);
 bool bitwise_equal(const Tensors& a, const Tensors& b);
 
+// Lifetimes in the dynamic arena that could begin an operation later, or end one sooner, without
+// operation_problems(). Left out are cells of tokens of all tp ranks, which stand for the whole
+// step, used or not.
+std::int64_t num_needless_lifetimes(Program program);
+
 std::string text_of(const Plan& plan);
 
 }  // namespace shardplan

@@ -112,18 +112,42 @@ TEST_CASE("tensor-parallel ranks gather and sum pieces of tokens beside the prod
     return found;
   };
   const Program program = lower(tiny_job(tiny_model(), 2), plan, 0, {});
-  for (const char* label : {"forward.attention.gathered_input", "forward.ffn.down.reduce",
-                            "backward.ffn.gathered_gradient"}) {
-    const std::vector<Operation> pieces = operations(program, label);
-    REQUIRE(pieces.size() == 4);
+  const auto rows = [](const View& like, std::int64_t first, std::int64_t count) {
+    return View{
+        .tensor = like.tensor, .offset = first * 16, .rows = count, .cols = 16, .stride = 16};
+  };
+  for (const char* label : {"forward.attention.gathered_input", "backward.ffn.gathered_gradient"}) {
+    const std::vector<Operation> copies = operations(program, label + std::string(".own"));
+    const std::vector<Operation> gathers = operations(program, label);
+    REQUIRE(copies.size() == 4);
+    REQUIRE(gathers.size() == 4);
     for (std::size_t i = 0; i < 4; ++i) {
-      const bool gathers = pieces[i].kind == OpKind::kAllGather;
-      const View& own = gathers ? pieces[i].in[0] : pieces[i].out[0];
-      const View& all = gathers ? pieces[i].out[0] : pieces[i].in[0];
-      CHECK(own == rows_of({.tensor = own.tensor, .rows = 8, .cols = 16, .stride = 16},
-                           2 * static_cast<std::int64_t>(i), 2));
-      CHECK(all == rows_of({.tensor = all.tensor, .rows = 16, .cols = 16, .stride = 16},
-                           4 * static_cast<std::int64_t>(i), 4));
+      const auto piece = static_cast<std::int64_t>(i);
+      CHECK(gathers[i].kind == OpKind::kAllGather);
+      CHECK(copies[i].in[0] == rows(copies[i].in[0], 2 * piece, 2));
+      CHECK(copies[i].out[0] == rows(gathers[i].out[0], 4 * piece, 2));  // rank 0's part is first
+      CHECK(gathers[i].in[0] == copies[i].out[0]);
+      CHECK(gathers[i].out[0] == rows(gathers[i].out[0], 4 * piece, 4));
+      CHECK(gathers[i].stream == Stream::kTensor);
+      CHECK(copies[i].stream == Stream::kCompute);
+    }
+  }
+  // Partial sums lie a piece behind the start of their cell, where those of the ranks arrive.
+  for (const char* label : {"forward.ffn.down", "backward.ffn.norm_gradient"}) {
+    const std::vector<Operation> exchanges = operations(program, label + std::string(".exchange"));
+    const std::vector<Operation> sums = operations(program, label + std::string(".sum"));
+    REQUIRE(exchanges.size() == 4);
+    REQUIRE(sums.size() == 4);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto piece = static_cast<std::int64_t>(i);
+      const View& partial = exchanges[i].in[0];
+      CHECK(partial == rows(partial, 4 + 4 * piece, 4));
+      CHECK(exchanges[i].out[0] == rows(partial, 4 * piece, 4));
+      CHECK(sums[i].in[0] == exchanges[i].out[0]);
+      CHECK(sums[i].in[1] == rows(partial, 4 + 4 * piece, 2));
+      CHECK(sums[i].out[0] == rows(sums[i].out[0], 2 * piece, 2));
+      CHECK(exchanges[i].stream == Stream::kTensor);
+      CHECK(sums[i].stream == Stream::kCompute);
     }
   }
   for (const char* label :
@@ -140,6 +164,7 @@ TEST_CASE("tensor-parallel ranks gather and sum pieces of tokens beside the prod
   // Experts count the rows of a rank by sequence.
   const Program experts = lower(tiny_job(tiny_moe(), 2), plan, 0, {});
   CHECK(operations(experts, "forward.attention.gathered_input").size() == 1);
+  CHECK(operations(experts, "forward.attention.projection.reduce").size() == 1);
 }
 
 TEST_CASE("a residual addition in front of a norm is one operation with it") {
