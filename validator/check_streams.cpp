@@ -3,7 +3,6 @@
 // them. Written independently of the pass that places the events.
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 #include "validator/checks.h"
 
@@ -78,13 +77,12 @@ class StreamCheck {
       places_[static_cast<std::size_t>(launches_[place])] = static_cast<std::int64_t>(place);
     }
     for (const Operation& op : program.operations) {
-      for (const std::vector<View>& views : {read_by(op), written_by(op)}) {
+      for (const std::vector<View>& views :
+           {read_views(program_, op), written_views(program_, op)}) {
         for (const View& view : views) {
-          if (view.present()) {
-            const Touch touch = touch_of(program, view);
-            bounds_[touch.arena].push_back(touch.begin);
-            bounds_[touch.arena].push_back(touch.end);
-          }
+          const Touch touch = touch_of(program, view);
+          bounds_[touch.arena].push_back(touch.begin);
+          bounds_[touch.arena].push_back(touch.end);
         }
       }
     }
@@ -105,8 +103,8 @@ class StreamCheck {
       const std::int64_t place = places_[i];
       const Operation& op = program_.operations[i];
       const auto stream = static_cast<std::size_t>(op.stream);
-      const std::vector<View> reads = read_by(op);
-      const std::vector<View> writes = written_by(op);
+      const std::vector<View> reads = read_views(program_, op);
+      const std::vector<View> writes = written_views(program_, op);
       for_each_piece(
           reads, [&](Piece& piece, const View& view) { must_follow(piece.writer, view, "reads"); });
       for_each_piece(writes, [&](Piece& piece, const View& view) {
@@ -125,27 +123,9 @@ class StreamCheck {
   }
 
  private:
-  std::vector<View> read_by(const Operation& op) const {
-    std::vector<View> views;
-    for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
-      std::ranges::copy(read_views(program_, op, k), std::back_inserter(views));
-    }
-    return views;
-  }
-  std::vector<View> written_by(const Operation& op) const {
-    std::vector<View> views;
-    for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
-      std::ranges::copy(written_views(program_, op, k), std::back_inserter(views));
-    }
-    return views;
-  }
-
   template <class Visit>
   void for_each_piece(const std::vector<View>& views, const Visit& visit) {
     for (const View& view : views) {
-      if (!view.present()) {
-        continue;
-      }
       const Touch touch = touch_of(program_, view);
       const std::vector<std::int64_t>& bounds = bounds_[touch.arena];
       const auto first = std::ranges::lower_bound(bounds, touch.begin) - bounds.begin();

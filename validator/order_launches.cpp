@@ -112,7 +112,7 @@ class Order {
  private:
   template <class Visit>
   void for_each_run(const View& view, const Visit& visit) {
-    if (!view.present() || view.elements() == 0) {
+    if (view.elements() == 0) {
       return;
     }
     const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
@@ -131,27 +131,24 @@ class Order {
     }
   }
 
-  template <class Visit>
-  void for_each_read(const Operation& op, const Visit& visit) {
-    for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
-      for (const View& view : read_views(program_, op, k)) { for_each_run(view, visit); }
-    }
-  }
-  template <class Visit>
-  void for_each_written(const Operation& op, const Visit& visit) {
-    for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
-      for (const View& view : written_views(program_, op, k)) { for_each_run(view, visit); }
-    }
-  }
-
   void add_shared_bytes(std::int64_t i, const Operation& op) {
-    for_each_read(op, [&](Users& users) { add(users.writer, i); });
-    for_each_written(op, [&](Users& users) {
-      add(users.writer, i);
-      for (const std::int64_t reader : users.readers) { add(reader, i); }
-    });
-    for_each_read(op, [&](Users& users) { users.readers.push_back(i); });
-    for_each_written(op, [&](Users& users) { users = {.writer = i, .readers = {}}; });
+    const std::vector<View> reads = read_views(program_, op);
+    const std::vector<View> writes = written_views(program_, op);
+    for (const View& view : reads) {
+      for_each_run(view, [&](Users& users) { add(users.writer, i); });
+    }
+    for (const View& view : writes) {
+      for_each_run(view, [&](Users& users) {
+        add(users.writer, i);
+        for (const std::int64_t reader : users.readers) { add(reader, i); }
+      });
+    }
+    for (const View& view : reads) {
+      for_each_run(view, [&](Users& users) { users.readers.push_back(i); });
+    }
+    for (const View& view : writes) {
+      for_each_run(view, [&](Users& users) { users = {.writer = i, .readers = {}}; });
+    }
   }
 
   void add(std::int64_t earlier, std::int64_t later) {

@@ -67,26 +67,12 @@ class Orderer {
 
  private:
   template <class Visit>
-  void for_each_run(const View& view, const Visit& visit) {
-    if (!view.present()) {
-      return;
-    }
-    const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
-    const std::int64_t size = bytes_of(tensor.dtype);
-    arenas_[static_cast<std::size_t>(tensor.arena)].visit(tensor.offset + view.offset * size,
-                                                          tensor.offset + view.end() * size, visit);
-  }
-
-  template <class Visit>
-  void for_each_read(const Operation& op, const Visit& visit) {
-    for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
-      for (const View& view : read_views(program_, op, k)) { for_each_run(view, visit); }
-    }
-  }
-  template <class Visit>
-  void for_each_written(const Operation& op, const Visit& visit) {
-    for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
-      for (const View& view : written_views(program_, op, k)) { for_each_run(view, visit); }
+  void for_each_run(const std::vector<View>& views, const Visit& visit) {
+    for (const View& view : views) {
+      const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
+      const std::int64_t size = bytes_of(tensor.dtype);
+      arenas_[static_cast<std::size_t>(tensor.arena)].visit(
+          tensor.offset + view.offset * size, tensor.offset + view.end() * size, visit);
     }
   }
 
@@ -96,8 +82,8 @@ class Orderer {
     const auto follow = [&](const Clock& users) {
       for (std::size_t s = 0; s < needed.size(); ++s) { needed[s] = std::max(needed[s], users[s]); }
     };
-    for_each_read(op, [&](Users& users) { follow(users.writer); });
-    for_each_written(op, [&](Users& users) {
+    for_each_run(read_views(program_, op), [&](Users& users) { follow(users.writer); });
+    for_each_run(written_views(program_, op), [&](Users& users) {
       follow(users.writer);
       follow(users.readers);
     });
@@ -127,8 +113,9 @@ class Orderer {
     }
     clock[own] = static_cast<std::int64_t>(i);
     done_[i] = clock;
-    for_each_read(op, [&](Users& users) { users.readers[own] = static_cast<std::int64_t>(i); });
-    for_each_written(op, [&](Users& users) {
+    for_each_run(read_views(program_, op),
+                 [&](Users& users) { users.readers[own] = static_cast<std::int64_t>(i); });
+    for_each_run(written_views(program_, op), [&](Users& users) {
       users = {};
       users.writer[own] = static_cast<std::int64_t>(i);
     });

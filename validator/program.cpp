@@ -130,6 +130,33 @@ std::vector<View> written_views(const Program& program, const Operation& operati
                                              : std::vector{view};
 }
 
+namespace {
+
+template <class ViewsOf>
+std::vector<View> present_views(const std::vector<View>& arguments, const ViewsOf& views_of) {
+  std::vector<View> views;
+  for (std::int64_t i = 0; i < std::ssize(arguments); ++i) {
+    for (const View& view : views_of(i)) {
+      if (view.present()) {
+        views.push_back(view);
+      }
+    }
+  }
+  return views;
+}
+
+}  // namespace
+
+std::vector<View> read_views(const Program& program, const Operation& operation) {
+  return present_views(operation.in,
+                       [&](std::int64_t i) { return read_views(program, operation, i); });
+}
+
+std::vector<View> written_views(const Program& program, const Operation& operation) {
+  return present_views(operation.out,
+                       [&](std::int64_t i) { return written_views(program, operation, i); });
+}
+
 bool reads_output(const Operation& operation, std::int64_t index) {
   switch (operation.kind) {
     case OpKind::kEmbeddingBackward:

@@ -329,6 +329,9 @@ std::vector<View> read_views(const Program& program, const Operation& operation,
                              std::int64_t index);
 std::vector<View> written_views(const Program& program, const Operation& operation,
                                 std::int64_t index);
+// Of all its arguments that are present.
+std::vector<View> read_views(const Program& program, const Operation& operation);
+std::vector<View> written_views(const Program& program, const Operation& operation);
 // Whether the operation needs the old value of out[index].
 bool reads_output(const Operation& operation, std::int64_t index);
 

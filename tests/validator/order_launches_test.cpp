@@ -89,12 +89,8 @@ std::vector<Touch> touches_of(const Program& program, const Operation& op) {
                          .writes = writes});
     }
   };
-  for (std::int64_t k = 0; k < std::ssize(op.in); ++k) {
-    for (const View& view : read_views(program, op, k)) { add(view, false); }
-  }
-  for (std::int64_t k = 0; k < std::ssize(op.out); ++k) {
-    for (const View& view : written_views(program, op, k)) { add(view, true); }
-  }
+  for (const View& view : read_views(program, op)) { add(view, false); }
+  for (const View& view : written_views(program, op)) { add(view, true); }
   return touches;
 }
 
