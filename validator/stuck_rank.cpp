@@ -8,12 +8,27 @@
 namespace shardplan {
 namespace {
 
-// How many times the operations before `end` do what `wanted` does with the same partners, so that
-// the n-th time here meets the n-th time there.
-std::int64_t num_before(const Program& program, std::int64_t end, const Group& group, OpKind kind,
-                        std::int64_t peer_rank, std::int64_t tag) {
+enum class Own { kExcluded, kIncluded };
+
+// The operations that are launched before this one, and itself; all of them for one behind the
+// last, none where the step has begun but no operation has.
+std::vector<std::int64_t> launched(const Program& program, std::int64_t operation, Own own) {
+  if (operation < 0) {
+    return {};
+  }
+  std::vector<std::int64_t> launches = launch_order(program);
+  auto end = std::ranges::find(launches, operation);
+  end += own == Own::kIncluded && end != launches.end() ? 1 : 0;
+  launches.erase(end, launches.end());
+  return launches;
+}
+
+// How many of the operations do a thing of this kind with the same partners, so that the n-th time
+// here meets the n-th time there.
+std::int64_t num_of(const Program& program, const std::vector<std::int64_t>& operations,
+                    const Group& group, OpKind kind, std::int64_t peer_rank, std::int64_t tag) {
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < end; ++i) {
+  for (const std::int64_t i : operations) {
     const Operation& op = program.operations[static_cast<std::size_t>(i)];
     if (op.group < 0 || op.kind != kind) {
       continue;
@@ -49,15 +64,16 @@ std::optional<std::int64_t> held_up_by(std::int64_t rank, const std::vector<Posi
                                                       : op.kind;
   const std::int64_t peer =
       is_pair ? group.ranks[static_cast<std::size_t>(op.attributes.peer)] : -1;
-  const std::int64_t mine =
-      num_before(program, here.operation, group, op.kind, peer, op.attributes.tag);
+  const std::int64_t mine = num_of(program, launched(program, here.operation, Own::kExcluded),
+                                   group, op.kind, peer, op.attributes.tag);
   for (const std::int64_t other : is_pair ? std::vector<std::int64_t>{peer} : group.ranks) {
     const Position& there = positions[static_cast<std::size_t>(other)];
+    const Program& program_there = programs[static_cast<std::size_t>(other)];
     const bool is_behind =
         there.step < here.step ||
         (there.step == here.step &&
-         num_before(programs[static_cast<std::size_t>(other)], there.operation + 1, group, theirs,
-                    rank, op.attributes.tag) <= mine);
+         num_of(program_there, launched(program_there, there.operation, Own::kIncluded), group,
+                theirs, rank, op.attributes.tag) <= mine);
     // One that reports has all steps behind it.
     if (other != rank && there.phase == RunPhase::kSteps && is_behind) {
       return other;

@@ -11,12 +11,13 @@
 namespace shardplan {
 namespace {
 
-// All ranks run their operations in order until nobody can go on; one of them never gets past one
-// of its own.
+// All ranks run their operations in the order of their launches until nobody can go on; one of them
+// never gets past one of its own.
 class StandingRun {
  public:
   StandingRun(const std::vector<Program>& programs, std::int64_t rank, std::int64_t operation)
       : programs_(programs), rank_(rank), operation_(operation), at_(programs.size(), 0) {
+    for (const Program& program : programs) { launches_.push_back(launch_order(program)); }
     while (anybody_moves()) {}
   }
   std::vector<Position> positions() const {
@@ -25,7 +26,7 @@ class StandingRun {
       const bool is_done = at_[rank] == std::ssize(programs_[rank].operations);
       positions.push_back({.phase = is_done ? RunPhase::kReport : RunPhase::kSteps,
                            .step = 0,  // stays that of the last one
-                           .operation = is_done ? -1 : at_[rank]});
+                           .operation = is_done ? -1 : launched(rank)});
     }
     return positions;
   }
@@ -36,8 +37,11 @@ class StandingRun {
   const Operation* operation_of(std::int64_t rank) const {
     const auto r = static_cast<std::size_t>(rank);
     return at_[r] < std::ssize(programs_[r].operations)
-               ? &programs_[r].operations[static_cast<std::size_t>(at_[r])]
+               ? &programs_[r].operations[static_cast<std::size_t>(launched(r))]
                : nullptr;
+  }
+  std::int64_t launched(std::size_t rank) const {
+    return launches_[rank][static_cast<std::size_t>(at_[rank])];
   }
   const Group& group_of(std::int64_t rank, const Operation& op) const {
     return programs_[static_cast<std::size_t>(rank)].groups[static_cast<std::size_t>(op.group)];
@@ -54,7 +58,8 @@ class StandingRun {
 
   bool can_move(std::int64_t rank) {
     const Operation* op = operation_of(rank);
-    if (op == nullptr || (rank == rank_ && at_[static_cast<std::size_t>(rank)] == operation_)) {
+    if (op == nullptr ||
+        (rank == rank_ && launched(static_cast<std::size_t>(rank)) == operation_)) {
       return false;
     }
     if (!is_communication(op->kind)) {
@@ -91,7 +96,8 @@ class StandingRun {
   const std::vector<Program>& programs_;
   std::int64_t rank_;
   std::int64_t operation_;
-  std::vector<std::int64_t> at_;
+  std::vector<std::vector<std::int64_t>> launches_;  // by rank
+  std::vector<std::int64_t> at_;                     // by rank, a place among them
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> messages_;
 };
 
