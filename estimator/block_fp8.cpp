@@ -1,6 +1,7 @@
 #include "estimator/block_fp8.h"
 
 #include "estimator/number.h"
+#include "estimator/token_pieces.h"
 
 namespace shardplan {
 namespace {
@@ -9,8 +10,8 @@ namespace {
 // for the input's gradient, then at once for the weight's. Pieces that no product in fp8 takes, of
 // less than 16 tokens, only hide communication (step_limit.cpp).
 bool rounds_gradient_again(const BlockContext& context) {
-  const std::int64_t piece = context.job.profile.tensor_parallel_chunk_tokens;
-  return context.plan.tp > 1 && piece >= 16 && context.tokens > piece;
+  return context.job.profile.tensor_parallel_chunk_tokens >= 16 &&
+         native_token_pieces(context.job, context.plan) > 1;
 }
 
 }  // namespace

@@ -77,6 +77,10 @@ TEST_CASE("pieces of tokens do not round weights again, but the gradients of out
   job.profile.tensor_parallel_chunk_tokens = 8192;
   CHECK(rounded_bytes(&BlockTime::backward_input_s) == doctest::Approx(6 * kOutput + 5 * kWeight));
   CHECK(rounded_bytes(&BlockTime::backward_weight_s) == doctest::Approx(5 * kInput));
+  job.profile.tensor_parallel_chunk_tokens = 4096;
+  job.sequence_length = 8200;  // no pieces of it are multiples of 16 tokens
+  CHECK(rounded_bytes(&BlockTime::backward_input_s) == doctest::Approx(6 * kOutput + 5 * kWeight));
+  CHECK(rounded_bytes(&BlockTime::backward_weight_s) == doctest::Approx(5 * kInput));
 }
 
 // A card at the limit of its power clocks higher while it rounds than while it multiplies.
