@@ -190,49 +190,35 @@ void hide_exchanges(const BlockContext& context, LayerParts& parts) {
   note_visible_exchange(context, routed);
 }
 
-// A dense layer whose tokens go by pieces.
-LayerParts parts_by_pieces(const BlockContext& context, const LayerSpec& layer) {
-  LayerParts parts;
-  begin_part(context, "norms");
-  parts.norms = norms(context);
-  begin_part(context, "attention");
-  parts.attention = core_attention(context, layer);
-  LayerRegions regions;
-  BlockContext noting = context;
-  begin_part(context, "projections");
-  noting.region = &regions.attention;
-  parts.projections = gqa_projections(noting);
-  begin_part(context, "ffn");
-  noting.region = &regions.ffn;
-  const FfnTime ffn = dense_ffn(noting, context.model().ffn);
-  parts.ffn = ffn.time;
-  parts.ffn_activation_s = ffn.activation_s;
+// Of a dense layer whose tokens go by pieces.
+void add_visible_regions(const BlockContext& context, const LayerRegions& regions,
+                         LayerParts& parts) {
   const VisibleRegions visible =
       visible_regions(context, regions, parts.attention.backward_input_s);
   add(parts.ffn, tensor_parallel(context, visible.ffn, all_of(regions.ffn)));
-  parts.ffn_last_s = ffn.last_s + parts.ffn.forward_tp_s / 2;
+  parts.ffn_last_s += parts.ffn.forward_tp_s / 2;
   begin_part(context, "projections");
   add(parts.projections, tensor_parallel(context, visible.attention, all_of(regions.attention)));
-  return parts;
 }
 
-LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
-  if (goes_by_pieces(context) && !layer.is_moe &&
-      context.model().attention != AttentionKind::kMla) {
-    return parts_by_pieces(context, layer);
-  }
+LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   LayerParts parts;
+  LayerRegions regions;
+  BlockContext context = of_layer;
+  const bool by_pieces = goes_by_pieces(context);
   begin_part(context, "norms");
   parts.norms = norms(context);
   begin_part(context, "attention");
   parts.attention = core_attention(context, layer);
   begin_part(context, "projections");
+  context.region = by_pieces ? &regions.attention : nullptr;
   if (context.model().attention == AttentionKind::kMla) {
     add_mla(context, parts);
   } else {
     parts.projections = gqa_projections(context);
   }
   begin_part(context, layer.is_moe ? "experts" : "ffn");
+  context.region = by_pieces ? &regions.ffn : nullptr;
   if (layer.is_moe) {
     add_moe(context, parts);
   } else {
@@ -240,6 +226,9 @@ LayerParts layer_parts(const BlockContext& context, const LayerSpec& layer) {
     parts.ffn = ffn.time;
     parts.ffn_activation_s = ffn.activation_s;
     parts.ffn_last_s = ffn.last_s;
+  }
+  if (by_pieces) {
+    add_visible_regions(context, regions, parts);
   }
   if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
     hide_exchanges(context, parts);

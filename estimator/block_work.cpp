@@ -10,7 +10,6 @@
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
-#include "estimator/native_units.h"
 #include "estimator/number.h"
 #include "estimator/overlap_time.h"
 #include "estimator/token_pieces.h"
@@ -313,7 +312,8 @@ double backward_s(const BlockTime& linear) {
 bool goes_by_pieces(const BlockContext& context) {
   const FrameworkProfile& profile = context.job.profile;
   return profile.memory_model == MemoryModel::kNative && profile.tp_overlap == TpOverlap::kPieces &&
-         context.plan.tp > 1 && context.plan.sequence_parallel && token_pieces(context) > 1;
+         context.plan.tp > 1 && context.plan.sequence_parallel &&
+         context.model().attention != AttentionKind::kMla && token_pieces(context) > 1;
 }
 
 ForwardBackward all_of(const RegionTimes& region) {
@@ -396,7 +396,7 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
                          .column = column,
                          .row = row};
       time = own_parts(context, ins * in_element_bytes, outs * context.element_bytes);
-      add(time, further_kernels(context), 1);
+      add(time, further_kernels(context));
       return time;
     }
     time = tensor_parallel(

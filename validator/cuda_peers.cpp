@@ -168,7 +168,6 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
     : index_(index), own_bytes_(own_bytes) {
   for (const Peer& member : members) {
     members_.push_back(member.arenas);
-    meets_.push_back(member.meets);
     std::istringstream places(member.places);
     std::int64_t words = 0;
     places >> words;
@@ -177,17 +176,13 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
       messages_.push_back(member.arenas.at(static_cast<std::size_t>(at.arena)) + at.offset);
     }
   }
+  met_ = others();
+  std::erase_if(met_, [&](std::int64_t i) { return !members[static_cast<std::size_t>(i)].meets; });
 }
 
 std::vector<std::int64_t> CudaPeers::others() const {
   std::vector<std::int64_t> members;
   for (std::int64_t i = 1; i < size(); ++i) { members.push_back((index_ + i) % size()); }
-  return members;
-}
-
-std::vector<std::int64_t> CudaPeers::meeting() const {
-  std::vector<std::int64_t> members = others();
-  std::erase_if(members, [&](std::int64_t i) { return !meets_[static_cast<std::size_t>(i)]; });
   return members;
 }
 
@@ -206,7 +201,7 @@ void CudaPeers::meet(cudaStream_t stream) {
   static const BatchMemOp launch = batch_of_driver();
   ++meetings_;
   std::vector<CUstreamBatchMemOpParams> operations;
-  for (const std::int64_t member : meeting()) {
+  for (const std::int64_t member : met_) {
     CUstreamBatchMemOpParams write{};
     write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     write.writeValue.address =
@@ -215,7 +210,7 @@ void CudaPeers::meet(cudaStream_t stream) {
     write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
     operations.push_back(write);
   }
-  for (const std::int64_t member : meeting()) {
+  for (const std::int64_t member : met_) {
     CUstreamBatchMemOpParams wait{};
     wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
     wait.waitValue.address =

@@ -72,8 +72,6 @@ class CudaPeers {
   std::int64_t size() const { return static_cast<std::int64_t>(members_.size()); }
   // The members behind this one, the nearest first.
   std::vector<std::int64_t> others() const;
-  // Those that there is a meeting with.
-  std::vector<std::int64_t> meeting() const;
   // What a member has where this one has `own`.
   void* at(std::int64_t member, void* own) const;
   void meet(cudaStream_t stream);
@@ -81,7 +79,7 @@ class CudaPeers {
   std::int64_t index_;
   std::array<std::int64_t, 2> own_bytes_;
   std::vector<ArenaPair> members_ = {};     // this one's own at index_
-  std::vector<bool> meets_ = {};            // by member
+  std::vector<std::int64_t> met_ = {};      // the others that there is a meeting with
   std::vector<std::uint32_t*> words_ = {};  // by member: a word for each member, zero at first
   std::vector<const void*> messages_ = {};  // of the sender, in their order
   std::uint32_t meetings_ = 0;

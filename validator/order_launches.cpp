@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "validator/byte_runs.h"
 #include "validator/operation_work.h"
 #include "validator/program_builder.h"
 
@@ -74,7 +75,6 @@ class Order {
  public:
   Order(const Program& program, std::int64_t begin, std::int64_t end)
       : program_(program), begin_(begin), followers_(static_cast<std::size_t>(end - begin)) {
-    for (auto& arena : arenas_) { arena.emplace(0, Users{}); }
     waits_for_.resize(followers_.size(), 0);
     std::array<std::int64_t, kNumStreams> last{};
     last.fill(-1);
@@ -110,44 +110,23 @@ class Order {
   }
 
  private:
-  template <class Visit>
-  void for_each_run(const View& view, const Visit& visit) {
-    if (view.elements() == 0) {
-      return;
-    }
-    const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
-    const std::int64_t size = bytes_of(tensor.dtype);
-    auto& arena = arenas_[static_cast<std::size_t>(tensor.arena)];
-    const std::int64_t begin = tensor.offset + view.offset * size;
-    const std::int64_t end = tensor.offset + view.end() * size;
-    for (const std::int64_t at : {begin, end}) {
-      const auto behind = arena.upper_bound(at);
-      if (const auto run = std::prev(behind); run->first != at) {
-        arena.emplace_hint(behind, at, run->second);
-      }
-    }
-    for (auto run = arena.find(begin); run != arena.end() && run->first < end; ++run) {
-      visit(run->second);
-    }
-  }
-
   void add_shared_bytes(std::int64_t i, const Operation& op) {
     const std::vector<View> reads = read_views(program_, op);
     const std::vector<View> writes = written_views(program_, op);
     for (const View& view : reads) {
-      for_each_run(view, [&](Users& users) { add(users.writer, i); });
+      runs_.visit(program_, view, [&](Users& users) { add(users.writer, i); });
     }
     for (const View& view : writes) {
-      for_each_run(view, [&](Users& users) {
+      runs_.visit(program_, view, [&](Users& users) {
         add(users.writer, i);
         for (const std::int64_t reader : users.readers) { add(reader, i); }
       });
     }
     for (const View& view : reads) {
-      for_each_run(view, [&](Users& users) { users.readers.push_back(i); });
+      runs_.visit(program_, view, [&](Users& users) { users.readers.push_back(i); });
     }
     for (const View& view : writes) {
-      for_each_run(view, [&](Users& users) { users = {.writer = i, .readers = {}}; });
+      runs_.visit(program_, view, [&](Users& users) { users = {.writer = i, .readers = {}}; });
     }
   }
 
@@ -166,7 +145,7 @@ class Order {
   std::int64_t begin_;
   std::vector<std::vector<std::int64_t>> followers_;
   std::vector<std::int64_t> waits_for_;
-  std::array<std::map<std::int64_t, Users>, 2> arenas_;  // by first byte
+  ByteRuns<Users> runs_;
 };
 
 // Plays one action: operations [begin, end) of the list.

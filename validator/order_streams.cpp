@@ -2,10 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iterator>
-#include <map>
 #include <numeric>
 
+#include "validator/byte_runs.h"
 #include "validator/program_builder.h"
 
 namespace shardplan {
@@ -31,28 +30,6 @@ std::size_t index_of(Stream stream) {
   return static_cast<std::size_t>(stream);
 }
 
-// Runs of bytes of one arena that have the same users, by first byte.
-class Bytes {
- public:
-  Bytes() { runs_.emplace(0, Users{}); }
-  template <class Visit>
-  void visit(std::int64_t begin, std::int64_t end, const Visit& visit) {
-    split(begin);
-    split(end);
-    for (auto run = runs_.find(begin); run->first < end; ++run) { visit(run->second); }
-  }
-
- private:
-  void split(std::int64_t at) {
-    const auto behind = runs_.upper_bound(at);
-    const auto run = std::prev(behind);
-    if (run->first != at) {
-      runs_.emplace_hint(behind, at, run->second);
-    }
-  }
-  std::map<std::int64_t, Users> runs_;
-};
-
 class Orderer {
  public:
   explicit Orderer(Program& program) : program_(program) {}
@@ -68,12 +45,7 @@ class Orderer {
  private:
   template <class Visit>
   void for_each_run(const std::vector<View>& views, const Visit& visit) {
-    for (const View& view : views) {
-      const Tensor& tensor = program_.tensors[static_cast<std::size_t>(view.tensor)];
-      const std::int64_t size = bytes_of(tensor.dtype);
-      arenas_[static_cast<std::size_t>(tensor.arena)].visit(
-          tensor.offset + view.offset * size, tensor.offset + view.end() * size, visit);
-    }
+    for (const View& view : views) { runs_.visit(program_, view, visit); }
   }
 
   // The latest operation of every stream that this one must follow.
@@ -127,7 +99,7 @@ class Orderer {
 
   Program& program_;
   std::vector<std::int64_t> launches_;
-  std::array<Bytes, 2> arenas_;
+  ByteRuns<Users> runs_;
   std::array<Clock, kNumStreams> streams_{};
   std::vector<Clock> done_;  // by launch: what is complete when it is
   std::int64_t num_events_ = 0;

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tests/validator/layouts.h"
+#include "tests/validator/refused.h"
 #include "validator/checks.h"
 
 namespace shardplan {
@@ -64,16 +65,7 @@ void leave_out(Operation& op) {
 void check_refused(Programs programs, const std::function<void(Programs&)>& breaks,
                    const std::vector<std::string>& texts, Check check = problems_of) {
   breaks(programs);
-  const Problems problems = check(programs);
-  std::string all;
-  for (std::size_t i = 0; i < std::min<std::size_t>(problems.size(), 5); ++i) {
-    all += problems[i] + "\n";
-  }
-  INFO(all);
-  CHECK(std::ranges::any_of(problems, [&](const std::string& problem) {
-    return std::ranges::all_of(
-        texts, [&](const std::string& text) { return problem.find(text) != std::string::npos; });
-  }));
+  check_problem(check(programs), texts);
 }
 
 const std::string kShift = "forward.attention.ring_key_values.shift";

@@ -8,6 +8,7 @@
 
 #include "estimator/number.h"
 #include "tests/validator/layouts.h"
+#include "tests/validator/refused.h"
 
 namespace shardplan {
 namespace {
@@ -53,16 +54,7 @@ void check_refused(const Break& breaks, const std::vector<std::string>& texts,
                    Problems (*check)(const std::vector<Program>&) = problems_of) {
   std::vector<Program> programs = sound_programs();
   breaks(programs);
-  const Problems problems = check(programs);
-  std::string all;
-  for (std::size_t i = 0; i < std::min<std::size_t>(problems.size(), 5); ++i) {
-    all += problems[i] + "\n";
-  }
-  INFO(all);
-  CHECK(std::ranges::any_of(problems, [&](const std::string& problem) {
-    return std::ranges::all_of(
-        texts, [&](const std::string& text) { return problem.find(text) != std::string::npos; });
-  }));
+  check_problem(check(programs), texts);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "estimator/number.h"
 #include "tests/validator/layouts.h"
+#include "tests/validator/refused.h"
 #include "validator/checks.h"
 #include "validator/on_threads.h"
 #include "validator/operation_work.h"
@@ -56,18 +57,7 @@ void put_elsewhere(Program& program, View& view, DType dtype) {
 void check_refused(const Break& breaks, const std::vector<std::string>& texts) {
   Programs programs = exchanging_programs(2);
   breaks(programs[1]);
-  const Problems problems = problems_of(programs);
-  std::string all;
-  for (std::size_t i = 0; i < std::min<std::size_t>(problems.size(), 5); ++i) {
-    all += problems[i] + "\n";
-  }
-  INFO(all);
-  CHECK(std::ranges::any_of(problems, [&](const std::string& problem) {
-    return problem.starts_with("rank 1") &&
-           std::ranges::all_of(texts, [&](const std::string& text) {
-             return problem.find(text) != std::string::npos;
-           });
-  }));
+  check_problem(problems_of(programs), texts, "rank 1");
 }
 
 // One member of a group on the host: what it brings, what it gets and its sums in two ways.
