@@ -119,15 +119,24 @@ ForwardBackward context_parallel_s(const BlockContext& context, const AttentionW
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const ForwardBackward& exchange,
                                            const BlockTime& attention) {
-  if (context.plan.cp_method != CpMethod::kRing ||
+  if (context.plan.cp_method == CpMethod::kA2a ||
       context.job.profile.cp_overlap != CpOverlap::kAttention) {
     return exchange;
+  }
+  const bool is_ring = context.plan.cp_method == CpMethod::kRing;
+  const BesideRates keep = beside_rates(context.job.cluster, context.cp,
+                                        is_ring ? Collective::kSend : Collective::kAllGather,
+                                        carrier_of(context.job, context.cp));
+  if (!is_ring) {
+    const std::int64_t sequences =
+        context.job.profile.memory_model == MemoryModel::kNative ? context.plan.micro_batch : 1;
+    return {.forward_s = in_pieces_s(keep, exchange.forward_s, attention.forward_s, sequences),
+            .backward_s =
+                in_pieces_s(keep, exchange.backward_s, attention.backward_input_s, sequences)};
   }
   const double c = number(context.plan.cp);
   const double beside = (c - 1) / c;
   const double home_s = exchange.backward_s / (2 * c - 1);
-  const BesideRates keep = beside_rates(context.job.cluster, context.cp, Collective::kSend,
-                                        carrier_of(context.job, context.cp));
   return {.forward_s = beside_compute_s(keep, exchange.forward_s, beside * attention.forward_s),
           .backward_s = home_s + beside_compute_s(keep, exchange.backward_s - home_s,
                                                   beside * attention.backward_input_s)};
@@ -140,21 +149,6 @@ BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& 
     case MemoryModel::kNative: return native_merges(context, layer, work);
     default: return {};
   }
-}
-
-std::int64_t sequences_of_a_call(const BlockContext& context) {
-  const bool one_by_one = context.plan.cp > 1 && context.plan.cp_method == CpMethod::kAllGather &&
-                          context.job.profile.memory_model == MemoryModel::kNative;
-  return one_by_one ? 1 : context.plan.micro_batch;
-}
-
-std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length) {
-  switch (plan.cp_method) {
-    case CpMethod::kRing: return div_ceil(length, plan.cp);
-    case CpMethod::kAllGather: return plan.cp > 1 ? div_ceil(length, 2 * plan.cp) : length;
-    case CpMethod::kA2a: return length;
-  }
-  throw std::logic_error("queries_of_a_call: unknown method");
 }
 
 bool attends_on_warpgroups(const GpuSpec& gpu, std::int64_t head_dim) {

@@ -9,8 +9,9 @@ namespace shardplan {
 // All that one layer exchanges.
 ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work);
 
-// What stays visible: hops of a ring run beside attention to the keys of the hop before where the
-// profile says so; the gradients' way home has nothing to hide behind.
+// What stays visible where the profile hides it: hops of a ring run beside attention to the keys of
+// the hop before, and the gradients' way home has nothing to hide behind; our trainer gathers keys
+// sequence by sequence, one beside attention of another.
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const ForwardBackward& exchange,
                                            const BlockTime& attention);
@@ -18,13 +19,6 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
 // Memory-bound kernels beside attention, by framework.
 BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,
                                   const AttentionWork& work);
-
-// Sequences that one call of attention has.
-std::int64_t sequences_of_a_call(const BlockContext& context);
-
-// Queries that one call of attention has: of the ring's diagonal a rank's tokens, of gathered keys
-// one of its two zigzag chunks.
-std::int64_t queries_of_a_call(const Plan& plan, std::int64_t length);
 
 // Whether our own kernels for attention run on warpgroups (kernels/attention.h). If so, our trainer
 // leaves backward calls on gathered keys to them: they add up gradients by themselves and work on

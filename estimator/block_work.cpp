@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/attention_calls.h"
 #include "estimator/block_context_parallel.h"
 #include "estimator/block_fp8.h"
 #include "estimator/collective_time.h"
@@ -194,11 +195,8 @@ std::int64_t attention_length(const Job& job, const LayerSpec& layer) {
                                     : job.sequence_length;
 }
 
-// s^2 / 2 for the triangle; w s - w^2 / 2 for a band of w.
 double attention_pairs(const Job& job, const LayerSpec& layer) {
-  const double s = number(job.sequence_length);
-  const double w = number(attention_length(job, layer));
-  return w * s - w * w / 2;
+  return seen_pairs(number(job.sequence_length), number(attention_length(job, layer)));
 }
 
 // Attention as batched products and kernels over all scores, of the whole square (Megatron-LM
@@ -229,13 +227,14 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
       .heads = div_ceil(model.num_heads, plan.tp),
       .qk_dim = qk_dim(model),
       .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
-      .length = std::min(length, queries_of_a_call(plan, context.job.sequence_length)),
-      .heads_of_call = div_ceil(model.num_heads, plan.tp) * sequences_of_a_call(context),
+      .length = length,
+      .heads_of_call = div_ceil(model.num_heads, plan.tp) * plan.micro_batch,
       .is_flash2 = runs_flash2(context.job.profile)};
   BlockTime time;
   time.forward_flops = work.forward_flops();
-  time.forward_s = context.clock.attention * attention_forward_s(context.gpu(), work);
-  time.backward_input_s = context.clock.attention * attention_backward_s(context.gpu(), work);
+  const ForwardBackward calls = attention_calls_s(context, layer, work);
+  time.forward_s = context.clock.attention * calls.forward_s;
+  time.backward_input_s = context.clock.attention * calls.backward_s;
   if (context.mix != nullptr) {
     context.mix->attention_s += time.forward_s + time.backward_input_s;
   }

@@ -69,6 +69,13 @@ inline constexpr EfficiencyConstant kSmallHeadShare = {
     .source =
         "attention with a head dimension of 64 or less over 128: FlashAttention-3, arXiv "
         "2407.08608 figure 5"};
+inline constexpr EfficiencyConstant kOwnBackwardShare = {
+    .name = "own_backward_share",
+    .value = 0.9,
+    .source =
+        "backward attention of our own kernels on gathered keys over the rate measured for as many "
+        "keys: 0.85 to 0.97 in 11 steps of cp 2 to 8, 8,192 to 131,072 tokens (H200, "
+        "data/measured/training_h200.txt)"};
 inline constexpr EfficiencyConstant kFlash2ForwardShare = {
     .name = "flash2_forward_share",
     .value = 0.5,
@@ -141,7 +148,7 @@ inline constexpr EfficiencyConstant kCollectivesBesideHopper = {
     .value = 0.28,
     .source = "of theirs beside products: the same"};
 
-inline constexpr std::array<EfficiencyConstant, 23> kEfficiencyConstants = {
+inline constexpr std::array<EfficiencyConstant, 24> kEfficiencyConstants = {
     kGemmShareAmpere,
     kGemmShareHopper,
     kGemmShareBlackwell,
@@ -151,6 +158,7 @@ inline constexpr std::array<EfficiencyConstant, 23> kEfficiencyConstants = {
     kFp8GemmShare,
     kGemmPrologue,
     kSmallHeadShare,
+    kOwnBackwardShare,
     kFlash2ForwardShare,
     kFlash2BackwardShare,
     kCopyShare,

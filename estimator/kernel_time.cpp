@@ -140,7 +140,8 @@ const AttentionCurve& curve_for(const std::vector<AttentionCurve>& curves, std::
 
 // A call ends when its last tiles do: over the mean of the multiprocessors it takes a time longer
 // that depends on the length alone. So seconds a FLOP are linear in one over the number of heads,
-// and two numbers of heads say all.
+// and two numbers of heads say all. Shorter calls than those measured take that time for fewer
+// FLOPs of a head.
 double attention_rate(const AttentionCurve& curve, const std::vector<CurvePoint>& many,
                       const std::vector<CurvePoint>& few, const AttentionWork& work) {
   const double length = static_cast<double>(work.length);
@@ -152,7 +153,8 @@ double attention_rate(const AttentionCurve& curve, const std::vector<CurvePoint>
       static_cast<double>(curve.heads) * std::max(1.0, static_cast<double>(curve.tokens) / length);
   const auto beyond = [&](double heads) { return 1 / heads - 1 / many_heads; };
   const double at_few = beyond(static_cast<double>(curve.few_heads));
-  const double slower_s = std::max(0.0, 1 / value_at(few, length) - 1 / rate);
+  const double shorter = std::max(1.0, few.front().size / length);
+  const double slower_s = shorter * shorter * std::max(0.0, 1 / value_at(few, length) - 1 / rate);
   return 1 / (1 / rate + slower_s * beyond(static_cast<double>(work.heads_of_call)) / at_few);
 }
 

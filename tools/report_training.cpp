@@ -125,7 +125,7 @@ void add_tensor_parallel(CaseWriter& writer, std::int64_t gpus, std::int64_t siz
 void add_others(CaseWriter& writer, std::int64_t gpus, std::int64_t size) {
   const std::int64_t dp = gpus / size;
   writer.add(words("cp", size, dp), {.micro_batch = 2 * size},
-             {{"cp", size}, {"cp_method", "ring"}, {"dp", dp}, {"zero", 1}}, {});
+             {{"cp", size}, {"cp_method", "all_gather"}, {"dp", dp}, {"zero", 1}}, {});
   writer.add(words("pp", size, dp), {.num_microbatches = 4 * size},
              {{"pp", size},
               {"schedule", "zb_h1"},

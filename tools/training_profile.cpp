@@ -27,6 +27,10 @@ std::string name_of(const Operation& op) {
     text += std::to_string(op.attributes.transpose_a ? op.in[0].rows : op.in[0].cols);
     text += op.attributes.accumulate ? " added" : "";
   }
+  if (op.kind == OpKind::kAttentionForward || op.kind == OpKind::kAttentionBackward) {
+    const View& keys = op.in[op.kind == OpKind::kAttentionForward ? 1 : 2];
+    text += " on " + std::to_string(keys.rows);
+  }
   return text;
 }
 

@@ -82,10 +82,19 @@ bool CudaBackend::all_here(const CommunicatorKey& key) const {
 }
 
 // What stands for an absent rank lies on another GPU, as the rank itself would.
-const CudaRank& CudaBackend::rank_for(std::int64_t member, const CudaRank& asking) const {
-  const auto count = static_cast<std::int64_t>(ranks_.size());
-  const std::int64_t index = is_here(member) ? member : (asking.program().rank + 1) % count;
-  return *ranks_[static_cast<std::size_t>(index)];
+std::int64_t CudaBackend::stand_in_for(std::int64_t rank, const CommunicatorKey& key,
+                                       std::int64_t asking) const {
+  if (is_here(rank)) {
+    return rank;
+  }
+  for (const std::int64_t other : present(key.ranks)) {
+    if (other != asking) {
+      return other;
+    }
+  }
+  throw std::runtime_error("cuda backend: found one rank of a group of " +
+                           std::to_string(key.ranks.size()) +
+                           " here, expected another one to stand for those that are absent");
 }
 
 // Every member finds the same answer.
@@ -96,13 +105,15 @@ void CudaBackend::reach_peers(CudaRank& rank) const {
     std::vector<Peer> peers;
     bool is_equal = true;
     for (const std::int64_t member : key.ranks) {
-      const CudaRank& other = rank_for(member, rank);
+      const std::int64_t giver = stand_in_for(member, key, rank.program().rank);
+      const CudaRank& other = *ranks_[static_cast<std::size_t>(giver)];
       const auto found = std::ranges::find(other.uses(), key, &CommunicatorUse::key);
       const auto theirs = static_cast<std::size_t>(found - other.uses().begin());
       is_equal = is_equal && other.copy_layout(theirs) == layout;
-      peers.push_back({.arenas = other.arenas(),
-                       .places = other.copy_places(theirs),
-                       .meets = is_here(member)});
+      peers.push_back({.arenas = other.arenas(), .places = other.copy_places(theirs)});
+      if (giver != member) {
+        peers.back().stand_in = other.uses()[theirs].index;
+      }
     }
     const std::vector<std::int64_t> here = present(key.ranks);
     if (!is_equal || !reach_each_other(here)) {

@@ -56,7 +56,9 @@ class CudaBackend {
   bool is_here(std::int64_t rank) const;
   std::vector<std::int64_t> present(std::vector<std::int64_t> ranks) const;
   bool all_here(const CommunicatorKey& key) const;
-  const CudaRank& rank_for(std::int64_t member, const CudaRank& asking) const;
+  // `rank` itself where it is here.
+  std::int64_t stand_in_for(std::int64_t rank, const CommunicatorKey& key,
+                            std::int64_t asking) const;
   void reach_members(CudaRank& rank) const;
   void reach_peers(CudaRank& rank) const;
   Tensors collected(ParameterRange ParameterPart::*range) const;

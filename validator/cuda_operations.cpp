@@ -289,7 +289,32 @@ bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) const {
   }
 }
 
-// Without a communicator nothing moves: a rank that is simulated, or a group of one rank.
+// Without a communicator (a rank that is simulated, a group of one rank, absent members) a sum is
+// what this rank gives to it, and nothing else moves: numbers stay of their usual size.
+void OperationLauncher::keep_own_share(const Call& call) const {
+  const auto copy = [&](const DeviceView& to, const DeviceView& from) {
+    if (to.data != from.data) {
+      CUDA_CHECK(cudaMemcpyAsync(to.data, from.data,
+                                 static_cast<std::size_t>(to.elements() * bytes_of(to.dtype)),
+                                 cudaMemcpyDeviceToDevice, call.stream));
+    }
+  };
+  if (call.op.stream == Stream::kExperts) {  // counts become places in memory
+    fill_zero(call.out[0], call.stream);
+  } else if (call.op.kind == OpKind::kAllReduce) {
+    copy(call.out[0], call.in[0]);
+  } else if (call.op.kind == OpKind::kReduceScatter) {
+    const DeviceView& whole = call.in.front();
+    const std::ptrdiff_t place =
+        static_cast<char*>(call.out[0].data) - static_cast<char*>(whole.data);
+    const bool is_in_place =
+        call.in.size() > 1 || (place >= 0 && place < whole.elements() * bytes_of(whole.dtype));
+    if (!is_in_place) {
+      copy(call.out[0], part_of(whole, 0, whole.elements() / call.out[0].elements()));
+    }
+  }
+}
+
 bool OperationLauncher::launch_collective(const Call& call) const {
   if (!is_communication(call.op.kind)) {
     return false;
@@ -299,9 +324,7 @@ bool OperationLauncher::launch_collective(const Call& call) const {
   }
   CudaCommunicator* const group = rank_.communicator_of(call.index);
   if (group == nullptr) {
-    if (call.op.stream == Stream::kExperts) {  // counts become places in memory
-      fill_zero(call.out[0], call.stream);
-    }
+    keep_own_share(call);
     return true;
   }
   switch (call.op.kind) {

@@ -74,6 +74,7 @@ class OperationLauncher {
   bool launch_collective(const Call& call) const;
   bool launch_update(const Call& call) const;
   bool copy_among(CudaPeers& peers, const Call& call) const;
+  void keep_own_share(const Call& call) const;
 
   void copy(const Call& call) const;
   void add_parts(const Call& call) const;

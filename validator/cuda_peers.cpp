@@ -168,6 +168,7 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
     : index_(index), own_bytes_(own_bytes) {
   for (const Peer& member : members) {
     members_.push_back(member.arenas);
+    givers_.push_back(member.stand_in.value_or(static_cast<std::int64_t>(givers_.size())));
     std::istringstream places(member.places);
     std::int64_t words = 0;
     places >> words;
@@ -177,7 +178,7 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
     }
   }
   met_ = others();
-  std::erase_if(met_, [&](std::int64_t i) { return !members[static_cast<std::size_t>(i)].meets; });
+  std::erase_if(met_, [&](std::int64_t i) { return giver(i) != i; });
 }
 
 std::vector<std::int64_t> CudaPeers::others() const {
@@ -235,7 +236,8 @@ void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& 
   Copies copies;
   for (const std::int64_t member : others()) {
     const DeviceView to = part(member);
-    copies.add(to.data, at(member, is_in_place ? to.data : in.data), bytes_in(to));
+    const void* const from = at(member, is_in_place ? part(giver(member)).data : in.data);
+    copies.add(to.data, from, bytes_in(to));
   }
   copies.add(part(index_).data, in.data, bytes_in(in));
   meet(stream);
@@ -290,7 +292,7 @@ void CudaPeers::all_reduce(const DeviceView& in, const DeviceView& out, cudaStre
   Copies copies;
   for (const std::int64_t member : others()) {
     const DeviceView part = part_of(out, member, size());
-    copies.add(part.data, at(member, part.data), bytes_in(part));
+    copies.add(part.data, at(member, part_of(out, giver(member), size()).data), bytes_in(part));
   }
   run(std::move(copies), stream);
   meet(stream);

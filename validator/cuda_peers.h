@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,8 @@ using ArenaPair = std::array<char*, 2>;
 struct Peer {
   ArenaPair arenas = {};
   std::string places = {};  // what copy_places() says of it
-  bool meets = true;        // false: another member's memory stands for its own (cuda_backend.h)
+  // The member whose memory this is, where it stands for an absent one (cuda_backend.h).
+  std::optional<std::int64_t> stand_in = std::nullopt;
 };
 
 // Whether copies can do what the operation does.
@@ -74,11 +76,16 @@ class CudaPeers {
   std::vector<std::int64_t> others() const;
   // What a member has where this one has `own`.
   void* at(std::int64_t member, void* own) const;
+  // Who gives what a member has of its own.
+  std::int64_t giver(std::int64_t member) const {
+    return givers_[static_cast<std::size_t>(member)];
+  }
   void meet(cudaStream_t stream);
 
   std::int64_t index_;
   std::array<std::int64_t, 2> own_bytes_;
   std::vector<ArenaPair> members_ = {};     // this one's own at index_
+  std::vector<std::int64_t> givers_ = {};   // by member: itself, unless it is absent
   std::vector<std::int64_t> met_ = {};      // the others that there is a meeting with
   std::vector<std::uint32_t*> words_ = {};  // by member: a word for each member, zero at first
   std::vector<const void*> messages_ = {};  // of the sender, in their order

@@ -202,6 +202,8 @@ TEST_CASE("attention of few heads ends unevenly: seconds a FLOP are linear in on
   CHECK(rate_of(32) == doctest::Approx(5e14 / (1 + 1.0 / 7)));
   CHECK(rate_of(4) == doctest::Approx(5e14 / (1 + 15.0 / 7)));
   CHECK(rate_of(32, 4096) == doctest::Approx(5e14));  // one sequence of 4096 tokens: 32
+  // The end of a shorter call takes as long, here for a quarter of the FLOPs of 1024 tokens.
+  CHECK(rate_of(8, 512) == doctest::Approx(5e14 / (1 + 4)));
 }
 
 TEST_CASE("products between attention and copies run at the clock that the mean of all allows") {

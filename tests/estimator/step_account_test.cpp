@@ -90,7 +90,7 @@ TEST_CASE("the kinds of a step add up to it, too") {
 }
 
 TEST_CASE("a GPU that nobody has measured is told from its datasheet") {
-  const Example example("native", "1x8-h100");
+  const Example example("native", "1x8-b200");
   for (const AccountRow& row : step_account(example.job, example.plan).rows) {
     CHECK(row.basis != TimeBasis::kMeasured);
   }

@@ -133,10 +133,10 @@ TEST_CASE("beside its limit every kind of work has what it loses, and all losses
 
 TEST_CASE("a GPU without measured rates has no limit") {
   const ProgramRun run =
-      run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-h100",
+      run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-b200",
                      "--sequence-length", "8192", "--global-batch", "64", "--limit"});
   CHECK(run.exit_code == 2);
-  CHECK(contains(run.err, "found no measured rates of H100-SXM-80GB"));
+  CHECK(contains(run.err, "found no measured rates of B200-SXM-180GB"));
 }
 
 TEST_CASE("an invalid plan is a negative answer that names the rule and the numbers") {

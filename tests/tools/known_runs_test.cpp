@@ -89,7 +89,8 @@ TEST_CASE("every split of the known runs holds each of them once") {
                                                     {"source y", 1}});
 }
 
-TEST_CASE("known runs are on more than 64 GPUs, predicted from datasheets") {
+// The rates of the H100 SXM were measured on a host that has seen none of these runs.
+TEST_CASE("known runs are on more than 64 GPUs, predicted from datasheets or calibrate's rates") {
   const KnownRunsReport& report = published();
   CHECK(report.runs.size() + report.refused.size() == 81 + 50);
   CHECK(report.smaller == 18);  // vTrain's runs on 64
@@ -99,7 +100,7 @@ TEST_CASE("known runs are on more than 64 GPUs, predicted from datasheets") {
     CAPTURE(run.id);
     ids.insert(run.id);
     CHECK(run.num_gpus > kMoreGpusThan);
-    CHECK_FALSE(run.calibrated);
+    CHECK(run.calibrated == (run.gpu == "H100-SXM-80GB"));
     CHECK(run.predicted_s > 0);
   }
   CHECK(ids.size() == report.runs.size());

@@ -1,0 +1,155 @@
+#include "estimator/attention_calls.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "estimator/block_context_parallel.h"
+#include "estimator/efficiency.h"
+#include "estimator/number.h"
+
+namespace shardplan {
+namespace {
+
+constexpr double kTileRows = 128;  // queries of a tile, of FlashAttention 2 and 3, cuDNN and ours
+
+// Of one sequence. Off the diagonal the keys lie before the queries, so that all of them are seen
+// or, of the last ones, a triangle.
+struct Block {
+  double count = 1;
+  double queries = 0;
+  double keys = 0;
+  double pairs = 0;
+  bool is_diagonal = false;
+};
+
+// Hops of a ring: this rank's queries on its own keys, then in half of the hops on the first chunk
+// of another's keys, in the others the second half of the queries on both of its chunks.
+std::vector<Block> blocks_of_ring(double chunk, double cp, double window) {
+  const double off_diagonal = std::min(2 * chunk * chunk, chunk * window);
+  const double hops = (cp - 1) / 2;
+  return {{.queries = 2 * chunk,
+           .keys = 2 * chunk,
+           .pairs = seen_pairs(2 * chunk, window),
+           .is_diagonal = true},
+          {.count = hops, .queries = 2 * chunk, .keys = chunk, .pairs = off_diagonal},
+          {.count = hops, .queries = chunk, .keys = 2 * chunk, .pairs = off_diagonal}};
+}
+
+// On gathered keys: of the rank whose chunks are the first and the last of a sequence, the shortest
+// block and the longest.
+std::vector<Block> blocks_of_gathered(double chunk, double cp, double window, double before) {
+  const double last = (2 * cp - 1) * chunk;
+  return {
+      {.queries = chunk, .keys = chunk, .pairs = seen_pairs(chunk, window), .is_diagonal = true},
+      {.queries = chunk,
+       .keys = chunk + std::min(last, before),
+       .pairs = seen_pairs(last + chunk, window) - seen_pairs(last, window)}};
+}
+
+// Of the multiprocessors, the share that `tiles` of one length keep busy until the last is done.
+double busy_share(const GpuSpec& gpu, double tiles) {
+  if (gpu.num_sms == 0) {
+    return 1;
+  }
+  const double waves = tiles / number(gpu.num_sms);
+  return waves / std::ceil(waves);
+}
+
+// Our own backward kernels compute 4 products by tiles of keys, whose group of query heads they
+// walk one after the other, and 3 by tiles of queries (kernels/attention_key_gradients_sm90.cu,
+// attention_query_gradients_sm90.cu).
+constexpr double kProductsByKeys = 4;
+constexpr double kProductsByQueries = 3;
+
+class CallTimes {
+ public:
+  CallTimes(const BlockContext& context, const AttentionWork& work)
+      : context_(context), work_(work), gpu_(context.gpu()) {
+    const Plan& plan = context.plan;
+    const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
+    heads_of_call_ = work.heads * (is_native ? 1 : plan.micro_batch);
+    runs_own_backward_ = is_native && plan.cp_method == CpMethod::kAllGather &&
+                         attends_on_warpgroups(gpu_, context.model().head_dim);
+  }
+
+  // `pairs`: of the blocks of all sequences.
+  ForwardBackward diagonal_s(const Block& block, double pairs) const {
+    AttentionWork work = work_;
+    work.pairs = pairs;
+    work.length = std::min<std::int64_t>(work_.length, std::llround(block.queries));
+    work.heads_of_call = heads_of_call_;
+    return {.forward_s = attention_forward_s(gpu_, work),
+            .backward_s = attention_backward_s(gpu_, work) /
+                          (runs_own_backward_ ? kOwnBackwardShare.value : 1)};
+  }
+
+  // Forward, tiles of queries start and end once for all the keys that each of them sees: as of a
+  // triangle with as many in the mean. Backward, those of keys for all queries.
+  ForwardBackward rectangle_s(const Block& block, double pairs) const {
+    AttentionWork work = work_;
+    work.pairs = pairs;
+    work.heads_of_call = 0;
+    work.length = std::llround(2 * block.pairs / block.queries);
+    const double busy =
+        busy_share(gpu_, std::ceil(block.queries / kTileRows) * number(heads_of_call_));
+    const double forward_s = attention_forward_s(gpu_, work) / busy;
+    work.length = std::llround(block.keys);
+    if (!runs_own_backward_) {
+      return {.forward_s = forward_s, .backward_s = attention_backward_s(gpu_, work) / busy};
+    }
+    const ModelSpec& model = context_.model();
+    const double rows = block.queries * number(div_ceil(model.num_heads, model.num_kv_heads));
+    work.length = std::llround(2 * rows * block.keys / (rows + block.keys));
+    constexpr double kProducts = kProductsByKeys + kProductsByQueries;
+    return {.forward_s = forward_s,
+            .backward_s = attention_backward_s(gpu_, work) *
+                          (kProductsByKeys + kProductsByQueries / busy) / kProducts /
+                          kOwnBackwardShare.value};
+  }
+
+ private:
+  const BlockContext& context_;
+  const AttentionWork& work_;
+  const GpuSpec& gpu_;
+  std::int64_t heads_of_call_ = 0;  // our trainer's calls are of one sequence
+  bool runs_own_backward_ = false;
+};
+
+}  // namespace
+
+double seen_pairs(double queries, double window) {
+  const double band = std::min(queries, window);
+  return band * queries - band * band / 2;
+}
+
+ForwardBackward attention_calls_s(const BlockContext& context, const LayerSpec& layer,
+                                  const AttentionWork& work) {
+  const Plan& plan = context.plan;
+  if (plan.cp == 1 || plan.cp_method == CpMethod::kA2a) {
+    return {.forward_s = attention_forward_s(context.gpu(), work),
+            .backward_s = attention_backward_s(context.gpu(), work)};
+  }
+  const double cp = number(plan.cp);
+  const double chunk = number(context.job.sequence_length) / (2 * cp);
+  const double window = number(attention_length(context.job, layer));
+  const std::vector<Block> blocks =
+      plan.cp_method == CpMethod::kRing
+          ? blocks_of_ring(chunk, cp, window)
+          : blocks_of_gathered(chunk, cp, window,
+                               number(gathered_keys_before(context.job, layer.attention_window)));
+  double all_pairs = 0;
+  for (const Block& block : blocks) { all_pairs += block.count * block.pairs; }
+  const CallTimes times(context, work);
+  ForwardBackward sum;
+  for (const Block& block : blocks) {
+    const double pairs = work.pairs * block.count * block.pairs / all_pairs;
+    const ForwardBackward calls =
+        block.is_diagonal ? times.diagonal_s(block, pairs) : times.rectangle_s(block, pairs);
+    sum.forward_s += calls.forward_s;
+    sum.backward_s += calls.backward_s;
+  }
+  return sum;
+}
+
+}  // namespace shardplan
