@@ -18,7 +18,7 @@ struct Arity {
 
 constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kFill, .in = 0, .out = 1},
-    {.kind = OpKind::kCopy, .in = 1, .out = 1},
+    {.kind = OpKind::kCopy, .in = 1, .out = 1},  // or any number of pairs
     {.kind = OpKind::kAdd, .in = 2, .out = 1},
     {.kind = OpKind::kSumParts, .in = 2, .out = 1},
     {.kind = OpKind::kEmbeddingForward, .in = 2, .out = 1},
@@ -122,8 +122,12 @@ class OperationCheck {
     const Arity& arity = arity_of(op.kind);
     const bool scatters = op.kind == OpKind::kReduceScatter && op.in.size() > 1;
     const bool gathers = op.kind == OpKind::kAllGather && op.out.size() > 1;
-    check_views(op.in, scatters ? members(op) : arity.in, arity.optional_in, "inputs");
-    check_views(op.out, gathers ? members(op) : arity.out, arity.optional_out, "outputs");
+    const std::int64_t more_pairs =
+        op.kind == OpKind::kCopy && op.out.size() > 1 ? std::ssize(op.out) - 1 : 0;
+    check_views(op.in, (scatters ? members(op) : arity.in) + more_pairs, arity.optional_in,
+                "inputs");
+    check_views(op.out, (gathers ? members(op) : arity.out) + more_pairs, arity.optional_out,
+                "outputs");
   }
 
   void check_views(const std::vector<View>& views, std::int64_t expected, std::int64_t optional,
@@ -211,6 +215,30 @@ class OperationCheck {
 
   void expect_found(bool holds, const View& view) {
     expect(holds, view, "what the product in fp8 before it has left rounded");
+  }
+
+  // The pairs of a copy of several are copied in any order.
+  void check_copy(const Operation& op) {
+    for (std::size_t i = 0; i < op.out.size(); ++i) {
+      const View& to = op.out[i];
+      expect(op.in[i].rows == to.rows && op.in[i].cols == to.cols, to, "the input's shape");
+      if (op.out.size() > 1) {
+        const auto is_apart = [&](const View& view) { return &view == &to || are_apart(view, to); };
+        expect(std::ranges::all_of(op.in, is_apart) && std::ranges::all_of(op.out, is_apart), to,
+               "a buffer apart from all others");
+      }
+    }
+  }
+
+  void check_rotation(const Operation& op) {
+    const OpAttributes& a = op.attributes;
+    const View& rows = op.in[0];
+    expect(rows.rows == op.out[0].rows && rows.cols == op.out[0].cols, op.out[0],
+           "the input's shape");
+    expect(a.batch > 0 && rows.rows % a.batch == 0, rows, "sequences of one length");
+    expect(a.query_position >= 0 && a.position_gap >= 0, rows, "positions from 0 on, ascending");
+    expect(a.position_gap == 0 || rows.rows % (2 * a.batch) == 0, rows,
+           "an even number of rows of each sequence");
   }
 
   void check_gemm(const Operation& op) {
@@ -380,9 +408,9 @@ class OperationCheck {
       case OpKind::kGemm: return check_gemm(op);
       case OpKind::kAttentionForward:
       case OpKind::kAttentionBackward: return check_attention(op);
-      case OpKind::kCopy:
+      case OpKind::kCopy: return check_copy(op);
+      case OpKind::kRope: return check_rotation(op);
       case OpKind::kAdd:
-      case OpKind::kRope:
       case OpKind::kLossGradient:
       case OpKind::kRmsNormForward:
       case OpKind::kAddRmsNormForward:

@@ -6,6 +6,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/convert.h"
+#include "kernels/copy_matrices.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda_check.h"
 #include "kernels/embedding.h"
@@ -29,6 +30,42 @@ VocabularyShard shard_of(const OpAttributes& a, const DeviceView& logits) {
           .width = logits.cols,
           .num_valid = std::clamp<std::int64_t>(a.vocab - a.first_row, 0, logits.cols),
           .first_column = a.first_row};
+}
+
+void copy_view(const DeviceView& to, const DeviceView& from, cudaStream_t stream) {
+  if (from.dtype == to.dtype) {
+    const auto bytes = [&](std::int64_t elements) {
+      return static_cast<std::size_t>(elements * bytes_of(to.dtype));
+    };
+    CUDA_CHECK(cudaMemcpy2DAsync(to.data, bytes(to.stride), from.data, bytes(from.stride),
+                                 bytes(to.cols), static_cast<std::size_t>(to.rows),
+                                 cudaMemcpyDeviceToDevice, stream));
+    return;
+  }
+  const bool at_once = from.contiguous() && to.contiguous();
+  const auto run = [&](auto* target, const auto* source) {
+    if (at_once) {
+      convert(target, source, to.elements(), stream);
+    } else {
+      convert_rows(target, to.stride, source, from.stride, to.rows, to.cols, stream);
+    }
+  };
+  if (to.dtype == DType::kFp32) {
+    run(to.as<float>(), from.as<const Bf16>());
+  } else {
+    run(to.as<Bf16>(), from.as<const float>());
+  }
+}
+
+// Of views of one type.
+MatrixCopy matrix_copy(const DeviceView& to, const DeviceView& from) {
+  const std::int64_t size = bytes_of(to.dtype);
+  return {.to = to.data,
+          .from = from.data,
+          .rows = to.rows,
+          .row_bytes = to.cols * size,
+          .to_stride_bytes = to.stride * size,
+          .from_stride_bytes = from.stride * size};
 }
 
 }  // namespace
@@ -66,31 +103,20 @@ void OperationLauncher::launch(std::int64_t operation) const {
   }
 }
 
+// Whatever can go at once does; a copy alone is left to the driver.
 void OperationLauncher::copy(const Call& call) const {
-  const DeviceView& from = call.in[0];
-  const DeviceView& to = call.out[0];
-  if (from.dtype == to.dtype) {
-    const auto bytes = [&](std::int64_t elements) {
-      return static_cast<std::size_t>(elements * bytes_of(to.dtype));
-    };
-    CUDA_CHECK(cudaMemcpy2DAsync(to.data, bytes(to.stride), from.data, bytes(from.stride),
-                                 bytes(to.cols), static_cast<std::size_t>(to.rows),
-                                 cudaMemcpyDeviceToDevice, call.stream));
-    return;
-  }
-  const bool at_once = from.contiguous() && to.contiguous();
-  const auto run = [&](auto* target, const auto* source) {
-    if (at_once) {
-      convert(target, source, to.elements(), call.stream);
+  std::vector<MatrixCopy> copies;
+  for (std::size_t i = 0; i < call.out.size(); ++i) {
+    const DeviceView& from = call.in[i];
+    const DeviceView& to = call.out[i];
+    const MatrixCopy bytes = matrix_copy(to, from);
+    if (call.out.size() > 1 && from.dtype == to.dtype && is_aligned(bytes)) {
+      copies.push_back(bytes);
     } else {
-      convert_rows(target, to.stride, source, from.stride, to.rows, to.cols, call.stream);
+      copy_view(to, from, call.stream);
     }
-  };
-  if (to.dtype == DType::kFp32) {
-    run(to.as<float>(), from.as<const Bf16>());
-  } else {
-    run(to.as<Bf16>(), from.as<const float>());
   }
+  copy_matrices(copies, call.stream);
 }
 
 void OperationLauncher::add_parts(const Call& call) const {
@@ -151,7 +177,7 @@ void OperationLauncher::rotate(const Call& call) const {
          {.rows = out.rows,
           .length = length,
           .first_start = a.query_position,
-          .second_start = a.query_position + length / 2},
+          .second_start = a.query_position + length / 2 + a.position_gap},
          out.stride, a.heads, a.head_dim,
          a.inverse ? RopeDirection::kInverse : RopeDirection::kForward, call.stream);
   });

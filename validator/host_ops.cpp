@@ -11,6 +11,13 @@ namespace shardplan {
 namespace {
 
 template <class T>
+void copy(const HostArguments<T>& a) {
+  for (std::size_t i = 0; i < a.out.size(); ++i) {
+    for (std::int64_t e = 0; e < a.out[i].elements(); ++e) { a.out[i][e] = a.in[i][e]; }
+  }
+}
+
+template <class T>
 void add(const HostArguments<T>& a) {
   for (std::int64_t e = 0; e < a.out[0].elements(); ++e) { a.out[0][e] = a.in[0][e] + a.in[1][e]; }
 }
@@ -157,7 +164,8 @@ void rope(const HostArguments<T>& a) {
   const std::int64_t half = attributes.head_dim / 2;
   const std::int64_t length = a.in[0].rows / attributes.batch;
   for (std::int64_t i = 0; i < a.in[0].rows; ++i) {
-    const double position = static_cast<double>(attributes.query_position + i % length);
+    const std::int64_t gap = i % length < length / 2 ? 0 : attributes.position_gap;
+    const auto position = static_cast<double>(attributes.query_position + i % length + gap);
     for (std::int64_t j = 0; j < half; ++j) {
       const double share = -2.0 * static_cast<double>(j) / static_cast<double>(2 * half);
       const double angle = position * std::pow(attributes.theta, share);
@@ -250,9 +258,7 @@ void run_on_host(OpKind kind, const HostArguments<T>& a) {
         a.out[0][e] = static_cast<T>(a.attributes.value);
       }
       return;
-    case OpKind::kCopy:
-      for (std::int64_t e = 0; e < a.out[0].elements(); ++e) { a.out[0][e] = a.in[0][e]; }
-      return;
+    case OpKind::kCopy: return copy(a);
     case OpKind::kAdd: return add(a);
     case OpKind::kSumParts: return sum_parts(a);
     case OpKind::kEmbeddingForward: return embedding(a);

@@ -86,24 +86,20 @@ View backward_workspace(Lowering& l, std::int64_t batch, std::int64_t queries, s
 
 namespace {
 
+// All sequences at once: of two chunks each, the second goes on behind a gap.
 void rotate(Lowering& l, const View& qkv, OpAttributes direction, const std::string& label) {
   const View rotated = columns_of(qkv, 0, l.sizes.query_width() + l.sizes.kv_width());
   direction.theta = l.hyperparameters.rope_theta;
   direction.heads = l.sizes.query_heads + l.sizes.kv_heads;
   direction.head_dim = l.sizes.head_dim;
-  if (l.plan.cp == 1) {
-    direction.batch = l.plan.micro_batch;
-    emit(l, {.kind = OpKind::kRope, .in = {rotated}, .out = {rotated}, .attributes = direction},
-         label);
-    return;
-  }
-  std::int64_t row = 0;
-  for (const TokenRun& run : l.program().token_order) {
-    const View part = rows_of(rotated, row, run.count);
-    direction.query_position = run.first_position;
-    emit(l, {.kind = OpKind::kRope, .in = {part}, .out = {part}, .attributes = direction}, label);
-    row += run.count;
-  }
+  direction.batch = l.plan.micro_batch;
+  const std::vector<TokenRun> runs = runs_of_sequence(l.job, l.plan, l.at.cp);
+  const std::int64_t end = runs.back().first_position + runs.back().count;
+  direction.query_position = runs.front().first_position;
+  direction.position_gap =
+      end - direction.query_position - div_exact(rotated.rows, l.plan.micro_batch);
+  emit(l, {.kind = OpKind::kRope, .in = {rotated}, .out = {rotated}, .attributes = direction},
+       label);
 }
 
 // One zigzag chunk of one sequence: where its rows lie locally and in the order of the sequence.
@@ -131,9 +127,16 @@ Piece piece_of(const Lowering& l, const View& ordered, const View& local, std::s
 View gather_keys(Lowering& l, const View& qkv, const std::string& label) {
   const View ordered = l.builder.push(exchanged(
       temporary(label, l.plan.micro_batch * l.job.sequence_length, 2 * l.sizes.kv_width())));
+  std::vector<Piece> pieces;
+  Operation copy{.kind = OpKind::kCopy};
   for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
-    const Piece piece = piece_of(l, ordered, keys_and_values_of(l, qkv), i);
-    emit(l, {.kind = OpKind::kCopy, .in = {piece.local}, .out = {piece.own}}, label + ".own");
+    pieces.push_back(piece_of(l, ordered, keys_and_values_of(l, qkv), i));
+    copy.in.push_back(pieces.back().local);
+    copy.out.push_back(pieces.back().own);
+  }
+  emit(l, std::move(copy), label + ".own");
+  // One by one: attention on a sequence waits for its own keys alone.
+  for (const Piece& piece : pieces) {
     emit(l,
          {.kind = OpKind::kAllGather,
           .in = {piece.own},

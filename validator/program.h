@@ -78,7 +78,8 @@ View columns_of(const View& view, std::int64_t first, std::int64_t count);
 enum class OpKind {
   // Data movement.
   kFill,      // out0 = attributes.value
-  kCopy,      // out0 = in0, converted to out0's dtype
+  kCopy,      // out0 = in0, converted to out0's dtype; likewise any number of other pairs, whose
+              // outputs are apart from all inputs and from each other
   kAdd,       // out0 = in0 + in1; in place allowed
   kSumParts,  // out0 = the sum over the members of `group`, in their order, of what kExchange left
               // in in0 and of in1, this member's own part; views are contiguous; attributes.member:
@@ -94,7 +95,8 @@ enum class OpKind {
   kGemm,               // out0 [m,n] += op(in0) * op(in1), op transposing where attributes say so;
                        // with attributes.fp8 both are rounded first, each under a scale of its own
   kRope,              // out0 = in0 with `heads` heads rotated by position, the lower half of a head
-                      // against the upper; inverse: rotated back; in place allowed
+                      // against the upper; inverse: rotated back; in place allowed. The second half
+                      // of every sequence's rows stands `position_gap` further on
   kAttentionForward,  // out0 (o [T,a*d]), out1 (log-sum-exp [T,a]) from in0 (q [T,a*d]), in1 (k),
                       // in2 (v [keys,k*d]); query head i uses kv head i / (a / k); causal
   kAttentionBackward,  // out0 (dq), out1 (dk), out2 (dv) from in0 (do), in1 q, in2 k, in3 v, in4 o,
@@ -182,8 +184,9 @@ struct OpAttributes {
   bool fp8_keeps = false;  // in0 is rounded by columns, too, for the next product in fp8
   Fp8Found fp8_finds = Fp8Found::kNothing;
   bool inverse = false;
-  double theta = 0;        // kRope: base of the wavelengths
-  std::int64_t batch = 1;  // attention, rope: rows are [batch, length]
+  double theta = 0;               // kRope: base of the wavelengths
+  std::int64_t batch = 1;         // attention, rope: rows are [batch, length]
+  std::int64_t position_gap = 0;  // rope: positions left out between the halves of a sequence
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;

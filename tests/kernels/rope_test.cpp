@@ -64,7 +64,42 @@ void check_shape(const Shape& shape) {
   CHECK(relative_error(dev_qkv.host(), original) < 2 * kRoundingError<T>);
 }
 
+// Chunks 1 and 6 of 8 of three sequences.
+template <class T>
+void check_chunks() {
+  constexpr std::int64_t kChunk = 40, kHeads = 6, kHeadDim = 64, kWidth = 512, kSequences = 3;
+  const std::vector<T> qkv = random_values<T>(kSequences * 2 * kChunk * kWidth, 1);
+  ScopedStream stream;
+  DeviceBuffer<float2> table(8 * kChunk * (kHeadDim / 2));
+  rope_table(table.data(), 8 * kChunk, kHeadDim, kTheta, stream);
+  for (const RopeDirection direction : {RopeDirection::kForward, RopeDirection::kInverse}) {
+    DeviceBuffer<T> at_once(qkv), one_by_one(qkv);
+    rope(at_once.data(), table.data(),
+         {.rows = kSequences * 2 * kChunk,
+          .length = 2 * kChunk,
+          .first_start = kChunk,
+          .second_start = 6 * kChunk},
+         kWidth, kHeads, kHeadDim, direction, stream);
+    for (std::int64_t chunk = 0; chunk < 2 * kSequences; ++chunk) {
+      const std::int64_t start = (chunk % 2 == 0 ? 1 : 6) * kChunk;
+      rope(one_by_one.data() + chunk * kChunk * kWidth, table.data(),
+           {.rows = kChunk,
+            .length = kChunk,
+            .first_start = start,
+            .second_start = start + kChunk / 2},
+           kWidth, kHeads, kHeadDim, direction, stream);
+    }
+    CHECK(num_differing(at_once.host(), one_by_one.host()) == 0);
+    CHECK(num_differing(at_once.host(), qkv) > 0);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("RoPE on two chunks of every sequence has the bits of a call for each chunk") {
+  check_chunks<float>();
+  check_chunks<__nv_bfloat16>();
+}
 
 TEST_CASE("RoPE rotates as in double precision and the inverse rotates back, in fp32") {
   for (const Shape& shape : kShapes) { check_shape<float>(shape); }

@@ -6,7 +6,9 @@
 
 #include "tests/validator/byte_equality.h"
 #include "tests/validator/layouts.h"
+#include "tests/validator/refused.h"
 #include "validator/checks.h"
+#include "validator/operation_work.h"
 
 namespace shardplan {
 namespace {
@@ -59,6 +61,39 @@ std::set<Call> calls(const Job& job, const Plan& plan, OpKind kind) {
     }
   }
   return found;
+}
+
+std::vector<Operation> operations(const Program& program, OpKind kind, const std::string& label) {
+  std::vector<Operation> found;
+  for (const Operation& op : program.operations) {
+    if (op.kind == kind && op.label == label) {
+      found.push_back(op);
+    }
+  }
+  return found;
+}
+
+using Programs = std::vector<Program>;
+
+// Of one layer and one microbatch of two sequences: chunks of 128.
+Programs one_layer() {
+  return lower_all(windowed_job({0}, 2, 512), gathered(2));
+}
+
+Operation& own_copy(Program& program) {
+  return *std::ranges::find(program.operations, "forward.attention.gathered_key_values.own",
+                            &Operation::label);
+}
+
+Operation& rotation(Program& program) {
+  return *std::ranges::find(program.operations, OpKind::kRope, &Operation::kind);
+}
+
+template <class Break>
+void check_refused(const Break& breaks, const std::vector<std::string>& texts) {
+  Programs programs = one_layer();
+  breaks(programs[1]);
+  check_problem(problems_of(programs), texts, "rank 1");
 }
 
 const std::vector<std::int64_t> kWindows = {1, 5, 64, 65, 66, 100, 129, 130, 300, 400, 5000};
@@ -154,6 +189,117 @@ TEST_CASE("gathered keys within windows give the loss and gradients of one rank"
     CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
     CHECK(worst_relative_difference(result.gradients, expected.gradients) < 1e-10);
   }
+}
+
+TEST_CASE("a rank rotates both chunks of all sequences in one call, gathered or in a ring") {
+  for (const CpMethod method : {CpMethod::kAllGather, CpMethod::kRing}) {
+    for (const std::int64_t cp : {1, 2, 4}) {
+      Plan plan = gathered(cp);
+      plan.cp_method = method;
+      for (const Program& program : lower_all(windowed_job({0}, cp, 512), plan)) {
+        CAPTURE(program.rank);
+        const std::int64_t chunk = cp == 1 ? 256 : 512 / (2 * cp);
+        for (const char* label : {"forward.attention.rope", "backward.attention.rope"}) {
+          const std::vector<Operation> calls = operations(program, OpKind::kRope, label);
+          REQUIRE(calls.size() == 1);
+          CHECK(calls[0].in[0].rows == 2 * 2 * chunk);
+          CHECK(calls[0].attributes.batch == 2);
+          CHECK(calls[0].attributes.query_position == program.rank * chunk);
+          // Chunk 2 * cp - 1 - rank follows chunk `rank`.
+          CHECK(calls[0].attributes.position_gap == 2 * (cp - 1 - program.rank) * chunk);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank's own keys of all chunks are one copy in front of the gathers") {
+  for (const Program& program : one_layer()) {
+    for (const std::string pass : {"forward", "backward"}) {
+      const std::string label = pass + ".attention.gathered_key_values";
+      const std::vector<Operation> copies = operations(program, OpKind::kCopy, label + ".own");
+      const std::vector<Operation> gathers = operations(program, OpKind::kAllGather, label);
+      REQUIRE(copies.size() == 1);
+      REQUIRE(gathers.size() == 4);
+      REQUIRE(copies[0].out.size() == 4);
+      for (std::size_t i = 0; i < gathers.size(); ++i) {
+        CHECK(copies[0].out[i] == gathers[i].in[0]);
+      }
+      CHECK(bytes_of(program, copies[0]) == 2 * 4 * 128 * 16 * 2);  // 16 columns of two bytes
+    }
+  }
+}
+
+TEST_CASE("attention on a sequence does not wait for the keys of the next one") {
+  for (const Program& program : one_layer()) {
+    for (const std::string pass : {"forward", "backward"}) {
+      const std::vector<Operation> gathers =
+          operations(program, OpKind::kAllGather, pass + ".attention.gathered_key_values");
+      REQUIRE(gathers.size() == 4);
+      std::int64_t waited_for = 0;
+      for (const Operation& op : program.operations) {
+        if (op.label != pass + ".attention.core") {
+          continue;
+        }
+        const View& keys = op.in[op.kind == OpKind::kAttentionForward ? 1 : 2];
+        const std::int64_t sequence = keys.offset / (512 * keys.stride);
+        for (std::int64_t i = 0; i < 4; ++i) {
+          const bool waits =
+              gathers[static_cast<std::size_t>(i)].records >= 0 &&
+              std::ranges::count(op.waits, gathers[static_cast<std::size_t>(i)].records) > 0;
+          CHECK((!waits || i / 2 == sequence));
+          waited_for += waits ? 1 : 0;
+        }
+      }
+      CHECK(waited_for >= 2);
+    }
+  }
+}
+
+TEST_CASE("a copy of pairs that do not fit or overlap is refused") {
+  check_refused([](Program& p) { own_copy(p).in.pop_back(); },
+                {"(copy ", "has 3 inputs, expected 4"});
+  check_refused([](Program& p) { own_copy(p).out.pop_back(); },
+                {"(copy ", "has 4 inputs, expected 3"});
+  check_refused([](Program& p) { own_copy(p).out.clear(); },
+                {"(copy ", "has 0 outputs, expected 1"});
+  check_refused([](Program& p) { own_copy(p).in[2] = {}; },
+                {"(copy ", "lacks number 2 of its inputs"});
+  check_refused([](Program& p) { --own_copy(p).out[3].rows; },
+                {"(copy ", "'attention.gathered_key_values'", "the input's shape"});
+  check_refused([](Program& p) { --own_copy(p).in[3].cols; },
+                {"(copy ", "'attention.gathered_key_values'", "the input's shape"});
+  check_refused([](Program& p) { own_copy(p).out[3] = own_copy(p).out[0]; },
+                {"(copy ", "'attention.gathered_key_values'", "apart from all others"});
+  check_refused([](Program& p) { own_copy(p).in[3] = own_copy(p).out[0]; },
+                {"(copy ", "'attention.gathered_key_values'", "apart from all others"});
+}
+
+TEST_CASE("a chunk that is not copied is read without a write") {
+  check_refused(
+      [](Program& p) {
+        own_copy(p).in.pop_back();
+        own_copy(p).out.pop_back();
+      },
+      {"(all_gather forward.attention.gathered_key_values)", "nothing has written"});
+}
+
+TEST_CASE("a rotation of other rows than two halves of every sequence is refused") {
+  check_refused([](Program& p) { rotation(p).attributes.batch = 0; },
+                {"(rope ", "sequences of one length"});
+  check_refused([](Program& p) { rotation(p).attributes.batch = 3; },
+                {"(rope ", "sequences of one length"});
+  check_refused([](Program& p) { rotation(p).attributes.query_position = -1; },
+                {"(rope ", "positions from 0 on"});
+  check_refused([](Program& p) { rotation(p).attributes.position_gap = -1; },
+                {"(rope ", "positions from 0 on"});
+  check_refused(
+      [](Program& p) {
+        rotation(p).attributes.batch = rotation(p).in[0].rows;
+        rotation(p).attributes.position_gap = 1;
+      },
+      {"(rope ", "an even number of rows"});
+  check_refused([](Program& p) { --rotation(p).out[0].rows; }, {"(rope ", "the input's shape"});
 }
 
 TEST_CASE("every layer has a workspace for the longest call of the model") {
