@@ -35,6 +35,10 @@ bool is_free(Stream stream) {
   return stream == Stream::kCompute || stream == Stream::kTensor;
 }
 
+bool is_of(const Program& program, const Operation& op, GroupKind kind) {
+  return op.group >= 0 && program.groups[static_cast<std::size_t>(op.group)].kind == kind;
+}
+
 bool is_large(OpKind kind) {
   return kind == OpKind::kGemm || kind == OpKind::kAttentionForward ||
          kind == OpKind::kAttentionBackward;
@@ -79,6 +83,7 @@ class Order {
     std::array<std::int64_t, kNumStreams> last{};
     last.fill(-1);
     std::int64_t last_fp8 = -1;
+    std::int64_t last_of_cp = -1;
     std::int64_t last_outside = -1;          // of the layers, on the tensor stream
     std::vector<std::int64_t> tensor_calls;  // since then
     for (std::int64_t i = begin; i < end; ++i) {
@@ -95,6 +100,10 @@ class Order {
       if (op.stream == Stream::kTensor) {
         add(last_outside, i);
         tensor_calls.push_back(i);
+      }
+      // Where a rank's own chunks lie, and so what its copies wait for, is another on every rank.
+      if (op.stream == Stream::kTensor && is_of(program, op, GroupKind::kCp)) {
+        add(std::exchange(last_of_cp, i), i);
       }
       if (op.attributes.fp8) {  // finds what the product before it has rounded
         add(std::exchange(last_fp8, i), i);

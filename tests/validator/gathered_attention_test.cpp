@@ -202,7 +202,7 @@ TEST_CASE("a rank rotates both chunks of all sequences in one call, gathered or 
         for (const char* label : {"forward.attention.rope", "backward.attention.rope"}) {
           const std::vector<Operation> calls = operations(program, OpKind::kRope, label);
           REQUIRE(calls.size() == 1);
-          CHECK(calls[0].in[0].rows == 2 * 2 * chunk);
+          CHECK(calls[0].in[0].rows == 4 * chunk);
           CHECK(calls[0].attributes.batch == 2);
           CHECK(calls[0].attributes.query_position == program.rank * chunk);
           // Chunk 2 * cp - 1 - rank follows chunk `rank`.

@@ -22,7 +22,7 @@ std::vector<double> counted(std::int64_t size) {
 }  // namespace
 
 TEST_CASE("a copy of several pairs is a copy of each of them") {
-  std::vector<double> from = counted(5 * 6);
+  std::vector<double> from = counted(30);
   std::vector<double> to(16, -1);
   const OpAttributes attributes;
   // Two columns of rows 0 to 2, four of rows 3 and 4.
