@@ -55,16 +55,18 @@ std::int64_t keys_of_gathered_calls(const BlockContext& context, std::int64_t wi
 // buffer 4; the sum of outputs and of query gradients in fp32, into it 6 and out of it 6, those of
 // keys and values likewise; a block of a hop has all queries and half of the keys or the reverse,
 // three quarters on average, each merged or added with 10. Gathered: own keys and values into the
-// gathered tensor 4, their gradients out of it 4, and zeros for it, c times 2; where they are
-// cuDNN's, those of every call are added to it, 6 for each of its keys and values.
+// gathered tensor 4, their gradients summed from the parts of c ranks 2 c + 2, and zeros for them,
+// c times 2; where they are cuDNN's, those of every call are added to it, 6 for each of its keys
+// and values.
 BlockTime native_merges(const BlockContext& context, const LayerSpec& layer,
                         const AttentionWork& work) {
   const double queries = number(context.tokens * work.heads * work.qk_dim);
   const double keys_values = number(context.tokens * kv_width(context));
   const double c = number(context.plan.cp);
   if (context.plan.cp_method != CpMethod::kRing) {
-    BlockTime time = memory_bound(context, keys_values,
-                                  {.forward = {.fused = 4}, .backward = {.fused = 8 + 2 * c}});
+    BlockTime time =
+        memory_bound(context, keys_values,
+                     {.forward = {.fused = 4}, .backward = {.fused = 4 + (2 * c + 2) + 2 * c}});
     if (context.plan.cp_method == CpMethod::kAllGather &&
         !attends_on_warpgroups(context.gpu(), context.model().head_dim)) {
       const std::int64_t keys =

@@ -80,19 +80,19 @@ QkvWidths qkv_widths(const NativeBlock& block) {
 void add_gathered_key_values(NativeBlock& block, std::int64_t elements) {
   const DType dtype = block.shape.dtype;
   const Component comm = Component::kCommunication;
-  const auto gathered = [&](Step born, Step dies) -> BlockRow& {
-    return block.rows.use_as(comm, "attention.gathered_key_values", elements, dtype, born, dies,
-                             "c*KV: keys and values of the whole sequence");
+  const auto gathered = [&](Step born, Step dies) {
+    block.rows.use_as(comm, "attention.gathered_key_values", elements, dtype, born, dies,
+                      "c*KV: keys and values of the whole sequence");
   };
   gathered(Step::kForwardKeyValues, Step::kForwardAttention);
   if (block.recomputes(&RecomputeModules::core_attn)) {
     gathered(Step::kBackwardKeyValuesAgain, Step::kBackwardAttentionAgain);
   }
-  gathered(Step::kBackwardKeyValues, Step::kBackwardAttention).popped =
-      Step::kBackwardKeyValueReduce;
+  // Parts of their gradients arrive in the place of keys and values.
+  gathered(Step::kBackwardKeyValues, Step::kBackwardKeyValueReduce);
   block.rows.use_as(comm, "attention.key_value_gradients", elements, dtype,
                     Step::kBackwardKeyValueFill, Step::kBackwardKeyValueReduce,
-                    "c*KV: their gradients, before the reduce-scatter");
+                    "c*KV: their gradients, before the exchange");
 }
 
 // Steps of one pass of the ring's forward.

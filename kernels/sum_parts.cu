@@ -13,7 +13,7 @@ constexpr int kBlocks =
 template <class T, int kUnroll>
 __global__ void __launch_bounds__(kElementwiseThreads, kBlocks)
     sum_kernel(T* sum, const T* parts, const T* own, int num_parts, int own_part,
-               std::int64_t num_vectors) {
+               std::int64_t num_vectors, unsigned row_vectors, std::int64_t stride) {
   const std::int64_t index =
       static_cast<std::int64_t>(blockIdx.x) * kElementwiseThreads + threadIdx.x;
   if (index >= num_vectors) {
@@ -35,15 +35,19 @@ __global__ void __launch_bounds__(kElementwiseThreads, kBlocks)
       for (int k = 0; k < kVectorWidth<T>; ++k) { total.at[k] += values.at[k]; }
     }
   }
-  store_bits(sum + index * kVectorWidth<T>, bits_of(total));
+  const unsigned row = static_cast<unsigned>(index) / row_vectors;
+  const unsigned column = static_cast<unsigned>(index) % row_vectors;
+  store_bits(sum + row * stride + column * kVectorWidth<T>, bits_of(total));
 }
 
 template <int kUnroll, class T>
 void launch(T* sum, const T* parts, const T* own, std::int64_t num_parts, std::int64_t own_part,
-            std::int64_t size, cudaStream_t stream) {
-  const std::int64_t num_vectors = size / kVectorWidth<T>;
+            const SumRows& to, cudaStream_t stream) {
+  const std::int64_t row_vectors = to.width / kVectorWidth<T>;
+  const std::int64_t num_vectors = to.rows * row_vectors;
   sum_kernel<T, kUnroll><<<elementwise_blocks<1>(num_vectors), kElementwiseThreads, 0, stream>>>(
-      sum, parts, own, static_cast<int>(num_parts), static_cast<int>(own_part), num_vectors);
+      sum, parts, own, static_cast<int>(num_parts), static_cast<int>(own_part), num_vectors,
+      static_cast<unsigned>(row_vectors), to.stride);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -51,21 +55,21 @@ void launch(T* sum, const T* parts, const T* own, std::int64_t num_parts, std::i
 
 template <class T>
 void sum_parts(T* sum, const T* parts, const T* own, std::int64_t num_parts, std::int64_t own_part,
-               std::int64_t size, cudaStream_t stream) {
+               const SumRows& to, cudaStream_t stream) {
   if (num_parts % 8 == 0) {
-    launch<8>(sum, parts, own, num_parts, own_part, size, stream);
+    launch<8>(sum, parts, own, num_parts, own_part, to, stream);
   } else if (num_parts % 4 == 0) {
-    launch<4>(sum, parts, own, num_parts, own_part, size, stream);
+    launch<4>(sum, parts, own, num_parts, own_part, to, stream);
   } else if (num_parts % 2 == 0) {
-    launch<2>(sum, parts, own, num_parts, own_part, size, stream);
+    launch<2>(sum, parts, own, num_parts, own_part, to, stream);
   } else {
-    launch<1>(sum, parts, own, num_parts, own_part, size, stream);
+    launch<1>(sum, parts, own, num_parts, own_part, to, stream);
   }
 }
 
 template void sum_parts(float*, const float*, const float*, std::int64_t, std::int64_t,
-                        std::int64_t, cudaStream_t);
+                        const SumRows&, cudaStream_t);
 template void sum_parts(__nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*, std::int64_t,
-                        std::int64_t, std::int64_t, cudaStream_t);
+                        std::int64_t, const SumRows&, cudaStream_t);
 
 }  // namespace shardplan

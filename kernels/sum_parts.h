@@ -8,13 +8,21 @@
 
 namespace shardplan {
 
-// T is float or __nv_bfloat16; size is a multiple of 8, num_parts of any number; pointers are
-// 16-byte aligned. sum may be own, or where part own_part would lie, which is never read.
-// sum    [size]             out
-// parts  [num_parts, size]  without part own_part
-// own    [size]             that part
+// Where the sum goes: rows of `width` elements, `stride` elements from row to row.
+struct SumRows {
+  std::int64_t rows = 1;
+  std::int64_t width = 0;
+  std::int64_t stride = 0;  // not read where there is one row
+};
+
+// T is float or __nv_bfloat16; num_parts is any number; width and, of several rows, stride are
+// multiples of 8; pointers are 16-byte aligned; a part has fewer than 2^32 elements. sum may be own
+// where its rows lie together, or where part own_part would lie, which is never read.
+// sum    [rows, width]             out, of that stride
+// parts  [num_parts, rows, width]  without part own_part
+// own    [rows, width]             that part
 template <class T>
 void sum_parts(T* sum, const T* parts, const T* own, std::int64_t num_parts, std::int64_t own_part,
-               std::int64_t size, cudaStream_t stream);
+               const SumRows& to, cudaStream_t stream);
 
 }  // namespace shardplan

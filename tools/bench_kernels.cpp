@@ -238,7 +238,8 @@ void bench_sum_parts(Bench& bench, std::int64_t rows, std::int64_t num_parts) {
   bench.row(
       "sum_parts of " + std::to_string(num_parts) + shape_text("bf16", rows / num_parts, 8192),
       2.0 * static_cast<double>((num_parts + 1) * size), [&](cudaStream_t on) {
-        sum_parts(sum.data(), parts.data(), own.data(), num_parts, num_parts / 2, size, on);
+        sum_parts(sum.data(), parts.data(), own.data(), num_parts, num_parts / 2, {.width = size},
+                  on);
       });
 }
 

@@ -47,7 +47,7 @@ constexpr std::array<Arity, kNumOpKinds> kArities = {{
     {.kind = OpKind::kLossGradient, .in = 3, .out = 1},
     {.kind = OpKind::kAllGather, .in = 1, .out = 1},      // or one output per member
     {.kind = OpKind::kReduceScatter, .in = 1, .out = 1},  // or one input per member
-    {.kind = OpKind::kExchange, .in = 1, .out = 1},
+    {.kind = OpKind::kExchange, .in = 1, .out = 1},       // or one of both per member
     {.kind = OpKind::kAllReduce, .in = 1, .out = 1},
     {.kind = OpKind::kRingShift, .in = 1, .out = 1},
     {.kind = OpKind::kSend, .in = 1, .out = 0},
@@ -76,7 +76,9 @@ class OperationCheck {
       const Operation& op = program_.operations[i];
       const std::size_t before = problems_.size();
       check_group(op);
-      check_arguments(op);
+      if (problems_.size() == before) {
+        check_arguments(op);
+      }
       if (problems_.size() == before) {
         check_shapes(op);
         check_fp8(op);
@@ -122,12 +124,13 @@ class OperationCheck {
     const Arity& arity = arity_of(op.kind);
     const bool scatters = op.kind == OpKind::kReduceScatter && op.in.size() > 1;
     const bool gathers = op.kind == OpKind::kAllGather && op.out.size() > 1;
+    const bool exchanges = op.kind == OpKind::kExchange && op.in.size() + op.out.size() > 2;
     const std::int64_t more_pairs =
         op.kind == OpKind::kCopy && op.out.size() > 1 ? std::ssize(op.out) - 1 : 0;
-    check_views(op.in, (scatters ? members(op) : arity.in) + more_pairs, arity.optional_in,
-                "inputs");
-    check_views(op.out, (gathers ? members(op) : arity.out) + more_pairs, arity.optional_out,
-                "outputs");
+    check_views(op.in, (scatters || exchanges ? members(op) : arity.in) + more_pairs,
+                arity.optional_in, "inputs");
+    check_views(op.out, (gathers || exchanges ? members(op) : arity.out) + more_pairs,
+                arity.optional_out, "outputs");
   }
 
   void check_views(const std::vector<View>& views, std::int64_t expected, std::int64_t optional,
@@ -267,38 +270,98 @@ class OperationCheck {
       std::int64_t elements = 0;
       for (const View& view : whole) { elements += view.elements(); }
       expect(elements == count * part[0].elements(), part[0], "one member's part");
-    } else if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kRingShift ||
-               op.kind == OpKind::kExchange) {
+    } else if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kRingShift) {
       expect(op.in[0].elements() == op.out[0].elements(), op.out[0], "the input's size");
     }
-    if (op.kind == OpKind::kRingShift || op.kind == OpKind::kExchange) {
+    if (op.kind == OpKind::kRingShift) {
       expect(are_apart(op.in[0], op.out[0]), op.out[0], "a buffer of its own");
     }
     if (op.kind == OpKind::kExchange) {
-      expect(count > 0 && op.in[0].elements() % count == 0, op.in[0], "one part for every member");
-      expect_type(op.out[0], op.in[0]);
+      check_exchanged_parts(op);
     }
+  }
+
+  // Where the parts of an exchange lie, elements of a tensor.
+  struct Arrival {
+    std::int64_t tensor = -1;
+    std::int64_t begin = 0;  // of the first one
+    std::int64_t end = 0;    // of the last one
+    std::int64_t own = 0;    // begin of this member's own, which is not written
+    std::int64_t part = 0;   // elements of one
+  };
+
+  // Parts are of one size, whichever member they are of, and arrive where nothing else lies.
+  void check_exchanged_parts(const Operation& op) {
+    const View& first = op.in[0];
+    const bool is_by_member = op.in.size() > 1;
+    expect(is_by_member || first.elements() % members(op) == 0, first, "one part for every member");
+    for (const View& in : op.in) {
+      expect(in.elements() == first.elements(), in, "the size of the other inputs");
+      expect_type(in, first);
+    }
+    for (std::size_t i = 0; i < op.out.size(); ++i) {
+      const View& out = op.out[i];
+      expect(out.elements() == first.elements(), out, "the input's size");
+      expect_type(out, first);
+      const auto is_apart = [&](const View& other) { return are_apart(out, other); };
+      expect(std::ranges::all_of(op.in, is_apart) &&
+                 std::all_of(op.out.begin(), op.out.begin() + static_cast<std::ptrdiff_t>(i),
+                             is_apart),
+             out, "a buffer of its own");
+    }
+    const std::int64_t self = index_in_group(program_, op);
+    if (self == members(op)) {
+      return expect(false, first, "a group that has this rank");
+    }
+    const std::int64_t part = is_by_member ? first.elements() : first.elements() / members(op);
+    Arrival arrival{.tensor = op.out[0].tensor,
+                    .begin = op.out[0].offset,
+                    .end = op.out[0].end(),
+                    .own = is_by_member ? op.out[static_cast<std::size_t>(self)].offset
+                                        : op.out[0].offset + self * part,
+                    .part = part};
+    for (const View& out : op.out) {
+      arrival.begin = std::min(arrival.begin, out.offset);
+      arrival.end = std::max(arrival.end, out.end());
+    }
+    arrivals_.push_back(arrival);
+  }
+
+  // Which part of in0 is this member's, as the last exchange has left them there; -1: none has.
+  std::int64_t own_part(const Operation& sum) const {
+    const View& parts = sum.in[0];
+    for (auto last = arrivals_.rbegin(); last != arrivals_.rend(); ++last) {
+      if (last->tensor == parts.tensor && last->begin == parts.offset && last->end == parts.end() &&
+          last->part == sum.in[1].elements()) {
+        return (last->own - last->begin) / last->part;
+      }
+    }
+    return -1;
   }
 
   void check_sum_of_parts(const Operation& op) {
     const View& parts = op.in[0];
     const View& own = op.in[1];
     const View& sum = op.out[0];
-    for (const View& view : {parts, own, sum}) {
+    for (const View& view : {parts, own}) {
       expect(view.contiguous(), view, "a contiguous view");
       expect_type(view, sum);
     }
     expect(sum.elements() == own.elements(), sum, "the size of this member's own part");
-    const std::vector<std::int64_t>& ranks =
-        program_.groups[static_cast<std::size_t>(op.group)].ranks;
-    const std::int64_t member = op.attributes.member;
-    expect(member >= 0 && member < members(op) &&
-               ranks[static_cast<std::size_t>(member)] == program_.rank,
-           own, "of the member that this rank is");
+    expect(sum.contiguous() || (sum.rows == own.rows && sum.cols == own.cols), sum,
+           "a contiguous view, or the shape of this member's own part");
     if (parts.elements() != members(op) * own.elements()) {
       return expect(false, parts, "one part for every member");
     }
-    expect((sum.tensor == own.tensor && sum.offset == own.offset) || are_apart(sum, own), sum,
+    const std::int64_t number = own_part(op);
+    if (number < 0 || op.attributes.member != number) {
+      return expect(false, parts,
+                    "part " + std::to_string(op.attributes.member) +
+                        " left to this member by an exchange, found " + std::to_string(number));
+    }
+    const bool is_in_place =
+        sum.tensor == own.tensor && sum.offset == own.offset && sum.contiguous();
+    expect(is_in_place || are_apart(sum, own), sum,
            "this member's own part in place, or a buffer of its own");
     for (const View& part : read_views(program_, op, 0)) {
       expect(are_apart(sum, part), sum, "none of the others' parts");
@@ -474,6 +537,7 @@ class OperationCheck {
   const Program& program_;
   std::vector<bool> recorded_;
   std::int64_t index_ = 0;
+  std::vector<Arrival> arrivals_;
   const Operation* fp8_columns_ = nullptr;  // whose in0 is rounded by columns
   const Operation* fp8_weight_ = nullptr;   // whose in1 is rounded
   Problems problems_;

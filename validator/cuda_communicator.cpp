@@ -106,7 +106,8 @@ void CudaCommunicator::reduce_scatter(const std::vector<DeviceView>& in, const D
   NCCL_CHECK(ncclGroupEnd());
 }
 
-void CudaCommunicator::exchange(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
+void CudaCommunicator::exchange(const std::vector<DeviceView>& in,
+                                const std::vector<DeviceView>& out, cudaStream_t stream) {
   NCCL_CHECK(ncclGroupStart());
   for (std::int64_t i = 1; i < size_; ++i) {
     const std::int64_t member = (index_ + i) % size_;

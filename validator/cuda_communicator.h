@@ -43,7 +43,8 @@ class CudaCommunicator {
   void all_gather(const DeviceView& in, const std::vector<DeviceView>& out, cudaStream_t stream);
   void reduce_scatter(const std::vector<DeviceView>& in, const DeviceView& out,
                       cudaStream_t stream);
-  void exchange(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
+  void exchange(const std::vector<DeviceView>& in, const std::vector<DeviceView>& out,
+                cudaStream_t stream);
   void all_reduce(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
   void ring_shift(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
   // `member` is an index within the communicator.

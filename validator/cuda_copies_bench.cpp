@@ -41,7 +41,9 @@ void launch(Collective collective, const Message& message, CudaPeers& on, cudaSt
       return;
     }
     case Collective::kSend: on.ring_shift(view(message.in, message.bytes), out, stream); return;
-    case Collective::kAllToAll: on.exchange(view(message.in, message.bytes), out, stream); return;
+    case Collective::kAllToAll:
+      on.exchange({view(message.in, message.bytes)}, {out}, stream);
+      return;
     case Collective::kReduceScatter:
     case Collective::kAllReduce: break;
   }

@@ -122,13 +122,16 @@ void OperationLauncher::copy(const Call& call) const {
 void OperationLauncher::add_parts(const Call& call) const {
   const DeviceView& parts = call.in[0];
   const DeviceView& sum = call.out[0];
-  if (sum.elements() % 8 != 0) {
-    refuse(call, "parts that are no multiple of 8 elements");
+  const std::int64_t rows = sum.contiguous() ? 1 : sum.rows;
+  const std::int64_t width = sum.elements() / rows;
+  if (width % 8 != 0 || (rows > 1 && sum.stride % 8 != 0)) {
+    refuse(call, "parts whose rows are no multiple of 8 elements, or lie no multiple of 8 apart");
   }
   with_device_type(sum.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     sum_parts(sum.as<T>(), parts.as<T>(), call.in[1].as<T>(), parts.elements() / sum.elements(),
-              call.op.attributes.member, sum.elements(), call.stream);
+              call.op.attributes.member, {.rows = rows, .width = width, .stride = sum.stride},
+              call.stream);
   });
 }
 
@@ -304,7 +307,7 @@ bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) const {
     case OpKind::kReduceScatter:
       peers.reduce_scatter(call.in, call.out[0], call.stream);
       return true;
-    case OpKind::kExchange: peers.exchange(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kExchange: peers.exchange(call.in, call.out, call.stream); return true;
     case OpKind::kAllReduce: peers.all_reduce(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kRingShift: peers.ring_shift(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kSend: peers.send(call.stream); return true;
@@ -316,7 +319,8 @@ bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) const {
 }
 
 // Without a communicator (a rank that is simulated, a group of one rank, absent members) a sum is
-// what this rank gives to it, and nothing else moves: numbers stay of their usual size.
+// what this rank gives to it, and nothing else moves: numbers stay of their usual size. Where parts
+// by member would arrive, zeros do: gathered keys lie there.
 void OperationLauncher::keep_own_share(const Call& call) const {
   const auto copy = [&](const DeviceView& to, const DeviceView& from) {
     if (to.data != from.data) {
@@ -329,6 +333,10 @@ void OperationLauncher::keep_own_share(const Call& call) const {
     fill_zero(call.out[0], call.stream);
   } else if (call.op.kind == OpKind::kAllReduce) {
     copy(call.out[0], call.in[0]);
+  } else if (call.op.kind == OpKind::kExchange && call.out.size() > 1) {
+    for (const View& view : written_views(rank_.program_, call.op)) {
+      fill_zero(rank_.resolve(view), call.stream);
+    }
   } else if (call.op.kind == OpKind::kReduceScatter) {
     const DeviceView& whole = call.in.front();
     const std::ptrdiff_t place =
@@ -358,7 +366,7 @@ bool OperationLauncher::launch_collective(const Call& call) const {
     case OpKind::kReduceScatter:
       group->reduce_scatter(call.in, call.out[0], call.stream);
       return true;
-    case OpKind::kExchange: group->exchange(call.in[0], call.out[0], call.stream); return true;
+    case OpKind::kExchange: group->exchange(call.in, call.out, call.stream); return true;
     case OpKind::kAllReduce: group->all_reduce(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kRingShift: group->ring_shift(call.in[0], call.out[0], call.stream); return true;
     // A message's communicator has two members: who sends, who receives.

@@ -229,9 +229,7 @@ void CudaPeers::meet(cudaStream_t stream) {
 
 void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& out,
                            cudaStream_t stream) {
-  const auto part = [&](std::int64_t member) {
-    return out.size() > 1 ? out[static_cast<std::size_t>(member)] : part_of(out[0], member, size());
-  };
+  const auto part = [&](std::int64_t member) { return part_of(out, member, size()); };
   const bool is_in_place = in.data == part(index_).data || out.size() > 1;
   Copies copies;
   for (const std::int64_t member : others()) {
@@ -247,8 +245,7 @@ void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& 
 
 void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceView& out,
                                cudaStream_t stream) {
-  const DeviceView own =
-      in.size() > 1 ? in[static_cast<std::size_t>(index_)] : part_of(in[0], index_, size());
+  const DeviceView own = part_of(in, index_, size());
   std::vector<std::int64_t> members = others();
   meet(stream);
   const void* sum = own.data;
@@ -267,7 +264,8 @@ void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceVi
   meet(stream);
 }
 
-void CudaPeers::exchange(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
+void CudaPeers::exchange(const std::vector<DeviceView>& in, const std::vector<DeviceView>& out,
+                         cudaStream_t stream) {
   const DeviceView own = part_of(in, index_, size());  // on every member: for this one
   Copies copies;
   for (const std::int64_t member : others()) {

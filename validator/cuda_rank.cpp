@@ -45,6 +45,11 @@ DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t coun
           .stride = elements};
 }
 
+DeviceView part_of(const std::vector<DeviceView>& views, std::int64_t member, std::int64_t size) {
+  return views.size() > 1 ? views[static_cast<std::size_t>(member)]
+                          : part_of(views[0], member, size);
+}
+
 CudaRank::CudaRank(Program program, int device)
     : program_(std::move(program)), launches_(launch_order(program_)), device_(device) {
   use_device();

@@ -43,6 +43,8 @@ struct DeviceView {
 
 // Part `index` of `count` equal parts of a contiguous view.
 DeviceView part_of(const DeviceView& view, std::int64_t index, std::int64_t count);
+// The member's of views by member, or its part of the only one.
+DeviceView part_of(const std::vector<DeviceView>& views, std::int64_t member, std::int64_t size);
 
 // Called around the launch of every operation of a step; empty: nothing.
 struct LaunchHooks {

@@ -185,6 +185,34 @@ void attend_gathered(Lowering& l, const LayerActivations& a) {
   }
 }
 
+// Parts of the gradients arrive where the keys and values of the sequence lie, which no call reads
+// any more. Other ranks' gathers have read nothing there but this one's own part, which an exchange
+// leaves as it is: what this rank's operations share orders it behind all that it overwrites.
+void sum_key_gradients(Lowering& l, const View& dqkv, const View& gradient, const View& ordered) {
+  const View local = keys_and_values_of(l, dqkv);
+  for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
+    const TokenRun& run = l.program().token_order[i];
+    const Piece piece = piece_of(l, gradient, local, i);
+    const Piece room = piece_of(l, ordered, local, i);
+    emit(l,
+         {.kind = OpKind::kExchange,
+          .in = piece.parts,
+          .out = room.parts,
+          .group = l.groups.cp,
+          .stream = Stream::kTensor},
+         "attention.key_value_gradients.exchange");
+    const std::int64_t half = l.plan.cp * run.count;  // rows of one chunk of every rank
+    const std::int64_t behind = run.first_position % half;
+    emit(l,
+         {.kind = OpKind::kSumParts,
+          .in = {rows_of(room.whole, run.first_position - behind, half), piece.own},
+          .out = {piece.local},
+          .attributes = {.member = behind / run.count},
+          .group = l.groups.cp},
+         "attention.key_value_gradients.sum");
+  }
+}
+
 void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
                               const LayerActivations& a) {
   const FrameScope scope(l.builder);
@@ -212,18 +240,7 @@ void attend_gathered_backward(Lowering& l, const View& dqkv, const View& dout,
     emit(l, std::move(op), "attention.core");
     row += run.count;
   }
-  for (std::size_t i = 0; i < l.program().token_order.size(); ++i) {
-    const Piece piece = piece_of(l, gradient, keys_and_values_of(l, dqkv), i);
-    emit(l,
-         {.kind = OpKind::kReduceScatter,
-          .in = piece.parts,
-          .out = {piece.own},
-          .group = l.groups.cp,
-          .stream = Stream::kTensor},
-         "attention.key_value_gradients.reduce");
-    emit(l, {.kind = OpKind::kCopy, .in = {piece.own}, .out = {piece.local}},
-         "attention.key_value_gradients.own");
-  }
+  sum_key_gradients(l, dqkv, gradient, ordered);
 }
 
 }  // namespace

@@ -35,10 +35,6 @@ bool is_free(Stream stream) {
   return stream == Stream::kCompute || stream == Stream::kTensor;
 }
 
-bool is_of(const Program& program, const Operation& op, GroupKind kind) {
-  return op.group >= 0 && program.groups[static_cast<std::size_t>(op.group)].kind == kind;
-}
-
 bool is_large(OpKind kind) {
   return kind == OpKind::kGemm || kind == OpKind::kAttentionForward ||
          kind == OpKind::kAttentionBackward;
@@ -83,9 +79,9 @@ class Order {
     std::array<std::int64_t, kNumStreams> last{};
     last.fill(-1);
     std::int64_t last_fp8 = -1;
-    std::int64_t last_of_cp = -1;
     std::int64_t last_outside = -1;          // of the layers, on the tensor stream
     std::vector<std::int64_t> tensor_calls;  // since then
+    std::int64_t last_of_keys = -1;
     for (std::int64_t i = begin; i < end; ++i) {
       const Operation& op = program.operations[static_cast<std::size_t>(i)];
       add_shared_bytes(i, op);
@@ -101,9 +97,8 @@ class Order {
         add(last_outside, i);
         tensor_calls.push_back(i);
       }
-      // Where a rank's own chunks lie, and so what its copies wait for, is another on every rank.
-      if (op.stream == Stream::kTensor && is_of(program, op, GroupKind::kCp)) {
-        add(std::exchange(last_of_cp, i), i);
+      if (is_of_keys(op)) {
+        add(std::exchange(last_of_keys, i), i);
       }
       if (op.attributes.fp8) {  // finds what the product before it has rounded
         add(std::exchange(last_fp8, i), i);
@@ -119,6 +114,12 @@ class Order {
   }
 
  private:
+  // Ranks see different keys and find different sharers: what they do together is as it is listed.
+  bool is_of_keys(const Operation& op) const {
+    return op.stream == Stream::kTensor &&
+           program_.groups[static_cast<std::size_t>(op.group)].kind == GroupKind::kCp;
+  }
+
   void add_shared_bytes(std::int64_t i, const Operation& op) {
     const std::vector<View> reads = read_views(program_, op);
     const std::vector<View> writes = written_views(program_, op);
@@ -253,8 +254,10 @@ class Play {
 };
 
 bool goes_by_pieces(const Program& program) {
-  return std::ranges::any_of(program.operations,
-                             [](const Operation& op) { return op.kind == OpKind::kExchange; });
+  return std::ranges::any_of(program.operations, [&](const Operation& op) {
+    return op.kind == OpKind::kExchange &&
+           program.groups[static_cast<std::size_t>(op.group)].kind == GroupKind::kTp;
+  });
 }
 
 }  // namespace

@@ -52,13 +52,14 @@ constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
 constexpr std::array<std::string_view, kNumStreams> kStreamNames = {
     "compute", "tensor", "context", "experts", "data", "send", "receive"};
 
-// Of a contiguous view of one part for every member of the operation's group.
-std::vector<View> others_parts(const Program& program, const Operation& operation,
-                               const View& view) {
-  const std::vector<std::int64_t>& ranks =
-      program.groups.at(static_cast<std::size_t>(operation.group)).ranks;
-  const std::int64_t part = view.elements() / std::ssize(ranks);
-  const std::int64_t own = (std::ranges::find(ranks, program.rank) - ranks.begin()) * part;
+const std::vector<std::int64_t>& members_of(const Program& program, const Operation& operation) {
+  return program.groups.at(static_cast<std::size_t>(operation.group)).ranks;
+}
+
+// A contiguous view of `count` equal parts without part `index`.
+std::vector<View> without_part(const View& view, std::int64_t index, std::int64_t count) {
+  const std::int64_t part = view.elements() / count;
+  const std::int64_t own = index * part;
   std::vector<View> others;
   const auto add = [&](std::int64_t begin, std::int64_t end) {
     if (begin < end) {
@@ -72,6 +73,16 @@ std::vector<View> others_parts(const Program& program, const Operation& operatio
   add(0, own);
   add(own + part, view.elements());
   return others;
+}
+
+// What is the others' of views[index] of an exchange: a part of every member, or one member's.
+std::vector<View> others_parts(const Program& program, const Operation& operation,
+                               const std::vector<View>& views, std::int64_t index) {
+  const std::int64_t own = index_in_group(program, operation);
+  if (views.size() > 1) {
+    return index == own ? std::vector<View>{} : std::vector{views[static_cast<std::size_t>(index)]};
+  }
+  return without_part(views[0], own, std::ssize(members_of(program, operation)));
 }
 
 }  // namespace
@@ -115,19 +126,30 @@ bool has_group(OpKind kind) {
   return is_communication(kind) || kind == OpKind::kSumParts;
 }
 
+std::int64_t index_in_group(const Program& program, const Operation& operation) {
+  const std::vector<std::int64_t>& ranks = members_of(program, operation);
+  return std::ranges::find(ranks, program.rank) - ranks.begin();
+}
+
 std::vector<View> read_views(const Program& program, const Operation& operation,
                              std::int64_t index) {
   const View& view = operation.in.at(static_cast<std::size_t>(index));
-  const bool lacks_own =
-      operation.kind == OpKind::kExchange || (operation.kind == OpKind::kSumParts && index == 0);
-  return lacks_own ? others_parts(program, operation, view) : std::vector{view};
+  if (operation.kind == OpKind::kExchange) {
+    return others_parts(program, operation, operation.in, index);
+  }
+  if (operation.kind == OpKind::kSumParts && index == 0) {
+    return without_part(view, operation.attributes.member,
+                        std::ssize(members_of(program, operation)));
+  }
+  return {view};
 }
 
 std::vector<View> written_views(const Program& program, const Operation& operation,
                                 std::int64_t index) {
   const View& view = operation.out.at(static_cast<std::size_t>(index));
-  return operation.kind == OpKind::kExchange ? others_parts(program, operation, view)
-                                             : std::vector{view};
+  return operation.kind == OpKind::kExchange
+             ? others_parts(program, operation, operation.out, index)
+             : std::vector{view};
 }
 
 namespace {

@@ -81,9 +81,10 @@ enum class OpKind {
   kCopy,      // out0 = in0, converted to out0's dtype; likewise any number of other pairs, whose
               // outputs are apart from all inputs and from each other
   kAdd,       // out0 = in0 + in1; in place allowed
-  kSumParts,  // out0 = the sum over the members of `group`, in their order, of what kExchange left
-              // in in0 and of in1, this member's own part; views are contiguous; attributes.member:
-              // its index; out0 may be in1, or the part of in0 that is not read
+  kSumParts,  // out0 = the sum of what kExchange left in in0, one part per member of `group` in the
+              // order of the parts there, and of in1, this member's own: number attributes.member,
+              // which is not read in in0. in0 and in1 are contiguous, out0 is or has in1's shape;
+              // out0 may be in1, or the part of in0 that is not read
   // Blocks.
   kEmbeddingForward,   // out0 [T,h] = row in0[i] - first_row of in1 (table [V/t,h]) for ids in0
                        // [T,1]; zero where the id lies in another shard
@@ -152,7 +153,8 @@ enum class OpKind {
   kReduceScatter,  // out0 = this member's part of the sum of in0 over the members; or one input per
                    // member. Here and above a member's own part may be the other side in place
   kExchange,       // part i of out0 = this member's part of member i's in0, of as many equal parts
-                   // as members; this member's own part of out0 is not written
+                   // as members; or one input and one output per member. This member's own part of
+                   // the output is not written
   kAllReduce,      // out0 = sum of in0 over the members; in place allowed
   kRingShift,      // in0 to the next member (of the last: the first), out0 from the one before;
                    // one grouped call, so that no order of the two can deadlock
@@ -198,7 +200,7 @@ struct OpAttributes {
   std::int64_t sequence_rows = 0;   // router: of one sequence of the microbatch
   std::int64_t experts = 0;         // of one member
   std::int64_t copies = 1;          // members that hold shares of the same experts
-  std::int64_t member = 0;          // kExpertRows, kSumParts: this one's index
+  std::int64_t member = 0;          // kExpertRows: this one's index; kSumParts: its part's
   std::int64_t capacity = 0;        // kExpertRows: R
   std::int64_t vocab = 0;           // entries of the whole vocabulary without padding
   std::int64_t peer = -1;           // index within the group
@@ -326,8 +328,10 @@ std::string_view name_of(Stream stream);
 bool is_communication(OpKind kind);
 // Whether the operation belongs to a group: what communicates, and the sum of what was exchanged.
 bool has_group(OpKind kind);
+// The rank's index within the operation's group.
+std::int64_t index_in_group(const Program& program, const Operation& operation);
 // What the operation reads of in[index] and writes of out[index]: the view, or of an exchange and
-// its sum what lies before and behind this member's own part.
+// its sum what is not this member's own part.
 std::vector<View> read_views(const Program& program, const Operation& operation,
                              std::int64_t index);
 std::vector<View> written_views(const Program& program, const Operation& operation,

@@ -139,6 +139,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("exchanges of gathered keys' gradients run on the gathers' communicator, and not first") {
+  const Job job = tiny_job(tiny_model(), 2);
+  const Program program = lower(job, {.cp = 2, .cp_method = CpMethod::kAllGather}, 0, {});
+  std::int64_t exchanges = 0;
+  for (const CommunicatorUse& use : communicators_of(program)) {
+    const auto kind = [&](std::int64_t i) {
+      return program.operations[static_cast<std::size_t>(i)].kind;
+    };
+    const auto here = std::ranges::count(use.operations, OpKind::kExchange, kind);
+    exchanges += here;
+    if (here > 0) {
+      CHECK(text_of(use.key) == "tensor 0,1");
+      CHECK(std::ranges::count(use.operations, OpKind::kAllGather, kind) == 2 * here);
+      const std::vector<std::int64_t> calls = first_calls(program, use);
+      REQUIRE(calls.size() == 1);
+      CHECK(kind(calls[0]) == OpKind::kAllGather);
+    }
+  }
+  CHECK(exchanges == std::ranges::count(program.operations, OpKind::kExchange, &Operation::kind));
+  CHECK(exchanges > 0);
+}
+
 TEST_CASE("one stage of a pipeline of four has a communicator to and from either neighbour") {
   const Job job = tiny_job(tiny_model(), 4);
   const std::vector<Program> programs = lower_all(job, pipeline(4, 1));

@@ -177,17 +177,73 @@ TEST_CASE("keys and their gradients are read and written where the call says tha
   CHECK(sequences.size() == 2);
 }
 
+TEST_CASE(
+    "gradients of gathered keys arrive where the keys lie and are summed into the packed ones") {
+  for (const std::int64_t cp : {2, 4}) {
+    CAPTURE(cp);
+    const Job job = windowed_job({0}, cp, 512);
+    const std::int64_t chunk = 512 / (2 * cp);
+    constexpr std::int64_t kWidth = 2 * 2 * 4;
+    constexpr std::int64_t kPacked = 4 * 4 + kWidth;
+    for (const Program& program : lower_all(job, gathered(cp))) {
+      CAPTURE(program.rank);
+      std::vector<const Operation*> exchanges, sums;
+      for (const Operation& op : program.operations) {
+        CHECK(op.label != "backward.attention.key_value_gradients.own");
+        CHECK((op.kind != OpKind::kReduceScatter || op.stream != Stream::kTensor));
+        if (op.kind == OpKind::kExchange) {
+          exchanges.push_back(&op);
+        } else if (op.kind == OpKind::kSumParts) {
+          sums.push_back(&op);
+        }
+      }
+      REQUIRE(exchanges.size() >= 4);
+      REQUIRE(sums.size() == exchanges.size());
+      for (std::size_t i = 0; i < 4; ++i) {  // of the first microbatch: two chunks of two sequences
+        const Operation& exchange = *exchanges[i];
+        const Operation& sum = *sums[i];
+        const std::int64_t first = static_cast<std::int64_t>(i / 2) * 512 * kWidth;
+        const auto begin = [&](std::int64_t member) {
+          return first + (i % 2 == 0 ? member : 2 * cp - 1 - member) * chunk * kWidth;
+        };
+        for (std::int64_t member = 0; member < cp; ++member) {
+          const auto at = static_cast<std::size_t>(member);
+          CHECK(exchange.in[at].offset == begin(member));
+          CHECK(exchange.out[at].offset == begin(member));
+          CHECK(exchange.in[at].elements() == chunk * kWidth);
+          CHECK(exchange.out[at].elements() == chunk * kWidth);
+        }
+        CHECK(exchange.stream == Stream::kTensor);
+        CHECK(sum.stream == Stream::kCompute);
+        CHECK(sum.in[0].tensor == exchange.out[0].tensor);
+        CHECK(sum.in[0].offset == std::min(begin(0), begin(cp - 1)));
+        CHECK(sum.in[0].elements() == cp * chunk * kWidth);
+        CHECK(sum.in[1] == exchange.in[static_cast<std::size_t>(program.rank)]);
+        CHECK(sum.attributes.member == (i % 2 == 0 ? program.rank : cp - 1 - program.rank));
+        CHECK(sum.out[0].offset == static_cast<std::int64_t>(i) * chunk * kPacked + 4 * 4);
+        CHECK(sum.out[0].rows == chunk);
+        CHECK(sum.out[0].cols == kWidth);
+        CHECK(sum.out[0].stride == kPacked);
+      }
+    }
+  }
+}
+
 TEST_CASE("gathered keys within windows give the loss and gradients of one rank") {
   // Smaller and larger than a chunk of 96, with and without a cut at the start of the sequence.
   for (const std::int64_t window : {5, 65, 97, 150, 300}) {
     CAPTURE(window);
     const Job one = windowed_job({window, 0}, 1, 384);
-    const Job job = windowed_job({window, 0}, 2, 384);
     const Batch batch = random_batch(one, 3);
     const StepResult expected = run_step(one, {}, batch);
-    const StepResult result = run_step(job, gathered(2), batch);
-    CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
-    CHECK(worst_relative_difference(result.gradients, expected.gradients) < 1e-10);
+    for (const std::int64_t cp : {2, 4}) {
+      CAPTURE(cp);
+      const Job job = windowed_job({window, 0}, cp, 384);
+      const StepResult result = run_step(job, gathered(cp), batch);
+      CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
+      CHECK(worst_relative_difference(result.gradients, expected.gradients) < 1e-10);
+      CHECK(bitwise_equal(run_step(job, gathered(cp), batch).gradients, result.gradients));
+    }
   }
 }
 

@@ -41,7 +41,14 @@ std::vector<Subject> subjects() {
            {.tp = 2, .pp = 2, .sequence_parallel = true, .schedule = Schedule::kZbH1}},
           {"ring, ZeRO 3",
            8,
-           {.tp = 2, .cp = 2, .zero = 3, .sequence_parallel = true, .cp_method = CpMethod::kRing}}};
+           {.tp = 2, .cp = 2, .zero = 3, .sequence_parallel = true, .cp_method = CpMethod::kRing}},
+          {"gathered keys, of which the last rank's calls see few gradients of others",
+           8,
+           {.tp = 2,
+            .cp = 4,
+            .micro_batch = 2,
+            .sequence_parallel = true,
+            .cp_method = CpMethod::kAllGather}}};
 }
 
 std::vector<Program> lowered(const Subject& subject) {
@@ -293,6 +300,33 @@ TEST_CASE("cp ranks meet in one order where they gather keys and recompute atten
   }
 }
 
+TEST_CASE(
+    "keys are gathered and their gradients exchanged in the order of the list on every rank") {
+  Subject subject = subjects().back();
+  for (const std::int64_t window : {0, 1, 65, 100}) {
+    CAPTURE(window);
+    ModelSpec model = tiny_model();
+    model.layers.front().attention_window = window;
+    Job job = tiny_job(model, subject.world);
+    job.sequence_length = 1024;
+    job.profile.tensor_parallel_chunk_tokens = 128;
+    const std::vector<Program> programs = lower_all(job, subject.plan);
+    CHECK(problems_of(programs) == Problems{});
+    for (const Program& program : programs) {
+      Numbers of_keys;
+      for (const std::int64_t i : program.launches) {
+        const Operation& op = at(program, i);
+        if (is_communication(op.kind) && op.stream == Stream::kTensor &&
+            program.groups[static_cast<std::size_t>(op.group)].kind == GroupKind::kCp) {
+          of_keys.push_back(i);
+        }
+      }
+      CHECK(of_keys.size() > 4 * 4);
+      CHECK(std::ranges::is_sorted(of_keys));
+    }
+  }
+}
+
 TEST_CASE("the next product's first gather is launched before the last piece of the one before") {
   const Program program = lower(large_job(2), sequence_parallel(2), 0, {});
   const Numbers places = places_of(program.launches);
@@ -339,6 +373,7 @@ TEST_CASE("without pieces that are exchanged, operations are launched as they ar
   CHECK(num_launches(job, {.tp = 2}) == 0);
   CHECK(num_launches(tiny_job(tiny_model(), 1), {}) == 0);
   CHECK(num_launches(tiny_job(tiny_moe(), 2), sequence_parallel(2)) == 0);
+  CHECK(num_launches(job, {.cp = 2, .cp_method = CpMethod::kAllGather}) == 0);
   job.profile.tensor_parallel_chunk_tokens = job.sequence_length;
   CHECK(num_launches(job, sequence_parallel(2)) == 0);
 }
