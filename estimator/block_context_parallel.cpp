@@ -118,30 +118,48 @@ ForwardBackward context_parallel_s(const BlockContext& context, const AttentionW
   throw std::logic_error("context_parallel_s: unknown method");
 }
 
+namespace {
+
+// The last of c hops of gradients, their way home, has nothing beside it. The others hide beside
+// attention of `sequences` at once, all hops of keys and values beside all attention.
+ForwardBackward visible_ring_s(const BesideRates& keep, double cp, const ForwardBackward& exchange,
+                               const BlockTime& attention, double sequences) {
+  const double beside = (cp - 1) / cp;
+  const double gradients_s = exchange.backward_s - exchange.forward_s;
+  const double attention_s = beside * attention.backward_input_s;
+  const double share = 1 / sequences;
+  return {.forward_s = beside_compute_s(keep, exchange.forward_s, beside * attention.forward_s),
+          .backward_s =
+              gradients_s / cp +
+              beside_compute_s(keep, beside * gradients_s + share * exchange.forward_s,
+                               share * attention_s) +
+              beside_compute_s(keep, (1 - share) * exchange.forward_s, (1 - share) * attention_s)};
+}
+
+}  // namespace
+
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const ForwardBackward& exchange,
                                            const BlockTime& attention) {
-  if (context.plan.cp_method == CpMethod::kA2a ||
-      context.job.profile.cp_overlap != CpOverlap::kAttention) {
+  const CpOverlap overlap = context.job.profile.cp_overlap;
+  if (context.plan.cp_method == CpMethod::kA2a || overlap == CpOverlap::kExposed) {
     return exchange;
   }
   const bool is_ring = context.plan.cp_method == CpMethod::kRing;
+  const std::int64_t sequences = context.plan.micro_batch;
   const BesideRates keep = beside_rates(context.job.cluster, context.cp,
                                         is_ring ? Collective::kSend : Collective::kAllGather,
                                         carrier_of(context.job, context.cp));
-  if (!is_ring) {
-    const std::int64_t sequences =
-        context.job.profile.memory_model == MemoryModel::kNative ? context.plan.micro_batch : 1;
-    return {.forward_s = in_pieces_s(keep, exchange.forward_s, attention.forward_s, sequences),
-            .backward_s =
-                in_pieces_s(keep, exchange.backward_s, attention.backward_input_s, sequences)};
+  if (is_ring) {
+    return visible_ring_s(keep, number(context.plan.cp), exchange, attention,
+                          overlap == CpOverlap::kSequences ? number(sequences) : 1);
   }
-  const double c = number(context.plan.cp);
-  const double beside = (c - 1) / c;
-  const double home_s = exchange.backward_s / (2 * c - 1);
-  return {.forward_s = beside_compute_s(keep, exchange.forward_s, beside * attention.forward_s),
-          .backward_s = home_s + beside_compute_s(keep, exchange.backward_s - home_s,
-                                                  beside * attention.backward_input_s)};
+  if (context.job.profile.memory_model != MemoryModel::kNative) {
+    return exchange;
+  }
+  return {
+      .forward_s = in_pieces_s(keep, exchange.forward_s, attention.forward_s, sequences),
+      .backward_s = in_pieces_s(keep, exchange.backward_s, attention.backward_input_s, sequences)};
 }
 
 BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,

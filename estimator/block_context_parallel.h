@@ -9,9 +9,9 @@ namespace shardplan {
 // All that one layer exchanges.
 ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work);
 
-// What stays visible where the profile hides it: hops of a ring run beside attention to the keys of
-// the hop before, and the gradients' way home has nothing to hide behind; our trainer gathers keys
-// sequence by sequence, one beside attention of another.
+// What stays visible (CpOverlap): hops of a ring run beside attention to the keys of the hop
+// before, and the gradients' way home has nothing to hide behind; our trainer gathers keys sequence
+// by sequence, one beside attention of another.
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const ForwardBackward& exchange,
                                            const BlockTime& attention);

@@ -73,6 +73,7 @@ enum class TpOverlap {
 enum class CpOverlap {
   kExposed,
   kAttention,  // a hop runs beside the attention to the keys of the one before
+  kSequences,  // likewise; gradients, to which calls of every sequence add, beside one sequence's
 };
 
 // Names as written in the profiles' files, in options and in reports.
@@ -121,9 +122,10 @@ inline constexpr std::array<NamedValue<TpOverlap>, 3> kTpOverlaps = {{
     {.value = TpOverlap::kBackward, .name = "backward"},
     {.value = TpOverlap::kPieces, .name = "pieces"},
 }};
-inline constexpr std::array<NamedValue<CpOverlap>, 2> kCpOverlaps = {{
+inline constexpr std::array<NamedValue<CpOverlap>, 3> kCpOverlaps = {{
     {.value = CpOverlap::kExposed, .name = "exposed"},
     {.value = CpOverlap::kAttention, .name = "attention"},
+    {.value = CpOverlap::kSequences, .name = "sequences"},
 }};
 constexpr const auto& names_of(MemoryModel) {
   return kMemoryModels;
