@@ -1,8 +1,8 @@
 #include "estimator/attention_calls.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
 
 #include "estimator/block_context_parallel.h"
 #include "estimator/efficiency.h"
@@ -16,35 +16,38 @@ constexpr double kTileRows = 128;  // queries of a tile, of FlashAttention 2 and
 // Of one sequence. Off the diagonal the keys lie before the queries, so that all of them are seen
 // or, of the last ones, a triangle.
 struct Block {
-  double count = 1;
+  double count = 1;  // 0: none
   double queries = 0;
   double keys = 0;
   double pairs = 0;
   bool is_diagonal = false;
 };
 
+using Blocks = std::array<Block, 3>;
+
 // Hops of a ring: this rank's queries on its own keys, then in half of the hops on the first chunk
 // of another's keys, in the others the second half of the queries on both of its chunks.
-std::vector<Block> blocks_of_ring(double chunk, double cp, double window) {
+Blocks blocks_of_ring(double chunk, double cp, double window) {
   const double off_diagonal = std::min(2 * chunk * chunk, chunk * window);
   const double hops = (cp - 1) / 2;
-  return {{.queries = 2 * chunk,
-           .keys = 2 * chunk,
-           .pairs = seen_pairs(2 * chunk, window),
-           .is_diagonal = true},
-          {.count = hops, .queries = 2 * chunk, .keys = chunk, .pairs = off_diagonal},
-          {.count = hops, .queries = chunk, .keys = 2 * chunk, .pairs = off_diagonal}};
+  return {{{.queries = 2 * chunk,
+            .keys = 2 * chunk,
+            .pairs = seen_pairs(2 * chunk, window),
+            .is_diagonal = true},
+           {.count = hops, .queries = 2 * chunk, .keys = chunk, .pairs = off_diagonal},
+           {.count = hops, .queries = chunk, .keys = 2 * chunk, .pairs = off_diagonal}}};
 }
 
 // On gathered keys: of the rank whose chunks are the first and the last of a sequence, the shortest
 // block and the longest.
-std::vector<Block> blocks_of_gathered(double chunk, double cp, double window, double before) {
+Blocks blocks_of_gathered(double chunk, double cp, double window, double before) {
   const double last = (2 * cp - 1) * chunk;
   return {
-      {.queries = chunk, .keys = chunk, .pairs = seen_pairs(chunk, window), .is_diagonal = true},
-      {.queries = chunk,
-       .keys = chunk + std::min(last, before),
-       .pairs = seen_pairs(last + chunk, window) - seen_pairs(last, window)}};
+      {{.queries = chunk, .keys = chunk, .pairs = seen_pairs(chunk, window), .is_diagonal = true},
+       {.queries = chunk,
+        .keys = chunk + std::min(last, before),
+        .pairs = seen_pairs(last + chunk, window) - seen_pairs(last, window)},
+       {.count = 0}}};
 }
 
 // Of the multiprocessors, the share that `tiles` of one length keep busy until the last is done.
@@ -94,21 +97,25 @@ class CallTimes {
     const double busy =
         busy_share(gpu_, std::ceil(block.queries / kTileRows) * number(heads_of_call_));
     const double forward_s = attention_forward_s(gpu_, work) / busy;
-    work.length = std::llround(block.keys);
-    if (!runs_own_backward_) {
-      return {.forward_s = forward_s, .backward_s = attention_backward_s(gpu_, work) / busy};
+    if (runs_own_backward_) {
+      return {.forward_s = forward_s, .backward_s = own_backward_s(block, work, busy)};
     }
-    const ModelSpec& model = context_.model();
-    const double rows = block.queries * number(div_ceil(model.num_heads, model.num_kv_heads));
-    work.length = std::llround(2 * rows * block.keys / (rows + block.keys));
-    constexpr double kProducts = kProductsByKeys + kProductsByQueries;
-    return {.forward_s = forward_s,
-            .backward_s = attention_backward_s(gpu_, work) *
-                          (kProductsByKeys + kProductsByQueries / busy) / kProducts /
-                          kOwnBackwardShare.value};
+    work.length = std::llround(block.keys);
+    return {.forward_s = forward_s, .backward_s = attention_backward_s(gpu_, work) / busy};
   }
 
  private:
+  // Rows of all heads of a group on the keys, and keys on the queries: as of a triangle as long as
+  // their harmonic mean.
+  double own_backward_s(const Block& block, AttentionWork work, double busy) const {
+    constexpr double kProducts = kProductsByKeys + kProductsByQueries;
+    const ModelSpec& model = context_.model();
+    const double rows = block.queries * number(div_ceil(model.num_heads, model.num_kv_heads));
+    work.length = std::llround(2 * rows * block.keys / (rows + block.keys));
+    return attention_backward_s(gpu_, work) * (kProductsByKeys + kProductsByQueries / busy) /
+           kProducts / kOwnBackwardShare.value;
+  }
+
   const BlockContext& context_;
   const AttentionWork& work_;
   const GpuSpec& gpu_;
@@ -133,7 +140,7 @@ ForwardBackward attention_calls_s(const BlockContext& context, const LayerSpec& 
   const double cp = number(plan.cp);
   const double chunk = number(context.job.sequence_length) / (2 * cp);
   const double window = number(attention_length(context.job, layer));
-  const std::vector<Block> blocks =
+  const Blocks blocks =
       plan.cp_method == CpMethod::kRing
           ? blocks_of_ring(chunk, cp, window)
           : blocks_of_gathered(chunk, cp, window,
@@ -143,6 +150,9 @@ ForwardBackward attention_calls_s(const BlockContext& context, const LayerSpec& 
   const CallTimes times(context, work);
   ForwardBackward sum;
   for (const Block& block : blocks) {
+    if (block.count == 0) {
+      continue;
+    }
     const double pairs = work.pairs * block.count * block.pairs / all_pairs;
     const ForwardBackward calls =
         block.is_diagonal ? times.diagonal_s(block, pairs) : times.rectangle_s(block, pairs);
