@@ -95,7 +95,8 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kKept: return row.is_kept();
     case BlockState::kPending: return row.is_pending();
     case BlockState::kRunning: return row.born <= step && step <= row.dies;
-    case BlockState::kRunningAgain: return !row.is_gradient && row.born <= step && step <= row.dies;
+    case BlockState::kRunningAgain:
+      return (!row.is_gradient || row.is_made_again) && row.born <= step && step <= row.dies;
     case BlockState::kGradients: return row.is_gradient;
     case BlockState::kReplaying:
       return row.born == kFirstBackward && row.name == kOutputGradientRow;
@@ -139,7 +140,7 @@ BlockSummary summarise(const BlockMemory& block) {
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
     running.add(row.born, row.dies, row.bytes);
-    if (has_gradients && !row.is_gradient) {
+    if (has_gradients && (!row.is_gradient || row.is_made_again)) {
       again.add(row.born, row.dies, row.bytes);
     }
     if (row.born <= kLastForward) {

@@ -66,6 +66,7 @@ struct BlockRow {
   Step pushed = Step::kForwardInput;
   Step popped = Step::kForwardInput;
   bool is_gradient = false;         // made by the first backward, there until gradients are reduced
+  bool is_made_again = false;       // by later ones, too, which add theirs and free it
   bool outlives_recompute = false;  // held though the block's activations are recomputed
   AllocationStream stream = AllocationStream::kCompute;
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several

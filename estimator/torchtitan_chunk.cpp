@@ -37,7 +37,8 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
   const std::int64_t norm = kBf16 * job.model.hidden;
   const auto add_end = [&](const std::vector<std::int64_t>& of_end, bool reshards_forward) {
     if (!root_holds_ends_) {
-      groups.push_back({.weights = of_end, .reshards_forward = reshards_forward});
+      groups.push_back(
+          {.weights = of_end, .reshards_forward = reshards_forward, .ends_with_table = true});
       return;
     }
     if (!begins_with_end()) {

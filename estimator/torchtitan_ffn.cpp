@@ -33,13 +33,22 @@ void add_normed_input(TitanBlock& block) {
                             "h*T (gathered under tp; two casts under autocast)");
 }
 
+// Of a compiled block that replays, one kernel writes the product again and the gradients of gate
+// and up; of one that does not, a gradient is written over what it uses up. Every second layer
+// replays, where the stage's last layer is one of them: there activations are at their most.
+bool replays_compiled(const TitanBlock& block) {
+  return block.is_compiled() &&
+         block.plan.recompute.granularity != RecomputeGranularity::kNone;
+}
+
 void add_gate(TitanBlock& block, std::int64_t width) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
+  const bool replays = replays_compiled(block);
   rows.keep("ffn.gate", width, s.dtype,
             {.born = Step::kForwardFc1,
              .last_forward_use = Step::kForwardActivation,
-             .dies = Step::kBackwardFc1},
+             .dies = replays ? Step::kBackwardActivation : Step::kBackwardFc1},
             "f*T/t: output of w1");
   const Life to_activation{.born = Step::kForwardActivation,
                            .last_forward_use = Step::kForwardActivation,
@@ -51,12 +60,11 @@ void add_gate(TitanBlock& block, std::int64_t width) {
   block.keep_or_write_again("ffn.product", width, s.dtype,
                             {.born = Step::kForwardActivation,
                              .last_forward_use = Step::kForwardFc2,
-                             .dies = Step::kBackwardFc2},
+                             .dies = replays ? Step::kBackwardActivation : Step::kBackwardFc2},
                             "f*T/t: input of w2");
   rows.use("ffn.product_gradient", width, s.dtype, Step::kBackwardFc2, Step::kBackwardActivation,
            "f*T/t");
-  // The compiled block writes one of them over what it uses up, unless it has just replayed that.
-  const bool writes_over = block.is_compiled() && block.has_whole_layers();
+  const bool writes_over = block.is_compiled() && !replays;
   rows.use("ffn.gate_up_gradients", (writes_over ? 1 : 2) * width, s.dtype,
            Step::kBackwardActivation, Step::kBackwardFc1, "2f*T/t");
   if (!writes_over) {
@@ -110,8 +118,9 @@ void add_titan_ffn(TitanBlock& block) {
     rows.use_as(Component::kCommunication, "ffn.gathered_gradient", block.gathered(), s.dtype,
                 Step::kBackwardFc2, Step::kBackwardFc2, "h*T");
   }
-  rows.use("ffn.down_gradient", weight, block.weight_gradient(), Step::kBackwardFc2,
-           Step::kBackwardInput, "h*f/t: gradient of w2");
+  rows.use("ffn.down_gradient", weight, block.weight_gradient(),
+           replays_compiled(block) ? Step::kBackwardFc1 : Step::kBackwardFc2, Step::kBackwardInput,
+           "h*f/t: gradient of w2");
   rows.use("ffn.gate_up_weight_gradients", 2 * weight, block.weight_gradient(), Step::kBackwardFc1,
            Step::kBackwardInput, "2h*f/t: gradients of w1 and w3");
   rows.split_last({weight, weight});

@@ -38,14 +38,23 @@ void FullyShard::reshard(ParameterGroup& group) {
   free_all(group.unsharded);
 }
 
+// foreach_reduce frees the gradients before it allocates its output, but for the one of the last
+// parameter, which the variable of a loop still names.
 void FullyShard::reduce(ParameterGroup& group) {
   reshard(group);
   tape_.free(reduction_input_);
   reduction_input_ = tape_.make(kWiden * group.bytes());
+  std::vector<TapeTensor>& last = group.accumulated.empty() ? group.gradients : group.accumulated;
+  TapeTensor named;
+  if (group.ends_with_table && !last.empty()) {
+    named = last.back();
+    last.pop_back();
+  }
   free_all(group.gradients);
   free_all(group.accumulated);
   TapeTensor output =
       tape_.make(kWiden * div_ceil(group.bytes(), shard_), AllocationStream::kReduce);
+  tape_.free(named);
   if (group.sharded_gradient.id == 0) {
     group.sharded_gradient = output;
   } else {

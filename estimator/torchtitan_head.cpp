@@ -76,13 +76,23 @@ void add_head_fsdp(TitanBlock& block) {
     return;  // of a root that holds both ends: rows of the embedding
   }
   add_titan_all_gather(block, p.head, p.layer);
-  rows.keep("fsdp.unsharded_parameters", p.head, dtype,
-            {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardLoss,
-             .dies = Step::kBackwardNorm},
-            "n: final norm and output, not resharded after forward");
-  rows.rows.back().component = comm;
-  rows.split_last({block.job.model.hidden, p.head - block.job.model.hidden});
+  const std::vector<std::int64_t> weights{block.job.model.hidden,
+                                          p.head - block.job.model.hidden};
+  if (block.fsdp.reshards_head) {
+    rows.use_as(comm, "fsdp.unsharded_parameters", p.head, dtype, Step::kForwardInput,
+                Step::kForwardLogits, "n: final norm and output, resharded before the loss");
+    rows.split_last(weights);
+    rows.use_as(comm, "fsdp.unsharded_again", p.head, dtype, Step::kBackwardLogits,
+                Step::kBackwardNorm, "n: gathered again for backward, after the loss's");
+  } else {
+    rows.keep("fsdp.unsharded_parameters", p.head, dtype,
+              {.born = Step::kForwardInput,
+               .last_forward_use = Step::kForwardLoss,
+               .dies = Step::kBackwardNorm},
+              "n: final norm and output, not resharded after forward");
+    rows.rows.back().component = comm;
+  }
+  rows.split_last(weights);
   if (block.fsdp.reshards_forward) {
     block.gather("fsdp.prefetched_parameters", p.layer, Step::kBackwardLogits, Step::kBackwardInput,
                  "n: all-gather output of the last layer");

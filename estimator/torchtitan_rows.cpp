@@ -119,6 +119,7 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
                          "sync in pipelining/stage.py)"
                        : "n/S: output of the reduce-scatter, the parameter's gradient",
       .is_gradient = true,
+      .is_made_again = block.fsdp.is_sharded && !waits,
       .stream =
           waits || !block.fsdp.is_sharded ? AllocationStream::kCompute : AllocationStream::kReduce};
   // Reduced gradients lie in one tensor a block, others in one a parameter.
@@ -186,10 +187,12 @@ void add_titan_embedding(TitanBlock& block) {
     rows.rows.push_back(titan_embedding_gradient(block));
     return;
   }
+  // A pipeline accumulates the whole table's gradient and picks its rows at the end.
+  const bool picks_rows = block.plan.tp > 1 && block.fsdp.reduces_each_backward;
   rows.use("table_gradient", padded_vocab(block.job, block.plan) * s.hidden, s.dtype,
-           Step::kBackwardOutput, block.plan.tp > 1 ? Step::kBackwardNorm : Step::kBackwardInput,
+           Step::kBackwardOutput, picks_rows ? Step::kBackwardNorm : Step::kBackwardInput,
            "V*h: dense, of the whole table");
-  rows.use("table_gradient_rows", block.plan.tp > 1 ? own : 0, s.dtype, Step::kBackwardNorm,
+  rows.use("table_gradient_rows", picks_rows ? own : 0, s.dtype, Step::kBackwardNorm,
            Step::kBackwardInput, "V/t*h: this rank's rows");
   const bool has_root = block.fsdp.root_holds_ends;
   const FsdpSizes sizes{.own = own + (has_root ? block.parameters.head : 0),
