@@ -24,7 +24,7 @@ std::array<Communicator, 21> megatron_communicators(const GroupGrid& grid) {
       {"dp", grid.dp, {}},
       {"cp", plan.cp, grid.context_parallel()},
       {"tp_pp", plan.tp * plan.pp, {.ring = plan.zero == 0}},
-      {"tp", plan.tp, {.ring = plan.tp > 1}},
+      {"tp", plan.tp, {.ring = plan.tp > 1 || grid.uses_tp_alone()}},
       {"pp", plan.pp, grid.pipeline()},
       {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
       {"position_embedding", 1, {}, grid.first_stage},

@@ -34,7 +34,8 @@ struct GroupGrid {
   std::int64_t world = job.cluster.world_size();
   std::int64_t dp = data_parallel_size(job, plan);
   bool first_stage = pp_rank == 0;
-  bool end_stage = pp_rank == 0 || pp_rank == plan.pp - 1;
+  bool last_stage = pp_rank == plan.pp - 1;
+  bool end_stage = first_stage || last_stage;
   bool has_experts = job.model.moe.num_experts > 0;
 
   std::int64_t size(GroupKind kind) const { return group_shape(job, plan, kind).size; }
@@ -73,6 +74,16 @@ struct GroupGrid {
       case CpMethod::kA2a: return all_peers(GroupKind::kCp);
     }
     return {};
+  }
+
+  // Even where the tensor-parallel group is the rank alone: the trainer's broadcast of a batch
+  // (get_batch_on_this_tp_rank), and the sums of the vocabulary-parallel loss.
+  bool uses_tp_alone() const {
+    switch (job.profile.memory_model) {
+      case MemoryModel::kMegatron: return end_stage;
+      case MemoryModel::kMegatronLocal: return last_stage;
+      default: return false;
+    }
   }
 
   bool embedding_is_shared() const {

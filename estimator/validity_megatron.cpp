@@ -327,6 +327,7 @@ constexpr std::array kLocalRules = {
     kLocalPrecision,
     kLocalCp,
     kLocalAttention,
+    kFusedHeadDim,
     kLocalQkNorm,
     kLocalNorms,
     kLocalMtp,

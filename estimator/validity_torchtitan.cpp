@@ -166,6 +166,7 @@ constexpr std::array kRules = {
     kExpAvgSqDtype,
     kRecompute,
     kModel,
+    kFusedHeadDim,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,

@@ -154,4 +154,18 @@ inline constexpr ValidityRule kMoeBufferFactorUnsupported = {
           return not_modelled(job, "moe_buffer_factor", number_text(plan.moe_buffer_factor), "1");
         }};
 
+// PyTorch's fused attention takes heads of up to 256 (aten sdp_utils); beyond, it writes the scores
+// out, which was measured (2.6 times the time) and is not modelled.
+inline constexpr std::int64_t kLargestFusedHeadDim = 256;
+inline constexpr ValidityRule kFusedHeadDim = {
+    .name = "unsupported: model.head_dim",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return job.model.head_dim > kLargestFusedHeadDim; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.head_dim", number_text(job.model.head_dim),
+                              "at most " + number_text(kLargestFusedHeadDim));
+        }};
+
 }  // namespace shardplan

@@ -29,7 +29,7 @@ struct MeasuredOutside {
   std::int64_t outside_mib = 0;
 };
 
-constexpr std::array<MeasuredOutside, 29> kMeasured = {{
+constexpr std::array<MeasuredOutside, 40> kMeasured = {{
     {false, false, 2, 1, 1, 1, 1, 0, 0, 2970}, {false, false, 2, 1, 1, 1, 1, 1, 0, 2970},
     {false, false, 2, 1, 1, 4, 1, 1, 0, 3068}, {false, false, 2, 2, 1, 1, 1, 0, 0, 3612},
     {false, false, 2, 2, 1, 1, 1, 0, 1, 3612}, {false, false, 2, 4, 1, 1, 1, 1, 0, 3616},
@@ -44,7 +44,12 @@ constexpr std::array<MeasuredOutside, 29> kMeasured = {{
     {true, false, 1, 2, 4, 1, 1, 1, 1, 7608},  {true, false, 1, 4, 1, 1, 1, 1, 0, 7996},
     {true, false, 1, 4, 1, 1, 1, 1, 1, 7794},  {true, false, 1, 4, 1, 1, 1, 1, 3, 7610},
     {true, true, 1, 1, 1, 4, 2, 1, 0, 8096},   {true, true, 1, 4, 1, 1, 1, 1, 0, 8000},
-    {true, true, 1, 4, 1, 1, 1, 1, 2, 7796},
+    {true, true, 1, 4, 1, 1, 1, 1, 2, 7796},   {false, true, 1, 8, 1, 1, 1, 0, 7, 3522},
+    {false, false, 1, 1, 1, 1, 1, 0, 0, 2494}, {false, false, 1, 1, 1, 1, 1, 1, 0, 2494},
+    {false, true, 1, 1, 1, 1, 1, 0, 0, 2496},  {false, false, 1, 1, 1, 2, 1, 1, 0, 2968},
+    {false, false, 1, 2, 1, 1, 1, 0, 0, 3124}, {false, false, 1, 2, 1, 1, 1, 0, 1, 3516},
+    {false, true, 1, 1, 1, 2, 2, 1, 0, 4488},  {false, true, 2, 1, 1, 1, 1, 0, 0, 3456},
+    {false, true, 2, 1, 1, 1, 2, 0, 0, 5458},  {false, true, 1, 1, 1, 2, 2, 0, 0, 4876},
 }};
 
 struct Case {
@@ -64,6 +69,7 @@ Case case_of(const MeasuredOutside& row) {
   found.job.model.layers.resize(32);
   found.job.model.moe.num_experts = row.has_experts ? 8 : 0;
   found.job.cluster.gpus_per_node = row.tp * row.pp * row.dp;
+  found.job.profile.memory_model = MemoryModel::kMegatronLocal;
   found.job.profile.eager_communicators = row.eager;
   return found;
 }
@@ -198,8 +204,9 @@ TEST_CASE("the GPU's measured communicators replace the documented ones") {
   job.profile.memory_model = MemoryModel::kMegatron;
   Plan plan;
   plan.zero = 1;
-  // World, gradients and gradient norm run collectives over 8 ranks; 350 MiB once.
-  CHECK(outside_bytes(job, plan, 0) == (3 * 300 + 350) * kMiB);
+  // World, gradients and gradient norm run collectives over 8 ranks; 350 MiB once. The batch is
+  // broadcast to a tensor-parallel group of one.
+  CHECK(outside_bytes(job, plan, 0) == (3 * 300 + 350 + 388) * kMiB);
 }
 
 TEST_CASE("the native trainer pays for the channels of the communicators that it uses") {

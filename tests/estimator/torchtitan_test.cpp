@@ -317,6 +317,11 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   CHECK(rule(job, plan) == "unsupported: recompute");
   job.model.tied_embeddings = true;
   CHECK(rule(job, sharded(8)) == "unsupported: model");
+  job.model.tied_embeddings = false;
+  job.model.head_dim = 288;  // no fused attention: scores are written out
+  CHECK(rule(job, sharded(8)) == "unsupported: model.head_dim");
+  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  CHECK(rule(job, {.dp = 8, .zero = 1}) == "unsupported: model.head_dim");
 }
 
 }  // namespace shardplan
