@@ -144,10 +144,14 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
     return compiled ? HostCost{}
                     : HostCost{.forward_s = 900 * kMicro, .backward_s = 1.26 * forward_s};
   }
-  // Every second layer, or modules of each: a checkpoint around core_attn or mlp, which keeps the
-  // generators' states and runs the module again, takes 0.7 to 1 ms a layer of Megatron-core
+  if (recompute.policy == "every_second_layer") {
+    return {.forward_s = 0, .backward_s = forward_s / 2};
+  }
+  // Modules of each layer: a checkpoint around core_attn or mlp, which keeps the generators' states
+  // and runs the module again, takes 0.7 to 1 ms a layer of Megatron-core
   // (data/measured/frameworks_h200.jsonl, host-smol-*).
-  return {.forward_s = 0, .backward_s = forward_s / 2};
+  constexpr double kCheckpoint = 700 * kMicro;
+  return {.forward_s = 0, .backward_s = forward_s > 0 ? kCheckpoint : 0};
 }
 
 HostCost host_cost_of_ends(const Job& job) {

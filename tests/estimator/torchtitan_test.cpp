@@ -76,6 +76,17 @@ TEST_CASE("a root that holds both ends keeps the embedding and the last layer ga
   CHECK(at_loss(older) - at_loss(job) == 2 * (kTable1b + kLayer1b + kTable1b + 2048));
 }
 
+TEST_CASE("a head that is resharded after its forward is not there during the loss's backward") {
+  const Job job = job_1b(8, 8192, 16);
+  Job always = job;
+  always.profile.reshard_after_forward = ReshardAfterForward::kAlways;
+  Plan plan = sharded(8);
+  plan.micro_batch = 2;
+  const StageMemory stage = estimate_memory(always, plan).stages.at(0);
+  CHECK(stage.peak_moment() == "loss backward");
+  CHECK(peak_of(job, plan) - stage.allocated_bytes == 2 * (kTable1b + 2048));
+}
+
 TEST_CASE("full recompute on one GPU peaks at the logits' backward, counted by hand") {
   const Job job = job_1b(1, 8192, 2);
   Plan plan = alone(2);

@@ -54,6 +54,40 @@ std::vector<std::int64_t> changes_of(const std::vector<AllocationEvent>& events)
   return changes;
 }
 
+// foreach_reduce: the variable of a loop names the last parameter's gradient until it returns.
+TEST_CASE("a table's gradient is freed after its reduction has an output, a layer's before") {
+  const Job job = job_of(3072, 24, 4, 4, 2048, 4);
+  const Plan plan = sharded(4);  // shares in fp32 are half a gradient in bf16
+  const PlanPieces whole = plan_pieces(job, plan);
+  const std::vector<AllocationEvent> events =
+      torchtitan_timeline(job, plan, whole.stages.at(0));
+  std::unordered_map<std::int64_t, std::int64_t> live;
+  const auto alive = [&](std::int64_t bytes) {
+    return std::ranges::count_if(live, [bytes](const auto& entry) { return entry.second == bytes; });
+  };
+  const std::int64_t table = std::int64_t{128256} * 3072;
+  const std::int64_t up = std::int64_t{8192} * 3072;
+  int tables = 0;
+  int layers = 0;
+  for (const AllocationEvent& event : events) {
+    if (event.stream == AllocationStream::kReduce && event.bytes > 0) {
+      const bool is_table = event.bytes >= table;
+      tables += is_table && alive(2 * table) > 0 ? 1 : 0;
+      layers += !is_table && alive(2 * up) == 0 ? 1 : 0;
+    }
+    if (event.bytes > 0) {
+      live[event.id] = event.bytes;
+    } else {
+      live.erase(event.id);
+    }
+  }
+  const auto reductions = std::ranges::count_if(events, [](const AllocationEvent& event) {
+    return event.stream == AllocationStream::kReduce && event.bytes > 0;
+  });
+  CHECK(tables > 0);
+  CHECK(tables + layers == reductions);
+}
+
 TEST_CASE("a recomputed eager layer's forward allocates and frees as traced") {
   const Job job = job_of(3072, 24, 28, 2, 2048, 2);
   const Plan plan = sharded(2);
