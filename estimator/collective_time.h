@@ -10,8 +10,9 @@
 namespace shardplan {
 
 // What moves the bytes: kernels of NCCL, or copy engines (validator/cuda_peers.h). Copies that were
-// not measured count as NCCL's collectives do.
-enum class Carrier { kNccl, kCopies };
+// not measured count as NCCL's collectives do. kWideNccl: as PyTorch runs FSDP2's, on streams of
+// high priority and with as many channels as NCCL likes; alone they take as long.
+enum class Carrier { kNccl, kWideNccl, kCopies };
 
 // By what the trainer of this job moves what it gathers, sums in parts, shifts around a ring or
 // hands to the next stage; all-reduces and gradients always go by NCCL. Copies: our own trainer's

@@ -147,8 +147,21 @@ inline constexpr EfficiencyConstant kCollectivesBesideHopper = {
     .name = "collectives_beside_hopper",
     .value = 0.28,
     .source = "of theirs beside products: the same"};
+inline constexpr EfficiencyConstant kProductsBesideFsdp = {
+    .name = "products_beside_fsdp",
+    .value = 0.82,
+    .source =
+        "of their rate beside FSDP2's collectives, compute capability 9: NCCL's 24 channels of 132 "
+        "SMs (estimator/outside_memory.cpp)"};
+inline constexpr EfficiencyConstant kCollectivesBesideFsdp = {
+    .name = "collectives_beside_fsdp",
+    .value = 0.7,
+    .source =
+        "of theirs beside products: mean error of torchtitan's steps of 0.3 s and more 5.9 % with "
+        "0.28, 5.2 with 0.7, 6.0 with 1, and of runs drawn later no worse (h200_frameworks.jsonl, "
+        "frameworks_h200.jsonl)"};
 
-inline constexpr std::array<EfficiencyConstant, 24> kEfficiencyConstants = {
+inline constexpr std::array<EfficiencyConstant, 26> kEfficiencyConstants = {
     kGemmShareAmpere,
     kGemmShareHopper,
     kGemmShareBlackwell,
@@ -172,7 +185,9 @@ inline constexpr std::array<EfficiencyConstant, 24> kEfficiencyConstants = {
     kCollectiveSms,
     kCollectiveLaunch,
     kProductsBesideHopper,
-    kCollectivesBesideHopper};
+    kCollectivesBesideHopper,
+    kProductsBesideFsdp,
+    kCollectivesBesideFsdp};
 
 // Causal attention forward over the dense bf16 peak, by sequence length: cuDNN 9.19 on H200, 64
 // query and 8 key-value heads of 128 (cudnn-frontend benchmarks): 484, 591, 644, 673, 688 TFLOP/s.

@@ -8,12 +8,17 @@ namespace shardplan {
 namespace {
 
 // Inside an NVLink domain. Without a measurement a collective takes its SMs from the products and
-// nothing else is known but on Hopper.
-BesideRates rates_of(const GpuSpec& gpu) {
+// nothing else is known but on Hopper. What calibrate measures is our own trainer's NCCL, of few
+// channels.
+BesideRates rates_of(const GpuSpec& gpu, Carrier carrier) {
+  const bool is_hopper = gpu.compute_capability >= 90 && gpu.compute_capability < 100;
+  if (carrier == Carrier::kWideNccl && is_hopper) {
+    return {.products = kProductsBesideFsdp.value, .collectives = kCollectivesBesideFsdp.value};
+  }
   if (gpu.times && gpu.times->beside) {
     return *gpu.times->beside;
   }
-  if (gpu.compute_capability >= 90 && gpu.compute_capability < 100) {
+  if (is_hopper) {
     return {.products = kProductsBesideHopper.value, .collectives = kCollectivesBesideHopper.value};
   }
   return gpu.num_sms > 0
@@ -29,8 +34,9 @@ BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group, Co
   if (carrier == Carrier::kCopies && gpu.times && gpu.times->copies.beside) {
     return *gpu.times->copies.beside;
   }
-  BesideRates keep = rates_of(gpu);
-  if (group.ranks_per_domain < group.size) {
+  const bool crosses_network = group.ranks_per_domain < group.size;
+  BesideRates keep = rates_of(gpu, crosses_network ? Carrier::kNccl : carrier);
+  if (crosses_network) {
     const double alone = rank_bytes_per_s(cluster, group, collective);
     keep.collectives = std::min(1.0, keep.collectives * domain_bytes_per_s(cluster) / alone);
   }

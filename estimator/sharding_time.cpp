@@ -148,7 +148,9 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
                                  number(parameters.tied_elements * bytes_of(plan.grad_dtype)));
   }
   const GroupShape& over = groups.dense_shard.size > 1 ? groups.dense_shard : groups.dense_replica;
-  update.beside = beside_rates(job.cluster, over, Collective::kAllGather);
+  const bool is_fsdp = job.profile.memory_model == MemoryModel::kTorchtitan;
+  update.beside = beside_rates(job.cluster, over, Collective::kAllGather,
+                               is_fsdp ? Carrier::kWideNccl : Carrier::kNccl);
   update.beside_gathers =
       beside_rates(job.cluster, over, Collective::kAllGather, carrier_of(job, over));
   update.optimizer_s = optimizer_s(job, plan, groups, held);

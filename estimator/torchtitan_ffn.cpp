@@ -37,8 +37,7 @@ void add_normed_input(TitanBlock& block) {
 // and up; of one that does not, a gradient is written over what it uses up. Every second layer
 // replays, where the stage's last layer is one of them: there activations are at their most.
 bool replays_compiled(const TitanBlock& block) {
-  return block.is_compiled() &&
-         block.plan.recompute.granularity != RecomputeGranularity::kNone;
+  return block.is_compiled() && block.plan.recompute.granularity != RecomputeGranularity::kNone;
 }
 
 void add_gate(TitanBlock& block, std::int64_t width) {

@@ -76,8 +76,7 @@ void add_head_fsdp(TitanBlock& block) {
     return;  // of a root that holds both ends: rows of the embedding
   }
   add_titan_all_gather(block, p.head, p.layer);
-  const std::vector<std::int64_t> weights{block.job.model.hidden,
-                                          p.head - block.job.model.hidden};
+  const std::vector<std::int64_t> weights{block.job.model.hidden, p.head - block.job.model.hidden};
   if (block.fsdp.reshards_head) {
     rows.use_as(comm, "fsdp.unsharded_parameters", p.head, dtype, Step::kForwardInput,
                 Step::kForwardLogits, "n: final norm and output, resharded before the loss");

@@ -160,8 +160,7 @@ inline constexpr std::int64_t kLargestFusedHeadDim = 256;
 inline constexpr ValidityRule kFusedHeadDim = {
     .name = "unsupported: model.head_dim",
     .reads = {},
-    .broken = [](const Job& job,
-                 const Plan&) { return job.model.head_dim > kLargestFusedHeadDim; },
+    .broken = [](const Job& job, const Plan&) { return job.model.head_dim > kLargestFusedHeadDim; },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model.head_dim", number_text(job.model.head_dim),

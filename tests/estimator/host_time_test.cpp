@@ -46,7 +46,8 @@ TEST_CASE("replaying a layer costs its forward again, and choosing by operators 
   Recompute by_operator;
   by_operator.granularity = RecomputeGranularity::kSelective;
   by_operator.policy = "every_second_matmul";
-  CHECK(both(host_replay_cost(by_operator, false, 3.14e-3)) ==
+  // Of a sharded layer's forward, 3.14 ms measured and 0.8 of the layer's 1.88 in whole runs.
+  CHECK(both(host_replay_cost(by_operator, false, 2.764e-3)) ==
         doctest::Approx(0.9e-3 + 3.95e-3).epsilon(0.01));
   CHECK(both(host_replay_cost(by_operator, true, 3.14e-3)) == 0);
   Recompute modules;

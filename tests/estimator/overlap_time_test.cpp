@@ -78,6 +78,16 @@ TEST_CASE("copies keep their own share beside products where it was measured") {
   CHECK(kept(Carrier::kNccl) == 0.3);
 }
 
+TEST_CASE("FSDP2's collectives keep more beside products than ours and take more, within a domain") {
+  const ClusterSpec cluster = measured(0.92, 0.28);
+  const auto kept = [&](const GroupShape& group, Carrier carrier) {
+    return beside_rates(cluster, group, Collective::kAllGather, carrier);
+  };
+  CHECK(kept(kNode, Carrier::kWideNccl).collectives > kept(kNode, Carrier::kNccl).collectives);
+  CHECK(kept(kNode, Carrier::kWideNccl).products < kept(kNode, Carrier::kNccl).products);
+  CHECK(kept(kNodes, Carrier::kWideNccl).products == kept(kNodes, Carrier::kNccl).products);
+}
+
 TEST_CASE("what the network holds below the rate left beside products loses nothing there") {
   const ClusterSpec cluster = measured(0.9, 0.3);
   const auto kept = [&](const GroupShape& group, Collective collective) {

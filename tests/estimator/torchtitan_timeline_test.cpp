@@ -59,11 +59,11 @@ TEST_CASE("a table's gradient is freed after its reduction has an output, a laye
   const Job job = job_of(3072, 24, 4, 4, 2048, 4);
   const Plan plan = sharded(4);  // shares in fp32 are half a gradient in bf16
   const PlanPieces whole = plan_pieces(job, plan);
-  const std::vector<AllocationEvent> events =
-      torchtitan_timeline(job, plan, whole.stages.at(0));
+  const std::vector<AllocationEvent> events = torchtitan_timeline(job, plan, whole.stages.at(0));
   std::unordered_map<std::int64_t, std::int64_t> live;
   const auto alive = [&](std::int64_t bytes) {
-    return std::ranges::count_if(live, [bytes](const auto& entry) { return entry.second == bytes; });
+    return std::ranges::count_if(live,
+                                 [bytes](const auto& entry) { return entry.second == bytes; });
   };
   const std::int64_t table = std::int64_t{128256} * 3072;
   const std::int64_t up = std::int64_t{8192} * 3072;
