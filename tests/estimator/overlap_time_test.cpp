@@ -78,7 +78,8 @@ TEST_CASE("copies keep their own share beside products where it was measured") {
   CHECK(kept(Carrier::kNccl) == 0.3);
 }
 
-TEST_CASE("FSDP2's collectives keep more beside products than ours and take more, within a domain") {
+TEST_CASE(
+    "FSDP2's collectives keep more beside products than ours and take more, within a domain") {
   const ClusterSpec cluster = measured(0.92, 0.28);
   const auto kept = [&](const GroupShape& group, Carrier carrier) {
     return beside_rates(cluster, group, Collective::kAllGather, carrier);
