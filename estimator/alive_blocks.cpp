@@ -74,6 +74,10 @@ void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
     alive.add(unit.blocks.back().kind, BlockState::kReplaying, Step::kBackwardOutput, 1);
   }
   if (moment == MomentKind::kBackward || moment == MomentKind::kLossBackward) {
+    const bool is_last =
+        point.block + 1 == unit.blocks.size() && point.blocks_before + 1 == running.count;
+    alive.add(unit.blocks.back().kind, is_last ? BlockState::kGroupAt : BlockState::kGroup,
+              point.step, unit.checkpointed ? 1 : 0);
     for (const Held held : left_by(makes)) {
       alive.add(running.kind, state_of(held), Step::kForwardInput,
                 running.count - 1 - point.blocks_before);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "estimator/block_rows.h"
@@ -19,11 +20,22 @@ struct Weights {
   std::vector<std::int64_t> expert;
 };
 
+// In the order of construction: Attention makes the projection before SelfAttention makes the
+// product that is packed (core/transformer/attention.py).
+std::vector<WeightShape> module_shapes(const Job& job, const Plan& plan, BlockKind kind) {
+  std::vector<WeightShape> shapes = weight_shapes(job, plan, kind);
+  const bool is_layer = kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer;
+  if (is_layer && job.model.attention != AttentionKind::kMla) {
+    std::swap(shapes[0], shapes[1]);
+  }
+  return shapes;
+}
+
 void add_block(Weights& weights, const Job& job, const Plan& plan, BlockKind kind) {
   const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
   const bool has_experts = kind == BlockKind::kMoeLayer;
   std::vector<WeightShape> experts;
-  for (const WeightShape& shape : weight_shapes(job, plan, shapes)) {
+  for (const WeightShape& shape : module_shapes(job, plan, shapes)) {
     const bool is_expert = has_experts &&
                            shape.count == div_ceil(job.model.moe.num_experts, plan.ep) &&
                            (shape.rows == div_ceil(job.model.moe.expert_ffn, plan.etp) *
@@ -61,8 +73,9 @@ Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk
 }
 
 // The pieces of the weights that lie in the first rank's share of every bucket of a contiguous
-// buffer: weights lie in it in reverse, a bucket ends with the weight that makes it large enough.
-// bucket_elements 0: one bucket.
+// buffer, in its order, which the sharded optimizer's groups have, too (distrib_optimizer.py,
+// _build_optimizer_group_ranges): weights lie in it in reverse, a bucket ends with the weight that
+// makes it large enough. bucket_elements 0: one bucket.
 std::vector<std::int64_t> first_shard(const std::vector<std::int64_t>& weights, std::int64_t shard,
                                       std::int64_t bucket_elements) {
   std::vector<std::int64_t> pieces;
@@ -82,7 +95,6 @@ std::vector<std::int64_t> first_shard(const std::vector<std::int64_t>& weights, 
     bucket.clear();
     elements = 0;
   }
-  std::ranges::reverse(pieces);
   return pieces;
 }
 
@@ -183,7 +195,9 @@ MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageL
                                  : dense        ? dense_shard_size(job, plan)
                                                 : expert_state_shards(job, plan);
       std::vector<std::int64_t> own =
-          first_shard(*part, ranks, megatron_bucket_elements(job, stage, chunk, ranks));
+          plan.zero == 0
+              ? *part
+              : first_shard(*part, ranks, megatron_bucket_elements(job, stage, chunk, ranks));
       cut_to(own, (dense ? buffers.dense : buffers.expert) / ranks);
       std::vector<std::int64_t>& pieces = dense ? found.optimizer_elements : experts;
       pieces.insert(pieces.end(), own.begin(), own.end());

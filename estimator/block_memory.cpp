@@ -90,6 +90,10 @@ bool delays_weight_gradients(Schedule schedule) {
 }
 
 bool is_alive(const BlockRow& row, BlockState state, Step step) {
+  if (row.is_of_group) {
+    return state == BlockState::kGroup ||
+           (state == BlockState::kGroupAt && row.born <= step && step <= row.dies);
+  }
   switch (state) {
     case BlockState::kCheckpointed: return row.name == kInputRow || row.outlives_recompute;
     case BlockState::kKept: return row.is_kept();
@@ -103,6 +107,8 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kRunningUnkept: return row.born <= step && step <= row.last_forward_use;
     case BlockState::kRunningFirst:
       return row.born <= step && (step <= row.last_forward_use || row.name == kInputRow);
+    case BlockState::kGroupAt:
+    case BlockState::kGroup: break;
   }
   return false;
 }
@@ -119,6 +125,7 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
   summary.pending_bytes += held(BlockState::kPending);
   summary.output_gradient_bytes += held(BlockState::kReplaying);
   summary.gradient_bytes += held(BlockState::kGradients);
+  summary.group_bytes += held(BlockState::kGroup);
   summary.kept_pending_bytes += row.is_kept() && row.is_pending() ? row.bytes : 0;
   summary.passing_bytes += row.place == Place::kPendingSlot && !row.is_pending() ? row.bytes : 0;
   const auto place = std::ranges::find(kFixedPlaces, row.place);
@@ -133,12 +140,17 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
 BlockSummary summarise(const BlockMemory& block) {
   BlockSummary summary;
   BytesBySteps<kLastWeight> running;
-  BytesBySteps<kLastWeight> again;    // gradients counted apart
+  BytesBySteps<kLastWeight> again;  // gradients counted apart
+  BytesBySteps<kLastWeight> in_group;
   BytesBySteps<kLastForward> unkept;  // forward that keeps nothing
   BytesBySteps<kLastForward> first;   // the same, but its input
   const bool has_gradients = std::ranges::any_of(block.rows, &BlockRow::is_gradient);
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
+    in_group.add(row.born, row.dies, row.bytes);
+    if (row.is_of_group) {
+      continue;
+    }
     running.add(row.born, row.dies, row.bytes);
     if (has_gradients && (!row.is_gradient || row.is_made_again)) {
       again.add(row.born, row.dies, row.bytes);
@@ -150,6 +162,7 @@ BlockSummary summarise(const BlockMemory& block) {
     }
   }
   running.close();
+  in_group.close();
   unkept.close();
   first.close();
   summary.forward = running.peak(Step::kForwardInput, kLastForward);
@@ -160,6 +173,7 @@ BlockSummary summarise(const BlockMemory& block) {
                        : running.peak(Step::kForwardInput, block.last_replayed);
   summary.first_backward = running.peak(kFirstBackward, kLastBackward);
   summary.backward = summary.first_backward;
+  summary.group_backward = in_group.peak(kFirstBackward, kLastBackward);
   summary.weight = running.peak(Step::kWeight, kLastWeight);
   if (has_gradients) {
     again.close();

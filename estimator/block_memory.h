@@ -68,6 +68,11 @@ struct BlockRow {
   bool is_gradient = false;         // made by the first backward, there until gradients are reduced
   bool is_made_again = false;       // by later ones, too, which add theirs and free it
   bool outlives_recompute = false;  // held though the block's activations are recomputed
+  bool is_of_group = false;         // held by a recomputed group's backward, in its last block
+  bool is_first_product = false;    // of forward's or autograd's thread, in some kind of block
+  bool is_handed_on = false;        // stays, as a row of the block that runs next
+  bool is_taken_over = false;       // is what the block that ran before has handed on
+  bool is_added = false;            // into the output gradient: in place, if nobody else holds that
   AllocationStream stream = AllocationStream::kCompute;
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several
   // What the replay allocates in its place, where it stands for tensors that follow each other.
@@ -88,6 +93,8 @@ enum class BlockState {
   kRunningFirst,   // the same, first of a group that will be recomputed: its input is held
   kGradients,      // holds gradients, whatever else it holds
   kReplaying,      // last of a group that replays its forward: its output's gradient waits
+  kGroupAt,        // the last of a group in backward, at one step: what the group holds besides
+  kGroup,          // the same while another block of the group runs
 };
 
 // Whether the row holds memory in that state; `step` counts for the running states only.
@@ -114,6 +121,7 @@ struct BlockSummary {
   std::int64_t gradient_bytes = 0;
   std::int64_t kept_pending_bytes = 0;     // of both: from forward to the weight gradient
   std::int64_t passing_bytes = 0;          // in the slot of the pending ones, but not pending
+  std::int64_t group_bytes = 0;            // held besides by a group's backward, of its last block
   std::int64_t output_gradient_bytes = 0;  // held while a full-recompute group replays its forward
   StepPeak forward;
   StepPeak forward_unkept;
@@ -121,6 +129,7 @@ struct BlockSummary {
   StepPeak replay;          // forward again, last of its group
   StepPeak backward;        // backward-input when weight gradients are delayed
   StepPeak first_backward;  // with the gradients that it makes
+  StepPeak group_backward;  // last of a recomputed group, with what that holds besides
   StepPeak weight;
   // While its last forward step writes the input of the block behind it.
   std::int64_t output_bytes = 0;

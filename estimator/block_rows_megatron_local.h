@@ -18,6 +18,7 @@ inline constexpr std::int64_t kAllocatorRounding = 512;
 void add_local_layer_ends(MegatronBlock& block);
 void add_local_attention(MegatronBlock& block);
 void add_local_ffn_norm(MegatronBlock& block);
+void add_local_ffn_norm_gradient(MegatronBlock& block);
 void add_local_dense_ffn(MegatronBlock& block);
 void add_local_moe(MegatronBlock& block);
 

@@ -51,6 +51,9 @@ void add_passing(std::vector<RowTensor>& tensors, const BlockRow& row) {
 std::vector<RowTensor> tensor_rows(const std::vector<BlockRow>& rows) {
   std::vector<RowTensor> tensors;
   for (const BlockRow& row : rows) {
+    if (row.is_of_group) {
+      continue;  // the timeline of a group holds them
+    }
     if (!row.passing.empty()) {
       add_passing(tensors, row);
       continue;
@@ -76,6 +79,10 @@ BlockScript script_of(const BlockMemory& block) {
     script.bytes.push_back(row.bytes);
     const std::int64_t index = static_cast<std::int64_t>(i);
     script.is_gradient.push_back(row.is_gradient);
+    script.is_first_product.push_back(row.is_first_product);
+    script.is_handed_on.push_back(row.is_handed_on);
+    script.is_taken_over.push_back(row.is_taken_over);
+    script.is_added.push_back(row.is_added);
     script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));
     script.streams.push_back(row.stream);
     script.output_gradient_row =

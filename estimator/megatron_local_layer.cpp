@@ -10,6 +10,52 @@
 namespace shardplan {
 namespace {
 
+// The rotary embedding of the queries or of the keys.
+struct Rotation {
+  Step step;
+  Step backward;
+  std::int64_t elements = 0;
+  std::string_view cos;
+  std::string_view sin;
+  std::string_view products;
+  std::string_view rotated;
+};
+
+// t*cos, a half negated, rotate_half(t), rotate_half(t)*sin, their sum; then cat with an empty
+// rest copies the sum.
+void add_rotation(MegatronBlock& block, const Rotation& rotation) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t angles = s.tokens / block.plan.micro_batch * block.job.model.head_dim;
+  const std::int64_t t = rotation.elements;
+  for (const std::string_view name : {rotation.cos, rotation.sin}) {
+    rows.keep(name, angles, s.dtype,
+              {.born = rotation.step, .last_forward_use = rotation.step, .dies = rotation.backward},
+              "s*d/c: cast to the activations' type, saved by the rotary product");
+  }
+  rows.use(rotation.products, 2 * t, s.dtype, rotation.step, rotation.step,
+           "products of the unfused rotary embedding beyond its result");
+  rows.pass_last({{t, 4}, {t / 2, 1}, {t, 1}, {t, 1}, {t, 1}});
+  rows.keep(rotation.rotated, t, s.dtype,
+            {.born = rotation.step,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardAttention},
+            "a*d*T/t of queries, k*d*T/t of keys: saved by attention");
+}
+
+// Keys first. The gradient times sin, a half negated, both halves, the gradient times cos, which
+// is added to them; slicing off the empty rest copies the sum, which lives until all inputs are
+// packed.
+void add_rotation_backward(MegatronBlock& block, Step step, std::int64_t elements,
+                           std::string_view products, std::string_view gradient) {
+  RowList& rows = block.rows;
+  rows.use(products, 2 * elements, block.shape.dtype, step, step,
+           "products of the rotary embedding's backward and their sum");
+  rows.pass_last({{elements, 2}, {elements / 2, 1}, {elements, 2}, {elements, 0}});
+  rows.use(gradient, elements, block.shape.dtype, step, Step::kBackwardQkvGather,
+           "a*d*T/t of queries, k*d*T/t of keys: before the rotation");
+}
+
 // Inputs of attention.
 //   packed: linear_qkv's output; v is a view of it, so all of it stays until attention's backward.
 //   query_copy: splitting q out of the packed groups is a view only where each rank has one group,
@@ -24,35 +70,28 @@ void add_inputs(MegatronBlock& block) {
   const std::int64_t query = s.tokens * s.query_width;
   const std::int64_t key = s.tokens * s.key_value_width;
   const bool copies = s.key_value_heads > 1 && s.query_heads > s.key_value_heads;
-  const std::int64_t angles = s.tokens / block.plan.micro_batch * block.job.model.head_dim;
   rows.keep("attention.packed_qkv", query + 2 * key, s.dtype,
             {.born = Step::kForwardQkv,
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardAttention},
-            "(a+2k)*d*T/t: output of the product; v is a view of it and keeps it alive");
+            "(a+2k)*d*T/t: output of the product; v is a view of it and keeps it alive")
+      .is_first_product = true;
   rows.use("attention.query_copy", copies ? query : 0, s.dtype, Step::kForwardLayout,
            Step::kForwardProjection, "a*d*T/t: q copied out of the packed groups, unrotated");
-  const Life rotated{.born = Step::kForwardLayout,
-                     .last_forward_use = Step::kForwardProjection,
-                     .dies = Step::kBackwardAttention};
-  // Of q, then of k: t*cos, a half negated, rotate_half(t), rotate_half(t)*sin, their sum.
-  const auto products = [](std::int64_t t) {
-    return std::array<PassingTensor, 5>{{{t, 4}, {t / 2, 1}, {t, 1}, {t, 1}, {t, 1}}};
-  };
-  rows.use("attention.rotary_products", std::max(2 * query - key, 2 * key), s.dtype,
-           Step::kForwardLayout, Step::kForwardLayout,
-           "max(2a-k, 2k)*d*T/t: products of the unfused rotary embedding beyond its results");
-  rows.pass_last(products(query));
-  rows.keep("attention.rotated_query", query, s.dtype, rotated, "a*d*T/t: saved by attention");
-  rows.keep("attention.rotated_key", key, s.dtype, rotated, "k*d*T/t: saved by attention");
-  for (const std::string_view name :
-       {"attention.query_cos", "attention.query_sin", "attention.key_cos", "attention.key_sin"}) {
-    rows.keep(name, angles, s.dtype,
-              {.born = Step::kForwardLayout,
-               .last_forward_use = Step::kForwardLayout,
-               .dies = Step::kBackwardLayout},
-              "s*d/c: cast to the activations' type, saved by the rotary product");
-  }
+  add_rotation(block, {.step = Step::kForwardLayout,
+                       .backward = Step::kBackwardLayout,
+                       .elements = query,
+                       .cos = "attention.query_cos",
+                       .sin = "attention.query_sin",
+                       .products = "attention.query_rotary_products",
+                       .rotated = "attention.rotated_query"});
+  add_rotation(block, {.step = Step::kForwardKeyValues,
+                       .backward = Step::kBackwardKeyValueReduce,
+                       .elements = key,
+                       .cos = "attention.key_cos",
+                       .sin = "attention.key_sin",
+                       .products = "attention.key_rotary_products",
+                       .rotated = "attention.rotated_key"});
 }
 
 void add_inputs_backward(MegatronBlock& block) {
@@ -61,17 +100,11 @@ void add_inputs_backward(MegatronBlock& block) {
   const std::int64_t query = s.tokens * s.query_width;
   const std::int64_t key = s.tokens * s.key_value_width;
   const std::int64_t full = s.hidden * s.tokens;
-  rows.use("attention.query_gradient", query, s.dtype, Step::kBackwardAttention,
-           Step::kBackwardLayout, "a*d*T/t");
-  rows.use("attention.key_gradient", key, s.dtype, Step::kBackwardAttention, Step::kBackwardLayout,
-           "k*d*T/t");
-  rows.use("attention.value_gradient", key, s.dtype, Step::kBackwardAttention,
-           Step::kBackwardLayout, "k*d*T/t");
-  rows.use("attention.rotary_gradients", 3 * query, s.dtype, Step::kBackwardLayout,
-           Step::kBackwardLayout,
-           "3*a*d*T/t: the two products of the rotary embedding's backward and their sum");
-  rows.pass_last({{query, 3}, {query / 2, 2}, {query, 1}, {query, 1}, {query, 1}});
-  rows.use("attention.packed_qkv_gradient", query + 2 * key, s.dtype, Step::kBackwardQkv,
+  add_rotation_backward(block, Step::kBackwardKeyValueReduce, key, "attention.key_rotary_gradients",
+                        "attention.unrotated_key_gradient");
+  add_rotation_backward(block, Step::kBackwardLayout, query, "attention.query_rotary_gradients",
+                        "attention.unrotated_query_gradient");
+  rows.use("attention.packed_qkv_gradient", query + 2 * key, s.dtype, Step::kBackwardQkvGather,
            Step::kBackwardQkv, "(a+2k)*d*T/t");
   if (s.gathers_sequence) {
     rows.use("attention.full_norm_gradient", full, s.dtype, Step::kBackwardQkv, Step::kBackwardQkv,
@@ -94,13 +127,6 @@ void add_core_attention(MegatronBlock& block) {
   const Life saved{.born = Step::kForwardAttention,
                    .last_forward_use = Step::kForwardAttention,
                    .dies = Step::kBackwardAttention};
-  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.log_sum_exp",
-                    s.query_heads * s.tokens, DType::kFp32, saved,
-                    "a*T/t: softmax statistics, fp32");
-  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.seed", 1, DType::kInt64,
-                    saved, "state of the random generator, saved although nothing is dropped");
-  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.offset", 1, DType::kInt64,
-                    saved, "state of the random generator, saved although nothing is dropped");
   rows.keep("attention.output", output, s.dtype,
             {.born = Step::kForwardAttention,
              .last_forward_use = Step::kForwardProjection,
@@ -110,8 +136,20 @@ void add_core_attention(MegatronBlock& block) {
     rows.use("attention.output_replayed", output, s.dtype, Step::kBackwardAttention,
              Step::kBackwardAttention, "a*d*T/t: core_attn recompute computes the output again");
   }
-  rows.use("attention.output_gradient", output, s.dtype, Step::kBackwardProjection,
-           Step::kBackwardAttention, "a*d*T/t");
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.log_sum_exp",
+                    s.query_heads * s.tokens, DType::kFp32, saved,
+                    "a*T/t: softmax statistics, fp32");
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.seed", 1, DType::kInt64,
+                    saved, "state of the random generator, saved although nothing is dropped");
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.offset", 1, DType::kInt64,
+                    saved, "state of the random generator, saved although nothing is dropped");
+  const std::int64_t key = s.tokens * s.key_value_width;
+  rows.use("attention.query_gradient", output, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardLayout, "a*d*T/t");
+  rows.use("attention.key_gradient", key, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardKeyValueReduce, "k*d*T/t");
+  rows.use("attention.value_gradient", key, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardQkvGather, "k*d*T/t");
   const std::int64_t length = s.tokens / block.plan.micro_batch;
   const std::int64_t workspace =
       cudnn_backward_workspace_bytes({.batch = block.plan.micro_batch,
@@ -140,7 +178,10 @@ void add_projection(MegatronBlock& block) {
         "h*T: output gradient gathered for both products (mappings.py, not the shared buffer)");
   }
   rows.use("attention.projection_output", s.hidden * s.sharded_tokens, s.dtype,
-           Step::kForwardProjection, Step::kForwardProjection, "h*u: before the residual add");
+           Step::kForwardProjection, Step::kForwardProjectionReduce,
+           "h*u: before the residual add");
+  rows.use("attention.output_gradient", s.tokens * s.query_width, s.dtype,
+           Step::kBackwardProjection, Step::kBackwardAttention, "a*d*T/t");
   add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * s.query_width,
                       Step::kBackwardProjection);
 }
@@ -155,9 +196,10 @@ void add_local_layer_ends(MegatronBlock& block) {
   const std::int64_t sequence = s.hidden * s.sharded_tokens;
   rows.keep("input", sequence, s.dtype,
             {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardOutput,
              .dies = Step::kBackwardNorm},
-            "h*u: residual stream, saved as input of the attention norm");
+            "h*u: residual stream, saved as input of the attention norm")
+      .is_taken_over = true;
   rows.keep("attention.norm_statistics", s.sharded_tokens, DType::kFp32,
             {.born = Step::kForwardNorm,
              .last_forward_use = Step::kForwardNorm,
@@ -166,17 +208,27 @@ void add_local_layer_ends(MegatronBlock& block) {
   keep_or_recompute(block, block.selective() && block.recomputed().layernorm, Step::kBackwardQkv,
                     "attention.norm_output", sequence, s.dtype,
                     {.born = Step::kForwardNorm,
-                     .last_forward_use = Step::kForwardProjection,
+                     .last_forward_use = Step::kForwardProjectionReduce,
                      .dies = Step::kBackwardQkv},
                     "h*u: saved by the product, sharded; gathered again in backward");
-  rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
-           "h*u: arrives from the next layer, kept for the residual path");
-  rows.use("ffn_input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,
-           "h*u: gradient between attention and FFN, residual added");
-  rows.use("input_gradient", sequence, s.dtype, Step::kBackwardNorm, Step::kBackwardInput,
-           "h*u: leaves to the layer before");
+  BlockRow& gradient = rows.use(
+      "output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardInput,
+      "h*u: of the residual stream: arrives from the next layer, leaves to the one before");
+  gradient.is_taken_over = true;
+  gradient.is_handed_on = true;
+  rows.use("attention.input_gradient", sequence, s.dtype, Step::kBackwardNorm, Step::kBackwardNorm,
+           "h*u: of the norm, added to the residual stream's");
   rows.use("output", sequence, s.dtype, Step::kForwardOutput, Step::kForwardOutput,
-           "h*u: becomes the input of the next layer");
+           "h*u: becomes the input of the next layer")
+      .is_handed_on = true;
+  // tensor_parallel/random.py, CheckpointFunction.backward: outputs and args.
+  rows.use("replay.output", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardInput,
+           "h*u: output of the replayed group, held until its backward returns")
+      .is_of_group = true;
+  rows.use("replay.output_gradient", sequence, s.dtype, Step::kBackwardFfnNorm,
+           Step::kBackwardInput,
+           "h*u: held beside the residual stream's gradient, which becomes a tensor of its own")
+      .is_of_group = true;
 }
 
 void add_local_attention(MegatronBlock& block) {
@@ -192,7 +244,7 @@ void add_local_ffn_norm(MegatronBlock& block) {
   const std::int64_t sequence = s.hidden * s.sharded_tokens;
   const RecomputeModules& modules = block.recomputed();
   rows.keep("ffn.input", sequence, s.dtype,
-            {.born = Step::kForwardFfnNorm,
+            {.born = Step::kForwardProjectionReduce,
              .last_forward_use = Step::kForwardOutput,
              .dies = Step::kBackwardFfnNorm},
             "h*u: residual stream, saved as input of the FFN norm");
@@ -208,9 +260,18 @@ void add_local_ffn_norm(MegatronBlock& block) {
                      .last_forward_use = Step::kForwardOutput,
                      .dies = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1},
                     "h*u: saved by the product (or as input of a recomputed mlp), sharded");
+}
+
+void add_local_ffn_norm_gradient(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
   rows.use("ffn.norm_gradient", sequence, s.dtype,
            block.is_moe ? Step::kBackwardDispatch : Step::kBackwardFc1, Step::kBackwardFfnNorm,
            "h*u: gradient of the norm's output");
+  rows.use("ffn.input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardFfnNorm,
+           "h*u: of the norm, added to the residual stream's")
+      .is_added = true;
 }
 
 // SwiGLU is one compiled kernel each way (core/jit.py): only fc1's output is saved.
@@ -234,6 +295,10 @@ void add_local_dense_ffn(MegatronBlock& block) {
                      .last_forward_use = Step::kForwardFc2,
                      .dies = Step::kBackwardFc2},
                     "f*T/t: input of the second product");
+  if (s.gathers_sequence) {
+    rows.use("ffn.full_output", full, s.dtype, Step::kForwardFc2, Step::kForwardFc2,
+             "h*T: partial sums before the reduce-scatter");
+  }
   rows.use("ffn.output", sequence, s.dtype, Step::kForwardFc2, Step::kForwardOutput,
            "h*u: before the residual add");
   if (replays) {
@@ -241,8 +306,6 @@ void add_local_dense_ffn(MegatronBlock& block) {
              "h*u: output of the replay, held by CheckpointFunction.backward");
   }
   if (s.gathers_sequence) {
-    rows.use("ffn.full_output", full, s.dtype, Step::kForwardFc2, Step::kForwardFc2,
-             "h*T: partial sums before the reduce-scatter");
     rows.use("ffn.replayed_full_output", replays ? full : 0, s.dtype, Step::kBackwardOutput,
              Step::kBackwardOutput, "h*T: partial sums of the replay");
     rows.use("ffn.gathered_output_gradient", full, s.dtype, Step::kBackwardFc2, Step::kBackwardFc2,
@@ -250,8 +313,10 @@ void add_local_dense_ffn(MegatronBlock& block) {
     rows.use("ffn.full_norm_gradient", full, s.dtype, Step::kBackwardFc1, Step::kBackwardFc1,
              "h*T: input gradient before its reduce-scatter");
   }
+  add_local_ffn_norm_gradient(block);
   rows.use("ffn.activation_gradient", inner, s.dtype, Step::kBackwardFc2, Step::kBackwardActivation,
-           "f*T/t");
+           "f*T/t")
+      .is_first_product = true;
   rows.use("ffn.fc1_gradient", s.ffn_pieces * inner, s.dtype, Step::kBackwardActivation,
            Step::kBackwardFc1, "2f*T/t");
   add_weight_gradient(block, "ffn.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,

@@ -128,7 +128,8 @@ void add_experts(MegatronBlock& block, const ExpertRows& moe) {
                      .dies = several ? Step::kBackwardFc1 : Step::kBackwardFc2},
                     "f*G/et: input of the second product");
   rows.use("experts.activation_gradient", one, s.dtype, Step::kBackwardFc2,
-           several ? Step::kBackwardFc2 : Step::kBackwardActivation, "f*G/(e*et): of one expert");
+           several ? Step::kBackwardFc2 : Step::kBackwardActivation, "f*G/(e*et): of one expert")
+      .is_first_product = true;
   rows.use("experts.fc1_gradient", s.ffn_pieces * one, s.dtype, Step::kBackwardActivation,
            several ? Step::kBackwardActivation : Step::kBackwardFc1, "2f*G/(e*et): of one expert");
   rows.use("experts.fc1_input_gradient", s.hidden * moe.one_expert, s.dtype, Step::kBackwardFc1,
@@ -165,6 +166,7 @@ void add_shared_experts(MegatronBlock& block) {
 void add_local_moe(MegatronBlock& block) {
   const ExpertRows moe = expert_rows(block);
   add_local_ffn_norm(block);
+  add_local_ffn_norm_gradient(block);
   add_router(block, moe);
   add_dispatch_forward(block, moe);
   add_dispatch_backward(block, moe);

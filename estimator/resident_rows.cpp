@@ -51,7 +51,8 @@ void add_cublas_workspaces(ResidentRows& state) {
              .dtype = DType::kBool,
              .copies = torch_multiplies ? 2 : 0,
              .formula = "torch's, one for the main thread and one for autograd's",
-             .origin = Origin::kDocumented});
+             .origin = Origin::kDocumented,
+             .made_by = is_local ? MadeBy::kFirstProducts : MadeBy::kPhase});
   state.add({.component = Component::kWorkspace,
              .name = "transformer_engine_workspace",
              .elements = te_is_small ? std::min(large, kSmallTeBytes) : large,

@@ -69,12 +69,15 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   const bool loops_1f1b = plan.pp > 1 && plan.vpp == 1;
   const bool receives = loops_1f1b && ends.receiving_chunks > 0;
   const bool sends = loops_1f1b && !ends.has_head;
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
+  const MadeBy received = is_local && plan.vpp == 1 ? MadeBy::kBlocks : MadeBy::kPhase;
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "sequence_gather_buffer",
         .elements = shape.hidden * gather_buffer_tokens(job, plan, shape, ends),
         .dtype = shape.dtype,
-        .formula = "h*T: global memory buffer for gathered inputs of products, never freed"},
+        .formula = "h*T: global memory buffer for gathered inputs of products, never freed",
+        .made_by = is_local ? MadeBy::kFirstGather : MadeBy::kPhase},
        {.component = Component::kCommunication,
         .name = "pipeline.receive_buffers",
         .elements = receives_ahead ? hidden_state : 0,
@@ -90,14 +93,16 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
         .first = Phase::kForward,
         .last = Phase::kBackward,
         .formula = "h*u: input_tensor_grad of the microbatch before, held by the schedule's loop "
-                   "until the next one replaces it"},
+                   "until the next one replaces it",
+        .made_by = received},
        {.component = Component::kCommunication,
         .name = "pipeline.last_input",
         .elements = receives ? hidden_state : 0,
         .dtype = shape.dtype,
         .first = Phase::kForward,
         .last = Phase::kForward,
-        .formula = "h*u: input of the microbatch before; the loop's output_tensor holds its graph"},
+        .formula = "h*u: input of the microbatch before; the loop's output_tensor holds its graph",
+        .made_by = received},
        {.component = Component::kCommunication,
         .name = "pipeline.last_output_gradient",
         .elements = sends ? hidden_state : 0,
@@ -113,7 +118,8 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
         .first = Phase::kReduction,
         .last = Phase::kIdle,
         .formula = "h*u: each chunk's last input and its gradient, held by set_input_tensor until "
-                   "the next step"},
+                   "the next step",
+        .made_by = received},
        {.component = Component::kWorkspace,
         .name = "rotary_table",
         .elements =

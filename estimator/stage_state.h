@@ -40,6 +40,11 @@ inline constexpr std::string_view kAllocatorTailsRow = "allocator.block_ends";
 inline constexpr std::string_view kOptimizerTailsRow = "allocator.optimizer_block_ends";
 inline constexpr std::string_view kStepTailsRow = "allocator.step_block_ends";
 
+// What allocates a row of the state in a replay of the allocator: the phase it begins with, the
+// first gather of a product's input, the first product of every thread (forward's and autograd's),
+// a copy each, or blocks: what the pipeline's loop holds of the microbatch before.
+enum class MadeBy { kPhase, kFirstGather, kFirstProducts, kBlocks };
+
 struct StateRow {
   Component component = Component::kParameters;
   std::string_view name;
@@ -55,6 +60,7 @@ struct StateRow {
   bool is_split = false;           // one tensor per parameter, not one in all
   bool is_made_by_blocks = false;  // the blocks' gradients, from the reduction on
   AllocationStream stream = AllocationStream::kCompute;
+  MadeBy made_by = MadeBy::kPhase;
 
   bool is_alive(Phase phase) const { return first <= phase && phase <= last; }
   bool is_resident() const { return first <= Phase::kForward && last == Phase::kIdle; }

@@ -3,103 +3,15 @@
 #include <algorithm>
 
 #include "estimator/allocator_tails.h"
-#include "estimator/block_script.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
 #include "estimator/stage_tensors.h"
+#include "estimator/timeline_writer.h"
 #include "estimator/torchtitan_timeline.h"
 
 namespace shardplan {
 namespace {
-
-// Tensors of one block of one microbatch, by row; 0: not allocated.
-using BlockTensors = std::vector<std::int64_t>;
-
-class TimelineWriter {
- public:
-  explicit TimelineWriter(const BlockSet& blocks) {
-    for (std::size_t i = 0; i < blocks.size(); ++i) { scripts_[i] = script_of(blocks[i]); }
-  }
-
-  const BlockScript& script(BlockKind kind) const {
-    return scripts_[static_cast<std::size_t>(kind)];
-  }
-  std::int64_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute) {
-    ++last_id_;
-    events.push_back({.id = last_id_, .bytes = bytes, .stream = stream});
-    return last_id_;
-  }
-  // Events of tensors whose ids count from 1, before any other.
-  void add(const std::vector<AllocationEvent>& built) {
-    events.insert(events.end(), built.begin(), built.end());
-    for (const AllocationEvent& event : built) { last_id_ = std::max(last_id_, event.id); }
-  }
-  void free(std::int64_t& id) {
-    if (id != 0) {
-      events.push_back({.id = id, .bytes = 0});
-      id = 0;
-    }
-  }
-  // Rows that are already there stay. `heads_group`: what stays with a recomputed group is not
-  // freed.
-  void run(BlockKind kind, const std::vector<RowEvent>& part, BlockTensors& tensors,
-           bool heads_group = false) {
-    const BlockScript& rows = script(kind);
-    tensors.resize(rows.bytes.size(), 0);
-    for (const RowEvent& event : part) {
-      const std::size_t row = static_cast<std::size_t>(event.row);
-      if (rows.is_gradient[row]) {
-        continue;
-      }
-      if (event.allocates && tensors[row] == 0) {
-        tensors[row] = allocate(rows.bytes[row], rows.streams[row]);
-      }
-      if (!event.allocates && !(heads_group && rows.stays[row])) {
-        free(tensors[row]);
-      }
-    }
-  }
-
-  // As run; a backward that is not split makes the block's gradients that are not there yet.
-  void run_backward(BlockKind kind, BlockTensors& tensors, BlockTensors& gradients,
-                    ActionKind action) {
-    const BlockScript& rows = script(kind);
-    tensors.resize(rows.bytes.size(), 0);
-    gradients.resize(rows.bytes.size(), 0);
-    for (const RowEvent& event : rows.backward) {
-      const std::size_t row = static_cast<std::size_t>(event.row);
-      if (rows.is_gradient[row] && action != ActionKind::kBackward) {
-        continue;
-      }
-      BlockTensors& held = rows.is_gradient[row] ? gradients : tensors;
-      if (event.allocates && held[row] == 0) {
-        held[row] = allocate(rows.bytes[row], rows.streams[row]);
-      }
-      if (!event.allocates && !rows.is_gradient[row]) {
-        free(held[row]);
-      }
-    }
-    if (action == ActionKind::kBackward) {
-      make_gradients(kind, gradients);
-    }
-  }
-  void make_gradients(BlockKind kind, BlockTensors& gradients) {
-    const BlockScript& rows = script(kind);
-    gradients.resize(rows.bytes.size(), 0);
-    for (std::size_t row = 0; row < rows.bytes.size(); ++row) {
-      if (rows.is_gradient[row] && gradients[row] == 0) {
-        gradients[row] = allocate(rows.bytes[row], rows.streams[row]);
-      }
-    }
-  }
-
-  std::vector<AllocationEvent> events;
-
- private:
-  std::array<BlockScript, kNumBlockKinds> scripts_;
-  std::int64_t last_id_ = 0;
-};
 
 // The blocks of a chunk one by one, and the tensors of every microbatch in them.
 struct FlatUnit {
@@ -122,6 +34,7 @@ std::vector<FlatUnit> flatten(const ChunkLayout& chunk) {
 
 void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                    UnitTensors& tensors) {
+  writer.start(Thread::kMain);
   tensors.assign(units.size(), {});
   for (std::size_t u = 0; u < units.size(); ++u) {
     tensors[u].resize(units[u].kinds.size());
@@ -135,26 +48,61 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       }
     }
   }
+  writer.end_forward();
+}
+
+// What the backward of a recomputed group holds until its end, where its blocks hand tensors on:
+// its output and that one's gradient (core/tensor_parallel/random.py, CheckpointFunction.backward:
+// outputs and args).
+struct Replayed {
+  std::int64_t output = 0;
+  std::int64_t gradient = 0;
+};
+
+Replayed write_replay(TimelineWriter& writer, const FlatUnit& unit,
+                      std::vector<BlockTensors>& tensors) {
+  const BlockScript& last = writer.script(unit.kinds.back());
+  tensors.back().resize(last.bytes.size(), 0);
+  const std::size_t row = static_cast<std::size_t>(last.output_gradient_row);
+  std::int64_t& gradient = tensors.back()[row];
+  gradient = writer.take_over(last.bytes[row], last.streams[row]);
+  for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
+    writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[i]);
+  }
+  return {.output = writer.take_handed(), .gradient = last.is_handed_on[row] ? gradient : 0};
+}
+
+void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
+  const BlockScript& script = writer.script(kind);
+  for (std::size_t row = 0; row < tensors.size(); ++row) {
+    if (script.stays[row] && script.is_taken_over[row]) {
+      writer.hold_input(tensors[row]);
+    }
+  }
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                     UnitTensors& tensors, UnitTensors& gradients, ActionKind action) {
+  writer.start(Thread::kAutograd);
+  writer.drop_input();
   for (std::size_t u = units.size(); u-- > 0;) {
     const FlatUnit& unit = units[u];
+    Replayed replayed;
     if (unit.checkpointed) {
-      const BlockScript& last = writer.script(unit.kinds.back());
-      BlockTensors& last_tensors = tensors[u].back();
-      last_tensors.resize(last.bytes.size(), 0);
-      const std::size_t gradient = static_cast<std::size_t>(last.output_gradient_row);
-      last_tensors[gradient] = writer.allocate(last.bytes[gradient], last.streams[gradient]);
-      for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
-        writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[u][i]);
-      }
+      replayed = write_replay(writer, unit, tensors[u]);
     }
     for (std::size_t i = unit.kinds.size(); i-- > 0;) {
-      writer.run_backward(unit.kinds[i], tensors[u][i], gradients[u][i], action);
+      const bool is_last = i + 1 == unit.kinds.size();
+      if (u == 0 && i == 0 && writer.receives()) {
+        hold_input(writer, unit.kinds[i], tensors[u][i]);
+      }
+      writer.run_backward(unit.kinds[i], tensors[u][i], gradients[u][i], action,
+                          is_last ? replayed.gradient : 0);
     }
+    writer.free(replayed.output);
+    writer.free(replayed.gradient);
   }
+  writer.end_backward();
 }
 
 void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, UnitTensors& tensors,
@@ -202,7 +150,7 @@ class StateTensors {
                const std::vector<std::int64_t>& parameters)
       : writer_(writer), state_(state) {
     for (const StateRow& row : state.rows) {
-      sizes_.push_back(tensor_bytes(row, parameters));
+      sizes_.push_back(awaits(row) ? std::vector<std::int64_t>{} : tensor_bytes(row, parameters));
       ids_.emplace_back(sizes_.back().size(), 0);
     }
   }
@@ -253,6 +201,20 @@ class StateTensors {
  private:
   static constexpr std::int64_t kBuiltBefore = -1;  // an id
 
+  // Whether others make it, later.
+  bool awaits(const StateRow& row) {
+    switch (row.made_by) {
+      case MadeBy::kPhase: return false;
+      case MadeBy::kFirstGather: writer_.await_gather(row.bytes); return true;
+      case MadeBy::kFirstProducts: writer_.await_products(row.bytes); return true;
+      case MadeBy::kBlocks:
+        if (row.bytes * row.copies > 0) {
+          writer_.receive_inputs();
+        }
+        return true;
+    }
+    return false;
+  }
   bool exists(const StateRow& row, Phase phase) const {
     return row.is_alive(phase) && !row.is_made_by_blocks &&
            !(row.made_by_first_step && is_first_step_);
@@ -295,6 +257,7 @@ void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
                 const std::vector<ScheduleAction>& actions, std::vector<UnitTensors>& gradients) {
   free_all(writer, gradients);
+  writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
     num_microbatches = std::max(num_microbatches, action.microbatch + 1);

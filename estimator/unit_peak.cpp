@@ -103,9 +103,13 @@ void walk_weight(const std::vector<BlockRun>& runs, const BlockSummaries& blocks
 }
 
 // Backward from the last block: kept bytes fall and pending bytes rise linearly along a run, so the
-// first or the last block processed wins it.
-void walk_backward(const std::vector<BlockRun>& runs, const BlockSummaries& blocks,
-                   Gradients gradients, UnitPoint& best) {
+// first or the last block processed wins it. The last of a recomputed group is processed before
+// the group holds all that it holds besides.
+void walk_backward(const Unit& unit, const BlockSummaries& blocks, Gradients gradients,
+                   UnitPoint& best) {
+  const std::vector<BlockRun>& runs = unit.blocks;
+  const std::int64_t group =
+      unit.checkpointed ? summary_of(blocks, runs.back().kind).group_bytes : 0;
   std::int64_t kept = 0;
   std::int64_t pending = 0;
   for (const BlockRun& run : runs) { kept += run.count * summary_of(blocks, run.kind).kept_bytes; }
@@ -116,13 +120,24 @@ void walk_backward(const std::vector<BlockRun>& runs, const BlockSummaries& bloc
     const std::int64_t left = left_bytes(summary, gradients);
     const std::int64_t others = runs[i].count - 1;
     kept -= runs[i].count * summary.kept_bytes;
-    const std::int64_t running = kept + pending + peak.bytes;
-    raise(best, {.bytes = running + others * summary.kept_bytes,
-                 .block = i,
-                 .blocks_before = others,
-                 .step = peak.step});
-    raise(best,
-          {.bytes = running + others * left, .block = i, .blocks_before = 0, .step = peak.step});
+    const std::int64_t running = kept + pending + group + peak.bytes;
+    std::int64_t done = 0;
+    if (group > 0 && i + 1 == runs.size()) {
+      raise(best,
+            {.bytes = kept + pending + summary.group_backward.bytes + others * summary.kept_bytes,
+             .block = i,
+             .blocks_before = others,
+             .step = summary.group_backward.step});
+      done = 1;
+    }
+    if (done <= others) {
+      raise(best, {.bytes = running + (others - done) * summary.kept_bytes + done * left,
+                   .block = i,
+                   .blocks_before = others - done,
+                   .step = peak.step});
+      raise(best,
+            {.bytes = running + others * left, .block = i, .blocks_before = 0, .step = peak.step});
+    }
     pending += runs[i].count * left;
   }
 }
@@ -174,8 +189,8 @@ UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks) {
     peaks.pending_bytes += run.count * summary_of(blocks, run.kind).pending_bytes;
     peaks.gradient_bytes += run.count * summary_of(blocks, run.kind).gradient_bytes;
   }
-  walk_backward(unit.blocks, blocks, Gradients::kFound, peaks.backward);
-  walk_backward(unit.blocks, blocks, Gradients::kMade, peaks.first_backward);
+  walk_backward(unit, blocks, Gradients::kFound, peaks.backward);
+  walk_backward(unit, blocks, Gradients::kMade, peaks.first_backward);
   walk_weight(unit.blocks, blocks, peaks.weight);
   if (!unit.checkpointed) {
     peaks.last_output = walk_forward(unit.blocks, blocks, peaks.forward);

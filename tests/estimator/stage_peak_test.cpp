@@ -159,8 +159,14 @@ class EventWalk {
         }
       }
       for (std::size_t i = piece.blocks.size(); i-- > 0;) {
-        steps(piece.blocks[i], running, kFirstBackward, kLastBackward,
-              around + sum(piece, i, BlockState::kKept));
+        const bool is_last = i + 1 == piece.blocks.size();
+        const std::int64_t before = around + sum(piece, i, BlockState::kKept);
+        for (Step step = kFirstBackward; step <= kLastBackward;
+             step = static_cast<Step>(static_cast<int>(step) + 1)) {
+          const BlockState group = is_last ? BlockState::kGroupAt : BlockState::kGroup;
+          steps(piece.blocks[i], running, step, step,
+                before + (piece.checkpointed ? alive(last, group, step) : 0));
+        }
         around +=
             held(piece.blocks[i], BlockState::kPending) +
             (running == BlockState::kRunning ? held(piece.blocks[i], BlockState::kGradients) : 0);

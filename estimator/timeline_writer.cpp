@@ -1,0 +1,144 @@
+#include "estimator/timeline_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shardplan {
+
+TimelineWriter::TimelineWriter(const BlockSet& blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) { scripts_[i] = script_of(blocks[i]); }
+}
+
+std::int64_t TimelineWriter::allocate(std::int64_t bytes, AllocationStream stream) {
+  ++last_id_;
+  events.push_back({.id = last_id_, .bytes = bytes, .stream = stream});
+  return last_id_;
+}
+
+void TimelineWriter::free(std::int64_t& id) {
+  if (id != 0) {
+    events.push_back({.id = id, .bytes = 0});
+    id = 0;
+  }
+}
+
+void TimelineWriter::add(const std::vector<AllocationEvent>& built) {
+  events.insert(events.end(), built.begin(), built.end());
+  for (const AllocationEvent& event : built) { last_id_ = std::max(last_id_, event.id); }
+}
+
+void TimelineWriter::hold_input(std::int64_t& id) {
+  drop_input();
+  last_input_ = std::exchange(id, 0);
+}
+
+void TimelineWriter::drop_received() {
+  drop_input();
+  free(last_input_gradient_);
+}
+
+std::int64_t TimelineWriter::take_handed() {
+  return std::exchange(handed_.id, 0);
+}
+
+std::int64_t TimelineWriter::take_over(std::int64_t bytes, AllocationStream stream) {
+  return handed_.id == 0 || handed_.bytes != bytes ? allocate(bytes, stream) : take_handed();
+}
+
+void TimelineWriter::end_forward() {
+  free(handed_.id);
+  drop_input();
+}
+
+void TimelineWriter::end_backward() {
+  if (receives_) {
+    free(last_input_gradient_);
+    last_input_gradient_ = take_handed();
+  }
+  free(handed_.id);
+}
+
+void TimelineWriter::run(BlockKind kind, const std::vector<RowEvent>& part, BlockTensors& tensors,
+                         bool heads_group) {
+  const BlockScript& rows = script(kind);
+  tensors.resize(rows.bytes.size(), 0);
+  for (const RowEvent& event : part) {
+    const std::size_t row = static_cast<std::size_t>(event.row);
+    if (rows.is_gradient[row]) {
+      continue;
+    }
+    if (event.allocates && tensors[row] == 0) {
+      tensors[row] = make(rows, row);
+    }
+    if (!event.allocates && !(heads_group && rows.stays[row])) {
+      end(rows, row, tensors[row]);
+    }
+  }
+}
+
+void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors, BlockTensors& gradients,
+                                  ActionKind action, std::int64_t held_gradient) {
+  const BlockScript& rows = script(kind);
+  tensors.resize(rows.bytes.size(), 0);
+  gradients.resize(rows.bytes.size(), 0);
+  for (const RowEvent& event : rows.backward) {
+    const std::size_t row = static_cast<std::size_t>(event.row);
+    if (rows.is_gradient[row] && action != ActionKind::kBackward) {
+      continue;
+    }
+    BlockTensors& held = rows.is_gradient[row] ? gradients : tensors;
+    if (event.allocates && held[row] == 0) {
+      held[row] = make(rows, row);
+    }
+    if (!event.allocates && rows.is_added[row]) {
+      std::int64_t& gradient = tensors[static_cast<std::size_t>(rows.output_gradient_row)];
+      gradient = gradient == held_gradient ? allocate(rows.bytes[row]) : gradient;
+    }
+    if (!event.allocates && !rows.is_gradient[row]) {
+      end(rows, row, held[row]);
+    }
+  }
+  if (action == ActionKind::kBackward) {
+    make_gradients(kind, gradients);
+  }
+}
+
+void TimelineWriter::make_gradients(BlockKind kind, BlockTensors& gradients) {
+  const BlockScript& rows = script(kind);
+  gradients.resize(rows.bytes.size(), 0);
+  for (std::size_t row = 0; row < rows.bytes.size(); ++row) {
+    if (rows.is_gradient[row] && gradients[row] == 0) {
+      gradients[row] = allocate(rows.bytes[row], rows.streams[row]);
+    }
+  }
+}
+
+std::int64_t TimelineWriter::make(const BlockScript& rows, std::size_t row) {
+  if (rows.is_taken_over[row]) {
+    return take_over(rows.bytes[row], rows.streams[row]);
+  }
+  if (!rows.is_first_product[row]) {
+    return allocate(rows.bytes[row], rows.streams[row]);
+  }
+  make_once(gather_bytes_);
+  const std::int64_t id = allocate(rows.bytes[row], rows.streams[row]);
+  make_once(workspace_bytes_[static_cast<std::size_t>(thread_)]);
+  return id;
+}
+
+void TimelineWriter::make_once(std::int64_t& bytes) {
+  if (bytes > 0) {
+    allocate(std::exchange(bytes, 0));
+  }
+}
+
+void TimelineWriter::end(const BlockScript& rows, std::size_t row, std::int64_t& id) {
+  if (!rows.is_handed_on[row]) {
+    free(id);
+    return;
+  }
+  free(handed_.id);
+  handed_ = {.id = std::exchange(id, 0), .bytes = rows.bytes[row]};
+}
+
+}  // namespace shardplan

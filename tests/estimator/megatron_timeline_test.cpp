@@ -1,0 +1,132 @@
+// What runs of Megatron-core core_v0.16.1's local layer spec reserved with PyTorch 2.11 on H200s,
+// rank 0 (data/measured/h200_frameworks.jsonl; the first one was traced with
+// torch.cuda.memory._record_memory_history).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "data/library.h"
+#include "estimator/allocator_replay.h"
+#include "estimator/stage_timeline.h"
+
+namespace shardplan {
+namespace {
+
+Job job_of(std::int64_t hidden, std::int64_t ffn, std::int64_t heads, std::int64_t layers,
+           std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
+  const Library library;
+  Job job;
+  job.profile = library.framework("megatron-core-local");
+  job.profile.overlap_grad_reduce = false;
+  job.cluster = library.cluster("1x8-h200");
+  job.cluster.gpus_per_node = gpus;
+  job.model.hidden = hidden;
+  job.model.ffn = ffn;
+  job.model.vocab = 128256;
+  job.model.num_heads = heads;
+  job.model.num_kv_heads = 8;
+  job.model.head_dim = hidden / heads;
+  job.model.layers.resize(static_cast<std::size_t>(layers));
+  job.sequence_length = sequence;
+  job.global_batch = batch;
+  return job;
+}
+
+Plan plan_of(std::int64_t tp, std::int64_t dp, std::int64_t micro_batch) {
+  Plan plan;
+  plan.tp = tp;
+  plan.dp = dp;
+  plan.sequence_parallel = tp > 1;
+  plan.micro_batch = micro_batch;
+  plan.zero = 1;
+  return plan;
+}
+
+Plan replays_attention(Plan plan) {
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.modules = {.core_attn = true};
+  return plan;
+}
+
+AllocatorPeaks peaks_of(const Job& job, const Plan& plan) {
+  const PlanPieces pieces = plan_pieces(job, plan);
+  return replay_allocator(stage_timeline(job, plan, pieces.blocks, pieces.stages.front()),
+                          AllocatorKind::kCaching);
+}
+
+// The loss comes in the first step's second microbatch and in the second step's first to a cache
+// in which its segments are cut: three of its fp32 logits, 4008 MiB each, are reserved in the end.
+TEST_CASE("under tensor parallelism the loss reserves what it was measured to, within 0.1 %") {
+  Plan traced = replays_attention(plan_of(2, 1, 2));
+  traced.zero = 0;
+  struct Run {
+    Job job;
+    Plan plan;
+    double reserved_bytes = 0;
+  };
+  const std::vector<Run> runs = {
+      {job_of(2048, 8192, 32, 16, 2, 8192, 8), traced, 33'160'167'424},
+      {job_of(3072, 8192, 24, 28, 2, 8192, 8), replays_attention(plan_of(2, 1, 2)), 63'189'286'912},
+      {job_of(3072, 8192, 24, 28, 4, 4096, 4), replays_attention(plan_of(1, 4, 1)), 48'299'507'712},
+      {job_of(4096, 14336, 32, 32, 8, 4096, 4), plan_of(2, 4, 1), 48'234'496'000}};
+  for (const Run& run : runs) {
+    const double reserved = static_cast<double>(peaks_of(run.job, run.plan).reserved_bytes);
+    CHECK(std::abs(reserved / run.reserved_bytes - 1) < 0.001);
+  }
+}
+
+// Traced: 32 MiB on the first product of the forward, and of the backward, which come after the
+// first activations and after the loss.
+TEST_CASE("workspaces of products come with the first product of every thread") {
+  const Job job = job_of(2048, 8192, 32, 16, 2, 8192, 8);
+  const Plan plan = replays_attention(plan_of(2, 1, 2));
+  const PlanPieces pieces = plan_pieces(job, plan);
+  const std::int64_t logits = std::int64_t{16384} * (128256 / 2) * 4;
+  const std::int64_t packed = std::int64_t{16384} * (1024 + 2 * 256) * 2;
+  const std::int64_t workspace = job.profile.fixed_workspace_bytes;
+  bool has_gathered = false;
+  bool has_packed = false;
+  std::vector<AllocationEvent> events =
+      stage_timeline(job, plan, pieces.blocks, pieces.stages.front());
+  for (std::size_t i = 1; i < events.size() && !has_packed; ++i) {
+    has_packed = events[i].bytes == packed;
+    if (has_packed) {
+      has_gathered = events[i - 1].bytes == std::int64_t{16384} * 2048 * 2;
+      CHECK(events[i + 1].bytes == workspace);
+    }
+  }
+  CHECK(has_gathered);
+  // After the loss's fp32 tensor has gone: the full input gradient, then the workspace.
+  std::int64_t loss = 0;
+  bool is_over = false;
+  for (std::size_t i = 0; i < events.size() && !is_over; ++i) {
+    loss = events[i].bytes == logits ? events[i].id : loss;
+    if (loss != 0 && events[i].id == loss && events[i].bytes == 0) {
+      is_over = true;
+      while (events[i].bytes == 0) { ++i; }
+      CHECK(events[i].bytes == std::int64_t{16384} * 2048 * 2);
+      CHECK(events[i + 1].bytes == workspace);
+    }
+  }
+  CHECK(is_over);
+}
+
+// CheckpointFunction.backward holds the group's output and its gradient: two tensors of h*u more
+// than one layer after the other needs. 24 MiB each in the run that was traced.
+TEST_CASE("the backward of a recomputed group holds the group's output and that one's gradient") {
+  Job job = job_of(2048, 8192, 32, 16, 1, 8192, 1);
+  job.model.vocab = 1024;  // so that the peak is in a layer
+  Plan plan = plan_of(1, 1, 1);
+  plan.recompute.granularity = RecomputeGranularity::kFull;
+  plan.recompute.num_layers = 4;
+  const PlanPieces pieces = plan_pieces(job, plan);
+  const BlockMemory& layer = pieces.blocks[static_cast<std::size_t>(BlockKind::kDenseLayer)];
+  const std::int64_t sequence = std::int64_t{8192} * 2048 * 2;
+  CHECK(layer.summary.group_bytes == 2 * sequence);
+  CHECK(layer.summary.group_backward.bytes >= layer.summary.backward.bytes + sequence);
+  CHECK(layer.summary.group_backward.bytes <= layer.summary.backward.bytes + 2 * sequence);
+}
+
+}  // namespace
+}  // namespace shardplan
