@@ -72,12 +72,12 @@ Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk
   return weights;
 }
 
-// The pieces of the weights that lie in the first rank's share of every bucket of a contiguous
-// buffer, in its order, which the sharded optimizer's groups have, too (distrib_optimizer.py,
+// The pieces of the weights that lie in one rank's share of every bucket of a contiguous buffer, in
+// its order, which the sharded optimizer's groups have, too (distrib_optimizer.py,
 // _build_optimizer_group_ranges): weights lie in it in reverse, a bucket ends with the weight that
 // makes it large enough. bucket_elements 0: one bucket.
-std::vector<std::int64_t> first_shard(const std::vector<std::int64_t>& weights, std::int64_t shard,
-                                      std::int64_t bucket_elements) {
+std::vector<std::int64_t> share_of(const std::vector<std::int64_t>& weights, std::int64_t ranks,
+                                   std::int64_t rank, std::int64_t bucket_elements) {
   std::vector<std::int64_t> pieces;
   std::vector<std::int64_t> bucket;
   std::int64_t elements = 0;
@@ -87,10 +87,15 @@ std::vector<std::int64_t> first_shard(const std::vector<std::int64_t>& weights, 
     if (i > 0 && (bucket_elements == 0 || elements < bucket_elements)) {
       continue;
     }
-    std::int64_t left = div_ceil(elements, shard);
-    for (std::size_t j = 0; j < bucket.size() && left > 0; ++j) {
-      pieces.push_back(std::min(bucket[j], left));
-      left -= pieces.back();
+    const std::int64_t share = div_ceil(elements, ranks);
+    std::int64_t begin = 0;
+    for (const std::int64_t weight : bucket) {
+      const std::int64_t first = std::max(begin, rank * share);
+      const std::int64_t last = std::min(begin + weight, (rank + 1) * share);
+      if (first < last) {
+        pieces.push_back(last - first);
+      }
+      begin += weight;
     }
     bucket.clear();
     elements = 0;
@@ -176,7 +181,7 @@ class TailCounter {
 }  // namespace
 
 MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                                  const StageTensors& tensors) {
+                                  const StageTensors& tensors, std::int64_t shard) {
   StartUp start;
   MegatronStartUp found;
   const DType type = activation_dtype(plan.precision);
@@ -195,9 +200,9 @@ MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageL
                                  : dense        ? dense_shard_size(job, plan)
                                                 : expert_state_shards(job, plan);
       std::vector<std::int64_t> own =
-          plan.zero == 0
-              ? *part
-              : first_shard(*part, ranks, megatron_bucket_elements(job, stage, chunk, ranks));
+          plan.zero == 0 ? *part
+                         : share_of(*part, ranks, shard % ranks,
+                                    megatron_bucket_elements(job, stage, chunk, ranks));
       cut_to(own, (dense ? buffers.dense : buffers.expert) / ranks);
       std::vector<std::int64_t>& pieces = dense ? found.optimizer_elements : experts;
       pieces.insert(pieces.end(), own.begin(), own.end());
@@ -218,7 +223,7 @@ MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageL
 
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                                const StageTensors& tensors) {
-  const MegatronStartUp start = megatron_start_up(job, plan, stage, tensors);
+  const MegatronStartUp start = megatron_start_up(job, plan, stage, tensors, 0);
   TailCounter counter(job.profile.allocator);
   for (const AllocationEvent& event : start.events) { counter.add(event); }
   AllocatorTails tails{.start_up_bytes = counter.tails()};

@@ -18,13 +18,13 @@ struct AllocatorTails {
 };
 
 // What Megatron-core allocates and frees until the first step, and the elements of the tensors that
-// its optimizer then makes of each kind, on the first rank of those that share them.
+// its optimizer then makes of each kind. `shard`: on which of the ranks that share them.
 struct MegatronStartUp {
   std::vector<AllocationEvent> events;
   std::vector<std::int64_t> optimizer_elements;
 };
 MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                                  const StageTensors& tensors);
+                                  const StageTensors& tensors, std::int64_t shard);
 
 // Megatron-core's start-up, replayed tensor by tensor.
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,

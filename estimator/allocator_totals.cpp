@@ -29,6 +29,19 @@ void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t re
   stage.device_used_bytes = stage.reserved_bytes + stage.outside_bytes;
 }
 
+// The shares of a sharded optimizer beside the first: their tensors have other sizes, and which
+// cached segment one takes decides what is reserved. The last one first.
+std::vector<std::int64_t> other_shards(const Job& job, const Plan& plan) {
+  constexpr std::int64_t kMost = 8;
+  const bool is_sharded = job.profile.memory_model == MemoryModel::kMegatronLocal && plan.zero == 1;
+  const std::int64_t ranks = is_sharded ? dense_shard_size(job, plan) : 1;
+  std::vector<std::int64_t> shards;
+  for (std::int64_t shard = ranks - 1; shard > 0 && std::ssize(shards) < kMost; --shard) {
+    shards.push_back(shard);
+  }
+  return shards;
+}
+
 }  // namespace
 
 void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
@@ -63,6 +76,19 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
       const std::int64_t part = div_ceil(stage.allocated_bytes, kMillion);
       set_totals(stage, stage.allocated_bytes + part * worst.reserved_ppm,
                  stage.allocated_bytes + part * worst.required_ppm);
+    }
+  }
+  for (const std::int64_t shard : other_shards(job, plan)) {
+    for (const std::size_t i : order) {
+      if (events >= max_events) {
+        return;
+      }
+      const std::vector<AllocationEvent> timeline =
+          stage_timeline(job, plan, pieces.blocks, pieces.stages[i], shard);
+      events += std::ssize(timeline);
+      const AllocatorPeaks peaks = replay_allocator(timeline, job.profile.allocator);
+      set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks.reserved_bytes),
+                 std::max(stages[i].required_bytes, peaks.required_bytes));
     }
   }
 }

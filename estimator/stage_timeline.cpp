@@ -296,7 +296,8 @@ void write_step(TimelineWriter& writer, StateTensors& state,
 }  // namespace
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
-                                            const BlockSet& blocks, const StagePieces& pieces) {
+                                            const BlockSet& blocks, const StagePieces& pieces,
+                                            std::int64_t shard) {
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return torchtitan_timeline(job, plan, pieces);
   }
@@ -304,7 +305,8 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   MegatronStartUp start;
   if (is_local) {
-    start = megatron_start_up(job, plan, pieces.layout, stage_tensors(job, plan, pieces.layout));
+    start =
+        megatron_start_up(job, plan, pieces.layout, stage_tensors(job, plan, pieces.layout), shard);
     writer.add(start.events);
   }
   const std::vector<std::int64_t> built =

@@ -9,8 +9,11 @@
 
 namespace shardplan {
 
-// Steps are cut to the shortest schedule that reaches the same peaks.
+// Steps are cut to the shortest schedule that reaches the same peaks. `shard`: which rank's share
+// of a sharded optimizer, where the profile's timeline has its tensors (Megatron-core's local
+// layers).
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
-                                            const BlockSet& blocks, const StagePieces& pieces);
+                                            const BlockSet& blocks, const StagePieces& pieces,
+                                            std::int64_t shard = 0);
 
 }  // namespace shardplan
