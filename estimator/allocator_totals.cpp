@@ -59,13 +59,16 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   });
   Overhead worst;
   std::int64_t events = 0;
+  const auto play = [&](std::size_t i, std::int64_t shard) {
+    const std::vector<AllocationEvent> timeline =
+        stage_timeline(job, plan, pieces.blocks, pieces.stages[i], shard);
+    events += std::ssize(timeline);
+    return replay_allocator(timeline, job.profile.allocator);
+  };
   for (const std::size_t i : order) {
     StageMemory& stage = stages[i];
     if (events < max_events) {
-      const std::vector<AllocationEvent> timeline =
-          stage_timeline(job, plan, pieces.blocks, pieces.stages[i]);
-      events += std::ssize(timeline);
-      const AllocatorPeaks peaks = replay_allocator(timeline, job.profile.allocator);
+      const AllocatorPeaks peaks = play(i, 0);
       set_totals(stage, peaks.reserved_bytes, peaks.required_bytes);
       const std::int64_t allocated = stage.allocated_bytes;
       worst.reserved_ppm =
@@ -83,10 +86,7 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
       if (events >= max_events) {
         return;
       }
-      const std::vector<AllocationEvent> timeline =
-          stage_timeline(job, plan, pieces.blocks, pieces.stages[i], shard);
-      events += std::ssize(timeline);
-      const AllocatorPeaks peaks = replay_allocator(timeline, job.profile.allocator);
+      const AllocatorPeaks peaks = play(i, shard);
       set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks.reserved_bytes),
                  std::max(stages[i].required_bytes, peaks.required_bytes));
     }

@@ -140,14 +140,17 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
 BlockSummary summarise(const BlockMemory& block) {
   BlockSummary summary;
   BytesBySteps<kLastWeight> running;
-  BytesBySteps<kLastWeight> again;  // gradients counted apart
-  BytesBySteps<kLastWeight> in_group;
-  BytesBySteps<kLastForward> unkept;  // forward that keeps nothing
-  BytesBySteps<kLastForward> first;   // the same, but its input
+  BytesBySteps<kLastWeight> again;     // gradients counted apart
+  BytesBySteps<kLastWeight> in_group;  // with what the backward of a group holds
+  BytesBySteps<kLastForward> unkept;   // forward that keeps nothing
+  BytesBySteps<kLastForward> first;    // the same, but its input
   const bool has_gradients = std::ranges::any_of(block.rows, &BlockRow::is_gradient);
+  const bool has_group = std::ranges::any_of(block.rows, &BlockRow::is_of_group);
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
-    in_group.add(row.born, row.dies, row.bytes);
+    if (has_group) {
+      in_group.add(row.born, row.dies, row.bytes);
+    }
     if (row.is_of_group) {
       continue;
     }
@@ -162,7 +165,6 @@ BlockSummary summarise(const BlockMemory& block) {
     }
   }
   running.close();
-  in_group.close();
   unkept.close();
   first.close();
   summary.forward = running.peak(Step::kForwardInput, kLastForward);
@@ -173,8 +175,11 @@ BlockSummary summarise(const BlockMemory& block) {
                        : running.peak(Step::kForwardInput, block.last_replayed);
   summary.first_backward = running.peak(kFirstBackward, kLastBackward);
   summary.backward = summary.first_backward;
-  summary.group_backward = in_group.peak(kFirstBackward, kLastBackward);
   summary.weight = running.peak(Step::kWeight, kLastWeight);
+  if (has_group) {
+    in_group.close();
+    summary.group_backward = in_group.peak(kFirstBackward, kLastBackward);
+  }
   if (has_gradients) {
     again.close();
     summary.backward = again.peak(kFirstBackward, kLastBackward);

@@ -78,7 +78,6 @@ BlockScript script_of(const BlockMemory& block) {
     const BlockRow& row = rows[i].row;
     script.bytes.push_back(row.bytes);
     const std::int64_t index = static_cast<std::int64_t>(i);
-    script.is_gradient.push_back(row.is_gradient);
     script.is_first_product.push_back(row.is_first_product);
     script.is_handed_on.push_back(row.is_handed_on);
     script.is_taken_over.push_back(row.is_taken_over);

@@ -20,7 +20,6 @@ struct RowEvent {
 struct BlockScript {
   std::vector<std::int64_t> bytes;        // by row
   std::vector<AllocationStream> streams;  // by row
-  std::vector<bool> is_gradient;          // by row: made once, for the whole step
   std::vector<bool> is_first_product;     // by row: may be its thread's first product
   std::vector<bool> is_handed_on;         // by row: its tensor becomes one of the next block
   std::vector<bool> is_taken_over;        // by row: its tensor was one of the block before

@@ -70,7 +70,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   const bool receives = loops_1f1b && ends.receiving_chunks > 0;
   const bool sends = loops_1f1b && !ends.has_head;
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
-  const MadeBy received = is_local && plan.vpp == 1 ? MadeBy::kBlocks : MadeBy::kPhase;
+  const MadeBy received = is_local && plan.vpp == 1 ? MadeBy::kPipelineLoop : MadeBy::kPhase;
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "sequence_gather_buffer",

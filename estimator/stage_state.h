@@ -42,8 +42,8 @@ inline constexpr std::string_view kStepTailsRow = "allocator.step_block_ends";
 
 // What allocates a row of the state in a replay of the allocator: the phase it begins with, the
 // first gather of a product's input, the first product of every thread (forward's and autograd's),
-// a copy each, or blocks: what the pipeline's loop holds of the microbatch before.
-enum class MadeBy { kPhase, kFirstGather, kFirstProducts, kBlocks };
+// a copy each, or blocks of the microbatch before: what the pipeline's loop holds of it.
+enum class MadeBy { kPhase, kFirstGather, kFirstProducts, kPipelineLoop };
 
 struct StateRow {
   Component component = Component::kParameters;
@@ -57,8 +57,7 @@ struct StateRow {
   bool made_by_first_step = false;  // created by the first optimizer step
   std::string_view formula;
   Origin origin = Origin::kCounted;
-  bool is_split = false;           // one tensor per parameter, not one in all
-  bool is_made_by_blocks = false;  // the blocks' gradients, from the reduction on
+  bool is_split = false;  // one tensor per parameter, not one in all
   AllocationStream stream = AllocationStream::kCompute;
   MadeBy made_by = MadeBy::kPhase;
 

@@ -82,7 +82,7 @@ void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                    UnitTensors& tensors, UnitTensors& gradients, ActionKind action) {
+                    UnitTensors& tensors) {
   writer.start(Thread::kAutograd);
   writer.drop_input();
   for (std::size_t u = units.size(); u-- > 0;) {
@@ -96,8 +96,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       if (u == 0 && i == 0 && writer.receives()) {
         hold_input(writer, unit.kinds[i], tensors[u][i]);
       }
-      writer.run_backward(unit.kinds[i], tensors[u][i], gradients[u][i], action,
-                          is_last ? replayed.gradient : 0);
+      writer.run_backward(unit.kinds[i], tensors[u][i], is_last ? replayed.gradient : 0);
     }
     writer.free(replayed.output);
     writer.free(replayed.gradient);
@@ -105,13 +104,8 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
   writer.end_backward();
 }
 
-void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units, UnitTensors& tensors,
-                  UnitTensors& gradients) {
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    for (std::size_t i = 0; i < units[u].kinds.size(); ++i) {
-      writer.make_gradients(units[u].kinds[i], gradients[u][i]);
-    }
-  }
+void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
+                  UnitTensors& tensors) {
   for (std::size_t u = units.size(); u-- > 0;) {
     for (std::size_t i = units[u].kinds.size(); i-- > 0;) {
       writer.run(units[u].kinds[i], writer.script(units[u].kinds[i]).weight, tensors[u][i]);
@@ -191,13 +185,6 @@ class StateTensors {
     }
   }
 
-  // Whether the gradients that the blocks made are those of the state.
-  bool keeps_gradients(Phase phase) const {
-    return std::ranges::any_of(state_.rows, [phase](const StateRow& row) {
-      return row.is_made_by_blocks && row.is_alive(phase);
-    });
-  }
-
  private:
   static constexpr std::int64_t kBuiltBefore = -1;  // an id
 
@@ -207,7 +194,7 @@ class StateTensors {
       case MadeBy::kPhase: return false;
       case MadeBy::kFirstGather: writer_.await_gather(row.bytes); return true;
       case MadeBy::kFirstProducts: writer_.await_products(row.bytes); return true;
-      case MadeBy::kBlocks:
+      case MadeBy::kPipelineLoop:
         if (row.bytes * row.copies > 0) {
           writer_.receive_inputs();
         }
@@ -216,8 +203,7 @@ class StateTensors {
     return false;
   }
   bool exists(const StateRow& row, Phase phase) const {
-    return row.is_alive(phase) && !row.is_made_by_blocks &&
-           !(row.made_by_first_step && is_first_step_);
+    return row.is_alive(phase) && !(row.made_by_first_step && is_first_step_);
   }
   void allocate(std::size_t row, std::size_t tensor, Phase phase) {
     std::int64_t& id = ids_[row][tensor];
@@ -233,30 +219,9 @@ class StateTensors {
   bool is_first_step_ = true;
 };
 
-// The gradients that the blocks of every chunk have made.
-std::vector<UnitTensors> no_gradients(const std::vector<std::vector<FlatUnit>>& chunks) {
-  std::vector<UnitTensors> gradients;
-  for (const std::vector<FlatUnit>& units : chunks) {
-    UnitTensors& chunk = gradients.emplace_back();
-    for (const FlatUnit& unit : units) { chunk.emplace_back(unit.kinds.size()); }
-  }
-  return gradients;
-}
-
-void free_all(TimelineWriter& writer, std::vector<UnitTensors>& gradients) {
-  for (UnitTensors& units : gradients) {
-    for (std::vector<BlockTensors>& unit : units) {
-      for (BlockTensors& block : unit) {
-        for (std::int64_t& id : block) { writer.free(id); }
-      }
-    }
-  }
-}
-
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<ScheduleAction>& actions, std::vector<UnitTensors>& gradients) {
-  free_all(writer, gradients);
+                const std::vector<ScheduleAction>& actions) {
   writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
@@ -273,22 +238,15 @@ void write_step(TimelineWriter& writer, StateTensors& state,
     switch (action.kind) {
       case ActionKind::kForward: write_forward(writer, chunks[chunk], held); break;
       case ActionKind::kBackward:
-        write_backward(writer, chunks[chunk], held, gradients[chunk], action.kind);
-        write_weight(writer, chunks[chunk], held, gradients[chunk]);  // what lasts until its end
+        write_backward(writer, chunks[chunk], held);
+        write_weight(writer, chunks[chunk], held);  // what lasts until its end
         break;
-      case ActionKind::kBackwardInput:
-        write_backward(writer, chunks[chunk], held, gradients[chunk], action.kind);
-        break;
-      case ActionKind::kBackwardWeight:
-        write_weight(writer, chunks[chunk], held, gradients[chunk]);
-        break;
+      case ActionKind::kBackwardInput: write_backward(writer, chunks[chunk], held); break;
+      case ActionKind::kBackwardWeight: write_weight(writer, chunks[chunk], held); break;
     }
   }
   for (const Phase phase :
        {Phase::kReduction, Phase::kOptimizer, Phase::kParameterGather, Phase::kIdle}) {
-    if (!state.keeps_gradients(phase)) {
-      free_all(writer, gradients);
-    }
     state.enter(phase);
   }
 }
@@ -323,10 +281,7 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   // The second step meets the optimizer's state in the cache that the first has left, the third
   // what the second has left of its own.
   constexpr int kSteps = 3;
-  std::vector<UnitTensors> gradients = no_gradients(chunks);
-  for (int step = 0; step < kSteps; ++step) {
-    write_step(writer, state, chunks, actions, gradients);
-  }
+  for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions); }
   return writer.events;
 }
 

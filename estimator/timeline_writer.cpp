@@ -64,9 +64,6 @@ void TimelineWriter::run(BlockKind kind, const std::vector<RowEvent>& part, Bloc
   tensors.resize(rows.bytes.size(), 0);
   for (const RowEvent& event : part) {
     const std::size_t row = static_cast<std::size_t>(event.row);
-    if (rows.is_gradient[row]) {
-      continue;
-    }
     if (event.allocates && tensors[row] == 0) {
       tensors[row] = make(rows, row);
     }
@@ -76,39 +73,21 @@ void TimelineWriter::run(BlockKind kind, const std::vector<RowEvent>& part, Bloc
   }
 }
 
-void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors, BlockTensors& gradients,
-                                  ActionKind action, std::int64_t held_gradient) {
+void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors,
+                                  std::int64_t held_gradient) {
   const BlockScript& rows = script(kind);
   tensors.resize(rows.bytes.size(), 0);
-  gradients.resize(rows.bytes.size(), 0);
   for (const RowEvent& event : rows.backward) {
     const std::size_t row = static_cast<std::size_t>(event.row);
-    if (rows.is_gradient[row] && action != ActionKind::kBackward) {
-      continue;
-    }
-    BlockTensors& held = rows.is_gradient[row] ? gradients : tensors;
-    if (event.allocates && held[row] == 0) {
-      held[row] = make(rows, row);
+    if (event.allocates && tensors[row] == 0) {
+      tensors[row] = make(rows, row);
     }
     if (!event.allocates && rows.is_added[row]) {
       std::int64_t& gradient = tensors[static_cast<std::size_t>(rows.output_gradient_row)];
       gradient = gradient == held_gradient ? allocate(rows.bytes[row]) : gradient;
     }
-    if (!event.allocates && !rows.is_gradient[row]) {
-      end(rows, row, held[row]);
-    }
-  }
-  if (action == ActionKind::kBackward) {
-    make_gradients(kind, gradients);
-  }
-}
-
-void TimelineWriter::make_gradients(BlockKind kind, BlockTensors& gradients) {
-  const BlockScript& rows = script(kind);
-  gradients.resize(rows.bytes.size(), 0);
-  for (std::size_t row = 0; row < rows.bytes.size(); ++row) {
-    if (rows.is_gradient[row] && gradients[row] == 0) {
-      gradients[row] = allocate(rows.bytes[row], rows.streams[row]);
+    if (!event.allocates) {
+      end(rows, row, tensors[row]);
     }
   }
 }

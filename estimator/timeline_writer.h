@@ -9,7 +9,6 @@
 #include "estimator/allocator_replay.h"
 #include "estimator/block_memory.h"
 #include "estimator/block_script.h"
-#include "estimator/schedule.h"
 
 namespace shardplan {
 
@@ -55,11 +54,9 @@ class TimelineWriter {
   // freed.
   void run(BlockKind kind, const std::vector<RowEvent>& part, BlockTensors& tensors,
            bool heads_group = false);
-  // As run; a backward that is not split makes the block's gradients that are not there yet.
-  // `held_gradient`: the output gradient, if others hold it: what is added to it makes a new one.
-  void run_backward(BlockKind kind, BlockTensors& tensors, BlockTensors& gradients,
-                    ActionKind action, std::int64_t held_gradient = 0);
-  void make_gradients(BlockKind kind, BlockTensors& gradients);
+  // As run. `held_gradient`: the output gradient, if others hold it: what is added to it makes a
+  // new one.
+  void run_backward(BlockKind kind, BlockTensors& tensors, std::int64_t held_gradient = 0);
 
   std::vector<AllocationEvent> events;
 

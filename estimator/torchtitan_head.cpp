@@ -1,4 +1,6 @@
 // Final norm, output product and loss of torchtitan (components/loss.py).
+#include <array>
+
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
@@ -70,34 +72,22 @@ void add_compiled_loss(TitanBlock& block, std::int64_t logits) {
 void add_head_fsdp(TitanBlock& block) {
   const TitanParameters& p = block.parameters;
   RowList& rows = block.rows;
-  const Component comm = Component::kCommunication;
-  const DType dtype = block.shape.dtype;
   if (!block.fsdp.is_sharded || !block.fsdp.reduces_each_backward || block.fsdp.root_holds_ends) {
     return;  // of a root that holds both ends: rows of the embedding
   }
   add_titan_all_gather(block, p.head, p.layer);
-  const std::vector<std::int64_t> weights{block.job.model.hidden, p.head - block.job.model.hidden};
-  if (block.fsdp.reshards_head) {
-    rows.use_as(comm, "fsdp.unsharded_parameters", p.head, dtype, Step::kForwardInput,
-                Step::kForwardLogits, "n: final norm and output, resharded before the loss");
-    rows.split_last(weights);
-    rows.use_as(comm, "fsdp.unsharded_again", p.head, dtype, Step::kBackwardLogits,
-                Step::kBackwardNorm, "n: gathered again for backward, after the loss's");
-  } else {
-    rows.keep("fsdp.unsharded_parameters", p.head, dtype,
-              {.born = Step::kForwardInput,
-               .last_forward_use = Step::kForwardLoss,
-               .dies = Step::kBackwardNorm},
-              "n: final norm and output, not resharded after forward");
-    rows.rows.back().component = comm;
-  }
-  rows.split_last(weights);
+  const std::array weights{block.job.model.hidden, p.head - block.job.model.hidden};
+  add_titan_unsharded(block, {.elements = p.head,
+                              .weights = weights,
+                              .reshards_forward = block.fsdp.reshards_head,
+                              .last_forward_use = Step::kForwardLogits,
+                              .gathered_again = Step::kBackwardLogits});
   if (block.fsdp.reshards_forward) {
     block.gather("fsdp.prefetched_parameters", p.layer, Step::kBackwardLogits, Step::kBackwardInput,
                  "n: all-gather output of the last layer");
   }
-  rows.use_as(comm, "fsdp.reduction_input", p.head, DType::kFp32, Step::kBackwardInput,
-              Step::kBackwardInput, "n: fp32 reduce-scatter input");
+  rows.use_as(Component::kCommunication, "fsdp.reduction_input", p.head, DType::kFp32,
+              Step::kBackwardInput, Step::kBackwardInput, "n: fp32 reduce-scatter input");
 }
 
 }  // namespace

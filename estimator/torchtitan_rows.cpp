@@ -26,37 +26,17 @@ struct FsdpSizes {
   bool reshards_forward = false;
 };
 
-void split_weights(TitanBlock& block, std::int64_t own) {
-  if (own == block.parameters.layer) {
-    block.rows.split_last(block.layer_weights());
-  }
-}
-
 void add_gathered(TitanBlock& block, const FsdpSizes& sizes) {
-  RowList& rows = block.rows;
-  const Component comm = Component::kCommunication;
-  const DType dtype = block.shape.dtype;
   if (!block.fsdp.reduces_each_backward) {
     return;  // resident: a row of the state
   }
   add_titan_all_gather(block, sizes.own, sizes.before);
-  if (!sizes.reshards_forward) {
-    rows.keep("fsdp.unsharded_parameters", sizes.own, dtype,
-              {.born = Step::kForwardInput,
-               .last_forward_use = Step::kForwardOutput,
-               .dies = Step::kBackwardNorm},
-              "n: not resharded after forward");
-    rows.rows.back().component = comm;
-    rows.rows.back().outlives_recompute = true;
-    split_weights(block, sizes.own);
-    return;
-  }
-  rows.use_as(comm, "fsdp.unsharded_parameters", sizes.own, dtype, Step::kForwardInput,
-              Step::kForwardOutput, "n");
-  split_weights(block, sizes.own);
-  rows.use_as(comm, "fsdp.unsharded_again", sizes.own, dtype, Step::kBackwardOutput,
-              Step::kBackwardNorm, "n: gathered again for backward");
-  split_weights(block, sizes.own);
+  const auto layer = block.layer_weights();
+  add_titan_unsharded(
+      block, {.elements = sizes.own,
+              .weights = sizes.own == block.parameters.layer ? std::span<const std::int64_t>(layer)
+                                                             : std::span<const std::int64_t>(),
+              .reshards_forward = sizes.reshards_forward});
 }
 
 void add_reduction(TitanBlock& block, const FsdpSizes& sizes) {
@@ -154,6 +134,33 @@ void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t befo
                Step::kForwardInput, "n/S: this rank's shard, cast");
   block.gather("fsdp.all_gather_output", own, Step::kForwardInput, Step::kForwardLogits,
                "n: kept until the next block has been gathered");
+}
+
+void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of) {
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  const auto split = [&] {
+    if (!of.weights.empty()) {
+      rows.split_last(of.weights);
+    }
+  };
+  if (!of.reshards_forward) {
+    rows.keep("fsdp.unsharded_parameters", of.elements, block.shape.dtype,
+              {.born = Step::kForwardInput,
+               .last_forward_use = of.last_forward_use,
+               .dies = Step::kBackwardNorm},
+              "n: not resharded after forward");
+    rows.rows.back().component = comm;
+    rows.rows.back().outlives_recompute = true;
+    split();
+    return;
+  }
+  rows.use_as(comm, "fsdp.unsharded_parameters", of.elements, block.shape.dtype,
+              Step::kForwardInput, of.last_forward_use, "n");
+  split();
+  rows.use_as(comm, "fsdp.unsharded_again", of.elements, block.shape.dtype, of.gathered_again,
+              Step::kBackwardNorm, "n: gathered again for backward");
+  split();
 }
 
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {

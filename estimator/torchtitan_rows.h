@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "estimator/block_rows.h"
@@ -92,6 +93,17 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
 BlockRow titan_embedding_gradient(const TitanBlock& block);
 
 void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
+
+// The gathered parameters of a block that is reduced after each backward: there from its forward to
+// its backward, or freed after the one and gathered again for the other.
+struct TitanUnsharded {
+  std::int64_t elements = 0;
+  std::span<const std::int64_t> weights = {};  // elements of each; none: one tensor
+  bool reshards_forward = false;
+  Step last_forward_use = Step::kForwardOutput;
+  Step gathered_again = Step::kBackwardOutput;
+};
+void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
 void add_titan_attention(TitanBlock& block);
 void add_titan_ffn(TitanBlock& block);
 void add_titan_embedding(TitanBlock& block);

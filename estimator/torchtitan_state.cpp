@@ -51,7 +51,6 @@ void add_parameters(TitanState& state) {
        .formula = "N/S: fp32; freed by zero_grad when the next step begins, then made block "
                   "by block",
        .is_split = true,
-       .is_made_by_blocks = by_blocks,
        .stream = state.fsdp.is_sharded ? AllocationStream::kReduce : AllocationStream::kCompute});
   for (const std::string_view name : {"optimizer.exp_avg", "optimizer.exp_avg_sq"}) {
     state.add({.component = Component::kOptimizer,
@@ -124,8 +123,7 @@ void add_pipelined_fsdp(TitanState& state, bool has_embedding) {
              .dtype = DType::kFp32,
              .first = Phase::kReduction,
              .last = Phase::kReduction,
-             .formula = "N: unsharded, when the reduction begins",
-             .is_made_by_blocks = true});
+             .formula = "N: unsharded, when the reduction begins"});
   state.add({.component = comm,
              .name = "fsdp.reduction_buffers",
              .elements = first + state.share(first),
