@@ -7,32 +7,21 @@
 #include <numeric>
 #include <vector>
 
-#include "data/library.h"
 #include "estimator/allocator_replay.h"
 #include "estimator/allocator_tails.h"
 #include "estimator/estimate.h"
 #include "estimator/stage_timeline.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
 
 Job job_of(std::int64_t hidden, std::int64_t ffn, std::int64_t heads, std::int64_t layers,
            std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
-  const Library library;
-  Job job;
-  job.profile = library.framework("megatron-core-local");
+  Job job = llama_job("megatron-core-local",
+                      {.hidden = hidden, .ffn = ffn, .heads = heads, .layers = layers}, gpus,
+                      sequence, batch);
   job.profile.overlap_grad_reduce = false;
-  job.cluster = library.cluster("1x8-h200");
-  job.cluster.gpus_per_node = gpus;
-  job.model.hidden = hidden;
-  job.model.ffn = ffn;
-  job.model.vocab = 128256;
-  job.model.num_heads = heads;
-  job.model.num_kv_heads = 8;
-  job.model.head_dim = hidden / heads;
-  job.model.layers.resize(static_cast<std::size_t>(layers));
-  job.sequence_length = sequence;
-  job.global_batch = batch;
   return job;
 }
 

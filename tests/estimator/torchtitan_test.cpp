@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <string_view>
 
-#include "data/library.h"
 #include "estimator/estimate.h"
 #include "estimator/price.h"
 #include "estimator/validity.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
@@ -19,21 +19,9 @@ constexpr std::int64_t kTable1b = 262'668'288;
 constexpr std::int64_t kModel1b = 16 * kLayer1b + 2 * kTable1b + 2048;
 
 Job job_1b(std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
-  const Library library;
-  Job job;
-  job.profile = library.framework("torchtitan");
-  job.cluster = library.cluster("1x8-h200");
-  job.cluster.gpus_per_node = gpus;
+  Job job = llama_job("torchtitan", {.hidden = 2048, .ffn = 8192, .heads = 32, .layers = 16}, gpus,
+                      sequence, batch);
   job.model.name = "1b";
-  job.model.hidden = 2048;
-  job.model.ffn = 8192;
-  job.model.vocab = 128256;
-  job.model.num_heads = 32;
-  job.model.num_kv_heads = 8;
-  job.model.head_dim = 64;
-  job.model.layers.resize(16);
-  job.sequence_length = sequence;
-  job.global_batch = batch;
   return job;
 }
 

@@ -7,30 +7,17 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "data/library.h"
 #include "estimator/allocator_replay.h"
 #include "estimator/torchtitan_compiled_layer.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
 
 Job job_of(std::int64_t hidden, std::int64_t heads, std::int64_t layers, std::int64_t gpus,
            std::int64_t sequence, std::int64_t batch) {
-  const Library library;
-  Job job;
-  job.profile = library.framework("torchtitan");
-  job.cluster = library.cluster("1x8-h200");
-  job.cluster.gpus_per_node = gpus;
-  job.model.hidden = hidden;
-  job.model.ffn = 8192;
-  job.model.vocab = 128256;
-  job.model.num_heads = heads;
-  job.model.num_kv_heads = 8;
-  job.model.head_dim = hidden / heads;
-  job.model.layers.resize(static_cast<std::size_t>(layers));
-  job.sequence_length = sequence;
-  job.global_batch = batch;
-  return job;
+  return llama_job("torchtitan", {.hidden = hidden, .ffn = 8192, .heads = heads, .layers = layers},
+                   gpus, sequence, batch);
 }
 
 Plan sharded(std::int64_t dp) {

@@ -1,0 +1,22 @@
+// Jobs of Llama-like models that traces and hand counts of several frameworks are about.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "estimator/job.h"
+
+namespace shardplan {
+
+struct LlamaShape {
+  std::int64_t hidden = 0;
+  std::int64_t ffn = 0;
+  std::int64_t heads = 0;
+  std::int64_t layers = 0;
+};
+
+// 8 key-value heads, a vocabulary of 128,256, tables apart; on so many GPUs of one H200 node.
+Job llama_job(std::string_view framework, const LlamaShape& shape, std::int64_t gpus,
+              std::int64_t sequence, std::int64_t batch);
+
+}  // namespace shardplan
