@@ -79,3 +79,41 @@ class Sdpa(torch.nn.Module):
             q, k, v, is_causal=True, enable_gqa=query.size(2) != key.size(2))
         s, b = query.shape[:2]
         return out.permute(2, 0, 1, 3).reshape(s, b, -1)
+
+
+def megatron_modules(sequence_parallel, experts):
+    """The layers' specification: Megatron-core's local one with PyTorch's RMSNorm and attention."""
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer import transformer_block
+    from megatron.core.transformer.moe import moe_utils
+
+    class Norm(torch.nn.RMSNorm):
+        def __init__(self, config=None, hidden_size=None, eps=1e-5, **_):
+            super().__init__(hidden_size, eps=eps, device=DEVICE, dtype=torch.bfloat16)
+            self.weight.sequence_parallel = sequence_parallel
+
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None,
+                                                    moe_grouped_gemm=False, normalization="RMSNorm")
+    parts = spec.submodules
+    parts.input_layernorm, parts.pre_mlp_layernorm = Norm, Norm
+    parts.self_attention.submodules.core_attention = Sdpa
+    transformer_block.LayerNormImpl = Norm
+    moe_utils.te_general_gemm = None  # a name that only Transformer Engine defines
+    return spec
+
+
+def megatron_config(ffn, experts, expert_tokens, **sizes):
+    """Of a Llama-like model in bf16; experts that run one after the other, evenly loaded."""
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    moe = {} if experts == 0 else dict(
+        num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
+        moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True, moe_grouped_gemm=False)
+    return TransformerConfig(
+        ffn_hidden_size=ffn, add_bias_linear=False, gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu, normalization="RMSNorm", bf16=True,
+        params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, hidden_dropout=0.0,
+        attention_dropout=0.0, bias_activation_fusion=True, bias_dropout_fusion=True,
+        apply_rope_fusion=False, gradient_accumulation_fusion=False, masked_softmax_fusion=False,
+        use_cpu_initialization=False, **sizes, **moe)

@@ -31,10 +31,9 @@ import traceback
 WARMUPS, STEPS = 3, 4
 
 
-def rank_coordinates(case, rank):
-    """The pipeline stage of a rank: Megatron has pp slowest, as torchtitan has."""
-    plan = case["plan"]
-    return rank // (world_of(case) // plan.get("pp", 1))
+def pipeline_stage(case, rank):
+    """Both frameworks have pp slowest."""
+    return rank // (world_of(case) // case["plan"].get("pp", 1))
 
 
 def world_of(case):
@@ -90,12 +89,11 @@ class Titan:
         utils.set_determinism(self.dims, self.device, config.debug, distinct_seed_mesh_dims=["pp"])
         with torch.device("meta"):
             model = Transformer(arguments)
-        loss = losses.build_cross_entropy_loss(config)
-        self.loss = loss
+        self.loss = losses.build_cross_entropy_loss(config)
         self.schedule = None
         if pp > 1:
             self.schedule, self.parts, self.first, self.last = pipeline_llm(
-                model, self.dims, config, self.device, arguments, parallelize_llama, loss)
+                model, self.dims, config, self.device, arguments, parallelize_llama, self.loss)
             del model
         else:
             self.parts = [parallelize_llama(model, self.dims, config)]
@@ -167,38 +165,30 @@ class Megatron:
 
     def __init__(self, case):
         import torch
-        from framework_modules import DEVICE, Sdpa
+        from framework_modules import DEVICE, megatron_config, megatron_modules
         from megatron.core import parallel_state, tensor_parallel
         from megatron.core.distributed import (DistributedDataParallel,
                                                DistributedDataParallelConfig, finalize_model_grads)
         from megatron.core.enums import ModelType
-        from megatron.core.models.gpt import gpt_layer_specs
         from megatron.core.models.gpt.gpt_model import GPTModel
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.pipeline_parallel import get_forward_backward_func
-        from megatron.core.transformer import transformer_block
         from megatron.core.transformer.moe import moe_utils
-        from megatron.core.transformer.transformer_config import TransformerConfig
 
         self.torch, self.device = torch, torch.device(DEVICE)
         shape, plan, options = case["model"], case["plan"], case.get("options", {})
         training = case["training"]
         tp, pp, vpp, ep = (plan.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
+        virtual = vpp if vpp > 1 else None
         zero = plan.get("zero", 1) == 1  # not given: Megatron-core's distributed optimizer
         self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
         self.microbatches, self.vocab = training["num_microbatches"], shape["vocab_size"]
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-            virtual_pipeline_model_parallel_size=vpp if vpp > 1 else None,
+            virtual_pipeline_model_parallel_size=virtual,
             expert_model_parallel_size=ep, expert_tensor_parallel_size=plan.get("etp", 1),
             create_gloo_process_groups=False)
         tensor_parallel.model_parallel_cuda_manual_seed(1)
-        experts = shape.get("num_local_experts", 0)
-        moe = {} if experts == 0 else dict(
-            num_moe_experts=experts, moe_router_topk=shape["num_experts_per_tok"],
-            moe_ffn_hidden_size=shape["intermediate_size"], moe_token_dispatcher_type="alltoall",
-            moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=1e-2,
-            moe_router_force_load_balancing=True, moe_grouped_gemm=False)
         recompute = plan.get("recompute", {"granularity": "none"})
         kind = recompute["granularity"]
         replay = {} if kind == "none" else dict(recompute_granularity=kind)
@@ -208,34 +198,18 @@ class Megatron:
         if kind == "selective":
             replay.update(recompute_modules=recompute["modules"])
         sequence_parallel = bool(plan.get("sequence_parallel", tp > 1))
-        self.config = TransformerConfig(
+        experts = shape.get("num_local_experts", 0)
+        self.config = megatron_config(
+            shape["intermediate_size"], experts, shape.get("num_experts_per_tok"),
             num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
-            ffn_hidden_size=shape["intermediate_size"], num_attention_heads=shape["num_attention_heads"],
+            num_attention_heads=shape["num_attention_heads"],
             num_query_groups=shape["num_key_value_heads"], tensor_model_parallel_size=tp,
-            pipeline_model_parallel_size=pp,
-            virtual_pipeline_model_parallel_size=vpp if vpp > 1 else None,
+            pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=virtual,
             expert_model_parallel_size=ep, expert_tensor_parallel_size=plan.get("etp", 1),
-            sequence_parallel=sequence_parallel, add_bias_linear=False, gated_linear_unit=True,
-            activation_func=torch.nn.functional.silu, normalization="RMSNorm", bf16=True,
-            params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, hidden_dropout=0.0,
-            attention_dropout=0.0, bias_activation_fusion=True, bias_dropout_fusion=True,
-            apply_rope_fusion=False, gradient_accumulation_fusion=False,
-            masked_softmax_fusion=False, cross_entropy_loss_fusion=False,
-            deallocate_pipeline_outputs=True, use_cpu_initialization=False, **replay, **moe)
-        spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None,
-                                                        moe_grouped_gemm=False, normalization="RMSNorm")
-        device = self.device
-
-        class Norm(torch.nn.RMSNorm):
-            def __init__(self, config=None, hidden_size=None, eps=1e-5, **_):
-                super().__init__(hidden_size, eps=eps, device=device, dtype=torch.bfloat16)
-                self.weight.sequence_parallel = sequence_parallel
-
-        spec.submodules.input_layernorm, spec.submodules.pre_mlp_layernorm = Norm, Norm
-        spec.submodules.self_attention.submodules.core_attention = Sdpa
-        transformer_block.LayerNormImpl = Norm
-        moe_utils.te_general_gemm = None  # a name that only Transformer Engine defines
-        self.stage, stages = parallel_state.get_pipeline_model_parallel_rank(), pp
+            sequence_parallel=sequence_parallel, cross_entropy_loss_fusion=False,
+            deallocate_pipeline_outputs=True, **replay)
+        spec = megatron_modules(sequence_parallel, experts)
+        stage = parallel_state.get_pipeline_model_parallel_rank()
         self.moe_tracker = moe_utils.get_moe_layer_wise_logging_tracker() if experts else {}
         overlap = bool(options.get("overlap_grad_reduce"))
         gathers = bool(options.get("overlap_param_gather"))
@@ -245,8 +219,8 @@ class Megatron:
         for chunk in range(vpp):
             part = GPTModel(
                 self.config, spec, self.vocab, self.sequence,
-                pre_process=self.stage == 0 and chunk == 0,
-                post_process=self.stage == stages - 1 and chunk == vpp - 1,
+                pre_process=stage == 0 and chunk == 0,
+                post_process=stage == pp - 1 and chunk == vpp - 1,
                 position_embedding_type="rope", rotary_base=shape["rope_theta"],
                 share_embeddings_and_output_weights=False,
                 **({"vp_stage": chunk} if vpp > 1 else {})).to(self.device)
@@ -314,7 +288,7 @@ def measure(case, rank, fake):
         free, total = cuda.mem_get_info()
         return total - free
 
-    result = {"rank": rank, "pp_rank": rank_coordinates(case, rank)}
+    result = {"rank": rank, "pp_rank": pipeline_stage(case, rank)}
     if cuda:
         cuda.set_device(0)
         cuda.init()

@@ -21,7 +21,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from framework_modules import DEVICE, Sdpa, titan_settings
+from framework_modules import DEVICE, megatron_config, megatron_modules, titan_settings
 
 
 def sync():
@@ -128,42 +128,19 @@ def megatron_parts(layers, tp, experts, hidden=512, ffn=1024, heads=8, kv_heads=
                    vocab=1024, expert_tokens=2):
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from megatron.core.transformer.transformer_config import TransformerConfig
+    from megatron.core.transformer.moe import moe_utils
 
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp,
                                              create_gloo_process_groups=False)
     tensor_parallel.model_parallel_cuda_manual_seed(1)
-    moe = {} if experts == 0 else dict(
-        num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
-        moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
-        moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True, moe_grouped_gemm=False)
-    config = TransformerConfig(
-        num_layers=layers, hidden_size=hidden, ffn_hidden_size=ffn, num_attention_heads=heads,
-        num_query_groups=kv_heads, tensor_model_parallel_size=tp, sequence_parallel=tp > 1,
-        add_bias_linear=False, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
-        normalization="RMSNorm", bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
-        hidden_dropout=0.0, attention_dropout=0.0, bias_activation_fusion=True,
-        apply_rope_fusion=False, gradient_accumulation_fusion=False, masked_softmax_fusion=False,
-        bias_dropout_fusion=True, use_cpu_initialization=False, **moe)
-    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None,
-                                                    moe_grouped_gemm=False, normalization="RMSNorm")
-
-    class Norm(torch.nn.RMSNorm):
-        def __init__(self, config=None, hidden_size=None, eps=1e-5, **_):
-            super().__init__(hidden_size, eps=eps, device=DEVICE, dtype=torch.bfloat16)
-            self.weight.sequence_parallel = tp > 1
-
-    parts = spec.submodules
-    parts.input_layernorm, parts.pre_mlp_layernorm = Norm, Norm
-    parts.self_attention.submodules.core_attention = Sdpa
-    from megatron.core.transformer import transformer_block
-    from megatron.core.transformer.moe import moe_utils
-    moe_utils.te_general_gemm = None  # a name that only Transformer Engine defines
-    transformer_block.LayerNormImpl = Norm
+    config = megatron_config(
+        ffn, experts, expert_tokens, num_layers=layers, hidden_size=hidden,
+        num_attention_heads=heads, num_query_groups=kv_heads, tensor_model_parallel_size=tp,
+        sequence_parallel=tp > 1)
+    spec = megatron_modules(tp > 1, experts)
     model = GPTModel(config, spec, vocab, sequence, position_embedding_type="rope",
                      share_embeddings_and_output_weights=False).to(DEVICE)
     ddp = DistributedDataParallel(
