@@ -75,6 +75,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"scatter_gather_sends", &FrameworkProfile::scatter_gather_sends},
     {"handover_s", &FrameworkProfile::handover_s},
     {"zero1_all_reduces", &FrameworkProfile::zero1_all_reduces},
+    {"zero2_all_reduces", &FrameworkProfile::zero2_all_reduces},
     {"attention_copies", &FrameworkProfile::attention_copies},
 });
 

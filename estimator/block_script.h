@@ -24,6 +24,7 @@ struct BlockScript {
   std::vector<bool> is_handed_on;         // by row: its tensor becomes one of the next block
   std::vector<bool> is_taken_over;        // by row: its tensor was one of the block before
   std::vector<bool> is_added;             // by row: to the output gradient
+  std::vector<bool> is_gradient;          // by row: stays for the microbatches after
   std::vector<RowEvent> forward;
   std::vector<RowEvent> forward_unkept;
   std::vector<RowEvent> backward;

@@ -1,9 +1,12 @@
 // Row tables of Hugging Face's Llama in eager PyTorch, as DeepSpeed trains it. Source:
 // transformers 4.57 models/llama/modeling_llama.py (LlamaRMSNorm, LlamaAttention, LlamaMLP),
-// integrations/sdpa_attention.py, loss/loss_utils.py (ForCausalLMLoss). No tensor, sequence or
-// pipeline parallelism. Letters in block_rows.h.
+// integrations/sdpa_attention.py, loss/loss_utils.py (ForCausalLMLoss), and for gradients
+// deepspeed_state.h. No tensor, sequence or pipeline parallelism. Letters in block_rows.h; N
+// parameters, S data-parallel ranks, R the bucket's elements.
+#include <algorithm>
 #include <stdexcept>
 
+#include "estimator/deepspeed_state.h"
 #include "estimator/eager_rows.h"
 
 namespace shardplan {
@@ -16,7 +19,57 @@ struct EagerBlock {
   RowList& rows;
 
   std::int64_t sequence() const { return s.hidden * s.tokens; }
+  AllocationStream stream(AllocationStream of_its_own) const {
+    return overlaps_collectives(job, plan) ? of_its_own : AllocationStream::kCompute;
+  }
 };
+
+// Gradients that a microbatch makes and those after it find: is_gradient.
+void keep_for_the_step(EagerBlock& b, Component component, std::string_view name,
+                       std::int64_t elements, Step born, std::string_view formula) {
+  if (elements > 0) {
+    b.rows.use_as(component, name, elements, b.s.dtype, born, Step::kWeight, formula).is_gradient =
+        true;
+  }
+}
+
+// A weight's gradient. ZeRO-1 leaves it in .grad until the last microbatch has added its own; ZeRO-2
+// and 3 copy it into the bucket at once (grad_handling_hook).
+void add_weight_gradient(EagerBlock& b, std::string_view name, std::int64_t elements, Step born) {
+  const bool stays = b.plan.zero == 1;
+  if (stays) {
+    keep_for_the_step(b, Component::kGradients, "gradients.of_weights", elements, born,
+                      "of the weights, until the step");
+  }
+  b.rows.use(name, !stays || num_microbatches(b.job, b.plan) > 1 ? elements : 0, b.s.dtype, born,
+             born, stays ? "made again by later microbatches, added and freed"
+                         : "of the weight, before it is copied into the bucket");
+}
+
+// The bucket fills from `begin` on. ZeRO-2 makes it anew in every backward pass, ZeRO-1 in the
+// first one of a step; ZeRO-3 has it for good (deepspeed_state.cpp). What is reduced is copied flat
+// once more (allreduce_bucket; ZeRO-3: reduce_scatter_coalesced), here where a weight's gradient
+// has just been made.
+void add_bucket(EagerBlock& b, Step begin, std::initializer_list<Step> reductions) {
+  if (b.plan.zero == 1) {
+    return;
+  }
+  const DeepspeedBuckets buckets = deepspeed_buckets(b.job, b.plan);
+  if (b.plan.zero == 2) {
+    b.rows.use_as(Component::kCommunication, "reduce_bucket", buckets.elements, b.s.dtype, begin,
+                  kLastBackward,
+                  "R, twice with overlap_comm: contiguous ipg buffer of this backward pass");
+    b.rows.use_as(Component::kGradients, "gradients.partition", buckets.partition, b.s.dtype, begin,
+                  kLastBackward,
+                  "whole tensors that this rank's N/S reaches into, of this microbatch");
+  }
+  for (const Step step : reductions) {
+    b.rows
+        .use_as(Component::kCommunication, "reduce_bucket.flat_copy", buckets.flat, b.s.dtype, step,
+                step, "R, or a larger tensor: flattened to be reduced")
+        .stream = b.stream(AllocationStream::kReduce);
+  }
+}
 
 // The norm in fp32: the cast input (saved by the square and by the product), its statistics, the
 // normed value in bf16 (saved by the product with the weight), the output (saved by what follows).
@@ -71,6 +124,11 @@ void add_attention(EagerBlock& b) {
            Step::kBackwardAttention, "a*d*T: dQ in fp32");
   rows.use("attention.projection_gradients", 2 * (query + key_value), s.dtype,
            Step::kBackwardLayout, Step::kBackwardQkv, "2*(a+2k)*d*T");
+  add_weight_gradient(b, "attention.output_weight_gradient", s.hidden * s.query_width,
+                      Step::kBackwardProjection);
+  add_weight_gradient(b, "attention.query_gradient", s.hidden * s.query_width, Step::kBackwardQkv);
+  add_weight_gradient(b, "attention.key_value_gradients", 2 * s.hidden * s.key_value_width,
+                      Step::kBackwardQkvWeight);
 }
 
 void add_ffn(EagerBlock& b) {
@@ -91,6 +149,10 @@ void add_ffn(EagerBlock& b) {
                .last_forward_use = Step::kForwardFc2,
                .dies = Step::kBackwardFc2},
               "f*T: input of the down projection");
+  const std::int64_t weight = s.hidden * b.job.model.ffn;
+  add_weight_gradient(b, "ffn.down_gradient", weight, Step::kBackwardFc2);
+  add_weight_gradient(b, "ffn.gate_gradient", weight, Step::kBackwardFc1);
+  add_weight_gradient(b, "ffn.up_gradient", weight, Step::kBackwardFc1Weight);
   b.rows.use("ffn.output", b.sequence(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*T");
   b.rows.use("ffn.activation_gradient", activations, s.dtype, Step::kBackwardFc2,
              Step::kBackwardActivation, "f*T");
@@ -113,6 +175,8 @@ void add_layer(EagerBlock& b) {
   add_norm(b, "ffn.norm_fp32", "ffn.normed", "ffn.norm_output", "ffn.norm_gradients",
            Step::kForwardFfnNorm, Step::kForwardFc1, Step::kBackwardFfnNorm);
   add_ffn(b);
+  add_bucket(b, kFirstBackward,
+             {Step::kBackwardFc2Weight, Step::kBackwardFc1Weight, Step::kBackwardQkvWeight});
   rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*T");
   rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput,
            Step::kBackwardFfnNorm, "h*T");
@@ -129,11 +193,31 @@ void add_embedding(EagerBlock& b) {
   b.rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*T");
   b.rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput,
              Step::kBackwardInput, "h*T");
-  b.rows.use("weight_gradient", b.s.local_vocab * b.s.hidden, b.s.dtype, Step::kBackwardInput,
-             Step::kBackwardInput, "h*V");
+  const std::int64_t table = b.s.local_vocab * b.s.hidden;
+  add_weight_gradient(b, "weight_gradient", table, Step::kBackwardInput);
+  add_bucket(b, kFirstBackward, {Step::kBackwardInput});
+  const bool gathers = b.plan.zero == 3 && dense_shard_size(b.job, b.plan) > 1;
+  b.rows
+      .use_as(Component::kCommunication, "prefetch.table", gathers ? table : 0, b.s.dtype,
+              kFirstBackward, kFirstBackward,
+              "h*V: flat output of the all-gather that takes the table along with a bucket")
+      .stream = b.stream(AllocationStream::kGather);
 }
 
-// logits.float(), then cross_entropy over labels shifted by padding: the log-softmax is saved.
+// What the first hook of a step makes and what the first microbatch leaves to the others.
+void add_step_gradients(EagerBlock& b, Step born) {
+  const DeepspeedBuckets buckets = deepspeed_buckets(b.job, b.plan);
+  const bool accumulates = num_microbatches(b.job, b.plan) > 1;
+  keep_for_the_step(b, Component::kCommunication, "reduce_bucket",
+                    b.plan.zero == 1 ? buckets.elements : 0, born,
+                    "R: contiguous ipg buffer, from the first backward pass to the reduction");
+  keep_for_the_step(b, Component::kGradients, "gradients.accumulated",
+                    b.plan.zero == 2 && accumulates ? buckets.partition : 0, born,
+                    "whole tensors that this rank's N/S reaches into, of the microbatches before");
+}
+
+// logits.float(), then cross_entropy over labels shifted by padding: the log-softmax is saved. Its
+// backward has a gradient of the log-softmax and one of the logits, both in fp32.
 void add_head(EagerBlock& b) {
   const std::int64_t logits = b.s.local_vocab * b.s.tokens;
   add_norm(b, "final_norm.fp32", "final_norm.normed", "final_norm.output", "final_norm.gradients",
@@ -151,12 +235,14 @@ void add_head(EagerBlock& b) {
                .last_forward_use = Step::kForwardLoss,
                .dies = Step::kBackwardLoss},
               "T");
-  b.rows.use("loss.gradient_fp32", logits, DType::kFp32, Step::kBackwardLoss, Step::kBackwardLoss,
-             "V*T: of the log-softmax");
-  b.rows.use("loss.logits_gradient", logits, b.s.dtype, Step::kBackwardLoss, Step::kBackwardLogits,
-             "V*T: cast back");
-  b.rows.use("weight_gradient", b.s.local_vocab * b.s.hidden, b.s.dtype, Step::kBackwardLogits,
-             Step::kBackwardLogits, "h*V");
+  b.rows.use("loss.gradients_fp32", 2 * logits, DType::kFp32, Step::kBackwardLoss,
+             Step::kBackwardLoss, "2*V*T: of the log-softmax, and of the logits in fp32");
+  b.rows.split_last({logits, logits});
+  b.rows.use("loss.logits_gradient", logits, b.s.dtype, Step::kBackwardLogits,
+             Step::kBackwardLogits, "V*T: cast back");
+  add_weight_gradient(b, "weight_gradient", b.s.local_vocab * b.s.hidden, Step::kBackwardLogits);
+  add_step_gradients(b, Step::kBackwardInput);
+  add_bucket(b, Step::kBackwardInput, {Step::kBackwardInput});
   b.rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardLogits,
              Step::kBackwardInput, "h*T");
 }

@@ -8,9 +8,14 @@
 //       _setup_for_real_optimizer (ipg_buckets, grad_partitions_flat_buffer), step
 //   runtime/zero/partitioned_param_coordinator.py  fetch_sub_module, release_sub_module
 //   runtime/zero/config.py         DeepSpeedZeroConfig: the defaults of the bucket sizes
-// Letters: N parameters, S data-parallel ranks.
+// Letters: N parameters, S data-parallel ranks, R the bucket's elements.
+#include "estimator/deepspeed_state.h"
+
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "estimator/eager_rows.h"
 #include "estimator/units.h"
@@ -22,8 +27,7 @@ struct DeepspeedState {
   const Job& job;
   const Plan& plan;
   std::int64_t n = 0;
-  std::int64_t share = 0;          // N/S, rounded up
-  std::int64_t largest_layer = 0;  // parameters
+  std::int64_t share = 0;  // N/S, rounded up
   DType dtype = DType::kBf16;
   StateRowList rows = {};
 };
@@ -52,64 +56,67 @@ void add_parameters(DeepspeedState& state) {
   }
 }
 
-// ZeRO-1 keeps every .grad until the step; ZeRO-2 this rank's part of them (grads_in_partition);
-// ZeRO-3 one flat buffer from the start.
+// What backward passes hold of gradients and buckets stands among the rows of blocks. ZeRO-1 reduces
+// when all are there; ZeRO-3 has one flat buffer and one bucket from the start.
 void add_gradients(DeepspeedState& state) {
-  const std::int64_t zero = state.plan.zero;
-  const Phase first = zero >= 3 ? Phase::kStartUp : Phase::kBackward;
-  state.rows.add({.component = Component::kGradients,
-                  .name = "gradients",
-                  .elements = zero >= 2 ? state.share : state.n,
-                  .dtype = state.dtype,
-                  .first = first,
-                  .last = zero >= 3 ? Phase::kIdle : Phase::kOptimizer,
-                  .formula = "N under ZeRO-1, N/S under ZeRO-2 and 3"});
-  state.rows.add({.component = Component::kGradients,
-                  .name = "gradients.of_one_layer",
-                  .elements = zero >= 2 ? state.largest_layer : 0,
-                  .dtype = state.dtype,
-                  .first = Phase::kBackward,
-                  .last = Phase::kBackward,
-                  .formula = "n: .grad of the layer whose backward runs, before the bucket"});
-}
-
-void add_buckets(DeepspeedState& state) {
-  const FrameworkProfile& profile = state.job.profile;
-  const bool whole_step = state.plan.zero >= 3;
-  const bool contiguous = state.plan.zero >= 2;
-  state.rows.add({.component = Component::kCommunication,
-                  .name = "reduce_bucket",
-                  .elements = contiguous ? profile.reduce_bucket_elements : 0,
-                  .dtype = state.dtype,
-                  .copies = profile.overlap_grad_reduce && !whole_step ? 2 : 1,
-                  .first = whole_step ? Phase::kStartUp : Phase::kBackward,
-                  .last = whole_step ? Phase::kIdle : Phase::kReduction,
-                  .formula = "reduce_bucket_size: contiguous ipg buffer, twice with overlap_comm "
-                             "(ZeRO-3: one, for good)"});
-  state.rows.add({.component = Component::kCommunication,
-                  .name = "reduce_bucket",
-                  .elements = contiguous ? 0 : std::min(profile.reduce_bucket_elements, state.n),
-                  .dtype = state.dtype,
-                  .first = Phase::kReduction,
-                  .last = Phase::kReduction,
-                  .formula = "min(reduce_bucket_size, N): gradients flattened to be reduced"});
-  if (!whole_step) {
+  const DeepspeedBuckets buckets = deepspeed_buckets(state.job, state.plan);
+  const auto add = [&](Component component, std::string_view name, std::int64_t elements,
+                       Phase first, Phase last, std::string_view formula) {
+    state.rows.add({.component = component,
+                    .name = name,
+                    .elements = elements,
+                    .dtype = state.dtype,
+                    .first = first,
+                    .last = last,
+                    .formula = formula});
+  };
+  if (state.plan.zero == 3) {
+    add(Component::kGradients, "gradients", state.share, Phase::kStartUp, Phase::kIdle,
+        "N/S: grad_partitions_flat_buffer");
+    add(Component::kCommunication, "reduce_bucket", state.job.profile.reduce_bucket_elements,
+        Phase::kStartUp, Phase::kIdle, "R: contiguous ipg buffer");
     return;
   }
+  if (state.plan.zero == 1) {
+    add(Component::kGradients, "gradients", state.n, Phase::kReduction, Phase::kReduction,
+        "N: every .grad, when the reduction begins");
+    add(Component::kCommunication, "reduce_bucket", buckets.elements, Phase::kReduction,
+        Phase::kReduction, "R: contiguous ipg buffer");
+    add(Component::kGradients, "gradients.reduced",
+        std::max(buckets.first_partition, buckets.flat > buckets.elements ? buckets.flat : 0),
+        Phase::kReduction, Phase::kReduction,
+        "whole tensors that a first rank's N/S reaches into, or the flat copy of one beyond R; "
+        "for others as much has been freed before");
+  }
+  add(Component::kGradients, "gradients.partition", buckets.partition, Phase::kOptimizer,
+      Phase::kOptimizer, "whole tensors that this rank's N/S reaches into: averaged_gradients");
+}
+
+// ZeRO-3 gathers on a stream of its own where it overlaps.
+void add_gathers(DeepspeedState& state) {
+  const FrameworkProfile& profile = state.job.profile;
+  if (state.plan.zero < 3 || state.share == state.n) {
+    return;
+  }
+  const AllocationStream stream = overlaps_collectives(state.job, state.plan)
+                                      ? AllocationStream::kGather
+                                      : AllocationStream::kCompute;
   state.rows.add({.component = Component::kParameters,
                   .name = "gathered_parameters",
                   .elements = std::min(state.n, profile.max_live_parameters),
                   .dtype = state.dtype,
                   .first = Phase::kForward,
                   .last = Phase::kBackward,
-                  .formula = "min(N, stage3_max_live_parameters): gathered and not yet released"});
+                  .formula = "min(N, stage3_max_live_parameters): gathered and not yet released",
+                  .stream = stream});
   state.rows.add({.component = Component::kCommunication,
                   .name = "prefetch_bucket",
                   .elements = std::min(state.n, profile.prefetch_bucket_elements),
                   .dtype = state.dtype,
                   .first = Phase::kForward,
                   .last = Phase::kBackward,
-                  .formula = "min(N, stage3_prefetch_bucket_size): the next all-gather"});
+                  .formula = "min(N, stage3_prefetch_bucket_size): the next all-gather",
+                  .stream = stream});
 }
 
 void add_step(DeepspeedState& state) {
@@ -130,7 +137,62 @@ void add_step(DeepspeedState& state) {
                   .formula = "N/S: single_grad_partition, gradients in fp32"});
 }
 
+// The model's tensors in the order in which the optimizer has them in one flat tensor.
+std::vector<std::int64_t> tensors_in_order(const ModelSpec& model) {
+  const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
+  const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
+  const std::int64_t ffn = model.hidden * model.ffn;
+  const std::array layer = {query, key, key, query, ffn, ffn, ffn, model.hidden, model.hidden};
+  const std::int64_t table = model.vocab * model.hidden;
+  std::vector<std::int64_t> tensors = {table};
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    tensors.insert(tensors.end(), layer.begin(), layer.end());
+  }
+  tensors.push_back(model.hidden);
+  if (!model.tied_embeddings) {
+    tensors.push_back(table);
+  }
+  return tensors;
+}
+
+// What whole tensors have that a rank's part, `share` elements in a row, reaches into.
+void set_partitions(const std::vector<std::int64_t>& tensors, std::int64_t share,
+                    DeepspeedBuckets& buckets) {
+  std::int64_t held = 0;   // of tensors [first, next)
+  std::int64_t begin = 0;  // where tensor `first` begins
+  std::int64_t end = 0;    // where tensor `next` begins
+  std::size_t first = 0;
+  std::size_t next = 0;
+  for (std::int64_t at = 0; first < tensors.size(); at += share) {
+    while (next < tensors.size() && end < at + share) {
+      held += tensors[next];
+      end += tensors[next++];
+    }
+    buckets.partition = std::max(buckets.partition, held);
+    buckets.first_partition = first == 0 ? buckets.partition : buckets.first_partition;
+    while (first < next && begin + tensors[first] <= at + share) {
+      held -= tensors[first];
+      begin += tensors[first++];
+    }
+  }
+}
+
 }  // namespace
+
+bool overlaps_collectives(const Job& job, const Plan& plan) {
+  return job.profile.overlap_grad_reduce || plan.zero == 3;
+}
+
+DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
+  const std::vector<std::int64_t> tensors = tensors_in_order(job.model);
+  const std::int64_t n = std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0});
+  const std::int64_t bucket = job.profile.reduce_bucket_elements;
+  const bool has_two = job.profile.overlap_grad_reduce && plan.zero < 3;
+  DeepspeedBuckets buckets{.elements = (has_two ? 2 : 1) * bucket,
+                           .flat = std::max(std::min(bucket, n), std::ranges::max(tensors))};
+  set_partitions(tensors, div_ceil(n, dense_shard_size(job, plan)), buckets);
+  return buckets;
+}
 
 std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
                                            const StageTensors& tensors) {
@@ -139,11 +201,10 @@ std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
                        .plan = plan,
                        .n = tensors.dense,
                        .share = div_ceil(tensors.dense, ranks),
-                       .largest_layer = tensors.largest_layer_dense,
                        .dtype = activation_dtype(plan.precision)};
   add_parameters(state);
   add_gradients(state);
-  add_buckets(state);
+  add_gathers(state);
   add_step(state);
   state.rows.add({.component = Component::kWorkspace,
                   .name = "cublas_workspace",

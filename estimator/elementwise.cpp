@@ -71,6 +71,19 @@ LayerKernels local_kernels(double e) {
           .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
 }
 
+// Hugging Face's modeling_llama.py, as DeepSpeed runs it: one PyTorch kernel an operator. Norm: to
+// fp32, square, mean, product with the root, back, product with the weight; backward the gradients
+// of all of them, two in fp32 added up. Rotary embedding: products with cosine and sine, negation
+// and cat of the halves, addition; backward zeros around either half. Additions as torchtitan's.
+LayerKernels huggingface_kernels(double e) {
+  return {.norm = {.forward = {.streamed = 12 + 3 * e, .converted = 2 * e + 8 + 8 + 2 * e},
+                   .backward = {.streamed = 52 + 11.5 * e, .converted = 2 * e + 8 + 8 + 2 * e}},
+          .rotary = {.forward = {.streamed = 3 * e, .rearranged = 7 * e},
+                     .backward = {.streamed = 6 * e, .rearranged = 9 * e}},
+          .gated = {.forward = {.streamed = 5 * e}, .backward = {.streamed = 9 * e}},
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+}
+
 // Halves of what both directions read and write together.
 Passes in_halves(double bytes) {
   return {.forward = {.fused = bytes / 2}, .backward = {.fused = bytes / 2}};
@@ -110,8 +123,8 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
     case MemoryModel::kMegatronLocal: return local_kernels(e);
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron:
-    case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed: return library_kernels(profile, e);
+    case MemoryModel::kNanotron: return library_kernels(profile, e);
+    case MemoryModel::kDeepspeed: return huggingface_kernels(e);
   }
   throw std::logic_error("layer_kernels: unknown memory model");
 }
@@ -120,8 +133,9 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // 4 + 4 + 2; native fused: cast 6, maximum 4, exponentials and sum 8, division 8, gradient 8, cast
 // 6; unfused: cast 6, maximum 4, subtraction 8, exponential 8, sum 4, division 8, gradient 8, cast
 // 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
-// compiled: bf16 logits read twice; backward read and written. Zeros and casts to bf16 are as fast
-// as fused kernels.
+// compiled: bf16 logits read twice; backward read and written. Hugging Face's as torchtitan's eager
+// one, and the bf16 gradient scaled by DeepSpeed's engine 4 (_backward_prologue_per_tensor). Zeros
+// and casts to bf16 are as fast as fused kernels.
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
@@ -129,6 +143,9 @@ Passes loss_kernels(const Job& job) {
                ? Passes{.forward = {.streamed = 4}, .backward = {.streamed = 4}}
                : Passes{.forward = {.streamed = 12, .converted = 6},
                         .backward = {.fused = 10, .streamed = 12}};
+  }
+  if (profile.memory_model == MemoryModel::kDeepspeed) {
+    return {.forward = {.streamed = 12, .converted = 6}, .backward = {.fused = 10, .streamed = 16}};
   }
   if (profile.memory_model == MemoryModel::kMegatronLocal) {
     return {.forward = {.streamed = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
@@ -143,6 +160,16 @@ Passes loss_kernels(const Job& job) {
   throw std::logic_error("loss_kernels: unknown cross-entropy");
 }
 
+// DeepSpeed's bucket: the gradient copied in 4, divided by the number of ranks 4, copied flat 4 (two
+// bytes an element); ZeRO-1 does so once a step and adds 6 for every other microbatch
+// (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor).
+KernelBytes deepspeed_gradient_kernels(const Job& job, const Plan& plan, double e) {
+  const double microbatches = static_cast<double>(num_microbatches(job, plan));
+  const double reduced = plan.zero == 1 ? 1 / microbatches : 1;
+  return {.fused = 6 * e * reduced,
+          .streamed = plan.zero == 1 ? 3 * e * (1 - 1 / microbatches) : 0};
+}
+
 // FSDP2 takes gradients from where products have written them (sharding_time.h); without it
 // autocast turns them into fp32.
 KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
@@ -154,6 +181,9 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   }
   if (profile.memory_model == MemoryModel::kTorchtitan) {
     return plan.zero == 3 ? KernelBytes{} : KernelBytes{.converted = e + grad};
+  }
+  if (profile.memory_model == MemoryModel::kDeepspeed) {
+    return deepspeed_gradient_kernels(job, plan, e);
   }
   return profile.memory_model == MemoryModel::kMegatronLocal
              ? KernelBytes{.converted = e + 2 * grad}

@@ -42,6 +42,13 @@ std::array<Communicator, 21> megatron_communicators(const GroupGrid& grid) {
   }};
 }
 
+// DeepSpeed's data-parallel group is a clone of the world (utils/groups.py, _clone_world_group);
+// init_process_group gets a device, so that both have a communicator, even of one rank
+// (comm/torch.py, init_process_group).
+std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid) {
+  return {{{"world", grid.world, {.ring = true}}, {"dp", grid.dp, {.ring = true}}}};
+}
+
 // Groups of torchtitan (ParallelDims.build_mesh). A dimension of one rank has a fake backend, one
 // of all ranks is the default process group (torch/distributed/device_mesh.py,
 // _init_process_groups), and others have a communicator each, even where they have the same ranks.

@@ -24,6 +24,11 @@ enum class MemoryModel {
   kDeepspeed,      // DeepSpeed ZeRO-1, 2 and 3 around Hugging Face's Llama
 };
 
+// Whether blocks have rows of gradients, which the first backward pass makes and later ones find.
+constexpr bool blocks_have_gradients(MemoryModel model) {
+  return model == MemoryModel::kTorchtitan || model == MemoryModel::kDeepspeed;
+}
+
 enum class SwigluKind {
   kFused,    // fc1 output kept, gate and product in one kernel: 6f bytes per token kept
   kUnfused,  // silu(gate) kept as well: 8f bytes per token
@@ -224,6 +229,7 @@ struct FrameworkProfile {
   bool scatter_gather_sends = false;  // without sequence parallelism a send is divided over tp
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
   bool zero1_all_reduces = false;     // ZeRO-1 sums whole gradients after the last backward
+  bool zero2_all_reduces = false;     // so does ZeRO-2, after every backward
   std::int64_t attention_copies = 0;  // widths of a query copied per token around attention, each
                                       // direction: layouts that kernels ask for
 };

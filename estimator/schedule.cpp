@@ -312,7 +312,7 @@ ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
           .group = job.profile.microbatch_group_size,
-          .tells_gradients = job.profile.memory_model == MemoryModel::kTorchtitan};
+          .tells_gradients = blocks_have_gradients(job.profile.memory_model)};
 }
 
 std::int64_t microbatch_group(const ScheduleShape& shape) {

@@ -90,6 +90,13 @@ double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& upda
   }
 }
 
+// DeepSpeed's step before and after the update proper (stage_1_and_2.py, step; two bytes a gradient
+// and a weight). Overflow: to fp32 6, isnan 5, magnitude 8, comparison 5, disjunction 3, to fp32 5,
+// maximum 4; norm: to fp64 10, its squares 8; flat copy 4, to fp32 6, scaled 8, read by the update
+// 4; weight 6.
+constexpr KernelBytes kDeepspeedStep = {.streamed = 5 + 8 + 5 + 3 + 5 + 4 + 8 + 4 + 8 + 4,
+                                        .converted = 6 + 10 + 6 + 6};
+
 // What one parameter's update reads and writes. Fused: the gradient for its norm, then gradient,
 // moments and main parameter read, moments, main parameter and weight written (34 bytes in fp32
 // with bf16 weights). torchtitan's weights are the main parameters, and its gradients are scaled
@@ -104,6 +111,10 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
   const double master = number(bytes_of(plan.master_dtype));
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return {.streamed = 4 * grad + 2 * (moments + master)};
+  }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    return {.streamed = kDeepspeedStep.streamed + 2 * (moments + master),
+            .converted = kDeepspeedStep.converted};
   }
   const double fused = 2 * grad + 2 * (moments + master) + weight_bytes(plan);
   return {.fused = job.profile.fused_optimizer ? fused : fused + 14 * master};
@@ -181,7 +192,11 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
           (job.profile.zero1_all_reduces ? update.all_reduce_s : beside(reduce_s, backward_s)) +
           beside(update.gather_s, forward_s);
       break;
-    case 2: seconds = m * beside(reduce_s, backward_s) + beside(update.gather_s, forward_s); break;
+    case 2:
+      seconds = m * beside(job.profile.zero2_all_reduces ? update.all_reduce_s : reduce_s,
+                           backward_s) +
+                beside(update.gather_s, forward_s);
+      break;
     default:
       if (gathers_once(job.profile, plan)) {
         seconds = beside(update.gather_s, work.forward_s) + reduce_s +

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "estimator/block_rows.h"
+#include "estimator/deepspeed_start_up.h"
 #include "estimator/eager_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/resident_rows.h"
@@ -343,7 +344,9 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
     builder.rows = deepspeed_state_rows(job, plan, tensors);
-    return state_of(builder);
+    StageState state = state_of(builder);
+    state.bytes.start_up_only = deepspeed_left_by_start_up(job, plan, tensors.dense);
+    return state;
   }
   if (builder.is_native()) {
     builder.rows = native_state_rows(job, plan, stage, tensors);

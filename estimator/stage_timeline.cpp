@@ -1,8 +1,10 @@
 #include "estimator/stage_timeline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "estimator/allocator_tails.h"
+#include "estimator/deepspeed_start_up.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
@@ -219,6 +221,26 @@ class StateTensors {
   bool is_first_step_ = true;
 };
 
+// Gradients that a microbatch has made go over to the next one of the chunk, or are freed.
+void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, UnitTensors& from,
+                    UnitTensors* to) {
+  for (std::size_t u = 0; u < from.size(); ++u) {
+    for (std::size_t i = 0; i < from[u].size(); ++i) {
+      const BlockScript& script = writer.script(units[u].kinds[i]);
+      for (std::size_t row = 0; row < from[u][i].size(); ++row) {
+        if (!script.is_gradient[row]) {
+          continue;
+        }
+        if (to == nullptr) {
+          writer.free(from[u][i][row]);
+        } else {
+          (*to)[u][i][row] = std::exchange(from[u][i][row], 0);
+        }
+      }
+    }
+  }
+}
+
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
                 const std::vector<ScheduleAction>& actions) {
@@ -231,9 +253,16 @@ void write_step(TimelineWriter& writer, StateTensors& state,
   for (std::vector<UnitTensors>& chunk : tensors) {
     chunk.resize(static_cast<std::size_t>(num_microbatches));
   }
+  std::vector<UnitTensors*> made(chunks.size(), nullptr);  // by chunk: who holds its gradients
   for (const ScheduleAction& action : actions) {
     const std::size_t chunk = static_cast<std::size_t>(action.chunk);
     UnitTensors& held = tensors[chunk][static_cast<std::size_t>(action.microbatch)];
+    if (action.kind != ActionKind::kForward) {
+      if (made[chunk] != nullptr && made[chunk] != &held) {
+        pass_gradients(writer, chunks[chunk], *made[chunk], &held);
+      }
+      made[chunk] = &held;
+    }
     state.enter(action.kind == ActionKind::kForward ? Phase::kForward : Phase::kBackward);
     switch (action.kind) {
       case ActionKind::kForward: write_forward(writer, chunks[chunk], held); break;
@@ -243,6 +272,11 @@ void write_step(TimelineWriter& writer, StateTensors& state,
         break;
       case ActionKind::kBackwardInput: write_backward(writer, chunks[chunk], held); break;
       case ActionKind::kBackwardWeight: write_weight(writer, chunks[chunk], held); break;
+    }
+  }
+  for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    if (made[chunk] != nullptr) {
+      pass_gradients(writer, chunks[chunk], *made[chunk], nullptr);
     }
   }
   for (const Phase phase :
@@ -269,8 +303,12 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   }
   const std::vector<std::int64_t> built =
       is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
+  const bool flattens = job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero < 3;
+  if (flattens) {
+    writer.add(deepspeed_start_up(job, plan, pieces.state.parameters, built));
+  }
   StateTensors state(writer, pieces.state, built);
-  if (is_local) {
+  if (is_local || flattens) {
     state.skip_built();
   }
   std::vector<std::vector<FlatUnit>> chunks;

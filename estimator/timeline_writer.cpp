@@ -112,6 +112,9 @@ void TimelineWriter::make_once(std::int64_t& bytes) {
 }
 
 void TimelineWriter::end(const BlockScript& rows, std::size_t row, std::int64_t& id) {
+  if (rows.is_gradient[row]) {
+    return;  // until the step
+  }
   if (!rows.is_handed_on[row]) {
     free(id);
     return;

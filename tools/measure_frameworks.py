@@ -7,7 +7,9 @@ usage: measure_frameworks.py CASES.jsonl OUT.jsonl [--ranks R,R,...] [--quiet] [
 torchtitan: its Llama 3 model, parallelism, loss and pipeline, and the steps of its trainer.
 megatron-core-local: Megatron-core's GPTModel with local layers, PyTorch's RMSNorm, attention and
 AdamW, its schedules, data parallelism and optimizer (data/measured/README.md, h200_frameworks.jsonl).
-Both are found on PYTHONPATH. One process a rank; cases of one rank run side by side on all GPUs.
+deepspeed: Hugging Face's Llama of the transformers that is installed, its loss and a DeepSpeed engine
+of ZeRO 1 to 3 around it, with PyTorch's fused AdamW; "ds_config" in a case adds to its configuration.
+All are found on PYTHONPATH. One process a rank; cases of one rank run side by side on all GPUs.
 --quiet: one case at a time, and no other process loads PyTorch meanwhile: for steps of which the
 host is the bottleneck.
 --ranks (or a list "simulate_ranks" in the case): only these ranks run, each alone on a GPU, in
@@ -30,7 +32,7 @@ import time
 import traceback
 
 WARMUPS, STEPS = 3, 4
-NOT_WRITTEN = ("simulate_ranks", "trace", "profile")  # members of a case that are for this tool
+NOT_WRITTEN = ("simulate_ranks", "trace", "profile", "ds_config")  # members of a case that are for this tool
 
 
 def pipeline_stage(case, rank):
@@ -278,6 +280,71 @@ class Megatron:
         return losses
 
 
+class DeepSpeed:
+    """A step of deepspeed.initialize's engine as transformers' Trainer makes it: no key-value cache,
+    the model's output is dropped before the backward pass, gradients are clipped."""
+
+    def __init__(self, case):
+        import deepspeed
+        import torch
+        from framework_modules import DEVICE
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        self.torch, self.device = torch, torch.device(DEVICE)
+        shape, plan, options = case["model"], case["plan"], case.get("options", {})
+        training = case["training"]
+        self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
+        self.microbatches, self.vocab = training["num_microbatches"], shape["vocab_size"]
+        zero = {"stage": plan.get("zero", 2),
+                "overlap_comm": bool(options.get("overlap_grad_reduce", False))}
+        for ours, theirs in (("reduce_bucket_elements", "reduce_bucket_size"),
+                             ("prefetch_bucket_elements", "stage3_prefetch_bucket_size"),
+                             ("max_live_parameters", "stage3_max_live_parameters")):
+            if ours in options:
+                zero[theirs] = options[ours]
+        extra = dict(case.get("ds_config", {}))
+        zero.update(extra.pop("zero_optimization", {}))
+        config = {"train_micro_batch_size_per_gpu": self.batch, "gradient_clipping": 1.0,
+                  "gradient_accumulation_steps": self.microbatches, "bf16": {"enabled": True},
+                  "zero_optimization": zero, **extra}
+        model_config = LlamaConfig(
+            **{key: shape[key] for key in (
+                "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                "num_key_value_heads", "vocab_size", "rope_theta")},
+            tie_word_embeddings=bool(shape.get("tie_word_embeddings")), use_cache=False,
+            max_position_embeddings=self.sequence, attn_implementation="sdpa")
+        sharded = (deepspeed.zero.Init(config_dict_or_path=config) if zero["stage"] == 3
+                   else contextlib.nullcontext())
+        torch.set_default_dtype(torch.bfloat16)
+        with sharded, torch.device(self.device):
+            model = LlamaForCausalLM(model_config)
+        torch.set_default_dtype(torch.float32)
+        if plan.get("recompute", {}).get("granularity", "none") == "full":
+            model.gradient_checkpointing_enable()
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+        self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+    def parameters(self):
+        return sum(p.ds_tensor.ds_numel if hasattr(p, "ds_tensor") else p.numel()
+                   for p in self.engine.module.parameters())
+
+    def loss(self):
+        tokens = self.torch.randint(0, self.vocab, (self.batch, self.sequence), device=self.device)
+        mask = self.torch.ones_like(tokens)  # of the data collator; without it transformers masks
+        return self.engine(input_ids=tokens, attention_mask=mask, labels=tokens).loss
+
+    def step(self):
+        for _ in range(self.microbatches):
+            loss = self.loss()
+            self.engine.backward(loss)
+            self.engine.step()
+        return loss
+
+
+TRAINERS = {"torchtitan": Titan, "deepspeed": DeepSpeed}  # all others: Megatron
+
+
 def measure(case, rank, fake):
     """The object of measured.ranks and the times of the steps after warm-up."""
     import torch
@@ -299,11 +366,14 @@ def measure(case, rank, fake):
     if fake:
         from torch.testing._internal.distributed.fake_pg import FakeStore
         dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    elif case["framework"] == "deepspeed" and cuda:
+        import deepspeed
+        deepspeed.init_distributed("nccl")
     else:
         dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
     if "trace" in case:
         cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=4000000)
-    trainer = (Titan if case["framework"] == "torchtitan" else Megatron)(case)
+    trainer = TRAINERS.get(case["framework"], Megatron)(case)
     result["parameters"] = trainer.parameters()
     gc.disable()  # as torchtitan's trainer: collections between steps only
     gc.collect(1)
