@@ -314,7 +314,7 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  set_host(times.head, host_cost_of_ends(job));
+  set_host(times.head, host_cost_of_ends(job, plan));
   times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));

@@ -33,8 +33,8 @@ void keep_for_the_step(EagerBlock& b, Component component, std::string_view name
   }
 }
 
-// A weight's gradient. ZeRO-1 leaves it in .grad until the last microbatch has added its own; ZeRO-2
-// and 3 copy it into the bucket at once (grad_handling_hook).
+// A weight's gradient. ZeRO-1 leaves it in .grad until the last microbatch has added its own;
+// ZeRO-2 and 3 copy it into the bucket at once (grad_handling_hook).
 void add_weight_gradient(EagerBlock& b, std::string_view name, std::int64_t elements, Step born) {
   const bool stays = b.plan.zero == 1;
   if (stays) {
@@ -42,15 +42,16 @@ void add_weight_gradient(EagerBlock& b, std::string_view name, std::int64_t elem
                       "of the weights, until the step");
   }
   b.rows.use(name, !stays || num_microbatches(b.job, b.plan) > 1 ? elements : 0, b.s.dtype, born,
-             born, stays ? "made again by later microbatches, added and freed"
-                         : "of the weight, before it is copied into the bucket");
+             born,
+             stays ? "made again by later microbatches, added and freed"
+                   : "of the weight, before it is copied into the bucket");
 }
 
 // The bucket fills from `begin` on. ZeRO-2 makes it anew in every backward pass, ZeRO-1 in the
-// first one of a step; ZeRO-3 has it for good (deepspeed_state.cpp). What is reduced is copied flat
-// once more (allreduce_bucket; ZeRO-3: reduce_scatter_coalesced), here where a weight's gradient
-// has just been made.
-void add_bucket(EagerBlock& b, Step begin, std::initializer_list<Step> reductions) {
+// first one of a step; ZeRO-3 has it for good (deepspeed_state.cpp). Where it is full, `reduces`,
+// it is copied flat once more (allreduce_bucket; ZeRO-3: reduce_scatter_coalesced), and ZeRO-2
+// copies what this rank keeps; here where a weight's gradient has just been made.
+void add_bucket(EagerBlock& b, Step begin, bool reduces, std::initializer_list<Step> reductions) {
   if (b.plan.zero == 1) {
     return;
   }
@@ -59,14 +60,14 @@ void add_bucket(EagerBlock& b, Step begin, std::initializer_list<Step> reduction
     b.rows.use_as(Component::kCommunication, "reduce_bucket", buckets.elements, b.s.dtype, begin,
                   kLastBackward,
                   "R, twice with overlap_comm: contiguous ipg buffer of this backward pass");
-    b.rows.use_as(Component::kGradients, "gradients.partition", buckets.partition, b.s.dtype, begin,
-                  kLastBackward,
+    b.rows.use_as(Component::kGradients, "gradients.partition", reduces ? buckets.partition : 0,
+                  b.s.dtype, begin, kLastBackward,
                   "whole tensors that this rank's N/S reaches into, of this microbatch");
   }
   for (const Step step : reductions) {
     b.rows
-        .use_as(Component::kCommunication, "reduce_bucket.flat_copy", buckets.flat, b.s.dtype, step,
-                step, "R, or a larger tensor: flattened to be reduced")
+        .use_as(Component::kCommunication, "reduce_bucket.flat_copy", reduces ? buckets.flat : 0,
+                b.s.dtype, step, step, "R, or a larger tensor: flattened to be reduced")
         .stream = b.stream(AllocationStream::kReduce);
   }
 }
@@ -175,7 +176,7 @@ void add_layer(EagerBlock& b) {
   add_norm(b, "ffn.norm_fp32", "ffn.normed", "ffn.norm_output", "ffn.norm_gradients",
            Step::kForwardFfnNorm, Step::kForwardFc1, Step::kBackwardFfnNorm);
   add_ffn(b);
-  add_bucket(b, kFirstBackward,
+  add_bucket(b, kFirstBackward, deepspeed_buckets(b.job, b.plan).fills,
              {Step::kBackwardFc2Weight, Step::kBackwardFc1Weight, Step::kBackwardQkvWeight});
   rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*T");
   rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput,
@@ -195,7 +196,7 @@ void add_embedding(EagerBlock& b) {
              Step::kBackwardInput, "h*T");
   const std::int64_t table = b.s.local_vocab * b.s.hidden;
   add_weight_gradient(b, "weight_gradient", table, Step::kBackwardInput);
-  add_bucket(b, kFirstBackward, {Step::kBackwardInput});
+  add_bucket(b, kFirstBackward, true, {Step::kBackwardInput});
   const bool gathers = b.plan.zero == 3 && dense_shard_size(b.job, b.plan) > 1;
   b.rows
       .use_as(Component::kCommunication, "prefetch.table", gathers ? table : 0, b.s.dtype,
@@ -240,9 +241,11 @@ void add_head(EagerBlock& b) {
   b.rows.split_last({logits, logits});
   b.rows.use("loss.logits_gradient", logits, b.s.dtype, Step::kBackwardLogits,
              Step::kBackwardLogits, "V*T: cast back");
-  add_weight_gradient(b, "weight_gradient", b.s.local_vocab * b.s.hidden, Step::kBackwardLogits);
+  const std::int64_t table = b.s.local_vocab * b.s.hidden;
+  add_weight_gradient(b, "weight_gradient", table, Step::kBackwardLogits);
   add_step_gradients(b, Step::kBackwardInput);
-  add_bucket(b, Step::kBackwardInput, {Step::kBackwardInput});
+  add_bucket(b, Step::kBackwardInput, table > b.job.profile.reduce_bucket_elements,
+             {Step::kBackwardInput});
   b.rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardLogits,
              Step::kBackwardInput, "h*T");
 }

@@ -20,7 +20,8 @@ struct StartUp {
 StartUp start_up(const Job& job, const Plan& plan, std::int64_t parameters) {
   const std::int64_t share = div_ceil(parameters, dense_shard_size(job, plan));
   const std::int64_t half = bytes_of(activation_dtype(plan.precision));
-  const std::int64_t free = device_capacity_bytes(job.cluster) - job.cluster.gpu.context_bytes.value_or(0);
+  const std::int64_t free =
+      device_capacity_bytes(job.cluster) - job.cluster.gpu.context_bytes.value_or(0);
   return {.flat = half * parameters,
           .part = half * share,
           .part_fp32 = kFp32 * share,
@@ -49,8 +50,7 @@ std::vector<AllocationEvent> deepspeed_start_up(const Job& job, const Plan& plan
   return tape.take_events();
 }
 
-std::int64_t deepspeed_left_by_start_up(const Job& job, const Plan& plan,
-                                        std::int64_t parameters) {
+std::int64_t deepspeed_left_by_start_up(const Job& job, const Plan& plan, std::int64_t parameters) {
   if (plan.zero == 3) {
     return 0;
   }

@@ -56,8 +56,8 @@ void add_parameters(DeepspeedState& state) {
   }
 }
 
-// What backward passes hold of gradients and buckets stands among the rows of blocks. ZeRO-1 reduces
-// when all are there; ZeRO-3 has one flat buffer and one bucket from the start.
+// What backward passes hold of gradients and buckets stands among the rows of blocks. ZeRO-1
+// reduces when all are there; ZeRO-3 has one flat buffer and one bucket from the start.
 void add_gradients(DeepspeedState& state) {
   const DeepspeedBuckets buckets = deepspeed_buckets(state.job, state.plan);
   const auto add = [&](Component component, std::string_view name, std::int64_t elements,
@@ -189,7 +189,8 @@ DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
   const std::int64_t bucket = job.profile.reduce_bucket_elements;
   const bool has_two = job.profile.overlap_grad_reduce && plan.zero < 3;
   DeepspeedBuckets buckets{.elements = (has_two ? 2 : 1) * bucket,
-                           .flat = std::max(std::min(bucket, n), std::ranges::max(tensors))};
+                           .flat = std::max(std::min(bucket, n), std::ranges::max(tensors)),
+                           .fills = n > bucket};
   set_partitions(tensors, div_ceil(n, dense_shard_size(job, plan)), buckets);
   return buckets;
 }

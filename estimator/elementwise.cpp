@@ -91,6 +91,10 @@ Passes in_halves(double bytes) {
 
 }  // namespace
 
+KernelBytes deepspeed_bucket_kernels(double element_bytes) {
+  return {.fused = 6 * element_bytes};
+}
+
 KernelBytes operator+(const KernelBytes& a, const KernelBytes& b) {
   return {.fused = a.fused + b.fused,
           .streamed = a.streamed + b.streamed,
@@ -160,14 +164,10 @@ Passes loss_kernels(const Job& job) {
   throw std::logic_error("loss_kernels: unknown cross-entropy");
 }
 
-// DeepSpeed's bucket: the gradient copied in 4, divided by the number of ranks 4, copied flat 4 (two
-// bytes an element); ZeRO-1 does so once a step and adds 6 for every other microbatch
-// (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor).
-KernelBytes deepspeed_gradient_kernels(const Job& job, const Plan& plan, double e) {
-  const double microbatches = static_cast<double>(num_microbatches(job, plan));
-  const double reduced = plan.zero == 1 ? 1 / microbatches : 1;
-  return {.fused = 6 * e * reduced,
-          .streamed = plan.zero == 1 ? 3 * e * (1 - 1 / microbatches) : 0};
+// DeepSpeed's ZeRO-1 adds to the gradients of the microbatches before; ZeRO-2 and 3 take every one
+// through the bucket.
+KernelBytes deepspeed_gradient_kernels(const Plan& plan, double e) {
+  return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
 }
 
 // FSDP2 takes gradients from where products have written them (sharding_time.h); without it
@@ -183,7 +183,7 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
     return plan.zero == 3 ? KernelBytes{} : KernelBytes{.converted = e + grad};
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
-    return deepspeed_gradient_kernels(job, plan, e);
+    return deepspeed_gradient_kernels(plan, e);
   }
   return profile.memory_model == MemoryModel::kMegatronLocal
              ? KernelBytes{.converted = e + 2 * grad}

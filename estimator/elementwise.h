@@ -38,6 +38,11 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan);
 // The loss, per logit of this rank.
 Passes loss_kernels(const Job& job);
 
+// DeepSpeed's bucket, per gradient: copied in, divided by the number of ranks, copied flat
+// (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor,
+// allreduce_bucket). ZeRO-1 does so once a step.
+KernelBytes deepspeed_bucket_kernels(double element_bytes);
+
 // What it costs, per element, that a product does not add to the main gradient itself.
 KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan);
 

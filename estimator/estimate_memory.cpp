@@ -70,8 +70,9 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
     estimate.assumptions.push_back(
-        {.text = "unmeasured: every row was read in DeepSpeed's and transformers' code, no "
-                 "measured run stands behind the profile"});
+        {.text = "every batch has an attention mask, as transformers' data collators make it: "
+                 "without one and without a key-value cache, transformers masks itself and "
+                 "repeats keys and values for every head"});
   }
   estimate.not_counted = not_counted(job.profile.memory_model);
   return estimate;

@@ -22,6 +22,12 @@ constexpr HostCost titan_layer(double forward, double backward) {
   return microseconds(kTitanLayerInRuns * forward, kTitanLayerInRuns * backward);
 }
 
+// What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
+// ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, host-...).
+constexpr HostCost kZero2Hooks = microseconds(0, 1700);
+constexpr HostCost kZero3Hooks = microseconds(2900, 4000);
+constexpr HostCost kZero3Ends = microseconds(5000, 9000);
+
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
 // between models of 2 and 6. `sharded` is with FSDP2; tensor and context parallelism come on top
@@ -38,7 +44,7 @@ struct HostRow {
   HostCost ends;
   double update_s = 0;  // clipping and optimizer, a layer
 };
-constexpr std::array<HostRow, 4> kHostRows = {{
+constexpr std::array<HostRow, 5> kHostRows = {{
     {.model = MemoryModel::kTorchtitan,
      .compiled = false,
      .layer = titan_layer(1880, 1520),
@@ -81,6 +87,18 @@ constexpr std::array<HostRow, 4> kHostRows = {{
      .expert = {},
      .ends = {},
      .update_s = 0 * kMicro},
+    // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
+    // and 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, host-z1-...).
+    {.model = MemoryModel::kDeepspeed,
+     .compiled = false,
+     .layer = microseconds(900, 1600),
+     .sharded = {},
+     .tensor_parallel = {},
+     .context_parallel = {},
+     .both = {},
+     .expert = {},
+     .ends = microseconds(1700, 2500),
+     .update_s = 0 * kMicro},
 }};
 
 const HostRow* row_of(const FrameworkProfile& profile) {
@@ -121,6 +139,9 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     return cost;
   }
   add(cost, 1, row->layer);
+  if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
+    add(cost, 1, plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+  }
   add(cost, shardings_per_microbatch(job, plan), row->sharded);
   add(cost, plan.tp > 1 ? 1 : 0, row->tensor_parallel);
   add(cost, plan.cp > 1 ? 1 : 0, row->context_parallel);
@@ -154,10 +175,13 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
   return {.forward_s = 0, .backward_s = forward_s > 0 ? kCheckpoint : 0};
 }
 
-HostCost host_cost_of_ends(const Job& job) {
+HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   HostCost cost;
   if (const HostRow* row = row_of(job.profile)) {
     add(cost, 1, row->ends);
+  }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 3) {
+    add(cost, 1, kZero3Ends);
   }
   return cost;
 }

@@ -24,7 +24,7 @@ bool gathers_once(const FrameworkProfile& profile, const Plan& plan);
 double shardings_per_microbatch(const Job& job, const Plan& plan);
 
 // Embedding, head and loss of one microbatch.
-HostCost host_cost_of_ends(const Job& job);
+HostCost host_cost_of_ends(const Job& job, const Plan& plan);
 
 // Clipping and optimizer, per layer on this rank.
 double host_update_s(const Job& job);

@@ -184,6 +184,9 @@ std::size_t num_pipelines(const PriceFreedom& open) {
 // FSDP changes the blocks of torchtitan, other choices of ZeRO do not: one value of either.
 std::vector<std::int64_t> zeros_seen_by_blocks(const Job& job, const PriceFreedom& open) {
   std::vector<std::int64_t> zeros;
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    return open.zero;
+  }
   if (job.profile.memory_model != MemoryModel::kTorchtitan) {
     return zeros;
   }

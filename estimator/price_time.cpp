@@ -26,11 +26,15 @@ std::int64_t layers_seen_by_time(const Job& job, const Recompute& recompute) {
 
 }  // namespace
 
-// Only torchtitan's hosts gather and reduce for a microbatch.
+// torchtitan's hosts gather and reduce for a microbatch; DeepSpeed's hooks, and how often it copies
+// gradients, follow ZeRO.
 std::int64_t PricePieces::shardings(const Plan& plan) const {
-  return job.profile.memory_model == MemoryModel::kTorchtitan
-             ? std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan))
-             : 0;
+  switch (job.profile.memory_model) {
+    case MemoryModel::kTorchtitan:
+      return std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan));
+    case MemoryModel::kDeepspeed: return plan.zero;
+    default: return 0;
+  }
 }
 
 const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {

@@ -124,6 +124,9 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
 // replicas where there are several (distributed/param_and_grad_buffer.py).
 KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t replicas) {
   const double grad = number(bytes_of(plan.grad_dtype));
+  if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 1) {
+    return deepspeed_bucket_kernels(weight_bytes(plan));
+  }
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   return is_local ? KernelBytes{.streamed = replicas > 1 ? 3 * grad : grad} : KernelBytes{};
 }
@@ -193,9 +196,9 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
           beside(update.gather_s, forward_s);
       break;
     case 2:
-      seconds = m * beside(job.profile.zero2_all_reduces ? update.all_reduce_s : reduce_s,
-                           backward_s) +
-                beside(update.gather_s, forward_s);
+      seconds =
+          m * beside(job.profile.zero2_all_reduces ? update.all_reduce_s : reduce_s, backward_s) +
+          beside(update.gather_s, forward_s);
       break;
     default:
       if (gathers_once(job.profile, plan)) {

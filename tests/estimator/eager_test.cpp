@@ -102,8 +102,7 @@ TEST_CASE("DeepSpeed's gradients wait where its code leaves them") {
     CHECK(block_bytes(one, BlockKind::kDenseLayer, "gradients.of_weights") ==
           2 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + std::int64_t{3} * 4096 * 14336));
     const BlockSet two = block_set(job, plan_with(2, DType::kBf16));
-    const std::int64_t partition =
-        2 * deepspeed_buckets(job, plan_with(2, DType::kBf16)).partition;
+    const std::int64_t partition = 2 * deepspeed_buckets(job, plan_with(2, DType::kBf16)).partition;
     CHECK(block_bytes(two, BlockKind::kHead, "gradients.of_weights") == 0);
     CHECK(block_bytes(two, BlockKind::kHead, "gradients.accumulated") ==
           (microbatches == 1 ? 0 : partition));
