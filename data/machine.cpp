@@ -102,11 +102,13 @@ void read_measured(const JsonValue& value, const std::string& file, GpuSpec& gpu
   reader.finish();
 }
 
-// What an NVLink domain of the usual cluster becomes when nodes have fewer GPUs or are fewer.
-std::int64_t clipped_nvlink_domain(const ClusterSpec& usual, std::int64_t gpus_per_node,
-                                   std::int64_t nodes) {
+// What an NVLink domain of the usual cluster becomes when nodes have other numbers of GPUs: one
+// that spans nodes keeps its size, in whole nodes.
+std::int64_t clipped_nvlink_domain(const ClusterSpec& usual, std::int64_t gpus_per_node) {
   const bool spans_nodes = usual.nvlink_domain > usual.gpus_per_node;
-  return std::min(usual.nvlink_domain, spans_nodes ? gpus_per_node * nodes : gpus_per_node);
+  return spans_nodes && usual.nvlink_domain > gpus_per_node
+             ? usual.nvlink_domain / gpus_per_node * gpus_per_node
+             : std::min(usual.nvlink_domain, gpus_per_node);
 }
 
 // Nothing, or why GPUs of a node cannot be divided into these NVLink domains.
@@ -147,8 +149,7 @@ ClusterSpec read_shape(ObjectReader& reader, const ClusterSpec& usual) {
                                     " GPUs in all, expected at most " + std::to_string(kMaxGpus));
   }
   cluster.nvlink_domain = reader.integer_or(
-      "nvlink_domain", clipped_nvlink_domain(usual, cluster.gpus_per_node, cluster.nodes), 1,
-      kMaxGpus);
+      "nvlink_domain", clipped_nvlink_domain(usual, cluster.gpus_per_node), 1, kMaxGpus);
   const std::string why = why_no_domain(cluster);
   if (!why.empty()) {
     throw reader.error(reader.has("nvlink_domain") ? "nvlink_domain" : "gpus_per_node", why);
@@ -353,7 +354,7 @@ ClusterSpec Library::cluster(const std::string& name_or_path, const std::string&
     check_count(opening, shaped->nodes, kMaxNodes, "nodes");
     check_count(opening, shaped->gpus_per_node, kMaxGpusPerNode, "GPUs per node");
     check_count(opening, shaped->nodes * shaped->gpus_per_node, kMaxGpus, "GPUs in all");
-    cluster.nvlink_domain = clipped_nvlink_domain(cluster, shaped->gpus_per_node, shaped->nodes);
+    cluster.nvlink_domain = clipped_nvlink_domain(cluster, shaped->gpus_per_node);
     cluster.nodes = shaped->nodes;
     cluster.gpus_per_node = shaped->gpus_per_node;
     if (const std::string why = why_no_domain(cluster); !why.empty()) {

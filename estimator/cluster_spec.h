@@ -165,7 +165,7 @@ struct ClusterSpec {
   GpuSpec gpu;
   std::int64_t gpus_per_node = 8;
   std::int64_t nodes = 1;
-  std::int64_t nvlink_domain = 8;     // GPUs that reach one another by NVLink
+  std::int64_t nvlink_domain = 8;     // GPUs that reach one another by NVLink, of this job or not
   double inter_node_bytes_per_s = 0;  // per GPU, one direction
   double intra_node_latency_s = 0;    // of one step of a collective inside the NVLink domain
   double inter_node_latency_s = 0;    // of one step across it
@@ -175,6 +175,20 @@ struct ClusterSpec {
   std::string source;
 
   std::int64_t world_size() const { return gpus_per_node * nodes; }
+
+  // GPUs of this cluster that share one NVLink domain. Of a domain that spans nodes a job gets as
+  // many whole nodes, equally many of every domain, as Slurm's --segment gives it: the largest
+  // number that divides the nodes (Megatron-Bridge v0.2.0 scripts/performance/utils/executors.py),
+  // so that 256 GPUs of GB200 NVL72 lie in four domains with 64 each.
+  std::int64_t gpus_per_domain() const {
+    if (nvlink_domain <= gpus_per_node) {
+      return nvlink_domain < 1 ? 1 : nvlink_domain;
+    }
+    std::int64_t together = nvlink_domain / gpus_per_node;
+    together = together < nodes ? together : nodes;
+    while (nodes % together != 0) { --together; }
+    return together * gpus_per_node;
+  }
 };
 
 }  // namespace shardplan

@@ -165,15 +165,12 @@ std::int64_t ranks_per_block(const Axes& axes, std::int64_t block) {
 }
 
 GroupShape shape_of(const Job& job, const Axes& axes) {
-  const std::int64_t world = job.cluster.world_size();
   GroupShape shape;
   for (const Axis& axis : axes) {
     shape.stride = shape.size == 1 ? axis.stride : shape.stride;
     shape.size *= axis.size;
   }
-  // A block that is larger than the cluster ends with it.
-  shape.ranks_per_domain =
-      ranks_per_block(axes, std::clamp<std::int64_t>(job.cluster.nvlink_domain, 1, world));
+  shape.ranks_per_domain = ranks_per_block(axes, job.cluster.gpus_per_domain());
   shape.ranks_per_node = ranks_per_block(axes, job.cluster.gpus_per_node);
   return shape;
 }

@@ -148,7 +148,7 @@ void move_to_front(std::vector<Value>& values, Value first) {
 void choose_parallel_sizes(const Job& job, SearchSpace& space) {
   const ModelSpec& model = job.model;
   const std::int64_t world = job.cluster.world_size();
-  const std::int64_t domain = std::max(job.cluster.gpus_per_node, job.cluster.nvlink_domain);
+  const std::int64_t domain = std::max(job.cluster.gpus_per_node, job.cluster.gpus_per_domain());
   space.tp = divisors_where(
       world, [&](std::int64_t tp) { return tp <= domain && model.num_heads % tp == 0; });
   space.cp = divisors_where(world, [&](std::int64_t cp) {

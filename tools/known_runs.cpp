@@ -29,7 +29,7 @@ void add_run(KnownRunsReport& report, const Case& question, const std::string& p
   report.runs.push_back({.id = question.id,
                          .gpu = question.job.cluster.gpu.id,
                          .num_gpus = num_gpus,
-                         .nvlink_domain = question.job.cluster.nvlink_domain,
+                         .nvlink_domain = question.job.cluster.gpus_per_domain(),
                          .has_experts = question.job.model.moe.num_experts > 0,
                          .plan = question.plan,
                          .measured_s = *measured_s,

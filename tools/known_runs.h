@@ -19,7 +19,7 @@ struct TimedRun {
   std::string id;
   std::string gpu;
   std::int64_t num_gpus = 0;
-  std::int64_t nvlink_domain = 0;  // GPUs; beyond it the network's datasheet counts
+  std::int64_t nvlink_domain = 0;  // GPUs of this run; beyond it the network's datasheet counts
   bool has_experts = false;
   Plan plan;
   double measured_s = 0;

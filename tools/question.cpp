@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/case_line.h"
+#include "search/resize.h"
 #include "tools/from_file.h"
 #include "tools/plan_words.h"
 #include "tools/words.h"
@@ -12,17 +13,13 @@ namespace {
 
 // --num-gpus: whole nodes, or a part of one node.
 void resize(ClusterSpec& cluster, std::int64_t num_gpus) {
-  if (num_gpus < cluster.gpus_per_node) {
-    cluster.gpus_per_node = num_gpus;
-    cluster.nodes = 1;
-  } else if (num_gpus % cluster.gpus_per_node != 0) {
+  const std::optional<ClusterSpec> other = resized(cluster, num_gpus);
+  if (!other) {
     throw InputError("--num-gpus: found " + std::to_string(num_gpus) +
                      ", expected a multiple of the " + std::to_string(cluster.gpus_per_node) +
                      " GPUs of a node of " + cluster.name);
-  } else {
-    cluster.nodes = num_gpus / cluster.gpus_per_node;
   }
-  cluster.nvlink_domain = std::min(cluster.nvlink_domain, num_gpus);
+  cluster = *other;
   cluster.name += " limited to " + std::to_string(num_gpus) + " GPUs";
 }
 

@@ -5,6 +5,15 @@
 #include "tools/text.h"
 
 namespace shardplan {
+namespace {
+
+// Where a domain spans nodes.
+std::string domain_words(const ClusterSpec& cluster) {
+  const std::int64_t domain = cluster.gpus_per_domain();
+  return domain > cluster.gpus_per_node ? ", NVLink domains of " + grouped(domain) : "";
+}
+
+}  // namespace
 
 std::string label_line(std::string_view label, const std::string& text) {
   return padded_right(label, 13) + text + "\n";
@@ -22,7 +31,8 @@ std::string job_lines(const Job& job) {
   return label_line("model", model) +
          label_line("cluster", job.cluster.name + ": " + grouped(job.cluster.world_size()) + " x " +
                                    job.cluster.gpu.id + ", " +
-                                   gib(device_capacity_bytes(job.cluster)) + " GiB each") +
+                                   gib(device_capacity_bytes(job.cluster)) + " GiB each" +
+                                   domain_words(job.cluster)) +
          label_line("framework", job.profile.name + " " + job.profile.version);
 }
 

@@ -174,11 +174,15 @@ TEST_CASE("NODESxGPUS-GPU makes a cluster of any shipped GPU") {
   }
 }
 
-TEST_CASE("an NVLink domain that spans nodes grows with them up to its size") {
+TEST_CASE("an NVLink domain that spans nodes keeps its size, and a job has its nodes of it") {
   const Library library;
-  CHECK(library.cluster("18x4-gb200").nvlink_domain == 72);
-  CHECK(library.cluster("2x4-gb200").nvlink_domain == 8);
-  CHECK(library.cluster("36x4-gb200").nvlink_domain == 72);
+  const auto domain_of = [&](const char* name) { return library.cluster(name).gpus_per_domain(); };
+  CHECK(library.cluster("2x4-gb200").nvlink_domain == 72);
+  CHECK(domain_of("18x4-gb200") == 72);
+  CHECK(domain_of("2x4-gb200") == 8);
+  CHECK(domain_of("36x4-gb200") == 72);
+  CHECK(domain_of("64x4-gb200-nvl72") == 64);
+  CHECK(domain_of("2x16-gb200") == 32);  // whole nodes of sixteen: 64 of 72
 }
 
 TEST_CASE("a shipped cluster takes other counts as NODESxGPUS-NAME") {

@@ -150,6 +150,30 @@ TEST_CASE("an NVLink domain of 72 holds what nodes of four divide") {
   CHECK(shape.ranks_per_node == 4);
 }
 
+TEST_CASE("64 nodes of four lie in NVLink domains of 72 by sixteen each, and 64 experts in one") {
+  const Job job = job_on(64, 4, 72);
+  CHECK(job.cluster.gpus_per_domain() == 64);
+  const GroupShape ep =
+      group_shape(job, {.ep = 64, .pp = 4, .schedule = Schedule::kInterleaved1F1B}, GroupKind::kEp);
+  CHECK(ep.size == 64);
+  CHECK(ep.ranks_per_domain == 64);
+  CHECK(ep.ranks_per_node == 4);
+}
+
+TEST_CASE("a job has whole nodes of an NVLink domain, equally many of every domain") {
+  for (std::int64_t nodes = 1; nodes <= 200; ++nodes) {
+    const ClusterSpec cluster = job_on(nodes, 4, 72).cluster;
+    const std::int64_t domain = cluster.gpus_per_domain();
+    CHECK(domain <= 72);
+    CHECK(domain % 4 == 0);
+    CHECK(cluster.world_size() % domain == 0);
+    CHECK((nodes > 18 || domain == cluster.world_size()));
+  }
+  CHECK(job_on(36, 4, 72).cluster.gpus_per_domain() == 72);
+  CHECK(job_on(16, 8, 8).cluster.gpus_per_domain() == 8);
+  CHECK(job_on(16, 8, 2).cluster.gpus_per_domain() == 2);
+}
+
 TEST_CASE("sixteen ranks in the default order have the groups written by hand") {
   const Job job = job_on(2, 8, 8);
   const Plan plan = {.tp = 2, .cp = 2, .pp = 2, .schedule = Schedule::k1F1B};

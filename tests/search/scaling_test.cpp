@@ -95,4 +95,13 @@ TEST_CASE("a cluster is resized to whole nodes or a part of one") {
   CHECK_FALSE(resized(cluster, 12).has_value());
 }
 
+TEST_CASE("a small part of an NVLink domain that spans nodes grows to the whole domain") {
+  ClusterSpec cluster;
+  cluster.gpus_per_node = 4;
+  cluster.nodes = 2;
+  cluster.nvlink_domain = 72;
+  CHECK(resized(cluster, 64)->gpus_per_domain() == 64);
+  CHECK(resized(cluster, 2)->gpus_per_domain() == 2);
+}
+
 }  // namespace shardplan
