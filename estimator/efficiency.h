@@ -49,6 +49,13 @@ inline constexpr EfficiencyConstant kWeightGradientShare = {
 inline constexpr EfficiencyConstant kFp8GemmShare = {
     .value = 0.66,
     .source = "of the dense fp8 peak: cuBLASLt 1200-1300 of 1979 TFLOP/s on H100 and H200"};
+inline constexpr EfficiencyConstant kFp8OverBf16Blackwell = {
+    .value = 2,
+    .source =
+        "of the rate reached in bf16, compute capability 10: as the peaks of the Blackwell "
+        "datasheet; the share of the fp8 peak that follows, 0.51, is below the 0.54 to 0.57 of "
+        "single products (2447 and 2545 TFLOP/s, 16,384 rows of Llama-3.1-8B on B200, "
+        "vllm-project/vllm pull request 19566)"};
 inline constexpr EfficiencyConstant kGemmPrologue = {
     .value = 192,
     .source =

@@ -41,11 +41,15 @@ double tiled_gemm_s(const GpuSpec& gpu, double flops_per_s, const GemmShape& sha
   return best;
 }
 
+// Of the dense peak in this precision.
 double gemm_share(const GpuSpec& gpu, Precision precision) {
+  const bool is_blackwell = gpu.compute_capability >= 100;
   if (precision == Precision::kFp8) {
-    return kFp8GemmShare.value;
+    return is_blackwell ? kFp8OverBf16Blackwell.value * kGemmShareBlackwell.value *
+                              gpu.bf16_flops_per_s / gpu.fp8_flops_per_s
+                        : kFp8GemmShare.value;
   }
-  if (gpu.compute_capability >= 100) {
+  if (is_blackwell) {
     return kGemmShareBlackwell.value;
   }
   return gpu.compute_capability >= 90 ? kGemmShareHopper.value : kGemmShareAmpere.value;

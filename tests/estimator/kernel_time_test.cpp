@@ -70,6 +70,17 @@ TEST_CASE("fp8 products are faster than bf16 and fp32 ones slower") {
   CHECK(gemm_s(gpu, Precision::kFp32, shape) > 5 * bf16);
 }
 
+TEST_CASE("on Blackwell fp8 is twice as fast as bf16, as its peak is, not 2.6 times") {
+  GpuSpec gpu = h200();
+  gpu.compute_capability = 100;
+  gpu.num_sms = 148;
+  gpu.bf16_flops_per_s = 2250e12;
+  gpu.fp8_flops_per_s = 4500e12;
+  const GemmShape shape = {.m = 16384, .n = 4096, .k = 14336};
+  CHECK(gemm_s(gpu, Precision::kBf16, shape) / gemm_s(gpu, Precision::kFp8, shape) ==
+        doctest::Approx(2));
+}
+
 TEST_CASE("attention reaches the rates measured for cuDNN on H200 behind products at 8192 tokens") {
   const GpuSpec gpu = h200();
   const AttentionWork work = {
