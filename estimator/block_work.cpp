@@ -421,12 +421,45 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
   return time;
 }
 
+namespace {
+
+// Megatron's all-gather dispatcher (core_v0.16.1 core/transformer/moe/token_dispatcher.py,
+// MoEAllGatherTokenDispatcher): every rank gathers the tokens of all ranks that hold the experts
+// together (etp x ep), whatever their number of experts, with their probabilities and choices, 5
+// bytes an expert, and sums its experts' outputs for all of them over these ranks. Backward does
+// the reverse. Its rows are picked and put back once: read and written twice, where all tokens lie
+// zeroed and added.
+BlockTime gathered_exchange(const BlockContext& context, double rows) {
+  const GroupShape group = group_shape(context.job, context.plan, GroupKind::kExperts);
+  const ModelSpec& model = context.model();
+  const double tokens = number(context.sharded_tokens * group.size);
+  const double token_bytes = number(model.hidden) * context.element_bytes;
+  const double routed_bytes = 5 * number(model.moe.num_experts);
+  const double gather_s =
+      all_gather_s(context.job.cluster, group, tokens * (token_bytes + routed_bytes));
+  const double sum_s = reduce_scatter_s(context.job.cluster, group, tokens * token_bytes);
+  BlockTime time = memory_bound(context, (4 * rows + 2 * tokens) * token_bytes,
+                                {.forward = {.fused = 1}, .backward = {.fused = 1}});
+  const double whole_s = gather_s + sum_s;
+  time.forward_ep_s = whole_s * context.job.profile.exposed_ep_share;
+  time.backward_ep_s = time.forward_ep_s;
+  note_communication(context, PieceKind::kExpertParallel, group,
+                     {.forward_s = whole_s, .backward_s = whole_s},
+                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
+  return time;
+}
+
+}  // namespace
+
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
 // Rows are permuted on both sides of both exchanges: read and written four times. Our own trainer
 // writes them where they belong and adds up what comes back, with nothing between
 // (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
 BlockTime expert_exchange(const BlockContext& context, double rows) {
   const ClusterSpec& cluster = context.job.cluster;
+  if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
+    return gathered_exchange(context, rows);
+  }
   const double bytes = rows * number(context.model().hidden) * context.element_bytes;
   const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
                            all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));

@@ -5,6 +5,7 @@
 
 #include "estimator/block_context_parallel.h"
 #include "estimator/block_work.h"
+#include "estimator/collective_time.h"
 #include "estimator/model_flops.h"
 
 namespace shardplan {
@@ -371,6 +372,25 @@ TEST_CASE("expert parallelism sends topk rows per token out and back, imbalance 
 }
 
 // Its activations are there before the product runs, and nobody reads the layer's output again.
+TEST_CASE("the all-gather dispatcher moves all tokens of etp x ep, whatever topk is") {
+  Job job = moe_job();
+  job.profile.moe_dispatcher = MoeDispatcher::kAllGather;
+  const Plan plan = {.ep = 8, .zero = 1};
+  const auto exchange_s = [&](const Plan& of) {
+    return layer_time(job, of, job.model.layers[0]).forward_ep_s;
+  };
+  // 8 x 8192 tokens of 4096 in bf16 gathered with 5 bytes for each of 64 experts, and summed.
+  const GroupShape group = group_shape(job, plan, GroupKind::kExperts);
+  CHECK(exchange_s(plan) ==
+        doctest::Approx(all_gather_s(job.cluster, group, 65536.0 * (8192 + 320)) +
+                        reduce_scatter_s(job.cluster, group, 65536.0 * 8192)));
+  const double topk_8_s = exchange_s(plan);
+  job.model.moe.topk = 1;
+  CHECK(exchange_s(plan) == doctest::Approx(topk_8_s));
+  CHECK(exchange_s({.etp = 2, .zero = 1}) > 0);
+  CHECK(exchange_s({.zero = 1}) == 0);
+}
+
 TEST_CASE("the native trainer's replay leaves out the last product of every group") {
   Job job = job_on_h200();
   job.profile.memory_model = MemoryModel::kNative;
