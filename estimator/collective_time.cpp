@@ -130,7 +130,8 @@ std::optional<double> copied_s(const ClusterSpec& cluster, const GroupShape& gro
 }
 
 // Of a group inside an NVLink domain, where this GPU's links were measured: from the nearest curve,
-// by the bytes that cross a link and, of NCCL, a step more or less for every rank more or less.
+// by the bytes that cross a link and, of NCCL's rings, a step more or less for every rank more or
+// less, two of an all-reduce. Messages of an all-to-all are on their way together.
 std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& group,
                                  Collective collective, double bytes,
                                  Carrier carrier = Carrier::kNccl) {
@@ -149,7 +150,8 @@ std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& g
   }
   const double n = number(group.size);
   const double measured_n = number(chosen->ranks);
-  const double steps = link_share(collective, n) > 1 ? 2 : collective == Collective::kSend ? 0 : 1;
+  const bool is_ring = collective != Collective::kAllToAll && collective != Collective::kSend;
+  const double steps = !is_ring ? 0 : collective == Collective::kAllReduce ? 2 : 1;
   return std::max(0.0, seconds_of_ranks(*chosen, n, bytes) +
                            steps * (n - measured_n) * cluster.intra_node_latency_s);
 }
@@ -222,8 +224,8 @@ double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double 
          (has_tree ? std::min(ring, tree_all_reduce_s(cluster, group, bytes)) : ring);
 }
 
-// A rank sends 1 / n of its bytes to each member, k - 1 of them inside its domain; messages to
-// other domains are on their way together.
+// A rank sends 1 / n of its bytes to each member, k - 1 of them inside its domain; all messages are
+// on their way together, as NCCL groups them (src/enqueue.cc, up to 8 a batch on each channel).
 double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   if (group.size == 1) {
     return 0;
@@ -238,8 +240,7 @@ double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double 
   const double across = group.ranks_per_domain < group.size
                             ? bytes * (n - k) / n / across_bytes_per_s(cluster, group)
                             : 0;
-  const double latency =
-      (k - 1) * cluster.intra_node_latency_s + (n > k ? cluster.inter_node_latency_s : 0);
+  const double latency = n > k ? cluster.inter_node_latency_s : cluster.intra_node_latency_s;
   return kCollectiveLaunch.value + std::max(inside, across) + latency;
 }
 

@@ -29,6 +29,14 @@ constexpr KernelBytes kChunked = {.converted = 6};
 // Our trainer's ZeRO 2 and 3 (validator/lower_sharding.cpp): fp32 += fp32, of the rank's part.
 constexpr KernelBytes kAddedGradient = {.fused = 12};
 
+// Collectives that gather or reduce all parameters once: FSDP2 has one for every layer, one for the
+// embedding and one for head and norm, and each takes the steps of its ring (torchtitan v0.2.2
+// models/llama3/infra/parallelize.py, apply_fsdp).
+double units_apart(const Job& job, const Plan& plan) {
+  const bool is_fsdp = job.profile.memory_model == MemoryModel::kTorchtitan && plan.zero == 3;
+  return is_fsdp ? number(std::ssize(job.model.layers)) / number(plan.pp) + 2 : 1;
+}
+
 void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t elements,
          const GroupShape& shard, const GroupShape& replica) {
   if (elements == 0) {
@@ -37,11 +45,13 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   const double grad = number(elements * bytes_of(plan.grad_dtype));
   const double shard_grad = grad / number(shard.size);
   const double between_replicas_s = all_reduce_s(job.cluster, replica, shard_grad);
-  total.reduce_s += reduce_scatter_s(job.cluster, shard, grad);
+  const double units = units_apart(job, plan);
+  total.reduce_s += units * reduce_scatter_s(job.cluster, shard, grad / units);
   total.replica_s += between_replicas_s;
   total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
-  total.gather_s += all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan),
-                                 carrier_of(job, shard));
+  total.gather_s +=
+      units * all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan) / units,
+                           carrier_of(job, shard));
   if (job.profile.memory_model == MemoryModel::kNative) {
     total.add_s +=
         elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);

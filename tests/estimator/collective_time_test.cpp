@@ -83,6 +83,13 @@ TEST_CASE("small tensors cost latency: every further rank adds a step") {
         doctest::Approx(14e-6 + 7 * 3e-6));
 }
 
+TEST_CASE("messages of an all-to-all are on their way together, however many members it has") {
+  ClusterSpec cluster = cluster_without_latency();
+  cluster.intra_node_latency_s = 3e-6;
+  CHECK(all_to_all_s(cluster, inside(64), 0) ==
+        doctest::Approx(all_to_all_s(cluster, inside(2), 0)));
+}
+
 // One second for a gigabyte between two ranks, half of it where a tenth is sent.
 ClusterSpec measured_cluster() {
   ClusterSpec cluster = cluster_without_latency();
@@ -111,6 +118,7 @@ TEST_CASE("a group that was not measured sends the same bytes over a link in as 
   // Of 8 ranks' tensor 7/8 cross a link, of 2 ranks' a half; six more steps of a millisecond.
   CHECK(all_gather_s(cluster, inside(8), 4e9) == doctest::Approx(7 + 6e-3));
   CHECK(all_reduce_s(cluster, inside(8), 4e9) == doctest::Approx(7 + 12e-3));
+  CHECK(all_to_all_s(cluster, inside(8), 4e9) == doctest::Approx(7));
   CHECK(send_s(cluster, inside(8), 4e9) == doctest::Approx(4));
 }
 

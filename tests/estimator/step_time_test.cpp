@@ -110,6 +110,19 @@ TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO di
   CHECK(seconds(3) == doctest::Approx(whole_s / 8));
 }
 
+TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  const auto gather_s = [&](std::int64_t zero, double latency_s) {
+    const Plan plan = {.zero = zero};
+    job.cluster.intra_node_latency_s = latency_s;
+    return rank_update(job, plan, ShardingGroups(job, plan), {.held = {.dense = 1'000'000}})
+        .gather_s;
+  };
+  CHECK(gather_s(1, 1e-3) - gather_s(1, 0) == doctest::Approx(7e-3));
+  CHECK(gather_s(3, 1e-3) - gather_s(3, 0) == doctest::Approx(34 * 7e-3));
+}
+
 TEST_CASE("ZeRO 2 reduces gradients for every microbatch, ZeRO 1 once") {
   const Job job = job_on_h200();  // 8 microbatches on each of 8 ranks
   const double one = estimate_step_time(job, {.zero = 1}).exposed_dp_s;
