@@ -167,10 +167,13 @@ struct ClusterSpec {
   std::int64_t nodes = 1;
   std::int64_t nvlink_domain = 8;     // GPUs that reach one another by NVLink, of this job or not
   double inter_node_bytes_per_s = 0;  // per GPU, one direction
-  double intra_node_latency_s = 0;    // of one step of a collective inside the NVLink domain
-  double inter_node_latency_s = 0;    // of one step across it
-  std::string network;                // "InfiniBand NDR, 8 rails"
-  double usd_per_gpu_hour = 0;        // 0: not stated
+  // Per GPU, its share of the node's DRAM, reads and writes together; as in a host of eight GPUs
+  // with two sockets of eight channels of DDR4-3200.
+  double host_memory_bytes_per_s = 51.2e9;
+  double intra_node_latency_s = 0;  // of one step of a collective inside the NVLink domain
+  double inter_node_latency_s = 0;  // of one step across it
+  std::string network;              // "InfiniBand NDR, 8 rails"
+  double usd_per_gpu_hour = 0;      // 0: not stated
   std::optional<std::int64_t> memory_limit_bytes;  // --gpu-memory; stands in for both capacities
   std::string source;
 

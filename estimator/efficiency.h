@@ -109,6 +109,13 @@ inline constexpr EfficiencyConstant kNvlinkShare = {
     .source = "NCCL without NVLS: 370 of 450 GB/s on an NVSwitch node (nccl-tests issue 212)"};
 inline constexpr EfficiencyConstant kPcieShare = {
     .value = 0.8, .source = "of the link rate: 128-byte payloads and protocol on PCIe 4 and 5"};
+inline constexpr EfficiencyConstant kHostAdamBytes = {
+    .value = 180,
+    .source =
+        "bytes of host memory that one parameter of torch.optim.AdamW on the host takes the time "
+        "of: six times the 30 of a fused update (gradient, parameter and moments in fp32, the new "
+        "weight in bf16); DeepSpeed docs/_tutorials/zero-offload.md: its fused CPU Adam is 5 to 7 "
+        "times as fast as PyTorch's"};
 inline constexpr EfficiencyConstant kNetworkShare = {
     .value = 0.85,
     .source =

@@ -226,7 +226,10 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   return (seconds + update.tied_s) * job.profile.exposed_dp_share;
 }
 
-// The offloaded share crosses PCIe instead: gradients to the host, updated weights back.
+// The offloaded share crosses PCIe to the host, which updates it in its own memory, and back:
+// one after the other without --overlap-cpu-optimizer-d2h-h2d, and with it little less, as the host
+// takes the most (Megatron-LM core_v0.16.1 core/optimizer/cpu_offloading/hybrid_optimizer.py, step;
+// the host's AdamW is torch's, core/optimizer/__init__.py).
 double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
                    const LocalParameters& parameters) {
   const double dense_shards = plan.zero > 0 ? number(groups.dense_shard.size) : 1;
@@ -244,9 +247,10 @@ double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& group
   if (plan.offload.optimizer == 0) {
     return seconds;
   }
-  const double moved_bytes =
-      elements * plan.offload.optimizer * (number(bytes_of(plan.grad_dtype)) + weight_bytes(plan));
-  return seconds + moved_bytes / (job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value);
+  const double on_host = elements * plan.offload.optimizer;
+  const double moved_bytes = on_host * (number(bytes_of(plan.grad_dtype)) + weight_bytes(plan));
+  return seconds + moved_bytes / (job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value) +
+         on_host * kHostAdamBytes.value / job.cluster.host_memory_bytes_per_s;
 }
 
 }  // namespace shardplan

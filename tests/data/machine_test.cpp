@@ -185,6 +185,15 @@ TEST_CASE("an NVLink domain that spans nodes keeps its size, and a job has its n
   CHECK(domain_of("2x16-gb200") == 32);  // whole nodes of sixteen: 64 of 72
 }
 
+TEST_CASE("a GPU has its share of the host's memory bandwidth") {
+  const Library library;
+  // DGX H100: sixteen channels of DDR5-4800.
+  CHECK(library.cluster("1x8-h100").host_memory_bytes_per_s ==
+        doctest::Approx(16 * 4800e6 * 8 / 8));
+  CHECK(cluster_of(R"({"gpu": "h100", "host_memory_gb_per_s": 400})").host_memory_bytes_per_s ==
+        doctest::Approx(50e9));
+}
+
 TEST_CASE("a shipped cluster takes other counts as NODESxGPUS-NAME") {
   const Library library;
   const ClusterSpec cluster = library.cluster("16x8-aws-p5");

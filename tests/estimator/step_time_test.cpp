@@ -110,6 +110,19 @@ TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO di
   CHECK(seconds(3) == doctest::Approx(whole_s / 8));
 }
 
+TEST_CASE("an optimizer on the host crosses PCIe and runs at the GPU's share of host memory") {
+  Job job = job_on_h200();
+  job.cluster.host_memory_bytes_per_s = 76.8e9;
+  const LocalParameters parameters = {.dense = 8'000'000'000, .expert = 0};
+  const auto seconds = [&](double share) {
+    const Plan plan = {.zero = 1, .offload = {.optimizer = share}};
+    return optimizer_s(job, plan, ShardingGroups(job, plan), parameters);
+  };
+  // A billion parameters a rank: 4 bytes to the host, 2 back, 180 bytes' time in its memory.
+  CHECK(seconds(1) == doctest::Approx(6e9 / (64e9 * 0.8) + 180e9 / 76.8e9));
+  CHECK(seconds(0.5) == doctest::Approx((seconds(0) + seconds(1)) / 2));
+}
+
 TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
   Job job = job_on_h200();
   job.profile.memory_model = MemoryModel::kTorchtitan;
