@@ -99,13 +99,42 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Options&
   }
 }
 
+// Which parts of a step are CUDA graphs: scopes without attention, or with experts' routing alone,
+// leave most of a layer to the host.
+std::string graphs_of(const RunArguments& arguments) {
+  const std::string impl =
+      arguments.has("--external-cuda-graph") ? "transformer_engine"
+      : arguments.has("--enable-cuda-graph")
+          ? "local"
+          : arguments.word_or("--cuda-graph-impl", "none", {"none", "local", "transformer_engine"});
+  const std::vector<std::string> scopes = arguments.texts("--cuda-graph-scope");
+  const auto captures = [&](const char* scope) {
+    return std::ranges::find(scopes, scope) != scopes.end();
+  };
+  if (impl == "none") {
+    return "none";
+  }
+  if (impl == "local") {
+    return captures("full_iteration") ? "iteration" : "layers";
+  }
+  if (scopes.empty() || captures("full")) {
+    return "layers";
+  }
+  return !captures("attn") ? "none" : captures("mlp") || captures("moe") ? "layers" : "attention";
+}
+
 // What a run of the whole framework makes beside the model: its data loader's mask, and cuBLAS'
 // workspaces of a fixed size, without which torch refuses deterministic products
 // (aten/src/ATen/Context.cpp, checkCuBLASConfigDeterministic).
 void read_surroundings(const RunArguments& arguments, RunReading& run, const Options& options) {
+  const std::string graphs = graphs_of(arguments);
   if (run.framework != "megatron") {
+    if (graphs != "none") {
+      refuse(run, "--cuda-graph-impl: CUDA graphs hold memory pools of their own");
+    }
     return;
   }
+  want(run, {"cuda_graphs", graphs}, options);
   want(run, {"attention_mask", word_of(!arguments.has("--no-create-attention-mask-in-dataloader"))},
        options);
   constexpr std::int64_t kLargeConfigBytes = std::int64_t{8} * 4096 * 1024;  // ":4096:8"

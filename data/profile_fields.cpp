@@ -8,13 +8,13 @@
 namespace shardplan {
 namespace {
 
-using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*>;
+using Member = std::variant<
+    bool FrameworkProfile::*, std::int64_t FrameworkProfile::*, double FrameworkProfile::*,
+    SwigluKind FrameworkProfile::*, CrossEntropyKind FrameworkProfile::*,
+    AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+    DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+    AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -34,6 +34,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"attention_mask", &FrameworkProfile::attention_mask},
     {"moe_dispatcher", &FrameworkProfile::moe_dispatcher},
     {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
+    {"cuda_graphs", &FrameworkProfile::cuda_graphs},
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},

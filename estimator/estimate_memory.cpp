@@ -11,13 +11,16 @@ namespace shardplan {
 namespace {
 
 // Moments and tensors outside the model, by name.
-std::vector<std::string> not_counted(MemoryModel model) {
-  switch (model) {
+std::vector<std::string> not_counted(const FrameworkProfile& profile) {
+  switch (profile.memory_model) {
     case MemoryModel::kFujii2024: return {};
     case MemoryModel::kMegatron:
     case MemoryModel::kMegatronLocal:
-      return {"evaluation", "checkpoint save and load", "CUDA graphs", "user buffers of overlap",
-              "other processes on the GPU"};
+      return {"evaluation", "checkpoint save and load",
+              profile.cuda_graphs == CudaGraphs::kNone
+                  ? "CUDA graphs"
+                  : "the memory pools of this plan's CUDA graphs",
+              "user buffers of overlap", "other processes on the GPU"};
     case MemoryModel::kTorchtitan:
       return {"evaluation", "checkpoint save and load", "the compiler's own memory",
               "other processes on the GPU"};
@@ -74,7 +77,7 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
                  "without one and without a key-value cache, transformers masks itself and "
                  "repeats keys and values for every head"});
   }
-  estimate.not_counted = not_counted(job.profile.memory_model);
+  estimate.not_counted = not_counted(job.profile);
   return estimate;
 }
 

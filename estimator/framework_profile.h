@@ -56,6 +56,15 @@ enum class MoeDispatcher {
   kAllGather,  // every rank gathers all tokens and picks those of its experts
 };
 
+// What of a step the host launches as CUDA graphs, in place of kernel by kernel.
+enum class CudaGraphs {
+  kNone,
+  kAttention,  // attention, and of experts router and preprocessing; dense FFN and experts are
+               // eager
+  kLayers,     // whole transformer layers
+  kIteration,  // everything from the first forward pass to the last backward pass
+};
+
 // When FSDP2 frees a block's gathered parameters after its forward.
 enum class ReshardAfterForward {
   kDefault,  // yes without pipelining, no with it; never those of final norm and head
@@ -117,6 +126,12 @@ inline constexpr std::array<NamedValue<MoeDispatcher>, 2> kMoeDispatchers = {{
     {.value = MoeDispatcher::kAllToAll, .name = "alltoall"},
     {.value = MoeDispatcher::kAllGather, .name = "allgather"},
 }};
+inline constexpr std::array<NamedValue<CudaGraphs>, 4> kCudaGraphs = {{
+    {.value = CudaGraphs::kNone, .name = "none"},
+    {.value = CudaGraphs::kAttention, .name = "attention"},
+    {.value = CudaGraphs::kLayers, .name = "layers"},
+    {.value = CudaGraphs::kIteration, .name = "iteration"},
+}};
 inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterForward = {{
     {.value = ReshardAfterForward::kDefault, .name = "default"},
     {.value = ReshardAfterForward::kNever, .name = "never"},
@@ -151,6 +166,9 @@ constexpr const auto& names_of(AttentionBackend) {
 constexpr const auto& names_of(MoeDispatcher) {
   return kMoeDispatchers;
 }
+constexpr const auto& names_of(CudaGraphs) {
+  return kCudaGraphs;
+}
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
 }
@@ -180,6 +198,7 @@ struct FrameworkProfile {
   bool attention_mask = false;  // the data loader makes a mask of [b, 1, s, s] bytes
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
+  CudaGraphs cuda_graphs = CudaGraphs::kNone;
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
   bool compile =

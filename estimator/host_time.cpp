@@ -1,6 +1,8 @@
 #include "estimator/host_time.h"
 
+#include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "estimator/units.h"
 
@@ -154,6 +156,23 @@ void add(HostCost& cost, double count, const HostCost& more) {
   cost.backward_s += count * more.backward_s;
 }
 
+// A dense layer as its host launches it. A graph is one autograd function each way, which takes
+// what one linear layer's does, forward and backward 189 us (host_cost_h200.json). Besides
+// attention, its projections and norms a layer has two of four products and the activation: a
+// third.
+HostCost graphed(CudaGraphs graphs, const HostCost& eager) {
+  constexpr HostCost kGraph = microseconds(95, 95);
+  switch (graphs) {
+    case CudaGraphs::kNone: return eager;
+    case CudaGraphs::kAttention:
+      return {.forward_s = kGraph.forward_s + eager.forward_s / 3,
+              .backward_s = kGraph.backward_s + eager.backward_s / 3};
+    case CudaGraphs::kLayers: return kGraph;
+    case CudaGraphs::kIteration: return {};
+  }
+  throw std::logic_error("graphed: unknown graphs");
+}
+
 }  // namespace
 
 double shardings_per_microbatch(const Job& job, const Plan& plan) {
@@ -188,7 +207,9 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
     add(cost, 1, kEngineFp8);
   }
-  if (layer.is_moe) {
+  const CudaGraphs graphs = job.profile.cuda_graphs;
+  cost = graphed(graphs, cost);
+  if (layer.is_moe && (graphs == CudaGraphs::kNone || graphs == CudaGraphs::kAttention)) {
     const bool in_turn = !job.profile.moe_grouped_gemm || row->model == MemoryModel::kMegatronLocal;
     const std::int64_t experts = in_turn ? div_ceil(job.model.moe.num_experts, plan.ep) : 0;
     add(cost, 1, row->routing);
@@ -217,12 +238,13 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
   // and runs the module again, takes 0.7 to 1 ms a layer of Megatron-core
   // (data/measured/frameworks_h200.jsonl, host-smol-*).
   constexpr double kCheckpoint = 700 * kMicro;
-  return {.forward_s = 0, .backward_s = forward_s > 0 ? kCheckpoint : 0};
+  return {.forward_s = 0, .backward_s = std::min(kCheckpoint, forward_s)};
 }
 
 HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   HostCost cost;
-  if (const HostRow* row = row_of(job.profile)) {
+  const HostRow* row = row_of(job.profile);
+  if (row != nullptr && job.profile.cuda_graphs != CudaGraphs::kIteration) {
     add(cost, 1, row->ends);
   }
   return scaled(host_factor(job), cost);

@@ -141,8 +141,35 @@ TEST_CASE("every setting is said to be read, without effect, not counted, refuse
 }
 
 TEST_CASE("a refused argument with a harmless value is no reason to refuse") {
-  CHECK(gpt7b_with(R"(, "--cuda-graph-impl": "none")").unsupported.empty());
-  CHECK_FALSE(gpt7b_with(R"(, "--cuda-graph-impl": "local")").unsupported.empty());
+  CHECK(gpt7b_with(R"(, "--cpu-offloading-num-layers": 0)").unsupported.empty());
+  CHECK_FALSE(gpt7b_with(R"(, "--cpu-offloading-num-layers": 2)").unsupported.empty());
+}
+
+TEST_CASE("CUDA graphs are read with their scope") {
+  const auto graphs = [](const std::string& json) {
+    const RunReading run = gpt7b_with(", " + json);
+    CHECK(run.unsupported.empty());
+    return run.job.profile.cuda_graphs;
+  };
+  const std::string engine = R"("--cuda-graph-impl": "transformer_engine")";
+  CHECK(graphs(R"("--cuda-graph-impl": "none")") == CudaGraphs::kNone);
+  CHECK(graphs(R"("--cuda-graph-impl": "local")") == CudaGraphs::kLayers);
+  CHECK(graphs(R"("--enable-cuda-graph": true)") == CudaGraphs::kLayers);
+  CHECK(graphs(R"("--external-cuda-graph": true)") == CudaGraphs::kLayers);
+  CHECK(graphs(R"("--cuda-graph-impl": "local", "--cuda-graph-scope": "full_iteration")") ==
+        CudaGraphs::kIteration);
+  CHECK(graphs(engine) == CudaGraphs::kLayers);
+  CHECK(graphs(engine + R"(, "--cuda-graph-scope": ["attn", "mlp"])") == CudaGraphs::kLayers);
+  CHECK(graphs(engine + R"(, "--cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"])") ==
+        CudaGraphs::kAttention);
+  CHECK(graphs(engine + R"(, "--cuda-graph-scope": ["moe_router", "moe_preprocess"])") ==
+        CudaGraphs::kNone);
+  const std::string tiny = R"({"--num-layers": 2, "--hidden-size": 64, "--num-attention-heads": 4,
+      "--seq-length": 64, "--max-position-embeddings": 64, "--micro-batch-size": 1,
+      "--vocab-size": 128, "--bf16": true, "--transformer-impl": "local")";
+  CHECK(reading_of(tiny + "}").unsupported.find("graph") == std::string::npos);
+  CHECK(reading_of(tiny + R"(, "--enable-cuda-graph": true})").unsupported.find("graph") !=
+        std::string::npos);
 }
 
 TEST_CASE("two microbatches' layers side by side are refused by name") {

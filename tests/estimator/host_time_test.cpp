@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 namespace shardplan {
 namespace {
 
@@ -113,6 +115,26 @@ TEST_CASE("grouped experts cost the host their routing, however many there are")
   CHECK(both(host_cost(job, {}, {.is_moe = true})) == eight);
   job.profile.moe_grouped_gemm = false;
   CHECK(both(host_cost(job, {}, {.is_moe = true})) > 10 * eight);
+}
+
+TEST_CASE("the more of a step is CUDA graphs, the less the host has to launch") {
+  Job job = transformer_engine();
+  job.model.moe = {.num_experts = 8, .topk = 4, .expert_ffn = 1024};
+  const auto costs = [&](CudaGraphs graphs) {
+    job.profile.cuda_graphs = graphs;
+    return std::pair{both(host_cost(job, {}, {})), both(host_cost(job, {}, {.is_moe = true}))};
+  };
+  const auto eager = costs(CudaGraphs::kNone);
+  const auto attention = costs(CudaGraphs::kAttention);
+  const auto layers = costs(CudaGraphs::kLayers);
+  CHECK(attention.first < eager.first);
+  CHECK(attention.second < eager.second);
+  CHECK(eager.second - eager.first == doctest::Approx(attention.second - attention.first));
+  CHECK(layers.first < attention.first);
+  CHECK(layers.second == layers.first);
+  CHECK(both(host_cost_of_ends(job)) > 0);
+  CHECK(costs(CudaGraphs::kIteration).second == 0);
+  CHECK(both(host_cost_of_ends(job)) == 0);
 }
 
 }  // namespace
