@@ -8,6 +8,7 @@
 #include "estimator/attention_calls.h"
 #include "estimator/block_context_parallel.h"
 #include "estimator/block_fp8.h"
+#include "estimator/block_rows_megatron.h"
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
@@ -18,11 +19,38 @@
 namespace shardplan {
 namespace {
 
-// nanotron calls it; today's scaled_dot_product_attention takes cuDNN first on compute capability 9
-// (sdp_utils.cpp, check_prefer_cudnn_attention), older ones did not.
-bool runs_flash2(const FrameworkProfile& profile) {
-  return profile.memory_model == MemoryModel::kNanotron ||
-         profile.attention_backend == AttentionBackend::kFlash;
+// nanotron calls FlashAttention 2; Transformer Engine chooses; today's scaled_dot_product_attention
+// takes cuDNN first on compute capability 9 (sdp_utils.cpp, check_prefer_cudnn_attention), older
+// ones did not.
+AttentionBackend backend_of(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  switch (profile.memory_model) {
+    case MemoryModel::kNanotron: return AttentionBackend::kFlash;
+    case MemoryModel::kMegatron: return attention_backend(context.job, context.plan);
+    default: return profile.attention_backend;
+  }
+}
+
+// A deterministic backward of cuDNN's on compute capability 9 writes the scores' gradients of every
+// head in bf16 and reads them for dQ, of the pairs that attend, in place of adding to dQ as it goes
+// (cudnn_backward_workspace_bytes); FlashAttention 2's adds to as many fp32 dQ as fill the GPU,
+// which are zeroed and summed up (flash_backward_workspace_bytes).
+double deterministic_s(const BlockContext& context, const AttentionWork& work,
+                       AttentionBackend backend) {
+  if (!context.job.profile.deterministic_attention ||
+      context.job.profile.memory_model != MemoryModel::kMegatron) {
+    return 0;
+  }
+  if (backend == AttentionBackend::kFused) {
+    return memory_bound_s(context.gpu(), 2 * 2 * work.pairs * number(work.heads));
+  }
+  if (backend == AttentionBackend::kFlash) {
+    const double sums = number(div_ceil(std::max<std::int64_t>(1, context.gpu().num_sms),
+                                        std::max<std::int64_t>(1, work.heads_of_call)));
+    const double dq_bytes = 4 * number(context.tokens * work.heads * work.qk_dim);
+    return memory_bound_s(context.gpu(), 2 * (sums - 1) * dq_bytes);
+  }
+  return 0;
 }
 
 // The bases of what is noted: see kernel_time.cpp and collective_time.cpp.
@@ -222,6 +250,7 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   const Plan& plan = context.plan;
   const bool is_mla = model.attention == AttentionKind::kMla;
   const std::int64_t length = attention_length(context.job, layer);
+  const AttentionBackend backend = backend_of(context);
   const AttentionWork work = {
       .pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
       .heads = div_ceil(model.num_heads, plan.tp),
@@ -229,17 +258,18 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
       .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
       .length = length,
       .heads_of_call = div_ceil(model.num_heads, plan.tp) * plan.micro_batch,
-      .is_flash2 = runs_flash2(context.job.profile)};
+      .is_flash2 = backend == AttentionBackend::kFlash};
   BlockTime time;
   time.forward_flops = work.forward_flops();
   const ForwardBackward calls = attention_calls_s(context, layer, work);
   time.forward_s = context.clock.attention * calls.forward_s;
-  time.backward_input_s = context.clock.attention * calls.backward_s;
+  time.backward_input_s =
+      context.clock.attention * calls.backward_s + deterministic_s(context, work, backend);
   if (context.mix != nullptr) {
     context.mix->attention_s += time.forward_s + time.backward_input_s;
   }
   if (context.job.profile.memory_model == MemoryModel::kMegatron &&
-      context.job.profile.attention_backend == AttentionBackend::kUnfused) {
+      backend == AttentionBackend::kUnfused) {
     attend_unfused(context, work, time);
   }
   note(context, PieceKind::kAttention, time);

@@ -267,6 +267,25 @@ TEST_CASE("attention without fusion computes the square and moves 13 and 19 byte
         doctest::Approx(19 * scores + 4 * operands).epsilon(1e-3));
 }
 
+TEST_CASE("deterministic backward attention moves scores' gradients, or runs FlashAttention 2") {
+  Job job = job_on_h200();
+  const auto backward_s = [&] {
+    return layer_time(job, {.zero = 1}, job.model.layers[0]).backward_input_s;
+  };
+  const double hopper_s = backward_s();
+  job.profile.deterministic_attention = true;
+  // 32 heads of 8192 x 8193 / 2 pairs in bf16, written and read.
+  CHECK(backward_s() - hopper_s ==
+        doctest::Approx(memory_bound_s(job.cluster.gpu, 2 * 2 * 32 * 8192.0 * 8193 / 2))
+            .epsilon(0.001));
+  job.cluster.gpu.compute_capability = 100;
+  const double forward_s = layer_time(job, {.zero = 1}, job.model.layers[0]).forward_s;
+  const double blackwell_s = backward_s();
+  job.profile.deterministic_attention = false;
+  CHECK(forward_s > layer_time(job, {.zero = 1}, job.model.layers[0]).forward_s);
+  CHECK(blackwell_s > backward_s());
+}
+
 TEST_CASE("experts one after the other run as many small products; exchanges may hide") {
   Job job = moe_job();
   const Plan plan = {.ep = 8};
