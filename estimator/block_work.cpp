@@ -2,13 +2,10 @@
 #include "estimator/block_work.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 
 #include "estimator/attention_calls.h"
-#include "estimator/block_context_parallel.h"
 #include "estimator/block_fp8.h"
-#include "estimator/block_rows_megatron.h"
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
@@ -19,53 +16,6 @@
 namespace shardplan {
 namespace {
 
-// nanotron calls FlashAttention 2; Transformer Engine chooses; today's scaled_dot_product_attention
-// takes cuDNN first on compute capability 9 (sdp_utils.cpp, check_prefer_cudnn_attention), older
-// ones did not.
-AttentionBackend backend_of(const BlockContext& context) {
-  const FrameworkProfile& profile = context.job.profile;
-  switch (profile.memory_model) {
-    case MemoryModel::kNanotron: return AttentionBackend::kFlash;
-    case MemoryModel::kMegatron: return attention_backend(context.job, context.plan);
-    default: return profile.attention_backend;
-  }
-}
-
-// A deterministic backward of cuDNN's on compute capability 9 writes the scores' gradients of every
-// head in bf16 and reads them for dQ, of the pairs that attend, in place of adding to dQ as it goes
-// (cudnn_backward_workspace_bytes); FlashAttention 2's adds to as many fp32 dQ as fill the GPU,
-// which are zeroed and summed up (flash_backward_workspace_bytes).
-double deterministic_s(const BlockContext& context, const AttentionWork& work,
-                       AttentionBackend backend) {
-  if (!context.job.profile.deterministic_attention ||
-      context.job.profile.memory_model != MemoryModel::kMegatron) {
-    return 0;
-  }
-  if (backend == AttentionBackend::kFused) {
-    return memory_bound_s(context.gpu(), 2 * 2 * work.pairs * number(work.heads));
-  }
-  if (backend == AttentionBackend::kFlash) {
-    const double sums = number(div_ceil(std::max<std::int64_t>(1, context.gpu().num_sms),
-                                        std::max<std::int64_t>(1, work.heads_of_call)));
-    const double dq_bytes = 4 * number(context.tokens * work.heads * work.qk_dim);
-    return memory_bound_s(context.gpu(), 2 * (sums - 1) * dq_bytes);
-  }
-  return 0;
-}
-
-// The bases of what is noted: see kernel_time.cpp and collective_time.cpp.
-void note(const BlockContext& context, PieceKind kind, const BlockTime& time) {
-  if (context.log != nullptr) {
-    context.log->pieces.push_back({.kind = kind,
-                                   .part = context.log->part,
-                                   .forward_s = time.forward_s,
-                                   .backward_input_s = time.backward_input_s,
-                                   .backward_weight_s = time.backward_weight_s,
-                                   .forward_flops = time.forward_flops,
-                                   .is_measured = is_calibrated(context.gpu())});
-  }
-}
-
 void note_product(const BlockContext& context, const GemmShape& shape, Precision precision,
                   const BlockTime& time) {
   note(context, PieceKind::kProduct, time);
@@ -75,21 +25,6 @@ void note_product(const BlockContext& context, const GemmShape& shape, Precision
                   std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" +
                   std::to_string(shape.k);
     piece.is_measured = is_measured(context.gpu(), precision);
-  }
-}
-
-// Of which `visible` is not hidden.
-void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
-                        const ForwardBackward& all, const ForwardBackward& visible) {
-  if (context.log != nullptr && all.forward_s + all.backward_s > 0) {
-    context.log->pieces.push_back(
-        {.kind = kind,
-         .part = context.log->part,
-         .forward_s = visible.forward_s,
-         .backward_input_s = visible.backward_s,
-         .forward_hidden_s = std::max(0.0, all.forward_s - visible.forward_s),
-         .backward_hidden_s = std::max(0.0, all.backward_s - visible.backward_s),
-         .is_measured = is_measured(context.job.cluster, group)});
   }
 }
 
@@ -113,6 +48,32 @@ std::int64_t token_pieces(const BlockContext& context) {
 }
 
 }  // namespace
+
+void note(const BlockContext& context, PieceKind kind, const BlockTime& time) {
+  if (context.log != nullptr) {
+    context.log->pieces.push_back({.kind = kind,
+                                   .part = context.log->part,
+                                   .forward_s = time.forward_s,
+                                   .backward_input_s = time.backward_input_s,
+                                   .backward_weight_s = time.backward_weight_s,
+                                   .forward_flops = time.forward_flops,
+                                   .is_measured = is_calibrated(context.gpu())});
+  }
+}
+
+void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
+                        const ForwardBackward& all, const ForwardBackward& visible) {
+  if (context.log != nullptr && all.forward_s + all.backward_s > 0) {
+    context.log->pieces.push_back(
+        {.kind = kind,
+         .part = context.log->part,
+         .forward_s = visible.forward_s,
+         .backward_input_s = visible.backward_s,
+         .forward_hidden_s = std::max(0.0, all.forward_s - visible.forward_s),
+         .backward_hidden_s = std::max(0.0, all.backward_s - visible.backward_s),
+         .is_measured = is_measured(context.job.cluster, group)});
+  }
+}
 
 void begin_part(const BlockContext& context, const char* part) {
   if (context.log != nullptr) {
@@ -225,64 +186,6 @@ std::int64_t attention_length(const Job& job, const LayerSpec& layer) {
 
 double attention_pairs(const Job& job, const LayerSpec& layer) {
   return seen_pairs(number(job.sequence_length), number(attention_length(job, layer)));
-}
-
-// Attention as batched products and kernels over all scores, of the whole square (Megatron-LM
-// legacy/model/transformer.py, CoreAttention). Bytes of a score besides the products' own: forward
-// softmax 4, dropout 4 and its mask 1; backward dropout 5, softmax 6.
-void attend_unfused(const BlockContext& context, const AttentionWork& work, BlockTime& time) {
-  const std::int64_t length = context.job.sequence_length;
-  const std::int64_t heads = context.plan.micro_batch * work.heads;
-  const GpuSpec& gpu = context.gpu();
-  const auto product_s = [&](std::int64_t n, std::int64_t k) {
-    return gemm_s(gpu, context.plan.precision, {.m = length, .n = n, .k = k, .count = heads});
-  };
-  const double scores_s = product_s(length, work.qk_dim);
-  const double values_s = product_s(work.v_dim, length);
-  const double scores = number(heads * length) * number(length);
-  time.forward_s = scores_s + values_s + memory_bound_s(gpu, 9 * scores);
-  time.backward_input_s = 2 * (scores_s + values_s) + memory_bound_s(gpu, 11 * scores);
-}
-
-// Context parallelism divides the pairs evenly (zigzag chunks, or heads under all-to-all).
-BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
-  const ModelSpec& model = context.model();
-  const Plan& plan = context.plan;
-  const bool is_mla = model.attention == AttentionKind::kMla;
-  const std::int64_t length = attention_length(context.job, layer);
-  const AttentionBackend backend = backend_of(context);
-  const AttentionWork work = {
-      .pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
-      .heads = div_ceil(model.num_heads, plan.tp),
-      .qk_dim = qk_dim(model),
-      .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
-      .length = length,
-      .heads_of_call = div_ceil(model.num_heads, plan.tp) * plan.micro_batch,
-      .is_flash2 = backend == AttentionBackend::kFlash};
-  BlockTime time;
-  time.forward_flops = work.forward_flops();
-  const ForwardBackward calls = attention_calls_s(context, layer, work);
-  time.forward_s = context.clock.attention * calls.forward_s;
-  time.backward_input_s =
-      context.clock.attention * calls.backward_s + deterministic_s(context, work, backend);
-  if (context.mix != nullptr) {
-    context.mix->attention_s += time.forward_s + time.backward_input_s;
-  }
-  if (context.job.profile.memory_model == MemoryModel::kMegatron &&
-      backend == AttentionBackend::kUnfused) {
-    attend_unfused(context, work, time);
-  }
-  note(context, PieceKind::kAttention, time);
-  if (plan.cp > 1) {
-    add(time, context_parallel_merges(context, layer, work));
-    const ForwardBackward exchange = context_parallel_s(context, work);
-    const ForwardBackward visible = visible_context_parallel_s(context, exchange, time);
-    time.forward_cp_s = visible.forward_s * context.job.profile.exposed_cp_share;
-    time.backward_cp_s = visible.backward_s * context.job.profile.exposed_cp_share;
-    note_communication(context, PieceKind::kContextParallel, context.cp, exchange,
-                       {.forward_s = time.forward_cp_s, .backward_s = time.backward_cp_s});
-  }
-  return time;
 }
 
 BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& visible,
@@ -449,76 +352,6 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
                            {.forward_s = out_s, .backward_s = in_s});
   }
   return time;
-}
-
-namespace {
-
-// Megatron's all-gather dispatcher (core_v0.16.1 core/transformer/moe/token_dispatcher.py,
-// MoEAllGatherTokenDispatcher): every rank gathers the tokens of all ranks that hold the experts
-// together (etp x ep), whatever their number of experts, with their probabilities and choices, 5
-// bytes an expert, and sums its experts' outputs for all of them over these ranks. Backward does
-// the reverse. Its rows are picked and put back once: read and written twice, where all tokens lie
-// zeroed and added.
-BlockTime gathered_exchange(const BlockContext& context, double rows) {
-  const GroupShape group = group_shape(context.job, context.plan, GroupKind::kExperts);
-  const ModelSpec& model = context.model();
-  const double tokens = number(context.sharded_tokens * group.size);
-  const double token_bytes = number(model.hidden) * context.element_bytes;
-  const double routed_bytes = 5 * number(model.moe.num_experts);
-  const double gather_s =
-      all_gather_s(context.job.cluster, group, tokens * (token_bytes + routed_bytes));
-  const double sum_s = reduce_scatter_s(context.job.cluster, group, tokens * token_bytes);
-  BlockTime time = memory_bound(context, (4 * rows + 2 * tokens) * token_bytes,
-                                {.forward = {.fused = 1}, .backward = {.fused = 1}});
-  const double whole_s = gather_s + sum_s;
-  time.forward_ep_s = whole_s * context.job.profile.exposed_ep_share;
-  time.backward_ep_s = time.forward_ep_s;
-  note_communication(context, PieceKind::kExpertParallel, group,
-                     {.forward_s = whole_s, .backward_s = whole_s},
-                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
-  return time;
-}
-
-}  // namespace
-
-// Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
-// Rows are permuted on both sides of both exchanges: read and written four times. Our own trainer
-// writes them where they belong and adds up what comes back, with nothing between
-// (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
-BlockTime expert_exchange(const BlockContext& context, double rows) {
-  const ClusterSpec& cluster = context.job.cluster;
-  if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
-    return gathered_exchange(context, rows);
-  }
-  const double bytes = rows * number(context.model().hidden) * context.element_bytes;
-  const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
-                           all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
-  const double passes = context.job.profile.memory_model == MemoryModel::kNative
-                            ? 2 * (1 + 1 / number(context.model().moe.topk))
-                            : 8;
-  BlockTime time =
-      memory_bound(context, passes * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
-  time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
-  time.backward_ep_s = time.forward_ep_s;
-  note_communication(context, PieceKind::kExpertParallel,
-                     context.plan.ep > 1 ? context.ep : context.etp,
-                     {.forward_s = 2 * one_way_s, .backward_s = 2 * one_way_s},
-                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
-  return time;
-}
-
-void note_visible_exchange(const BlockContext& context, const BlockTime& routed) {
-  if (context.log == nullptr) {
-    return;
-  }
-  for (TimedPiece& piece : context.log->pieces) {
-    if (piece.kind == PieceKind::kExpertParallel) {
-      piece.forward_hidden_s += piece.forward_s - routed.forward_ep_s;
-      piece.backward_hidden_s += piece.backward_input_s - routed.backward_ep_s;
-      piece.forward_s = routed.forward_ep_s;
-      piece.backward_input_s = routed.backward_ep_s;
-    }
-  }
 }
 
 }  // namespace shardplan

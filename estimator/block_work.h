@@ -64,6 +64,12 @@ struct ForwardBackward {
   double backward_s = 0;
 };
 
+// Notes a piece where pieces are noted. Of communication `visible` is not hidden. The bases: see
+// kernel_time.cpp and collective_time.cpp.
+void note(const BlockContext& context, PieceKind kind, const BlockTime& time);
+void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
+                        const ForwardBackward& all, const ForwardBackward& visible);
+
 // `count` linear layers of [rows, in] -> [rows, out]: forward, input gradient, weight gradient and
 // its accumulation, fp8 casts. `times`: one after the other.
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,

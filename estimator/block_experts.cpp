@@ -1,0 +1,77 @@
+// What experts exchange: rows on their way to other ranks and back.
+#include "estimator/block_work.h"
+#include "estimator/collective_time.h"
+#include "estimator/number.h"
+
+namespace shardplan {
+namespace {
+
+// Megatron's all-gather dispatcher (core_v0.16.1 core/transformer/moe/token_dispatcher.py,
+// MoEAllGatherTokenDispatcher): every rank gathers the tokens of all ranks that hold the experts
+// together (etp x ep), whatever their number of experts, with their probabilities and choices, 5
+// bytes an expert, and sums its experts' outputs for all of them over these ranks. Backward does
+// the reverse. Its rows are picked and put back once: read and written twice, where all tokens lie
+// zeroed and added.
+BlockTime gathered_exchange(const BlockContext& context, double rows) {
+  const GroupShape group = group_shape(context.job, context.plan, GroupKind::kExperts);
+  const ModelSpec& model = context.model();
+  const double tokens = number(context.sharded_tokens * group.size);
+  const double token_bytes = number(model.hidden) * context.element_bytes;
+  const double routed_bytes = 5 * number(model.moe.num_experts);
+  const double gather_s =
+      all_gather_s(context.job.cluster, group, tokens * (token_bytes + routed_bytes));
+  const double sum_s = reduce_scatter_s(context.job.cluster, group, tokens * token_bytes);
+  BlockTime time = memory_bound(context, (4 * rows + 2 * tokens) * token_bytes,
+                                {.forward = {.fused = 1}, .backward = {.fused = 1}});
+  const double whole_s = gather_s + sum_s;
+  time.forward_ep_s = whole_s * context.job.profile.exposed_ep_share;
+  time.backward_ep_s = time.forward_ep_s;
+  note_communication(context, PieceKind::kExpertParallel, group,
+                     {.forward_s = whole_s, .backward_s = whole_s},
+                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
+  return time;
+}
+
+}  // namespace
+
+// Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
+// Rows are permuted on both sides of both exchanges: read and written four times. Our own trainer
+// writes them where they belong and adds up what comes back, with nothing between
+// (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
+BlockTime expert_exchange(const BlockContext& context, double rows) {
+  const ClusterSpec& cluster = context.job.cluster;
+  if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
+    return gathered_exchange(context, rows);
+  }
+  const double bytes = rows * number(context.model().hidden) * context.element_bytes;
+  const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
+                           all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
+  const double passes = context.job.profile.memory_model == MemoryModel::kNative
+                            ? 2 * (1 + 1 / number(context.model().moe.topk))
+                            : 8;
+  BlockTime time =
+      memory_bound(context, passes * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
+  time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
+  time.backward_ep_s = time.forward_ep_s;
+  note_communication(context, PieceKind::kExpertParallel,
+                     context.plan.ep > 1 ? context.ep : context.etp,
+                     {.forward_s = 2 * one_way_s, .backward_s = 2 * one_way_s},
+                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
+  return time;
+}
+
+void note_visible_exchange(const BlockContext& context, const BlockTime& routed) {
+  if (context.log == nullptr) {
+    return;
+  }
+  for (TimedPiece& piece : context.log->pieces) {
+    if (piece.kind == PieceKind::kExpertParallel) {
+      piece.forward_hidden_s += piece.forward_s - routed.forward_ep_s;
+      piece.backward_hidden_s += piece.backward_input_s - routed.backward_ep_s;
+      piece.forward_s = routed.forward_ep_s;
+      piece.backward_input_s = routed.backward_ep_s;
+    }
+  }
+}
+
+}  // namespace shardplan
