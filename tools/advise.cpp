@@ -12,9 +12,13 @@
 namespace shardplan {
 namespace {
 
-// Switches and choices that the framework declares, at each of their other values.
+// Switches and choices that the framework declares, at each of their other values; not CUDA graphs,
+// whose memory pools are not counted.
 void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& library) {
   for (const ProfileOption& option : profile_options(library, library.key_of(job.profile))) {
+    if (option.name == "cuda_graphs") {
+      continue;
+    }
     const std::vector<std::string> values =
         option.type == "bool" ? std::vector<std::string>{"true", "false"} : option.choices;
     for (const std::string& value : values) {

@@ -55,6 +55,16 @@ TEST_CASE("the command that search prints estimates the same plan to the byte") 
   CHECK(most == at(best, "peak_allocated").integer);
 }
 
+TEST_CASE(
+    "advice for a plan bound by the host does not name CUDA graphs, whose pools nobody counts") {
+  const ProgramRun run = run_shardplan(
+      {"advise", "--model", "llama3.2-1b", "--cluster", "1x1-h100", "--framework", "megatron",
+       "--sequence-length", "256", "--global-batch", "8", "--micro-batch", "1", "--top", "100"});
+  CHECK(run.exit_code == 0);
+  CHECK(run.out.find("micro_batch") != std::string::npos);
+  CHECK(run.out.find("cuda_graphs") == std::string::npos);
+}
+
 TEST_CASE("a search in which nothing fits exits with 1 and shows what the smallest plan needs") {
   const Words words = {"search",   "--model",           "llama3-70b", "--cluster",
                        "1x8-h200", "--sequence-length", "8192",       "--global-batch",
