@@ -31,6 +31,12 @@ constexpr HostCost titan_layer(double forward, double backward) {
 constexpr HostCost kRouting = microseconds(1000, 1600);
 constexpr HostCost kExpert = microseconds(420, 680);
 
+// What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
+// ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-...).
+constexpr HostCost kZero2Hooks = microseconds(0, 1700);
+constexpr HostCost kZero3Hooks = microseconds(2900, 4000);
+constexpr HostCost kZero3Ends = microseconds(5000, 9000);
+
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
 // between models of 2 and 6. `sharded` is with FSDP2; tensor and context parallelism come on top
@@ -48,7 +54,7 @@ struct HostRow {
   HostCost ends;
   double update_s = 0;  // clipping and optimizer, a layer
 };
-constexpr std::array<HostRow, 5> kHostRows = {{
+constexpr std::array<HostRow, 6> kHostRows = {{
     {.model = MemoryModel::kTorchtitan,
      .compiled = false,
      .layer = titan_layer(1880, 1520),
@@ -99,6 +105,19 @@ constexpr std::array<HostRow, 5> kHostRows = {{
      .expert = microseconds(250, 410),
      .ends = microseconds(1750, 2250),
      .update_s = 0},
+    // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2 and
+    // 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, ds-host-z1-...).
+    {.model = MemoryModel::kDeepspeed,
+     .compiled = false,
+     .layer = microseconds(900, 1600),
+     .sharded = {},
+     .tensor_parallel = {},
+     .context_parallel = {},
+     .both = {},
+     .routing = {},
+     .expert = {},
+     .ends = microseconds(1700, 2500),
+     .update_s = 0},
     // An eager layer with norms and rotary embedding in Triton; collectives 40 a call.
     {.model = MemoryModel::kNanotron,
      .compiled = false,
@@ -110,18 +129,6 @@ constexpr std::array<HostRow, 5> kHostRows = {{
      .routing = {},
      .expert = {},
      .ends = {},
-     .update_s = 0 * kMicro},
-    // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
-    // and 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, host-z1-...).
-    {.model = MemoryModel::kDeepspeed,
-     .compiled = false,
-     .layer = microseconds(900, 1600),
-     .sharded = {},
-     .tensor_parallel = {},
-     .context_parallel = {},
-     .both = {},
-     .expert = {},
-     .ends = microseconds(1700, 2500),
      .update_s = 0 * kMicro},
 }};
 
@@ -197,13 +204,13 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     return cost;
   }
   add(cost, 1, row->layer);
-  if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
-    add(cost, 1, plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
-  }
   add(cost, shardings_per_microbatch(job, plan), row->sharded);
   add(cost, plan.tp > 1 ? 1 : 0, row->tensor_parallel);
   add(cost, plan.cp > 1 ? 1 : 0, row->context_parallel);
   add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row->both);
+  if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
+    add(cost, 1, plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+  }
   if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
     add(cost, 1, kEngineFp8);
   }
@@ -246,6 +253,9 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   const HostRow* row = row_of(job.profile);
   if (row != nullptr && job.profile.cuda_graphs != CudaGraphs::kIteration) {
     add(cost, 1, row->ends);
+  }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 3) {
+    add(cost, 1, kZero3Ends);
   }
   return scaled(host_factor(job), cost);
 }

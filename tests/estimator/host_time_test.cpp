@@ -85,14 +85,14 @@ TEST_CASE("our own trainer is not bound by the host") {
   Job job;
   job.profile.memory_model = MemoryModel::kNative;
   CHECK(both(host_cost(job, {.tp = 2}, {})) == 0);
-  CHECK(both(host_cost_of_ends(job)) == 0);
+  CHECK(both(host_cost_of_ends(job, {})) == 0);
   CHECK(host_update_s(job) == 0);
 }
 
 // Steps of data/published/megatron_ci.jsonl, none deterministic: 12 layers on two stages.
 TEST_CASE("layers of Transformer Engine cost the host what tests of Megatron-LM took, ends apart") {
   const auto microbatch_ms = [](const Job& job, const Plan& plan) {
-    return 1e3 * (6 * both(host_cost(job, plan, {})) + both(host_cost_of_ends(job)));
+    return 1e3 * (6 * both(host_cost(job, plan, {})) + both(host_cost_of_ends(job, {})));
   };
   Job job = transformer_engine();
   job.cluster.gpu.compute_capability = 90;
@@ -104,6 +104,22 @@ TEST_CASE("layers of Transformer Engine cost the host what tests of Megatron-LM 
         doctest::Approx(1147).epsilon(0.03));
   job.cluster.gpu.compute_capability = 80;
   CHECK(5 * microbatch_ms(job, {.tp = 2}) + once_ms == doctest::Approx(171).epsilon(0.1));
+}
+
+// data/measured/deepspeed_h200.jsonl, ds-host-...: four microbatches of a model 256 wide.
+TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
+  Job job;
+  job.profile.memory_model = MemoryModel::kDeepspeed;
+  const auto step_s = [&](std::int64_t zero, double layers) {
+    const Plan plan{.zero = zero};
+    return 4 * (layers * both(host_cost(job, plan, {})) + both(host_cost_of_ends(job, plan)));
+  };
+  CHECK(step_s(1, 2) == doctest::Approx(0.038).epsilon(0.06));
+  CHECK(step_s(1, 6) == doctest::Approx(0.079).epsilon(0.06));
+  CHECK(step_s(2, 2) == doctest::Approx(0.049).epsilon(0.06));
+  CHECK(step_s(2, 6) == doctest::Approx(0.116).epsilon(0.06));
+  CHECK(step_s(3, 2) == doctest::Approx(0.150).epsilon(0.06));
+  CHECK(step_s(3, 6) == doctest::Approx(0.300).epsilon(0.06));
 }
 
 TEST_CASE("grouped experts cost the host their routing, however many there are") {
@@ -132,9 +148,9 @@ TEST_CASE("the more of a step is CUDA graphs, the less the host has to launch") 
   CHECK(eager.second - eager.first == doctest::Approx(attention.second - attention.first));
   CHECK(layers.first < attention.first);
   CHECK(layers.second == layers.first);
-  CHECK(both(host_cost_of_ends(job)) > 0);
+  CHECK(both(host_cost_of_ends(job, {})) > 0);
   CHECK(costs(CudaGraphs::kIteration).second == 0);
-  CHECK(both(host_cost_of_ends(job)) == 0);
+  CHECK(both(host_cost_of_ends(job, {})) == 0);
 }
 
 }  // namespace
