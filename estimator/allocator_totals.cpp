@@ -94,7 +94,7 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
 }
 
 Fit fit_of(const Job& job, const std::vector<StageMemory>& stages) {
-  const std::int64_t capacity = device_capacity_bytes(job.cluster);
+  const std::int64_t capacity = card_bytes(job);
   Fit fit = Fit::kFits;
   for (const StageMemory& stage : stages) {
     if (stage.required_bytes + stage.outside_bytes > capacity) {

@@ -18,5 +18,7 @@ StepTime estimate_step_time(const Job& job, const Plan& plan);
 // for the paper's rule, else what the driver reports.
 std::int64_t nominal_capacity_bytes(const ClusterSpec& cluster);
 std::int64_t device_capacity_bytes(const ClusterSpec& cluster);
+// The one of the two that MemoryEstimate::fit is judged by.
+std::int64_t card_bytes(const Job& job);
 
 }  // namespace shardplan

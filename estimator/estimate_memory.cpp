@@ -45,6 +45,11 @@ std::int64_t device_capacity_bytes(const ClusterSpec& cluster) {
   return cluster.memory_limit_bytes.value_or(cluster.gpu.memory_bytes);
 }
 
+std::int64_t card_bytes(const Job& job) {
+  return job.profile.memory_model == MemoryModel::kFujii2024 ? nominal_capacity_bytes(job.cluster)
+                                                             : device_capacity_bytes(job.cluster);
+}
+
 MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   if (const ValidityRule* rule = first_broken_rule(job, plan)) {
     throw std::logic_error("estimate_memory: the plan breaks " + std::string(rule->name));

@@ -17,6 +17,7 @@ Price fujii_price(const Job& job, const Plan& plan) {
   price.allocated_bytes = worst.allocated_bytes;
   price.allocated_stage = worst.pp_rank;
   price.device_used_bytes = worst.device_used_bytes;
+  price.device_least_bytes = worst.device_used_bytes;
   return price;
 }
 
@@ -39,6 +40,7 @@ Price memory_price(PricePieces& pieces, const Plan& plan, const ScheduleShape& s
                                                            : outside.between;
     price.device_used_bytes = std::max(price.device_used_bytes,
                                        reserved_upper_bytes(allocator, state, allocated) + beside);
+    price.device_least_bytes = std::max(price.device_least_bytes, allocated + beside);
   }
   return price;
 }

@@ -12,7 +12,8 @@ namespace shardplan {
 struct Price {
   std::int64_t allocated_bytes = 0;  // largest stage
   std::int64_t allocated_stage = 0;
-  std::int64_t device_used_bytes = 0;  // sound upper bound: reserved by its upper factor + outside
+  std::int64_t device_used_bytes = 0;   // sound upper bound: reserved by its upper factor + outside
+  std::int64_t device_least_bytes = 0;  // allocated + outside: no smaller card holds the plan
   double step_time_s = 0;
   double tokens_per_s_per_gpu = 0;
 };

@@ -20,17 +20,16 @@ struct Changed {
   Plan plan;
 };
 
-bool fits(const Job& job, const MemoryEstimate& memory, const AdviceOptions& options) {
+bool keeps_rule(const Job& job, const MemoryEstimate& memory, const AdviceOptions& options) {
   return options.rule == FitRule::kVerdict ? memory.fit != Fit::kDoesNotFit
-                                           : basis_bytes(memory, options.share.basis) <=
-                                                 memory_limit_bytes(job.cluster, options.share);
+                                           : fits(job, memory, options.share);
 }
 
 JudgedPlan judge(const Job& job, const Plan& plan, const AdviceOptions& options) {
   JudgedPlan judged = {.job = job, .plan = plan, .memory = {}, .time = {}};
   judged.memory = estimate_memory(job, plan);
   judged.time = estimate_step_time(job, plan);
-  judged.fits = fits(job, judged.memory, options);
+  judged.fits = keeps_rule(job, judged.memory, options);
   return judged;
 }
 
@@ -120,13 +119,19 @@ std::vector<PricedPair> priced_pairs(AdviceResult& result, const Job& job, const
   return valid;
 }
 
-// Pairs whose allocated bytes, the least that any basis counts, are under the limit, the fastest
-// first; estimated in small rounds until enough of them help.
+// Whether a price, whose allocated bytes are the least that any basis counts, lets a pair fit.
+bool may_fit(const PricedPair& pair, const AdviceOptions& options) {
+  const Job& job = pair.changed.job;
+  return pair.price.device_least_bytes <= card_bytes(job) &&
+         (options.rule == FitRule::kVerdict ||
+          pair.price.allocated_bytes <= memory_limit_bytes(job.cluster, options.share));
+}
+
+// Pairs that may fit, the fastest first; estimated in small rounds until enough of them help.
 void find_pairs(AdviceResult& result, std::vector<PricedPair> pairs, double least_speed,
                 const AdviceOptions& options) {
   std::erase_if(pairs, [&](const PricedPair& pair) {
-    return pair.price.tokens_per_s_per_gpu <= least_speed ||
-           pair.price.allocated_bytes > device_capacity_bytes(pair.changed.job.cluster);
+    return pair.price.tokens_per_s_per_gpu <= least_speed || !may_fit(pair, options);
   });
   std::ranges::stable_sort(pairs, [](const PricedPair& left, const PricedPair& right) {
     return left.price.tokens_per_s_per_gpu > right.price.tokens_per_s_per_gpu;

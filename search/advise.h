@@ -24,7 +24,7 @@ std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan);
 
 enum class FitRule {
   kVerdict,  // what estimate answers: device used, and whether the allocator survives
-  kShare,    // a share of the capacity: threshold and basis of the options
+  kShare,    // besides a share of the capacity: threshold and basis of the options
 };
 
 struct AdviceOptions {

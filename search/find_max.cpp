@@ -53,10 +53,9 @@ std::int64_t step_of(const Job& job, const Plan& plan, FindMaxAxis axis) {
 // Estimates the value and moves the side of the boundary on which it lies; whether it fits.
 bool try_value(FindMaxResult& result, SizedPlan at, const SearchOptions& options) {
   at.memory = estimate_memory(at.job, at.plan);
-  const bool fits =
-      basis_bytes(at.memory, options.basis) <= memory_limit_bytes(at.job.cluster, options);
-  (fits ? result.largest : result.next) = std::move(at);
-  return fits;
+  const bool is_fitting = fits(at.job, at.memory, options);
+  (is_fitting ? result.largest : result.next) = std::move(at);
+  return is_fitting;
 }
 
 FindMaxResult largest_divisor(const Job& job, const Plan& plan, const SearchOptions& options) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -66,14 +67,25 @@ RankedPlan full_estimate(const WalkTask& task, const Candidate& candidate) {
   return ranked;
 }
 
-std::vector<RankedPlan> full_estimates(const WalkTask& task,
-                                       std::span<const Candidate> candidates) {
-  std::vector<RankedPlan> ranked(candidates.size());
-  in_parallel(std::ssize(candidates), task.options.threads, [&](std::int64_t at) {
+using EstimatedPlans = std::map<std::int64_t, RankedPlan>;  // by index in the space
+
+// Adds the full estimates of the candidates that have none yet.
+void add_estimates(const WalkTask& task, std::span<const Candidate> candidates,
+                   EstimatedPlans& estimated) {
+  std::vector<const Candidate*> missing;
+  for (const Candidate& candidate : candidates) {
+    if (!estimated.contains(candidate.index)) {
+      missing.push_back(&candidate);
+    }
+  }
+  std::vector<RankedPlan> ranked(missing.size());
+  in_parallel(std::ssize(missing), task.options.threads, [&](std::int64_t at) {
     ranked[static_cast<std::size_t>(at)] =
-        full_estimate(task, candidates[static_cast<std::size_t>(at)]);
+        full_estimate(task, *missing[static_cast<std::size_t>(at)]);
   });
-  return ranked;
+  for (std::size_t at = 0; at < missing.size(); ++at) {
+    estimated.emplace(missing[at]->index, std::move(ranked[at]));
+  }
 }
 
 // The plans shown, and what the walk knew before.
@@ -82,11 +94,13 @@ struct Finalists {
   std::vector<Family> families;  // of `top`
   std::int64_t fitting = 0;
   std::int64_t undecided = 0;
+  std::vector<std::int64_t> over_card;  // that the walk took for fitting, by index
 };
 
-// Takes candidates, best first, until the top is complete; the allocator is replayed for those
-// whose bounds leave it open, and what it says is counted.
-void choose_among(const WalkTask& task, std::span<const Candidate> candidates, Finalists& chosen) {
+// Takes candidates, best first, until the top is complete. Their allocators are replayed; what that
+// says of the card, and of the basis where bounds leave it open, is counted.
+void choose_among(const WalkTask& task, std::span<const Candidate> candidates,
+                  EstimatedPlans& estimated, Finalists& chosen) {
   const SearchOptions& options = task.options;
   const auto is_shown = [&](const Candidate& candidate) {
     return options.distinct &&
@@ -102,16 +116,19 @@ void choose_among(const WalkTask& task, std::span<const Candidate> candidates, F
         round.push_back(candidates[next]);
       }
     }
-    std::vector<RankedPlan> estimates = full_estimates(task, round);
-    for (std::size_t at = 0; at < round.size(); ++at) {
-      const bool was_open = upper_basis_bytes(round[at].price, options.basis) > task.limit_bytes;
-      const bool fits =
-          !was_open || basis_bytes(estimates[at].memory, options.basis) <= task.limit_bytes;
+    add_estimates(task, round, estimated);
+    for (const Candidate& candidate : round) {
+      const RankedPlan& plan = estimated.at(candidate.index);
+      const bool was_open = upper_basis_bytes(candidate.price, options.basis) > task.limit_bytes;
+      const bool is_fitting = fits(task.job, plan.memory, options);
       chosen.undecided -= was_open ? 1 : 0;
-      chosen.fitting += was_open && fits ? 1 : 0;
-      if (fits && !is_shown(round[at])) {
-        chosen.top.push_back(std::move(estimates[at]));
-        chosen.families.push_back(round[at].family);
+      chosen.fitting += was_open && is_fitting ? 1 : 0;
+      if (!was_open && !is_fitting) {
+        chosen.over_card.push_back(candidate.index);
+      }
+      if (is_fitting && !is_shown(candidate)) {
+        chosen.top.push_back(plan);
+        chosen.families.push_back(candidate.family);
       }
     }
     if (std::ssize(chosen.top) == options.top) {
@@ -122,9 +139,12 @@ void choose_among(const WalkTask& task, std::span<const Candidate> candidates, F
 
 // The walk keeps a bounded number of undecided plans. Should none of so many fit, it is walked
 // again for those behind them.
-Finalists choose_top(const WalkTask& task, const WalkResult& walked) {
-  Finalists chosen = {
-      .top = {}, .families = {}, .fitting = walked.fitting, .undecided = walked.undecided};
+Finalists choose_top(const WalkTask& task, const WalkResult& walked, EstimatedPlans& estimated) {
+  Finalists chosen = {.top = {},
+                      .families = {},
+                      .fitting = walked.fitting,
+                      .undecided = walked.undecided,
+                      .over_card = {}};
   std::optional<Candidate> behind;
   std::vector<Candidate> open = walked.undecided_first.candidates();
   while (true) {
@@ -136,12 +156,42 @@ Finalists choose_top(const WalkTask& task, const WalkResult& walked) {
     });
     candidates.insert(candidates.end(), open.begin(), open.end());
     std::ranges::sort(candidates, is_better);
-    choose_among(task, candidates, chosen);
+    choose_among(task, candidates, estimated, chosen);
     if (is_complete || std::ssize(chosen.top) == task.options.top) {
       return chosen;
     }
     behind = open.back();
     open = walk(task, behind).undecided_first.candidates();
+  }
+}
+
+// Of the front what the card may not hold is replayed, too.
+void check_front(const WalkTask& task, const WalkResult& walked, EstimatedPlans& estimated,
+                 Finalists& chosen) {
+  std::vector<Candidate> open = walked.answers.front.candidates();
+  std::erase_if(open, [&](const Candidate& candidate) {
+    return candidate.price.device_used_bytes <= task.card_bytes;
+  });
+  add_estimates(task, open, estimated);
+  for (const Candidate& candidate : open) {
+    if (!fits(task.job, estimated.at(candidate.index).memory, task.options)) {
+      chosen.over_card.push_back(candidate.index);
+    }
+  }
+}
+
+// The walk cuts by plans that keep the limit. Should the card refuse some of them, it is walked
+// again without these, until it refuses none.
+std::pair<WalkResult, Finalists> walk_and_choose(WalkTask& task) {
+  EstimatedPlans estimated;
+  while (true) {
+    WalkResult walked = walk(task, std::nullopt);
+    Finalists chosen = choose_top(task, walked, estimated);
+    check_front(task, walked, estimated, chosen);
+    if (chosen.over_card.empty()) {
+      return {std::move(walked), std::move(chosen)};
+    }
+    task.over_card.insert(chosen.over_card.begin(), chosen.over_card.end());
   }
 }
 
@@ -199,6 +249,11 @@ std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis) {
   return bytes;
 }
 
+bool fits(const Job& job, const MemoryEstimate& memory, const SearchOptions& options) {
+  return memory.fit != Fit::kDoesNotFit &&
+         basis_bytes(memory, options.basis) <= memory_limit_bytes(job.cluster, options);
+}
+
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const PlanSpace plans = plan_space(job, space);
@@ -207,13 +262,13 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
   }
   const SettledRules rules(job, plans);
   const Counts counts = count_verdicts(rules, options);
-  const WalkTask task = {.job = job,
-                         .rules = rules,
-                         .options = options,
-                         .limit_bytes = memory_limit_bytes(job.cluster, options),
-                         .num_distinct = counts.back()};
-  const WalkResult walked = walk(task, std::nullopt);
-  Finalists chosen = choose_top(task, walked);
+  WalkTask task = {.job = job,
+                   .rules = rules,
+                   .options = options,
+                   .limit_bytes = memory_limit_bytes(job.cluster, options),
+                   .card_bytes = card_bytes(job),
+                   .num_distinct = counts.back()};
+  auto [walked, chosen] = walk_and_choose(task);
   SearchResult result;
   result.pruned = pruned_counts(task, counts, walked, chosen);
   result.plans_in_space = num_plans(plans);

@@ -91,12 +91,16 @@ std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions&
 // The basis total of the stage that has most of it.
 std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis);
 
+// What every plan keeps that a search, advice or a maximum offers: its share of the memory, and the
+// card itself, which must hold what the allocator cannot give back and all that is outside it.
+bool fits(const Job& job, const MemoryEstimate& memory, const SearchOptions& options);
+
 struct RankedPlan {
   Plan plan;
   Price price;
   MemoryEstimate memory;  // of the finalists: the full estimate
   StepTime time;
-  bool exceeds_device = false;  // device_used is above the card although the basis fits
+  bool exceeds_device = false;  // device_used is above the card: it runs, but gives memory back
   std::int64_t tied_group = 0;  // plans of one group are equally fast as far as the model can tell
 };
 
@@ -113,7 +117,8 @@ struct ParetoPoint {
 //   "equivalent: RULE"  an earlier plan of the space differs only in a choice without effect
 //   "cut: BOUND"        not priced: a floor of its branch is over the limit, or so slow that no
 //                       plan of the branch can be among the answers (names: bounds.h)
-//   "does_not_fit"      priced, over the limit
+//   "does_not_fit"      priced, over the limit, or over the card: by what is allocated and what is
+//                       outside the allocator; of the plans that would be shown by a replay of it
 //   "undecided"         never for basis allocated. Otherwise: allocated bytes are under the limit,
 //                       the upper bound of the basis is not, and the plan is slower than the top,
 //                       so that its allocator was not replayed
@@ -125,7 +130,7 @@ struct RuleCount {
 
 struct SearchResult {
   std::vector<RankedPlan> top;      // fastest first; ties by allocated bytes, then by plan order
-  std::vector<ParetoPoint> pareto;  // least memory first; of plans sure to fit
+  std::vector<ParetoPoint> pareto;  // least memory first; of plans sure to keep the basis
   std::vector<RuleCount> pruned;    // in the order in which the rules are tried; no zero counts
   std::int64_t plans_in_space = 0;  // == sum of pruned + plans_fitting
   std::int64_t plans_distinct = 0;  // valid and unlike all before them: priced or cut

@@ -43,8 +43,8 @@ std::optional<Candidate> smaller(const std::optional<Candidate>& one,
   return order(*one) < order(*other) ? one : other;
 }
 
-Best empty_top(const SearchOptions& options) {
-  return Best(options.top, options.distinct ? Repeats::kOnePerFamily : Repeats::kAll);
+Best empty_top(const WalkTask& task) {
+  return Best(task.num_kept(), task.options.distinct ? Repeats::kOnePerFamily : Repeats::kAll);
 }
 
 // One thread's tools, and the branch that it is in.
@@ -53,7 +53,7 @@ class Walker {
   explicit Walker(const WalkTask& task)
       : task_(task),
         table_(build_price_table(task.job)),
-        bounds_(task.job, task.rules, task.limit_bytes, table_),
+        bounds_(task.job, task.rules, std::min(task.limit_bytes, task.card_bytes), table_),
         census_(task.rules) {}
 
   // Floors of a branch. Those without plans come last, and are not timed.
@@ -135,6 +135,10 @@ class Walker {
                                  .price = price(table_, prefix.plan),
                                  .family = family_of(prefix.plan)};
     ++harvest_.priced;
+    if (candidate.price.device_least_bytes > task_.card_bytes ||
+        task_.over_card.contains(candidate.index)) {
+      return;
+    }
     if (upper_basis_bytes(candidate.price, task_.options.basis) <= task_.limit_bytes) {
       ++harvest_.fitting;
       if (answers_->top.admits(candidate) ||
@@ -305,7 +309,7 @@ std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
 
 WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   WalkResult result = {
-      .answers = {.top = empty_top(task.options), .front = {}, .wants_front = task.options.pareto},
+      .answers = {.top = empty_top(task), .front = {}, .wants_front = task.options.pareto},
       .undecided_first = Best(kMaxUndecided)};
   Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);

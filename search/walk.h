@@ -9,7 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <vector>
+#include <set>
 
 #include "search/bounds.h"
 #include "search/census.h"
@@ -22,8 +22,14 @@ struct WalkTask {
   const Job& job;
   const SettledRules& rules;
   const SearchOptions& options;
-  std::int64_t limit_bytes = 0;
+  std::int64_t limit_bytes = 0;   // for the basis
+  std::int64_t card_bytes = 0;    // for what no plan can do without
   std::int64_t num_distinct = 0;  // plans that rules leave, for progress
+  // Plans by index that keep the limit and that a replay has shown not to be on the card.
+  std::set<std::int64_t> over_card = {};
+
+  // Answers kept, with some for those that the card may refuse as well.
+  std::int64_t num_kept() const { return options.top + 2 * std::ssize(over_card); }
 };
 
 // Bytes of the basis that a plan surely does not exceed.

@@ -139,7 +139,8 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
   return text + "  the smallest valid plan allocates " +
          gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
          gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
-         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB\n" +
+         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, the card has " +
+         gib(card_bytes(report.job)) + "\n" +
          label_line("", report.estimate_command + " " + options_of_plan(result.smallest));
 }
 

@@ -167,6 +167,22 @@ TEST_CASE("advice for random plans of every profile throws nothing and offers wh
   CHECK(offers > 60);
 }
 
+TEST_CASE("a share of the memory does not make the card larger") {
+  Job job = llama_8b_job();
+  job.cluster.gpu.nominal_memory_bytes = std::int64_t{1} << 50;
+  Plan plan = one_gpu_plan();
+  plan.micro_batch = 4;
+  const AdviceOptions options = {.rule = FitRule::kShare, .share = {}};
+  const AdviceResult result = advise_all(job, plan, options);
+  CHECK_FALSE(result.base.fits);
+  REQUIRE_FALSE(result.singles.empty());
+  for (const std::vector<Advice>* list : {&result.singles, &result.pairs}) {
+    for (const Advice& advice : *list) {
+      CHECK(estimate_memory(advice.changed.job, advice.changed.plan).fit != Fit::kDoesNotFit);
+    }
+  }
+}
+
 TEST_CASE("advice is the same with one thread and with two") {
   const Job job = llama_8b_job();
   Plan plan = one_gpu_plan();

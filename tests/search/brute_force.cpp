@@ -170,6 +170,7 @@ BruteForce brute_force(const Job& job, const SearchSpace& space, MemoryBasis bas
       priced.allocated_bytes = std::max(priced.allocated_bytes, stage.allocated_bytes);
     }
     priced.basis_bytes = basis_bytes(memory, basis);
+    priced.device_used_bytes = basis_bytes(memory, MemoryBasis::kDeviceUsed);
     priced.tokens_per_s_per_gpu = estimate_step_time(job, plan).tokens_per_s_per_gpu;
     brute.plans.push_back(priced);
   }
@@ -219,7 +220,9 @@ BruteRanking rank(const Job& job, const BruteForce& brute, const SearchOptions& 
                                                   ? nominal_capacity_bytes(job.cluster)
                                                   : device_capacity_bytes(job.cluster));
   for (const BrutePlan& plan : brute.plans) {
-    if (static_cast<double>(plan.basis_bytes) <= options.memory_threshold * capacity) {
+    const Fit fit = estimate_memory(job, plan.plan).fit;
+    if (static_cast<double>(plan.basis_bytes) <= options.memory_threshold * capacity &&
+        fit != Fit::kDoesNotFit) {
       ++ranking.fitting;
       ranking.top.push_back(plan);
     } else {

@@ -15,6 +15,7 @@ struct BrutePlan {
   Plan plan;
   std::int64_t allocated_bytes = 0;
   std::int64_t basis_bytes = 0;
+  std::int64_t device_used_bytes = 0;
   double tokens_per_s_per_gpu = 0;
 };
 

@@ -110,6 +110,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the maximum is on the card even where the share alone would let more pass") {
+  Job job = llama_8b_job();
+  job.cluster.gpu.nominal_memory_bytes = std::int64_t{1} << 50;
+  for (const FindMaxAxis axis : {FindMaxAxis::kMicroBatch, FindMaxAxis::kMicroBatchOfGlobalBatch,
+                                 FindMaxAxis::kSequenceLength}) {
+    const FindMaxResult found = find_max(job, two_by_two_by_two(), axis, {});
+    REQUIRE(found.largest);
+    REQUIRE(found.next);
+    CHECK(found.largest->memory.fit != Fit::kDoesNotFit);
+    CHECK(found.next->memory.fit == Fit::kDoesNotFit);
+  }
+}
+
 TEST_CASE("an invalid plan has no maximum to look for") {
   Plan plan = two_by_two_by_two();
   plan.tp = 3;

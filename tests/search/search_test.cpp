@@ -17,11 +17,21 @@ namespace shardplan {
 
 namespace {
 
-// The limit that one of the plans just meets, so that both verdicts are exercised.
-void limit_to_one_of(Job& job, const BruteForce& brute, const SearchOptions& options) {
+// The limit that one of the plans just meets, so that both verdicts are exercised; and a card that
+// holds any of them, or just one that takes less than most.
+void limit_to_one_of(Job& job, const BruteForce& brute, const SearchOptions& options,
+                     std::mt19937_64& random) {
   const std::int64_t bytes = brute.plans[brute.plans.size() / 2].basis_bytes;
-  job.cluster.memory_limit_bytes =
+  const std::int64_t limit =
       static_cast<std::int64_t>(static_cast<double>(bytes) / options.memory_threshold) + 1;
+  job.cluster.gpu.nominal_memory_bytes = limit;
+  job.cluster.gpu.memory_bytes = limit;
+  if (options.basis == MemoryBasis::kAllocated) {
+    const std::vector<BrutePlan>& plans = brute.plans;
+    job.cluster.gpu.memory_bytes = random() % 2 == 0
+                                       ? std::int64_t{1} << 50
+                                       : plans[random() % plans.size()].device_used_bytes;
+  }
 }
 
 }  // namespace
@@ -81,7 +91,7 @@ TEST_CASE("top plans, front and every count equal a brute force with the one-pla
                              .pareto = random() % 2 == 0};
     BruteForce brute = brute_force(job, space, options.basis);
     if (!brute.plans.empty()) {
-      limit_to_one_of(job, brute, options);
+      limit_to_one_of(job, brute, options, random);
     }
     BruteRanking expected = rank(job, brute, options);
     if (!options.pareto) {
@@ -118,7 +128,7 @@ TEST_CASE("under the other bases the top is that of full estimates and the count
     if (brute.plans.empty()) {
       continue;
     }
-    limit_to_one_of(job, brute, options);
+    limit_to_one_of(job, brute, options, random);
     const BruteRanking expected = rank(job, brute, options);
     const SearchResult result = search_plans(job, space, options);
     REQUIRE(result.top.size() == expected.top.size());
@@ -171,18 +181,56 @@ TEST_CASE("the top is sorted, fits, is valid and carries its full estimates") {
   }));
 }
 
-TEST_CASE("a plan that fits the basis and not the card is flagged") {
+TEST_CASE("a plan whose tensors the card holds, but not with the context, is not offered") {
   Job job = llama_8b_job();
-  const SearchResult roomy = search_plans(job, default_space(job), {.top = 1});
+  SearchOptions options = {.memory_threshold = 1.0, .top = 1, .pareto = true};
+  const SearchResult roomy = search_plans(job, default_space(job), options);
   REQUIRE(roomy.top.size() == 1);
-  CHECK_FALSE(roomy.top.front().exceeds_device);
-  // The card holds the tensors of that plan and nothing more; a threshold of 1 lets it pass.
   job.cluster.memory_limit_bytes = roomy.top.front().price.allocated_bytes;
-  const SearchResult tight =
-      search_plans(job, default_space(job), {.memory_threshold = 1.0, .top = 1});
-  REQUIRE(tight.top.size() == 1);
-  CHECK(tight.top.front().plan == roomy.top.front().plan);
-  CHECK(tight.top.front().exceeds_device);
+  for (const bool distinct : {false, true}) {
+    options.distinct = distinct;
+    const SearchResult result = search_plans(job, default_space(job), options);
+    REQUIRE(result.top.size() == 1);
+    CHECK_FALSE(result.top.front().plan == roomy.top.front().plan);
+    CHECK(result.top.front().memory.fit != Fit::kDoesNotFit);
+    CHECK(result.plans_fitting > 0);
+    CHECK(total(result) == result.plans_in_space);
+    for (const ParetoPoint& point : result.pareto) {
+      CHECK(estimate_memory(job, point.plan).fit != Fit::kDoesNotFit);
+    }
+  }
+}
+
+TEST_CASE("under PyTorch's allocator the top is the best of the plans that the card holds") {
+  std::mt19937_64 random(23);
+  std::int64_t jobs_with_refused = 0;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    Job job = random_small_job(random);
+    const SearchSpace space = random_small_space(job, random);
+    const BruteForce brute = brute_force(job, space, MemoryBasis::kAllocated);
+    if (brute.plans.size() < 2) {
+      continue;
+    }
+    // A share that leaves all plans, on a card that holds only some of them.
+    job.cluster.gpu.nominal_memory_bytes = std::int64_t{1} << 50;
+    job.cluster.gpu.memory_bytes = brute.plans[random() % brute.plans.size()].device_used_bytes - 1;
+    const SearchOptions options = {
+        .top = 3, .threads = 1, .distinct = random() % 2 == 0, .pareto = random() % 2 == 0};
+    const BruteRanking expected = rank(job, brute, options);
+    const SearchResult result = search_plans(job, space, options);
+    REQUIRE(result.top.size() == expected.top.size());
+    for (std::size_t at = 0; at < result.top.size(); ++at) {
+      CHECK(result.top[at].plan == expected.top[at].plan);
+    }
+    REQUIRE(result.pareto.size() == (options.pareto ? expected.pareto.size() : 0));
+    for (std::size_t at = 0; at < result.pareto.size(); ++at) {
+      CHECK(result.pareto[at].plan == expected.pareto[at].plan);
+    }
+    CHECK(total(result) == brute.plans_in_space);
+    jobs_with_refused += expected.fitting < std::ssize(brute.plans) ? 1 : 0;
+  }
+  CHECK(jobs_with_refused > 80);
 }
 
 TEST_CASE("when nothing fits, the valid plan with the least memory is named") {
@@ -194,9 +242,10 @@ TEST_CASE("when nothing fits, the valid plan with the least memory is named") {
   CHECK_FALSE(why_invalid(job, result.smallest));
   CHECK(result.smallest_price.allocated_bytes > kGiB);
   // One byte less than the smallest needs: nothing. As much as it needs: that plan.
-  job.cluster.memory_limit_bytes = result.smallest_price.allocated_bytes - 1;
+  job.cluster.memory_limit_bytes = std::nullopt;
+  job.cluster.gpu.nominal_memory_bytes = result.smallest_price.allocated_bytes - 1;
   CHECK(search_plans(job, default_space(job), {.memory_threshold = 1.0}).plans_fitting == 0);
-  job.cluster.memory_limit_bytes = result.smallest_price.allocated_bytes;
+  job.cluster.gpu.nominal_memory_bytes = result.smallest_price.allocated_bytes;
   const SearchResult found = search_plans(job, default_space(job), {.memory_threshold = 1.0});
   REQUIRE(found.plans_fitting >= 1);
   CHECK(found.top.front().price.allocated_bytes == result.smallest_price.allocated_bytes);

@@ -89,15 +89,16 @@ TEST_CASE("the top is found however many undecided plans that do not fit are fas
     std::vector<std::int64_t> bytes;
     for (const BrutePlan& plan : brute.plans) { bytes.push_back(plan.basis_bytes); }
     std::ranges::sort(bytes);
-    SearchOptions options = {.memory_threshold = 1, .basis = basis, .top = 3};
-    job.cluster.memory_limit_bytes = bytes[2];  // three plans or a few more fit
+    // A small share of a card that holds them all.
+    SearchOptions options = {.memory_threshold = 1.0 / 4096, .basis = basis, .top = 3};
+    job.cluster.memory_limit_bytes = 4096 * bytes[2];  // three plans or a few more fit
     const BruteRanking expected = rank(job, brute, options);
     REQUIRE(expected.top.size() == 3);
     const SearchResult result = search_plans(job, space, options);
     REQUIRE(result.top.size() == 3);
     for (std::size_t at = 0; at < 3; ++at) { CHECK(result.top[at].plan == expected.top[at].plan); }
     CHECK(total(result) == brute.plans_in_space);
-    job.cluster.memory_limit_bytes = bytes[0] - 1;  // nothing fits
+    job.cluster.memory_limit_bytes = 4096 * (bytes[0] - 1);  // nothing fits
     const SearchResult none = search_plans(job, space, options);
     CHECK(none.top.empty());
     CHECK(none.plans_fitting == 0);
