@@ -132,6 +132,45 @@ const AxisRow& row_named(const std::string& name) {
                    "; all, default, or axes of: " + joined(names, names.size()));
 }
 
+template <class Value>
+void join_own(std::vector<Value>& axis, const Value& own) {
+  if (std::ranges::find(axis, own) == axis.end()) {
+    axis.push_back(own);
+  }
+}
+
+// The run's value takes the place of a single one.
+template <class Value>
+void take_own(std::vector<Value>& axis, const Value& own) {
+  if (axis.size() == 1) {
+    axis.clear();
+  }
+  join_own(axis, own);
+}
+
+SearchSpace with_own_plan(SearchSpace space, const std::optional<GivenRun>& run) {
+  if (!run) {
+    return space;
+  }
+  const Plan& own = run->reading.plan;
+  for (const PlanSize& size : kPlanSizes) {
+    if (size.name != "dp") {
+      join_own(space.*size.axis, own.*size.field);
+    }
+  }
+  join_own(space.schedule, own.schedule);
+  join_own(space.cp_method, own.cp_method);
+  join_own(space.recompute, own.recompute);
+  take_own(space.precision, own.precision);
+  take_own(space.rank_order, own.rank_order);
+  take_own(space.grad_dtype, own.grad_dtype);
+  take_own(space.master_dtype, own.master_dtype);
+  take_own(space.exp_avg_dtype, own.exp_avg_dtype);
+  take_own(space.exp_avg_sq_dtype, own.exp_avg_sq_dtype);
+  take_own(space.offload, own.offload);
+  return space;
+}
+
 // "38 %, 1.2 M plans decided, 410 k/s, 3 s left": one line that the next one overwrites.
 void show(const SearchProgress& progress) {
   if (progress.seconds < 1) {
@@ -155,10 +194,10 @@ void show(const SearchProgress& progress) {
 
 }  // namespace
 
-SearchSpace open_axes(const Options& options, const Job& job) {
-  SearchSpace space = default_space(job);
+SearchSpace open_axes(const Options& options, const Job& job, const std::optional<GivenRun>& run) {
+  SearchSpace space = with_own_plan(default_space(job), run);
   for (const std::string& words : all_of(options, "axes")) {
-    const SearchSpace wide = wide_space(job);
+    const SearchSpace wide = with_own_plan(wide_space(job), run);
     for (std::string word : parse_list(words, "--axes")) {
       if (word == "default") {
         continue;
@@ -177,9 +216,9 @@ SearchSpace open_axes(const Options& options, const Job& job) {
   return space;
 }
 
-Table axes_table(const Job& job, std::size_t most) {
-  const SearchSpace space = default_space(job);
-  const SearchSpace wide = wide_space(job);
+Table axes_table(const Job& job, const std::optional<GivenRun>& run, std::size_t most) {
+  const SearchSpace space = with_own_plan(default_space(job), run);
+  const SearchSpace wide = with_own_plan(wide_space(job), run);
   Table table = {.columns = {"axis", "default", "values", "with --axes"}};
   for (const AxisRow& row : kRows) {
     const std::vector<std::string> words = row.words(space);

@@ -47,8 +47,9 @@ void refuse_unused(const Options& options, const char* name, RecomputeGranularit
   }
 }
 
-Recompute recompute_of(const Options& options) {
-  Recompute recompute;
+// A granularity that is given starts anew; the other options change what the base has.
+Recompute recompute_of(const Options& options, const Recompute& base) {
+  Recompute recompute = given(options, "recompute") ? Recompute{} : base;
   take_choice(options, "recompute", recompute.granularity);
   for (const char* name : {"recompute-method", "recompute-num-layers"}) {
     refuse_unused(options, name, recompute.granularity, RecomputeGranularity::kFull);
@@ -63,14 +64,23 @@ Recompute recompute_of(const Options& options) {
   recompute.num_layers = count_or(options, "recompute-num-layers", recompute.num_layers);
   if (given(options, "recompute-modules")) {
     recompute.modules = parse_modules(text_or(options, "recompute-modules", ""));
+    recompute.policy = "";
   }
-  recompute.policy = text_or(options, "recompute-policy", "");
+  if (given(options, "recompute-policy")) {
+    recompute.policy = text_or(options, "recompute-policy", "");
+    recompute.modules = {};
+  }
   return recompute;
 }
+
+constexpr std::string_view kEvenLayers = "even";  // as the framework splits them
 
 std::vector<std::int64_t> parse_layers(const std::string& word) {
   constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
   std::vector<std::int64_t> layers;
+  if (word == kEvenLayers) {
+    return layers;
+  }
   for (const std::string& piece : parse_list(word, "--layers-per-chunk")) {
     layers.push_back(parse_count(piece, 0, kMaxLayers, "--layers-per-chunk"));
   }
@@ -93,6 +103,13 @@ std::vector<std::string> module_names(const RecomputeModules& modules) {
     }
   }
   return names;
+}
+
+std::string layers_text(const std::vector<std::int64_t>& layers_per_chunk) {
+  std::vector<std::string> layers;
+  layers.reserve(layers_per_chunk.size());
+  for (const std::int64_t count : layers_per_chunk) { layers.push_back(std::to_string(count)); }
+  return layers.empty() ? std::string(kEvenLayers) : joined(layers, ",");
 }
 
 std::string recompute_options(const Recompute& recompute) {
@@ -134,9 +151,7 @@ Plan plan_of(const Options& options, std::vector<std::string>& given_fields, con
   take_dtype(options, "master-dtype", plan.master_dtype);
   take_dtype(options, "exp-avg-dtype", plan.exp_avg_dtype);
   take_dtype(options, "exp-avg-sq-dtype", plan.exp_avg_sq_dtype);
-  if (given(options, "recompute") || base.recompute == Recompute{}) {
-    plan.recompute = recompute_of(options);
-  }
+  plan.recompute = recompute_of(options, base.recompute);
   plan.offload.optimizer = number_or(options, "offload-optimizer", plan.offload.optimizer);
   plan.moe_buffer_factor = number_or(options, "moe-buffer-factor", plan.moe_buffer_factor);
   if (given(options, "layers-per-chunk")) {
@@ -166,8 +181,7 @@ std::vector<std::string> plan_field_names() {
   return names;
 }
 
-std::string options_of_plan(const Plan& plan) {
-  const Plan plain;
+std::string options_of_plan(const Plan& plan, const Plan& base) {
   std::string text;
   const auto add = [&text](std::string_view name, std::string_view value) {
     text += " --" + option_name(name) + " " + std::string(value);
@@ -175,7 +189,7 @@ std::string options_of_plan(const Plan& plan) {
   for (const PlanSize& size : kPlanSizes) {
     const bool is_always =
         size.name == "tp" || size.name == "pp" || size.name == "zero" || size.name == "micro_batch";
-    if (is_always || plan.*size.field != plain.*size.field) {
+    if (is_always || plan.*size.field != base.*size.field) {
       add(size.name, std::to_string(plan.*size.field));
     }
   }
@@ -183,34 +197,27 @@ std::string options_of_plan(const Plan& plan) {
   add("schedule", name_of(plan.schedule));
   add("cp_method", name_of(plan.cp_method));
   add("grad_dtype", name_of(plan.grad_dtype));
-  if (plan.precision != plain.precision) {
+  if (plan.precision != base.precision) {
     add("precision", name_of(plan.precision));
   }
-  if (plan.recompute != plain.recompute) {
-    text += recompute_options(plan.recompute);
+  text += recompute_options(plan.recompute);
+  if (plan.layers_per_chunk != base.layers_per_chunk) {
+    add("layers_per_chunk", layers_text(plan.layers_per_chunk));
   }
-  if (!plan.layers_per_chunk.empty()) {
-    std::vector<std::string> layers;
-    layers.reserve(plan.layers_per_chunk.size());
-    for (const std::int64_t count : plan.layers_per_chunk) {
-      layers.push_back(std::to_string(count));
-    }
-    add("layers_per_chunk", joined(layers, ","));
-  }
-  if (plan.rank_order != plain.rank_order) {
+  if (plan.rank_order != base.rank_order) {
     add("rank_order", dimensions_text(plan.rank_order));
   }
   for (const auto& [name, field] : {std::pair{"master_dtype", &Plan::master_dtype},
                                     std::pair{"exp_avg_dtype", &Plan::exp_avg_dtype},
                                     std::pair{"exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype}}) {
-    if (plan.*field != plain.*field) {
+    if (plan.*field != base.*field) {
       add(name, name_of(plan.*field));
     }
   }
-  if (plan.offload.optimizer != plain.offload.optimizer) {
+  if (plan.offload.optimizer != base.offload.optimizer) {
     add("offload_optimizer", exact_text(plan.offload.optimizer));
   }
-  if (plan.moe_buffer_factor != plain.moe_buffer_factor) {
+  if (plan.moe_buffer_factor != base.moe_buffer_factor) {
     add("moe_buffer_factor", exact_text(plan.moe_buffer_factor));
   }
   return text.substr(1);

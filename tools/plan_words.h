@@ -39,9 +39,9 @@ Plan plan_of(const Options& options, std::vector<std::string>& given, const Plan
 
 std::vector<std::string> plan_field_names();  // of every field that an option sets
 
-// The options of `estimate` that give this plan: "--tp 8 --pp 2 ...". Fields that equal a new
-// Plan's are left out, except the sizes and what frameworks have defaults of their own for.
-std::string options_of_plan(const Plan& plan);
+// The options of `estimate` that make this plan of `base`: "--tp 8 --pp 2 ...". Fields that equal
+// the base's are left out, except the sizes and what frameworks have defaults of their own for.
+std::string options_of_plan(const Plan& plan, const Plan& base = {});
 
 std::string recompute_text(const Recompute& recompute);  // "full/uniform/1", "selective/core_attn"
 std::string dimensions_text(const std::array<Dimension, 4>& order);  // "pp-dp-cp-tp"
@@ -51,6 +51,7 @@ std::array<Dimension, 4> parse_rank_order(const std::string& word, const std::st
 // "tp=8": only this value. "tp=1..8": of the axis's values those within the range. "tp=1,2,4":
 // exactly these. InputError for unknown axes and values.
 void fix_axis(SearchSpace& space, const std::string& text);
+std::string axis_of(const std::string& flag, const std::string& text);  // "tp" of "tp=8"
 void restrict_axis(SearchSpace& space, const std::string& text);
 
 }  // namespace shardplan

@@ -1,6 +1,7 @@
 #include "tools/question.h"
 
 #include <algorithm>
+#include <set>
 
 #include "data/case_line.h"
 #include "search/resize.h"
@@ -40,6 +41,21 @@ void apply_words(FrameworkProfile& profile, const Options& options, const Librar
         throw InputError("--" + std::string(option) + ": found '" + word + "', expected KEY=VALUE");
       }
       apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library);
+    }
+  }
+}
+
+// Of two words for one thing the first would be dropped silently.
+void refuse_repeated_keys(const Options& options) {
+  std::set<std::string> keys;
+  for (const char* option : {"framework-option", "set"}) {
+    for (const std::string& word : all_of(options, option)) {
+      std::string key = word.substr(0, word.find('='));
+      key.erase(0, std::min(key.find_first_not_of('-'), key.size()));
+      if (!keys.insert(key).second) {
+        throw InputError("--" + std::string(option) + " " + word + ": found a second word for " +
+                         key + ", expected one");
+      }
     }
   }
 }
@@ -131,6 +147,7 @@ Library library_of(const Options& options) {
 
 GivenJob job_of(const Options& options, const Library& library) {
   GivenJob result;
+  refuse_repeated_keys(options);
   const bool has_run = given(options, "from");
   if (has_run) {
     result = job_of_run(options, library);
@@ -199,13 +216,17 @@ Plan with_defaults(const FrameworkProfile& profile, const Plan& plan,
   return full;
 }
 
-// The plan of the run's file with the options over it. A schedule follows changed pp and vpp.
+// The plan of the run's file with the options over it. Schedule and layers of the chunks follow
+// changed pp and vpp.
 Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
-  const Plan plan = plan_of(options, fields, run.reading.plan);
+  Plan plan = plan_of(options, fields, run.reading.plan);
   std::vector<std::string> known = plan_field_names();
   const bool restaged = given(options, "pp") || given(options, "vpp");
   if (restaged && !given(options, "schedule")) {
     std::erase(known, "schedule");
+  }
+  if (restaged && !given(options, "layers-per-chunk")) {
+    plan.layers_per_chunk.clear();
   }
   fields = known;
   return with_defaults(run.reading.job.profile, plan, known);
@@ -248,6 +269,19 @@ Question question_of(const Options& raw_options, const Library& library) {
         global_batch_of(question.job, question.plan, count_or(options, "num-microbatches", 1));
   }
   return question;
+}
+
+Plan base_plan(const std::optional<GivenRun>& run) {
+  return run ? run->reading.plan : Plan{};
+}
+
+std::string options_of_plan(const Job& job, const Plan& plan, const std::optional<GivenRun>& run) {
+  const Plan base = base_plan(run);
+  Plan full = plan;
+  if (plan.dp == 0 && base.dp != 0) {
+    full.dp = data_parallel_size(job, plan);
+  }
+  return options_of_plan(full, base);
 }
 
 Prediction predict_question(const Question& question, const MemoryRule& rule) {

@@ -79,6 +79,11 @@ struct SearchReport {
   SearchResult result = {};
   std::optional<Evidence> evidence = std::nullopt;  // of the first plan
   std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
+  std::optional<GivenRun> run = std::nullopt;  // --from
+
+  std::string command_of(const Plan& plan) const {
+    return estimate_command + " " + options_of_plan(job, plan, run);
+  }
 };
 
 // One line of a batch.

@@ -1,6 +1,7 @@
 // The answers of `advise`.
 #include <nlohmann/json.hpp>
 
+#include "data/profile_fields.h"
 #include "tools/advise.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
@@ -74,10 +75,22 @@ std::string counts_line(const AdviceResult& result) {
          " pairs, " + grouped(result.pairs_invalid) + " invalid\n";
 }
 
+// The options that the changes replace or add.
+std::string options_of(const AdviseReport& report, const JudgedPlan& changed) {
+  std::string text = options_of_plan(changed.job, changed.plan, report.question.run);
+  for (const std::string& field : profile_field_names()) {
+    const std::string value = profile_field_text(changed.job.profile, field);
+    if (value != profile_field_text(report.question.job.profile, field)) {
+      text.append(" --framework-option ").append(field).append("=").append(value);
+    }
+  }
+  return text;
+}
+
 Json advice_json(const AdviseReport& report, const Advice& advice) {
   const JudgedPlan& changed = advice.changed;
   Json json = {{"change", changes_of(report, advice)},
-               {"options", options_of_plan(changed.plan)},
+               {"options", options_of(report, changed)},
                {"fits", changed.fits},
                {"verdict", name_of(status_of(changed.memory.fit))},
                {"tokens_per_s_per_gpu", changed.time.tokens_per_s_per_gpu},
@@ -142,7 +155,7 @@ Table advise_table(const AdviseReport& report) {
       }
       row.emplace_back(basis_bytes(changed.memory, MemoryBasis::kAllocated));
       row.emplace_back(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed));
-      row.emplace_back(options_of_plan(changed.plan));
+      row.emplace_back(options_of(report, changed));
       table.rows.push_back(std::move(row));
     }
   };

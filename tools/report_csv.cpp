@@ -100,7 +100,7 @@ std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranke
   row.emplace_back(std::string(name_of(plan.exp_avg_sq_dtype)));
   row.emplace_back(plan.offload.optimizer);
   row.emplace_back(ranked.tied_group);
-  row.emplace_back(report.estimate_command + " " + options_of_plan(plan));
+  row.emplace_back(report.command_of(plan));
   return row;
 }
 

@@ -193,7 +193,7 @@ Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::i
                {"exceeds_device", ranked.exceeds_device},
                {"tied_group", ranked.tied_group}};
   json.update(json_of(prediction, Detail::kTotals));
-  json["command"] = report.estimate_command + " " + options_of_plan(ranked.plan);
+  json["command"] = report.command_of(ranked.plan);
   return json;
 }
 
@@ -233,7 +233,7 @@ Json json_of_smallest(const SearchReport& report) {
           {"micro_batch", result.smallest.micro_batch},
           {"peak_allocated", result.smallest_price.allocated_bytes},
           {"device_used_at_most", result.smallest_price.device_used_bytes},
-          {"command", report.estimate_command + " " + options_of_plan(result.smallest)}};
+          {"command", report.command_of(result.smallest)}};
 }
 
 Json json_of(const GivenRun& run) {
@@ -315,13 +315,12 @@ std::string search_json(const SearchReport& report) {
   if (report.options.pareto) {
     json["pareto"] = Json::array();
     for (const ParetoPoint& point : result.pareto) {
-      json["pareto"].push_back(
-          {{"plan", json_of(point.plan)},
-           {"micro_batch", point.plan.micro_batch},
-           {"peak_allocated", point.price.allocated_bytes},
-           {"step_time_s", point.price.step_time_s},
-           {"tokens_per_s_per_gpu", point.price.tokens_per_s_per_gpu},
-           {"command", report.estimate_command + " " + options_of_plan(point.plan)}});
+      json["pareto"].push_back({{"plan", json_of(point.plan)},
+                                {"micro_batch", point.plan.micro_batch},
+                                {"peak_allocated", point.price.allocated_bytes},
+                                {"step_time_s", point.price.step_time_s},
+                                {"tokens_per_s_per_gpu", point.price.tokens_per_s_per_gpu},
+                                {"command", report.command_of(point.plan)}});
     }
   }
   if (report.evidence) {

@@ -140,8 +140,7 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
          gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
          gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
          gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, the card has " +
-         gib(card_bytes(report.job)) + "\n" +
-         label_line("", report.estimate_command + " " + options_of_plan(result.smallest));
+         gib(card_bytes(report.job)) + "\n" + label_line("", report.command_of(result.smallest));
 }
 
 }  // namespace
@@ -163,8 +162,8 @@ std::string search_text(const SearchReport& report, const Paint& paint) {
     text +=
         std::string("Fastest plans, memory in GiB") +
         (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
-        ranked_table(report) + tie_line(result) + "\nIn full: " + report.estimate_command + " " +
-        options_of_plan(result.top.front().plan) + "\n" +
+        ranked_table(report) + tie_line(result) +
+        "\nIn full: " + report.command_of(result.top.front().plan) + "\n" +
         list_lines("Evidence for the first plan",
                    report.evidence ? evidence_lines(*report.evidence) : std::vector<std::string>{});
   }

@@ -124,7 +124,7 @@ Table sweep_table(const SweepReport& report) {
       }
       row.emplace_back(std::string(name_of(point.reached)));
       row.emplace_back(std::string(chosen == i ? "yes" : "no"));
-      row.emplace_back(options_of_plan(point.best->plan));
+      row.emplace_back(options_of_plan(point.job, point.best->plan, report.runs[i]));
     }
     row.resize(table.columns.size());
     table.rows.push_back(std::move(row));

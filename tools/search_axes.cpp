@@ -170,6 +170,10 @@ void set_axis(SearchSpace& space, const AxisWord& word, const std::vector<std::s
 
 }  // namespace
 
+std::string axis_of(const std::string& flag, const std::string& text) {
+  return split_word(flag, text).axis;
+}
+
 void fix_axis(SearchSpace& space, const std::string& text) {
   const AxisWord word = split_word("fix", text);
   if (word.axis == "rank_order") {

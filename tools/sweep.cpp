@@ -1,12 +1,15 @@
 #include "tools/sweep.h"
 
 #include <algorithm>
+#include <set>
 
 #include "data/case_line.h"
 #include "tools/accuracy.h"
+#include "tools/axes.h"
 #include "tools/plan_words.h"
 #include "tools/question.h"
 #include "tools/report.h"
+#include "tools/search_question.h"
 #include "tools/text.h"
 #include "tools/words.h"
 
@@ -74,8 +77,8 @@ SweepTarget target_of(const Options& options) {
 }
 
 // One job a cluster and size, with the price of the options over that of the cluster's file.
-std::vector<Job> sweep_jobs(const Options& options, const Library& library) {
-  std::vector<Job> jobs;
+std::vector<SearchQuestion> sweep_questions(const Options& options, const Library& library) {
+  std::vector<SearchQuestion> questions;
   std::vector<std::int64_t> sizes = {0};
   if (given(options, "num-gpus")) {
     sizes = parse_sizes(text_or(options, "num-gpus", ""));
@@ -89,14 +92,13 @@ std::vector<Job> sweep_jobs(const Options& options, const Library& library) {
       if (size > 0) {
         one.values["num-gpus"] = {std::to_string(size)};
       }
-      Job job = job_of(one, library).job;
-      job.global_batch = count_or(options, "global-batch", job.global_batch);
-      job.cluster.usd_per_gpu_hour =
-          number_or(options, "price-per-gpu-hour", job.cluster.usd_per_gpu_hour);
-      jobs.push_back(std::move(job));
+      SearchQuestion question = search_question_of(one, library);
+      double& price = question.job.cluster.usd_per_gpu_hour;
+      price = number_or(options, "price-per-gpu-hour", price);
+      questions.push_back(std::move(question));
     }
   }
-  return jobs;
+  return questions;
 }
 
 // Every run of the library's files with a step time: measured over predicted.
@@ -183,7 +185,8 @@ bool is_sweep(const Options& options) {
     return word.find(',') != std::string::npos || word.find("..") != std::string::npos;
   };
   const bool has_target = given(options, "target-tokens-per-s") || given(options, "target-days") ||
-                          given(options, "target-cost") || given(options, "tokens");
+                          given(options, "target-cost") || given(options, "tokens") ||
+                          given(options, "price-per-gpu-hour");
   const bool lists_clusters = text_or(options, "cluster", "").find(',') != std::string::npos;
   return is_list("num-gpus") || lists_clusters || given(options, "gpu") || has_target;
 }
@@ -205,7 +208,7 @@ StepTimeSpread step_time_spread(const std::string& framework, const Library& lib
 }
 
 ExitCode run_sweep(const Options& options, const Library& library) {
-  for (const char* option : {"headroom", "families"}) {
+  for (const char* option : {"headroom", "families", "distinct", "pareto", "top", "list-axes"}) {
     if (given(options, option)) {
       throw InputError("--" + std::string(option) +
                        ": found several clusters or a target, expected one search");
@@ -213,13 +216,21 @@ ExitCode run_sweep(const Options& options, const Library& library) {
   }
   SweepReport report;
   report.target = target_of(options);
-  const std::vector<Job> jobs = sweep_jobs(options, library);
-  report.spread = step_time_spread(jobs.front().profile.name, library);
-  const SearchOptions search = memory_rule_of(options).share;
+  const std::vector<SearchQuestion> questions = sweep_questions(options, library);
+  report.spread = step_time_spread(questions.front().job.profile.name, library);
+  SearchOptions search = memory_rule_of(options).share;
+  read_search_options(options, search);
   Output output(text_or(options, "out", ""));
-  for (const Job& job : jobs) {
+  std::set<std::string> told;
+  for (const SearchQuestion& question : questions) {
+    for (const std::string& warning : question.warnings) {
+      if (told.insert(warning).second) {
+        print_message("warning: " + warning);
+      }
+    }
     report.points.push_back(
-        sweep_point(job, space_of(options, job), search, report.target, report.spread));
+        sweep_point(question.job, question.space, search, report.target, report.spread));
+    report.runs.push_back(question.run);
   }
   output.write(render(report, format_of(options)));
   output.commit();

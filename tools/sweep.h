@@ -1,6 +1,7 @@
 // shardplan search over several clusters, and what it can add to the answer for one.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "search/sweep.h"
 #include "tools/command.h"
 #include "tools/options.h"
+#include "tools/question.h"
 #include "tools/table.h"
 
 namespace shardplan {
@@ -35,12 +37,10 @@ struct SweepReport {
   SweepTarget target;
   StepTimeSpread spread;
   std::vector<SweepPoint> points;
+  std::vector<std::optional<GivenRun>> runs;  // --from, as read for the cluster of each point
 };
 std::string sweep_text(const SweepReport& report);
 Table sweep_table(const SweepReport& report);
 std::string sweep_json(const SweepReport& report);
-
-// The space of the options: the default, with --fix and --range.
-SearchSpace space_of(const Options& options, const Job& job);
 
 }  // namespace shardplan

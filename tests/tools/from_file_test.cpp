@@ -251,7 +251,12 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
   const ProgramRun unsupported = run({"--set=--tp-comm-overlap"});
   CHECK(unsupported.exit_code == 1);
   CHECK(unsupported.out.find("unsupported: --tp-comm-overlap") != std::string::npos);
-  CHECK(run({"--set=--tp-comm-overlap", "--set", "tp-comm-overlap=false"}).exit_code == 0);
+  CHECK(run({"--set=--tp-comm-overlap", "--set", "tp-comm-overlap=false"}).exit_code == 2);
+  std::string overlapping = kScript;
+  overlapping.replace(overlapping.find("--bf16"), 6, "--bf16 --tp-comm-overlap");
+  write_file(script, overlapping);
+  CHECK(run({}).exit_code == 1);
+  CHECK(run({"--set", "tp-comm-overlap=false"}).exit_code == 0);
 }
 
 }  // namespace shardplan
