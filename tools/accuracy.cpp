@@ -93,6 +93,9 @@ ExitCode run_accuracy(const Arguments& arguments) {
   }
   const Library library = library_of(options);
   Output output(text_or(options, "out", ""));
+  if (given(options, "known-runs") && given(options, "layouts")) {
+    throw InputError("--layouts: found beside --known-runs, expected one of the two");
+  }
   if (given(options, "known-runs")) {
     output.write(render(known_runs_report(options.positional, library), format_of(options)));
     output.commit();

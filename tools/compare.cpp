@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "data/json_message.h"
 #include "data/profile_fields.h"
@@ -96,12 +97,17 @@ void add_rows(Table& table, const StageMemory& left, const StageMemory& right) {
 Options other_side(const Options& options) {
   Options other = options;
   other.values.erase("against");
+  std::set<std::string> names;
   for (const std::string& word : all_of(options, "against")) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
       throw InputError("--against: found '" + word + "', expected KEY=VALUE");
     }
     const std::string name = option_name(word.substr(0, equals));
+    if (!names.insert(name).second) {
+      throw InputError("--against " + word + ": found a second word for " + name +
+                       ", expected one");
+    }
     const std::vector<const OptionRow*> rows = options_of("compare");
     if (std::ranges::find(rows, name, &OptionRow::name) == rows.end()) {
       add_option(other, "set", word);

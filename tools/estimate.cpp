@@ -63,6 +63,11 @@ ExitCode run_estimate(const Arguments& arguments) {
     throw InputError("--program: found --format " + text_or(options, "format", "") +
                      ", expected table");
   }
+  for (const char* name : {"explain", "limit"}) {
+    if (given(options, name) && format_of(options) == Format::kCsv) {
+      throw InputError("--" + std::string(name) + ": found --format csv, expected table or json");
+    }
+  }
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : report.question.warnings) {
     print_message("warning: " + warning);

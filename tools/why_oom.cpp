@@ -59,11 +59,16 @@ Question question_of_case(const std::string& path, const std::string& id, const 
 
 Question asked(const Options& options, const Library& library) {
   if (!given(options, "case")) {
+    if (given(options, "case-id")) {
+      throw InputError("--case-id: found no --case beside it");
+    }
     return question_of(options, library);
   }
-  for (const char* name : {"model", "cluster", "sequence-length", "global-batch", "from"}) {
-    if (given(options, name)) {
-      throw InputError("--" + std::string(name) + ": found beside --case, expected one of the two");
+  // The case line says all of it: an option beside it would be dropped silently.
+  for (const OptionRow* row : options_of("why-oom")) {
+    const bool is_allowed = row->name.starts_with("case") || row->group == "Output";
+    if (!is_allowed && given(options, row->name)) {
+      throw InputError("--" + row->name + ": found beside --case, expected one of the two");
     }
   }
   return question_of_case(text_or(options, "case", ""), text_or(options, "case-id", ""), library);

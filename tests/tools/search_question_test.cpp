@@ -214,6 +214,29 @@ TEST_CASE("two words for one thing are refused: none is dropped silently") {
   CHECK(with({"--set", "tp=4"}) == "--set: found 'tp=4', a field of the plan, expected --fix tp=4");
 }
 
+TEST_CASE("the program refuses options that would say nothing beside others") {
+  const Words job = {"--model",           "llama3-8b", "--cluster",      "1x8-h100",
+                     "--sequence-length", "8192",      "--global-batch", "64"};
+  const auto refused = [&](Words words, const std::string& part) {
+    words.insert(words.end(), job.begin(), job.end());
+    const ProgramRun run = run_shardplan(words);
+    INFO(run.err);
+    check_refused(run, 2);
+    CHECK(contains(run.err, part));
+  };
+  for (const char* option : {"--distinct", "--pareto", "--list-axes", "--headroom", "--families"}) {
+    refused({"search", "--num-gpus", "8,16", option}, option);
+  }
+  refused({"search", "--num-gpus", "8,16", "--top", "3"}, "--top");
+  refused({"compare", "--against", "tp=2", "--against", "tp=4"}, "--against tp=4");
+  refused({"why-oom", "-", "--case-id", "a"}, "--case-id");
+  refused({"why-oom", "-", "--case", "runs.jsonl"}, "--case");
+  refused({"estimate", "--explain", "--format", "csv"}, "--explain");
+  refused({"estimate", "--limit", "--format", "csv"}, "--limit");
+  CHECK(run_shardplan({"why-oom", "-", "--case", "runs.jsonl", "--tp", "4"}).exit_code == 2);
+  CHECK(run_shardplan({"accuracy", "x.jsonl", "--layouts", "--known-runs"}).exit_code == 2);
+}
+
 TEST_CASE("a run's recomputation can be changed in part, and its stages anew") {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/run.json";
