@@ -183,6 +183,10 @@ Plan with_profile_defaults(const FrameworkProfile& profile, Plan plan,
   if (is_absent("cp_method")) {
     plan.cp_method = profile.default_cp_method;
   }
+  if (is_absent("recompute") && profile.default_recompute == DefaultRecompute::kEverySecondLayer) {
+    plan.recompute = {.granularity = RecomputeGranularity::kSelective,
+                      .policy = "every_second_layer"};
+  }
   return plan;
 }
 

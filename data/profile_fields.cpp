@@ -14,7 +14,8 @@ using Member = std::variant<
     AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
     DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
     AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*>;
+    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
+    DefaultRecompute FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -63,6 +64,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"default_pipeline_schedule", &FrameworkProfile::default_pipeline_schedule},
     {"default_grad_dtype", &FrameworkProfile::default_grad_dtype},
     {"default_cp_method", &FrameworkProfile::default_cp_method},
+    {"default_recompute", &FrameworkProfile::default_recompute},
     {"exposed_tp_share", &FrameworkProfile::exposed_tp_share},
     {"exposed_cp_share", &FrameworkProfile::exposed_cp_share},
     {"exposed_ep_share", &FrameworkProfile::exposed_ep_share},

@@ -78,6 +78,12 @@ enum class AllocatorKind {
   kCachingExpandable,  // the same with expandable_segments:True
 };
 
+// What a framework recomputes where nobody says otherwise.
+enum class DefaultRecompute {
+  kNone,
+  kEverySecondLayer,  // torchtitan: mode selective with selective_ac_option 2
+};
+
 enum class TpOverlap {
   kExposed,   // collectives stand between the linears
   kBackward,  // those of input gradients and gathered inputs beside the products of backward
@@ -137,6 +143,10 @@ inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterFor
     {.value = ReshardAfterForward::kNever, .name = "never"},
     {.value = ReshardAfterForward::kAlways, .name = "always"},
 }};
+inline constexpr std::array<NamedValue<DefaultRecompute>, 2> kDefaultRecomputes = {{
+    {.value = DefaultRecompute::kNone, .name = "none"},
+    {.value = DefaultRecompute::kEverySecondLayer, .name = "every_second_layer"},
+}};
 inline constexpr std::array<NamedValue<TpOverlap>, 3> kTpOverlaps = {{
     {.value = TpOverlap::kExposed, .name = "exposed"},
     {.value = TpOverlap::kBackward, .name = "backward"},
@@ -171,6 +181,9 @@ constexpr const auto& names_of(CudaGraphs) {
 }
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
+}
+constexpr const auto& names_of(DefaultRecompute) {
+  return kDefaultRecomputes;
 }
 constexpr const auto& names_of(TpOverlap) {
   return kTpOverlaps;
@@ -233,6 +246,7 @@ struct FrameworkProfile {
   Schedule default_pipeline_schedule = Schedule::k1F1B;  // pp > 1 and vpp == 1
   DType default_grad_dtype = DType::kFp32;
   CpMethod default_cp_method = CpMethod::kRing;
+  DefaultRecompute default_recompute = DefaultRecompute::kNone;
 
   // Time behaviours: shares of a cost that stays visible, 0 hidden .. 1 fully exposed.
   double exposed_tp_share = 1;

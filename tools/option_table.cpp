@@ -134,7 +134,7 @@ std::vector<OptionRow> plan_rows() {
       choice("sequence-parallel", "default of the framework", {"on", "off"}),
       choice("schedule", "pipeline schedule; default of the framework", words_of(kSchedules)),
       choice("cp-method", "default of the framework", words_of(kCpMethods)),
-      choice("recompute", "activation recomputation; default none",
+      choice("recompute", "activation recomputation; default of the framework",
              words_of(kRecomputeGranularities)),
       choice("recompute-method", "for --recompute full; default uniform",
              words_of(kRecomputeMethods)),

@@ -104,6 +104,12 @@ TEST_CASE("what a line leaves out takes the profile's defaults") {
         Plan{.tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .schedule = Schedule::k1F1B});
   CHECK_FALSE(one.measured.has_value());
   CHECK(one.warnings.empty());
+  const Case titan = read({.framework = R"("torchtitan")"});
+  CHECK(titan.plan.recompute.granularity == RecomputeGranularity::kSelective);
+  CHECK(titan.plan.recompute.policy == "every_second_layer");
+  const Case none = read(
+      {.framework = R"("torchtitan")", .plan = R"({"recompute": {"granularity": "none"}})"});
+  CHECK(none.plan.recompute == Recompute{});
 }
 
 TEST_CASE("defaults follow the degrees: no SP at tp 1, no schedule at pp 1, interleaved with vpp") {
