@@ -78,6 +78,8 @@ ProfileOption read_declaration(const std::string& name, const JsonValue& declara
     option.low = reader.number("low", -1e15, 1e15);
     option.high = reader.number("high", option.low, 1e15);
   }
+  option.framework_default = reader.string_or("framework_default", "");
+  option.assumed = reader.boolean_or("assumed", false);
   option.meaning = reader.string("meaning");
   option.source = reader.string("source");
   const JsonValue& value = reader.value(value_key);
@@ -93,6 +95,7 @@ ProfileOption read_declaration(const std::string& name, const JsonValue& declara
 struct ProfileFile {
   FrameworkProfile profile;
   std::vector<ProfileOption> options;
+  std::vector<ProfileOption> plan_defaults;
 };
 
 ProfileFile read_profile(const JsonFile& source) {
@@ -112,7 +115,11 @@ ProfileFile read_profile(const JsonFile& source) {
         read_declaration(name, declaration, "default", source.file, result.profile));
   }
   for (const auto& [name, declaration] : reader.value("fixed").members) {
-    read_declaration(name, declaration, "value", source.file, result.profile);
+    const ProfileOption fixed =
+        read_declaration(name, declaration, "value", source.file, result.profile);
+    if (name.starts_with("default_")) {
+      result.plan_defaults.push_back(fixed);
+    }
   }
   reader.finish();
   return result;
@@ -179,6 +186,11 @@ FrameworkProfile Library::framework(const std::string& name, const std::string& 
 
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework) {
   return read_profile(library.parse("frameworks/" + framework + ".json")).options;
+}
+
+std::vector<ProfileOption> profile_plan_defaults(const Library& library,
+                                                 const std::string& framework) {
+  return read_profile(library.parse("frameworks/" + framework + ".json")).plan_defaults;
 }
 
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,

@@ -94,10 +94,15 @@ struct ProfileOption {
   std::vector<std::string> choices;
   double low = 0;  // of integers and numbers
   double high = 0;
+  std::string framework_default;  // where the framework's own is another one; else ""
+  bool assumed = false;           // nothing that a run states says it
   std::string meaning;
   std::string source;
 };
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework);
+// What the profile chooses where a plan is silent: "default_zero", ...
+std::vector<ProfileOption> profile_plan_defaults(const Library& library,
+                                                 const std::string& framework);
 
 // Applies options (a JSON object of a case line, or key=value words of the command line) to a
 // profile; unknown names and wrong types are InputErrors that list what exists.

@@ -157,40 +157,104 @@ bool is_among(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-Assumption assumption_of(std::string_view name, const std::string& value,
-                         const std::string& turning, PredictedStatus verdict) {
-  std::string text = std::string(name) + ": " + value + " (default";
-  if (!turning.empty()) {
-    text += is_negative(verdict) ? "; fits with " : "; does not fit with ";
-    text += turning;
+// A field of the plan or a switch that nobody has set.
+struct Open {
+  std::string name;
+  std::string value;
+  std::string framework_default;  // where it is another one
+  bool assumed = false;           // the framework has none
+};
+
+StatedAssumption assumption_of(const Open& open, const std::string& framework,
+                               const std::string& turning, PredictedStatus verdict) {
+  const bool is_assumed = open.assumed || !open.framework_default.empty();
+  StatedAssumption stated;
+  stated.kind = is_assumed ? AssumptionKind::kAssumed : AssumptionKind::kFrameworkDefault;
+  stated.in_short = open.name + ": " + open.value;
+  stated.text = stated.in_short;
+  stated.text += is_assumed ? " (assumed" : " (default of " + framework;
+  if (!open.framework_default.empty()) {
+    stated.in_short += " (" + open.framework_default + ")";
+    stated.text += "; default of " + framework + ": " + open.framework_default;
   }
-  return {.text = text + ")", .decides = !turning.empty()};
+  if (!turning.empty()) {
+    stated.text += is_negative(verdict) ? "; fits with " : "; does not fit with ";
+    stated.text += turning;
+    stated.decides = true;
+  }
+  stated.text += ")";
+  return stated;
+}
+
+// What is said of a field of the plan in the profile, of "schedule" as default_pipeline_schedule.
+Open open_field(std::string_view name, const std::string& value,
+                const std::vector<ProfileOption>& defaults) {
+  Open open = {.name = std::string(name), .value = value, .framework_default = {}};
+  const std::string key =
+      name == "schedule" ? "default_pipeline_schedule" : "default_" + std::string(name);
+  const auto found = std::ranges::find(defaults, key, &ProfileOption::name);
+  open.assumed = found != defaults.end() && found->assumed;
+  if (found != defaults.end() && !found->framework_default.empty()) {
+    const std::string& own = found->framework_default;
+    open.framework_default = own == "true" ? "on" : own == "false" ? "off" : own;
+    // Without tp or pp both have the same.
+    if (open.framework_default == value || value == "none") {
+      open.framework_default.clear();
+    }
+  }
+  return open;
 }
 
 }  // namespace
 
-std::vector<Assumption> assumptions_of(const Question& question, const Library& library,
-                                       const Prediction& prediction, const MemoryRule& rule) {
-  std::vector<Assumption> assumptions = prediction.memory.assumptions;
+std::vector<StatedAssumption> assumptions_of(const Question& question, const Library& library,
+                                             const Prediction& prediction, const MemoryRule& rule) {
+  std::vector<StatedAssumption> stated;
+  for (const Assumption& assumption : prediction.memory.assumptions) {
+    stated.push_back({.kind = AssumptionKind::kEstimator,
+                      .text = assumption.text,
+                      .in_short = assumption.text,
+                      .decides = assumption.decides});
+  }
   if (!prediction.has_numbers()) {
-    return assumptions;
+    return stated;
   }
   const PredictedStatus verdict = prediction.status;
+  const std::string& framework = question.job.profile.name;
+  const std::string key = library.key_of(question.job.profile);
+  const std::vector<ProfileOption> defaults = profile_plan_defaults(library, key);
   for (const DefaultField& field : kDefaultFields) {
     if (!is_among(question.given, field.name)) {
-      assumptions.push_back(assumption_of(field.name, field.text(question.plan),
-                                          turning_value(question, field, verdict, rule), verdict));
+      stated.push_back(assumption_of(open_field(field.name, field.text(question.plan), defaults),
+                                     framework, turning_value(question, field, verdict, rule),
+                                     verdict));
     }
   }
-  for (const ProfileOption& option :
-       profile_options(library, library.key_of(question.job.profile))) {
-    if (!is_among(question.given_options, option.name)) {
-      assumptions.push_back(assumption_of(option.name, option.default_value,
-                                          turning_value(question, option, library, verdict, rule),
-                                          verdict));
+  // Frameworks want both to be said; torchtitan computes in bf16 by itself (config/job_config.py,
+  // Training.mixed_precision_param).
+  const auto add_own = [&](const std::string& name, const std::string& value, bool assumed) {
+    if (!is_among(question.given, name)) {
+      stated.push_back(
+          assumption_of({.name = name, .value = value, .framework_default = {}, .assumed = assumed},
+                        framework, "", verdict));
+    }
+  };
+  const bool has_precision = question.job.profile.memory_model == MemoryModel::kTorchtitan;
+  add_own("micro_batch", std::to_string(question.plan.micro_batch), true);
+  add_own("precision", std::string(name_of(question.plan.precision)), !has_precision);
+  const bool has_experts = question.job.model.moe.num_experts > 0;
+  for (const ProfileOption& option : profile_options(library, key)) {
+    const bool means_something = has_experts || !option.name.starts_with("moe_");
+    if (means_something && !is_among(question.given_options, option.name)) {
+      stated.push_back(assumption_of(
+          {.name = option.name,
+           .value = option.default_value,
+           .framework_default = option.framework_default,
+           .assumed = option.assumed},
+          framework, turning_value(question, option, library, verdict, rule), verdict));
     }
   }
-  return assumptions;
+  return stated;
 }
 
 }  // namespace shardplan

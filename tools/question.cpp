@@ -247,7 +247,9 @@ Question question_of(const Options& raw_options, const Library& library) {
   if (question.run && question.run->reading.has_profile) {
     for (const ProfileOption& option :
          profile_options(library, library.key_of(question.job.profile))) {
-      question.given_options.push_back(option.name);
+      if (!option.assumed) {
+        question.given_options.push_back(option.name);
+      }
     }
   }
   for (const char* option : {"framework-option", "set"}) {

@@ -9,6 +9,7 @@
 
 #include "estimator/step_account.h"
 #include "search/search.h"
+#include "tools/assumptions.h"
 #include "tools/compare.h"
 #include "tools/evidence.h"
 #include "tools/prediction.h"
@@ -50,7 +51,7 @@ struct EstimateReport {
   Question question;
   MemoryRule rule;
   Prediction prediction = {};
-  std::vector<Assumption> assumptions = {};         // the estimator's and the defaults of the plan
+  std::vector<StatedAssumption> assumptions = {};
   std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;

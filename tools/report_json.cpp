@@ -142,10 +142,12 @@ Json json_of(const Prediction& prediction, Detail detail) {
   return json;
 }
 
-Json json_of(const std::vector<Assumption>& assumptions) {
+Json json_of(const std::vector<StatedAssumption>& assumptions) {
   Json json = Json::array();
-  for (const Assumption& assumption : assumptions) {
-    json.push_back({{"text", assumption.text}, {"decides", assumption.decides}});
+  for (const StatedAssumption& assumption : assumptions) {
+    json.push_back({{"text", assumption.text},
+                    {"kind", name_of(assumption.kind)},
+                    {"decides", assumption.decides}});
   }
   return json;
 }

@@ -68,8 +68,11 @@ std::string plan_line(const EstimateReport& report) {
   add("recompute", recompute_text(plan.recompute));
   add("precision", name_of(plan.precision));
   add("grad_dtype", name_of(plan.grad_dtype));
-  return label_line("plan", text) + label_line("", "(* not given: default of " + job.profile.name +
-                                                       ", or what the other sizes leave)");
+  text = label_line("plan", text);
+  return text.find('*') == std::string::npos
+             ? text
+             : text +
+                   label_line("", "(* not given: what the other sizes leave, or see Assumptions)");
 }
 
 std::vector<Cell> stage_row(const StageMemory& stage) {
@@ -158,27 +161,36 @@ std::string wrapped(const std::vector<std::string>& words) {
   return text;
 }
 
-// What decides stands first; defaults that turn nothing stand together.
-std::string assumption_lines(const std::vector<Assumption>& assumptions) {
-  constexpr std::string_view kDefault = " (default)";
-  std::vector<std::string> deciding;
-  std::vector<std::string> others;
-  std::vector<std::string> defaults;
-  for (const Assumption& assumption : assumptions) {
-    const std::string& text = assumption.text;
+// What decides stands first, whole; the others stand together, by who has chosen them.
+std::string assumption_lines(const std::vector<StatedAssumption>& assumptions, const Job& job) {
+  std::vector<std::string> lines;
+  for (const StatedAssumption& assumption : assumptions) {
     if (assumption.decides) {
-      deciding.push_back(text + "  <- decides the verdict");
-    } else if (text.ends_with(kDefault)) {
-      defaults.push_back(text.substr(0, text.size() - kDefault.size()));
-    } else {
-      others.push_back(text);
+      lines.push_back(assumption.text + "  <- decides the verdict");
     }
   }
-  deciding.insert(deciding.end(), others.begin(), others.end());
-  if (!defaults.empty()) {
-    deciding.push_back(wrapped(defaults) + " (defaults)");
+  const auto add = [&](AssumptionKind kind, const std::string& opening) {
+    std::vector<std::string> words;
+    for (const StatedAssumption& assumption : assumptions) {
+      if (assumption.kind == kind && !assumption.decides) {
+        words.push_back(assumption.in_short);
+      }
+    }
+    if (!words.empty()) {
+      words.front().insert(0, opening);
+      lines.push_back(wrapped(words));
+    }
+  };
+  for (const StatedAssumption& assumption : assumptions) {
+    if (assumption.kind == AssumptionKind::kEstimator && !assumption.decides) {
+      lines.push_back(assumption.text);
+    }
   }
-  return list_lines("Assumptions", deciding);
+  const std::string& framework = job.profile.name;
+  add(AssumptionKind::kAssumed, "assumed here, in brackets what " + framework + " itself has: ");
+  add(AssumptionKind::kFrameworkDefault,
+      "defaults of " + framework + " " + job.profile.version + ": ");
+  return list_lines("Assumptions", lines);
 }
 
 double share_of(std::int64_t device_used_bytes, const Job& job) {
@@ -235,7 +247,7 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   }
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
           "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
-          assumption_lines(report.assumptions) +
+          assumption_lines(report.assumptions, question.job) +
           list_lines("Evidence", report.evidence ? evidence_lines(*report.evidence)
                                                  : std::vector<std::string>{}) +
           list_lines("Not counted", report.prediction.memory.not_counted);

@@ -33,7 +33,8 @@ std::string headline(const OomDiagnosis& diagnosis) {
   text += " (stage " + list_of(diagnosis.stages) + ") ";
   text += event.tried ? "could not allocate a segment of " + event.tried->text
                       : "ran out of memory in " + event.outside + ", outside PyTorch's allocator";
-  text += event.last_step ? ", after step " + grouped(*event.last_step) : ", before any step ended";
+  text += event.last_step ? ", after step " + grouped(*event.last_step)
+                          : ", before the log reports a step";
   return text + "\n";
 }
 

@@ -107,8 +107,8 @@ TEST_CASE("what a line leaves out takes the profile's defaults") {
   const Case titan = read({.framework = R"("torchtitan")"});
   CHECK(titan.plan.recompute.granularity == RecomputeGranularity::kSelective);
   CHECK(titan.plan.recompute.policy == "every_second_layer");
-  const Case none = read(
-      {.framework = R"("torchtitan")", .plan = R"({"recompute": {"granularity": "none"}})"});
+  const Case none =
+      read({.framework = R"("torchtitan")", .plan = R"({"recompute": {"granularity": "none"}})"});
   CHECK(none.plan.recompute == Recompute{});
 }
 

@@ -24,6 +24,55 @@ TEST_CASE("estimate answers with the verdict first, every component and what it 
   CHECK(!contains(run.out, "\x1b["));
 }
 
+namespace {
+
+// The assumption that begins with the name; its text and its kind.
+std::pair<std::string, std::string> assumption_named(const ProgramRun& run,
+                                                     const std::string& name) {
+  const JsonValue answer = json_of(run);
+  for (const JsonValue& assumption : at(answer, "assumptions").items) {
+    if (at(assumption, "text").string.starts_with(name + ": ")) {
+      return {at(assumption, "text").string, at(assumption, "kind").string};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+// Megatron-LM core_v0.16.1: core/model_parallel_config.py sequence_parallel and
+// cross_entropy_loss_fusion are off; training/arguments.py --use-distributed-optimizer is off.
+TEST_CASE("what is assumed here is told from what the framework does by itself") {
+  const ProgramRun run = run_shardplan(estimate_words({"--tp", "2", "--format", "json"}));
+  CHECK(
+      assumption_named(run, "zero") ==
+      std::pair<std::string, std::string>{"zero: 1 (assumed; default of megatron: 0)", "assumed"});
+  CHECK(assumption_named(run, "sequence_parallel").second == "assumed");
+  CHECK(assumption_named(run, "cross_entropy").second == "assumed");
+  CHECK(assumption_named(run, "precision").second == "assumed");
+  CHECK(assumption_named(run, "recompute").second == "framework_default");
+  CHECK(assumption_named(run, "swiglu").second == "framework_default");
+  CHECK(assumption_named(run, "moe_dispatcher").first.empty());  // a dense model
+  const std::string text = run_shardplan(estimate_words({"--tp", "2", "--zero", "1"})).out;
+  CHECK(contains(text, "in brackets what megatron itself has: sequence_parallel: on (off),"));
+  CHECK(contains(text, "defaults of megatron core_v0.16.1: schedule: none,"));
+}
+
+// torchtitan v0.2.2 config/job_config.py, ActivationCheckpoint: mode selective, option 2.
+TEST_CASE("torchtitan recomputes every second layer unless told otherwise") {
+  const Words words = {"estimate", "--model",           "llama3-8b", "--cluster",
+                       "1x8-h200", "--sequence-length", "4096",      "--global-batch",
+                       "16",       "--framework",       "torchtitan"};
+  const auto out = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_shardplan(all).out;
+  };
+  CHECK(contains(out({}), "recompute selective/every_second_layer*"));
+  CHECK(contains(out({"--recompute", "none"}), "recompute none "));
+  CHECK(contains(out({"--set", "recompute=full"}), "recompute full/uniform/1 "));
+}
+
 TEST_CASE("a plan under each ZeRO stage of DeepSpeed is answered") {
   for (const std::string zero : {"1", "2", "3"}) {
     const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-8b", "--cluster",
@@ -176,8 +225,9 @@ TEST_CASE("a default that would turn the verdict is marked, a choice of the user
       "2",        "--gpu-memory",   "90GiB"};
   const ProgramRun run = run_shardplan(job);
   CHECK(run.exit_code == 1);
-  CHECK(contains(run.out, "recompute: none (default; fits with full/uniform/1)  <- decides"));
-  CHECK(contains(run.out, "cross_entropy: te_fused,"));
+  CHECK(contains(run.out,
+                 "recompute: none (default of megatron; fits with full/uniform/1)  <- decides"));
+  CHECK(contains(run.out, "cross_entropy: te_fused (unfused),"));
   Words chosen = job;
   chosen.insert(chosen.end(),
                 {"--recompute", "full", "--framework-option", "cross_entropy=native_fused"});
