@@ -223,6 +223,26 @@ std::string options_of_plan(const Plan& plan, const Plan& base) {
   return text.substr(1);
 }
 
+std::string options_that_differ(const Plan& base, const Plan& plan) {
+  const auto words_of_options = [](const std::string& options) {
+    std::vector<std::string> words;  // "--tp 2"
+    for (std::size_t start = 0; start < options.size();) {
+      const std::size_t end = std::min(options.find(" --", start), options.size());
+      words.push_back(options.substr(start, end - start));
+      start = end + 1;
+    }
+    return words;
+  };
+  const std::vector<std::string> own = words_of_options(options_of_plan(base, base));
+  std::string text;
+  for (const std::string& word : words_of_options(options_of_plan(plan, base))) {
+    if (std::ranges::find(own, word) == own.end()) {
+      text += (text.empty() ? "" : " ") + word;
+    }
+  }
+  return text;
+}
+
 std::string recompute_text(const Recompute& recompute) {
   std::string text(name_of(recompute.granularity));
   switch (recompute.granularity) {

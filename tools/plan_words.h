@@ -43,6 +43,9 @@ std::vector<std::string> plan_field_names();  // of every field that an option s
 // the base's are left out, except the sizes and what frameworks have defaults of their own for.
 std::string options_of_plan(const Plan& plan, const Plan& base = {});
 
+// Those of its options that the base does not have: "--tp 2 --sequence-parallel on".
+std::string options_that_differ(const Plan& base, const Plan& plan);
+
 std::string recompute_text(const Recompute& recompute);  // "full/uniform/1", "selective/core_attn"
 std::string dimensions_text(const std::array<Dimension, 4>& order);  // "pp-dp-cp-tp"
 // Also with commas.

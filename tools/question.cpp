@@ -217,7 +217,7 @@ Plan with_defaults(const FrameworkProfile& profile, const Plan& plan,
 }
 
 // The plan of the run's file with the options over it. Schedule and layers of the chunks follow
-// changed pp and vpp.
+// changed pp and vpp, dp follows changed tp, pp and cp.
 Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
   Plan plan = plan_of(options, fields, run.reading.plan);
   std::vector<std::string> known = plan_field_names();
@@ -227,6 +227,10 @@ Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::s
   }
   if (restaged && !given(options, "layers-per-chunk")) {
     plan.layers_per_chunk.clear();
+  }
+  const bool resized = given(options, "tp") || given(options, "pp") || given(options, "cp");
+  if (resized && !given(options, "dp")) {
+    plan.dp = 0;  // what the other sizes leave
   }
   fields = known;
   return with_defaults(run.reading.job.profile, plan, known);

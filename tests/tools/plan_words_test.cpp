@@ -60,6 +60,21 @@ TEST_CASE("a plan written as options reads back equal") {
   }
 }
 
+TEST_CASE("the options that differ are those that a change needs") {
+  Plan base;
+  Plan plan = base;
+  CHECK(options_that_differ(base, plan).empty());
+  plan.tp = 2;
+  plan.sequence_parallel = true;
+  CHECK(options_that_differ(base, plan) == "--tp 2 --sequence-parallel on");
+  base = unusual_plan();
+  plan = base;
+  plan.recompute = {};
+  plan.layers_per_chunk.clear();
+  plan.cp = 1;
+  CHECK(options_that_differ(base, plan) == "--cp 1 --recompute none --layers-per-chunk even");
+}
+
 TEST_CASE("the fields that the user gave are named as in case lines") {
   std::vector<std::string> given_fields;
   plan_of(parse_options("estimate", {"--dp-replicate", "2", "--sequence-parallel", "off", "--model",

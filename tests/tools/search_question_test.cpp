@@ -258,6 +258,12 @@ TEST_CASE("a run's recomputation can be changed in part, and its stages anew") {
   CHECK(fewer.recompute.method == RecomputeMethod::kBlock);
   CHECK(plan_with({"--recompute", "none"}).recompute == Recompute{});
   CHECK(plan_with({"--pp", "4"}).layers_per_chunk.empty());
+  const std::string titan = directory.path() + "/run.toml";
+  write_file(titan, "[model]\nflavor = \"8B\"\n[parallelism]\ntensor_parallel_degree = 2\n");
+  const Question resized = question_of(
+      parse_options("estimate", {"--from", titan, "--cluster", "1x8-h100", "--tp", "4"}),
+      library());
+  CHECK_FALSE(why_invalid(resized.job, resized.plan));
   CHECK(plan_with({"--layers-per-chunk", "even"}).layers_per_chunk.empty());
   CHECK_THROWS_AS(plan_with({"--recompute-modules", "mlp"}), InputError);
 }

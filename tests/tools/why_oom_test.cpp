@@ -10,6 +10,7 @@
 #include "estimator/caching_allocator.h"
 #include "estimator/units.h"
 #include "tests/tools/answer.h"
+#include "tools/shell_words.h"
 
 namespace shardplan {
 namespace {
@@ -215,6 +216,67 @@ TEST_CASE("every change offered fits when it is estimated by itself") {
     const ProgramRun estimate = run_shardplan(changed);
     CHECK_MESSAGE(estimate.exit_code == 0, option << ": " << estimate.out);
   }
+}
+
+namespace {
+
+// The words with the options of a change ("--tp 2 --sequence-parallel on") in place of theirs.
+Words changed_words(Words words, const std::string& change) {
+  const Words options = read_shell(change.substr(0, change.find(" (")), "change").commands[0].words;
+  for (std::size_t at = 0; at + 1 < options.size(); at += 2) {
+    const auto own = std::ranges::find(words, options[at]);
+    if (own == words.end() || options[at] == "--framework-option") {
+      words.insert(words.end(), {options[at], options[at + 1]});
+    } else {
+      *std::next(own) = options[at + 1];
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("whoever sets the options of a change gets the memory and the time that it promises") {
+  const TemporaryDirectory directory;
+  const std::string log = directory.path() + "/run.log";
+  write_file(log, message("[rank0]: ", "1.75 GiB", "0", "133.21 GiB"));
+  const std::string script = directory.path() + "/run.json";
+  write_file(script, R"({"--num-layers": 32, "--hidden-size": 4096, "--ffn-hidden-size": 14336,
+    "--swiglu": true, "--num-attention-heads": 32, "--group-query-attention": true, "--bf16": true,
+    "--num-query-groups": 8, "--seq-length": 8192, "--max-position-embeddings": 8192,
+    "--normalization": "RMSNorm", "--disable-bias-linear": true, "--vocab-size": 128256,
+    "--position-embedding-type": "rope", "--untie-embeddings-and-output-weights": true,
+    "--micro-batch-size": 8, "--global-batch-size": 64, "--attention-dropout": 0,
+    "--hidden-dropout": 0, "--pipeline-model-parallel-size": 2,
+    "--decoder-first-pipeline-num-layers": 15, "--use-distributed-optimizer": true})");
+  const Words job = {"--model",           "llama3-8b", "--cluster",     "1x8-h200",
+                     "--sequence-length", "8192",      "--micro-batch", "8"};
+  const auto with = [&](const Words& more) {
+    Words words = job;
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  std::int64_t changes = 0;
+  for (const Words& run :
+       {with({"--global-batch", "64"}),
+        with({"--global-batch", "64", "--tp", "2", "--sequence-parallel", "off", "--dp", "4"}),
+        Words{"--from", script, "--cluster", "1x8-h200"}}) {
+    Words asked = {"why-oom", log, "--gpu-memory", "139GiB", "--format", "json"};
+    asked.insert(asked.end(), run.begin(), run.end());
+    const JsonValue answer = json_of(run_shardplan(asked));
+    for (const JsonValue& change : at(answer, "changes").items) {
+      const std::string text = at(change, "change").string;
+      CAPTURE(text);
+      Words estimate = {"estimate", "--gpu-memory", "139GiB", "--format", "json"};
+      const Words changed = changed_words(run, text);
+      estimate.insert(estimate.end(), changed.begin(), changed.end());
+      const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
+      CHECK(at(predicted, "status").string == at(change, "status").string);
+      CHECK(at(predicted, "step_time_s").real == at(change, "step_time_s").real);
+      ++changes;
+    }
+  }
+  CHECK(changes > 6);
 }
 
 TEST_CASE("no match is an answer, and so is a log without a message") {
