@@ -221,14 +221,15 @@ Plan with_defaults(const FrameworkProfile& profile, const Plan& plan,
 Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
   Plan plan = plan_of(options, fields, run.reading.plan);
   std::vector<std::string> known = plan_field_names();
-  const bool restaged = given(options, "pp") || given(options, "vpp");
+  const Plan& own = run.reading.plan;
+  const bool restaged = plan.pp != own.pp || plan.vpp != own.vpp;
   if (restaged && !given(options, "schedule")) {
     std::erase(known, "schedule");
   }
   if (restaged && !given(options, "layers-per-chunk")) {
     plan.layers_per_chunk.clear();
   }
-  const bool resized = given(options, "tp") || given(options, "pp") || given(options, "cp");
+  const bool resized = plan.tp != own.tp || plan.pp != own.pp || plan.cp != own.cp;
   if (resized && !given(options, "dp")) {
     plan.dp = 0;  // what the other sizes leave
   }

@@ -75,9 +75,14 @@ std::string counts_line(const AdviceResult& result) {
          " pairs, " + grouped(result.pairs_invalid) + " invalid\n";
 }
 
-// The options that the changes replace or add.
+// The options that take the place of those of the question, or join them.
 std::string options_of(const AdviseReport& report, const JudgedPlan& changed) {
-  std::string text = options_of_plan(changed.job, changed.plan, report.question.run);
+  Plan plan = changed.plan;
+  const Plan& before = report.question.plan;
+  if (before.dp != 0) {
+    plan.dp = data_parallel_size(changed.job, plan);
+  }
+  std::string text = options_of_plan(plan, before);
   for (const std::string& field : profile_field_names()) {
     const std::string value = profile_field_text(changed.job.profile, field);
     if (value != profile_field_text(report.question.job.profile, field)) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tools/shell_words.h"
+
 namespace shardplan {
 
 Words estimate_words(const Words& more) {
@@ -11,6 +13,19 @@ Words estimate_words(const Words& more) {
                  "1x8-h200", "--framework",    "megatron",  "--sequence-length",
                  "8192",     "--global-batch", "64"};
   words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words with_options(Words words, const std::string& options) {
+  const Words own = read_shell(options, "options").commands[0].words;
+  for (std::size_t at = 0; at + 1 < own.size(); at += 2) {
+    const auto found = std::ranges::find(words, own[at]);
+    if (found == words.end() || own[at] == "--framework-option") {
+      words.insert(words.end(), {own[at], own[at + 1]});
+    } else {
+      *std::next(found) = own[at + 1];
+    }
+  }
   return words;
 }
 

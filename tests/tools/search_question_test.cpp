@@ -237,6 +237,39 @@ TEST_CASE("the program refuses options that would say nothing beside others") {
   CHECK(run_shardplan({"accuracy", "x.jsonl", "--layouts", "--known-runs"}).exit_code == 2);
 }
 
+TEST_CASE("the options of every advice give the plan that was judged") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/run.toml";
+  write_file(path,
+             "[model]\nflavor = \"8B\"\n[training]\nseq_len = 8192\nlocal_batch_size = 2\n"
+             "[parallelism]\npipeline_parallel_degree = 2\n[activation_checkpoint]\nmode = "
+             "\"none\"\n");
+  const Words job = {"--model",           "llama3-8b", "--cluster",      "1x8-h100",
+                     "--sequence-length", "8192",      "--global-batch", "64"};
+  const auto with = [&](const std::string& options) { return with_options(job, options); };
+  std::int64_t advices = 0;
+  for (const Words& run : {with("--tp 2 --pp 2 --vpp 2 --dp 2"), with("--micro-batch 2"),
+                           Words{"--from", path, "--cluster", "1x8-h100"}}) {
+    Words asked = {"advise", "--top", "4", "--format", "json"};
+    asked.insert(asked.end(), run.begin(), run.end());
+    const JsonValue answer = json_of(run_shardplan(asked));
+    for (const char* list : {"singles", "pairs"}) {
+      for (const JsonValue& advice : at(answer, list).items) {
+        const std::string options = at(advice, "options").string;
+        CAPTURE(options);
+        Words estimate = {"estimate", "--format", "json"};
+        const Words changed = with_options(run, options);
+        estimate.insert(estimate.end(), changed.begin(), changed.end());
+        const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
+        CHECK(at(predicted, "status").string == at(advice, "verdict").string);
+        CHECK(at(predicted, "step_time_s").real == at(advice, "step_time_s").real);
+        ++advices;
+      }
+    }
+  }
+  CHECK(advices > 6);
+}
+
 TEST_CASE("a run's recomputation can be changed in part, and its stages anew") {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/run.json";
@@ -258,6 +291,7 @@ TEST_CASE("a run's recomputation can be changed in part, and its stages anew") {
   CHECK(fewer.recompute.method == RecomputeMethod::kBlock);
   CHECK(plan_with({"--recompute", "none"}).recompute == Recompute{});
   CHECK(plan_with({"--pp", "4"}).layers_per_chunk.empty());
+  CHECK(plan_with({"--pp", "2"}) == own);
   const std::string titan = directory.path() + "/run.toml";
   write_file(titan, "[model]\nflavor = \"8B\"\n[parallelism]\ntensor_parallel_degree = 2\n");
   const Question resized = question_of(

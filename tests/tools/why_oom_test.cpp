@@ -10,7 +10,6 @@
 #include "estimator/caching_allocator.h"
 #include "estimator/units.h"
 #include "tests/tools/answer.h"
-#include "tools/shell_words.h"
 
 namespace shardplan {
 namespace {
@@ -218,24 +217,6 @@ TEST_CASE("every change offered fits when it is estimated by itself") {
   }
 }
 
-namespace {
-
-// The words with the options of a change ("--tp 2 --sequence-parallel on") in place of theirs.
-Words changed_words(Words words, const std::string& change) {
-  const Words options = read_shell(change.substr(0, change.find(" (")), "change").commands[0].words;
-  for (std::size_t at = 0; at + 1 < options.size(); at += 2) {
-    const auto own = std::ranges::find(words, options[at]);
-    if (own == words.end() || options[at] == "--framework-option") {
-      words.insert(words.end(), {options[at], options[at + 1]});
-    } else {
-      *std::next(own) = options[at + 1];
-    }
-  }
-  return words;
-}
-
-}  // namespace
-
 TEST_CASE("whoever sets the options of a change gets the memory and the time that it promises") {
   const TemporaryDirectory directory;
   const std::string log = directory.path() + "/run.log";
@@ -268,7 +249,7 @@ TEST_CASE("whoever sets the options of a change gets the memory and the time tha
       const std::string text = at(change, "change").string;
       CAPTURE(text);
       Words estimate = {"estimate", "--gpu-memory", "139GiB", "--format", "json"};
-      const Words changed = changed_words(run, text);
+      const Words changed = with_options(run, text.substr(0, text.find(" (")));
       estimate.insert(estimate.end(), changed.begin(), changed.end());
       const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
       CHECK(at(predicted, "status").string == at(change, "status").string);
