@@ -278,16 +278,16 @@ Question question_of(const Options& raw_options, const Library& library) {
   return question;
 }
 
-Plan base_plan(const std::optional<GivenRun>& run) {
-  return run ? run->reading.plan : Plan{};
-}
-
 std::string options_of_plan(const Job& job, const Plan& plan, const std::optional<GivenRun>& run) {
-  const Plan base = base_plan(run);
-  Plan full = plan;
-  if (plan.dp == 0 && base.dp != 0) {
-    full.dp = data_parallel_size(job, plan);
+  if (!run) {
+    return options_of_plan(plan);
   }
+  // In a file sizes and layers follow from one another: all of them are said.
+  Plan base = run->reading.plan;
+  for (const PlanSize& size : kPlanSizes) { base.*size.field = -1; }
+  base.layers_per_chunk = {-1};
+  Plan full = plan;
+  full.dp = data_parallel_size(job, plan);
   return options_of_plan(full, base);
 }
 

@@ -44,9 +44,6 @@ struct Question {
 
 Question question_of(const Options& options, const Library& library);
 
-// The plan that options of the plan change: that of the run's file, else a plain one.
-Plan base_plan(const std::optional<GivenRun>& run);
-
 // The options of `estimate` that give this valid plan where it starts from the run's file, if any.
 std::string options_of_plan(const Job& job, const Plan& plan, const std::optional<GivenRun>& run);
 
