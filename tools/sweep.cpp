@@ -63,7 +63,18 @@ std::vector<std::string> cluster_names(const Options& options, const Library& li
   return parse_list(required_text(options, "cluster"), "--cluster");
 }
 
+// Zero asks for nothing, so that its answer would be of another question.
+void refuse_zero_targets(const Options& options) {
+  for (const char* option : {"tokens", "target-tokens-per-s", "target-days", "target-cost"}) {
+    if (given(options, option) && number_or(options, option, 0) == 0) {
+      throw InputError("--" + std::string(option) + ": found '" + text_or(options, option, "") +
+                       "', expected a number above 0");
+    }
+  }
+}
+
 SweepTarget target_of(const Options& options) {
+  refuse_zero_targets(options);
   const SweepTarget target = {.tokens_per_s = number_or(options, "target-tokens-per-s", 0),
                               .tokens = number_or(options, "tokens", 0),
                               .days = number_or(options, "target-days", 0),
@@ -95,6 +106,10 @@ std::vector<SearchQuestion> sweep_questions(const Options& options, const Librar
       SearchQuestion question = search_question_of(one, library);
       double& price = question.job.cluster.usd_per_gpu_hour;
       price = number_or(options, "price-per-gpu-hour", price);
+      if (price == 0 && given(options, "target-cost")) {
+        throw InputError("--target-cost: found no price of " + question.job.cluster.name +
+                         ", expected --price-per-gpu-hour or usd_per_gpu_hour in its file");
+      }
       questions.push_back(std::move(question));
     }
   }

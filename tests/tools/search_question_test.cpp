@@ -228,6 +228,8 @@ TEST_CASE("the program refuses options that would say nothing beside others") {
     refused({"search", "--num-gpus", "8,16", option}, option);
   }
   refused({"search", "--num-gpus", "8,16", "--top", "3"}, "--top");
+  refused({"search", "--tokens", "1e12", "--target-days", "0"}, "--target-days: found '0'");
+  refused({"search", "--tokens", "1e12", "--target-cost", "9"}, "--target-cost: found no price");
   refused({"compare", "--against", "tp=2", "--against", "tp=4"}, "--against tp=4");
   refused({"why-oom", "-", "--case-id", "a"}, "--case-id");
   refused({"why-oom", "-", "--case", "runs.jsonl"}, "--case");
