@@ -93,6 +93,21 @@ void add_rows(Table& table, const StageMemory& left, const StageMemory& right) {
   }
 }
 
+// Drops what --set and --framework-option say of the key.
+void drop_key(Options& options, const std::string& key) {
+  for (const char* option : {"set", "framework-option"}) {
+    std::vector<std::string> words = all_of(options, option);
+    std::erase_if(words, [&](const std::string& word) {
+      return option_name(word.substr(0, word.find('='))) == option_name(key);
+    });
+    if (words.empty()) {
+      options.values.erase(option);
+    } else {
+      options.values[option] = words;
+    }
+  }
+}
+
 // The options of the other side: each --against in place of what was given.
 Options other_side(const Options& options) {
   Options other = options;
@@ -108,6 +123,7 @@ Options other_side(const Options& options) {
       throw InputError("--against " + word + ": found a second word for " + name +
                        ", expected one");
     }
+    drop_key(other, name);
     const std::vector<const OptionRow*> rows = options_of("compare");
     if (std::ranges::find(rows, name, &OptionRow::name) == rows.end()) {
       add_option(other, "set", word);

@@ -44,6 +44,14 @@ TEST_CASE("compare of two plans lists the plan's fields and what they change") {
   CHECK(run.out.find(R"("name":"allocated")") != std::string::npos);
 }
 
+TEST_CASE("what --against changes takes the place of what --set says of it") {
+  const ProgramRun run = compare({"--set", "swiglu=unfused", "--set", "tp=4", "--against",
+                                  "swiglu=fused", "--against", "tp=2", "--format", "csv"});
+  CHECK(run.exit_code == 0);
+  CHECK(run.out.find("profile,swiglu,unfused,fused,") != std::string::npos);
+  CHECK(run.out.find("plan,tp,4,2,") != std::string::npos);
+}
+
 TEST_CASE("compare of a plan with itself finds nothing, and mistakes are one line") {
   CHECK(compare({"--tp", "2", "--against", "tp=2"}).out.find("nothing differs") !=
         std::string::npos);
