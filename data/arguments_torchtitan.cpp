@@ -151,8 +151,14 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   plan.sequence_parallel = plan.tp > 1;  // parallelize.py always shards the sequence
   const std::string rotate = arguments.word_or("parallelism.context_parallel_rotate_method",
                                                "allgather", {"allgather", "alltoall"});
-  // alltoall is between two neighbours; one rank has nobody to exchange with.
-  plan.cp_method = plan.cp > 1 && rotate == "allgather" ? CpMethod::kAllGather : CpMethod::kRing;
+  // Ring attention either way: its keys and values are gathered once, which is the ring of the
+  // profile (torch/distributed/tensor/experimental/_attention.py, _AllGatherRotater), or handed on.
+  plan.cp_method = CpMethod::kRing;
+  if (plan.cp > 1 && rotate == "alltoall") {
+    refuse(run,
+           "parallelism.context_parallel_rotate_method alltoall: keys and values that are handed "
+           "from rank to rank; allgather is described");
+  }
 }
 
 void read_recompute(const RunArguments& arguments, RunReading& run) {

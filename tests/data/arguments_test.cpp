@@ -336,6 +336,28 @@ TEST_CASE("a torchtitan configuration becomes the plan that torchtitan runs") {
   CHECK(use_named(run, "validation.freq").effect == SettingEffect::kNotCounted);
 }
 
+// config/job_config.py: context_parallel_rotate_method is allgather unless it is set, as in every
+// measured torchtitan run with cp above 1 in data/measured.
+TEST_CASE("torchtitan's own context parallelism is the one that was measured") {
+  const Library library;
+  for (const std::string rotate : {"", "allgather", "alltoall"}) {
+    RunSettings settings;
+    settings.format = RunFormat::kTorchtitan;
+    const auto set = [&](const char* name, const std::string& value) {
+      settings.arguments.push_back({.name = name, .values = {value}, .place = "t.toml: "});
+    };
+    set("model.flavor", "8B");
+    set("training.seq_len", "8192");
+    set("parallelism.context_parallel_degree", "2");
+    if (!rotate.empty()) {
+      set("parallelism.context_parallel_rotate_method", rotate);
+    }
+    const RunReading run = read_run(settings, library.cluster("1x8-h100"), library);
+    CHECK_FALSE(why_invalid(run.job, run.plan).has_value());
+    CHECK(run.unsupported.empty() == (rotate != "alltoall"));
+  }
+}
+
 TEST_CASE("torchtitan's sizes are refused where their product does not fit 64 bits") {
   RunSettings settings;
   settings.format = RunFormat::kTorchtitan;
