@@ -249,7 +249,8 @@ Question question_of(const Options& raw_options, const Library& library) {
   question.plan = question.run ? plan_of_run(options, *question.run, question.given)
                                : with_defaults(question.job.profile,
                                                plan_of(options, question.given), question.given);
-  if (question.run && question.run->reading.has_profile) {
+  const bool is_read = question.run && question.run->reading.has_profile;
+  if (is_read && !given(options, "framework")) {  // of another framework nothing was read
     for (const ProfileOption& option :
          profile_options(library, library.key_of(question.job.profile))) {
       if (!option.assumed) {
