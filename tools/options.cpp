@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
-#include <set>
 
 #include "data/json_message.h"
 #include "estimator/units.h"
@@ -51,19 +50,60 @@ std::string without_dashes(const std::string& flag) {
   return start == std::string::npos ? "" : flag.substr(start, flag.find('=') - start);
 }
 
+// Options as Megatron-LM, torchtitan and DeepSpeed call them.
+struct Synonym {
+  std::string_view theirs;
+  std::string_view ours;
+};
+constexpr std::array<Synonym, 11> kSynonyms = {{
+    {.theirs = "seq-length", .ours = "sequence-length"},
+    {.theirs = "seq-len", .ours = "sequence-length"},
+    {.theirs = "global-batch-size", .ours = "global-batch"},
+    {.theirs = "micro-batch-size", .ours = "micro-batch"},
+    {.theirs = "local-batch-size", .ours = "micro-batch"},
+    {.theirs = "tensor-model-parallel-size", .ours = "tp"},
+    {.theirs = "pipeline-model-parallel-size", .ours = "pp"},
+    {.theirs = "context-parallel-size", .ours = "cp"},
+    {.theirs = "expert-model-parallel-size", .ours = "ep"},
+    {.theirs = "recompute-granularity", .ours = "recompute"},
+    {.theirs = "zero-stage", .ours = "zero"},
+}};
+
+// What to write in place of an option that the command does not have; "" if nobody knows.
+std::string hint_of(std::string_view command, const std::string& name) {
+  std::string others;
+  for (const OptionRow& row : option_table()) {
+    if (row.name != name) {
+      continue;
+    }
+    for (const std::string& other : row.commands) {
+      if (other == command) {
+        return "; did you mean \"--" + name + "\"?";
+      }
+      others += others.find(" " + other) == std::string::npos ? " " + other : "";
+    }
+    if (command == "search" && row.group == kPlanGroup && name != "layers-per-chunk") {
+      std::string axis = name;
+      std::replace(axis.begin(), axis.end(), '-', '_');
+      axis = axis.starts_with("recompute") ? "recompute" : axis;
+      axis = axis.starts_with("offload") ? "offload" : axis;
+      return "; a search takes it as --fix " + axis + "=VALUE";
+    }
+  }
+  return others.empty() ? "" : "; it belongs to" + others;
+}
+
 InputError unknown_option(std::string_view command, const std::string& token) {
   const std::string flag = token.substr(0, token.find('='));
   const std::string name = without_dashes(flag);
-  std::set<std::string> others;
-  for (const OptionRow& row : option_table()) {
-    if (row.name == name) {
-      others.insert(row.commands.begin(), row.commands.end());
-    }
+  std::string spelled = name;
+  std::replace(spelled.begin(), spelled.end(), '_', '-');
+  for (const Synonym& synonym : kSynonyms) {
+    spelled = spelled == synonym.theirs ? std::string(synonym.ours) : spelled;
   }
-  std::string hint = suggestion(flag, flag_names(command));
-  if (!others.empty()) {
-    hint = "; it belongs to";
-    for (const std::string& other : others) { hint += " " + other; }
+  std::string hint = hint_of(command, spelled);
+  if (hint.empty()) {
+    hint = suggestion(flag, flag_names(command));
   }
   return InputError("unknown option '" + flag + "' of " + std::string(command) + hint);
 }

@@ -76,12 +76,20 @@ TEST_CASE("an option given twice is refused unless it is repeatable") {
 
 TEST_CASE("names are never completed from a prefix") {
   CHECK(contains(refusal({"--seq", "4"}), "unknown option '--seq'"));
+  CHECK(contains(refusal({"--seq-length", "4"}), "did you mean \"--sequence-length\"?"));
+  CHECK(contains(refusal({"--tensor_model_parallel_size=4"}), "did you mean \"--tp\"?"));
+  CHECK(contains(refusal({"--global_batch", "4"}), "did you mean \"--global-batch\"?"));
   CHECK(contains(refusal({"--sequence-lengt", "4"}), "did you mean \"--sequence-length\"?"));
   CHECK(contains(refusal({"--sequence-lengt=4"}), "did you mean \"--sequence-length\"?"));
 }
 
 TEST_CASE("an option of another command is named as such") {
   CHECK(contains(refusal({"--fix", "tp=8"}), "it belongs to search"));
+  const auto of_search = [](const char* flag) {
+    return message_of([&] { parse_options("search", {flag, "8"}); });
+  };
+  CHECK(contains(of_search("--tp"), "a search takes it as --fix tp=VALUE"));
+  CHECK(contains(of_search("--micro-batch-size"), "a search takes it as --fix micro_batch=VALUE"));
 }
 
 TEST_CASE("missing and superfluous values are refused") {
