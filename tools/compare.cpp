@@ -120,8 +120,7 @@ Options other_side(const Options& options) {
     }
     const std::string name = option_name(word.substr(0, equals));
     if (!names.insert(name).second) {
-      throw InputError("--against " + word + ": found a second word for " + name +
-                       ", expected one");
+      throw second_word("--against " + word, name, "one");
     }
     drop_key(other, name);
     const std::vector<const OptionRow*> rows = options_of("compare");

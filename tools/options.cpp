@@ -317,6 +317,12 @@ Options parse_options(std::string_view command, const std::vector<std::string>& 
   return options;
 }
 
+InputError second_word(std::string place, const std::string& key, const std::string& expected) {
+  place.append(": found a second word for ").append(key);
+  place.append(", expected ").append(expected);
+  return InputError(place);
+}
+
 void add_option(Options& options, const std::string& name, std::string value) {
   const OptionRow* row = find_row(options.command, name);
   if (row == nullptr) {

@@ -60,6 +60,9 @@ std::vector<std::string> all_of(const Options& options, std::string_view name);
 // InputError if the option is missing.
 std::string required_text(const Options& options, std::string_view name);
 
+// Of two words that set one thing the other would be dropped silently. `place`: "--set tp=4".
+InputError second_word(std::string place, const std::string& key, const std::string& expected);
+
 // Adds --name value to what was parsed, checked against its row; InputError if it is there already.
 void add_option(Options& options, const std::string& name, std::string value);
 

@@ -53,8 +53,7 @@ void refuse_repeated_keys(const Options& options) {
       std::string key = word.substr(0, word.find('='));
       key.erase(0, std::min(key.find_first_not_of('-'), key.size()));
       if (!keys.insert(key).second) {
-        throw InputError("--" + std::string(option) + " " + word + ": found a second word for " +
-                         key + ", expected one");
+        throw second_word(std::string("--").append(option).append(" ").append(word), key, "one");
       }
     }
   }

@@ -60,8 +60,8 @@ SearchSpace space_of(const Options& options, const Job& job, const std::optional
   const auto take = [&](const char* flag, void (*apply)(SearchSpace&, const std::string&)) {
     for (const std::string& word : all_of(options, flag)) {
       if (!named.insert(axis_of(flag, word)).second) {
-        throw InputError("--" + std::string(flag) + " " + word + ": found a second word for " +
-                         axis_of(flag, word) + ", expected one --fix or --range of an axis");
+        throw second_word(std::string("--").append(flag).append(" ").append(word),
+                          axis_of(flag, word), "one --fix or --range of an axis");
       }
       apply(space, word);
     }
@@ -80,7 +80,8 @@ void refuse_plan_fields(const Options& options) {
   const std::vector<std::string> fields = plan_field_names();
   for (const std::string& word : all_of(options, "set")) {
     if (std::ranges::find(fields, word.substr(0, word.find('='))) != fields.end()) {
-      throw InputError("--set: found '" + word + "', a field of the plan, expected --fix " + word);
+      std::string message = "--set: found '" + word;
+      throw InputError(message.append("', a field of the plan, expected --fix ").append(word));
     }
   }
 }
