@@ -130,6 +130,18 @@ void read_pipeline(const RunArguments& arguments, RunReading& run) {
               run.job.model.num_layers(), plan);
 }
 
+// Whether the sizes multiply to the world, as ParallelDims._validate wants; in steps, since their
+// product could overflow.
+bool fills_world(const Plan& plan, std::int64_t world) {
+  for (const std::int64_t size : {plan.tp, plan.pp, plan.cp, plan.dp}) {
+    if (world % size != 0) {
+      return false;
+    }
+    world /= size;
+  }
+  return world == 1;
+}
+
 // distributed/parallel_dims.py: what -1 leaves.
 void read_sizes(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
@@ -140,14 +152,25 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   plan.etp = arguments.integer_or("parallelism.expert_tensor_parallel_degree", 1, 1, kMaxCount);
   plan.dp_replicate =
       arguments.integer_or("parallelism.data_parallel_replicate_degree", 1, 1, kMaxCount);
-  const std::int64_t shard =
-      arguments.integer_or("parallelism.data_parallel_shard_degree", -1, -1, kMaxCount);
+  const char* const shard_name = "parallelism.data_parallel_shard_degree";
+  const std::int64_t shard = arguments.integer_or(shard_name, -1, -1, kMaxCount);
+  if (shard == 0) {
+    throw arguments.error(shard_name,
+                          "found 0, expected -1 (what the other degrees leave) or 1 or "
+                          "more");
+  }
   const std::int64_t world = run.job.cluster.world_size();
   // In steps: the product of the sizes could overflow.
   const std::int64_t left = world / plan.tp / plan.pp / plan.cp / plan.dp_replicate;
   const std::int64_t sharded = shard > 0 ? shard : std::max<std::int64_t>(1, left);
   plan.dp = sharded * plan.dp_replicate;
   plan.zero = sharded * plan.cp > 1 ? 3 : 0;
+  // models/llama3/infra/parallelize.py: FSDP, which also gives bf16, needs two ranks to shard over.
+  if (plan.zero == 0 && world > 1 && fills_world(plan, world)) {
+    refuse(run, std::string(shard_name) + " " + std::to_string(sharded) + ": " +
+                    (plan.dp_replicate > 1 ? "DDP" : "parameters that no rank shares") +
+                    "; FSDP over 2 or more ranks is described");
+  }
   plan.sequence_parallel = plan.tp > 1;  // parallelize.py always shards the sequence
   const std::string rotate = arguments.word_or("parallelism.context_parallel_rotate_method",
                                                "allgather", {"allgather", "alltoall"});
@@ -211,11 +234,36 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
   want(run, "fused_optimizer", optimizer == "fused" ? "true" : "false", library);
 }
 
+// train.py, "verify batch sizes": each accumulation step runs the whole pipeline schedule over
+// `local` sequences.
+void read_global_batch(const RunArguments& arguments, std::int64_t local, RunReading& run) {
+  const char* const name = "training.global_batch_size";
+  const std::int64_t one_pass = local * run.plan.dp;
+  run.job.global_batch = arguments.integer_or(name, -1, -kMaxCount, kMaxCount * kMaxCount);
+  if (run.job.global_batch < 0) {
+    run.job.global_batch = one_pass;
+  }
+  if (!fills_world(run.plan, run.job.cluster.world_size())) {
+    return;  // why_invalid says so
+  }
+  if (run.job.global_batch == 0 || run.job.global_batch % one_pass != 0) {
+    throw arguments.error(name, "found " + std::to_string(run.job.global_batch) +
+                                    ", expected a multiple of training.local_batch_size " +
+                                    std::to_string(local) + " times the data-parallel degree " +
+                                    std::to_string(run.plan.dp));
+  }
+  const std::int64_t passes = run.job.global_batch / one_pass;
+  if (run.plan.pp > 1 && passes > 1) {
+    refuse(run, std::string(name) + " " + std::to_string(run.job.global_batch) + ": " +
+                    std::to_string(passes) + " passes of the pipeline in a step; one, of " +
+                    std::to_string(one_pass) + " sequences, is described");
+  }
+}
+
 void read_training(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
   const std::int64_t local = arguments.integer_or("training.local_batch_size", 8, 1, kMaxCount);
   plan.micro_batch = local;
-  std::int64_t per_forward = 1;
   if (plan.pp > 1) {
     const char* const name = "parallelism.pipeline_parallel_microbatch_size";
     plan.micro_batch = arguments.integer_or(name, 1, 1, kMaxCount);
@@ -224,13 +272,10 @@ void read_training(const RunArguments& arguments, RunReading& run) {
                                       ", expected a divisor of training.local_batch_size " +
                                       std::to_string(local));
     }
-    per_forward = local / plan.micro_batch;
   }
   run.job.sequence_length = arguments.integer_or("training.seq_len", 2048, 1, kMaxTokens);
-  const std::int64_t global =
-      arguments.integer_or("training.global_batch_size", -1, -1, kMaxCount * kMaxCount);
   run.batch_stated = true;
-  run.job.global_batch = global > 0 ? global : plan.micro_batch * per_forward * plan.dp;
+  read_global_batch(arguments, local, run);
 }
 
 void read_refusals(const RunArguments& arguments, RunReading& run) {
@@ -254,12 +299,61 @@ void read_refusals(const RunArguments& arguments, RunReading& run) {
   }
 }
 
+// What settings of older releases are called now.
+struct Renamed {
+  std::string_view old_name;
+  std::string_view name;
+};
+constexpr std::array<Renamed, 4> kRenamed = {{
+    {.old_name = "training.batch_size", .name = "training.local_batch_size"},
+    {.old_name = "training.compile", .name = "compile.enable"},
+    {.old_name = "training.data_parallel_degree", .name = "parallelism.data_parallel_shard_degree"},
+    {.old_name = "optimizer.fused", .name = "optimizer.implementation"},
+}};
+
+std::string name_today(const std::string& name, const ArgumentTable& table) {
+  const auto* const renamed = std::ranges::find(kRenamed, name, &Renamed::old_name);
+  if (renamed != kRenamed.end()) {
+    return "; its name is now " + std::string(renamed->name);
+  }
+  const std::string ending = name.substr(std::min(name.rfind('.'), name.size() - 1));
+  std::vector<std::string> names;
+  std::vector<std::string> moved;  // of this name in another section
+  for (const ArgumentRow& row : table.rows) {
+    names.push_back(row.name);
+    if (row.name.ends_with(ending)) {
+      moved.push_back(row.name);
+    }
+  }
+  if (moved.size() == 1) {
+    return "; its name is now " + moved.front();
+  }
+  return suggestion(name, names);
+}
+
+// config/manager.py, _dict_to_dataclass: torchtitan does not start with a name it does not know.
+// A module of the user's may add names; such a run is refused for the module.
+void refuse_unknown(const RunArguments& arguments, const ArgumentTable& table) {
+  if (arguments.has("job.custom_config_module") ||
+      arguments.has("experimental.custom_args_module")) {
+    return;
+  }
+  for (const SettingUse& use : arguments.uses()) {
+    if (use.effect == SettingEffect::kUnknown) {
+      throw arguments.error(use.name, "found a setting that torchtitan " + table.version +
+                                          " does not have, expected one of its own" +
+                                          name_today(use.name, table));
+    }
+  }
+}
+
 }  // namespace
 
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library) {
-  const RunArguments arguments(settings.file, settings.arguments,
-                               argument_table(library, "torchtitan"));
+  const ArgumentTable table = argument_table(library, "torchtitan");
+  const RunArguments arguments(settings.file, settings.arguments, table);
+  refuse_unknown(arguments, table);
   RunReading run;
   run.framework = "torchtitan";
   run.uses = arguments.uses();

@@ -374,6 +374,77 @@ TEST_CASE("torchtitan's sizes are refused where their product does not fit 64 bi
   CHECK(why_invalid(run.job, run.plan).has_value());
 }
 
+namespace {
+
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+// Llama-3-8B on eight GPUs, one sequence of 2048 tokens a rank.
+RunReading torchtitan_with(const Pairs& settings) {
+  RunSettings run;
+  run.format = RunFormat::kTorchtitan;
+  run.arguments = {{.name = "model.flavor", .values = {"8B"}, .place = ""},
+                   {.name = "training.local_batch_size", .values = {"4"}, .place = ""}};
+  for (const auto& [name, value] : settings) {
+    run.arguments.push_back({.name = name, .values = {value}, .place = "t.toml: " + name + ": "});
+  }
+  const Library library;
+  return read_run(run, library.cluster("1x8-h100"), library);
+}
+
+}  // namespace
+
+TEST_CASE("what torchtitan's own checks of sizes refuse is refused") {
+  const auto message = [](const Pairs& settings) {
+    return message_of([&] { torchtitan_with(settings); });
+  };
+  CHECK(message({{"parallelism.data_parallel_shard_degree", "0"}}) ==
+        "t.toml: parallelism.data_parallel_shard_degree: found 0, expected -1 (what the other "
+        "degrees leave) or 1 or more");
+  // 8 GPUs less pp 4 leave 2 ranks of 4 sequences.
+  CHECK(message({{"parallelism.pipeline_parallel_degree", "4"},
+                 {"training.global_batch_size", "12"}}) ==
+        "t.toml: training.global_batch_size: found 12, expected a multiple of "
+        "training.local_batch_size 4 times the data-parallel degree 2");
+  CHECK(message({{"training.global_batch_size", "0"}}).find("found 0, expected a multiple") !=
+        std::string::npos);
+  CHECK(torchtitan_with({{"training.global_batch_size", "-1"}}).job.global_batch == 32);
+}
+
+TEST_CASE("torchtitan without ranks to shard over is unsupported, not invalid") {
+  const auto unsupported = [](const Pairs& settings) {
+    return torchtitan_with(settings).unsupported;
+  };
+  CHECK(unsupported({{"parallelism.data_parallel_shard_degree", "1"},
+                     {"parallelism.data_parallel_replicate_degree", "8"}})
+            .starts_with("unsupported: parallelism.data_parallel_shard_degree 1: DDP"));
+  CHECK(unsupported({{"parallelism.tensor_parallel_degree", "8"}})
+            .starts_with("unsupported: parallelism.data_parallel_shard_degree 1: parameters"));
+  // Sizes that do not fill the GPUs stay what they are: invalid, with the reason.
+  const RunReading uneven = torchtitan_with({{"parallelism.tensor_parallel_degree", "16"}});
+  CHECK(uneven.unsupported.empty());
+  CHECK(why_invalid(uneven.job, uneven.plan).has_value());
+}
+
+TEST_CASE("a step of several pipeline passes has several bubbles, which no schedule describes") {
+  const Pairs two_passes = {{"parallelism.pipeline_parallel_degree", "4"},
+                            {"training.global_batch_size", "16"}};
+  CHECK(torchtitan_with(two_passes)
+            .unsupported.starts_with("unsupported: training.global_batch_size 16: 2 passes"));
+  CHECK(torchtitan_with({{"training.global_batch_size", "64"}}).unsupported.empty());
+}
+
+TEST_CASE("a name that torchtitan does not have is refused with the name it has today") {
+  const auto ending = [](const std::string& name) {
+    const std::string message = message_of([&] { torchtitan_with({{name, "2"}}); });
+    REQUIRE(message.starts_with("t.toml: " + name + ": found a setting that torchtitan v0.2.2"));
+    return message.substr(message.find(';') + 2);
+  };
+  CHECK(ending("training.batch_size") == "its name is now training.local_batch_size");
+  CHECK(ending("training.tensor_parallel_degree") ==
+        "its name is now parallelism.tensor_parallel_degree");
+  CHECK(ending("training.seqlen").find("training.seq_len") != std::string::npos);
+}
+
 TEST_CASE("every table of arguments can be read, and gives each a meaning and a source") {
   const Library library;
   for (const char* name : {"megatron", "torchtitan", "environment"}) {
