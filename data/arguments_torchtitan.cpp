@@ -240,6 +240,7 @@ void read_global_batch(const RunArguments& arguments, std::int64_t local, RunRea
   const char* const name = "training.global_batch_size";
   const std::int64_t one_pass = local * run.plan.dp;
   run.job.global_batch = arguments.integer_or(name, -1, -kMaxCount, kMaxCount * kMaxCount);
+  run.batch_stated = run.job.global_batch >= 0 || run.plan.pp > 1;
   if (run.job.global_batch < 0) {
     run.job.global_batch = one_pass;
   }
@@ -274,7 +275,6 @@ void read_training(const RunArguments& arguments, RunReading& run) {
     }
   }
   run.job.sequence_length = arguments.integer_or("training.seq_len", 2048, 1, kMaxTokens);
-  run.batch_stated = true;
   read_global_batch(arguments, local, run);
 }
 

@@ -64,24 +64,46 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
   return run_settings(wrapped, file);
 }
 
-bool is_run_setting(const RunSettings& settings, const std::string& name) {
-  const char mark = settings.format == RunFormat::kTorchtitan ? '.' : '-';
-  return name.find(mark) != std::string::npos;
+std::string argument_named(const RunSettings& settings, const ArgumentTable& table,
+                           const std::string& name) {
+  const auto known = [&](const std::string& each) {
+    return find_row(table, each) != nullptr ||
+           std::ranges::find(settings.arguments, each, &Setting::name) != settings.arguments.end();
+  };
+  std::string spelled = name;
+  if (settings.format == RunFormat::kTorchtitan) {  // tyro takes both
+    std::ranges::replace(spelled, '-', '_');
+    return known(spelled) ? spelled : "";
+  }
+  if (!spelled.starts_with("--")) {
+    spelled.insert(0, "--");
+  }
+  if (!known(spelled)) {
+    std::ranges::replace(spelled, '_', '-');
+  }
+  return known(spelled) ? spelled : "";
 }
 
-void override_setting(RunSettings& settings, const std::string& word) {
+void override_setting(RunSettings& settings, const ArgumentTable& table,
+                      const std::string& argument, const std::string& word) {
   const std::size_t equals = word.find('=');
-  std::string name = word.substr(0, equals);
-  if (settings.format == RunFormat::kMegatron && !name.starts_with("--")) {
-    name.insert(0, "--");
-  }
-  Setting setting{.name = name, .values = {}, .place = "--set " + word + ": "};
   const std::string value = equals == std::string::npos ? "true" : word.substr(equals + 1);
-  if (settings.format == RunFormat::kMegatron && value == "false") {
-    std::erase_if(settings.arguments, [&](const Setting& each) { return each.name == name; });
+  const ArgumentRow* const row = find_row(table, argument);
+  const bool is_megatron = settings.format == RunFormat::kMegatron;
+  const bool is_list = row != nullptr && row->num_values != 0 && row->num_values != 1;
+  if ((is_megatron && value == "false") || (is_list && value.empty())) {
+    std::erase_if(settings.arguments, [&](const Setting& each) { return each.name == argument; });
     return;
   }
-  if (settings.format == RunFormat::kTorchtitan || value != "true") {
+  Setting setting{.name = argument, .values = {}, .place = "--set " + word + ": "};
+  if (is_list) {
+    std::size_t start = 0;
+    while ((start = value.find_first_not_of(" ,", start)) != std::string::npos) {
+      const std::size_t end = std::min(value.find_first_of(" ,", start), value.size());
+      setting.values.push_back(value.substr(start, end - start));
+      start = end;
+    }
+  } else if (!is_megatron || value != "true") {
     setting.values.push_back(value);
   }
   settings.arguments.push_back(std::move(setting));

@@ -18,9 +18,14 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file)
 RunSettings settings_from_toml(const std::string& text, const std::string& file);
 RunSettings settings_from_json(const std::string& text, const std::string& file);
 
-// --set NAME=VALUE for an argument of the file: "vocab-size=128256" (or with its dashes, as
-// "--bf16"), "training.seq_len=4096". Names of options and of plan fields have neither '-' nor '.'.
-bool is_run_setting(const RunSettings& settings, const std::string& name);
-void override_setting(RunSettings& settings, const std::string& word);
+// What --set NAME means in a run's file, as the file writes it: "seq-length", "seq_length" and
+// "--seq-length" are the argument --seq-length, "training.seq-len" is training.seq_len. "" if
+// neither `table` nor the file has such an argument.
+std::string argument_named(const RunSettings& settings, const ArgumentTable& table,
+                           const std::string& name);
+// Puts NAME=VALUE over what the file says; `argument`: argument_named of NAME. Several values are
+// divided by commas or blanks; "false" takes a switch of Megatron-LM away, nothing a list.
+void override_setting(RunSettings& settings, const ArgumentTable& table,
+                      const std::string& argument, const std::string& word);
 
 }  // namespace shardplan

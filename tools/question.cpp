@@ -1,9 +1,11 @@
 #include "tools/question.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "data/case_line.h"
+#include "data/json_message.h"
 #include "search/resize.h"
 #include "tools/from_file.h"
 #include "tools/plan_words.h"
@@ -29,12 +31,13 @@ bool names_argument(const std::string& word) {
   return word.substr(0, word.find('=')).find_first_of("-.") != std::string::npos;
 }
 
-// --set and --framework-option: switches of the framework.
-void apply_words(FrameworkProfile& profile, const Options& options, const Library& library) {
+// --set and --framework-option: switches of the framework. `others`: words of --set that are none.
+void apply_words(FrameworkProfile& profile, const Options& options, const Library& library,
+                 const std::vector<std::string>& others) {
   for (const char* option : {"framework-option", "set"}) {
     for (const std::string& word : all_of(options, option)) {
       const std::size_t equals = word.find('=');
-      if (option == std::string_view("set") && names_argument(word)) {
+      if (option == std::string_view("set") && std::ranges::find(others, word) != others.end()) {
         continue;
       }
       if (equals == std::string::npos || equals == 0) {
@@ -80,13 +83,70 @@ Options with_plan_fields(Options options) {
   return options;
 }
 
-// The words of --set that are arguments of the file.
-void override_settings(RunSettings& settings, const Options& options) {
-  for (const std::string& word : all_of(options, "set")) {
-    if (is_run_setting(settings, word.substr(0, word.find('=')))) {
-      override_setting(settings, word);
+// Sizes that others of the file's follow: dp, sequence_parallel, vpp, the layers of stages.
+struct SizeArgument {
+  const char* option;
+  const char* megatron;
+  const char* torchtitan;
+};
+constexpr std::array<SizeArgument, 4> kSizeArguments = {{
+    {.option = "tp",
+     .megatron = "--tensor-model-parallel-size",
+     .torchtitan = "parallelism.tensor_parallel_degree"},
+    {.option = "pp",
+     .megatron = "--pipeline-model-parallel-size",
+     .torchtitan = "parallelism.pipeline_parallel_degree"},
+    {.option = "cp",
+     .megatron = "--context-parallel-size",
+     .torchtitan = "parallelism.context_parallel_degree"},
+    {.option = "ep",
+     .megatron = "--expert-model-parallel-size",
+     .torchtitan = "parallelism.expert_parallel_degree"},
+}};
+
+// --tp 4 over a file is the file's own argument, so that the framework's rules see it.
+void override_sizes(RunSettings& settings, const Options& options) {
+  for (const SizeArgument& size : kSizeArguments) {
+    if (given(options, size.option)) {
+      const std::string value = text_or(options, size.option, "");
+      settings.arguments.push_back(
+          {.name = settings.format == RunFormat::kTorchtitan ? size.torchtitan : size.megatron,
+           .values = {value},
+           .place = "--" + std::string(size.option) + " " + value + ": "});
     }
   }
+}
+
+// Puts the words of --set that are arguments of the file over it, and returns them. A name that
+// is an argument and a switch of the framework is the switch.
+std::vector<std::string> override_settings(RunSettings& settings, const Options& options,
+                                           const Library& library) {
+  const std::string framework =
+      settings.format == RunFormat::kTorchtitan ? "torchtitan" : "megatron";
+  const ArgumentTable table = argument_table(library, framework);
+  const std::vector<ProfileOption> switches = profile_options(library, framework);
+  std::vector<std::string> taken;
+  for (const std::string& word : all_of(options, "set")) {
+    const std::string name = word.substr(0, word.find('='));
+    if (std::ranges::find(switches, name, &ProfileOption::name) != switches.end()) {
+      continue;
+    }
+    const std::string argument = argument_named(settings, table, name);
+    if (!argument.empty()) {
+      override_setting(settings, table, argument, word);
+      taken.push_back(word);
+    } else if (names_argument(word)) {
+      std::vector<std::string> names;
+      for (const ArgumentRow& row : table.rows) {
+        names.push_back(row.name.substr(row.name.find_first_not_of('-')));
+      }
+      throw InputError(
+          "--set: found '" + name + "', which neither " + framework + " " + table.version +
+          " nor " + settings.file + " has, expected one of " + "their arguments" +
+          suggestion(name.substr(std::min(name.find_first_not_of('-'), name.size())), names));
+    }
+  }
+  return taken;
 }
 
 void refuse_file_words(const Options& options) {
@@ -130,9 +190,11 @@ GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
   RunSettings settings = settings_from_file(file, result.warnings);
-  override_settings(settings, options);
+  const std::vector<std::string> taken = override_settings(settings, options, library);
+  override_sizes(settings, options);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
-  result.run = GivenRun{.file = file, .reading = read_run(settings, cluster, library)};
+  result.run =
+      GivenRun{.file = file, .reading = read_run(settings, cluster, library), .set_words = taken};
   result.job = result.run->reading.job;
   count_settings(*result.run, result.warnings);
   return result;
@@ -168,7 +230,8 @@ GivenJob job_of(const Options& options, const Library& library) {
     job.profile = library.framework(text_or(options, "framework", "megatron"));
   }
   if (!job.profile.name.empty()) {
-    apply_words(job.profile, options, library);
+    apply_words(job.profile, options, library,
+                result.run ? result.run->set_words : std::vector<std::string>{});
   }
   job.sequence_length = count_or(options, "sequence-length", job.sequence_length);
   if (given(options, "optimizer") || !has_run) {

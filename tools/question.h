@@ -19,6 +19,7 @@ Library library_of(const Options& options);  // --data, else what the program ca
 struct GivenRun {
   std::string file;
   RunReading reading;
+  std::vector<std::string> set_words;  // of --set, that set something of the file
 };
 
 // All of a Job except its global batch, which only a run's file states. Warnings of the model's

@@ -259,4 +259,61 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
   CHECK(run({"--set", "tp-comm-overlap=false"}).exit_code == 0);
 }
 
+TEST_CASE("--set with a name that neither the framework nor the file has is refused") {
+  const TemporaryDirectory directory;
+  const std::string script = directory.path() + "/run.sh";
+  write_file(script, std::string(kScript) + "  --my-own 3\n");
+  const auto run = [&](const std::string& word) {
+    return run_shardplan({"estimate", "--cluster", "2x8-h100", "--from", script, "--set", word});
+  };
+  const ProgramRun misspelt = run("seq-lenght=4096");
+  CHECK(misspelt.exit_code == 2);
+  CHECK(misspelt.err.find("--set: found 'seq-lenght', which neither megatron core_v0.16.1 nor " +
+                          script + " has") != std::string::npos);
+  CHECK(misspelt.err.find("did you mean \"seq-length\"?") != std::string::npos);
+  CHECK(run("my-owm=false").exit_code == 2);
+  // Not in the file, but an argument; with underscores; without any.
+  for (const char* word : {"recompute-granularity=selective", "num_layers=8", "bf16"}) {
+    CHECK_MESSAGE(run(word).exit_code == 0, word);
+  }
+}
+
+TEST_CASE("--set takes torchtitan's names in both spellings, and its lists") {
+  const ArgumentTable table = argument_table(Library(), "torchtitan");
+  RunSettings settings = settings_from_toml("[compile]\ncomponents = [\"model\"]\n", "t.toml");
+  CHECK(argument_named(settings, table, "training.local-batch-size") ==
+        "training.local_batch_size");
+  CHECK(argument_named(settings, table, "training.local_batch_sise").empty());
+  override_setting(settings, table, "compile.components", "compile.components=model,loss");
+  CHECK(settings.arguments.back().values == Words{"model", "loss"});
+  override_setting(settings, table, "compile.components", "compile.components=");
+  CHECK(settings.arguments.empty());
+}
+
+TEST_CASE("a changed tp of a torchtitan run leaves what it leaves to data parallelism") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/t.toml";
+  write_file(file, "[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 1\n");
+  const ProgramRun run =
+      run_shardplan({"estimate", "--cluster", "1x8-h200", "--from", file, "--set", "tp=4"});
+  CHECK(run.exit_code == 0);
+  CHECK(run.out.find("tp 4  pp 1  dp 2") != std::string::npos);
+  CHECK(run.out.find("batch        2 sequences") != std::string::npos);
+}
+
+TEST_CASE(
+    "a changed tp of a Megatron run turns on the sequence parallelism that its file asks for") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/run.sh";
+  write_file(file,
+             "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 "
+             "--num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
+             "--micro-batch-size 1 --bf16 --sequence-parallel\n");
+  const auto out = [&](const std::string& tp) {
+    return run_shardplan({"estimate", "--cluster", "1x8-h100", "--from", file, "--tp", tp}).out;
+  };
+  CHECK(out("1").find("sequence_parallel off") != std::string::npos);
+  CHECK(out("4").find("sequence_parallel on") != std::string::npos);
+}
+
 }  // namespace shardplan
