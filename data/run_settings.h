@@ -17,7 +17,8 @@ struct RunSettings {
   std::string file;  // as messages name it
   std::vector<Setting> arguments;
   std::vector<Setting> environment;
-  std::int64_t num_gpus = 0;  // of the launcher; 0: not stated
+  std::int64_t num_gpus = 0;           // of the launcher; 0: not stated
+  std::vector<std::string> variables;  // of a script: what it reads or sets, by name
 };
 
 struct RunReading {

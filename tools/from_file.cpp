@@ -10,39 +10,50 @@ namespace {
 
 struct FileKind {
   std::string_view ending;
-  RunSettings (*read)(const std::string& text, const std::string& file,
-                      std::vector<std::string>& notes);
+  RunSettings (*read)(const std::string& text, const std::string& file);  // nullptr: a script
 };
-
-constexpr auto kYaml = [](const std::string& text, const std::string& file,
-                          std::vector<std::string>&) { return settings_from_yaml(text, file); };
-constexpr auto kToml = [](const std::string& text, const std::string& file,
-                          std::vector<std::string>&) { return settings_from_toml(text, file); };
-constexpr auto kJson = [](const std::string& text, const std::string& file,
-                          std::vector<std::string>&) { return settings_from_json(text, file); };
-
-const std::array<FileKind, 8> kKinds = {{
-    {.ending = ".sh", .read = settings_from_shell},
-    {.ending = ".bash", .read = settings_from_shell},
-    {.ending = ".slurm", .read = settings_from_shell},
-    {.ending = ".sbatch", .read = settings_from_shell},
-    {.ending = ".yaml", .read = kYaml},
-    {.ending = ".yml", .read = kYaml},
-    {.ending = ".toml", .read = kToml},
-    {.ending = ".json", .read = kJson},
+constexpr std::array<FileKind, 8> kKinds = {{
+    {.ending = ".sh", .read = nullptr},
+    {.ending = ".bash", .read = nullptr},
+    {.ending = ".slurm", .read = nullptr},
+    {.ending = ".sbatch", .read = nullptr},
+    {.ending = ".yaml", .read = settings_from_yaml},
+    {.ending = ".yml", .read = settings_from_yaml},
+    {.ending = ".toml", .read = settings_from_toml},
+    {.ending = ".json", .read = settings_from_json},
 }};
+
+// "run.sh:12" -> "run.sh" and 12.
+std::int64_t take_line(std::string& path) {
+  const std::size_t colon = path.rfind(':');
+  if (colon == std::string::npos || colon + 1 == path.size() || path.size() - colon > 9 ||
+      path.find_first_not_of("0123456789", colon + 1) != std::string::npos) {
+    return 0;
+  }
+  const std::int64_t line = std::stoll(path.substr(colon + 1));
+  path.resize(colon);
+  return line;
+}
 
 }  // namespace
 
-RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes) {
-  const auto kind = std::ranges::find_if(
-      kKinds, [&](const FileKind& each) { return path.ends_with(each.ending); });
-  if (kind == kKinds.end()) {
+RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
+                               const std::vector<std::string>& set_words, const Library& library) {
+  std::string file = path;
+  const std::int64_t line = take_line(file);
+  const auto* const kind = std::ranges::find_if(
+      kKinds, [&](const FileKind& each) { return file.ends_with(each.ending); });
+  if (kind == kKinds.end() || (line > 0 && kind->read != nullptr)) {
     throw InputError("--from: found '" + path +
                      "', expected a file that ends in .sh, .bash, .slurm, .sbatch, .yaml, .yml, "
                      ".toml or .json");
   }
-  return kind->read(read_text_file(path), path, notes);
+  const std::string text = read_text_file(file);
+  if (kind->read != nullptr) {
+    return kind->read(text, file);
+  }
+  const ScriptRequest request{.set_words = set_words, .line = line, .path = file};
+  return settings_from_shell(text, file, notes, request, library);
 }
 
 // {"arguments": ..., "environment": ...}, or the arguments alone as an object or a list.

@@ -8,12 +8,25 @@
 
 namespace shardplan {
 
-// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml. InputError for
-// what cannot be read. `notes` receives a line for each thing that was taken with a guess.
-RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes);
+// What the user says beside a script.
+struct ScriptRequest {
+  std::vector<std::string> set_words = {};  // NAME=VALUE; variables of the script, "1" its first
+                                            // argument
+  std::int64_t line = 0;                    // where the training begins; 0: it has one
+  std::string path = {};  // beside which other scripts are looked for; "": nowhere
+};
 
+// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml; behind a
+// script may stand ":LINE", where the training meant begins. InputError for what cannot be read.
+// `notes` receives a line for each thing that was taken with a guess.
+RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
+                               const std::vector<std::string>& set_words, const Library& library);
+
+// InputError where the script starts no training or several different ones, and where a setting
+// that `library` says matters depends on what the script does not decide.
 RunSettings settings_from_shell(const std::string& text, const std::string& file,
-                                std::vector<std::string>& notes);
+                                std::vector<std::string>& notes, const ScriptRequest& request = {},
+                                const Library& library = Library());
 RunSettings settings_from_yaml(const std::string& text, const std::string& file);
 RunSettings settings_from_toml(const std::string& text, const std::string& file);
 RunSettings settings_from_json(const std::string& text, const std::string& file);

@@ -1,149 +1,26 @@
-// A launch script of Megatron-LM: the command that starts a .py file with its arguments, the
-// launcher's number of GPUs, and what the script exports.
+// A launch script: the one training that it starts, with what its launcher and its environment say.
+// What the script leaves open is taken one way and tried the other ways: it is only asked for where
+// a setting that matters depends on it.
 #include <algorithm>
-#include <array>
-#include <charconv>
+#include <filesystem>
 #include <optional>
 
+#include "data/json_message.h"
 #include "tools/from_file.h"
-#include "tools/shell_words.h"
+#include "tools/shell_launch.h"
 
 namespace shardplan {
 namespace {
 
-bool is_program(const std::string& word) {
-  return word.ends_with(".py");
-}
+using Words = std::vector<std::string>;
 
-void append_split(std::vector<std::string>& words, const std::string& text) {
-  std::size_t start = 0;
-  while ((start = text.find_first_not_of(" \t\n", start)) != std::string::npos) {
-    const std::size_t end = std::min(text.find_first_of(" \t\n", start), text.size());
-    words.push_back(text.substr(start, end - start));
-    start = end;
-  }
-}
-
-// "bash -c '... python pretrain.py --x 1'": the words of the inner command.
-std::vector<std::string> with_inner_command(const std::vector<std::string>& words) {
-  std::vector<std::string> all;
-  for (const std::string& word : words) {
-    if (word.find(".py ") == std::string::npos) {
-      all.push_back(word);
-    } else {
-      append_split(all, word);
-    }
-  }
-  return all;
-}
-
-// Programs of Megatron-LM beside pretrain_gpt.py, by a part of their names. Others, such as a
-// user's own, are taken for a pretrain_gpt.py.
-struct OtherProgram {
-  std::string_view part;
-  std::string_view what;
-};
-constexpr std::array<OtherProgram, 10> kOtherPrograms = {{
-    {.part = "pretrain_bert", .what = "trains a BERT"},
-    {.part = "pretrain_t5", .what = "trains a T5"},
-    {.part = "pretrain_ict", .what = "trains a retriever"},
-    {.part = "pretrain_retro", .what = "trains a retrieval model"},
-    {.part = "pretrain_vision", .what = "trains a vision model"},
-    {.part = "pretrain_vlm", .what = "trains a vision and language model"},
-    {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
-    {.part = "train_rl", .what = "trains by reinforcement learning"},
-    {.part = "generat", .what = "generates text"},
-    {.part = "inference", .what = "runs inference"},
-}};
-
-void check_program(const std::string& word, const std::string& opening) {
-  const std::string name = word.substr(word.rfind('/') + 1);
-  const auto* const other = std::ranges::find_if(kOtherPrograms, [&](const OtherProgram& each) {
-    return name.find(each.part) != std::string::npos;
-  });
-  if (other != kOtherPrograms.end()) {
-    throw InputError(opening + "found " + name + ", which " + std::string(other->what) +
+void check_program(const Launch& launch) {
+  if (const OtherProgram* const other = other_program(launch.program)) {
+    throw InputError(launch.place + ": found " +
+                     launch.program.substr(launch.program.rfind('/') + 1) + ", which " +
+                     std::string(other->what) +
                      ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
   }
-}
-
-struct Launch {
-  std::vector<std::string> launcher;
-  std::string program;
-  std::vector<std::string> arguments;
-  std::int64_t line = 1;
-};
-
-std::optional<Launch> launch_of(const ShellCommand& command) {
-  const std::vector<std::string> words = with_inner_command(command.words);
-  const auto program = std::ranges::find_if(words, is_program);
-  if (program == words.end()) {
-    return std::nullopt;
-  }
-  return Launch{.launcher = {words.begin(), program},
-                .program = *program,
-                .arguments = {program + 1, words.end()},
-                .line = command.line};
-}
-
-// A file of arguments that another script reads: the variable that holds --num-layers.
-std::optional<Launch> variable_of(const ShellScript& script, const std::string& file,
-                                  std::vector<std::string>& notes) {
-  Launch launch;
-  const auto variable = std::ranges::find_if(script.variables, [&](const auto& each) {
-    launch.arguments.clear();
-    for (const std::string& value : each.second) { append_split(launch.arguments, value); }
-    return std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end();
-  });
-  if (variable == script.variables.end()) {
-    return std::nullopt;
-  }
-  notes.push_back(file + ": no command starts a .py file: the arguments in " + variable->first +
-                  " are read, what another script adds is not known");
-  return launch;
-}
-
-// The value of an option of the launcher: "--nproc_per_node 8", "--nproc-per-node=8".
-std::int64_t launcher_count(const std::vector<std::string>& words, const std::string& name) {
-  std::string text;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    std::string word = words[i];
-    std::ranges::replace(word, '_', '-');
-    if (word == name && i + 1 < words.size()) {
-      text = words[i + 1];
-    } else if (word.starts_with(name + "=")) {
-      text = word.substr(name.size() + 1);
-    }
-  }
-  std::int64_t count = 0;
-  const char* const end = text.data() + text.size();
-  const std::from_chars_result read = std::from_chars(text.data(), end, count);
-  return !text.empty() && read.ec == std::errc{} && read.ptr == end && count > 0 ? count : 0;
-}
-
-// "#SBATCH --nodes=4", "#SBATCH --gpus-per-node=8" or "--gres=gpu:8".
-std::int64_t batch_count(const std::vector<std::string>& comments,
-                         const std::vector<std::string>& names) {
-  for (const std::string& comment : comments) {
-    for (const std::string& name : names) {
-      const std::size_t found = comment.find(name);
-      if (found != std::string::npos) {
-        const std::string word = comment.substr(found + name.size());
-        return launcher_count({"x=" + word.substr(0, word.find(' '))}, "x");
-      }
-    }
-  }
-  return 0;
-}
-
-std::int64_t num_gpus_of(const Launch& launch, const ShellScript& script) {
-  const std::int64_t per_node = launcher_count(launch.launcher, "--nproc-per-node");
-  const std::int64_t nodes = launcher_count(launch.launcher, "--nnodes");
-  if (per_node > 0) {
-    return per_node * std::max<std::int64_t>(nodes, 1);
-  }
-  return batch_count(script.comments, {"--nodes=", "-N "}) *
-         batch_count(script.comments, {"--gpus-per-node=", "--gres=gpu:", "--ntasks-per-node="});
 }
 
 bool is_argument(const std::string& word) {
@@ -162,10 +39,9 @@ InputError no_argument(const std::string& opening, const std::string& word) {
                     ", expected an argument such as --bf16");
 }
 
-std::vector<Setting> settings_of(const Launch& launch, const std::string& file,
-                                 std::vector<std::string>& notes) {
+std::vector<Setting> settings_of(const Launch& launch, std::vector<std::string>& notes) {
   std::vector<Setting> settings;
-  const std::string opening = file + ":" + std::to_string(launch.line) + ": ";
+  const std::string opening = launch.place + ": ";
   for (const std::string& word : launch.arguments) {
     if (is_callers(word)) {
       notes.push_back(opening + word +
@@ -187,38 +63,350 @@ std::vector<Setting> settings_of(const Launch& launch, const std::string& file,
   return settings;
 }
 
+// A file of arguments that another script reads: the variable that holds --num-layers.
+std::optional<Launch> variable_of(const ShellScript& script, const std::string& file,
+                                  std::vector<std::string>& notes) {
+  Launch launch;
+  for (const auto& [name, values] : script.variables) {
+    launch.arguments.clear();
+    for (const std::string& value : values) {
+      std::size_t start = 0;
+      while ((start = value.find_first_not_of(" \t\n", start)) != std::string::npos) {
+        const std::size_t end = std::min(value.find_first_of(" \t\n", start), value.size());
+        launch.arguments.push_back(value.substr(start, end - start));
+        start = end;
+      }
+    }
+    if (std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end()) {
+      notes.push_back(file + ": no command starts a .py file: the arguments in " + name +
+                      " are read, what another script adds is not known");
+      launch.place = file + ":1";
+      launch.environment = script.exported;
+      return launch;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string listed(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) { text += (text.empty() ? "$" : ", $") + name; }
+  return text;
+}
+
+class ScriptReader {
+ public:
+  ScriptReader(const std::string& text, std::string file, const ScriptRequest& request,
+               const Library& library)
+      : text_(text),
+        file_(std::move(file)),
+        request_(request),
+        table_(argument_table(library, "megatron")) {
+    given_.values = slurm_variables(text);
+    for (const std::string& word : request.set_words) {
+      const std::size_t equals = word.find('=');
+      if (equals != std::string::npos) {
+        given_.values[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+    given_.read_file = [this](const std::string& path) { return file_beside(path); };
+  }
+
+  RunSettings settings(std::vector<std::string>& notes) {
+    ShellScript script = read_shell(text_, file_, given_);
+    std::vector<Launch> trainings = chosen(script);
+    for (int guards = 0; trainings.empty() && pass_guard(script, notes) && guards < 16; ++guards) {
+      script = read_shell(text_, file_, given_);
+      trainings = chosen(script);
+    }
+    if (trainings.empty()) {
+      std::optional<Launch> variable = variable_of(script, file_, notes);
+      if (!variable || !script.exits_at.empty()) {
+        throw no_training(script);
+      }
+      trainings.push_back(std::move(*variable));
+    }
+    const Launch launch = the_one(trainings);
+    check_program(launch);
+    check_choices(script, launch, notes);
+    RunSettings settings;
+    settings.file = file_;
+    settings.arguments = settings_of(launch, notes);
+    settings.num_gpus = launch.num_gpus;
+    settings.variables = {script.mentioned.begin(), script.mentioned.end()};
+    for (const auto& [name, value] : launch.environment) {
+      const auto line = script.export_line.find(name);
+      settings.environment.push_back({.name = name, .values = {value}, .place = file_});
+      settings.environment.back()
+          .place.append(":")
+          .append(std::to_string(line == script.export_line.end() ? launch.line : line->second))
+          .append(": " + name + ": ");
+    }
+    return settings;
+  }
+
+ private:
+  // A script that is named from here: as the path says, or by its name beside this file.
+  std::optional<std::string> file_beside(const std::string& path) const {
+    const std::filesystem::path folder = std::filesystem::path(request_.path).parent_path();
+    const std::string name = path.substr(path.rfind('/') + 1);
+    const bool is_script = name.ends_with(".sh") || name.ends_with(".bash") ||
+                           name.ends_with(".slurm") || name.ends_with(".sbatch") ||
+                           name.ends_with(".env");
+    if (!is_script || request_.path.empty()) {
+      return std::nullopt;
+    }
+    // "$(pwd)/conf/a.sh": what is not known of it stands in front.
+    const std::size_t known = path.find_last_of("$)`}");
+    const std::size_t begin = known == std::string::npos ? 0 : path.find('/', known) + 1;
+    for (const std::string& each : {path.substr(begin), name}) {
+      std::error_code problem;
+      const std::filesystem::path full = folder / each;
+      const bool itself = std::filesystem::equivalent(full, request_.path, problem);
+      if (!itself && std::filesystem::is_regular_file(full, problem)) {
+        return read_text_file(full.string());
+      }
+    }
+    return std::nullopt;
+  }
+
+  bool matters(const std::string& name) const {
+    const ArgumentRow* const row = find_row(table_, name);
+    const bool counts = row == nullptr || row->effect == SettingEffect::kRead ||
+                        row->effect == SettingEffect::kRefused;
+    return counts && std::ranges::none_of(request_.set_words, [&](const std::string& word) {
+             std::string set = word.substr(0, word.find('='));
+             std::ranges::replace(set, '_', '-');
+             return set == name || "--" + set == name;
+           });
+  }
+
+  // By name, in order: what the training says of the settings that matter.
+  std::map<std::string, std::string> told(const Launch& launch) const {
+    std::map<std::string, std::string> values;
+    std::string name;
+    for (const std::string& word : launch.arguments) {
+      if (is_argument(word) || name.empty()) {
+        name = word.substr(0, word.find('='));
+        values[name] = word;
+        continue;
+      }
+      // "$MORE" behind all values of an argument is of more of them, and none where nothing sets
+      // it.
+      const ArgumentRow* const row = find_row(table_, name);
+      const bool is_full = row != nullptr && (row->num_values == 0 || values[name] != name);
+      if (!word.starts_with('$') || !is_full) {
+        values[name] += " " + word;
+      }
+    }
+    std::erase_if(values, [&](const auto& each) { return !matters(each.first); });
+    if (launch.num_gpus > 0) {
+      values["the number of GPUs"] = std::to_string(launch.num_gpus);
+    }
+    return values;
+  }
+
+  // Of the trainings those that differ, and that the user means.
+  std::vector<Launch> chosen(const ShellScript& script) const {
+    std::vector<Launch> all = trainings_of(script);
+    const bool trains = std::ranges::any_of(
+        all, [](const Launch& each) { return other_program(each.program) == nullptr; });
+    std::vector<Launch> kept;
+    for (Launch& each : all) {
+      const bool is_meant = request_.line == 0 || each.line == request_.line;
+      const bool is_other = trains && other_program(each.program) != nullptr;
+      const bool is_known =
+          std::ranges::any_of(kept, [&](const Launch& known) { return told(known) == told(each); });
+      if (is_meant && !is_other && !is_known) {
+        kept.push_back(std::move(each));
+      }
+    }
+    return kept;
+  }
+
+  Launch the_one(const std::vector<Launch>& trainings) const {
+    if (trainings.size() == 1) {
+      return trainings.front();
+    }
+    std::string places;
+    std::string differing;
+    const auto first = told(trainings.front());
+    const auto second = told(trainings[1]);
+    for (const Launch& each : trainings) {
+      const std::string line = std::to_string(each.line);
+      const std::string found = places + ",";
+      if (found.find(" " + line + ",") == std::string::npos) {
+        places += (places.empty() ? " " : ", ") + line;
+      }
+    }
+    for (const auto& [name, value] : second) {
+      const auto other = first.find(name);
+      if (differing.empty() && (other == first.end() || other->second != value)) {
+        differing = name + " (" + (other == first.end() ? "not given" : other->second) + ", or " +
+                    value + ")";
+      }
+    }
+    const bool lines = places.find(',') != std::string::npos;
+    throw InputError(file_ + ": found " + std::to_string(trainings.size()) + " trainings, in line" +
+                     (lines ? "s" : "") + places + ", that differ" +
+                     (differing.empty() ? "" : " in " + differing) + "; expected one: " +
+                     (lines ? "--from " + file_ + ":LINE chooses it"
+                            : "--set NAME=VALUE of the variable that changes chooses it"));
+  }
+
+  // An `if` that ends the script where something is missing is taken the other way.
+  bool pass_guard(const ShellScript& script, std::vector<std::string>& notes) {
+    if (script.exits_at.empty() || script.choices.empty()) {
+      return false;
+    }
+    const ShellChoice& last = script.choices.back();
+    const bool is_guard = last.alternatives == 2 && (last.taken == 1 || last.missing.empty());
+    if (!is_guard || given_.choices.contains(last.key)) {
+      return false;
+    }
+    given_.choices[last.key] = 1 - last.taken;
+    notes.push_back(last.place + ": '" + last.text + "' is taken as " +
+                    (last.taken == 1 ? "false" : "true") + ", else the script exits in " +
+                    script.exits_at);
+    return true;
+  }
+
+  InputError no_training(const ShellScript& script) const {
+    std::set<std::string> missing;
+    for (const ShellChoice& choice : script.choices) {
+      missing.insert(choice.missing.begin(), choice.missing.end());
+    }
+    std::string text = file_ + ": found no command that starts a .py file with arguments, ";
+    if (request_.line > 0) {
+      text += "in line " + std::to_string(request_.line) + ", ";
+    }
+    if (!script.exits_at.empty()) {
+      text = script.exits_at + ": found that the script exits here, before it trains, ";
+    }
+    if (!missing.empty()) {
+      return InputError(text + "where nothing sets " + listed(missing) + "; expected --set " +
+                        *missing.begin() + "=VALUE");
+    }
+    if (!script.exits_at.empty()) {
+      return InputError(text +
+                        "expected its first argument, --set 1=VALUE, or --set NAME=VALUE of "
+                        "what it checks");
+    }
+    if (!script.unread.empty()) {
+      return InputError(text + "and did not find the file of " + script.unread.front() +
+                        "; expected it beside this one");
+    }
+    return InputError(text +
+                      "expected one such as torchrun --nproc_per_node 8 pretrain_gpt.py "
+                      "--num-layers 32 ...");
+  }
+
+  // What another way of one choice changes in the settings that matter.
+  struct Effect {
+    std::string name;       // of the first setting; "" for none
+    bool resolves = false;  // a value that is known then, and is not now
+    std::string variable;   // whose value is another then; "" for none
+  };
+
+  // A variable with another value in `other`; one that stands in `told` if there is one.
+  static std::string differing_variable(const ShellScript& script, const ShellScript& other,
+                                        const std::string& told) {
+    std::string any;
+    for (const auto& [name, values] : other.variables) {
+      const auto found = script.variables.find(name);
+      const bool differs = found == script.variables.end() || found->second != values;
+      if (!differs || values.empty() || !is_shell_name(name)) {
+        continue;
+      }
+      if (!values.front().empty() && (told.ends_with(" " + values.front()) ||
+                                      values.front().find(told) != std::string::npos)) {
+        return name;
+      }
+      any = any.empty() ? name : any;
+    }
+    return any;
+  }
+
+  Effect effect_of(const ShellChoice& choice, int taken, const ShellScript& script,
+                   const std::map<std::string, std::string>& now) const {
+    Effect effect;
+    ShellGiven given = given_;
+    given.choices[choice.key] = taken;
+    const ShellScript other = read_shell(text_, file_, given);
+    const std::vector<Launch> trainings = chosen(other);
+    if (trainings.empty()) {
+      return effect;
+    }
+    const std::map<std::string, std::string> then = told(trainings.front());
+    for (const auto& [name, value] : then) {
+      const auto found = now.find(name);
+      if (found != now.end() && found->second == value) {
+        continue;
+      }
+      effect.name = effect.name.empty() ? name : effect.name;
+      const bool is_open = found != now.end() && found->second.find('$') != std::string::npos;
+      effect.resolves = effect.resolves || (is_open && value.find('$') == std::string::npos);
+    }
+    for (const auto& [name, value] : now) {
+      effect.name = effect.name.empty() && !then.contains(name) ? name : effect.name;
+    }
+    if (!effect.name.empty()) {
+      const auto value = then.find(effect.name);
+      effect.variable = differing_variable(script, other, value == then.end() ? "" : value->second);
+    }
+    return effect;
+  }
+
+  void check_choices(const ShellScript& script, const Launch& launch,
+                     std::vector<std::string>& notes) const {
+    constexpr std::size_t kMostReadings = 256;
+    const std::map<std::string, std::string> now = told(launch);
+    std::set<std::set<std::string>> said;  // missing variables, once each
+    std::size_t readings = 0;
+    for (const ShellChoice& choice : script.choices) {
+      Effect effect;
+      for (int taken = 0; taken < choice.alternatives && readings < kMostReadings; ++taken) {
+        if (taken != choice.taken && effect.name.empty()) {
+          effect = effect_of(choice, taken, script, now);
+          ++readings;
+        }
+      }
+      if (effect.name.empty() || given_.choices.contains(choice.key) ||
+          (!choice.missing.empty() && !said.insert(choice.missing).second)) {
+        continue;
+      }
+      const std::string what = choice.place + ": '" + choice.text + "'";
+      const std::string depends = effect.name + " depends on it";
+      if (choice.missing.empty()) {
+        const std::string variable = effect.variable.empty()
+                                         ? effect.name.substr(effect.name.find_first_not_of('-'))
+                                         : effect.variable;
+        throw InputError(what + ": found a condition that cannot be decided here, and " + depends +
+                         "; expected --set " + variable + "=VALUE");
+      }
+      const std::string set = "--set " + *choice.missing.begin() + "=VALUE";
+      if (effect.resolves) {
+        throw InputError(what + ": found that nothing sets " + listed(choice.missing) + ", and " +
+                         depends + "; expected " + set);
+      }
+      notes.push_back(what + ": nothing sets " + listed(choice.missing) + ", taken as empty, and " +
+                      depends + "; " + set + " says otherwise");
+    }
+  }
+
+  const std::string& text_;
+  const std::string file_;
+  const ScriptRequest& request_;
+  const ArgumentTable table_;
+  ShellGiven given_;
+};
+
 }  // namespace
 
 RunSettings settings_from_shell(const std::string& text, const std::string& file,
-                                std::vector<std::string>& notes) {
-  const ShellScript script = read_shell(text, file);
-  std::optional<Launch> launch;
-  for (const ShellCommand& command : script.commands) {
-    std::optional<Launch> found = launch_of(command);
-    if (found && (!launch || found->arguments.size() >= launch->arguments.size())) {
-      launch = std::move(found);  // the longest: training, not preparation
-    }
-  }
-  if (!launch) {
-    launch = variable_of(script, file, notes);
-  }
-  if (!launch || launch->arguments.empty()) {
-    throw InputError(file +
-                     ": found no command that starts a .py file with arguments, expected one such "
-                     "as torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 ...");
-  }
-  notes.insert(notes.end(), script.notes.begin(), script.notes.end());
-  RunSettings settings;
-  settings.file = file;
-  check_program(launch->program, file + ":" + std::to_string(launch->line) + ": ");
-  settings.arguments = settings_of(*launch, file, notes);
-  settings.num_gpus = num_gpus_of(*launch, script);
-  for (const auto& [name, value] : script.exported) {
-    const std::string line = std::to_string(script.export_line.at(name));
-    settings.environment.push_back({.name = name, .values = {value}, .place = file});
-    settings.environment.back().place.append(":").append(line).append(": ").append(name + ": ");
-  }
-  return settings;
+                                std::vector<std::string>& notes, const ScriptRequest& request,
+                                const Library& library) {
+  return ScriptReader(text, file, request, library).settings(notes);
 }
 
 }  // namespace shardplan

@@ -84,10 +84,13 @@ std::vector<OptionRow> machine_rows() {
                     "a switch of the framework (list options FRAMEWORK); repeatable")),
       text("from", "FILE",
            "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
-           "arguments (.json), or a torchtitan configuration (.toml)"),
-      repeated(text("set", "KEY=VALUE",
-                    "a switch of the framework, a field of the plan, or with --from an argument of "
-                    "the file (seq-length=4096, training.seq_len=4096); repeatable")),
+           "arguments (.json), or a torchtitan configuration (.toml); FILE.sh:LINE means the "
+           "training of a script that begins there"),
+      repeated(
+          text("set", "KEY=VALUE",
+               "a switch of the framework, a field of the plan, or with --from an argument of "
+               "the file (seq-length=4096, training.seq_len=4096) or a variable of the script; "
+               "repeatable")),
       flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
   };
 }

@@ -131,19 +131,26 @@ std::vector<std::string> override_settings(RunSettings& settings, const Options&
     if (std::ranges::find(switches, name, &ProfileOption::name) != switches.end()) {
       continue;
     }
+    if (std::ranges::find(settings.variables, name) != settings.variables.end()) {
+      taken.push_back(word);  // a variable of the script
+      continue;
+    }
     const std::string argument = argument_named(settings, table, name);
     if (!argument.empty()) {
       override_setting(settings, table, argument, word);
       taken.push_back(word);
-    } else if (names_argument(word)) {
-      std::vector<std::string> names;
+    } else {
+      std::vector<std::string> names = settings.variables;
       for (const ArgumentRow& row : table.rows) {
         names.push_back(row.name.substr(row.name.find_first_not_of('-')));
       }
-      throw InputError(
-          "--set: found '" + name + "', which neither " + framework + " " + table.version +
-          " nor " + settings.file + " has, expected one of " + "their arguments" +
-          suggestion(name.substr(std::min(name.find_first_not_of('-'), name.size())), names));
+      for (const ProfileOption& option : switches) { names.push_back(option.name); }
+      const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+      throw InputError("--set: found '" + name + "', which neither " + framework + " " +
+                       table.version + " nor " + settings.file + " has, expected an argument, " +
+                       (settings.variables.empty() ? "" : "a variable of the script, ") +
+                       "a switch of the framework or a field of the plan" +
+                       suggestion(bare, names));
     }
   }
   return taken;
@@ -189,7 +196,7 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
 GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
-  RunSettings settings = settings_from_file(file, result.warnings);
+  RunSettings settings = settings_from_file(file, result.warnings, all_of(options, "set"), library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
   override_sizes(settings, options);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);

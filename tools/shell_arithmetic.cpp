@@ -1,5 +1,7 @@
+#include <array>
 #include <cctype>
 #include <charconv>
+#include <string_view>
 
 #include "tools/shell_words.h"
 
@@ -15,7 +17,7 @@ class Arithmetic {
   Arithmetic(const std::string& text, const ShellValues& values) : text_(text), values_(values) {}
 
   std::optional<std::int64_t> whole() {
-    const std::int64_t value = sum();
+    const std::int64_t value = either();
     skip();
     return good_ && at_ == text_.size() ? std::optional(value) : std::nullopt;
   }
@@ -23,6 +25,12 @@ class Arithmetic {
  private:
   void skip() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '$')) { ++at_; }
+  }
+  bool take_word(std::string_view word) {
+    skip();
+    const bool found = text_.compare(at_, word.size(), word) == 0;
+    at_ += found ? word.size() : 0;
+    return found;
   }
   bool take(char letter) {
     skip();
@@ -44,7 +52,7 @@ class Arithmetic {
     }
     if (take('(') || take('{')) {
       ++depth_;
-      const std::int64_t value = sum();
+      const std::int64_t value = either();
       --depth_;
       good_ = (take(')') || take('}')) && good_;
       return value;
@@ -66,6 +74,10 @@ class Arithmetic {
         const std::int64_t by = atom();
         good_ = good_ && by > 0;
         value = by > 0 ? value / by : 0;
+      } else if (take('%')) {
+        const std::int64_t by = atom();
+        good_ = good_ && by > 0;
+        value = by > 0 ? value % by : 0;
       } else {
         break;
       }
@@ -82,6 +94,44 @@ class Arithmetic {
       } else {
         break;
       }
+    }
+    return value;
+  }
+
+  std::int64_t comparison() {
+    const std::int64_t left = sum();
+    struct Operator {
+      std::string_view word;
+      bool (*holds)(std::int64_t, std::int64_t);
+    };
+    static constexpr std::array<Operator, 6> kOperators = {{
+        {.word = "==", .holds = [](std::int64_t a, std::int64_t b) { return a == b; }},
+        {.word = "!=", .holds = [](std::int64_t a, std::int64_t b) { return a != b; }},
+        {.word = "<=", .holds = [](std::int64_t a, std::int64_t b) { return a <= b; }},
+        {.word = ">=", .holds = [](std::int64_t a, std::int64_t b) { return a >= b; }},
+        {.word = "<", .holds = [](std::int64_t a, std::int64_t b) { return a < b; }},
+        {.word = ">", .holds = [](std::int64_t a, std::int64_t b) { return a > b; }},
+    }};
+    for (const Operator& each : kOperators) {
+      if (take_word(each.word)) {
+        return each.holds(left, sum()) ? 1 : 0;
+      }
+    }
+    return left;
+  }
+  std::int64_t both() {
+    std::int64_t value = comparison();
+    while (good_ && take_word("&&")) {
+      const std::int64_t right = comparison();
+      value = value != 0 && right != 0 ? 1 : 0;
+    }
+    return value;
+  }
+  std::int64_t either() {
+    std::int64_t value = both();
+    while (good_ && take_word("||")) {
+      const std::int64_t right = both();
+      value = value != 0 || right != 0 ? 1 : 0;
     }
     return value;
   }

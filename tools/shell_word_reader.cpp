@@ -1,6 +1,5 @@
 #include "tools/shell_word_reader.h"
 
-#include <optional>
 #include <string_view>
 
 #include "data/input_error.h"
@@ -10,9 +9,113 @@ namespace {
 
 // A=$A$A, forty times, would fill any memory.
 constexpr std::size_t kMostPutIn = std::size_t{1} << 21;
-constexpr int kDeepest = 16;  // ${A:-${B:-...}}
+constexpr int kDeepest = 64;  // quotations and substitutions within each other
+
+bool is_mark(char letter) {
+  return letter == kUnsetMark || letter == kUnknownMark || letter == kEndMark;
+}
 
 }  // namespace
+
+std::string plain(std::string word) {
+  std::erase_if(word, is_mark);
+  return word;
+}
+
+KnownWord known_word(const std::string& word) {
+  KnownWord known;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const char letter = word[i];
+    if (letter != kUnsetMark) {
+      known.unknown = known.unknown || letter == kUnknownMark;
+      known.text += is_mark(letter) ? "" : std::string(1, letter);
+      continue;
+    }
+    const std::size_t end = std::min(word.find(kEndMark, i), word.size());
+    known.missing.insert(word.substr(i + 2, end - i - 2));  // without the mark and the '$'
+    i = end;
+  }
+  return known;
+}
+
+std::size_t end_of_here_document(const std::string& text, std::size_t at,
+                                 const std::string& delimiter, bool indented,
+                                 std::size_t& body_end) {
+  while (at < text.size()) {
+    const std::size_t line_end = std::min(text.find('\n', at), text.size());
+    std::size_t begin = at;
+    while (indented && begin < line_end && text[begin] == '\t') { ++begin; }
+    std::string line = text.substr(begin, line_end - begin);
+    if (line.ends_with('\r')) {
+      line.pop_back();
+    }
+    if (line == delimiter) {
+      body_end = at;
+      return std::min(line_end + 1, text.size());
+    }
+    at = line_end + 1;
+  }
+  body_end = text.size();
+  return text.size();
+}
+
+std::size_t end_of_group(const std::string& text, std::size_t at, char closer, int depth) {
+  if (depth > kDeepest) {
+    return text.size();
+  }
+  std::string delimiter;  // of a here-document that begins behind this line
+  while (at < text.size()) {
+    const char letter = text[at];
+    const bool commands = closer == ')';
+    if (letter == closer) {
+      return at + 1;
+    }
+    if (letter == '\\') {
+      at += 2;
+    } else if (letter == '\'' && closer != '"') {
+      at = std::min(text.find('\'', at + 1), text.size() - 1) + 1;
+    } else if (letter == '"' && closer != '"') {
+      at = end_of_group(text, at + 1, '"', depth + 1);
+    } else if (text.compare(at, 2, "$(") == 0) {
+      at = end_of_group(text, at + 2, ')', depth + 1);
+    } else if (text.compare(at, 2, "${") == 0) {
+      at = end_of_group(text, at + 2, '}', depth + 1);
+    } else if (letter == '(' && commands) {
+      at = end_of_group(text, at + 1, ')', depth + 1);
+    } else if (letter == '#' && commands && (text[at - 1] == ' ' || text[at - 1] == '\n')) {
+      at = std::min(text.find('\n', at), text.size());
+    } else if (commands && text.compare(at, 2, "<<") == 0 && text.compare(at, 3, "<<<") != 0) {
+      const std::size_t begin = std::min(text.find_first_not_of("-<'\" ", at), text.size());
+      const std::size_t end = std::min(text.find_first_of("'\" \n;|)", begin), text.size());
+      delimiter = text.substr(begin, end - begin);
+      at = end;
+    } else if (letter == '\n' && !delimiter.empty()) {
+      std::size_t body_end = 0;
+      at = end_of_here_document(text, at + 1, delimiter, true, body_end);
+      delimiter.clear();
+    } else {
+      ++at;
+    }
+  }
+  return text.size();
+}
+
+void ShellWordReader::next() {
+  if (now() == '\n') {
+    const auto jump = jumps.find(at);
+    if (jump != jumps.end()) {
+      go_to(jump->second);
+      return;
+    }
+    ++line;
+  }
+  at = std::min(at + 1, text.size());
+}
+
+void ShellWordReader::go_to(std::size_t target) {
+  target = std::min(target, text.size());
+  for (; at < target; ++at) { line += text[at] == '\n' ? 1 : 0; }
+}
 
 void ShellWordReader::word(Words& words) {
   std::string current;
@@ -73,7 +176,8 @@ void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
     if (now() == '\\' && (ahead() == '\n')) {
       next();
       next();
-    } else if (now() == '\\' && (ahead() == '"' || ahead() == '$' || ahead() == '\\')) {
+    } else if (now() == '\\' &&
+               (ahead() == '"' || ahead() == '$' || ahead() == '\\' || ahead() == '`')) {
       next();
       current += now();
       next();
@@ -85,97 +189,6 @@ void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
     }
   }
   expect_end('"', first_line);
-}
-
-// $NAME, ${NAME}, ${NAME:-default}, ${NAME:+if set}, ${NAME[@]}, $((...)); anything else stays as
-// it stands.
-void ShellWordReader::expand(Words& words, std::string& current, bool& has, bool in_quotes) {
-  if (text.compare(at, 3, "$((") == 0) {
-    const std::size_t end = text.find("))", at);
-    if (end != std::string::npos) {
-      const std::string inner = text.substr(at + 3, end - at - 3);
-      const std::optional<std::int64_t> value = shell_arithmetic(inner, values_);
-      current += value ? std::to_string(*value) : "$((" + inner + "))";
-      has = true;
-      at = end + 2;
-      return;
-    }
-  }
-  if (text.compare(at, 2, "$(") == 0 || now() == '`') {
-    copy_substitution(current);
-    has = true;
-    return;
-  }
-  next();  // '$'
-  Wanted wanted;
-  if (now() == '{') {
-    next();
-    wanted = braced();
-  } else {
-    while (at < text.size() && is_name_letter(now())) {
-      wanted.name += now();
-      next();
-    }
-  }
-  put(words, current, has, wanted, in_quotes);
-}
-
-void ShellWordReader::copy_substitution(std::string& current) {
-  const bool backquote = now() == '`';
-  int depth = 0;
-  do {
-    depth += now() == '(' ? 1 : now() == ')' ? -1 : 0;
-    current += now();
-    next();
-  } while (at < text.size() && (backquote ? now() != '`' : depth > 0 || now() == '('));
-  if (backquote && at < text.size()) {
-    current += now();
-    next();
-  }
-}
-
-// Behind "${", up to its '}'.
-ShellWordReader::Wanted ShellWordReader::braced() {
-  std::string inner;
-  int depth = 1;
-  while (at < text.size()) {
-    depth += now() == '{' ? 1 : now() == '}' ? -1 : 0;
-    if (depth == 0) {
-      next();
-      break;
-    }
-    inner += now();
-    next();
-  }
-  const std::size_t end = std::min(
-      static_cast<std::size_t>(std::ranges::find_if_not(inner, is_name_letter) - inner.begin()),
-      inner.size());
-  const std::string rest = inner.substr(end);
-  Wanted wanted;
-  wanted.name = inner.substr(0, end);
-  const auto begins = [&](const std::vector<std::string_view>& forms) {
-    return std::ranges::any_of(forms,
-                               [&](std::string_view form) { return rest.starts_with(form); });
-  };
-  const auto behind = [&](std::string_view form) {
-    if (depth_ == kDeepest) {
-      throw InputError(file + ":" + std::to_string(line) + ": found more than " +
-                       std::to_string(kDeepest) + " defaults within each other, expected fewer");
-    }
-    return ShellWordReader(rest.substr(rest.find(form) + 1), file, values_, depth_ + 1).one_word();
-  };
-  if (begins({":-", "-", ":=", "="})) {
-    wanted.otherwise = behind(begins({":-", "-"}) ? "-" : "=");
-  } else if (begins({":+", "+"})) {
-    const auto found = values_.find(wanted.name);
-    const bool set = found != values_.end() && !found->second.empty();
-    wanted.instead = set ? behind("+") : "";
-  } else if (begins({"[@]", "[*]"})) {
-    wanted.whole = true;
-  } else if (!rest.empty() && rest != "[0]" && !begins({":?", "?"})) {
-    wanted.instead = "${" + inner + "}";  // cuts and replacements are not made
-  }
-  return wanted;
 }
 
 std::string ShellWordReader::one_word() {
@@ -193,33 +206,27 @@ std::string ShellWordReader::one_word() {
   return whole;
 }
 
-void ShellWordReader::put(Words& words, std::string& current, bool& has, const Wanted& wanted,
-                          bool in_quotes) {
-  if (wanted.instead) {
-    append(words, current, has, *wanted.instead, in_quotes);
-    return;
-  }
-  const auto found = values_.find(wanted.name);
-  if (found == values_.end() || found->second.empty() ||
-      (found->second.front().empty() && !wanted.otherwise.empty())) {
-    const bool kept = wanted.otherwise.empty() && found == values_.end();
-    if (wanted.whole && !kept && current.empty()) {
-      has = false;  // "${NAME[@]}" of an empty list is no word
+std::string ShellWordReader::here_document() {
+  std::string current;
+  Words words;
+  bool has = false;
+  while (at < text.size()) {
+    if (now() == '\\' && (ahead() == '$' || ahead() == '\\' || ahead() == '`')) {
+      next();
+      current += now();
+      next();
+    } else if (now() == '\\' && ahead() == '\n') {
+      next();
+      next();
+    } else if (now() == '$' || now() == '`') {
+      expand(words, current, has, true);
+    } else {
+      current += now();
+      next();
     }
-    append(words, current, has, kept ? "$" + wanted.name : wanted.otherwise, in_quotes);
-    return;
   }
-  if (!wanted.whole) {
-    append(words, current, has, found->second.front(), in_quotes);
-    return;
-  }
-  for (std::size_t i = 0; i < found->second.size(); ++i) {
-    if (i > 0) {
-      end_word(words, current, has);
-      has = in_quotes;
-    }
-    append(words, current, has, found->second[i], in_quotes);
-  }
+  for (auto each = words.rbegin(); each != words.rend(); ++each) { current.insert(0, *each + " "); }
+  return current;
 }
 
 void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {
@@ -233,8 +240,8 @@ void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {
 // Blanks outside quotes end a word; nothing between them is no word.
 void ShellWordReader::append(Words& words, std::string& current, bool& has,
                              const std::string& piece, bool in_quotes) {
-  put_in_ += piece.size() + 1;
-  if (put_in_ > kMostPutIn) {
+  context_.put_in += piece.size() + 1;
+  if (context_.put_in > kMostPutIn) {
     throw InputError(file + ":" + std::to_string(line) +
                      ": found variables that come to more than " + std::to_string(kMostPutIn) +
                      " bytes, expected a launch script");

@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,24 +21,62 @@ inline bool is_name_letter(char letter) {
   return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
 }
 
+// Marks in words around what no value is known of: a variable that nothing sets ("$NAME"), and
+// anything else ("$(hostname)").
+inline constexpr char kUnsetMark = '\x01';
+inline constexpr char kUnknownMark = '\x02';
+inline constexpr char kEndMark = '\x03';
+std::string plain(std::string word);  // without marks
+std::string marked(char mark, std::string_view opening, const std::string& text);
+
+// A word for a condition: variables that nothing sets are empty for a shell.
+struct KnownWord {
+  std::string text;
+  std::set<std::string> missing;  // their names
+  bool unknown = false;           // it holds something that cannot be known
+};
+KnownWord known_word(const std::string& word);
+
+// Where the group ends whose opening stands before `at`: behind `closer`, or the text's size.
+std::size_t end_of_group(const std::string& text, std::size_t at, char closer, int depth = 0);
+
+// Behind the line of a here-document that holds `delimiter` alone, searched from the beginning of a
+// line at `at`; with `indented` tabs may stand before it. `body_end`: where that line begins.
+std::size_t end_of_here_document(const std::string& text, std::size_t at,
+                                 const std::string& delimiter, bool indented,
+                                 std::size_t& body_end);
+
+// What words share over the whole of a script.
+struct ShellWordContext {
+  ShellValues values;
+  std::set<std::string> mentioned;
+  std::size_t put_in = 0;  // bytes and items of variables, so far
+  // The output of $(...), where it can be known.
+  std::function<std::optional<std::string>(const std::string& script)> substitute = {};
+};
+
 // Stands somewhere in a script, and knows the variables that have been set so far.
 class ShellWordReader {
  public:
   using Words = std::vector<std::string>;
 
-  // `file` is named in messages; it and `known` must outlive this. `depth`: how many ${...:-...}
-  // the script stands in.
-  ShellWordReader(std::string script, const std::string& of_file, const ShellValues& known,
-                  int depth = 0)
-      : text(std::move(script)), file(of_file), values_(known), depth_(depth) {}
+  // `depth`: how many ${...:-...} the script stands in. `context` must outlive this.
+  ShellWordReader(std::string script, std::string of_file, ShellWordContext& context,
+                  std::int64_t first_line = 1, int depth = 0)
+      : text(std::move(script)),
+        file(std::move(of_file)),
+        line(first_line),
+        context_(context),
+        depth_(depth) {}
 
   // At the script's end everything is a line's end.
   char now() const { return at < text.size() ? text[at] : '\n'; }
   char ahead() const { return at + 1 < text.size() ? text[at + 1] : '\n'; }
-  void next() {
-    line += now() == '\n' ? 1 : 0;
-    ++at;
+  bool begins(std::string_view word) const {
+    return at < text.size() && text.compare(at, word.size(), word) == 0;
   }
+  void next();
+  void go_to(std::size_t target);  // over any text, counting its lines
   static bool ends_command(char letter) {
     return letter == '\n' || letter == ';' || letter == '|' || letter == '&';
   }
@@ -42,35 +84,46 @@ class ShellWordReader {
   // One word into one or more: an unquoted variable splits at blanks. Throws InputError, naming the
   // line, for a quotation without an end and for variables that grow without one.
   void word(Words& words);
+  // All of the text as one word, with its blanks and operators.
+  std::string one_word();
+  // All of the text as a here-document whose delimiter is not quoted.
+  std::string here_document();
 
   const std::string text;
-  const std::string& file;
+  const std::string file;
   std::size_t at = 0;
   std::int64_t line = 1;
-  bool splits = true;  // false: values of variables stay one word
+  bool splits = true;                        // false: values of variables stay one word
+  bool sets = true;                          // false: ${NAME:=value} sets nothing
+  std::map<std::size_t, std::size_t> jumps;  // from a line's end over its here-documents
 
  private:
   struct Wanted {
     std::string name;
     std::string otherwise;
+    bool has_otherwise = false;
+    bool also_for_empty = false;         // ":-", not "-"
     bool whole = false;                  // every entry of a list
     std::optional<std::string> instead;  // this, whatever the value is
   };
 
   void expect_end(char quote, std::int64_t first_line);
   void quoted(Words& words, std::string& current, bool& has, std::int64_t first_line);
+  void ansi_quoted(std::string& current);
   void expand(Words& words, std::string& current, bool& has, bool in_quotes);
-  void copy_substitution(std::string& current);
+  void substitution(Words& words, std::string& current, bool& has, bool in_quotes);
+  bool special(std::string& current, bool& has);
   Wanted braced();
-  std::string one_word();
+  std::optional<std::string> cut(const std::string& name, const std::string& rest);
+  std::string element_name(const std::string& name, std::string& rest);
+  std::string behind(const std::string& rest);
   void put(Words& words, std::string& current, bool& has, const Wanted& wanted, bool in_quotes);
   void append(Words& words, std::string& current, bool& has, const std::string& piece,
               bool in_quotes);
   static void end_word(Words& words, std::string& current, bool& has);
 
-  const ShellValues& values_;
+  ShellWordContext& context_;
   int depth_ = 0;
-  std::size_t put_in_ = 0;  // bytes and items of variables, so far
 };
 
 }  // namespace shardplan

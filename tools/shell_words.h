@@ -1,34 +1,70 @@
-// The words of a shell script's commands, with its own variables put in: what a launch script for
-// training says without being run. Not a shell: conditions are not evaluated, nothing is executed.
+// The commands that a shell script runs, with its variables put in: what a launch script for
+// training says without being run. Conditions, loops, functions and scripts within scripts are
+// followed as a shell would; programs are not started, so what depends on their output, on files or
+// on variables that the script does not set is a choice: taken one way, and reported.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 namespace shardplan {
 
 struct ShellCommand {
-  std::vector<std::string> words;
-  std::int64_t line = 1;  // where it begins
+  std::vector<std::string> launcher;  // in front of a script in a word: srun -N 4 bash -c '...'
+  std::vector<std::string> words;     // without assignments
+  std::string place;                  // "run.sh:12"
+  std::int64_t line = 1;              // where it begins
+  std::map<std::string, std::string> environment;  // what is exported when it starts
 };
 
-using ShellValues = std::map<std::string, std::vector<std::string>>;  // one value, or a list
+// One value, or a list. What no value is known of stands in it between marks: see plain().
+using ShellValues = std::map<std::string, std::vector<std::string>>;
+
+// A condition or a `case` that the script alone does not decide.
+struct ShellChoice {
+  std::string key;    // of ShellGiven::choices
+  std::string place;  // "run.sh:12"
+  std::string text;   // as it stands in the script
+  // Variables that nothing sets, taken as empty. None: it depends on a program, a file, the
+  // machine.
+  std::set<std::string> missing;
+  int taken = 0;         // 0: no or no branch, else yes or the branch's number
+  int alternatives = 2;  // values of `taken`
+};
 
 struct ShellScript {
-  std::vector<ShellCommand> commands;               // without assignments
-  ShellValues variables;                            // in the end
+  std::vector<ShellCommand> commands;
+  ShellValues variables;                            // in the end, plain
   std::map<std::string, std::string> exported;      // environment, in the end
   std::map<std::string, std::int64_t> export_line;  // where each was set
   std::vector<std::string> comments;                // lines that begin with #SBATCH
-  std::vector<std::string> notes;                   // what was taken with a guess
+  std::vector<ShellChoice> choices;                 // in order, each once
+  std::set<std::string> mentioned;                  // names of variables that are read or set
+  std::vector<std::string> unread;                  // "run.sh:3: source config.sh"
+  std::string exits_at;                             // "run.sh:8": where it ends by exit
 };
 
-// a * (b + 2) / c with integers and variables; nothing where it is not arithmetic of known ones.
+// What is known beside the script.
+struct ShellGiven {
+  std::map<std::string, std::string> values;  // variables, "1" the first argument; kept as they are
+  std::map<std::string, int> choices;         // ShellChoice::key -> taken
+  // Another script by the path that this one names, or nothing.
+  std::function<std::optional<std::string>(const std::string& path)> read_file = {};
+};
+
+bool is_shell_name(const std::string& word);  // of a variable
+
+// a * (b + 2) / c, comparisons (1 or 0), && and || with integers and variables; nothing where it is
+// not arithmetic of known ones.
 std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values);
 
-ShellScript read_shell(const std::string& text, const std::string& file);
+// Throws InputError that names the line for what is no script, and for one that grows without end.
+ShellScript read_shell(const std::string& text, const std::string& file,
+                       const ShellGiven& given = {});
 
 }  // namespace shardplan

@@ -77,7 +77,15 @@ TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
   CHECK(words("A=()\nrun \"${A[@]}\" ${A[@]} x\"${A[@]}\" \"\"") == Words{"run", "x", ""});
   CHECK(words("A=(a '')\nrun \"${A[@]}\" ${A[@]}") == Words{"run", "a", "", "a"});
   CHECK(words("A=1\nrun ${A:?not set} ${A:+--a $A} ${B:+--b}") == Words{"run", "1", "--a", "1"});
-  CHECK(words("A=1.sh\nrun ${A%.sh}") == Words{"run", "${A%.sh}"});  // not made, not guessed
+  CHECK(words("A=a/b.c.sh\nrun ${A%.sh} ${A##*/} ${A%%.*} ${A/b/x} ${A^^}") ==
+        Words{"run", "a/b.c", "b.c.sh", "a/b", "a/x.c.sh", "A/B.C.SH"});
+  CHECK(words("A=(a b)\nrun ${#A[@]} ${A[1]} $# ${A[7]:-none}") ==
+        Words{"run", "2", "b", "0", "none"});
+  CHECK(words("declare -A M=([8b]=32 [70b]=80)\nS=70b\nrun ${M[$S]} ${M[8b]}") ==
+        Words{"run", "80", "32"});
+  CHECK(words(": ${A:=7}\nB=$A\nrun $B ${C-} ${D:+x}y $1") == Words{"run", "7", "y", "$1"});
+  CHECK(words("run $(basename /a/b.sh) $(echo a b) $(expr 2 + 3) `seq 2`") ==
+        Words{"run", "b.sh", "a", "b", "5", "1", "2"});
 }
 
 TEST_CASE("what the caller of a script adds is noted, not taken for a value") {

@@ -1,0 +1,24 @@
+// The truth of what stands between [[ and ]], or behind `test`.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace shardplan {
+
+enum class Truth { kFalse, kTrue, kUnknown };
+
+struct ShellTruth {
+  Truth truth = Truth::kUnknown;
+  std::set<std::string> missing = {};  // variables that nothing sets, taken as empty
+};
+Truth negated(Truth truth);
+
+// `*`, `?` and [...] as a shell's `case` matches them.
+bool matches_pattern(const std::string& text, const std::string& pattern);
+
+// Words with marks (known_word); operators are words, too. What asks for files is unknown.
+ShellTruth shell_condition(const std::vector<std::string>& words);
+
+}  // namespace shardplan

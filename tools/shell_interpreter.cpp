@@ -1,0 +1,271 @@
+#include "tools/shell_interpreter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "data/input_error.h"
+
+namespace shardplan {
+namespace {
+
+constexpr int kDeepest = 48;                 // scripts within each other
+constexpr std::size_t kMostTurns = 1 << 16;  // commands and turns of loops
+
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  while (text.ends_with(' ') || text.ends_with(';')) { text.pop_back(); }
+  constexpr std::size_t kLongest = 60;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+}  // namespace
+
+bool is_shell_name(const std::string& word) {
+  return !word.empty() && std::ranges::all_of(word, is_name_letter) &&
+         std::isdigit(static_cast<unsigned char>(word.front())) == 0;
+}
+
+ShellInterpreter::ShellInterpreter(ShellState& state, std::string text, std::string file,
+                                   std::int64_t first_line, std::vector<std::string> launcher)
+    : state_(state),
+      in_(std::move(text), std::move(file), state.context, first_line),
+      launcher_(std::move(launcher)) {
+  if (++state_.depth > kDeepest) {
+    --state_.depth;
+    throw InputError(place(first_line) + ": found more than " + std::to_string(kDeepest) +
+                     " scripts or functions within each other, expected fewer");
+  }
+}
+
+void ShellInterpreter::install() {
+  state_.context.substitute = [this](const std::string& text) { return substitute(text); };
+}
+
+void ShellInterpreter::whole() {
+  while (in_.at < in_.text.size() && state_.flow == Flow::kOn) {
+    list({});
+    if (in_.at < in_.text.size()) {
+      in_.next();  // a ')' or ";;" of nothing
+    }
+  }
+}
+
+std::string ShellInterpreter::peek() const {
+  std::size_t end = in_.at;
+  while (end < in_.text.size() &&
+         std::string_view(" \t\r\n;&|()<>").find(in_.text[end]) == std::string_view::npos) {
+    ++end;
+  }
+  return in_.text.substr(in_.at, end - in_.at);
+}
+
+bool ShellInterpreter::take(const std::string& keyword) {
+  skip_separators();
+  if (peek() != keyword) {
+    return false;
+  }
+  in_.at += keyword.size();
+  return true;
+}
+
+void ShellInterpreter::expect(const std::string& keyword, const std::string& opening,
+                              std::int64_t first_line) {
+  if (!take(keyword)) {
+    throw InputError(place(first_line) + ": found '" + opening + "' without its '" + keyword +
+                     "', expected a shell script");
+  }
+}
+
+// Blanks and continued lines; a comment up to its line's end.
+void ShellInterpreter::skip_blanks() {
+  while (in_.at < in_.text.size()) {
+    if (in_.now() == ' ' || in_.now() == '\t' || in_.now() == '\r') {
+      in_.next();
+    } else if (in_.now() == '\\' && (in_.ahead() == '\n' || in_.ahead() == '\r')) {
+      while (in_.now() != '\n') { in_.next(); }
+      in_.next();
+    } else if (in_.now() == '#') {
+      const std::size_t end = std::min(in_.text.find('\n', in_.at), in_.text.size());
+      const std::string comment = in_.text.substr(in_.at, end - in_.at);
+      if (comment.starts_with("#SBATCH")) {
+        state_.script.comments.push_back(comment);
+      }
+      in_.at = end;
+    } else {
+      return;
+    }
+  }
+}
+
+void ShellInterpreter::skip_separators() {
+  while (true) {
+    skip_blanks();
+    const bool ends_branch = in_.now() == ';' && in_.ahead() == ';';
+    if (in_.at >= in_.text.size() || ends_branch ||
+        (in_.now() != '\n' && in_.now() != ';' && in_.now() != '&')) {
+      return;
+    }
+    in_.next();
+  }
+}
+
+std::string ShellInterpreter::source(std::size_t begin) const {
+  return one_line(in_.text.substr(begin, in_.at - begin));
+}
+
+// Up to one of the words at a command's beginning, a ')' or a ";;".
+ShellInterpreter::Status ShellInterpreter::list(const std::vector<std::string>& stops) {
+  Status last;
+  while (true) {
+    skip_separators();
+    const bool ends_branch = in_.now() == ';' || in_.now() == ')';
+    if (in_.at >= in_.text.size() || ends_branch ||
+        std::ranges::find(stops, peek()) != stops.end()) {
+      return last;
+    }
+    if (stops.empty() && state_.flow != Flow::kOn) {
+      return last;
+    }
+    const std::size_t begin = in_.at;
+    last = and_or();
+    if (in_.at == begin) {
+      in_.next();
+    }
+  }
+}
+
+// A program is taken to succeed.
+ShellInterpreter::Status ShellInterpreter::and_or() {
+  std::size_t begin = in_.at;
+  std::int64_t line = in_.line;
+  Status status = pipeline();
+  while (true) {
+    skip_blanks();
+    const bool both = in_.begins("&&");
+    if (!both && !in_.begins("||")) {
+      return status;
+    }
+    const bool succeeds = status.is_program || !live() || decide(status, line, source(begin));
+    in_.at += 2;
+    skip_separators();
+    begin = in_.at;
+    line = in_.line;
+    const Dead skipped(*this, succeeds != both);
+    const Status next = pipeline();
+    status = succeeds == both ? next : Status{.truth = succeeds ? Truth::kTrue : Truth::kFalse};
+  }
+}
+
+ShellInterpreter::Status ShellInterpreter::pipeline() {
+  const bool opposite = take("!");
+  if (take("time")) {
+    take("-p");
+  }
+  Status status = command();
+  skip_blanks();
+  while (in_.now() == '|' && in_.ahead() != '|' && in_.at < in_.text.size()) {
+    in_.next();
+    if (in_.now() == '&') {
+      in_.next();
+    }
+    skip_separators();
+    command();
+    status = {.truth = Truth::kUnknown, .is_program = true};
+    if (state_.output != nullptr && live()) {
+      state_.output_known = false;
+    }
+    skip_blanks();
+  }
+  if (opposite) {
+    status.truth = negated(status.truth);
+    status.is_program = false;
+  }
+  return status;
+}
+
+ShellInterpreter::Status ShellInterpreter::command() {
+  skip_blanks();
+  if (live() && ++state_.turns > kMostTurns) {
+    throw InputError(place(in_.line) + ": found more than " + std::to_string(kMostTurns) +
+                     " commands to follow, expected a launch script");
+  }
+  const std::string word = peek();
+  Status status;
+  if (word == "if") {
+    status = if_command();
+  } else if (word == "while" || word == "until") {
+    status = while_command();
+  } else if (word == "for" || word == "select") {
+    status = for_command();
+  } else if (word == "case") {
+    status = case_command();
+  } else if (word == "[[") {
+    status = condition();
+  } else if (word == "{") {
+    const std::int64_t line = in_.line;
+    in_.next();
+    status = list({"}"});
+    expect("}", "{", line);
+  } else if (in_.begins("((")) {
+    status = arithmetic();
+  } else if (in_.now() == '(') {
+    status = subshell();
+  } else if (!function()) {
+    return simple();
+  }
+  Simple behind;  // a compound command's redirections
+  std::size_t here_end = 0;
+  skip_blanks();
+  while (in_.now() == '<' || in_.now() == '>' ||
+         (std::isdigit(static_cast<unsigned char>(in_.now())) != 0 && in_.ahead() == '>')) {
+    if (in_.now() != '<' && in_.now() != '>') {
+      in_.next();
+    }
+    redirection(behind, here_end);
+    skip_blanks();
+  }
+  return status;
+}
+
+// NAME() body, function NAME body.
+bool ShellInterpreter::function() {
+  const std::size_t begin = in_.at;
+  const std::int64_t line = in_.line;
+  const bool announced = peek() == "function";
+  if (announced) {
+    in_.at += std::string_view("function").size();
+    skip_blanks();
+  }
+  const std::string name = peek();
+  in_.at += name.size();
+  skip_blanks();
+  const bool parentheses = in_.now() == '(';
+  if (parentheses) {
+    in_.next();
+    skip_blanks();
+  }
+  const bool is_name = !name.empty() && name.find_first_of("=$\"'") == std::string::npos;
+  const bool is_function = is_name && (parentheses ? in_.now() == ')' : announced);
+  if (!is_function) {
+    in_.at = begin;
+    in_.line = line;
+    return false;
+  }
+  if (parentheses) {
+    in_.next();
+  }
+  skip_separators();
+  const std::size_t body = in_.at;
+  const std::int64_t body_line = in_.line;
+  {
+    const Dead defined(*this, true);
+    command();
+  }
+  if (live()) {
+    state_.functions[name] = {
+        .text = in_.text.substr(body, in_.at - body), .file = in_.file, .line = body_line};
+  }
+  return true;
+}
+
+}  // namespace shardplan

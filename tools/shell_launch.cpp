@@ -1,0 +1,235 @@
+#include "tools/shell_launch.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+
+namespace shardplan {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// Programs of Megatron-LM beside pretrain_gpt.py, by a part of their names. Others, such as a
+// user's own, are taken for a pretrain_gpt.py.
+constexpr std::array<OtherProgram, 10> kOtherPrograms = {{
+    {.part = "pretrain_bert", .what = "trains a BERT"},
+    {.part = "pretrain_t5", .what = "trains a T5"},
+    {.part = "pretrain_ict", .what = "trains a retriever"},
+    {.part = "pretrain_retro", .what = "trains a retrieval model"},
+    {.part = "pretrain_vision", .what = "trains a vision model"},
+    {.part = "pretrain_vlm", .what = "trains a vision and language model"},
+    {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
+    {.part = "train_rl", .what = "trains by reinforcement learning"},
+    {.part = "generat", .what = "generates text"},
+    {.part = "inference", .what = "runs inference"},
+}};
+
+// Options that only a training has.
+bool is_training_argument(const std::string& word) {
+  static const Words kNames = {
+      "--num-layers", "--hidden-size",     "--micro-batch-size", "--tensor-model-parallel-size",
+      "--seq-length", "--job.config_file", "--job.config-file",  "--use-checkpoint-args"};
+  return std::ranges::find(kNames, word.substr(0, word.find('='))) != kNames.end();
+}
+
+// The program: the last .py file before the training's arguments, since a launcher may be one too
+// ("launch.py pretrain_gpt.py --num-layers 4"), but not an option's value; else the first; or the
+// module behind "-m" of a training.
+Words::const_iterator program_of(const Words& words) {
+  const auto sizes = std::ranges::find_if(words, is_training_argument);
+  auto found = words.end();
+  for (auto each = words.begin(); each != words.end(); ++each) {
+    const bool is_value = each != words.begin() && (each - 1)->starts_with("--");
+    if (each->ends_with(".py") && (found == words.end() || (each < sizes && !is_value)) &&
+        (found == words.end() || sizes != words.end())) {
+      found = each;
+    }
+  }
+  if (found == words.end() && sizes != words.end()) {
+    for (auto each = words.begin(); each + 1 < sizes; ++each) {
+      const bool launches = (each + 1)->starts_with("torch.distributed");
+      if (*each == "-m" && !launches) {
+        found = each + 1;
+      }
+    }
+  }
+  return found;
+}
+
+std::int64_t count_in(const std::string& text) {
+  std::int64_t count = 0;
+  const char* const end = text.data() + text.size();
+  const std::from_chars_result read = std::from_chars(text.data(), end, count);
+  return !text.empty() && read.ec == std::errc{} && read.ptr == end && count > 0 ? count : 0;
+}
+
+// What an option says: 0 if it is there without a known count.
+struct Count {
+  bool given = false;
+  std::int64_t count = 0;
+};
+
+// "--nproc_per_node 8", "--nproc-per-node=8", "-N 4", "-N4"; "gpu:h100:8" counts 8.
+Count option_count(const Words& words, const Words& names) {
+  Count found;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::string word = words[i];
+    std::ranges::replace(word, '_', '-');
+    for (const std::string& name : names) {
+      std::string text;
+      if (word == name) {
+        text = i + 1 < words.size() ? words[i + 1] : "";
+      } else if (word.starts_with(name + "=")) {
+        text = words[i].substr(name.size() + 1);
+      } else if (name.size() == 2 && word.starts_with(name) && word.size() > 2 &&
+                 count_in(word.substr(2)) > 0) {
+        text = word.substr(2);
+      } else {
+        continue;
+      }
+      found = {.given = true, .count = count_in(text.substr(text.rfind(':') + 1))};
+    }
+  }
+  return found;
+}
+
+Words split(const std::string& text) {
+  Words words;
+  std::size_t start = 0;
+  while ((start = text.find_first_not_of(" \t", start)) != std::string::npos) {
+    const std::size_t end = std::min(text.find_first_of(" \t", start), text.size());
+    words.push_back(text.substr(start, end - start));
+    start = end;
+  }
+  return words;
+}
+
+const Words kNodes = {"--nodes", "-N"};
+const Words kTasks = {"--ntasks", "-n"};
+const Words kTasksPerNode = {"--ntasks-per-node"};
+const Words kGpusPerNode = {"--gpus-per-node", "--gres"};
+
+Words batch_words(const std::vector<std::string>& comments) {
+  Words words;
+  for (const std::string& comment : comments) {
+    for (std::string& word : split(comment.substr(std::string_view("#SBATCH").size()))) {
+      if (word.starts_with('#')) {
+        break;
+      }
+      words.push_back(std::move(word));
+    }
+  }
+  return words;
+}
+
+// The first that says something: srun's own options, then the job's.
+std::int64_t count_of(const Words& own, const Words& job, const Words& names) {
+  const Count count = option_count(own, names);
+  return count.given ? count.count : option_count(job, names).count;
+}
+
+std::int64_t num_gpus_of(const Words& launcher, const Words& job) {
+  const std::int64_t nodes = count_of(launcher, job, kNodes);
+  const Count per_node = option_count(launcher, {"--nproc-per-node", "--num-gpus"});
+  if (per_node.given) {
+    const Count launched = option_count(launcher, {"--nnodes", "--num-nodes"});
+    const std::int64_t groups = launched.count > 0 ? launched.count : launched.given ? nodes : 1;
+    return per_node.count * groups;
+  }
+  const bool is_mpi = std::ranges::any_of(
+      launcher, [](const std::string& word) { return word.ends_with("mpirun"); });
+  if (is_mpi) {
+    return option_count(launcher, {"-np", "-n", "--np"}).count;
+  }
+  const bool is_slurm =
+      std::ranges::any_of(launcher, [](const std::string& word) { return word.ends_with("srun"); });
+  const std::int64_t tasks = count_of(is_slurm ? launcher : Words{}, job, kTasks);
+  if (is_slurm && tasks > 0) {
+    return tasks;
+  }
+  const Words own = is_slurm ? launcher : Words{};
+  const std::int64_t tasks_per_node = count_of(own, job, kTasksPerNode);
+  const std::int64_t gpus_per_node = count_of(own, job, kGpusPerNode);
+  // One process per GPU; fewer tasks than GPUs start the others themselves.
+  return nodes * std::max(tasks_per_node, gpus_per_node);
+}
+
+}  // namespace
+
+const OtherProgram* other_program(const std::string& word) {
+  const std::string name = word.substr(word.rfind('/') + 1);
+  const auto* const other = std::ranges::find_if(kOtherPrograms, [&](const OtherProgram& each) {
+    return name.find(each.part) != std::string::npos;
+  });
+  return other == kOtherPrograms.end() ? nullptr : other;
+}
+
+std::map<std::string, std::string> slurm_variables(const std::string& script) {
+  std::vector<std::string> comments;
+  std::size_t start = 0;
+  while (start < script.size()) {
+    const std::size_t end = std::min(script.find('\n', start), script.size());
+    if (script.compare(start, 8, "#SBATCH ") == 0) {
+      comments.push_back(script.substr(start, end - start));
+    }
+    start = end + 1;
+  }
+  const Words job = batch_words(comments);
+  std::map<std::string, std::string> variables;
+  const auto put = [&](const char* name, std::int64_t count) {
+    if (count > 0) {
+      variables[name] = std::to_string(count);
+    }
+  };
+  const std::int64_t nodes = option_count(job, kNodes).count;
+  const std::int64_t tasks = option_count(job, kTasks).count;
+  const std::int64_t per_node = option_count(job, kTasksPerNode).count;
+  put("SLURM_NNODES", nodes);
+  put("SLURM_JOB_NUM_NODES", nodes);
+  put("SLURM_NTASKS_PER_NODE", per_node);
+  put("SLURM_NTASKS", tasks > 0 ? tasks : nodes * per_node);
+  put("SLURM_GPUS_PER_NODE", option_count(job, {"--gpus-per-node"}).count);
+  put("SLURM_GPUS_ON_NODE", option_count(job, kGpusPerNode).count);
+  return variables;
+}
+
+std::vector<Launch> launches_of(const ShellScript& script) {
+  const Words job = batch_words(script.comments);
+  std::vector<Launch> launches;
+  for (const ShellCommand& command : script.commands) {
+    const auto program = program_of(command.words);
+    if (program == command.words.end() || program + 1 == command.words.end()) {
+      continue;
+    }
+    Launch launch{.launcher = command.launcher,
+                  .program = *program,
+                  .arguments = {program + 1, command.words.end()},
+                  .place = command.place,
+                  .line = command.line,
+                  .environment = command.environment};
+    launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
+    launch.num_gpus = num_gpus_of(launch.launcher, job);
+    const bool known = std::ranges::any_of(launches, [&](const Launch& each) {
+      return each.program == launch.program && each.arguments == launch.arguments &&
+             each.num_gpus == launch.num_gpus;
+    });
+    if (!known) {
+      launches.push_back(std::move(launch));
+    }
+  }
+  return launches;
+}
+
+std::vector<Launch> trainings_of(const ShellScript& script) {
+  std::vector<Launch> all = launches_of(script);
+  std::vector<Launch> trainings;
+  for (const Launch& launch : all) {
+    if (std::ranges::any_of(launch.arguments, is_training_argument)) {
+      trainings.push_back(launch);
+    }
+  }
+  return trainings.empty() ? all : trainings;
+}
+
+}  // namespace shardplan
