@@ -54,6 +54,10 @@ std::vector<Setting> settings_of(const Launch& launch, std::vector<std::string>&
       if (equals != std::string::npos) {
         settings.back().values.push_back(word.substr(equals + 1));
       }
+    } else if (settings.empty() && word.starts_with('$') &&
+               std::ranges::any_of(launch.arguments, is_argument)) {
+      notes.push_back(opening + word +
+                      ": a variable that nothing in the file sets, taken as empty");
     } else if (settings.empty()) {
       throw no_argument(opening, word);
     } else {

@@ -17,7 +17,7 @@ class Arithmetic {
   Arithmetic(const std::string& text, const ShellValues& values) : text_(text), values_(values) {}
 
   std::optional<std::int64_t> whole() {
-    const std::int64_t value = either();
+    const std::int64_t value = choice();
     skip();
     return good_ && at_ == text_.size() ? std::optional(value) : std::nullopt;
   }
@@ -52,7 +52,7 @@ class Arithmetic {
     }
     if (take('(') || take('{')) {
       ++depth_;
-      const std::int64_t value = either();
+      const std::int64_t value = choice();
       --depth_;
       good_ = (take(')') || take('}')) && good_;
       return value;
@@ -61,8 +61,11 @@ class Arithmetic {
     std::size_t end = at_;
     while (end < text_.size() && is_name_letter(text_[end])) { ++end; }
     const std::string word = text_.substr(at_, end - at_);
+    const bool is_digits =
+        !word.empty() && std::isdigit(static_cast<unsigned char>(word.front())) != 0;
+    const bool is_number = is_digits && (at_ == 0 || text_[at_ - 1] != '$');  // "$1" is none
     at_ = end;
-    const auto known = values_.find(word);
+    const auto known = is_number ? values_.end() : values_.find(word);
     return parse(known == values_.end() || known->second.empty() ? word : known->second.front());
   }
   std::int64_t product() {
@@ -134,6 +137,16 @@ class Arithmetic {
       value = value != 0 || right != 0 ? 1 : 0;
     }
     return value;
+  }
+  std::int64_t choice() {
+    const std::int64_t condition = either();
+    if (!good_ || !take('?')) {
+      return condition;
+    }
+    const std::int64_t yes = either();
+    good_ = take(':') && good_;
+    const std::int64_t no = either();
+    return condition != 0 ? yes : no;
   }
 
   const std::string& text_;

@@ -58,7 +58,10 @@ bool ShellInterpreter::assignment(Simple& simple) {
     in_.sets = live();
     in_.word(pieces);
     in_.splits = true;
-    value = {pieces.empty() ? "" : pieces.front()};
+    value = {""};
+    for (std::size_t i = 0; i < pieces.size(); ++i) {  // "${LIST[@]}" is one value here
+      value.front().append(i > 0 ? " " : "").append(pieces[i]);
+    }
   }
   state_.context.mentioned.insert(name.substr(0, name.find('[')));
   if (!live()) {

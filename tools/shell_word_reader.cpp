@@ -117,13 +117,26 @@ void ShellWordReader::go_to(std::size_t target) {
   for (; at < target; ++at) { line += text[at] == '\n' ? 1 : 0; }
 }
 
+// What no value is known of stays that in a script that is made of it: eval "$COMMAND".
+bool ShellWordReader::copy_marked(std::string& current) {
+  if (now() != kUnsetMark && now() != kUnknownMark) {
+    return false;
+  }
+  const std::size_t end = std::min(text.find(kEndMark, at), text.size() - 1) + 1;
+  current += text.substr(at, end - at);
+  go_to(end);
+  return true;
+}
+
 void ShellWordReader::word(Words& words) {
   std::string current;
   bool has = false;
   const std::int64_t first_line = line;
   while (at < text.size()) {
     const char letter = now();
-    if (letter == '"') {
+    if (copy_marked(current)) {
+      has = true;
+    } else if (letter == '"') {
       next();
       has = true;
       quoted(words, current, has, first_line);
@@ -183,7 +196,7 @@ void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
       next();
     } else if (now() == '$' || now() == '`') {
       expand(words, current, has, true);
-    } else {
+    } else if (!copy_marked(current)) {
       current += now();
       next();
     }
@@ -220,7 +233,7 @@ std::string ShellWordReader::here_document() {
       next();
     } else if (now() == '$' || now() == '`') {
       expand(words, current, has, true);
-    } else {
+    } else if (!copy_marked(current)) {
       current += now();
       next();
     }
@@ -237,7 +250,8 @@ void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {
   has = false;
 }
 
-// Blanks outside quotes end a word; nothing between them is no word.
+// Blanks outside quotes end a word, but not those of what is not known; nothing between them is no
+// word.
 void ShellWordReader::append(Words& words, std::string& current, bool& has,
                              const std::string& piece, bool in_quotes) {
   context_.put_in += piece.size() + 1;
@@ -246,9 +260,11 @@ void ShellWordReader::append(Words& words, std::string& current, bool& has,
                      ": found variables that come to more than " + std::to_string(kMostPutIn) +
                      " bytes, expected a launch script");
   }
+  bool known = true;
   for (const char letter : piece) {
+    known = letter == kEndMark || (known && letter != kUnknownMark);
     const bool blank = letter == ' ' || letter == '\t' || letter == '\n';
-    if (!blank || in_quotes) {
+    if (!blank || in_quotes || !known) {
       current += letter;
       has = true;
     } else {

@@ -109,6 +109,7 @@ class ShellWordReader {
 
   void expect_end(char quote, std::int64_t first_line);
   void quoted(Words& words, std::string& current, bool& has, std::int64_t first_line);
+  bool copy_marked(std::string& current);
   void ansi_quoted(std::string& current);
   void expand(Words& words, std::string& current, bool& has, bool in_quotes);
   void substitution(Words& words, std::string& current, bool& has, bool in_quotes);

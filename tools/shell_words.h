@@ -59,8 +59,8 @@ struct ShellGiven {
 
 bool is_shell_name(const std::string& word);  // of a variable
 
-// a * (b + 2) / c, comparisons (1 or 0), && and || with integers and variables; nothing where it is
-// not arithmetic of known ones.
+// a * (b + 2) / c, comparisons (1 or 0), &&, || and ?: with integers and variables; nothing where
+// it is not arithmetic of known ones.
 std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values);
 
 // Throws InputError that names the line for what is no script, and for one that grows without end.

@@ -72,6 +72,12 @@ TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
   CHECK(words("if [ -n x ]; then run a; fi") == Words{"run", "a"});
   CHECK(words("A=(a (b <c;d\ne)\nrun ${A[@]}") == Words{"run", "a", "b", "c", "d", "e"});
   CHECK(words("cat <<EOF\n--x\nEOF\nrun b") == Words{"run", "b"});
+  CHECK(words("N=4\nrun $(( (N > 2) ? 1 : 0 )) $((N % 3 == 1 && N < 4))") ==
+        Words{"run", "1", "0"});
+  CHECK(words("A=(a 'b c')\nB=\"x ${A[@]} y\"\nC=${A[*]}\nrun $B $C") ==
+        Words{"run", "x", "a", "b", "c", "y", "a", "b", "c"});
+  CHECK(words("A=$((2 * Q))\nB=\"$(hostname -f) x\"\nrun $A $B") ==
+        Words{"run", "$((2 * Q))", "$(hostname -f)", "x"});
   CHECK(words("run $(hostname -f) > log 2>&1") == Words{"run", "$(hostname -f)"});
   CHECK(words("A='1 '\nrun $A 2 $A") == Words{"run", "1", "2", "1"});  // no empty words
   CHECK(words("A=()\nrun \"${A[@]}\" ${A[@]} x\"${A[@]}\" \"\"") == Words{"run", "x", ""});

@@ -75,6 +75,7 @@ TEST_CASE("loops run as often as they do, or once where that is not known") {
 TEST_CASE("functions have arguments of their own and variables of their own") {
   CHECK(commands_of("f() {\n local x=$1; shift; run $x $# \"$@\"; }\nx=0\nf 7 a 'b c'; run $x") ==
         "run 7 2 a b c \nrun 0 \n");
+  CHECK(commands_of("f() { run $(($1 * 2 + 1)); }\nf 8") == "run 17 \n");
   CHECK(commands_of("function g { return; a; }\ng; b") == "b \n");
   CHECK(commands_of("f() { f; }\na") == "a \n");
   CHECK(message_of([] { commands_of("f() { f; }\nf"); }).find("within each other") !=
@@ -91,6 +92,8 @@ TEST_CASE("a script in a word, a here-document or a file of this script is run")
   CHECK(commands_of("cat > j.sh <<EOF\nrun \\$1\nEOF\nbash j.sh 3") == "bash | run 3 \n");
   CHECK(commands_of("C='run 1 --x \"a b\"'\neval $C; eval \"$C\"") ==
         "run 1 --x a b \nrun 1 --x a b \n");
+  CHECK(commands_of("A=x\nC=\"run $B1 ${25}\"; B1=$A; eval $C",
+                    {.values = {{"2", "8b"}}, .choices = {}}) == "run $B1 $25 \n");
   CHECK(commands_of("ssh host 'python x.py --a 1'") == "ssh host | python x.py --a 1 \n");
   CHECK(commands_of("(cd x; A=1; exit 3); run $A") == "cd \nrun $A \n");
 }
@@ -124,6 +127,12 @@ TEST_CASE("what a script prints, copies or kills is no training") {
   const Read run = read("echo python pretrain_gpt.py --num-layers 9 x y z\n" + kTrain +
                         "\npkill -f 'pretrain_gpt.py --num-layers 8 1 2 3 4 5'\n");
   CHECK(value_of(run, "--num-layers") == "4");
+}
+
+TEST_CASE("a variable that nothing sets, in front of all arguments, is empty as for a shell") {
+  const Read run = read("python pretrain_gpt.py $EXTRA --num-layers 4");
+  CHECK(value_of(run, "--num-layers") == "4");
+  CHECK(run.notes.size() == 1);
 }
 
 TEST_CASE("a launcher in Python is not the program") {
