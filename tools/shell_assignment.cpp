@@ -118,14 +118,17 @@ void ShellInterpreter::store(const std::string& name, Words value, bool appends,
   }
   constexpr std::size_t kMostBytes = std::size_t{1} << 21;  // A+=$A, forty times
   Words& stored = state_.context.values[name];
-  if (!appends) {
+  const bool is_entry = !is_array && state_.arrays.contains(name) && !stored.empty();
+  if (!appends && is_entry) {
+    stored.front() = value.empty() ? std::string() : value.front();  // LIST=x is LIST[0]=x
+  } else if (!appends) {
     stored = std::move(value);
     is_array ? (void)state_.arrays.insert(name) : (void)state_.arrays.erase(name);
-  } else if (is_array || state_.arrays.contains(name)) {
+  } else if (is_array) {
     stored.insert(stored.end(), value.begin(), value.end());
     state_.arrays.insert(name);
   } else {
-    stored.resize(1);
+    stored.resize(std::max<std::size_t>(stored.size(), 1));
     stored.front().append(value.empty() ? std::string() : value.front());
   }
   if (bytes_of(stored) > kMostBytes) {

@@ -147,7 +147,11 @@ bool ShellInterpreter::inner_script(const Simple& simple) {
     if (is_script && script_file(words, i)) {
       return true;
     }
-    const bool has_program = words[i].find(".py ") != std::string::npos;
+    if (words[i].ends_with(".py")) {
+      break;  // a program: what stands behind it are its arguments
+    }
+    const bool has_program =
+        words[i].find(".py ") != std::string::npos && words[i].front() != kUnknownMark;
     if (i > 0 && has_program && !shell_program(words.front()).starts_with("python")) {
       return run_text(words[i], i);
     }

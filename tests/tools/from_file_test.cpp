@@ -76,6 +76,7 @@ TEST_CASE("quotes, defaults and arithmetic mean what they mean to a shell") {
         Words{"run", "1", "0"});
   CHECK(words("A=(a 'b c')\nB=\"x ${A[@]} y\"\nC=${A[*]}\nrun $B $C") ==
         Words{"run", "x", "a", "b", "c", "y", "a", "b", "c"});
+  CHECK(words("A=(a b)\nA=x\nA+=y\nA+=(z)\nrun ${A[@]}") == Words{"run", "xy", "b", "z"});
   CHECK(words("A=$((2 * Q))\nB=\"$(hostname -f) x\"\nrun $A $B") ==
         Words{"run", "$((2 * Q))", "$(hostname -f)", "x"});
   CHECK(words("run $(hostname -f) > log 2>&1") == Words{"run", "$(hostname -f)"});

@@ -129,6 +129,11 @@ TEST_CASE("what a script prints, copies or kills is no training") {
   CHECK(value_of(run, "--num-layers") == "4");
 }
 
+TEST_CASE("a program's argument that a program makes is no script") {
+  CHECK(commands_of("A=\"$(python3 x.py -p 1)\"\nsrun bash -c \"python y.py --a 1 --d $A\"") ==
+        "srun | python y.py --a 1 --d $(python3 x.py -p 1) \n");
+}
+
 TEST_CASE("a variable that nothing sets, in front of all arguments, is empty as for a shell") {
   const Read run = read("python pretrain_gpt.py $EXTRA --num-layers 4");
   CHECK(value_of(run, "--num-layers") == "4");
