@@ -172,6 +172,13 @@ TEST_CASE("CUDA graphs are read with their scope") {
         std::string::npos);
 }
 
+TEST_CASE("another engine and older names of recomputation are refused, not passed over") {
+  CHECK(gpt7b_with(R"(, "--deepspeed": true)").unsupported.find("DeepSpeed engine") !=
+        std::string::npos);
+  CHECK(gpt7b_with(R"(, "--activations-checkpoint-method": "uniform")")
+            .unsupported.find("--recompute-granularity full") != std::string::npos);
+}
+
 TEST_CASE("two microbatches' layers side by side are refused by name") {
   for (const std::string name : {"--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute"}) {
     const RunReading run = gpt7b_with(", \"" + name + "\": true");
