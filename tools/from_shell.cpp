@@ -7,6 +7,7 @@
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
+#include "tools/from_launch.h"
 #include "tools/shell_launch.h"
 
 namespace shardplan {
@@ -21,50 +22,6 @@ void check_program(const Launch& launch) {
                      std::string(other->what) +
                      ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
   }
-}
-
-bool is_argument(const std::string& word) {
-  return word.size() > 2 && word.starts_with("--");
-}
-
-// "$@" and its like: what the script's caller adds, which the file does not say.
-bool is_callers(const std::string& word) {
-  return word.starts_with("$@") || word.starts_with("$*") || word.starts_with("${@") ||
-         word.starts_with("${*");
-}
-
-InputError no_argument(const std::string& opening, const std::string& word) {
-  return InputError(opening + "found '" + word + "' behind the program's name" +
-                    (word.starts_with('$') ? ", a variable that nothing in this file sets" : "") +
-                    ", expected an argument such as --bf16");
-}
-
-std::vector<Setting> settings_of(const Launch& launch, std::vector<std::string>& notes) {
-  std::vector<Setting> settings;
-  const std::string opening = launch.place + ": ";
-  for (const std::string& word : launch.arguments) {
-    if (is_callers(word)) {
-      notes.push_back(opening + word +
-                      ": arguments of the script's caller, taken as none; --set adds "
-                      "them");
-    } else if (is_argument(word)) {
-      const std::size_t equals = word.find('=');
-      const std::string name = word.substr(0, equals);
-      settings.push_back({.name = name, .values = {}, .place = opening + name + ": "});
-      if (equals != std::string::npos) {
-        settings.back().values.push_back(word.substr(equals + 1));
-      }
-    } else if (settings.empty() && word.starts_with('$') &&
-               std::ranges::any_of(launch.arguments, is_argument)) {
-      notes.push_back(opening + word +
-                      ": a variable that nothing in the file sets, taken as empty");
-    } else if (settings.empty()) {
-      throw no_argument(opening, word);
-    } else {
-      settings.back().values.push_back(word);
-    }
-  }
-  return settings;
 }
 
 // A file of arguments that another script reads: the variable that holds --num-layers.
@@ -105,6 +62,7 @@ class ScriptReader {
       : text_(text),
         file_(std::move(file)),
         request_(request),
+        library_(library),
         table_(argument_table(library, "megatron")) {
     given_.values = slurm_variables(text);
     for (const std::string& word : request.set_words) {
@@ -133,10 +91,7 @@ class ScriptReader {
     const Launch launch = the_one(trainings);
     check_program(launch);
     check_choices(script, launch, notes);
-    RunSettings settings;
-    settings.file = file_;
-    settings.arguments = settings_of(launch, notes);
-    settings.num_gpus = launch.num_gpus;
+    RunSettings settings = settings_of_launch(launch, file_, request_.path, library_, notes);
     settings.variables = {script.mentioned.begin(), script.mentioned.end()};
     for (const auto& [name, value] : launch.environment) {
       const auto line = script.export_line.find(name);
@@ -190,7 +145,7 @@ class ScriptReader {
     std::map<std::string, std::string> values;
     std::string name;
     for (const std::string& word : launch.arguments) {
-      if (is_argument(word) || name.empty()) {
+      if (is_argument_name(word) || name.empty()) {
         name = word.substr(0, word.find('='));
         values[name] = word;
         continue;
@@ -401,6 +356,7 @@ class ScriptReader {
   const std::string& text_;
   const std::string file_;
   const ScriptRequest& request_;
+  const Library& library_;
   const ArgumentTable table_;
   ShellGiven given_;
 };

@@ -244,4 +244,34 @@ TEST_CASE("scripts that a shell would not read are refused in one line") {
   }
 }
 
+TEST_CASE("a script that starts torchtitan gives its configuration with the command line over it") {
+  const TemporaryDirectory directory;
+  write_file(directory.path() + "/t.toml",
+             "[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 4\nseq_len = 8192\n"
+             "[compile]\nenable = true\n");
+  const std::string script = directory.path() + "/run_train.sh";
+  write_file(script,
+             "NGPU=${NGPU:-8}\nCONFIG=${CONFIG:-./t.toml}\nif [ -n \"$MODE\" ]; then\n"
+             "  python -m torchtitan.train --job.config_file $CONFIG --comm.mode=$MODE\nelse\n"
+             "  PYTORCH_ALLOC_CONF=\"expandable_segments:True\" torchrun --nproc_per_node=$NGPU "
+             "-m torchtitan.train --job.config_file $CONFIG --training.local-batch-size 1 "
+             "--parallelism.tensor_parallel_degree=2 --compile.no-enable \"$@\"\nfi\n");
+  std::vector<std::string> notes;
+  const RunSettings settings = settings_from_file(script, notes, {}, Library());
+  CHECK(settings.format == RunFormat::kTorchtitan);
+  CHECK(settings.num_gpus == 8);
+  CHECK(settings.environment.front().name == "PYTORCH_ALLOC_CONF");
+  const Library library;
+  const RunReading run = read_run(settings, library.cluster("1x8-h100"), library);
+  CHECK(run.plan.tp == 2);
+  CHECK(run.plan.dp == 4);
+  CHECK(run.plan.micro_batch == 1);
+  CHECK(run.job.sequence_length == 8192);
+  CHECK(run.unsupported.empty());
+  CHECK(message_of([&] {
+          settings_from_file(script, notes, {"CONFIG=u.toml"}, library);
+        }).find("run_train.sh:6: --job.config_file: found no file 'u.toml' beside the script") !=
+        std::string::npos);
+}
+
 }  // namespace shardplan

@@ -1,0 +1,125 @@
+#include "tools/from_launch.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "data/json_message.h"
+#include "tools/from_file.h"
+
+namespace shardplan {
+namespace {
+
+// "$@" and its like: what the script's caller adds, which the file does not say.
+bool is_callers(const std::string& word) {
+  return word.starts_with("$@") || word.starts_with("$*") || word.starts_with("${@") ||
+         word.starts_with("${*");
+}
+
+InputError no_argument(const std::string& opening, const std::string& word) {
+  return InputError(opening + "found '" + word + "' behind the program's name" +
+                    (word.starts_with('$') ? ", a variable that nothing in this file sets" : "") +
+                    ", expected an argument such as --bf16");
+}
+
+std::vector<Setting> settings_of(const Launch& launch, std::vector<std::string>& notes) {
+  std::vector<Setting> settings;
+  const std::string opening = launch.place + ": ";
+  for (const std::string& word : launch.arguments) {
+    if (is_callers(word)) {
+      notes.push_back(opening + word +
+                      ": arguments of the script's caller, taken as none; --set adds "
+                      "them");
+    } else if (is_argument_name(word)) {
+      const std::size_t equals = word.find('=');
+      const std::string name = word.substr(0, equals);
+      settings.push_back({.name = name, .values = {}, .place = opening + name + ": "});
+      if (equals != std::string::npos) {
+        settings.back().values.push_back(word.substr(equals + 1));
+      }
+    } else if (settings.empty() && word.starts_with('$') &&
+               std::ranges::any_of(launch.arguments, is_argument_name)) {
+      notes.push_back(opening + word +
+                      ": a variable that nothing in the file sets, taken as empty");
+    } else if (settings.empty()) {
+      throw no_argument(opening, word);
+    } else {
+      settings.back().values.push_back(word);
+    }
+  }
+  return settings;
+}
+
+// tyro: --training.seq_len 4096, --compile.enable, --compile.no-enable, lists divided by commas
+// (torchtitan/config/manager.py).
+std::string torchtitan_word(const Setting& setting) {
+  std::string name = setting.name.substr(2);
+  std::ranges::replace(name, '-', '_');
+  const std::size_t dot = name.rfind('.') + 1;
+  if (setting.values.empty() && name.compare(dot, 3, "no_") == 0) {
+    return name.erase(dot, 3) + "=false";
+  }
+  std::string value = setting.values.empty() ? "true" : "";
+  for (const std::string& each : setting.values) { value += (value.empty() ? "" : ",") + each; }
+  return name + "=" + value;
+}
+
+std::string config_text(const Setting& config, const std::string& path) {
+  const std::string name = config.values.empty() ? "" : config.values.front();
+  const std::filesystem::path beside = std::filesystem::path(path).parent_path() / name;
+  for (const std::string& each : {beside.string(), name}) {
+    std::error_code problem;
+    if (std::filesystem::is_regular_file(each, problem)) {
+      return read_text_file(each);
+    }
+  }
+  throw InputError(config.place + "found no file '" + shown(name, Encoding::kUnchecked) +
+                   "' beside the script, expected torchtitan's configuration");
+}
+
+RunSettings torchtitan_settings(const std::vector<Setting>& words, const std::string& file,
+                                const std::string& path, const Library& library) {
+  const auto is_config = [](const Setting& each) {
+    return each.name == "--job.config_file" || each.name == "--job.config-file";
+  };
+  const auto config = std::ranges::find_if(words, is_config);
+  const std::string named = config->values.empty() ? file : config->values.front();
+  RunSettings settings = settings_from_toml(config_text(*config, path), named);
+  const ArgumentTable table = argument_table(library, "torchtitan");
+  for (const Setting& each : words) {
+    if (is_config(each)) {
+      continue;
+    }
+    const std::string word = torchtitan_word(each);
+    override_setting(settings, table, word.substr(0, word.find('=')), word);
+    if (!settings.arguments.empty() && settings.arguments.back().place.starts_with("--set ")) {
+      settings.arguments.back().place = each.place;
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+bool is_argument_name(const std::string& word) {
+  return word.size() > 2 && word.starts_with("--");
+}
+
+RunSettings settings_of_launch(const Launch& launch, const std::string& file,
+                               const std::string& path, const Library& library,
+                               std::vector<std::string>& notes) {
+  std::vector<Setting> arguments = settings_of(launch, notes);
+  const bool is_torchtitan = std::ranges::any_of(arguments, [](const Setting& each) {
+    return each.name == "--job.config_file" || each.name == "--job.config-file";
+  });
+  RunSettings settings;
+  if (is_torchtitan) {
+    settings = torchtitan_settings(arguments, file, path, library);
+  } else {
+    settings.file = file;
+    settings.arguments = std::move(arguments);
+  }
+  settings.num_gpus = launch.num_gpus;
+  return settings;
+}
+
+}  // namespace shardplan
