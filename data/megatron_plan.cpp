@@ -170,6 +170,33 @@ DType dtype_of(const RunArguments& arguments, const char* name) {
   return dtype_named(arguments.word_or(name, "fp32", {"fp32", "bf16", "fp16", "fp8"})).value();
 }
 
+// Beside a bf16 weight Transformer Engine's Adam keeps the low half of an fp32 master alone
+// (core/optimizer/optimizer_config.py store_param_remainders, on by default; TransformerEngine v2.9
+// pytorch/optimizers/fused_adam.py), unless Megatron-LM keeps the masters itself: for offloading
+// and for fp8 with another recipe than delayed (use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+bool keeps_remainders(const RunArguments& arguments) {
+  return arguments.has("--bf16") && !arguments.has("--optimizer-cpu-offload") &&
+         arguments.text_or("--fp8-recipe", "delayed") == "delayed";
+}
+
+// core/optimizer/optimizer_config.py, __post_init__.
+void check_optimizer_types(const RunArguments& arguments) {
+  const bool aware = arguments.has("--use-precision-aware-optimizer");
+  if (aware && !arguments.has("--use-distributed-optimizer") &&
+      !arguments.has("--use-megatron-fsdp")) {
+    throw arguments.error("--use-precision-aware-optimizer",
+                          "found no --use-distributed-optimizer, expected it beside this");
+  }
+  for (const char* const name :
+       {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
+    if (!aware && dtype_of(arguments, name) != DType::kFp32) {
+      throw arguments.error(name,
+                            "found another type than fp32, expected "
+                            "--use-precision-aware-optimizer beside it");
+    }
+  }
+}
+
 void read_types(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
   const bool bf16 = arguments.has("--bf16");
@@ -187,13 +214,26 @@ void read_types(const RunArguments& arguments, RunReading& run) {
       refuse(run, "--fp8-recipe " + recipe + ": its copies of the weights are not described");
     }
   }
-  const bool fp32_gradients = bf16 ? !arguments.has("--grad-reduce-in-bf16")
-                                   : arguments.has("--accumulate-allreduce-grads-in-fp32");
+  check_optimizer_types(arguments);
+  const bool asks_fp32 = arguments.has("--accumulate-allreduce-grads-in-fp32");
+  const DType main_grads = dtype_of(arguments, "--main-grads-dtype");
+  if (asks_fp32 && bf16 && main_grads != DType::kFp32) {
+    throw arguments.error(
+        "--main-grads-dtype",
+        "found another type than fp32 beside --accumulate-allreduce-grads-in-fp32, "
+        "expected one of the two");
+  }
+  // Under --bf16 gradients are fp32 unless either says otherwise (validate_args).
+  const bool fp32_gradients =
+      bf16 ? !arguments.has("--grad-reduce-in-bf16") && main_grads == DType::kFp32 : asks_fp32;
   plan.grad_dtype = bf16   ? (fp32_gradients ? DType::kFp32 : DType::kBf16)
                     : fp16 ? (fp32_gradients ? DType::kFp32 : DType::kFp16)
                            : DType::kFp32;
   if (arguments.has("--use-precision-aware-optimizer")) {
     plan.master_dtype = dtype_of(arguments, "--main-params-dtype");
+    if (plan.master_dtype == DType::kFp32 && keeps_remainders(arguments)) {
+      plan.master_dtype = DType::kBf16;
+    }
     plan.exp_avg_dtype = dtype_of(arguments, "--exp-avg-dtype");
     plan.exp_avg_sq_dtype = dtype_of(arguments, "--exp-avg-sq-dtype");
   }

@@ -172,6 +172,35 @@ TEST_CASE("CUDA graphs are read with their scope") {
         std::string::npos);
 }
 
+TEST_CASE("gradients are in the type of --main-grads-dtype, as Megatron-LM's checks leave it") {
+  const std::string aware = R"(, "--use-precision-aware-optimizer": true)";
+  CHECK(gpt7b_with(aware).plan.grad_dtype == DType::kFp32);
+  CHECK(gpt7b_with(aware + R"(, "--main-grads-dtype": "bf16")").plan.grad_dtype == DType::kBf16);
+  CHECK(message_of([&] {
+          gpt7b_with(aware + R"(, "--main-grads-dtype": "bf16",
+                              "--accumulate-allreduce-grads-in-fp32": true)");
+        }).find("--main-grads-dtype: found another type than fp32 beside") != std::string::npos);
+}
+
+TEST_CASE("types of the optimizer without the optimizer that takes them are refused") {
+  CHECK(message_of([] {
+          gpt7b_with(R"(, "--exp-avg-dtype": "bf16")");
+        }).find("expected --use-precision-aware-optimizer beside it") != std::string::npos);
+  CHECK(gpt7b_with(R"(, "--exp-avg-dtype": "fp32")").unsupported.empty());
+}
+
+TEST_CASE("the precision-aware optimizer keeps the low half of a master beside a bf16 weight") {
+  const std::string aware = R"(, "--use-precision-aware-optimizer": true)";
+  CHECK(gpt7b_with("").plan.master_dtype == DType::kFp32);
+  CHECK(gpt7b_with(aware).plan.master_dtype == DType::kBf16);  // 2 bytes, as its row says
+  CHECK(gpt7b_with(aware + R"(, "--main-params-dtype": "fp16")").plan.master_dtype == DType::kFp16);
+  // Where Megatron-LM keeps the masters, they are whole.
+  CHECK(gpt7b_with(aware + R"(, "--optimizer-cpu-offload": true)").plan.master_dtype ==
+        DType::kFp32);
+  CHECK(gpt7b_with(aware + R"(, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise")")
+            .plan.master_dtype == DType::kFp32);
+}
+
 TEST_CASE("another engine and older names of recomputation are refused, not passed over") {
   CHECK(gpt7b_with(R"(, "--deepspeed": true)").unsupported.find("DeepSpeed engine") !=
         std::string::npos);
