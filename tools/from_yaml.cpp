@@ -2,6 +2,8 @@
 // (tests/functional_tests/test_cases/*/*/model_config.yaml).
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+
 #include "data/json_message.h"
 #include "tools/from_file.h"
 
@@ -17,6 +19,12 @@ constexpr int kMaxMerges = 16;
 // A plain word; "true" in quotes is a string.
 bool is_plain(const YAML::Node& node, std::string_view word) {
   return node.IsScalar() && node.Tag() != "!" && node.Scalar() == word;
+}
+
+// YAML 1.2 writes booleans in three ways, and so they are read there.
+bool is_boolean(const YAML::Node& node, const std::vector<std::string_view>& spellings) {
+  return std::ranges::any_of(spellings,
+                             [&](std::string_view word) { return is_plain(node, word); });
 }
 
 // The tests hand the values to two shells: "Et\\\\|\\\\(tt\\\\|\\\\)*6L" escapes what means
@@ -62,7 +70,7 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
       settings.insert(settings.end(), merged.begin(), merged.end());
       continue;
     }
-    if (member.second.IsNull() || is_plain(member.second, "false")) {
+    if (member.second.IsNull() || is_boolean(member.second, {"false", "False", "FALSE"})) {
       continue;
     }
     Setting setting{
@@ -70,7 +78,7 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
         .values = {},
         .place = place(file, std::int64_t{member.first.Mark().line} + 1, "") + name + ": "};
     const bool is_argument = name.starts_with("--");
-    if (!(is_argument && is_plain(member.second, "true"))) {
+    if (!(is_argument && is_boolean(member.second, {"true", "True", "TRUE"}))) {
       setting.values = words_of(member.second, file);
     }
     settings.push_back(std::move(setting));

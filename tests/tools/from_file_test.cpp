@@ -155,6 +155,10 @@ TEST_CASE("a test configuration gives MODEL_ARGS and ENV_VARS") {
   CHECK(settings.arguments.size() == 4);  // false is not given
   CHECK(settings.arguments.front().place == "c.yaml:4: --num-layers: ");
   CHECK(settings.environment.front().values == Words{"Ring"});
+  const RunSettings capital =
+      settings_from_yaml("MODEL_ARGS:\n  --bf16: True\n  --fp16: FALSE\n", "c.yaml");
+  CHECK(capital.arguments.size() == 1);
+  CHECK(values_of(capital, "--bf16").empty());
   CHECK(message_of([] {
           settings_from_yaml("a: 1\n", "c.yaml");
         }).starts_with("c.yaml: found no MODEL_ARGS"));
