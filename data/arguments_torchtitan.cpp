@@ -275,6 +275,14 @@ void read_training(const RunArguments& arguments, RunReading& run) {
     }
   }
   run.job.sequence_length = arguments.integer_or("training.seq_len", 2048, 1, kMaxTokens);
+  // seq_len_divisor of distributed/parallel_dims.py, which every model checks.
+  if (fills_world(plan, run.job.cluster.world_size()) &&
+      run.job.sequence_length % (plan.tp * plan.cp * 2) != 0) {
+    throw arguments.error("training.seq_len", "found " + std::to_string(run.job.sequence_length) +
+                                                  ", expected a multiple of 2 * tp " +
+                                                  std::to_string(plan.tp) + " * cp " +
+                                                  std::to_string(plan.cp));
+  }
   read_global_batch(arguments, local, run);
 }
 

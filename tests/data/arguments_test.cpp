@@ -441,6 +441,8 @@ TEST_CASE("what torchtitan's own checks of sizes refuse is refused") {
                  {"training.global_batch_size", "12"}}) ==
         "t.toml: training.global_batch_size: found 12, expected a multiple of "
         "training.local_batch_size 4 times the data-parallel degree 2");
+  CHECK(message({{"training.seq_len", "4100"}, {"parallelism.tensor_parallel_degree", "4"}}) ==
+        "t.toml: training.seq_len: found 4100, expected a multiple of 2 * tp 4 * cp 1");
   CHECK(message({{"training.global_batch_size", "0"}}).find("found 0, expected a multiple") !=
         std::string::npos);
   CHECK(torchtitan_with({{"training.global_batch_size", "-1"}}).job.global_batch == 32);
