@@ -24,6 +24,11 @@ void check_program(const Launch& launch) {
   }
 }
 
+std::string from_variable(const std::string& file, const std::string& name) {
+  return file + ": no command starts a .py file: the arguments in " + name +
+         " are read, what another script adds is not known";
+}
+
 // A file of arguments that another script reads: the variable that holds --num-layers.
 std::optional<Launch> variable_of(const ShellScript& script, const std::string& file,
                                   std::vector<std::string>& notes) {
@@ -39,8 +44,7 @@ std::optional<Launch> variable_of(const ShellScript& script, const std::string& 
       }
     }
     if (std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end()) {
-      notes.push_back(file + ": no command starts a .py file: the arguments in " + name +
-                      " are read, what another script adds is not known");
+      notes.push_back(from_variable(file, name));
       launch.place = file + ":1";
       launch.environment = script.exported;
       return launch;
@@ -198,12 +202,14 @@ class ScriptReader {
         places += (places.empty() ? " " : ", ") + line;
       }
     }
-    for (const auto& [name, value] : second) {
-      const auto other = first.find(name);
-      if (differing.empty() && (other == first.end() || other->second != value)) {
-        differing = name + " (" + (other == first.end() ? "not given" : other->second) + ", or " +
-                    value + ")";
-      }
+    const auto differs = std::ranges::find_if(second, [&](const auto& each) {
+      const auto other = first.find(each.first);
+      return other == first.end() || other->second != each.second;
+    });
+    if (differs != second.end()) {
+      const auto other = first.find(differs->first);
+      differing = differs->first + " (" + (other == first.end() ? "not given" : other->second) +
+                  ", or " + differs->second + ")";
     }
     const bool lines = places.find(',') != std::string::npos;
     throw InputError(file_ + ": found " + std::to_string(trainings.size()) + " trainings, in line" +
@@ -316,6 +322,27 @@ class ScriptReader {
     return effect;
   }
 
+  // An error where the choice must be made, else a note.
+  static void report(const ShellChoice& choice, const Effect& effect,
+                     std::vector<std::string>& notes) {
+    const std::string what = choice.place + ": '" + choice.text + "'";
+    const std::string depends = effect.name + " depends on it";
+    if (choice.missing.empty()) {
+      const std::string variable = effect.variable.empty()
+                                       ? effect.name.substr(effect.name.find_first_not_of('-'))
+                                       : effect.variable;
+      throw InputError(what + ": found a condition that cannot be decided here, and " + depends +
+                       "; expected --set " + variable + "=VALUE");
+    }
+    const std::string set = "--set " + *choice.missing.begin() + "=VALUE";
+    if (effect.resolves) {
+      throw InputError(what + ": found that nothing sets " + listed(choice.missing) + ", and " +
+                       depends + "; expected " + set);
+    }
+    notes.push_back(what + ": nothing sets " + listed(choice.missing) + ", taken as empty, and " +
+                    depends + "; " + set + " says otherwise");
+  }
+
   void check_choices(const ShellScript& script, const Launch& launch,
                      std::vector<std::string>& notes) const {
     constexpr std::size_t kMostReadings = 256;
@@ -334,22 +361,7 @@ class ScriptReader {
           (!choice.missing.empty() && !said.insert(choice.missing).second)) {
         continue;
       }
-      const std::string what = choice.place + ": '" + choice.text + "'";
-      const std::string depends = effect.name + " depends on it";
-      if (choice.missing.empty()) {
-        const std::string variable = effect.variable.empty()
-                                         ? effect.name.substr(effect.name.find_first_not_of('-'))
-                                         : effect.variable;
-        throw InputError(what + ": found a condition that cannot be decided here, and " + depends +
-                         "; expected --set " + variable + "=VALUE");
-      }
-      const std::string set = "--set " + *choice.missing.begin() + "=VALUE";
-      if (effect.resolves) {
-        throw InputError(what + ": found that nothing sets " + listed(choice.missing) + ", and " +
-                         depends + "; expected " + set);
-      }
-      notes.push_back(what + ": nothing sets " + listed(choice.missing) + ", taken as empty, and " +
-                      depends + "; " + set + " says otherwise");
+      report(choice, effect, notes);
     }
   }
 

@@ -117,6 +117,21 @@ void override_sizes(RunSettings& settings, const Options& options) {
   }
 }
 
+InputError unknown_name(const std::string& name, const RunSettings& settings,
+                        const std::string& framework, const ArgumentTable& table,
+                        const std::vector<ProfileOption>& switches) {
+  std::vector<std::string> names = settings.variables;
+  for (const ArgumentRow& row : table.rows) {
+    names.push_back(row.name.substr(row.name.find_first_not_of('-')));
+  }
+  for (const ProfileOption& option : switches) { names.push_back(option.name); }
+  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  return InputError("--set: found '" + name + "', which neither " + framework + " nor " +
+                    settings.file + " has, expected an argument, " +
+                    (settings.variables.empty() ? "" : "a variable of the script, ") +
+                    "a switch of the framework or a field of the plan" + suggestion(bare, names));
+}
+
 // Puts the words of --set that are arguments of the file over it, and returns them. A name that
 // is an argument and a switch of the framework is the switch.
 std::vector<std::string> override_settings(RunSettings& settings, const Options& options,
@@ -140,17 +155,7 @@ std::vector<std::string> override_settings(RunSettings& settings, const Options&
       override_setting(settings, table, argument, word);
       taken.push_back(word);
     } else {
-      std::vector<std::string> names = settings.variables;
-      for (const ArgumentRow& row : table.rows) {
-        names.push_back(row.name.substr(row.name.find_first_not_of('-')));
-      }
-      for (const ProfileOption& option : switches) { names.push_back(option.name); }
-      const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-      throw InputError("--set: found '" + name + "', which neither " + framework + " " +
-                       table.version + " nor " + settings.file + " has, expected an argument, " +
-                       (settings.variables.empty() ? "" : "a variable of the script, ") +
-                       "a switch of the framework or a field of the plan" +
-                       suggestion(bare, names));
+      throw unknown_name(name, settings, framework + " " + table.version, table, switches);
     }
   }
   return taken;

@@ -10,6 +10,10 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+// What a command may stand behind.
+const Words kPrefixes = {"exec", "command", "builtin", "nohup"};
+const Words kDeclarations = {"export", "local", "readonly", "declare", "typeset"};
+
 std::string joined_words(const Words& words, std::size_t first) {
   std::string text;
   for (std::size_t i = first; i < words.size(); ++i) { text += (i > first ? " " : "") + words[i]; }
@@ -48,7 +52,6 @@ ShellInterpreter::Status ShellInterpreter::simple() {
 }
 
 ShellInterpreter::Status ShellInterpreter::run(Simple simple) {
-  static const Words kPrefixes = {"exec", "command", "builtin", "nohup"};
   while (!simple.words.empty() &&
          std::ranges::find(kPrefixes, simple.words.front()) != kPrefixes.end()) {
     simple.words.erase(simple.words.begin());
@@ -93,7 +96,6 @@ std::optional<ShellInterpreter::Status> ShellInterpreter::control(const Words& w
 std::optional<ShellInterpreter::Status> ShellInterpreter::built_in(const Simple& simple) {
   const Words& words = simple.words;
   const std::string& name = words.front();
-  static const Words kDeclarations = {"export", "local", "readonly", "declare", "typeset"};
   if (std::ranges::find(kDeclarations, name) != kDeclarations.end()) {
     declare(words);
   } else if (name == "[" || name == "test") {
@@ -155,7 +157,7 @@ void ShellInterpreter::print(const Simple& simple) {
 
 std::string ShellInterpreter::program_output(const Words& words, bool& known) {
   const std::string name = shell_program(words.front());
-  const std::string last = words.back();
+  const std::string& last = words.back();
   if (name == "echo") {
     const std::size_t first = words.size() > 1 && (words[1] == "-e" || words[1] == "-n") ? 2 : 1;
     return joined_words(words, first) + "\n";

@@ -177,7 +177,7 @@ std::string ShellWordReader::element_name(const std::string& name, std::string& 
     return name + "[" + index + "]";
   }
   const std::int64_t size = static_cast<std::int64_t>(list->second.size());
-  const std::string element = name + "[" + std::to_string(*number) + "]";
+  std::string element = name + "[" + std::to_string(*number) + "]";
   if (*number >= 0 && *number < size) {
     context_.values[element] = {list->second[static_cast<std::size_t>(*number)]};
   }

@@ -9,8 +9,15 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+const Words kShells = {"bash", "sh", "zsh", "dash"};
+// Programs whose arguments may name a training that they do not start.
+const Words kOthers = {"echo",  "printf", "cat",   "cp",    "mv",      "ls",    "sed",
+                       "grep",  "awk",    "rm",    "chmod", "tee",     "ln",    "diff",
+                       "git",   "wget",   "curl",  "tar",   "pip",     "test",  "cd",
+                       "mkdir", "kill",   "pkill", "pgrep", "killall", "rsync", "scp",
+                       "read",  "touch",  "ps",    "which", "type"};
+
 bool is_shell(const std::string& word) {
-  static const Words kShells = {"bash", "sh", "zsh", "dash"};
   return std::ranges::find(kShells, shell_program(word)) != kShells.end();
 }
 
@@ -20,13 +27,7 @@ std::string shell_program(const std::string& word) {
   return word.substr(word.rfind('/') + 1);
 }
 
-// Programs whose arguments may name a training that they do not start.
 bool starts_nothing(const std::string& word) {
-  static const Words kOthers = {"echo",  "printf", "cat",   "cp",    "mv",      "ls",    "sed",
-                                "grep",  "awk",    "rm",    "chmod", "tee",     "ln",    "diff",
-                                "git",   "wget",   "curl",  "tar",   "pip",     "test",  "cd",
-                                "mkdir", "kill",   "pkill", "pgrep", "killall", "rsync", "scp",
-                                "read",  "touch",  "ps",    "which", "type"};
   return std::ranges::find(kOthers, shell_program(word)) != kOthers.end();
 }
 

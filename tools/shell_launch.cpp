@@ -26,11 +26,13 @@ constexpr std::array<OtherProgram, 10> kOtherPrograms = {{
 }};
 
 // Options that only a training has.
+const Words kTrainingArguments = {
+    "--num-layers", "--hidden-size",     "--micro-batch-size", "--tensor-model-parallel-size",
+    "--seq-length", "--job.config_file", "--job.config-file",  "--use-checkpoint-args"};
+
 bool is_training_argument(const std::string& word) {
-  static const Words kNames = {
-      "--num-layers", "--hidden-size",     "--micro-batch-size", "--tensor-model-parallel-size",
-      "--seq-length", "--job.config_file", "--job.config-file",  "--use-checkpoint-args"};
-  return std::ranges::find(kNames, word.substr(0, word.find('='))) != kNames.end();
+  return std::ranges::find(kTrainingArguments, word.substr(0, word.find('='))) !=
+         kTrainingArguments.end();
 }
 
 // The program: the last .py file before the training's arguments, since a launcher may be one too

@@ -239,7 +239,8 @@ TEST_CASE("scripts that a shell would not read are refused in one line") {
         std::pair{"[[ a", "run.sh:1: found '[[' without an end"},
         std::pair{"( a", "run.sh:1: found '(' without an end"},
         std::pair{"{ a", "run.sh:1: found '{' without its '}'"}}) {
-    const std::string found = message_of([&] { read(text); });
+    const std::string script = text;
+    const std::string found = message_of([&] { read(script); });
     CHECK_MESSAGE(found.starts_with(message), found);
   }
 }
