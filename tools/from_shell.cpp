@@ -133,10 +133,12 @@ class ScriptReader {
     return std::nullopt;
   }
 
+  // Whether the answer depends on it: not on what no table knows, but on torchtitan's "a.b".
   bool matters(const std::string& name) const {
     const ArgumentRow* const row = find_row(table_, name);
-    const bool counts = row == nullptr || row->effect == SettingEffect::kRead ||
-                        row->effect == SettingEffect::kRefused;
+    const bool counts = row == nullptr ? name.find('.') != std::string::npos
+                                       : row->effect == SettingEffect::kRead ||
+                                             row->effect == SettingEffect::kRefused;
     return counts && std::ranges::none_of(request_.set_words, [&](const std::string& word) {
              std::string set = word.substr(0, word.find('='));
              std::ranges::replace(set, '_', '-');

@@ -184,6 +184,7 @@ TEST_CASE("a default that a variable may change is taken and noted, once") {
 TEST_CASE("a condition on files or programs is asked for only where a size depends on it") {
   const std::string harmless = "if [ -f last.txt ]; then L=\"--load x\"; fi\n" + kTrain + "$L\n";
   CHECK(read(harmless).notes.empty());
+  CHECK(read("[ -f x ] && L=--nobody-knows-it\n" + kTrain + "$L\n").notes.empty());
   const std::string script =
       "if nvidia-smi | grep -q H200; then M=4; else M=2; fi\n" + kTrain + "--micro-batch-size $M\n";
   CHECK(message_of([&] { read(script); }) ==
