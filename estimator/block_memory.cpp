@@ -251,6 +251,13 @@ BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
   return block;
 }
 
+SeparateNorms separate_norms(const Job& job, bool is_moe) {
+  if (job.profile.memory_model != MemoryModel::kMegatron) {
+    return {};
+  }
+  return {.attention = job.model.attention == AttentionKind::kMla, .ffn = is_moe};
+}
+
 bool rows_see_whole_plan(const Job& job) {
   switch (job.profile.memory_model) {
     case MemoryModel::kMegatron:
@@ -313,6 +320,8 @@ Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& rec
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   Recompute seen = recompute;
   RecomputeModules& modules = seen.modules;
+  const SeparateNorms norms = separate_norms(job, experts);
+  modules.layernorm = modules.layernorm && (norms.attention || norms.ffn);
   modules.mlp = modules.mlp && (!experts || is_local);
   modules.moe = modules.moe && experts;
   modules.moe_act = modules.moe_act && experts && !modules.moe;

@@ -157,6 +157,17 @@ struct BlockMemory {
 bool has_block(const Job& job, BlockKind kind);
 BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
 
+// The norms before attention and FFN that stand alone, whose outputs recomputation of `layernorm`
+// drops. Transformer Engine fuses the others into the linear layer behind them, and Megatron-LM
+// puts an IdentityOp in their place, of which nothing is recomputed (core_v0.16.1
+// core/models/gpt/gpt_layer_specs.py:182-277, core/transformer/transformer_layer.py:382-435):
+// before grouped-query attention, and before a dense FFN.
+struct SeparateNorms {
+  bool attention = true;
+  bool ffn = true;
+};
+SeparateNorms separate_norms(const Job& job, bool is_moe);
+
 // Whether rows of the profile look at more of a plan than its block axes, or may.
 bool rows_see_whole_plan(const Job& job);
 // What of a plan's recomputation the rows of a kind of block look at: plans that differ in nothing

@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/block_memory.h"
 #include "estimator/number.h"
 
 namespace shardplan {
@@ -82,9 +83,16 @@ std::int64_t layers_in_group(const Recompute& recompute) {
 
 }  // namespace
 
-LayerReplay replay_of(const Job& job, const LayerParts& parts) {
-  return job.profile.memory_model == MemoryModel::kNative ? written_again(parts)
-                                                          : whole_parts(parts);
+LayerReplay replay_of(const Job& job, const LayerSpec& layer, const LayerParts& parts) {
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    return written_again(parts);
+  }
+  LayerReplay replay = whole_parts(parts);
+  const SeparateNorms separate = separate_norms(job, layer.is_moe);
+  const double share = ((separate.attention ? 1 : 0) + (separate.ffn ? 1 : 0)) / 2.0;
+  replay.norms.kernels_s *= share;
+  replay.norms.total_s *= share;
+  return replay;
 }
 
 double replayed_s(const Recompute& recompute, const LayerTime& layer) {

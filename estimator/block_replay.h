@@ -24,7 +24,7 @@ struct LayerParts {
   double shared_last_s = 0;
 };
 
-LayerReplay replay_of(const Job& job, const LayerParts& parts);
+LayerReplay replay_of(const Job& job, const LayerSpec& layer, const LayerParts& parts);
 
 // Seconds that backward takes longer. Throws std::logic_error for policies without a time model.
 double replayed_s(const Recompute& recompute, const LayerTime& layer);

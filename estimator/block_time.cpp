@@ -267,7 +267,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
   const LayerParts parts = clocked_parts(context, layer);
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
-                  .replay = replay_of(context.job, parts),
+                  .replay = replay_of(context.job, layer, parts),
                   .host = host_cost(context.job, context.plan, layer),
                   .compiled = context.job.profile.compile};
   BlockTime& time = known.time;

@@ -158,13 +158,14 @@ void add_layer_input(MegatronBlock& block) {
       .born = Step::kForwardNorm,
       .last_forward_use = Step::kForwardQkv,
       .dies = s.gathers_sequence ? Step::kBackwardQkv : block.weight_step(Step::kBackwardQkv)};
-  if (block.selective() && block.recomputed().layernorm) {
-    rows.recompute("attention.norm_output", sequence, block.linear_dtype(), norm,
-                   Step::kBackwardQkv, "h*u: layernorm recompute computes it again in backward");
-  } else {
-    rows.keep("attention.norm_output", sequence, block.linear_dtype(), norm,
-              "h*u: saved sharded by LayerNormLinear, gathered again in backward");
-  }
+  // Computed again when the gradient of attention's output arrives (transformer_layer.py,
+  // input_layernorm_checkpoint).
+  keep_or_recompute(block,
+                    block.selective() && block.recomputed().layernorm &&
+                        separate_norms(block.job, block.is_moe).attention,
+                    Step::kBackwardProjection, "attention.norm_output", sequence,
+                    block.linear_dtype(), norm,
+                    "h*u: saved sharded by the linear layer, gathered again in backward");
   rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
            "h*u: arrives from the next layer, kept for the residual path");
   rows.use("ffn_input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,

@@ -325,8 +325,7 @@ void add_dense_ffn(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   const std::int64_t width = div_ceil(block.job.model.ffn, block.plan.tp);
   const bool mlp = block.selective() && block.recomputed().mlp;
-  const bool norm = block.selective() && block.recomputed().layernorm;
-  add_ffn_norm(block, mlp || norm, mlp ? Step::kBackwardOutput : Step::kBackwardFc1);
+  add_ffn_norm(block, mlp, Step::kBackwardOutput);
   add_ffn_piece(block, kDense, s.tokens * width,
                 {.what = mlp ? Replay::kAll : Replay::kNothing, .from = Step::kBackwardOutput});
   add_sequence_gathers(block, kDense);

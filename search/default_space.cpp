@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "estimator/block_memory.h"
 #include "estimator/validity.h"
 #include "search/search.h"
 #include "search/space.h"
@@ -74,14 +75,29 @@ Recompute full(RecomputeMethod method, std::int64_t num_layers) {
   return recompute;
 }
 
+// Whether recomputation of norms frees anything in some layer of the model.
+bool has_separate_norms(const Job& job) {
+  return std::ranges::any_of(job.model.layers, [&](const LayerSpec& layer) {
+    const SeparateNorms norms = separate_norms(job, layer.is_moe);
+    return norms.attention || norms.ffn;
+  });
+}
+
 // Module sets of published Megatron recipes; core_attn frees nothing under fused attention and is
 // left to --range. Full recompute of the first n layers of a chunk: n in powers of two.
-std::vector<Recompute> megatron_recompute_choices(const ModelSpec& model) {
+std::vector<Recompute> megatron_recompute_choices(const Job& job) {
   using Modules = RecomputeModules;
-  std::vector<Recompute> choices = {Recompute{}, selective({&Modules::layernorm})};
+  const ModelSpec& model = job.model;
+  const bool norms = has_separate_norms(job);
+  std::vector<Recompute> choices = {Recompute{}};
+  if (norms) {
+    choices.push_back(selective({&Modules::layernorm}));
+  }
   if (model.has_dense_layers()) {
     choices.push_back(selective({&Modules::mlp}));
-    choices.push_back(selective({&Modules::layernorm, &Modules::mlp}));
+    if (norms) {
+      choices.push_back(selective({&Modules::layernorm, &Modules::mlp}));
+    }
   }
   if (model.moe.num_experts > 0) {
     choices.push_back(selective({&Modules::moe_act}));
@@ -105,7 +121,7 @@ std::vector<Recompute> megatron_recompute_choices(const ModelSpec& model) {
 
 std::vector<Recompute> recompute_choices(const Job& job) {
   if (job.profile.memory_model != MemoryModel::kTorchtitan) {
-    return megatron_recompute_choices(job.model);
+    return megatron_recompute_choices(job);
   }
   std::vector<Recompute> choices = {Recompute{}, full(RecomputeMethod::kUniform, 1)};
   for (const std::string_view policy : kRecomputePolicies) {
@@ -219,7 +235,10 @@ void add_new(std::vector<Recompute>& choices, const Recompute& choice) {
 std::vector<Recompute> all_recompute_choices(const Job& job, std::vector<Recompute> choices) {
   const ModelSpec& model = job.model;
   using Modules = RecomputeModules;
-  std::vector<bool Modules::*> modules = {&Modules::core_attn, &Modules::layernorm};
+  std::vector<bool Modules::*> modules = {&Modules::core_attn};
+  if (has_separate_norms(job)) {
+    modules.push_back(&Modules::layernorm);
+  }
   if (model.has_dense_layers()) {
     modules.push_back(&Modules::mlp);
   }

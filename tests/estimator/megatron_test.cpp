@@ -102,6 +102,32 @@ TEST_CASE("unfused attention keeps five bytes for each pair of positions with dr
   CHECK(kept_bytes(job) == plain + 5 * pairs);
 }
 
+// core_v0.16.1 core/models/gpt/gpt_layer_specs.py: the norms before grouped-query attention and a
+// dense FFN lie inside LayerNormLinear; those before latent attention and experts are modules.
+TEST_CASE("recomputation of norms frees the output of those that stand alone and nothing else") {
+  Job job = gpt_job("1x8-h100");
+  Plan norms{.micro_batch = 4};
+  norms.recompute.granularity = RecomputeGranularity::kSelective;
+  norms.recompute.modules.layernorm = true;
+  const auto freed = [&](BlockKind kind) {
+    return kept_bytes(job, kind) - layer_of(block_set(job, norms), kind).summary.kept_bytes;
+  };
+  constexpr std::int64_t kOutput = kTokens * 512 * 2;
+  CHECK(freed(BlockKind::kDenseLayer) == 0);
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  job.model.layers.back().is_moe = true;
+  CHECK(freed(BlockKind::kDenseLayer) == 0);
+  CHECK(freed(BlockKind::kMoeLayer) == kOutput);
+  job.model.attention = AttentionKind::kMla;
+  job.model.mla = {.q_lora_rank = 128,
+                   .kv_lora_rank = 64,
+                   .qk_nope_head_dim = 64,
+                   .qk_rope_head_dim = 32,
+                   .v_head_dim = 64};
+  CHECK(freed(BlockKind::kDenseLayer) == kOutput);
+  CHECK(freed(BlockKind::kMoeLayer) == 2 * kOutput);
+}
+
 TEST_CASE("experts keep their activation before the routing probability scales it") {
   Job job = gpt_job("1x8-h100");
   job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};

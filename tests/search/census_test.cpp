@@ -102,6 +102,7 @@ TEST_CASE("the counts of twenty million million plans sum to the size of the spa
                    .shared_ffn = 2048,
                    .shared_gate = false,
                    .router_bias = false};
+  job.model.layers.back().is_moe = true;
   const PlanSpace space = plan_space(job, wide_space(job));
   const SettledRules rules(job, space);
   Census census(rules);

@@ -144,6 +144,17 @@ TEST_CASE("experts, and only experts, open the axes of expert parallelism") {
   CHECK(default_space(job).etp == std::vector<std::int64_t>{1, 2, 4, 8});
 }
 
+TEST_CASE("recomputation of norms is a choice only where a norm is not part of a linear layer") {
+  const auto recomputes_norms = [](const Recompute& choice) { return choice.modules.layernorm; };
+  Job job = llama_8b_job();
+  CHECK(std::ranges::none_of(default_space(job).recompute, recomputes_norms));
+  CHECK(std::ranges::none_of(wide_space(job).recompute, recomputes_norms));
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  job.model.layers.back().is_moe = true;
+  CHECK(std::ranges::any_of(default_space(job).recompute, recomputes_norms));
+  CHECK(std::ranges::any_of(wide_space(job).recompute, recomputes_norms));
+}
+
 TEST_CASE("each profile's default space has the values that it models, its own default first") {
   Job job = llama_8b_job();
   job.profile.memory_model = MemoryModel::kMegatron;
