@@ -11,7 +11,8 @@ bool has_microbatches(const Job& job, const Plan& plan) {
   return job.global_batch % (data_parallel_size(job, plan) * plan.micro_batch) == 0;
 }
 
-// Every value makes rows smaller the fewer bytes it has, and never adds one.
+// Every value makes rows smaller the fewer bytes it has, and adds none but those of
+// StateBytes::widened.
 void choose_smallest(const std::vector<DType>& open, DType& axis) {
   if (!open.empty()) {
     axis = *std::ranges::min_element(open, {}, [](DType dtype) { return bytes_of(dtype); });
@@ -24,6 +25,12 @@ void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
   choose_smallest(open.master_dtype, plan.master_dtype);
   choose_smallest(open.exp_avg_dtype, plan.exp_avg_dtype);
   choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
+}
+
+std::int64_t widened_bytes(const PriceFreedom& open, const StateBytes& state) {
+  const bool is_open =
+      !open.master_dtype.empty() || !open.exp_avg_dtype.empty() || !open.exp_avg_sq_dtype.empty();
+  return is_open ? state.widened : 0;
 }
 
 void choose_smallest_gradients(const PriceFreedom& open, Plan& plan) {

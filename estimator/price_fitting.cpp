@@ -17,10 +17,13 @@ bool opens_only_state(PriceTable& table, std::size_t freedom) {
 namespace {
 
 // Of a plan, before a static arena rounds every dtype's buffer up: it never rounds down.
-std::int64_t fullest_rank_bytes(const StatePiece& states, const ActivationPiece& activations) {
+std::int64_t fullest_rank_bytes(const PriceFreedom& open, const StatePiece& states,
+                                const ActivationPiece& activations) {
   std::int64_t peak = 0;
   for (const RankActivations& rank : activations.ranks) {
-    const StateSum state = {.one = states.classes[rank.stage_class], .other = rank.buffers};
+    StateBytes least = states.classes[rank.stage_class];
+    least.alive[static_cast<std::size_t>(Phase::kOptimizer)] -= widened_bytes(open, least);
+    const StateSum state = {.one = least, .other = rank.buffers};
     peak = std::max(peak, alive_peak_bytes(state, rank.actions));
   }
   return peak;
@@ -28,8 +31,8 @@ std::int64_t fullest_rank_bytes(const StatePiece& states, const ActivationPiece&
 
 }  // namespace
 
-// Of the plans that differ in the optimizer's dtypes the one with the smallest has the least memory
-// and the least time: it stands for all.
+// Of the plans that differ in the optimizer's dtypes the one with the smallest has the least
+// memory, less what its step copies, and the least time: it stands for all.
 FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t freedom,
                            std::int64_t limit_bytes) {
   PricePieces& pieces = table.pieces();
@@ -46,7 +49,7 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
     const ScheduleShape shape = pieces.shape(at);
     const ActivationPiece& activations = pieces.activations(at, shape);
     const auto visit = [&] {
-      const std::int64_t bytes = fullest_rank_bytes(pieces.state(at), activations);
+      const std::int64_t bytes = fullest_rank_bytes(open, pieces.state(at), activations);
       if (bytes <= limit_bytes) {
         floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
         floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);

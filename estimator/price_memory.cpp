@@ -1,5 +1,6 @@
 // The pieces of a price's memory: what ranks hold in flight, and between steps.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -174,9 +175,13 @@ const PieceMemo<TensorPiece, 4>::Piece& PricePieces::tensors(const Plan& plan) {
   return *last_tensors;
 }
 
-// An unfused optimizer has temporaries that know whether experts step apart.
+// The optimizer step's temporaries, of an unfused one or of state in fewer bits, know whether
+// experts step apart.
 const StatePiece& PricePieces::state(const Plan& plan) {
-  const bool apart = !job.profile.fused_optimizer && plan.sequence_parallel;
+  const bool widens =
+      std::ranges::any_of(std::array{plan.master_dtype, plan.exp_avg_dtype, plan.exp_avg_sq_dtype},
+                          [](DType dtype) { return dtype != DType::kFp32; });
+  const bool apart = (!job.profile.fused_optimizer || widens) && plan.sequence_parallel;
   const std::int64_t switches =
       (plan.offload.activations ? 1 : 0) + (plan.offload.parameters ? 2 : 0) + (apart ? 4 : 0);
   return state_pieces

@@ -91,7 +91,9 @@ void add_optimizer(StateBuilder& state, const Group& group) {
   const std::int64_t on_gpu = scaled(share, 1 - plan.offload.optimizer);
   const bool lazy = !state.is_native();
   if (plan.precision != Precision::kFp32) {
-    add_optimizer_row(state, group.names.master, on_gpu, plan.master_dtype, false,
+    // Those in fewer bits belong to FusedAdam, whose first step makes them.
+    add_optimizer_row(state, group.names.master, on_gpu, plan.master_dtype,
+                      lazy && plan.master_dtype != DType::kFp32,
                       "N/S: main parameters of the optimizer (N without ZeRO)");
   }
   add_optimizer_row(state, group.names.exp_avg, on_gpu, plan.exp_avg_dtype, lazy,
@@ -201,6 +203,35 @@ bool steps_experts_apart(const StateBuilder& state) {
          (state.plan.ep > 1 || (state.plan.tp > 1 && state.plan.sequence_parallel));
 }
 
+// Transformer Engine v2.9 pytorch/optimizers/fused_adam.py, step (475-733): moments in fewer bits
+// and main parameters in fp16 are copied to fp32 for the kernel (get_unscaled_state); lists of them
+// outlive their group of parameters, so that all are there at the end, where bf16 moments are cast
+// back one by one (_apply_scale). A low half of main parameters (store_param_remainders) is taken
+// as it is.
+void add_widened_state(StateBuilder& state, std::int64_t elements) {
+  const Plan& plan = state.plan;
+  const std::int64_t copies = (plan.exp_avg_dtype != DType::kFp32 ? 1 : 0) +
+                              (plan.exp_avg_sq_dtype != DType::kFp32 ? 1 : 0) +
+                              (plan.master_dtype == DType::kFp16 ? 1 : 0);
+  state.add({.component = Component::kTemporaries,
+             .name = kWidenedStateRow,
+             .elements = copies * scaled(elements, 1 - plan.offload.optimizer),
+             .dtype = DType::kFp32,
+             .first = Phase::kOptimizer,
+             .last = Phase::kOptimizer,
+             .formula = "N/S for each moment not in fp32 (and main parameters in fp16): FusedAdam "
+                        "works on fp32 copies",
+             .is_split = true});
+  const bool casts = plan.exp_avg_dtype == DType::kBf16 || plan.exp_avg_sq_dtype == DType::kBf16;
+  state.add({.component = Component::kTemporaries,
+             .name = kCastMomentRow,
+             .elements = casts ? std::min(state.tensors.largest_dense_tensor, elements) : 0,
+             .dtype = DType::kBf16,
+             .first = Phase::kOptimizer,
+             .last = Phase::kOptimizer,
+             .formula = "largest tensor's share: a moment on its way back to bf16"});
+}
+
 // Temporaries of the optimizer step.
 void add_optimizer_step(StateBuilder& state) {
   const Plan& plan = state.plan;
@@ -220,10 +251,14 @@ void add_optimizer_step(StateBuilder& state) {
                .last = Phase::kOptimizer,
                .formula = "N/S: the optimizer works on an fp32 copy of the gradients"});
   }
+  const std::int64_t at_once = steps_experts_apart(state) ? std::max(dense, expert) : share;
+  if (precision_aware) {
+    add_widened_state(state, at_once);
+  }
   if (!state.is_native() && !state.job.profile.fused_optimizer) {
     state.add({.component = Component::kTemporaries,
                .name = kStepTemporaryRow,
-               .elements = steps_experts_apart(state) ? std::max(dense, expert) : share,
+               .elements = at_once,
                .dtype = DType::kFp32,
                .first = Phase::kOptimizer,
                .last = Phase::kOptimizer,
@@ -309,6 +344,7 @@ void StateBytes::add(const StateRow& row) {
   }
   made_by_first_step += row.made_by_first_step ? bytes : 0;
   frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;
+  widened += row.name == kWidenedStateRow || row.name == kCastMomentRow ? bytes : 0;
   start_up_only += row.last == Phase::kStartUp ? bytes : 0;
   remade += row.first > Phase::kForward && row.last == Phase::kIdle && !row.made_by_first_step
                 ? bytes

@@ -35,6 +35,10 @@ constexpr std::string_view name_of(Phase phase) {
 
 // One fp32 list of an unfused optimizer step, a tensor for each parameter.
 inline constexpr std::string_view kStepTemporaryRow = "optimizer.step_temporary";
+// fp32 copies of optimizer state in fewer bits, made for the update, and what casts them back: the
+// only bytes that fewer bits add.
+inline constexpr std::string_view kWidenedStateRow = "optimizer.widened_state";
+inline constexpr std::string_view kCastMomentRow = "optimizer.cast_moment";
 // Rows that a replay of the allocator finds by itself.
 inline constexpr std::string_view kAllocatorTailsRow = "allocator.block_ends";
 inline constexpr std::string_view kOptimizerTailsRow = "allocator.optimizer_block_ends";
@@ -73,6 +77,7 @@ struct StateBytes {
   std::int64_t start_up_only = 0;
   std::int64_t remade = 0;        // of rows that are made in every step and live on between steps
   std::int64_t side_streams = 0;  // most that lives on streams other than that of compute
+  std::int64_t widened = 0;       // of kWidenedStateRow and kCastMomentRow
   std::int64_t frame = 0;         // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
@@ -84,6 +89,7 @@ struct StateBytes {
     start_up_only += other.start_up_only;
     remade += other.remade;
     side_streams += other.side_streams;
+    widened += other.widened;
     frame += other.frame;
   }
 };

@@ -81,6 +81,8 @@ void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLay
     for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
       (tensor.is_expert ? tensors.expert : tensors.dense) += tensor.elements;
       (tensor.is_expert ? expert : dense).add(tensor.elements);
+      tensors.largest_dense_tensor =
+          std::max(tensors.largest_dense_tensor, tensor.is_expert ? 0 : tensor.elements);
     }
   };
   for (auto unit = chunk.units.rbegin(); unit != chunk.units.rend(); ++unit) {

@@ -21,6 +21,7 @@ struct StageTensors {
   std::int64_t dense_padding = 0;  // elements of padding in contiguous buffers
   std::int64_t expert_padding = 0;
   std::vector<ChunkBuffers> chunks;
+  std::int64_t largest_dense_tensor = 0;
   std::int64_t largest_chunk = 0;        // dense and expert, of one model chunk
   std::int64_t largest_layer_dense = 0;  // of one layer of the stage, the largest
   std::int64_t largest_layer_expert = 0;

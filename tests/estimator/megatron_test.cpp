@@ -164,6 +164,34 @@ TEST_CASE("workspaces of grouped products and of torch's handles are those of th
   CHECK(state_bytes(job, plan, "cublas_workspace") == 2 << 20);
 }
 
+// fused_adam.py: 4 bytes for each moment not in fp32 and for main parameters in fp16, of the rank's
+// shard; bf16 moments go back one tensor at a time, the largest of which is the embedding.
+TEST_CASE("an optimizer step copies state in fewer bits to fp32") {
+  Job job = gpt_job("1x8-h100");
+  Plan plan{.micro_batch = 4};
+  plan.zero = 1;
+  const StageState state = plan_pieces(job, plan).stages.front().state;
+  const std::int64_t shard = (state.parameters + 7) / 8;
+  const auto copied = [&](DType master, DType first, DType second) {
+    plan.master_dtype = master;
+    plan.exp_avg_dtype = first;
+    plan.exp_avg_sq_dtype = second;
+    return state_bytes(job, plan, "optimizer.widened_state");
+  };
+  using enum DType;
+  CHECK(copied(kFp32, kFp32, kFp32) == 0);
+  CHECK(copied(kBf16, kFp32, kFp32) == 0);  // the low half is taken as it is
+  CHECK(copied(kBf16, kBf16, kFp32) == 4 * shard);
+  CHECK(copied(kBf16, kBf16, kFp8) == 8 * shard);
+  CHECK(copied(kFp16, kFp8, kFp8) == 12 * shard);
+  CHECK(state_bytes(job, plan, "optimizer.cast_moment") == 0);
+  copied(kBf16, kBf16, kBf16);
+  CHECK(state_bytes(job, plan, "optimizer.cast_moment") == 2 * shard);
+  plan.dp = 1;
+  job.cluster.gpus_per_node = 1;
+  CHECK(state_bytes(job, plan, "optimizer.cast_moment") == 2 * 50304 * 512);
+}
+
 TEST_CASE("the data loader's attention mask is a byte for each pair, on the ends of the pipeline") {
   Job job = gpt_job("1x8-h100");
   const Plan plan{.pp = 4, .micro_batch = 4, .schedule = Schedule::k1F1B};
