@@ -170,13 +170,22 @@ DType dtype_of(const RunArguments& arguments, const char* name) {
   return dtype_named(arguments.word_or(name, "fp32", {"fp32", "bf16", "fp16", "fp8"})).value();
 }
 
-// Beside a bf16 weight Transformer Engine's Adam keeps the low half of an fp32 master alone
-// (core/optimizer/optimizer_config.py store_param_remainders, on by default; TransformerEngine v2.9
-// pytorch/optimizers/fused_adam.py), unless Megatron-LM keeps the masters itself: for offloading
-// and for fp8 with another recipe than delayed (use_precision_aware_optimizer_no_fp8_or_ds_fp8).
-bool keeps_remainders(const RunArguments& arguments) {
-  return arguments.has("--bf16") && !arguments.has("--optimizer-cpu-offload") &&
-         arguments.text_or("--fp8-recipe", "delayed") == "delayed";
+// core/optimizer/optimizer_config.py:187-206 and 354-361, core/optimizer/__init__.py:305-390:
+// FusedAdam, where it holds the main parameters of bf16 weights, keeps the half of them that the
+// weights lack (store_param_remainders, for which there is no argument). With fp8 recipes but the
+// delayed one Megatron-LM holds fp32 ones itself. A CPU offload's optimizers know fp32 alone.
+void read_optimizer_types(const RunArguments& arguments, Plan& plan) {
+  const DType main = dtype_of(arguments, "--main-params-dtype");
+  const bool delayed =
+      arguments.word_or("--fp8-recipe", "delayed",
+                        {"tensorwise", "delayed", "mxfp8", "blockwise", "custom"}) == "delayed";
+  plan.exp_avg_dtype = dtype_of(arguments, "--exp-avg-dtype");
+  plan.exp_avg_sq_dtype = dtype_of(arguments, "--exp-avg-sq-dtype");
+  plan.master_dtype =
+      main == DType::kFp32 && delayed && arguments.has("--bf16") ? DType::kBf16 : main;
+  if (arguments.has("--optimizer-cpu-offload")) {
+    plan.master_dtype = plan.exp_avg_dtype = plan.exp_avg_sq_dtype = DType::kFp32;
+  }
 }
 
 // core/optimizer/optimizer_config.py, __post_init__.
@@ -230,12 +239,7 @@ void read_types(const RunArguments& arguments, RunReading& run) {
                     : fp16 ? (fp32_gradients ? DType::kFp32 : DType::kFp16)
                            : DType::kFp32;
   if (arguments.has("--use-precision-aware-optimizer")) {
-    plan.master_dtype = dtype_of(arguments, "--main-params-dtype");
-    if (plan.master_dtype == DType::kFp32 && keeps_remainders(arguments)) {
-      plan.master_dtype = DType::kBf16;
-    }
-    plan.exp_avg_dtype = dtype_of(arguments, "--exp-avg-dtype");
-    plan.exp_avg_sq_dtype = dtype_of(arguments, "--exp-avg-sq-dtype");
+    read_optimizer_types(arguments, plan);
   }
   if (arguments.has("--optimizer-cpu-offload")) {
     plan.offload.optimizer = arguments.number_or("--optimizer-offload-fraction", 1, 0, 1);

@@ -268,6 +268,28 @@ TEST_CASE("a list of layers with experts may be written as Python does") {
         "--moe-layer-freq: found \"[0]*\", expected a list such as [0]*3+[1]*12");
 }
 
+// core/optimizer/optimizer_config.py: store_param_remainders is on, whatever the arguments say.
+TEST_CASE(
+    "the precision-aware optimizer keeps half of the main parameters that bf16 weights have") {
+  const std::string more = R"(, "--use-precision-aware-optimizer": true,
+      "--exp-avg-dtype": "bf16", "--exp-avg-sq-dtype": "fp8")";
+  const Plan plan = gpt7b_with(more).plan;
+  CHECK(plan.master_dtype == DType::kBf16);
+  CHECK(plan.exp_avg_dtype == DType::kBf16);
+  CHECK(plan.exp_avg_sq_dtype == DType::kFp8);
+  CHECK(plan.grad_dtype == DType::kFp32);
+  CHECK(gpt7b_with(more + R"(, "--main-params-dtype": "fp16")").plan.master_dtype == DType::kFp16);
+  // training/arguments.py:716-723
+  CHECK(gpt7b_with(more + R"(, "--main-grads-dtype": "bf16")").plan.grad_dtype == DType::kBf16);
+  const std::string fp8 = more + R"(, "--fp8-format": "hybrid", "--fp8-recipe": )";
+  CHECK(gpt7b_with(fp8 + R"("delayed")").plan.master_dtype == DType::kBf16);
+  CHECK(gpt7b_with(fp8 + R"("tensorwise")").plan.master_dtype == DType::kFp32);
+  // core/optimizer/cpu_offloading/hybrid_optimizer.py
+  const Plan offloaded = gpt7b_with(more + R"(, "--optimizer-cpu-offload": true)").plan;
+  CHECK(offloaded.master_dtype == DType::kFp32);
+  CHECK(offloaded.exp_avg_sq_dtype == DType::kFp32);
+}
+
 TEST_CASE("mistakes in arguments name the place, what was found and what was expected") {
   CHECK(message_of([] {
           gpt7b_with(R"(, "--ffn-hidden-size": "wide")");
