@@ -119,22 +119,32 @@ void add_gathers(DeepspeedState& state) {
                   .stream = stream});
 }
 
+// Parameters that the rank updates at once. ZeRO-3 goes from one sub-group to the next (stage3.py,
+// step), each closed by the tensor with which its parts on this rank reach sub_group_size elements
+// (_create_fp16_sub_groups): the default of config.py, and at most the table beyond it.
+std::int64_t updated_at_once(const DeepspeedState& state) {
+  constexpr std::int64_t kSubGroup = 1'000'000'000;
+  const std::int64_t ranks = div_ceil(state.n, state.share);
+  const std::int64_t table = div_ceil(state.job.model.vocab * state.job.model.hidden, ranks);
+  return state.plan.zero >= 3 ? std::min(state.share, kSubGroup + table) : state.share;
+}
+
 void add_step(DeepspeedState& state) {
-  const bool flattens = state.plan.zero <= 2;
+  const std::int64_t updated = updated_at_once(state);
   state.rows.add({.component = Component::kTemporaries,
                   .name = "step.flat_gradients",
-                  .elements = flattens ? state.share : 0,
+                  .elements = updated,
                   .dtype = state.dtype,
                   .first = Phase::kOptimizer,
                   .last = Phase::kOptimizer,
-                  .formula = "N/S: flatten(averaged_gradients)"});
+                  .formula = "N/S (ZeRO-3: a sub-group): flatten(averaged_gradients)"});
   state.rows.add({.component = Component::kTemporaries,
                   .name = "step.fp32_gradients",
-                  .elements = state.share,
+                  .elements = updated,
                   .dtype = DType::kFp32,
                   .first = Phase::kOptimizer,
                   .last = Phase::kOptimizer,
-                  .formula = "N/S: single_grad_partition, gradients in fp32"});
+                  .formula = "N/S (ZeRO-3: a sub-group): gradients in fp32"});
 }
 
 // The model's tensors in the order in which the optimizer has them in one flat tensor.

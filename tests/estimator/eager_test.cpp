@@ -111,6 +111,16 @@ TEST_CASE("DeepSpeed's gradients wait where its code leaves them") {
   }
 }
 
+// stage3.py, step: sub-groups of 1e9 elements of a rank. Llama-3-8B on one rank has eight of them.
+TEST_CASE("DeepSpeed's ZeRO-3 copies the gradients of one sub-group at a time to fp32") {
+  Job job = job_of("deepspeed", 1);
+  job.cluster.gpus_per_node = 1;
+  const MemoryEstimate memory = estimate_memory(job, plan_with(3, DType::kBf16));
+  constexpr std::int64_t kElements = 1'000'000'000 + std::int64_t{128256} * 4096;
+  CHECK(row_bytes(memory, "step.fp32_gradients") == 4 * kElements);
+  CHECK(row_bytes(memory, "step.flat_gradients") == 2 * kElements);
+}
+
 TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-2") {
   const Library library;
   Job job = job_of("deepspeed", 1);
