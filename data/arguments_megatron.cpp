@@ -44,6 +44,9 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   if (arguments.has("--swiglu")) {
     wanted.push_back({"swiglu", arguments.has("--no-bias-swiglu-fusion") ? "unfused" : "fused"});
   }
+  if (arguments.has("--init-model-with-meta-device") && arguments.has("--use-megatron-fsdp")) {
+    wanted.push_back({"init_model_with_meta_device", "true"});
+  }
   if (arguments.has("--deterministic-mode")) {
     wanted.push_back({"deterministic_attention", "true"});
   }

@@ -37,6 +37,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
     {"cuda_graphs", &FrameworkProfile::cuda_graphs},
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},
+    {"init_model_with_meta_device", &FrameworkProfile::init_model_with_meta_device},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
     {"compile", &FrameworkProfile::compile},

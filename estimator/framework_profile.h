@@ -212,6 +212,7 @@ struct FrameworkProfile {
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
   CudaGraphs cuda_graphs = CudaGraphs::kNone;
+  bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
   bool compile =

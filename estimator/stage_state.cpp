@@ -142,17 +142,33 @@ void add_group(StateBuilder& state, const Group& group) {
   add_optimizer(state, group);
 }
 
+// Megatron-FSDP with a model on the meta device: a module has its tensors while they are copied
+// into the buffer of its group, under ZeRO-3 a bucket that goes when the group is done
+// (fsdp/src/megatron_fsdp/param_and_grad_buffer.py, _init_each_parameter_group_buffers).
+std::int64_t materialized_at_once(const StateBuilder& state) {
+  const StageTensors& t = state.tensors;
+  const std::int64_t layer = t.largest_layer_dense + t.largest_layer_expert;
+  const std::int64_t ends = t.dense - t.layers_dense + t.expert - t.layers_expert;
+  return (state.shards_parameters() ? std::max(layer, ends) : 0) +
+         std::max(t.largest_dense_tensor, t.largest_layer_expert);
+}
+
 // Megatron builds a chunk tensor by tensor, then moves its parameters into a contiguous buffer; the
 // gradient buffer is made before the old tensors go (param_and_grad_buffer.py).
 void add_built_parameters(StateBuilder& state) {
   const bool moves = !state.is_native() && state.shards_optimizer();
+  const bool by_module = state.shards_gradients() && state.job.profile.init_model_with_meta_device;
   state.add({.component = Component::kParameters,
              .name = "start_up.parameters",
-             .elements = moves ? state.tensors.largest_chunk : 0,
+             .elements = by_module ? materialized_at_once(state)
+                         : moves   ? state.tensors.largest_chunk
+                                   : 0,
              .dtype = state.parameter_dtype(),
              .first = Phase::kStartUp,
              .last = Phase::kStartUp,
-             .formula = "N/v: a chunk's tensors before its contiguous buffers take over"});
+             .formula = by_module ? "n: a group of modules and one of them, on its way there"
+                                  : "N/v: a chunk's tensors before its contiguous buffers take "
+                                    "over"});
 }
 
 // ZeRO-2 and 3: block-wise buffers. Megatron-FSDP gathers the block in use and the next one; a

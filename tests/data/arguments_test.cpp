@@ -290,6 +290,14 @@ TEST_CASE(
   CHECK(offloaded.exp_avg_sq_dtype == DType::kFp32);
 }
 
+TEST_CASE("the meta device is a switch of Megatron-FSDP alone") {
+  const std::string meta = R"(, "--init-model-with-meta-device": true)";
+  CHECK_FALSE(gpt7b_with(meta).job.profile.init_model_with_meta_device);
+  const RunReading fsdp = gpt7b_with(meta + R"(, "--use-megatron-fsdp": true)");
+  CHECK(fsdp.unsupported.empty());
+  CHECK(fsdp.job.profile.init_model_with_meta_device);
+}
+
 TEST_CASE("mistakes in arguments name the place, what was found and what was expected") {
   CHECK(message_of([] {
           gpt7b_with(R"(, "--ffn-hidden-size": "wide")");

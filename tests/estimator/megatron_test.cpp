@@ -192,6 +192,23 @@ TEST_CASE("an optimizer step copies state in fewer bits to fp32") {
   CHECK(state_bytes(job, plan, "optimizer.cast_moment") == 2 * 50304 * 512);
 }
 
+TEST_CASE("on the meta device Megatron-FSDP never has the whole model") {
+  Job job = gpt_job("1x8-h100");
+  Plan plan{.micro_batch = 4};
+  plan.zero = 3;
+  const std::int64_t table = std::int64_t{50304} * 512;
+  const std::int64_t whole = plan_pieces(job, plan).stages.front().state.parameters;
+  CHECK(state_bytes(job, plan, "start_up.parameters") == 2 * whole);
+  job.profile.init_model_with_meta_device = true;
+  // The bucket of table, positions and final norm, and the table before it is copied.
+  const std::int64_t ends = table + 1024 * 512 + 2 * 512;
+  CHECK(state_bytes(job, plan, "start_up.parameters") == 2 * (ends + table));
+  plan.zero = 2;
+  CHECK(state_bytes(job, plan, "start_up.parameters") == 2 * table);
+  plan.zero = 1;  // DistributedDataParallel's model has all its tensors: to_empty
+  CHECK(state_bytes(job, plan, "start_up.parameters") == 2 * whole);
+}
+
 TEST_CASE("the data loader's attention mask is a byte for each pair, on the ends of the pipeline") {
   Job job = gpt_job("1x8-h100");
   const Plan plan{.pp = 4, .micro_batch = 4, .schedule = Schedule::k1F1B};
