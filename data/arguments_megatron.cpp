@@ -71,6 +71,18 @@ void want(RunReading& run, const WantedOption& option, const Options& options) {
   }
 }
 
+// Routing probabilities are small but where the all-gather dispatcher adds up in their type.
+void want_router_dtype(const RunArguments& arguments, const std::string& dispatcher,
+                       const Options& options, RunReading& run) {
+  const std::string word = arguments.has("--moe-router-dtype")
+                               ? arguments.word_or("--moe-router-dtype", "fp32", {"fp32", "fp64"})
+                               : "bf16";
+  if (word == "fp64" && dispatcher == "allgather") {
+    refuse(run, "--moe-router-dtype fp64 with the allgather dispatcher: fp32 is described");
+  }
+  want(run, {"moe_router_dtype", word == "bf16" ? word : "fp32"}, options);
+}
+
 // Attention that keeps its probabilities, and experts' dispatchers other than the described one.
 void read_kernels(const RunArguments& arguments, RunReading& run, const Options& options) {
   const std::string backend =
@@ -91,6 +103,7 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Options&
     if (run.framework == "megatron" && dispatcher != "flex") {
       want(run, {"moe_dispatcher", dispatcher}, options);
       want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
+      want_router_dtype(arguments, dispatcher, options, run);
     } else if (dispatcher != "alltoall") {
       refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described" +
                       (run.framework == "megatron" ? ", and allgather" : ""));

@@ -34,6 +34,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"attention_backend", &FrameworkProfile::attention_backend},
     {"attention_mask", &FrameworkProfile::attention_mask},
     {"moe_dispatcher", &FrameworkProfile::moe_dispatcher},
+    {"moe_router_dtype", &FrameworkProfile::moe_router_dtype},
     {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
     {"cuda_graphs", &FrameworkProfile::cuda_graphs},
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},

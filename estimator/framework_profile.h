@@ -210,6 +210,7 @@ struct FrameworkProfile {
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   bool attention_mask = false;  // the data loader makes a mask of [b, 1, s, s] bytes
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
+  DType moe_router_dtype = DType::kBf16;  // of routing probabilities: bf16 stands for the weights'
   bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
   CudaGraphs cuda_graphs = CudaGraphs::kNone;
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module

@@ -255,6 +255,20 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
            Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");
   rows.use_as(comm, "experts.gathered_gradient", h * dispatch.all_tokens, s.dtype,
               Step::kBackwardCombine, Step::kBackwardUnsort, "h*u*e*et");
+  // Outputs take the type of the probabilities before their reduce-scatter, and their gradient is
+  // gathered in it (token_combine).
+  if (block.job.profile.moe_router_dtype == DType::kFp32 &&
+      dispatch.all_tokens > s.sharded_tokens) {
+    rows.use("experts.unsorted_output_fp32", h * dispatch.all_tokens, DType::kFp32,
+             Step::kForwardCombine, Step::kForwardCombine, "h*u*e*et: cast, then reduced");
+    rows.use("experts.combined_output_fp32", h * s.sharded_tokens, DType::kFp32,
+             Step::kForwardCombine, Step::kForwardCombine, "h*u: before it is cast back");
+    rows.use("experts.combined_gradient_fp32", h * s.sharded_tokens, DType::kFp32,
+             Step::kBackwardCombine, Step::kBackwardCombine, "h*u");
+    rows.use_as(comm, "experts.gathered_gradient_fp32", h * dispatch.all_tokens, DType::kFp32,
+                Step::kBackwardCombine, Step::kBackwardCombine,
+                "h*u*e*et: gathered before it is cast back");
+  }
   rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
            block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I");
   rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,

@@ -262,6 +262,17 @@ TEST_CASE("layers are dealt out as the pipeline layout says") {
         std::string::npos);
 }
 
+TEST_CASE("the type of routing probabilities is read, and fp64 refused where it adds up outputs") {
+  const std::string experts = R"(, "--num-experts": 8)";
+  CHECK(gpt7b_with(experts).job.profile.moe_router_dtype == DType::kBf16);
+  const std::string router = experts + R"(, "--moe-router-dtype": )";
+  CHECK(gpt7b_with(router + R"("fp32")").job.profile.moe_router_dtype == DType::kFp32);
+  CHECK(gpt7b_with(router + R"("fp64")")
+            .unsupported.starts_with("unsupported: --moe-router-dtype fp64"));
+  CHECK(gpt7b_with(router + R"("fp64", "--moe-token-dispatcher-type": "alltoall")")
+            .unsupported.empty());
+}
+
 TEST_CASE("a list of layers with experts may be written as Python does") {
   CHECK(integer_pattern("([0]*1+[1]*2)*2", "") == std::vector<std::int64_t>{0, 1, 1, 0, 1, 1});
   CHECK(message_of([] { integer_pattern("[0]*", "--moe-layer-freq: "); }) ==

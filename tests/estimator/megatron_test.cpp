@@ -150,6 +150,35 @@ TEST_CASE("the all-gather dispatcher holds the tokens of all ranks in the buffer
   CHECK(state_bytes(job, plan, "sequence_gather_buffer") == 4 * kTokens * 512 * 2);
 }
 
+// token_dispatcher.py, token_combine: hidden_states.to(local_probs.dtype).
+TEST_CASE("with routing probabilities in fp32 the all-gather dispatcher adds up in fp32") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto alive = [&](const Plan& plan, Step step) {
+    std::int64_t bytes = 0;
+    const BlockSet blocks = block_set(job, plan);
+    for (const BlockRow& row : layer_of(blocks, BlockKind::kMoeLayer).rows) {
+      bytes += row.born <= step && step <= row.dies ? row.bytes : 0;
+    }
+    return bytes;
+  };
+  const Plan plan{.ep = 4, .micro_batch = 4};
+  for (const MoeDispatcher dispatcher : {MoeDispatcher::kAllToAll, MoeDispatcher::kAllGather}) {
+    job.profile.moe_dispatcher = dispatcher;
+    job.profile.moe_router_dtype = DType::kBf16;
+    const std::int64_t forward = alive(plan, Step::kForwardCombine);
+    const std::int64_t backward = alive(plan, Step::kBackwardCombine);
+    const std::int64_t alone = alive(Plan{.micro_batch = 4}, Step::kForwardCombine);
+    job.profile.moe_router_dtype = DType::kFp32;
+    const bool adds = dispatcher == MoeDispatcher::kAllGather;
+    const std::int64_t more = adds ? (4 + 1) * kTokens * 512 * 4 : 0;
+    CHECK(alive(plan, Step::kForwardCombine) - forward == more);
+    CHECK(alive(plan, Step::kBackwardCombine) - backward == more);
+    CHECK(alive(Plan{.micro_batch = 4}, Step::kForwardCombine) == alone);
+  }
+}
+
 TEST_CASE("workspaces of grouped products and of torch's handles are those of the run") {
   Job job = gpt_job("1x8-h100");
   job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
