@@ -69,6 +69,12 @@ void add_head(MegatronBlock& block);
 void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
                        std::int64_t elements, DType dtype, Life life, std::string_view formula);
 
+// CheckpointWithoutOutput copies what it computed again into the storage that the consumers of the
+// output saved, and keeps its own tensor until its backward has run (core_v0.16.1
+// core/tensor_parallel/random.py:664-722).
+inline constexpr std::string_view kComputedAgain =
+    "computed again, beside the copy in the storage that was discarded";
+
 // Weight gradient of a linear layer in the parameters' dtype, where it is not added into the main
 // gradient by the product itself (gradient_accumulation_fusion off).
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,

@@ -82,6 +82,8 @@ void add_qkv(MegatronBlock& block) {
   if (mla && block.selective() && block.recomputed().mla_up_proj) {
     rows.recompute("attention.qkv", elements, s.dtype, life, Step::kBackwardAttention,
                    "(2*a*(dn+dr)+a*dv)*T/t: mla_up_proj recompute discards q, k and v");
+    rows.use("attention.qkv_again", elements, s.dtype, Step::kBackwardAttention, Step::kBackwardQkv,
+             kComputedAgain);
   } else {
     rows.keep("attention.qkv", elements, s.dtype, life,
               "(a+2k)*d*T/t: q and k after the rotary embedding, v copied out of the packed "
@@ -160,10 +162,11 @@ void add_layer_input(MegatronBlock& block) {
       .dies = s.gathers_sequence ? Step::kBackwardQkv : block.weight_step(Step::kBackwardQkv)};
   // Computed again when the gradient of attention's output arrives (transformer_layer.py,
   // input_layernorm_checkpoint).
-  keep_or_recompute(block,
-                    block.selective() && block.recomputed().layernorm &&
-                        separate_norms(block.job, block.is_moe).attention,
-                    Step::kBackwardProjection, "attention.norm_output", sequence,
+  const bool recomputed = block.selective() && block.recomputed().layernorm &&
+                          separate_norms(block.job, block.is_moe).attention;
+  rows.use("attention.norm_output_again", recomputed ? sequence : 0, s.dtype,
+           Step::kBackwardProjection, Step::kBackwardNorm, kComputedAgain);
+  keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output", sequence,
                     block.linear_dtype(), norm,
                     "h*u: saved sharded by the linear layer, gathered again in backward");
   rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,

@@ -366,7 +366,10 @@ void add_moe(MegatronBlock& block) {
   const Dispatch dispatch = dispatch_of(block);
   const std::int64_t width = div_ceil(moe.expert_ffn, block.plan.etp);
   const std::int64_t local_experts = div_ceil(moe.num_experts, block.plan.ep);
-  add_ffn_norm(block, block.selective() && modules.layernorm, Step::kBackwardOutput);
+  const bool norm = block.selective() && modules.layernorm;
+  add_ffn_norm(block, norm, Step::kBackwardOutput);
+  block.rows.use("ffn.norm_output_again", norm ? s.hidden * s.sharded_tokens : 0, s.dtype,
+                 Step::kBackwardOutput, Step::kBackwardFfnNorm, kComputedAgain);
   add_router(block, whole);
   if (block.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
     add_all_gather_dispatch(block, dispatch, whole);
@@ -380,6 +383,9 @@ void add_moe(MegatronBlock& block) {
                                       : Replay::kNothing,
                  .from = replay});
   add_unscaled_activation(block, dispatch.gathered * width, whole || activation, replay);
+  block.rows.use("experts.activation_output_again",
+                 activation && !whole ? dispatch.gathered * width : 0, s.dtype, Step::kBackwardFc2,
+                 Step::kBackwardActivation, kComputedAgain);
   if (moe.shared_ffn > 0) {
     add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
                   {.what = shared ? Replay::kAll : Replay::kNothing,

@@ -140,6 +140,32 @@ TEST_CASE("experts keep their activation before the routing probability scales i
   CHECK(kept_bytes(job, BlockKind::kMoeLayer) == plain + 2 * rows * 2 * 1024);
 }
 
+// core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
+TEST_CASE("what a discarded output is computed again into lies beside it in the backward") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto alive = [&](bool RecomputeModules::*module, Step step) {
+    Plan plan{.micro_batch = 4};
+    if (module != nullptr) {
+      plan.recompute.granularity = RecomputeGranularity::kSelective;
+      plan.recompute.modules.*module = true;
+    }
+    std::int64_t bytes = 0;
+    const BlockSet blocks = block_set(job, plan);
+    for (const BlockRow& row : layer_of(blocks, BlockKind::kMoeLayer).rows) {
+      bytes += row.born <= step && step <= row.dies ? row.bytes : 0;
+    }
+    return bytes;
+  };
+  CHECK(alive(&RecomputeModules::moe_act, Step::kBackwardFc2) -
+            alive(nullptr, Step::kBackwardFc2) ==
+        2 * kTokens * 1024 * 2);
+  CHECK(alive(&RecomputeModules::layernorm, Step::kBackwardFfnNorm) -
+            alive(nullptr, Step::kBackwardFfnNorm) ==
+        kTokens * 512 * 2);
+}
+
 TEST_CASE("the all-gather dispatcher holds the tokens of all ranks in the buffer that stays") {
   Job job = gpt_job("1x8-h100");
   job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
