@@ -105,8 +105,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .expert = microseconds(250, 410),
      .ends = microseconds(1750, 2250),
      .update_s = 0},
-    // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2 and
-    // 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, ds-host-z1-...).
+    // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
+    // and 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, ds-host-z1-...).
     {.model = MemoryModel::kDeepspeed,
      .compiled = false,
      .layer = microseconds(900, 1600),

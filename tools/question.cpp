@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 
 #include "data/case_line.h"
 #include "data/json_message.h"
@@ -83,19 +84,17 @@ Options with_plan_fields(Options options) {
   return options;
 }
 
-// Sizes that others of the file's follow: dp, sequence_parallel, vpp, the layers of stages.
+// Sizes that others of the file's follow: dp, sequence_parallel. Not pp: the file's layers of
+// stages are of its own, and the plan's follow anew (plan_of).
 struct SizeArgument {
   const char* option;
   const char* megatron;
   const char* torchtitan;
 };
-constexpr std::array<SizeArgument, 4> kSizeArguments = {{
+constexpr std::array<SizeArgument, 3> kSizeArguments = {{
     {.option = "tp",
      .megatron = "--tensor-model-parallel-size",
      .torchtitan = "parallelism.tensor_parallel_degree"},
-    {.option = "pp",
-     .megatron = "--pipeline-model-parallel-size",
-     .torchtitan = "parallelism.pipeline_parallel_degree"},
     {.option = "cp",
      .megatron = "--context-parallel-size",
      .torchtitan = "parallelism.context_parallel_degree"},
@@ -130,6 +129,15 @@ InputError unknown_name(const std::string& name, const RunSettings& settings,
                     settings.file + " has, expected an argument, " +
                     (settings.variables.empty() ? "" : "a variable of the script, ") +
                     "a switch of the framework or a field of the plan" + suggestion(bare, names));
+}
+
+// The run's global batch, which other sizes of the same training keep where the file states one of
+// each replica; none if its own sizes do not go with the cluster.
+std::optional<std::int64_t> own_global_batch(const RunSettings& settings,
+                                             const ClusterSpec& cluster, const Library& library) {
+  try {
+    return read_run(settings, cluster, library).job.global_batch;
+  } catch (const InputError&) { return std::nullopt; }
 }
 
 // Puts the words of --set that are arguments of the file over it, and returns them. A name that
@@ -203,10 +211,17 @@ GivenJob job_of_run(const Options& options, const Library& library) {
   const std::string file = text_or(options, "from", "");
   RunSettings settings = settings_from_file(file, result.warnings, all_of(options, "set"), library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
-  override_sizes(settings, options);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
-  result.run =
-      GivenRun{.file = file, .reading = read_run(settings, cluster, library), .set_words = taken};
+  const bool resizes = std::ranges::any_of(
+      kSizeArguments, [&](const SizeArgument& size) { return given(options, size.option); });
+  std::optional<std::int64_t> own_batch;
+  if (resizes) {
+    own_batch = own_global_batch(settings, cluster, library);
+    override_sizes(settings, options);
+  }
+  RunReading reading = read_run(settings, cluster, library);
+  reading.job.global_batch = own_batch.value_or(reading.job.global_batch);
+  result.run = GivenRun{.file = file, .reading = std::move(reading), .set_words = taken};
   result.job = result.run->reading.job;
   count_settings(*result.run, result.warnings);
   return result;

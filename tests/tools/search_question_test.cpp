@@ -90,9 +90,10 @@ std::string random_arguments(std::mt19937_64& random) {
                R"("--num-virtual-stages-per-pipeline-rank": 2)", R"("--attention-dropout": 0)"});
   add("\"--pipeline-model-parallel-size\": 2, " + layers);
   add(R"("--sequence-parallel": true)");
-  add(R"("--use-distributed-optimizer": true)");
-  add(R"("--use-precision-aware-optimizer": true, "--exp-avg-dtype": "bf16",
-          "--main-params-dtype": "fp16", "--exp-avg-sq-dtype": "fp16")");
+  add(one_of<std::string>(
+      random, {R"("--use-distributed-optimizer": true)",
+               R"("--use-distributed-optimizer": true, "--use-precision-aware-optimizer": true,
+          "--exp-avg-dtype": "bf16", "--main-params-dtype": "fp16", "--exp-avg-sq-dtype": "fp16")"}));
   add(R"("--grad-reduce-in-bf16": true)");
   add(R"("--fp8-format": "hybrid")");
   add(R"("--use-tp-pp-dp-mapping": true)");
