@@ -88,7 +88,7 @@ void add_gradients(DeepspeedState& state) {
         "whole tensors that a first rank's N/S reaches into, or the flat copy of one beyond R; "
         "for others as much has been freed before");
   }
-  add(Component::kGradients, "gradients.partition", buckets.partition, Phase::kOptimizer,
+  add(Component::kGradients, "gradients.partition", buckets.partition, Phase::kGradientNorm,
       Phase::kOptimizer, "whole tensors that this rank's N/S reaches into: averaged_gradients");
 }
 
@@ -129,6 +129,21 @@ std::int64_t updated_at_once(const DeepspeedState& state) {
   return state.plan.zero >= 3 ? std::min(state.share, kSubGroup + table) : state.share;
 }
 
+// What the overflow check needs beyond what follows it.
+void add_overflow_check(DeepspeedState& state, std::int64_t updated) {
+  const std::int64_t check_bytes = deepspeed_check(state.job, state.plan, state.n).peak_bytes();
+  const std::int64_t step_bytes = updated * (bytes_of(state.dtype) + bytes_of(DType::kFp32));
+  state.rows.add({.component = Component::kTemporaries,
+                  .name = kOverflowCheckRow,
+                  .elements = std::max<std::int64_t>(0, check_bytes - step_bytes),
+                  .dtype = DType::kBool,
+                  .first = Phase::kOptimizer,
+                  .last = Phase::kOptimizer,
+                  .formula =
+                      "11 bytes of the largest tensor's part (ZeRO-1: and the buckets), less "
+                      "the flat and the fp32 gradients that follow"});
+}
+
 void add_step(DeepspeedState& state) {
   const std::int64_t updated = updated_at_once(state);
   state.rows.add({.component = Component::kTemporaries,
@@ -145,6 +160,7 @@ void add_step(DeepspeedState& state) {
                   .first = Phase::kOptimizer,
                   .last = Phase::kOptimizer,
                   .formula = "N/S (ZeRO-3: a sub-group): gradients in fp32"});
+  add_overflow_check(state, updated);
 }
 
 // The model's tensors in the order in which the optimizer has them in one flat tensor.
@@ -189,6 +205,18 @@ void set_partitions(const std::vector<std::int64_t>& tensors, std::int64_t share
 
 }  // namespace
 
+DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, std::int64_t parameters) {
+  if (plan.zero == 3) {
+    return {};
+  }
+  const DeepspeedBuckets buckets = deepspeed_buckets(job, plan);
+  const std::int64_t share = div_ceil(parameters, dense_shard_size(job, plan));
+  const bool holds_buckets = plan.zero == 1 && share < parameters;
+  return {.elements = std::min(buckets.largest_tensor, share),
+          .buckets_bytes =
+              holds_buckets ? buckets.elements * bytes_of(activation_dtype(plan.precision)) : 0};
+}
+
 bool overlaps_collectives(const Job& job, const Plan& plan) {
   return job.profile.overlap_grad_reduce || plan.zero == 3;
 }
@@ -200,6 +228,7 @@ DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
   const bool has_two = job.profile.overlap_grad_reduce && plan.zero < 3;
   DeepspeedBuckets buckets{.elements = (has_two ? 2 : 1) * bucket,
                            .flat = std::max(std::min(bucket, n), std::ranges::max(tensors)),
+                           .largest_tensor = std::ranges::max(tensors),
                            .fills = n > bucket};
   set_partitions(tensors, div_ceil(n, dense_shard_size(job, plan)), buckets);
   return buckets;

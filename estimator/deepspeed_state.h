@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "estimator/job.h"
 
@@ -15,13 +16,30 @@ namespace shardplan {
 struct DeepspeedBuckets {
   std::int64_t elements = 0;  // of the contiguous buffers: R, twice with overlap_comm
   std::int64_t flat = 0;      // flattened to be reduced: R, or a tensor that is larger
-  bool fills = false;         // N > R: reduced before the backward pass ends
+  std::int64_t largest_tensor = 0;
+  bool fills = false;  // N > R: reduced before the backward pass ends
   // Whole tensors that a rank's N/S reaches into: of the fullest rank, and of those that begin with
   // the first tensor.
   std::int64_t partition = 0;
   std::int64_t first_partition = 0;
 };
 DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan);
+
+// Before gradients are flattened ZeRO-1 and 2 look for infinities in one tensor's part after the
+// other (_has_inf_or_nan), then take its norm in fp64 (get_grad_norm_direct). ZeRO-1's .grads still
+// hold the buckets.
+struct DeepspeedCheck {
+  std::int64_t elements = 0;  // of the largest tensor's part
+  std::int64_t buckets_bytes = 0;
+
+  // fp32 copy, masks of either kind and of both, and that in fp32.
+  std::int64_t peak_bytes() const { return (4 + 1 + 1 + 1 + 4) * elements + buckets_bytes; }
+};
+// `parameters`: elements of the model.
+DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, std::int64_t parameters);
+
+// A row of the state that stands for it where it needs more than what follows.
+inline constexpr std::string_view kOverflowCheckRow = "step.overflow_check";
 
 // ZeRO-3 overlaps where nothing says otherwise (runtime/zero/config.py, overlap_comm_valid).
 bool overlaps_collectives(const Job& job, const Plan& plan);

@@ -5,6 +5,7 @@
 
 #include "estimator/allocator_tails.h"
 #include "estimator/deepspeed_start_up.h"
+#include "estimator/deepspeed_state.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
@@ -121,7 +122,7 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
 std::vector<std::int64_t> tensor_bytes(const StateRow& row,
                                        const std::vector<std::int64_t>& parameters) {
   if (row.name == kAllocatorTailsRow || row.name == kOptimizerTailsRow ||
-      row.name == kStepTailsRow) {
+      row.name == kStepTailsRow || row.name == kOverflowCheckRow) {
     return {};
   }
   const bool is_split = row.is_split || row.component == Component::kOptimizer ||
@@ -241,9 +242,30 @@ void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, 
   }
 }
 
+// fp32 copy, mask of NaNs, magnitude, mask of infinities, both masks, those in fp32; the norm's
+// fp64 copy.
+void write_check(TimelineWriter& writer, const DeepspeedCheck& check) {
+  if (check.elements == 0) {
+    return;
+  }
+  std::int64_t buckets = check.buckets_bytes > 0 ? writer.allocate(check.buckets_bytes) : 0;
+  std::int64_t copy = writer.allocate(4 * check.elements);
+  std::int64_t nans = writer.allocate(check.elements);
+  std::int64_t magnitude = writer.allocate(4 * check.elements);
+  std::int64_t infinities = writer.allocate(check.elements);
+  writer.free(magnitude);
+  std::int64_t either = writer.allocate(check.elements);
+  std::int64_t as_numbers = writer.allocate(4 * check.elements);
+  for (std::int64_t* id : {&as_numbers, &copy, &nans, &infinities, &either}) { writer.free(*id); }
+  std::int64_t squared = writer.allocate(8 * check.elements);
+  writer.free(squared);
+  writer.free(buckets);
+}
+
+// `check`: before the optimizer's own tensors.
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<ScheduleAction>& actions) {
+                const std::vector<ScheduleAction>& actions, const DeepspeedCheck& check) {
   writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
@@ -279,8 +301,10 @@ void write_step(TimelineWriter& writer, StateTensors& state,
       pass_gradients(writer, chunks[chunk], *made[chunk], nullptr);
     }
   }
-  for (const Phase phase :
-       {Phase::kReduction, Phase::kOptimizer, Phase::kParameterGather, Phase::kIdle}) {
+  state.enter(Phase::kReduction);
+  state.enter(Phase::kGradientNorm);
+  write_check(writer, check);
+  for (const Phase phase : {Phase::kOptimizer, Phase::kParameterGather, Phase::kIdle}) {
     state.enter(phase);
   }
 }
@@ -319,7 +343,9 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   // The second step meets the optimizer's state in the cache that the first has left, the third
   // what the second has left of its own.
   constexpr int kSteps = 3;
-  for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions); }
+  const DeepspeedCheck check =
+      flattens ? deepspeed_check(job, plan, pieces.state.parameters) : DeepspeedCheck{};
+  for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions, check); }
   return writer.events;
 }
 

@@ -520,10 +520,10 @@ class Job:
         bad = [a for a in answers if a.get("status") not in ("ok", None)]
         measured = {"status": "ok"}
         if bad:
-            measured = {"status": bad[0]["status"], "error": bad[0]["error"]}
+            measured = {"status": bad[0]["status"], "reason": bad[0]["error"]}
             print(bad[0]["trace"], file=sys.stderr)
         elif any("rank" not in a for a in answers):
-            measured = {"status": "timeout" if self.late else "crash", "error": max(errors, key=len)}
+            measured = {"status": "timeout" if self.late else "crash", "reason": max(errors, key=len)}
         else:
             if self.fake is None:
                 times = max((a["times"] for a in answers), key=sum)
@@ -588,7 +588,7 @@ def main():
                 file.write(json.dumps(line) + "\n")
             measured = line["measured"]
             print(f"{line['id']}: {measured['status']} {measured.get('step_times_s', '')} "
-                  f"{measured.get('error', '')[:200]} after {time.monotonic() - job.begin:.0f} s",
+                  f"{measured.get('reason', '')[:200]} after {time.monotonic() - job.begin:.0f} s",
                   flush=True)
         is_free = not running if given.quiet else ready and len(ready[0].ranks) <= len(free)
         if ready and is_free:

@@ -9,6 +9,7 @@
 #include "estimator/deepspeed_state.h"
 #include "estimator/estimate.h"
 #include "estimator/layer_partition.h"
+#include "estimator/units.h"
 #include "estimator/validity.h"
 
 namespace shardplan {
@@ -65,6 +66,18 @@ TEST_CASE("DeepSpeed ZeRO-1, 2 and 3 hold these states") {
     // 1e9 parameters stay gathered at most, 5e7 are prefetched.
     CHECK(row_bytes(memory, "gathered_parameters") == (zero == 3 ? 2'000'000'000 : 0));
     CHECK(row_bytes(memory, "prefetch_bucket") == (zero == 3 ? 100'000'000 : 0));
+  }
+}
+
+// The largest tensor is the table, 525,336,576 elements: 11 bytes of each against 6 of each of N/S.
+TEST_CASE("DeepSpeed's overflow check needs more than its casts where a rank has little else") {
+  for (const auto& [nodes, beyond] :
+       {std::pair<std::int64_t, std::int64_t>{1, 0}, {16, 5 * div_ceil(kN, 128)}}) {
+    Job job = job_of("deepspeed", 1);
+    job.cluster.nodes = nodes;
+    job.global_batch *= nodes;
+    const MemoryEstimate memory = estimate_memory(job, plan_with(2, DType::kBf16));
+    CHECK(row_bytes(memory, "step.overflow_check") == beyond);
   }
 }
 
