@@ -25,9 +25,10 @@ std::vector<std::string> not_counted(const FrameworkProfile& profile) {
       return {"evaluation", "checkpoint save and load", "the compiler's own memory",
               "other processes on the GPU"};
     case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed:
       return {"evaluation", "checkpoint save and load", "gradient clipping's norms",
               "other processes on the GPU"};
+    case MemoryModel::kDeepspeed:
+      return {"evaluation", "checkpoint save and load", "other processes on the GPU"};
     case MemoryModel::kNative:
       return {"evaluation", "checkpoint save and load", "CUDA graphs",
               "other processes on the GPU"};
