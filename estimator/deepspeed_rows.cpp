@@ -17,6 +17,7 @@ struct EagerBlock {
   const Plan& plan;
   BlockShape s;
   RowList& rows;
+  DeepspeedBuckets buckets = deepspeed_buckets(job, plan);
 
   std::int64_t sequence() const { return s.hidden * s.tokens; }
   AllocationStream stream(AllocationStream of_its_own) const {
@@ -55,7 +56,7 @@ void add_bucket(EagerBlock& b, Step begin, bool reduces, std::initializer_list<S
   if (b.plan.zero == 1) {
     return;
   }
-  const DeepspeedBuckets buckets = deepspeed_buckets(b.job, b.plan);
+  const DeepspeedBuckets& buckets = b.buckets;
   if (b.plan.zero == 2) {
     b.rows.use_as(Component::kCommunication, "reduce_bucket", buckets.elements, b.s.dtype, begin,
                   kLastBackward,
@@ -176,7 +177,7 @@ void add_layer(EagerBlock& b) {
   add_norm(b, "ffn.norm_fp32", "ffn.normed", "ffn.norm_output", "ffn.norm_gradients",
            Step::kForwardFfnNorm, Step::kForwardFc1, Step::kBackwardFfnNorm);
   add_ffn(b);
-  add_bucket(b, kFirstBackward, deepspeed_buckets(b.job, b.plan).fills,
+  add_bucket(b, kFirstBackward, b.buckets.fills,
              {Step::kBackwardFc2Weight, Step::kBackwardFc1Weight, Step::kBackwardQkvWeight});
   rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*T");
   rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput,
@@ -207,7 +208,7 @@ void add_embedding(EagerBlock& b) {
 
 // What the first hook of a step makes and what the first microbatch leaves to the others.
 void add_step_gradients(EagerBlock& b, Step born) {
-  const DeepspeedBuckets buckets = deepspeed_buckets(b.job, b.plan);
+  const DeepspeedBuckets& buckets = b.buckets;
   const bool accumulates = num_microbatches(b.job, b.plan) > 1;
   keep_for_the_step(b, Component::kCommunication, "reduce_bucket",
                     b.plan.zero == 1 ? buckets.elements : 0, born,

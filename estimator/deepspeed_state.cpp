@@ -29,6 +29,7 @@ struct DeepspeedState {
   std::int64_t n = 0;
   std::int64_t share = 0;  // N/S, rounded up
   DType dtype = DType::kBf16;
+  DeepspeedBuckets buckets = deepspeed_buckets(job, plan);
   StateRowList rows = {};
 };
 
@@ -59,7 +60,7 @@ void add_parameters(DeepspeedState& state) {
 // What backward passes hold of gradients and buckets stands among the rows of blocks. ZeRO-1
 // reduces when all are there; ZeRO-3 has one flat buffer and one bucket from the start.
 void add_gradients(DeepspeedState& state) {
-  const DeepspeedBuckets buckets = deepspeed_buckets(state.job, state.plan);
+  const DeepspeedBuckets& buckets = state.buckets;
   const auto add = [&](Component component, std::string_view name, std::int64_t elements,
                        Phase first, Phase last, std::string_view formula) {
     state.rows.add({.component = component,
@@ -131,7 +132,8 @@ std::int64_t updated_at_once(const DeepspeedState& state) {
 
 // What the overflow check needs beyond what follows it.
 void add_overflow_check(DeepspeedState& state, std::int64_t updated) {
-  const std::int64_t check_bytes = deepspeed_check(state.job, state.plan, state.n).peak_bytes();
+  const std::int64_t check_bytes =
+      deepspeed_check(state.job, state.plan, state.buckets, state.n).peak_bytes();
   const std::int64_t step_bytes = updated * (bytes_of(state.dtype) + bytes_of(DType::kFp32));
   state.rows.add({.component = Component::kTemporaries,
                   .name = kOverflowCheckRow,
@@ -205,11 +207,11 @@ void set_partitions(const std::vector<std::int64_t>& tensors, std::int64_t share
 
 }  // namespace
 
-DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, std::int64_t parameters) {
+DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, const DeepspeedBuckets& buckets,
+                               std::int64_t parameters) {
   if (plan.zero == 3) {
     return {};
   }
-  const DeepspeedBuckets buckets = deepspeed_buckets(job, plan);
   const std::int64_t share = div_ceil(parameters, dense_shard_size(job, plan));
   const bool holds_buckets = plan.zero == 1 && share < parameters;
   return {.elements = std::min(buckets.largest_tensor, share),

@@ -36,7 +36,8 @@ struct DeepspeedCheck {
   std::int64_t peak_bytes() const { return (4 + 1 + 1 + 1 + 4) * elements + buckets_bytes; }
 };
 // `parameters`: elements of the model.
-DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, std::int64_t parameters);
+DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, const DeepspeedBuckets& buckets,
+                               std::int64_t parameters);
 
 // A row of the state that stands for it where it needs more than what follows.
 inline constexpr std::string_view kOverflowCheckRow = "step.overflow_check";

@@ -74,15 +74,20 @@ LayerKernels local_kernels(double e) {
 // Hugging Face's modeling_llama.py, as DeepSpeed runs it: one PyTorch kernel an operator. Norm: to
 // fp32, square, mean, product with the root, back, product with the weight; backward the gradients
 // of all of them, two in fp32 added up. Rotary embedding: products with cosine and sine, negation
-// and cat of the halves, addition; backward zeros around either half. Additions as torchtitan's.
+// and cat of the halves, addition; backward zeros around either half. Additions
+// and SwiGLU as torchtitan's.
 LayerKernels huggingface_kernels(double e) {
-  return {.norm = {.forward = {.streamed = 12 + 3 * e, .converted = 2 * e + 8 + 8 + 2 * e},
-                   .backward = {.streamed = 52 + 11.5 * e, .converted = 2 * e + 8 + 8 + 2 * e}},
-          .rotary = {.forward = {.streamed = 3 * e, .rearranged = 7 * e},
-                     .backward = {.streamed = 6 * e, .rearranged = 9 * e}},
-          .gated = {.forward = {.streamed = 5 * e}, .backward = {.streamed = 9 * e}},
-          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+  LayerKernels kernels = titan_kernels(e);
+  kernels.norm = {.forward = {.streamed = 12 + 3 * e, .converted = 2 * e + 8 + 8 + 2 * e},
+                  .backward = {.streamed = 52 + 11.5 * e, .converted = 2 * e + 8 + 8 + 2 * e}};
+  kernels.rotary = {.forward = {.streamed = 3 * e, .rearranged = 7 * e},
+                    .backward = {.streamed = 6 * e, .rearranged = 9 * e}};
+  return kernels;
 }
+
+// PyTorch's cross_entropy of logits cast to fp32.
+constexpr Passes kEagerLoss{.forward = {.streamed = 12, .converted = 6},
+                            .backward = {.fused = 10, .streamed = 12}};
 
 // Halves of what both directions read and write together.
 Passes in_halves(double bytes) {
@@ -145,11 +150,11 @@ Passes loss_kernels(const Job& job) {
   if (profile.memory_model == MemoryModel::kTorchtitan) {
     return profile.compile && profile.compile_loss
                ? Passes{.forward = {.streamed = 4}, .backward = {.streamed = 4}}
-               : Passes{.forward = {.streamed = 12, .converted = 6},
-                        .backward = {.fused = 10, .streamed = 12}};
+               : kEagerLoss;
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
-    return {.forward = {.streamed = 12, .converted = 6}, .backward = {.fused = 10, .streamed = 16}};
+    return {.forward = kEagerLoss.forward,
+            .backward = kEagerLoss.backward + KernelBytes{.streamed = 4}};
   }
   if (profile.memory_model == MemoryModel::kMegatronLocal) {
     return {.forward = {.streamed = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
@@ -164,14 +169,9 @@ Passes loss_kernels(const Job& job) {
   throw std::logic_error("loss_kernels: unknown cross-entropy");
 }
 
-// DeepSpeed's ZeRO-1 adds to the gradients of the microbatches before; ZeRO-2 and 3 take every one
-// through the bucket.
-KernelBytes deepspeed_gradient_kernels(const Plan& plan, double e) {
-  return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
-}
-
 // FSDP2 takes gradients from where products have written them (sharding_time.h); without it
-// autocast turns them into fp32.
+// autocast turns them into fp32. DeepSpeed's ZeRO-1 adds to those of the microbatches before;
+// ZeRO-2 and 3 take every one through the bucket.
 KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const double e = element_bytes(plan);
@@ -183,7 +183,7 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
     return plan.zero == 3 ? KernelBytes{} : KernelBytes{.converted = e + grad};
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
-    return deepspeed_gradient_kernels(plan, e);
+    return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
   }
   return profile.memory_model == MemoryModel::kMegatronLocal
              ? KernelBytes{.converted = e + 2 * grad}

@@ -279,7 +279,7 @@ void write_step(TimelineWriter& writer, StateTensors& state,
   for (const ScheduleAction& action : actions) {
     const std::size_t chunk = static_cast<std::size_t>(action.chunk);
     UnitTensors& held = tensors[chunk][static_cast<std::size_t>(action.microbatch)];
-    if (action.kind != ActionKind::kForward) {
+    if (writer.has_gradients() && action.kind != ActionKind::kForward) {
       if (made[chunk] != nullptr && made[chunk] != &held) {
         pass_gradients(writer, chunks[chunk], *made[chunk], &held);
       }
@@ -344,7 +344,8 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   // what the second has left of its own.
   constexpr int kSteps = 3;
   const DeepspeedCheck check =
-      flattens ? deepspeed_check(job, plan, pieces.state.parameters) : DeepspeedCheck{};
+      flattens ? deepspeed_check(job, plan, deepspeed_buckets(job, plan), pieces.state.parameters)
+               : DeepspeedCheck{};
   for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions, check); }
   return writer.events;
 }

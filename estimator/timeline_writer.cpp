@@ -6,7 +6,11 @@
 namespace shardplan {
 
 TimelineWriter::TimelineWriter(const BlockSet& blocks) {
-  for (std::size_t i = 0; i < blocks.size(); ++i) { scripts_[i] = script_of(blocks[i]); }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    scripts_[i] = script_of(blocks[i]);
+    has_gradients_ = has_gradients_ || std::ranges::find(scripts_[i].is_gradient, true) !=
+                                           scripts_[i].is_gradient.end();
+  }
 }
 
 std::int64_t TimelineWriter::allocate(std::int64_t bytes, AllocationStream stream) {

@@ -25,6 +25,9 @@ class TimelineWriter {
     return scripts_[static_cast<std::size_t>(kind)];
   }
 
+  // Whether some block has rows that stay for the microbatches after.
+  bool has_gradients() const { return has_gradients_; }
+
   std::int64_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);
   void free(std::int64_t& id);
   // Events of tensors whose ids count from 1, before any other.
@@ -71,6 +74,7 @@ class TimelineWriter {
   void end(const BlockScript& rows, std::size_t row, std::int64_t& id);
 
   std::array<BlockScript, kNumBlockKinds> scripts_;
+  bool has_gradients_ = false;
   std::int64_t last_id_ = 0;
   Handed handed_;
   std::int64_t gather_bytes_ = 0;
