@@ -63,6 +63,10 @@ std::string torchtitan_word(const Setting& setting) {
   return name + "=" + value;
 }
 
+bool is_config(const Setting& setting) {
+  return setting.name == "--job.config_file" || setting.name == "--job.config-file";
+}
+
 std::string config_text(const Setting& config, const std::string& path) {
   const std::string name = config.values.empty() ? "" : config.values.front();
   const std::filesystem::path beside = std::filesystem::path(path).parent_path() / name;
@@ -78,9 +82,6 @@ std::string config_text(const Setting& config, const std::string& path) {
 
 RunSettings torchtitan_settings(const std::vector<Setting>& words, const std::string& file,
                                 const std::string& path, const Library& library) {
-  const auto is_config = [](const Setting& each) {
-    return each.name == "--job.config_file" || each.name == "--job.config-file";
-  };
   const auto config = std::ranges::find_if(words, is_config);
   const std::string named = config->values.empty() ? file : config->values.front();
   RunSettings settings = settings_from_toml(config_text(*config, path), named);
@@ -108,11 +109,8 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
                                const std::string& path, const Library& library,
                                std::vector<std::string>& notes) {
   std::vector<Setting> arguments = settings_of(launch, notes);
-  const bool is_torchtitan = std::ranges::any_of(arguments, [](const Setting& each) {
-    return each.name == "--job.config_file" || each.name == "--job.config-file";
-  });
   RunSettings settings;
-  if (is_torchtitan) {
+  if (std::ranges::any_of(arguments, is_config)) {
     settings = torchtitan_settings(arguments, file, path, library);
   } else {
     settings.file = file;

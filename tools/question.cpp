@@ -306,7 +306,7 @@ Plan with_defaults(const FrameworkProfile& profile, const Plan& plan,
 }
 
 // The plan of the run's file with the options over it. Schedule and layers of the chunks follow
-// changed pp and vpp, dp follows changed tp, pp and cp.
+// changed pp and vpp, dp a changed pp; of other sizes the file's reader has seen to it.
 Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
   Plan plan = plan_of(options, fields, run.reading.plan);
   std::vector<std::string> known = plan_field_names();
@@ -318,8 +318,7 @@ Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::s
   if (restaged && !given(options, "layers-per-chunk")) {
     plan.layers_per_chunk.clear();
   }
-  const bool resized = plan.tp != own.tp || plan.pp != own.pp || plan.cp != own.cp;
-  if (resized && !given(options, "dp")) {
+  if (plan.pp != own.pp && !given(options, "dp")) {
     plan.dp = 0;  // what the other sizes leave
   }
   fields = known;

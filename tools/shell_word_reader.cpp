@@ -183,14 +183,14 @@ void ShellWordReader::expect_end(char quote, std::int64_t first_line) {
   next();
 }
 
-void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
-                             std::int64_t first_line) {
-  while (at < text.size() && now() != '"') {
-    if (now() == '\\' && (ahead() == '\n')) {
+// Only '$', backquotes and what a backslash quotes mean something; up to `end`, or all if it is 0.
+void ShellWordReader::expanding(Words& words, std::string& current, bool& has, char end) {
+  while (at < text.size() && (end == 0 || now() != end)) {
+    if (now() == '\\' && ahead() == '\n') {
       next();
       next();
-    } else if (now() == '\\' &&
-               (ahead() == '"' || ahead() == '$' || ahead() == '\\' || ahead() == '`')) {
+    } else if (now() == '\\' && (ahead() == '$' || ahead() == '\\' || ahead() == '`' ||
+                                 (end != 0 && ahead() == end))) {
       next();
       current += now();
       next();
@@ -201,6 +201,11 @@ void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
       next();
     }
   }
+}
+
+void ShellWordReader::quoted(Words& words, std::string& current, bool& has,
+                             std::int64_t first_line) {
+  expanding(words, current, has, '"');
   expect_end('"', first_line);
 }
 
@@ -223,21 +228,7 @@ std::string ShellWordReader::here_document() {
   std::string current;
   Words words;
   bool has = false;
-  while (at < text.size()) {
-    if (now() == '\\' && (ahead() == '$' || ahead() == '\\' || ahead() == '`')) {
-      next();
-      current += now();
-      next();
-    } else if (now() == '\\' && ahead() == '\n') {
-      next();
-      next();
-    } else if (now() == '$' || now() == '`') {
-      expand(words, current, has, true);
-    } else if (!copy_marked(current)) {
-      current += now();
-      next();
-    }
-  }
+  expanding(words, current, has, 0);
   for (auto each = words.rbegin(); each != words.rend(); ++each) { current.insert(0, *each + " "); }
   return current;
 }

@@ -108,6 +108,7 @@ class ShellWordReader {
   };
 
   void expect_end(char quote, std::int64_t first_line);
+  void expanding(Words& words, std::string& current, bool& has, char end);
   void quoted(Words& words, std::string& current, bool& has, std::int64_t first_line);
   bool copy_marked(std::string& current);
   void ansi_quoted(std::string& current);
