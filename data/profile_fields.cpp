@@ -79,8 +79,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"overlap_moe_expert_parallel_comm", &FrameworkProfile::overlap_moe_expert_parallel_comm},
     {"scatter_gather_sends", &FrameworkProfile::scatter_gather_sends},
     {"handover_s", &FrameworkProfile::handover_s},
-    {"zero1_all_reduces", &FrameworkProfile::zero1_all_reduces},
-    {"zero2_all_reduces", &FrameworkProfile::zero2_all_reduces},
+    {"all_reduced_zero", &FrameworkProfile::all_reduced_zero},
     {"attention_copies", &FrameworkProfile::attention_copies},
 });
 

@@ -263,8 +263,8 @@ struct FrameworkProfile {
   bool overlap_moe_expert_parallel_comm = false;  // exchanges run beside another microbatch's work
   bool scatter_gather_sends = false;  // without sequence parallelism a send is divided over tp
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
-  bool zero1_all_reduces = false;     // ZeRO-1 sums whole gradients after the last backward
-  bool zero2_all_reduces = false;     // so does ZeRO-2, after every backward
+  std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients: 1 after the
+                                      // last backward pass, 2 in every microbatch
   std::int64_t attention_copies = 0;  // widths of a query copied per token around attention, each
                                       // direction: layouts that kernels ask for
 };

@@ -197,18 +197,17 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   }
   const double forward_s = job.profile.overlap_param_gather ? work.forward_s : 0;
   const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
+  const bool sums_whole = plan.zero <= job.profile.all_reduced_zero;
   double seconds = 0;
   switch (plan.zero) {
     case 0: seconds = beside(update.all_reduce_s, backward_s); break;
     case 1:
-      seconds =
-          (job.profile.zero1_all_reduces ? update.all_reduce_s : beside(reduce_s, backward_s)) +
-          beside(update.gather_s, forward_s);
+      seconds = (sums_whole ? update.all_reduce_s : beside(reduce_s, backward_s)) +
+                beside(update.gather_s, forward_s);
       break;
     case 2:
-      seconds =
-          m * beside(job.profile.zero2_all_reduces ? update.all_reduce_s : reduce_s, backward_s) +
-          beside(update.gather_s, forward_s);
+      seconds = m * beside(sums_whole ? update.all_reduce_s : reduce_s, backward_s) +
+                beside(update.gather_s, forward_s);
       break;
     default:
       if (gathers_once(job.profile, plan)) {
