@@ -95,18 +95,17 @@ std::string argument_named(const RunSettings& settings, const ArgumentTable& tab
   return known(spelled) ? spelled : "";
 }
 
-void override_setting(RunSettings& settings, const ArgumentTable& table,
-                      const std::string& argument, const std::string& word) {
-  const std::size_t equals = word.find('=');
-  const std::string value = equals == std::string::npos ? "true" : word.substr(equals + 1);
-  const ArgumentRow* const row = find_row(table, argument);
+void override_setting(RunSettings& settings, const ArgumentTable& table, Setting setting) {
+  const std::string value = setting.values.empty() ? "true" : setting.values.front();
+  setting.values.clear();
+  const ArgumentRow* const row = find_row(table, setting.name);
   const bool is_megatron = settings.format == RunFormat::kMegatron;
   const bool is_list = row != nullptr && row->num_values != 0 && row->num_values != 1;
   if ((is_megatron && value == "false") || (is_list && value.empty())) {
-    std::erase_if(settings.arguments, [&](const Setting& each) { return each.name == argument; });
+    std::erase_if(settings.arguments,
+                  [&](const Setting& each) { return each.name == setting.name; });
     return;
   }
-  Setting setting{.name = argument, .values = {}, .place = "--set " + word + ": "};
   if (is_list) {
     std::size_t start = 0;
     while ((start = value.find_first_not_of(" ,", start)) != std::string::npos) {

@@ -36,9 +36,9 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
 // neither `table` nor the file has such an argument.
 std::string argument_named(const RunSettings& settings, const ArgumentTable& table,
                            const std::string& name);
-// Puts NAME=VALUE over what the file says; `argument`: argument_named of NAME. Several values are
-// divided by commas or blanks; "false" takes a switch of Megatron-LM away, nothing a list.
-void override_setting(RunSettings& settings, const ArgumentTable& table,
-                      const std::string& argument, const std::string& word);
+// Puts `setting` over what the file says: by the argument's own name (argument_named), with one
+// value as text, none for a switch. Several values in it are divided by commas or blanks; "false"
+// takes a switch of Megatron-LM away, nothing a list.
+void override_setting(RunSettings& settings, const ArgumentTable& table, Setting setting);
 
 }  // namespace shardplan

@@ -51,16 +51,19 @@ std::vector<Setting> settings_of(const Launch& launch, std::vector<std::string>&
 
 // tyro: --training.seq_len 4096, --compile.enable, --compile.no-enable, lists divided by commas
 // (torchtitan/config/manager.py).
-std::string torchtitan_word(const Setting& setting) {
-  std::string name = setting.name.substr(2);
-  std::ranges::replace(name, '-', '_');
-  const std::size_t dot = name.rfind('.') + 1;
-  if (setting.values.empty() && name.compare(dot, 3, "no_") == 0) {
-    return name.erase(dot, 3) + "=false";
+Setting torchtitan_setting(const Setting& words) {
+  Setting setting{.name = words.name.substr(2), .values = {}, .place = words.place};
+  std::ranges::replace(setting.name, '-', '_');
+  const std::size_t dot = setting.name.rfind('.') + 1;
+  if (words.values.empty() && setting.name.compare(dot, 3, "no_") == 0) {
+    setting.name.erase(dot, 3);
+    setting.values = {"false"};
+  } else if (!words.values.empty()) {
+    std::string list;
+    for (const std::string& each : words.values) { list += (list.empty() ? "" : ",") + each; }
+    setting.values = {list};
   }
-  std::string value = setting.values.empty() ? "true" : "";
-  for (const std::string& each : setting.values) { value += (value.empty() ? "" : ",") + each; }
-  return name + "=" + value;
+  return setting;
 }
 
 bool is_config(const Setting& setting) {
@@ -87,13 +90,8 @@ RunSettings torchtitan_settings(const std::vector<Setting>& words, const std::st
   RunSettings settings = settings_from_toml(config_text(*config, path), named);
   const ArgumentTable table = argument_table(library, "torchtitan");
   for (const Setting& each : words) {
-    if (is_config(each)) {
-      continue;
-    }
-    const std::string word = torchtitan_word(each);
-    override_setting(settings, table, word.substr(0, word.find('=')), word);
-    if (!settings.arguments.empty() && settings.arguments.back().place.starts_with("--set ")) {
-      settings.arguments.back().place = each.place;
+    if (!is_config(each)) {
+      override_setting(settings, table, torchtitan_setting(each));
     }
   }
   return settings;

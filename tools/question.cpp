@@ -150,7 +150,8 @@ std::vector<std::string> override_settings(RunSettings& settings, const Options&
   const std::vector<ProfileOption> switches = profile_options(library, framework);
   std::vector<std::string> taken;
   for (const std::string& word : all_of(options, "set")) {
-    const std::string name = word.substr(0, word.find('='));
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
     if (std::ranges::find(switches, name, &ProfileOption::name) != switches.end()) {
       continue;
     }
@@ -158,13 +159,17 @@ std::vector<std::string> override_settings(RunSettings& settings, const Options&
       taken.push_back(word);  // a variable of the script
       continue;
     }
-    const std::string argument = argument_named(settings, table, name);
-    if (!argument.empty()) {
-      override_setting(settings, table, argument, word);
-      taken.push_back(word);
-    } else {
+    Setting setting{.name = argument_named(settings, table, name),
+                    .values = {},
+                    .place = "--set " + word + ": "};
+    if (setting.name.empty()) {
       throw unknown_name(name, settings, framework + " " + table.version, table, switches);
     }
+    if (equals != std::string::npos) {
+      setting.values.push_back(word.substr(equals + 1));
+    }
+    override_setting(settings, table, std::move(setting));
+    taken.push_back(word);
   }
   return taken;
 }

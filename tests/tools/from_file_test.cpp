@@ -303,9 +303,10 @@ TEST_CASE("--set takes torchtitan's names in both spellings, and its lists") {
   CHECK(argument_named(settings, table, "training.local-batch-size") ==
         "training.local_batch_size");
   CHECK(argument_named(settings, table, "training.local_batch_sise").empty());
-  override_setting(settings, table, "compile.components", "compile.components=model,loss");
+  override_setting(settings, table,
+                   {.name = "compile.components", .values = {"model,loss"}, .place = ""});
   CHECK(settings.arguments.back().values == Words{"model", "loss"});
-  override_setting(settings, table, "compile.components", "compile.components=");
+  override_setting(settings, table, {.name = "compile.components", .values = {""}, .place = ""});
   CHECK(settings.arguments.empty());
 }
 
