@@ -193,7 +193,7 @@ void read_training(const RunArguments& arguments, RunReading& run) {
 
 RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
                              const Library& library) {
-  const RunArguments arguments(settings.file, settings.arguments,
+  const RunArguments arguments(settings.file, resized_arguments(settings),
                                argument_table(library, "megatron"));
   RunReading run;
   run.uses = arguments.uses();

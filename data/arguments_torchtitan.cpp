@@ -142,9 +142,11 @@ bool fills_world(const Plan& plan, std::int64_t world) {
   return world == 1;
 }
 
-// distributed/parallel_dims.py: what -1 leaves.
-void read_sizes(const RunArguments& arguments, RunReading& run) {
-  Plan& plan = run.plan;
+constexpr const char* kShardName = "parallelism.data_parallel_shard_degree";
+
+// distributed/parallel_dims.py: dp is what -1 leaves.
+Plan sizes_of(const RunArguments& arguments, std::int64_t world) {
+  Plan plan;
   plan.tp = arguments.integer_or("parallelism.tensor_parallel_degree", 1, 1, kMaxCount);
   plan.pp = arguments.integer_or("parallelism.pipeline_parallel_degree", 1, 1, kMaxCount);
   plan.cp = arguments.integer_or("parallelism.context_parallel_degree", 1, 1, kMaxCount);
@@ -152,22 +154,27 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   plan.etp = arguments.integer_or("parallelism.expert_tensor_parallel_degree", 1, 1, kMaxCount);
   plan.dp_replicate =
       arguments.integer_or("parallelism.data_parallel_replicate_degree", 1, 1, kMaxCount);
-  const char* const shard_name = "parallelism.data_parallel_shard_degree";
-  const std::int64_t shard = arguments.integer_or(shard_name, -1, -1, kMaxCount);
+  const std::int64_t shard = arguments.integer_or(kShardName, -1, -1, kMaxCount);
   if (shard == 0) {
-    throw arguments.error(shard_name,
+    throw arguments.error(kShardName,
                           "found 0, expected -1 (what the other degrees leave) or 1 or "
                           "more");
   }
-  const std::int64_t world = run.job.cluster.world_size();
   // In steps: the product of the sizes could overflow.
   const std::int64_t left = world / plan.tp / plan.pp / plan.cp / plan.dp_replicate;
-  const std::int64_t sharded = shard > 0 ? shard : std::max<std::int64_t>(1, left);
-  plan.dp = sharded * plan.dp_replicate;
+  plan.dp = (shard > 0 ? shard : std::max<std::int64_t>(1, left)) * plan.dp_replicate;
+  return plan;
+}
+
+void read_sizes(const RunArguments& arguments, RunReading& run) {
+  Plan& plan = run.plan;
+  const std::int64_t world = run.job.cluster.world_size();
+  plan = sizes_of(arguments, world);
+  const std::int64_t sharded = plan.dp / plan.dp_replicate;
   plan.zero = sharded * plan.cp > 1 ? 3 : 0;
   // models/llama3/infra/parallelize.py: FSDP, which also gives bf16, needs two ranks to shard over.
   if (plan.zero == 0 && world > 1 && fills_world(plan, world)) {
-    refuse(run, std::string(shard_name) + " " + std::to_string(sharded) + ": " +
+    refuse(run, std::string(kShardName) + " " + std::to_string(sharded) + ": " +
                     (plan.dp_replicate > 1 ? "DDP" : "parameters that no rank shares") +
                     "; FSDP over 2 or more ranks is described");
   }
@@ -235,14 +242,16 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
 }
 
 // train.py, "verify batch sizes": each accumulation step runs the whole pipeline schedule over
-// `local` sequences.
-void read_global_batch(const RunArguments& arguments, std::int64_t local, RunReading& run) {
+// `local` sequences. `own_dp`: data-parallel ranks of a run whose sizes are not changed.
+void read_global_batch(const RunArguments& arguments, std::int64_t local, std::int64_t own_dp,
+                       RunReading& run) {
   const char* const name = "training.global_batch_size";
   const std::int64_t one_pass = local * run.plan.dp;
   run.job.global_batch = arguments.integer_or(name, -1, -kMaxCount, kMaxCount * kMaxCount);
   run.batch_stated = run.job.global_batch >= 0 || run.plan.pp > 1;
   if (run.job.global_batch < 0) {
-    run.job.global_batch = one_pass;
+    run.job.global_batch = local * own_dp;
+    return;
   }
   if (!fills_world(run.plan, run.job.cluster.world_size())) {
     return;  // why_invalid says so
@@ -261,7 +270,7 @@ void read_global_batch(const RunArguments& arguments, std::int64_t local, RunRea
   }
 }
 
-void read_training(const RunArguments& arguments, RunReading& run) {
+void read_training(const RunArguments& arguments, std::int64_t own_dp, RunReading& run) {
   Plan& plan = run.plan;
   const std::int64_t local = arguments.integer_or("training.local_batch_size", 8, 1, kMaxCount);
   plan.micro_batch = local;
@@ -283,7 +292,7 @@ void read_training(const RunArguments& arguments, RunReading& run) {
                                                   std::to_string(plan.tp) + " * cp " +
                                                   std::to_string(plan.cp));
   }
-  read_global_batch(arguments, local, run);
+  read_global_batch(arguments, local, own_dp, run);
 }
 
 void read_refusals(const RunArguments& arguments, RunReading& run) {
@@ -360,7 +369,8 @@ void refuse_unknown(const RunArguments& arguments, const ArgumentTable& table) {
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library) {
   const ArgumentTable table = argument_table(library, "torchtitan");
-  const RunArguments arguments(settings.file, settings.arguments, table);
+  const RunArguments own(settings.file, settings.arguments, table);
+  const RunArguments arguments(settings.file, resized_arguments(settings), table);
   refuse_unknown(arguments, table);
   RunReading run;
   run.framework = "torchtitan";
@@ -370,7 +380,7 @@ RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& c
   run.job.model = model_of(arguments, library);
   read_sizes(arguments, run);
   read_pipeline(arguments, run);
-  read_training(arguments, run);
+  read_training(arguments, sizes_of(own, cluster.world_size()).dp, run);
   read_recompute(arguments, run);
   read_refusals(arguments, run);
   run.has_profile = library.known_framework(run.framework);

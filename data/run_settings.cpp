@@ -107,6 +107,12 @@ RunSettings run_settings(const JsonValue& value, const std::string& file) {
   return settings;
 }
 
+std::vector<Setting> resized_arguments(const RunSettings& settings) {
+  std::vector<Setting> all = settings.arguments;
+  all.insert(all.end(), settings.sizes.begin(), settings.sizes.end());
+  return all;
+}
+
 RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
                     const Library& library) {
   switch (settings.format) {

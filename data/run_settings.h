@@ -16,6 +16,7 @@ struct RunSettings {
   RunFormat format = RunFormat::kMegatron;
   std::string file;  // as messages name it
   std::vector<Setting> arguments;
+  std::vector<Setting> sizes;  // over the arguments; the global batch stays that of their own sizes
   std::vector<Setting> environment;
   std::int64_t num_gpus = 0;           // of the launcher; 0: not stated
   std::vector<std::string> variables;  // of a script: what it reads or sets, by name
@@ -30,6 +31,9 @@ struct RunReading {
   std::string unsupported;       // "unsupported: ...": why no estimate is possible; "" if it is
   std::vector<SettingUse> uses;  // every setting, in order
 };
+
+// The arguments with the sizes over them.
+std::vector<Setting> resized_arguments(const RunSettings& settings);
 
 // InputError for values of the wrong kind and for what the framework itself refuses to start with.
 RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,

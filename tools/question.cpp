@@ -108,7 +108,7 @@ void override_sizes(RunSettings& settings, const Options& options) {
   for (const SizeArgument& size : kSizeArguments) {
     if (given(options, size.option)) {
       const std::string value = text_or(options, size.option, "");
-      settings.arguments.push_back(
+      settings.sizes.push_back(
           {.name = settings.format == RunFormat::kTorchtitan ? size.torchtitan : size.megatron,
            .values = {value},
            .place = "--" + std::string(size.option) + " " + value + ": "});
@@ -129,15 +129,6 @@ InputError unknown_name(const std::string& name, const RunSettings& settings,
                     settings.file + " has, expected an argument, " +
                     (settings.variables.empty() ? "" : "a variable of the script, ") +
                     "a switch of the framework or a field of the plan" + suggestion(bare, names));
-}
-
-// The run's global batch, which other sizes of the same training keep where the file states one of
-// each replica; none if its own sizes do not go with the cluster.
-std::optional<std::int64_t> own_global_batch(const RunSettings& settings,
-                                             const ClusterSpec& cluster, const Library& library) {
-  try {
-    return read_run(settings, cluster, library).job.global_batch;
-  } catch (const InputError&) { return std::nullopt; }
 }
 
 // Puts the words of --set that are arguments of the file over it, and returns them. A name that
@@ -217,15 +208,8 @@ GivenJob job_of_run(const Options& options, const Library& library) {
   RunSettings settings = settings_from_file(file, result.warnings, all_of(options, "set"), library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
-  const bool resizes = std::ranges::any_of(
-      kSizeArguments, [&](const SizeArgument& size) { return given(options, size.option); });
-  std::optional<std::int64_t> own_batch;
-  if (resizes) {
-    own_batch = own_global_batch(settings, cluster, library);
-    override_sizes(settings, options);
-  }
+  override_sizes(settings, options);
   RunReading reading = read_run(settings, cluster, library);
-  reading.job.global_batch = own_batch.value_or(reading.job.global_batch);
   result.run = GivenRun{.file = file, .reading = std::move(reading), .set_words = taken};
   result.job = result.run->reading.job;
   count_settings(*result.run, result.warnings);

@@ -321,6 +321,19 @@ TEST_CASE("a changed tp of a torchtitan run leaves what it leaves to data parall
   CHECK(run.out.find("batch        2 sequences") != std::string::npos);
 }
 
+TEST_CASE("a changed tp leaves the batch of a pipelined torchtitan run as its own sizes make it") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/t.toml";
+  write_file(file,
+             "[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 4\n"
+             "[parallelism]\npipeline_parallel_degree = 2\n");
+  for (const char* tp : {"1", "2", "4"}) {
+    const ProgramRun run =
+        run_shardplan({"estimate", "--cluster", "2x8-h100", "--from", file, "--tp", tp});
+    CHECK_MESSAGE(run.out.find("batch        32 sequences") != std::string::npos, tp);  // 4 x 8
+  }
+}
+
 TEST_CASE(
     "a changed tp of a Megatron run turns on the sequence parallelism that its file asks for") {
   const TemporaryDirectory directory;
