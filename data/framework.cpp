@@ -98,29 +98,76 @@ struct ProfileFile {
   std::vector<ProfileOption> plan_defaults;
 };
 
-ProfileFile read_profile(const JsonFile& source) {
-  ObjectReader reader(source.json, source.file);
-  ProfileFile result;
-  result.profile.name = reader.string("name");
-  result.profile.version = reader.string("version");
-  const std::string model = reader.string("memory_model");
-  const std::optional<MemoryModel> memory_model = value_of<MemoryModel>(model);
-  if (!memory_model) {
-    throw reader.error("memory_model", "found \"" + model + "\", expected a known memory model");
+std::string path_of(const std::string& framework) {
+  return "frameworks/" + framework + ".json";
+}
+
+MemoryModel read_memory_model(ObjectReader& reader) {
+  const std::string word = reader.string("memory_model");
+  const std::optional<MemoryModel> model = value_of<MemoryModel>(word);
+  if (!model) {
+    throw reader.error("memory_model", "found \"" + word + "\", expected a known memory model");
   }
-  result.profile.memory_model = *memory_model;
-  reader.string("source");
-  for (const auto& [name, declaration] : reader.value("options").members) {
-    result.options.push_back(
-        read_declaration(name, declaration, "default", source.file, result.profile));
+  return *model;
+}
+
+// A declaration stands in the place of the base's, if that has one.
+void declare(std::vector<ProfileOption>& declared, const ProfileOption& option) {
+  const auto same = std::ranges::find(declared, option.name, &ProfileOption::name);
+  if (same == declared.end()) {
+    declared.push_back(option);
+  } else {
+    *same = option;
   }
-  for (const auto& [name, declaration] : reader.value("fixed").members) {
+}
+
+void read_declarations(ObjectReader& reader, const std::string& file, ProfileFile& result) {
+  for (const JsonMember& member : reader.value("options").members) {
+    declare(result.options,
+            read_declaration(member.name, member.value, "default", file, result.profile));
+  }
+  for (const JsonMember& member : reader.value("fixed").members) {
     const ProfileOption fixed =
-        read_declaration(name, declaration, "value", source.file, result.profile);
-    if (name.starts_with("default_")) {
-      result.plan_defaults.push_back(fixed);
+        read_declaration(member.name, member.value, "value", file, result.profile);
+    std::erase_if(result.options,
+                  [&](const ProfileOption& option) { return option.name == fixed.name; });
+    if (fixed.name.starts_with("default_")) {
+      declare(result.plan_defaults, fixed);
     }
   }
+}
+
+ProfileFile read_profile(const Library& library, const std::string& framework);
+
+// The profile that a version differs from, itself without a base: one more file says all.
+ProfileFile read_base(ObjectReader& reader, const Library& library) {
+  const std::string base = reader.string("base");
+  if (!library.known_framework(base)) {
+    throw reader.error("base", "found \"" + shown(base, Encoding::kUtf8) + "\", expected one of " +
+                                   joined(library.framework_names()) +
+                                   suggestion(base, library.framework_names()));
+  }
+  const JsonFile source = library.parse(path_of(base));
+  if (ObjectReader(source.json, source.file).has("base")) {
+    throw reader.error("base", "found \"" + base + "\", which has a base of its own, expected a " +
+                                   "profile without one");
+  }
+  return read_profile(library, base);
+}
+
+ProfileFile read_profile(const Library& library, const std::string& framework) {
+  const JsonFile source = library.parse(path_of(framework));
+  ObjectReader reader(source.json, source.file);
+  ProfileFile result;
+  if (reader.has("base")) {
+    result = read_base(reader, library);
+  } else {
+    result.profile.name = reader.string("name");
+    result.profile.memory_model = read_memory_model(reader);
+  }
+  result.profile.version = reader.string("version");
+  reader.string("source");
+  read_declarations(reader, source.file, result);
   reader.finish();
   return result;
 }
@@ -172,7 +219,7 @@ std::string Library::key_of(const FrameworkProfile& profile) const {
 }
 
 bool Library::known_framework(const std::string& name) const {
-  return !is_path(name) && has("frameworks/" + name + ".json");
+  return !is_path(name) && has(path_of(name));
 }
 
 FrameworkProfile Library::framework(const std::string& name, const std::string& where) const {
@@ -181,16 +228,16 @@ FrameworkProfile Library::framework(const std::string& name, const std::string& 
                      shown(name, Encoding::kUnchecked) + "\", expected one of " +
                      joined(framework_names()) + suggestion(name, framework_names()));
   }
-  return read_profile(parse("frameworks/" + name + ".json")).profile;
+  return read_profile(*this, name).profile;
 }
 
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework) {
-  return read_profile(library.parse("frameworks/" + framework + ".json")).options;
+  return read_profile(library, framework).options;
 }
 
 std::vector<ProfileOption> profile_plan_defaults(const Library& library,
                                                  const std::string& framework) {
-  return read_profile(library.parse("frameworks/" + framework + ".json")).plan_defaults;
+  return read_profile(library, framework).plan_defaults;
 }
 
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,

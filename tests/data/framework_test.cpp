@@ -77,6 +77,24 @@ TEST_CASE("every option has a type, a default that reads back, a meaning and a s
   }
 }
 
+TEST_CASE("a version has what its base has, but for what it declares itself") {
+  const Library library;
+  const std::vector<ProfileOption> base = profile_options(library, "nanotron");
+  const std::vector<ProfileOption> version = profile_options(library, "nanotron@v0.4");
+  REQUIRE(version.size() == base.size());
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    CHECK(version[i].name == base[i].name);
+    CHECK((version[i].default_value == base[i].default_value) ==
+          (base[i].name != "recompute_allgather"));
+  }
+  CHECK(profile_plan_defaults(library, "nanotron@v0.4").size() ==
+        profile_plan_defaults(library, "nanotron").size());
+  const FrameworkProfile old = library.framework("nanotron@v0.4");
+  CHECK(old.version == "v0.4");
+  CHECK(old.memory_model == MemoryModel::kNanotron);
+  CHECK(old.handover_s == library.framework("nanotron").handover_s);
+}
+
 TEST_CASE("megatron and native state every field of a profile, once") {
   // A field that a file forgets would silently keep the default of the struct.
   const Library library;

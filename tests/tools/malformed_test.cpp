@@ -83,10 +83,13 @@ std::vector<std::string> arguments_of(const Malformed& row, const std::string& o
       {"cluster",
        "estimate --model llama3-8b --sequence-length 8192 --global-batch 64 --tp 8 --format json "
        "--out {OUT}/result --cluster"},
+      {"framework", "list --data {FIXTURES} options"},
       {"case", "batch --format json --out {OUT}/result"},
   };
   std::string line = commands.at(row.kind) + " ";
-  line += row.kind == "flags" ? row.what : "{FIXTURES}/" + row.what;
+  line += row.kind == "flags"       ? row.what
+          : row.kind == "framework" ? std::filesystem::path(row.what).stem().string()
+                                    : "{FIXTURES}/" + row.what;
   replace_all(line, "{JOB}", "{TRAINING} --model llama3-8b --cluster 1x8-h200");
   replace_all(line, "{MACHINE}", "--model llama3-8b --cluster 1x8-h200");
   replace_all(line, "{TRAINING}", "--sequence-length 8192 --global-batch 64");
