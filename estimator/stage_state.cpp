@@ -17,7 +17,7 @@
 namespace shardplan {
 namespace {
 
-// What the rows of one stage are written with.
+// What the rows of one stage of Megatron-LM are written with.
 struct StateBuilder {
   const Job& job;
   const Plan& plan;
@@ -30,8 +30,6 @@ struct StateBuilder {
   bool shards_optimizer() const { return plan.zero >= 1; }
   bool shards_gradients() const { return plan.zero >= 2; }
   bool shards_parameters() const { return plan.zero >= 3; }
-  bool is_native() const { return job.profile.memory_model == MemoryModel::kNative; }
-  bool is_local() const { return job.profile.memory_model == MemoryModel::kMegatronLocal; }
   DType parameter_dtype() const { return activation_dtype(plan.precision); }
   DType grad_dtype() const {
     return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
@@ -74,13 +72,13 @@ struct Group {
 };
 
 void add_optimizer_row(StateBuilder& state, std::string_view name, std::int64_t elements,
-                       DType dtype, bool made_by_first_step, std::string_view formula) {
+                       DType dtype, Phase first, std::string_view formula) {
   state.add({.component = Component::kOptimizer,
              .name = name,
              .elements = elements,
              .dtype = dtype,
-             .first = made_by_first_step ? Phase::kForward : Phase::kBuilt,
-             .made_by_first_step = made_by_first_step,
+             .first = first,
+             .made_by_first_step = first == Phase::kForward,
              .formula = formula});
 }
 
@@ -89,25 +87,24 @@ void add_optimizer(StateBuilder& state, const Group& group) {
   const std::int64_t share =
       state.shards_optimizer() ? div_ceil(group.elements, group.shard) : group.elements;
   const std::int64_t on_gpu = scaled(share, 1 - plan.offload.optimizer);
-  const bool lazy = !state.is_native();
   if (plan.precision != Precision::kFp32) {
     // Those in fewer bits belong to FusedAdam, whose first step makes them.
     add_optimizer_row(state, group.names.master, on_gpu, plan.master_dtype,
-                      lazy && plan.master_dtype != DType::kFp32,
+                      plan.master_dtype == DType::kFp32 ? Phase::kBuilt : Phase::kForward,
                       "N/S: main parameters of the optimizer (N without ZeRO)");
   }
-  add_optimizer_row(state, group.names.exp_avg, on_gpu, plan.exp_avg_dtype, lazy,
+  add_optimizer_row(state, group.names.exp_avg, on_gpu, plan.exp_avg_dtype, Phase::kForward,
                     "N/S: first moment, made by the first optimizer step");
   if (state.job.optimizer == OptimizerKind::kAdamW) {
-    add_optimizer_row(state, group.names.exp_avg_sq, on_gpu, plan.exp_avg_sq_dtype, lazy,
+    add_optimizer_row(state, group.names.exp_avg_sq, on_gpu, plan.exp_avg_sq_dtype, Phase::kForward,
                       "N/S: second moment, made by the first optimizer step");
   }
   if (state.shards_optimizer() && !state.shards_gradients()) {
     // The buffer's shard is whole; the rank with no padding in it holds this much more.
     const std::int64_t padded = div_ceil(group.elements + group.padding, group.shard);
     add_optimizer_row(state, group.names.optimizer_padding,
-                      scaled(padded - share, 1 - plan.offload.optimizer), plan.master_dtype, false,
-                      "(N+padding)/S - N/S: the fullest shard of the padded buffer");
+                      scaled(padded - share, 1 - plan.offload.optimizer), plan.master_dtype,
+                      Phase::kBuilt, "(N+padding)/S - N/S: the fullest shard of the padded buffer");
   }
 }
 
@@ -156,13 +153,12 @@ std::int64_t materialized_at_once(const StateBuilder& state) {
 // Megatron builds a chunk tensor by tensor, then moves its parameters into a contiguous buffer; the
 // gradient buffer is made before the old tensors go (param_and_grad_buffer.py).
 void add_built_parameters(StateBuilder& state) {
-  const bool moves = !state.is_native() && state.shards_optimizer();
   const bool by_module = state.shards_gradients() && state.job.profile.init_model_with_meta_device;
   state.add({.component = Component::kParameters,
              .name = "start_up.parameters",
-             .elements = by_module ? materialized_at_once(state)
-                         : moves   ? state.tensors.largest_chunk
-                                   : 0,
+             .elements = by_module                  ? materialized_at_once(state)
+                         : state.shards_optimizer() ? state.tensors.largest_chunk
+                                                    : 0,
              .dtype = state.parameter_dtype(),
              .first = Phase::kStartUp,
              .last = Phase::kStartUp,
@@ -215,8 +211,7 @@ void add_block_buffers(StateBuilder& state) {
 // (core/optimizer/__init__.py, get_megatron_optimizer; core/tensor_parallel/layers.py,
 // explicit_expert_comm).
 bool steps_experts_apart(const StateBuilder& state) {
-  return !state.is_native() &&
-         (state.plan.ep > 1 || (state.plan.tp > 1 && state.plan.sequence_parallel));
+  return state.plan.ep > 1 || (state.plan.tp > 1 && state.plan.sequence_parallel);
 }
 
 // Transformer Engine v2.9 pytorch/optimizers/fused_adam.py, step (475-733): moments in fewer bits
@@ -258,7 +253,7 @@ void add_optimizer_step(StateBuilder& state) {
   const bool precision_aware = plan.master_dtype != DType::kFp32 ||
                                plan.exp_avg_dtype != DType::kFp32 ||
                                plan.exp_avg_sq_dtype != DType::kFp32;
-  if (!state.is_native() && state.grad_dtype() != DType::kFp32 && !precision_aware) {
+  if (state.grad_dtype() != DType::kFp32 && !precision_aware) {
     state.add({.component = Component::kTemporaries,
                .name = "optimizer.fp32_gradients",
                .elements = share,
@@ -271,7 +266,7 @@ void add_optimizer_step(StateBuilder& state) {
   if (precision_aware) {
     add_widened_state(state, at_once);
   }
-  if (!state.is_native() && !state.job.profile.fused_optimizer) {
+  if (!state.job.profile.fused_optimizer) {
     state.add({.component = Component::kTemporaries,
                .name = kStepTemporaryRow,
                .elements = at_once,
@@ -287,8 +282,7 @@ void add_optimizer_step(StateBuilder& state) {
 // gradient; one per distinct weight shape, cached for ever (get_dummy_wgrad, module/base.py).
 void add_dummy_gradients(StateBuilder& state) {
   const FrameworkProfile& profile = state.job.profile;
-  if (state.is_native() || !profile.gradient_accumulation_fusion ||
-      !profile.dummy_weight_gradients) {
+  if (!profile.gradient_accumulation_fusion || !profile.dummy_weight_gradients) {
     return;
   }
   std::vector<WeightShape> seen;
@@ -400,7 +394,7 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
     state.bytes.start_up_only = deepspeed_left_by_start_up(job, plan, tensors.dense);
     return state;
   }
-  if (builder.is_native()) {
+  if (job.profile.memory_model == MemoryModel::kNative) {
     builder.rows = native_state_rows(job, plan, stage, tensors);
     return state_of(builder);
   }
