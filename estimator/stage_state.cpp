@@ -337,30 +337,6 @@ StageState state_of(StateBuilder& builder) {
 
 }  // namespace
 
-// The native trainer aligns every tensor of its arenas to 256 bytes.
-std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype) {
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  return round_up(elements * bytes_of(dtype), is_native ? kNativeAlignment : 1);
-}
-
-void StateBytes::add(const StateRow& row) {
-  const std::int64_t bytes = row.total_bytes();
-  if (bytes == 0) {
-    return;
-  }
-  const std::size_t last = static_cast<std::size_t>(row.last);
-  for (std::size_t phase = static_cast<std::size_t>(row.first); phase <= last; ++phase) {
-    alive[phase] += bytes;
-  }
-  made_by_first_step += row.made_by_first_step ? bytes : 0;
-  frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;
-  widened += row.name == kWidenedStateRow || row.name == kCastMomentRow ? bytes : 0;
-  start_up_only += row.last == Phase::kStartUp ? bytes : 0;
-  remade += row.first > Phase::kForward && row.last == Phase::kIdle && !row.made_by_first_step
-                ? bytes
-                : 0;
-}
-
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
   return stage_state(job, plan, stage, stage_tensors(job, plan, stage));
 }
