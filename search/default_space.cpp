@@ -161,6 +161,12 @@ void move_to_front(std::vector<Value>& values, Value first) {
                         [&](const Value& value) { return value == first; });
 }
 
+std::vector<std::int64_t> zero_stages(const Job& job) {
+  auto stages = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
+  move_to_front(stages, job.profile.default_zero);
+  return stages;
+}
+
 void choose_parallel_sizes(const Job& job, SearchSpace& space) {
   const ModelSpec& model = job.model;
   const std::int64_t world = job.cluster.world_size();
@@ -195,13 +201,12 @@ SearchSpace default_space(const Job& job) {
   space.schedule = supported(job, "schedule", &Plan::schedule, values_of(kSchedules));
   space.cp_method = supported(job, "cp_method", &Plan::cp_method, values_of(kCpMethods));
   move_to_front(space.cp_method, job.profile.default_cp_method);
-  space.zero = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
+  space.zero = zero_stages(job);
   // Megatron's stages 2 and 3 are another implementation, Megatron-FSDP, which no measurement here
   // covers: they are tried where they are asked for.
   if (job.profile.memory_model == MemoryModel::kMegatron) {
     std::erase_if(space.zero, [](std::int64_t zero) { return zero > 1; });
   }
-  move_to_front(space.zero, job.profile.default_zero);
   space.dp_replicate = {1};
   if (space.zero.size() > 2 && job.cluster.nodes > 1) {
     space.dp_replicate.push_back(job.cluster.nodes);
@@ -300,8 +305,7 @@ std::vector<Offload> all_offloads(const Job& job) {
 // fp16 moments and fp16 products have the bytes and the speed of bf16: they are left to --range.
 SearchSpace wide_space(const Job& job) {
   SearchSpace space = default_space(job);
-  space.zero = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
-  move_to_front(space.zero, job.profile.default_zero);
+  space.zero = zero_stages(job);
   if (space.zero != std::vector<std::int64_t>{0}) {
     space.dp_replicate =
         supported(job, "dp_replicate", &Plan::dp_replicate, divisors(job.cluster.nodes));

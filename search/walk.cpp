@@ -130,10 +130,15 @@ class Walker {
     for_values(prefix, axis, [&] { descend(prefix); });
   }
 
+  // Of a prefix that has chosen all axes.
+  Candidate candidate_at(const Prefix& prefix) {
+    return {.index = prefix.index,
+            .price = price(table_, prefix.plan),
+            .family = family_of(prefix.plan)};
+  }
+
   void weigh(const Prefix& prefix) {
-    const Candidate candidate = {.index = prefix.index,
-                                 .price = price(table_, prefix.plan),
-                                 .family = family_of(prefix.plan)};
+    const Candidate candidate = candidate_at(prefix);
     ++harvest_.priced;
     if (candidate.price.device_least_bytes > task_.card_bytes ||
         task_.over_card.contains(candidate.index)) {
@@ -182,10 +187,7 @@ class Walker {
   void descend_to_smallest(Prefix& prefix) {
     const std::size_t axis = task_.rules.next_axis(prefix.depth);
     if (axis == kNumAxes) {
-      const Candidate candidate = {.index = prefix.index,
-                                   .price = price(table_, prefix.plan),
-                                   .family = family_of(prefix.plan)};
-      harvest_.smallest = smaller(harvest_.smallest, candidate, task_.options.basis);
+      harvest_.smallest = smaller(harvest_.smallest, candidate_at(prefix), task_.options.basis);
       return;
     }
     if (harvest_.smallest && bounds_.has(prefix.depth)) {
