@@ -48,17 +48,8 @@ void write_trace(const Question& question, const std::string& path) {
   }
 }
 
-}  // namespace
-
-ExitCode run_estimate(const Arguments& arguments) {
-  const Options options = parse_options("estimate", arguments);
-  if (given(options, "help")) {
-    return run_help({"estimate"});
-  }
-  refuse_positional(options);
-  const Library library = library_of(options);
-  EstimateReport report = {.question = question_of(options, library),
-                           .rule = memory_rule_of(options)};
+// What not every format can show.
+void refuse_formats(const Options& options) {
   if (given(options, "program") && format_of(options) != Format::kTable) {
     throw InputError("--program: found --format " + text_or(options, "format", "") +
                      ", expected table");
@@ -68,10 +59,10 @@ ExitCode run_estimate(const Arguments& arguments) {
       throw InputError("--" + std::string(name) + ": found --format csv, expected table or json");
     }
   }
-  Output output(text_or(options, "out", ""));
-  for (const std::string& warning : report.question.warnings) {
-    print_message("warning: " + warning);
-  }
+}
+
+// Fills in what the options ask about the question.
+void answer(EstimateReport& report, const Options& options, const Library& library) {
   if (given(options, "find-max")) {
     report.maximum = find_max(report.question, text_or(options, "find-max", ""), report.rule);
   }
@@ -88,6 +79,25 @@ ExitCode run_estimate(const Arguments& arguments) {
   if (report.prediction.has_numbers() && given(options, "limit")) {
     report.limit = limit_of(report.question);
   }
+}
+
+}  // namespace
+
+ExitCode run_estimate(const Arguments& arguments) {
+  const Options options = parse_options("estimate", arguments);
+  if (given(options, "help")) {
+    return run_help({"estimate"});
+  }
+  refuse_positional(options);
+  const Library library = library_of(options);
+  EstimateReport report = {.question = question_of(options, library),
+                           .rule = memory_rule_of(options)};
+  refuse_formats(options);
+  Output output(text_or(options, "out", ""));
+  for (const std::string& warning : report.question.warnings) {
+    print_message("warning: " + warning);
+  }
+  answer(report, options, library);
   const std::string timeline = text_or(options, "memory-timeline", "");
   const bool shows_program = given(options, "program");
   std::optional<Program> program;
