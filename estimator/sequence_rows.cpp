@@ -51,34 +51,17 @@ std::int64_t mask_bytes(const Job& job, const Plan& plan) {
   return plan.micro_batch * div_ceil(job.sequence_length, plan.cp) * job.sequence_length;
 }
 
-}  // namespace
-
-SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
-  if (job.profile.memory_model == MemoryModel::kNative) {
-    return native_sequence_rows(job, plan, ends);
-  }
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    return torchtitan_sequence_rows(job, plan, ends);
-  }
-  if (is_eager(job.profile.memory_model)) {
-    return {};  // what depends on the sequence stands among the rows of the state
-  }
-  const BlockShape shape = block_shape(job, plan);
+// What Megatron-LM's schedules hold of other microbatches than the one at work.
+std::array<StateRow, 5> pipeline_rows(const Plan& plan, const StageEnds& ends,
+                                      const BlockShape& shape, bool is_local) {
   const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;
   const bool receives_ahead = plan.pp > 1 && plan.vpp > 1;
   const bool loops_1f1b = plan.pp > 1 && plan.vpp == 1;
   const bool receives = loops_1f1b && ends.receiving_chunks > 0;
   const bool sends = loops_1f1b && !ends.has_head;
-  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   const MadeBy received = is_local && plan.vpp == 1 ? MadeBy::kPipelineLoop : MadeBy::kPhase;
-  SequenceRows rows = {
+  return {
       {{.component = Component::kCommunication,
-        .name = "sequence_gather_buffer",
-        .elements = shape.hidden * gather_buffer_tokens(job, plan, shape, ends),
-        .dtype = shape.dtype,
-        .formula = "h*T: global memory buffer for gathered inputs of products, never freed",
-        .made_by = is_local ? MadeBy::kFirstGather : MadeBy::kPhase},
-       {.component = Component::kCommunication,
         .name = "pipeline.receive_buffers",
         .elements = receives_ahead ? hidden_state : 0,
         .dtype = shape.dtype,
@@ -119,7 +102,37 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
         .last = Phase::kIdle,
         .formula = "h*u: each chunk's last input and its gradient, held by set_input_tensor until "
                    "the next step",
-        .made_by = received},
+        .made_by = received}}};
+}
+
+}  // namespace
+
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  if (job.profile.memory_model == MemoryModel::kNative) {
+    return native_sequence_rows(job, plan, ends);
+  }
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return torchtitan_sequence_rows(job, plan, ends);
+  }
+  if (is_eager(job.profile.memory_model)) {
+    return {};  // what depends on the sequence stands among the rows of the state
+  }
+  const BlockShape shape = block_shape(job, plan);
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
+  const auto [ahead, last_input_gradient, last_input, last_output_gradient, last_inputs] =
+      pipeline_rows(plan, ends, shape, is_local);
+  SequenceRows rows = {
+      {{.component = Component::kCommunication,
+        .name = "sequence_gather_buffer",
+        .elements = shape.hidden * gather_buffer_tokens(job, plan, shape, ends),
+        .dtype = shape.dtype,
+        .formula = "h*T: global memory buffer for gathered inputs of products, never freed",
+        .made_by = is_local ? MadeBy::kFirstGather : MadeBy::kPhase},
+       ahead,
+       last_input_gradient,
+       last_input,
+       last_output_gradient,
+       last_inputs,
        {.component = Component::kWorkspace,
         .name = "rotary_table",
         .elements =
