@@ -276,9 +276,7 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
       cell("exchanged_tokens", shape.tokens + room,
            "h*(T + T/pieces), h*T in one piece: gathered tokens and partial sums"),
       cell("gathered_inputs", shape.tokens, "h*T: gathered again for weight gradients")};
-  for (StateRow& row : rows) {
-    row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
-  }
+  for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
   return rows;
 }
 
