@@ -67,14 +67,13 @@ void attend_unfused(const BlockContext& context, const AttentionWork& work, Bloc
 BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   const ModelSpec& model = context.model();
   const Plan& plan = context.plan;
-  const bool is_mla = model.attention == AttentionKind::kMla;
   const std::int64_t length = attention_length(context.job, layer);
   const AttentionBackend backend = backend_of(context);
   const AttentionWork work = {
       .pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
       .heads = div_ceil(model.num_heads, plan.tp),
-      .qk_dim = qk_dim(model),
-      .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim,
+      .qk_dim = model.qk_head_dim(),
+      .v_dim = model.v_head_dim(),
       .length = length,
       .heads_of_call = div_ceil(model.num_heads, plan.tp) * plan.micro_batch,
       .is_flash2 = backend == AttentionBackend::kFlash};

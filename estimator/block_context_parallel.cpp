@@ -15,7 +15,7 @@ std::int64_t kv_width(const BlockContext& context) {
   const ModelSpec& model = context.model();
   if (model.attention == AttentionKind::kMla) {
     return div_ceil(model.num_heads, context.plan.tp) *
-           (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim);
+           (model.mla.qk_head_dim() + model.mla.v_head_dim);
   }
   return div_ceil(model.num_kv_heads, context.plan.tp) * 2 * model.head_dim;
 }

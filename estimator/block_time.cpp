@@ -60,7 +60,7 @@ void add_mla(const BlockContext& context, LayerParts& parts) {
   const MlaSpec& mla = model.mla;
   const Precision precision = context.plan.precision;
   const std::int64_t heads = div_ceil(model.num_heads, context.plan.tp);
-  const std::int64_t query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+  const std::int64_t query = heads * mla.qk_head_dim();
   const std::int64_t key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim);
   const std::int64_t down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim;
   parts.projections =
@@ -259,7 +259,7 @@ LayerParts clocked_parts(const BlockContext& context, const LayerSpec& layer) {
   unclocked.mix = &mix;
   layer_parts(unclocked, layer);
   BlockContext clocked = context;
-  clocked.clock = clock_factors(context.gpu(), mix, qk_dim(context.model()));
+  clocked.clock = clock_factors(context.gpu(), mix, context.model().qk_head_dim());
   return layer_parts(clocked, layer);
 }
 

@@ -173,12 +173,6 @@ BlockTime memory_bound(const BlockContext& context, double elements, const Passe
   return time;
 }
 
-std::int64_t qk_dim(const ModelSpec& model) {
-  return model.attention == AttentionKind::kMla
-             ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-             : model.head_dim;
-}
-
 std::int64_t attention_length(const Job& job, const LayerSpec& layer) {
   return layer.attention_window > 0 ? std::min(layer.attention_window, job.sequence_length)
                                     : job.sequence_length;

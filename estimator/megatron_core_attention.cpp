@@ -141,7 +141,7 @@ AttentionWidths attention_widths(const MegatronBlock& block) {
   const BlockShape& shape = block.shape;
   const MlaSpec& mla = block.job.model.mla;
   if (block.job.model.attention == AttentionKind::kMla) {
-    const std::int64_t head = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
+    const std::int64_t head = mla.qk_head_dim();
     return {.query = shape.query_heads * head,
             .key = shape.query_heads * head,
             .value = shape.query_heads * mla.v_head_dim,

@@ -14,7 +14,7 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t ffn_products = model.gated_ffn ? 3 : 2;
   std::int64_t attention = 2 * h * (a + model.num_kv_heads) * model.head_dim;
   if (model.attention == AttentionKind::kMla) {
-    const std::int64_t query = a * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+    const std::int64_t query = a * mla.qk_head_dim();
     attention = (mla.q_lora_rank > 0 ? mla.q_lora_rank * (h + query) : h * query) +
                 h * (mla.kv_lora_rank + mla.qk_rope_head_dim) +
                 mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim) +
@@ -31,12 +31,11 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
 // Forward 2 per product; backward twice that.
 double layer_flops_per_token(const Job& job, const LayerSpec& layer) {
   const ModelSpec& model = job.model;
-  const bool is_mla = model.attention == AttentionKind::kMla;
   const AttentionWork attention = {
       .pairs = attention_pairs(job, layer) / number(job.sequence_length),
       .heads = model.num_heads,
-      .qk_dim = is_mla ? model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim : model.head_dim,
-      .v_dim = is_mla ? model.mla.v_head_dim : model.head_dim};
+      .qk_dim = model.qk_head_dim(),
+      .v_dim = model.v_head_dim()};
   return 3 * (2 * matmul_parameters(model, layer) + attention.forward_flops());
 }
 

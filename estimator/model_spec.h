@@ -27,6 +27,8 @@ struct MlaSpec {
   std::int64_t qk_nope_head_dim = 0;
   std::int64_t qk_rope_head_dim = 0;
   std::int64_t v_head_dim = 0;
+
+  std::int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
 };
 
 // Mixture of experts; used by layers with is_moe. num_experts == 0: the model has none.
@@ -63,6 +65,17 @@ struct ModelSpec {
   MoeSpec moe;
   std::int64_t num_mtp_layers = 0;  // multi-token prediction modules after the last layer
   std::vector<LayerSpec> layers;    // one per transformer layer, in order
+
+  // Widths of one head: of a query and its key, of a value, of the part with rotary positions.
+  std::int64_t qk_head_dim() const {
+    return attention == AttentionKind::kMla ? mla.qk_head_dim() : head_dim;
+  }
+  std::int64_t v_head_dim() const {
+    return attention == AttentionKind::kMla ? mla.v_head_dim : head_dim;
+  }
+  std::int64_t rotary_dim() const {
+    return attention == AttentionKind::kMla ? mla.qk_rope_head_dim : head_dim;
+  }
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   bool has_moe_layers() const { return std::ranges::any_of(layers, &LayerSpec::is_moe); }

@@ -28,14 +28,12 @@ AttentionShape attention_shape(const NativeBlock& block) {
   const Job& job = block.job;
   const std::int64_t c = block.plan.cp;
   const bool mla = job.model.attention == AttentionKind::kMla;
-  AttentionShape shape{
-      .batch = block.plan.micro_batch,
-      .query_heads = block.shape.query_heads,
-      .kv_heads = mla ? block.shape.query_heads : block.shape.key_value_heads,
-      .query_length = div_ceil(job.sequence_length, c),
-      .kv_length = div_ceil(job.sequence_length, c),
-      .head_dim = mla ? job.model.mla.qk_nope_head_dim + job.model.mla.qk_rope_head_dim
-                      : job.model.head_dim};
+  AttentionShape shape{.batch = block.plan.micro_batch,
+                       .query_heads = block.shape.query_heads,
+                       .kv_heads = mla ? block.shape.query_heads : block.shape.key_value_heads,
+                       .query_length = div_ceil(job.sequence_length, c),
+                       .kv_length = div_ceil(job.sequence_length, c),
+                       .head_dim = job.model.qk_head_dim()};
   if (c > 1 && block.plan.cp_method == CpMethod::kA2a) {
     shape.query_heads = div_ceil(shape.query_heads, c);
     shape.kv_heads = div_ceil(shape.kv_heads, c);
@@ -67,7 +65,7 @@ QkvWidths qkv_widths(const NativeBlock& block) {
   const BlockShape& s = block.shape;
   const MlaSpec& mla = block.job.model.mla;
   if (block.job.model.attention == AttentionKind::kMla) {
-    const std::int64_t query = s.query_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+    const std::int64_t query = s.query_heads * mla.qk_head_dim();
     const std::int64_t value = s.query_heads * mla.v_head_dim;
     return {.packed = 2 * query + value, .key_value = query + value, .output = value};
   }

@@ -221,9 +221,6 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
 SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t microbatches = num_microbatches(job, plan);
-  const std::int64_t width = job.model.attention == AttentionKind::kMla
-                                 ? job.model.mla.qk_rope_head_dim
-                                 : job.model.head_dim;
   const auto input = [&](std::string_view name, bool exists) {
     return StateRow{.component = Component::kActivations,
                     .name = name,
@@ -250,7 +247,7 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
       input("labels", ends.has_head),
       StateRow{.component = Component::kWorkspace,
                .name = "rotary_table",
-               .elements = job.sequence_length * width,
+               .elements = job.sequence_length * job.model.rotary_dim(),
                .dtype = DType::kFp32,
                .first = Phase::kBuilt,
                .formula = "s*d: sines and cosines of every position"},

@@ -69,7 +69,7 @@ void add_mla(Tensors& tensors, const ModelSpec& model) {
   const MlaSpec& mla = model.mla;
   const std::int64_t h = model.hidden;
   const std::int64_t a = model.num_heads;
-  const std::int64_t query = a * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+  const std::int64_t query = a * mla.qk_head_dim();
   const std::int64_t kv_down = mla.kv_lora_rank + mla.qk_rope_head_dim;
   if (mla.q_lora_rank == 0) {
     add(tensors, "attention.q", h * query, Sharding::kTp);

@@ -11,10 +11,6 @@
 namespace shardplan {
 namespace {
 
-std::int64_t rotary_width(const ModelSpec& model) {
-  return model.attention == AttentionKind::kMla ? model.mla.qk_rope_head_dim : model.head_dim;
-}
-
 // core/tensor_parallel/layers.py gathers the input of column-parallel products into one buffer that
 // is never freed; with Transformer Engine only the head is such a product.
 bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds& ends) {
@@ -136,7 +132,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
        {.component = Component::kWorkspace,
         .name = "rotary_table",
         .elements =
-            job.model.learned_positions > 0 ? 0 : job.sequence_length * rotary_width(job.model),
+            job.model.learned_positions > 0 ? 0 : job.sequence_length * job.model.rotary_dim(),
         .dtype = DType::kFp32,
         .formula = "s*d: angles of the rotary embedding, fp32, cached"},
        {.component = Component::kActivations,

@@ -131,7 +131,7 @@ void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, cons
     shapes.push_back({.rows = h, .columns = query});
     return;
   }
-  const std::int64_t query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+  const std::int64_t query = heads * mla.qk_head_dim();
   const std::int64_t key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim);
   if (mla.q_lora_rank > 0) {
     shapes.push_back({.rows = mla.q_lora_rank, .columns = h});

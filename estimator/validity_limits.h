@@ -37,8 +37,7 @@ inline double widths_of_token(const Job& job, const Plan& plan) {
   const ModelSpec& model = job.model;
   const MlaSpec& mla = model.mla;
   const MoeSpec& moe = model.moe;
-  const std::int64_t head_dim =
-      std::max(model.head_dim, mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim);
+  const std::int64_t head_dim = std::max(model.head_dim, mla.qk_head_dim() + mla.v_head_dim);
   const std::int64_t attention =
       (model.num_heads + 2 * model.num_kv_heads) * head_dim + mla.q_lora_rank + mla.kv_lora_rank;
   const double copies = static_cast<double>(moe.topk * plan.etp) *
