@@ -29,6 +29,22 @@ std::vector<std::string> with_ranges(const std::vector<std::string>& words) {
   return all;
 }
 
+// Whether a branch of `case` is the one of `text`: "a|b*". All patterns are read, for the variables
+// that they name.
+bool matches_one(const std::string& text, const std::string& patterns, const std::string& file,
+                 ShellWordContext& context) {
+  bool matches = false;
+  for (std::size_t start = 0; start <= patterns.size();) {
+    const std::size_t bar = std::min(patterns.find('|', start), patterns.size());
+    std::string one = patterns.substr(start, bar - start);
+    std::erase_if(one, [](char letter) { return letter == ' ' || letter == '\n'; });
+    const std::string pattern = plain(ShellWordReader(one, file, context).one_word());
+    matches = matches || matches_pattern(text, pattern);
+    start = bar + 1;
+  }
+  return matches;
+}
+
 }  // namespace
 
 // What the script leaves open, taken as ShellGiven says or else as it was chosen already.
@@ -203,19 +219,12 @@ ShellInterpreter::Status ShellInterpreter::case_command() {
       }
       in_.at += in_.now() == '(' ? 1 : 0;
       const std::size_t end = std::min(in_.text.find(')', in_.at), in_.text.size());
-      std::string patterns = in_.text.substr(in_.at, end - in_.at);
+      const std::string patterns = in_.text.substr(in_.at, end - in_.at);
       in_.go_to(end + 1);
       ++number;
-      for (std::size_t start = 0; start <= patterns.size();) {
-        const std::size_t bar = std::min(patterns.find('|', start), patterns.size());
-        std::string one = patterns.substr(start, bar - start);
-        std::erase_if(one, [](char letter) { return letter == ' ' || letter == '\n'; });
-        const std::string pattern =
-            plain(ShellWordReader(one, in_.file, state_.context).one_word());
-        if (matching == 0 && matches_pattern(known.unknown ? "" : known.text, pattern)) {
-          matching = number;
-        }
-        start = bar + 1;
+      if (matches_one(known.unknown ? "" : known.text, patterns, in_.file, state_.context) &&
+          matching == 0) {
+        matching = number;
       }
       const Dead not_taken(*this, number != taken);
       list({"esac"});
