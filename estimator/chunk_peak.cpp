@@ -1,5 +1,6 @@
 // Most bytes of one chunk of one microbatch: maximum over its runs of equal blocks and the events
-// inside a block. Bytes change linearly along a run, so that its ends decide.
+// inside a block. Bytes change linearly along a run, so that its ends decide, but for buffers that
+// come and go with the running unit.
 #include "estimator/chunk_peak.h"
 
 #include <algorithm>
@@ -34,8 +35,9 @@ ChunkPoint& at(ChunkPoints& points, MomentKind moment) {
 
 // Backward and replay, from the last unit to the first: kept bytes fall and what the units behind
 // leave rises linearly along a run.
-void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units, Gradients gradients,
-                   ChunkPoints& points) {
+void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
+                   const FsdpBuffers& buffers, Gradients gradients, ChunkPoints& points) {
+  std::size_t place = 0;
   std::int64_t kept = 0;
   std::int64_t left_after = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -47,14 +49,18 @@ void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units, G
     const std::int64_t left = left_bytes(unit, gradients);
     const std::int64_t others = chunk.units[i].count - 1;
     left_after -= chunk.units[i].count * left;
-    const std::int64_t first = kept + others * unit.kept_bytes + left_after;
-    const std::int64_t last = kept + others * left + left_after;
     ChunkPoint& backward =
         at(points, is_head(chunk.units[i]) ? MomentKind::kLossBackward : MomentKind::kBackward);
-    raise(backward, first, running, i, others);
-    raise(backward, last, running, i, 0);
-    raise(at(points, MomentKind::kReplay), first, unit.replay, i, others);
-    raise(at(points, MomentKind::kReplay), last, unit.replay, i, 0);
+    const std::int64_t stride = buffers.empty() ? std::max<std::int64_t>(others, 1) : 1;
+    for (std::int64_t before = others; before >= 0; before -= stride) {
+      const std::size_t at_place = place + static_cast<std::size_t>(before);
+      const std::int64_t around =
+          kept + before * unit.kept_bytes + (others - before) * left + left_after;
+      raise(backward, around + buffers.backward_bytes(at_place), running, i, before);
+      raise(at(points, MomentKind::kReplay), around + buffers.replay_bytes(at_place), unit.replay,
+            i, before);
+    }
+    place += static_cast<std::size_t>(chunk.units[i].count);
     kept += chunk.units[i].count * unit.kept_bytes;
   }
 }
@@ -113,7 +119,14 @@ void raise_outputs(ChunkPoint& best, const ChunkLayout& chunk, std::size_t i,
 
 }  // namespace
 
-ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks) {
+std::size_t unit_place(const ChunkLayout& chunk, const ChunkPoint& point) {
+  std::int64_t place = point.units_before;
+  for (std::size_t i = 0; i < point.unit; ++i) { place += chunk.units[i].count; }
+  return static_cast<std::size_t>(place);
+}
+
+ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
+                       const FsdpBuffers& buffers) {
   ChunkPeaks peaks;
   if (chunk.units.empty()) {
     return peaks;
@@ -137,6 +150,7 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks) {
     }
   }
   settle_ends(peaks, chunk, blocks);
+  std::size_t place = 0;
   std::int64_t kept = 0;
   std::int64_t pending_before = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -145,15 +159,20 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks) {
     const std::int64_t others = count - 1;
     const bool head = is_head(chunk.units[i]);
     ChunkPoint& forward = at(peaks.points, head ? MomentKind::kLossForward : MomentKind::kForward);
-    raise(forward, kept + others * unit.kept_bytes, unit.forward, i, others);
+    for (std::int64_t before = others; before >= (buffers.empty() ? others : 0); --before) {
+      const std::size_t at_place = place + static_cast<std::size_t>(before);
+      raise(forward, kept + before * unit.kept_bytes + buffers.forward_bytes(at_place),
+            unit.forward, i, before);
+    }
     raise_outputs(forward, chunk, i, blocks, unit, kept);
     raise(at(peaks.points, MomentKind::kWeight), pending_before + others * unit.pending_bytes,
           unit.weight, i, others);
+    place += static_cast<std::size_t>(count);
     kept += count * unit.kept_bytes;
     pending_before += count * unit.pending_bytes;
   }
-  find_backward(chunk, units, Gradients::kFound, peaks.points);
-  find_backward(chunk, units, Gradients::kMade, peaks.first_points);
+  find_backward(chunk, units, buffers, Gradients::kFound, peaks.points);
+  find_backward(chunk, units, buffers, Gradients::kMade, peaks.first_points);
   return peaks;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "estimator/megatron_fsdp.h"
 #include "estimator/stage_layout.h"
 
 namespace shardplan {
@@ -61,6 +62,11 @@ struct ChunkPeaks {
   ChunkPoints first_points;  // of the backward that makes the gradients
 };
 
-ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks);
+// `buffers`: of the chunk; its bytes count where a unit runs.
+ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
+                       const FsdpBuffers& buffers);
+
+// Place of the running unit in the chunk, equal ones counted one by one.
+std::size_t unit_place(const ChunkLayout& chunk, const ChunkPoint& point);
 
 }  // namespace shardplan

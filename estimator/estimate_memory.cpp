@@ -5,6 +5,7 @@
 #include "estimator/allocator_totals.h"
 #include "estimator/estimate.h"
 #include "estimator/fujii2024.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/stage_memory.h"
 
 namespace shardplan {
@@ -51,6 +52,21 @@ std::int64_t card_bytes(const Job& job) {
                                                              : device_capacity_bytes(job.cluster);
 }
 
+namespace {
+
+std::string fsdp_assumption(const Job& job, const Plan& plan) {
+  std::string text = "zero " + std::to_string(plan.zero) +
+                     ": Megatron-FSDP, whose buffers of layers follow its source; the one "
+                     "measurement that covers it peaks at the loss, without them";
+  if (!job.profile.overlap_grad_reduce) {
+    text += plan.zero == 2 ? "; without overlap_grad_reduce all gradients are one bucket"
+                           : "; without overlap_grad_reduce embedding and head are one bucket";
+  }
+  return text;
+}
+
+}  // namespace
+
 MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   if (const ValidityRule* rule = first_broken_rule(job, plan)) {
     throw std::logic_error("estimate_memory: the plan breaks " + std::string(rule->name));
@@ -67,11 +83,8 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   const auto worst = std::ranges::max_element(estimate.stages, {}, &StageMemory::device_used_bytes);
   estimate.worst_stage = worst - estimate.stages.begin();
   estimate.fit = fit_of(job, estimate.stages);
-  if (job.profile.memory_model == MemoryModel::kMegatron && plan.zero >= 2) {
-    estimate.assumptions.push_back(
-        {.text =
-             "zero " + std::to_string(plan.zero) +
-             ": Megatron-FSDP, whose buffers follow its documentation; no measurement covers it"});
+  if (is_megatron_fsdp(job, plan)) {
+    estimate.assumptions.push_back({.text = fsdp_assumption(job, plan)});
   }
   if (job.profile.memory_model == MemoryModel::kTorchtitan && plan.precision == Precision::kFp8) {
     estimate.assumptions.push_back(

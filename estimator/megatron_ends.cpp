@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "estimator/block_rows_megatron.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 namespace {
@@ -179,6 +180,10 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
   }
   if (kind == BlockKind::kHead) {
     add_head(block);
+    const HeadBucket bucket = head_bucket(job, plan);
+    rows.use_as(Component::kCommunication, "zero.gradients", bucket.elements,
+                fsdp_gradient_dtype(plan), bucket.born, Step::kBackwardInput,
+                "Megatron-FSDP's bucket of the head, before its reduce-scatter");
     return std::move(rows.rows);
   }
   if (kind == BlockKind::kSentOutput) {

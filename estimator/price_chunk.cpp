@@ -199,25 +199,28 @@ void PricePieces::sum_chunks(const Plan& plan, const BlockMemo::Piece& block,
   }
 }
 
-// Static arenas take sizes that sums leave out, and native blocks write each other's rows.
+// Static arenas take sizes that sums leave out, native blocks write each other's rows, and
+// Megatron-FSDP's buffers are those of a unit's place.
 void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
                               const LayoutPiece& stages) {
   chunk_byte_space.resize(stages.chunks.size());
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
-                          job.profile.memory_model != MemoryModel::kNative;
+                          job.profile.memory_model != MemoryModel::kNative &&
+                          !is_megatron_fsdp(job, plan);
   if (takes_sums) {
     sum_chunks(plan, block, stages);
     return;
   }
   for (std::size_t i = 0; i < stages.chunks.size(); ++i) {
     const std::size_t layout = stages.chunks[i];
-    chunk_byte_space[i] =
-        chunk_pieces
-            .find({block.number, static_cast<std::int64_t>(layout)},
-                  [&](ChunkBytes& piece) {
-                    piece = bytes_of(chunk_peaks(chunk_layouts[layout].layout, summaries(plan)));
-                  })
-            .value;
+    chunk_byte_space[i] = chunk_pieces
+                              .find({block.number, static_cast<std::int64_t>(layout)},
+                                    [&](ChunkBytes& piece) {
+                                      const ChunkLayout& chunk = chunk_layouts[layout].layout;
+                                      piece = bytes_of(chunk_peaks(chunk, summaries(plan),
+                                                                   fsdp_buffers(job, plan, chunk)));
+                                    })
+                              .value;
   }
 }
 

@@ -40,16 +40,15 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
   FittingFloor floor{.allocated_bytes = kNoBytes, .step_time_s = kNoTime};
   Plan at = plan;
   choose_smallest_optimizer(open, at);
-  // Nothing but the groups of ranks changes what a microbatch holds.
   const auto visit_groups = [&] {
     if (!has_groups(pieces.job, at) || !can_run(pieces, at)) {
       return;
     }
-    pieces.begin(at);
-    const ScheduleShape shape = pieces.shape(at);
-    const ActivationPiece& activations = pieces.activations(at, shape);
     const auto visit = [&] {
-      const std::int64_t bytes = fullest_rank_bytes(open, pieces.state(at), activations);
+      pieces.begin(at);
+      const StatePiece& states = pieces.state(at);
+      const std::int64_t bytes =
+          fullest_rank_bytes(open, states, pieces.activations(at, pieces.shape(at)));
       if (bytes <= limit_bytes) {
         floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
         floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);

@@ -118,11 +118,15 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
       .value;
 }
 
-// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase.
+// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase. Those of
+// Megatron-FSDP, which depend on how the state is kept, come on top.
 StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   StateFloor floor;
   for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
   Plan at = plan;
+  if (pieces.job.profile.memory_model == MemoryModel::kMegatron) {
+    at.zero = std::min<std::int64_t>(at.zero, 1);
+  }
   const std::array<std::int64_t, 3> ranks = ranks_of(plan);
   each_block(pieces, open, at, [&] {
     each(open.recompute, at.recompute, [&] {

@@ -124,20 +124,24 @@ namespace {
 
 // The same groups of ranks and the same microbatches in them, where rows of blocks do not look at
 // how the state is kept.
-bool has_same_microbatches(const Plan& one, const Plan& other) {
+bool has_same_microbatches(const Job& job, const Plan& one, const Plan& other) {
+  const auto buffers = [&](const Plan& plan) {
+    return is_megatron_fsdp(job, plan) ? std::tuple(plan.zero, plan.grad_dtype)
+                                       : std::tuple(std::int64_t{0}, DType::kFp32);
+  };
   const auto axes = [](const Plan& plan) {
     return std::tie(plan.recompute, plan.schedule, plan.micro_batch, plan.sequence_parallel,
                     plan.cp_method, plan.precision, plan.rank_order, plan.dp_replicate, plan.tp,
                     plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor,
                     plan.layers_per_chunk);
   };
-  return axes(one) == axes(other);
+  return axes(one) == axes(other) && buffers(one) == buffers(other);
 }
 
 }  // namespace
 
 void PricePieces::begin(const Plan& plan) {
-  if (!is_wide && grid_piece != nullptr && has_same_microbatches(plan, begun)) {
+  if (!is_wide && grid_piece != nullptr && has_same_microbatches(job, plan, begun)) {
     return;
   }
   begun = plan;
@@ -207,7 +211,8 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
 
 }  // namespace
 
-// Axes of the rows of blocks; `is_wide` profiles see their sharding, and more, as well.
+// Axes of the rows of blocks; `is_wide` profiles and Megatron-FSDP see their sharding, and more, as
+// well.
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
                packed(plan.ep, plan.etp),
@@ -215,7 +220,7 @@ BlockKey PricePieces::block_key(const Plan& plan) {
                recompute,
                std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
                0};
-  if (is_wide) {
+  if (is_wide || is_megatron_fsdp(job, plan)) {
     key[5] = wide_axes
                  .find({packed(grid_piece->number, plan.zero),
                         packed(dtypes_number(plan), number(plan.schedule)),

@@ -15,7 +15,8 @@ namespace shardplan {
 struct StagePieces {
   StageLayout layout;
   StageState state;
-  std::vector<ChunkPeaks> chunks;       // by local chunk
+  std::vector<FsdpBuffers> buffers;  // by local chunk
+  std::vector<ChunkPeaks> chunks;
   std::vector<InFlightState> schedule;  // peak states
   StagePeaks peaks;
 };

@@ -2,7 +2,7 @@
 // distrib_optimizer.py, core/distributed/fsdp), Transformer Engine (pytorch/module/base.py).
 // Letters:
 //   N dense and X expert parameters of the rank, S and S_x the ranks that share their optimizer
-//   state, n the parameters of the largest layer of the stage.
+//   state, n the parameters of a module.
 #include "estimator/stage_state.h"
 
 #include <algorithm>
@@ -167,44 +167,18 @@ void add_built_parameters(StateBuilder& state) {
                                     "over"});
 }
 
-// ZeRO-2 and 3: block-wise buffers. Megatron-FSDP gathers the block in use and the next one; a
-// block's gradients are made in the parameters' dtype and reduced from fp32.
-void add_block_buffers(StateBuilder& state) {
+// Of the layers see megatron_fsdp.h.
+void add_gathered_ends(StateBuilder& state) {
   const StageTensors& t = state.tensors;
-  const std::int64_t layer = t.largest_layer_dense + t.largest_layer_expert;
-  if (state.shards_parameters()) {
-    state.add({.component = Component::kCommunication,
-               .name = "zero.gathered_layers",
-               .elements = layer,
-               .dtype = state.parameter_dtype(),
-               .copies = 2,
-               .first = Phase::kForward,
-               .last = Phase::kReduction,
-               .formula = "n, twice: the layer in use and the one that is being gathered"});
-    state.add({.component = Component::kCommunication,
-               .name = "zero.gathered_ends",
-               .elements = t.dense - t.layers_dense + t.expert - t.layers_expert,
-               .dtype = state.parameter_dtype(),
-               .first = Phase::kForward,
-               .last = Phase::kReduction,
-               .formula = "embedding, head and final norm: gathered for the whole step"});
-  }
-  if (state.shards_gradients()) {
-    state.add({.component = Component::kCommunication,
-               .name = "zero.reduction_input",
-               .elements = layer,
-               .dtype = state.grad_dtype(),
-               .first = Phase::kBackward,
-               .last = Phase::kReduction,
-               .formula = "n: gradients of one layer on their way into the reduce-scatter"});
-    state.add({.component = Component::kCommunication,
-               .name = "zero.layer_gradients",
-               .elements = layer,
-               .dtype = state.parameter_dtype(),
-               .first = Phase::kBackward,
-               .last = Phase::kReduction,
-               .formula = "n: gradients of the layer whose backward runs"});
-  }
+  state.add({.component = Component::kCommunication,
+             .name = "zero.gathered_ends",
+             .elements = state.shards_parameters() && state.dense_shard > 1
+                             ? t.dense - t.layers_dense + t.expert - t.layers_expert
+                             : 0,
+             .dtype = state.parameter_dtype(),
+             .first = Phase::kForward,
+             .last = Phase::kReduction,
+             .formula = "embedding, head and final norm: gathered for the whole step"});
 }
 
 // Experts have an optimizer of their own, which steps after the dense one, where they communicate
@@ -384,7 +358,7 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
                       .padding = tensors.expert_padding,
                       .shard = builder.expert_shard});
   add_fp8_weights(builder);
-  add_block_buffers(builder);
+  add_gathered_ends(builder);
   add_optimizer_step(builder);
   add_dummy_gradients(builder);
   for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { builder.add(row); }

@@ -4,8 +4,6 @@
 #include <array>
 #include <numeric>
 
-#include "estimator/parameters.h"
-
 namespace shardplan {
 namespace {
 
@@ -35,6 +33,14 @@ std::vector<LocalTensor> local_tensors(const Job& job, const Plan& plan, BlockKi
                      .is_expert = tensor.sharding == Sharding::kExpert});
   }
   return local;
+}
+
+LocalParameters sum_of(const std::vector<LocalTensor>& tensors) {
+  LocalParameters sum;
+  for (const LocalTensor& tensor : tensors) {
+    (tensor.is_expert ? sum.expert : sum.dense) += tensor.elements;
+  }
+  return sum;
 }
 
 // One contiguous buffer of Megatron-LM (core/distributed/param_and_grad_buffer.py): parameters in
@@ -105,16 +111,12 @@ void sum_layers(StageTensors& tensors, const TensorsByKind& local, const StageLa
     if (count == 0) {
       continue;
     }
-    std::int64_t dense = 0;
-    std::int64_t expert = 0;
-    for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
-      (tensor.is_expert ? expert : dense) += tensor.elements;
-    }
-    tensors.layers_dense += count * dense;
-    tensors.layers_expert += count * expert;
-    if (dense + expert > tensors.largest_layer_dense + tensors.largest_layer_expert) {
-      tensors.largest_layer_dense = dense;
-      tensors.largest_layer_expert = expert;
+    const LocalParameters layer = sum_of(local[static_cast<std::size_t>(kind)]);
+    tensors.layers_dense += count * layer.dense;
+    tensors.layers_expert += count * layer.expert;
+    if (layer.total() > tensors.largest_layer_dense + tensors.largest_layer_expert) {
+      tensors.largest_layer_dense = layer.dense;
+      tensors.largest_layer_expert = layer.expert;
     }
   }
 }
@@ -199,6 +201,10 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
   return tensors;
 }
 
+LocalParameters block_parameters(const Job& job, const Plan& plan, BlockKind kind) {
+  return sum_of(local_tensors(job, plan, kind));
+}
+
 std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind) {
   const ModelSpec& model = job.model;
   const bool is_moe =
@@ -224,9 +230,17 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);
     return shapes;
   }
+  const std::vector<WeightShape> experts = expert_weight_shapes(job, plan);
+  shapes.insert(shapes.end(), experts.begin(), experts.end());
+  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
+  return shapes;
+}
+
+std::vector<WeightShape> expert_weight_shapes(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  std::vector<WeightShape> shapes;
   add_ffn_shapes(shapes, model, div_ceil(model.moe.expert_ffn, plan.etp),
                  div_ceil(model.moe.num_experts, plan.ep));
-  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
   return shapes;
 }
 

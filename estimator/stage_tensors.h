@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "estimator/parameters.h"
 #include "estimator/stage_layout.h"
 
 namespace shardplan {
@@ -35,6 +36,9 @@ std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, 
 
 StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage);
 
+// Elements of one block on one rank; before ZeRO-3 divides them.
+LocalParameters block_parameters(const Job& job, const Plan& plan, BlockKind kind);
+
 // Shape of the weight of a linear layer on one rank, and how many the block has.
 struct WeightShape {
   std::int64_t rows = 0;
@@ -44,5 +48,7 @@ struct WeightShape {
 };
 
 std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind);
+// Of these the routed experts'.
+std::vector<WeightShape> expert_weight_shapes(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

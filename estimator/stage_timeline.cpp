@@ -6,6 +6,7 @@
 #include "estimator/allocator_tails.h"
 #include "estimator/deepspeed_start_up.h"
 #include "estimator/deepspeed_state.h"
+#include "estimator/fsdp_tensors.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
@@ -36,10 +37,12 @@ std::vector<FlatUnit> flatten(const ChunkLayout& chunk) {
 }
 
 void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                   UnitTensors& tensors) {
+                   const FsdpBuffers& buffers, UnitTensors& tensors) {
   writer.start(Thread::kMain);
   tensors.assign(units.size(), {});
+  FsdpTensors fsdp(writer, buffers);
   for (std::size_t u = 0; u < units.size(); ++u) {
+    fsdp.enter_forward(u);
     tensors[u].resize(units[u].kinds.size());
     for (std::size_t i = 0; i < units[u].kinds.size(); ++i) {
       const BlockKind kind = units[u].kinds[i];
@@ -85,15 +88,18 @@ void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                    UnitTensors& tensors) {
+                    const FsdpBuffers& buffers, UnitTensors& tensors) {
   writer.start(Thread::kAutograd);
   writer.drop_input();
+  FsdpTensors fsdp(writer, buffers);
   for (std::size_t u = units.size(); u-- > 0;) {
     const FlatUnit& unit = units[u];
     Replayed replayed;
     if (unit.checkpointed) {
+      fsdp.enter_replay(u);
       replayed = write_replay(writer, unit, tensors[u]);
     }
+    fsdp.enter_backward(u);
     for (std::size_t i = unit.kinds.size(); i-- > 0;) {
       const bool is_last = i + 1 == unit.kinds.size();
       if (u == 0 && i == 0 && writer.receives()) {
@@ -265,7 +271,8 @@ void write_check(TimelineWriter& writer, const DeepspeedCheck& check) {
 // `check`: before the optimizer's own tensors.
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<ScheduleAction>& actions, const DeepspeedCheck& check) {
+                const std::vector<FsdpBuffers>& buffers, const std::vector<ScheduleAction>& actions,
+                const DeepspeedCheck& check) {
   writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
@@ -287,12 +294,14 @@ void write_step(TimelineWriter& writer, StateTensors& state,
     }
     state.enter(action.kind == ActionKind::kForward ? Phase::kForward : Phase::kBackward);
     switch (action.kind) {
-      case ActionKind::kForward: write_forward(writer, chunks[chunk], held); break;
+      case ActionKind::kForward: write_forward(writer, chunks[chunk], buffers[chunk], held); break;
       case ActionKind::kBackward:
-        write_backward(writer, chunks[chunk], held);
+        write_backward(writer, chunks[chunk], buffers[chunk], held);
         write_weight(writer, chunks[chunk], held);  // what lasts until its end
         break;
-      case ActionKind::kBackwardInput: write_backward(writer, chunks[chunk], held); break;
+      case ActionKind::kBackwardInput:
+        write_backward(writer, chunks[chunk], buffers[chunk], held);
+        break;
       case ActionKind::kBackwardWeight: write_weight(writer, chunks[chunk], held); break;
     }
   }
@@ -346,7 +355,9 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   const DeepspeedCheck check =
       flattens ? deepspeed_check(job, plan, deepspeed_buckets(job, plan), pieces.state.parameters)
                : DeepspeedCheck{};
-  for (int step = 0; step < kSteps; ++step) { write_step(writer, state, chunks, actions, check); }
+  for (int step = 0; step < kSteps; ++step) {
+    write_step(writer, state, chunks, pieces.buffers, actions, check);
+  }
   return writer.events;
 }
 

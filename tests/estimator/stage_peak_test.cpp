@@ -120,10 +120,11 @@ class EventWalk {
   }
 
   void forward(std::size_t chunk) {
-    std::int64_t around = others(Phase::kForward);
+    std::int64_t so_far = others(Phase::kForward);
     const std::vector<Piece> list = pieces_of(chunk);
     for (std::size_t p = 0; p < list.size(); ++p) {
       const Piece& piece = list[p];
+      const std::int64_t around = so_far + pieces_.buffers[chunk].forward_bytes(p);
       for (std::size_t i = 0; i < piece.blocks.size(); ++i) {
         const BlockState unkept = i == 0 ? BlockState::kRunningFirst : BlockState::kRunningUnkept;
         const BlockState state = piece.checkpointed ? unkept : BlockState::kRunning;
@@ -136,7 +137,7 @@ class EventWalk {
           meet(piece.blocks[i], state, list[p + 1].blocks.front(), Pass::kForward, around + before);
         }
       }
-      around += kept(piece);
+      so_far += kept(piece);
     }
   }
 
@@ -151,8 +152,9 @@ class EventWalk {
       const BlockKind last = piece.blocks.back();
       for (std::size_t i = 0; piece.checkpointed && i < piece.blocks.size(); ++i) {
         const bool is_last = i + 1 == piece.blocks.size();
-        const std::int64_t before =
-            around + sum(piece, i, BlockState::kKept) + held(last, BlockState::kReplaying);
+        const std::int64_t before = around + sum(piece, i, BlockState::kKept) +
+                                    held(last, BlockState::kReplaying) +
+                                    pieces_.buffers[chunk].replay_bytes(p);
         steps(piece.blocks[i], BlockState::kRunning, Step::kForwardInput,
               is_last ? blocks_[static_cast<std::size_t>(last)].last_replayed : kLastForward,
               before);
@@ -162,7 +164,8 @@ class EventWalk {
       }
       for (std::size_t i = piece.blocks.size(); i-- > 0;) {
         const bool is_last = i + 1 == piece.blocks.size();
-        const std::int64_t before = around + sum(piece, i, BlockState::kKept);
+        const std::int64_t before =
+            around + sum(piece, i, BlockState::kKept) + pieces_.buffers[chunk].backward_bytes(p);
         for (Step step = kFirstBackward; step <= kLastBackward;
              step = static_cast<Step>(static_cast<int>(step) + 1)) {
           const BlockState group = is_last ? BlockState::kGroupAt : BlockState::kGroup;

@@ -1,0 +1,66 @@
+// What Megatron-FSDP (ZeRO-2 and 3 of Megatron) gathers and has in its reduction queue while a
+// microbatch goes through a chunk, by the unit that runs.
+// Source: Megatron-LM core_v0.16.1 core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py (hooks,
+// suggested_communication_unit_size) and param_and_grad_buffer.py (_get_parameter_groups,
+// GradReducePipeline, AllGatherPipeline).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "estimator/stage_layout.h"
+
+namespace shardplan {
+
+// Whether the plan is one of Megatron-FSDP.
+bool is_megatron_fsdp(const Job& job, const Plan& plan);
+// What it accumulates and reduces gradients in.
+DType fsdp_gradient_dtype(const Plan& plan);
+
+// Parameters that are gathered and reduced together: of a layer its experts and the rest.
+struct FsdpBucket {
+  std::int64_t elements = 0;  // with padding; limits count them whether or not they are divided
+  std::int64_t parameter_bytes = 0;  // gathered; 0: never
+  std::int64_t gradient_bytes = 0;   // before the reduce-scatter; 0: accumulated in place
+};
+
+struct BucketRange {
+  std::size_t first = 0;
+  std::size_t last = 0;  // behind the last one
+};
+
+// Buckets alive while a unit runs.
+struct FsdpUnit {
+  BucketRange gathered_forward;
+  BucketRange gathered_replay;
+  BucketRange gathered_backward;
+  BucketRange gradients_replay;  // those in the queue
+  BucketRange gradients_backward;
+  std::int64_t held_bytes = 0;  // gradients of embedding and head that wait for the end
+};
+
+struct FsdpBuffers {
+  std::vector<FsdpBucket> buckets;  // in model order
+  std::vector<FsdpUnit> units;      // of the chunk, equal ones one by one; none: no FSDP
+
+  bool empty() const { return units.empty(); }
+  std::int64_t parameter_bytes(BucketRange range) const;
+  std::int64_t gradient_bytes(BucketRange range) const;
+  // In all, while that unit runs; 0 without units.
+  std::int64_t forward_bytes(std::size_t unit) const;
+  std::int64_t replay_bytes(std::size_t unit) const;
+  std::int64_t backward_bytes(std::size_t unit) const;
+};
+
+FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk);
+
+// The bucket that the head's backward allocates: 0 elements where it has none of its own.
+struct HeadBucket {
+  std::int64_t elements = 0;  // with padding
+  Step born = Step::kBackwardLogits;
+  bool is_held = false;  // until the embedding's gradients are there, too
+};
+HeadBucket head_bucket(const Job& job, const Plan& plan);
+
+}  // namespace shardplan
