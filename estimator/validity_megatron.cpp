@@ -4,6 +4,7 @@
 // (validate_args); transformer_engine/pytorch/utils.py (assert_dim_for_fp8_exec) and
 // attention/dot_product_attention/context_parallel.py.
 #include "estimator/validity_limits.h"
+#include "estimator/validity_megatron_state.h"
 #include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
 #include "estimator/validity_rules.h"
@@ -63,19 +64,6 @@ constexpr ValidityRule kRankOrder = {
           return not_modelled(
               job, "rank_order", rank_order_text(plan.rank_order),
               rank_order_text(kDefaultOrder) + " or " + rank_order_text(kTpPpDpOrder));
-        }};
-
-constexpr ValidityRule kOffloadOptimizerShare = {
-    .name = "offload_optimizer_is_a_share",
-    .reads = {PlanField::kOffload},
-    .broken =
-        [](const Job&, const Plan& plan) {
-          return !(plan.offload.optimizer >= 0 && plan.offload.optimizer <= 1);
-        },
-    .explain =
-        [](const Job&, const Plan& plan) {
-          return "offload.optimizer " + number_text(plan.offload.optimizer) +
-                 " is not a share; valid: 0 to 1";
         }};
 
 // --- what Megatron-LM refuses --------------------------------------------------------------------
@@ -143,42 +131,6 @@ constexpr ValidityRule kUnfusedNeedsNoCp = {
           return "cp " + number_text(plan.cp) +
                  " with attention_backend unfused; valid: cp 1, or attention_backend fused or "
                  "flash";
-        }};
-
-constexpr ValidityRule kOverlapParamGather = {
-    .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
-    .reads = {PlanField::kZero},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return job.profile.overlap_param_gather &&
-                 (plan.zero == 0 || !job.profile.overlap_grad_reduce);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return "overlap_param_gather with zero " + number_text(plan.zero) +
-                 " and overlap_grad_reduce " +
-                 (job.profile.overlap_grad_reduce ? "true" : "false") +
-                 "; valid: zero 1 and overlap_grad_reduce true";
-        }};
-
-// --use-precision-aware-optimizer and optimizer offload need the distributed optimizer.
-constexpr ValidityRule kSmallOptimizerNeedsZero = {
-    .name = "low_precision_or_offloaded_optimizer_needs_zero_1",
-    .reads = {PlanField::kZero, PlanField::kMasterDtype, PlanField::kExpAvgDtype,
-              PlanField::kExpAvgSqDtype, PlanField::kOffload},
-    .broken =
-        [](const Job&, const Plan& plan) {
-          return plan.zero == 0 &&
-                 (plan.master_dtype != DType::kFp32 || plan.exp_avg_dtype != DType::kFp32 ||
-                  plan.exp_avg_sq_dtype != DType::kFp32 || plan.offload.optimizer > 0);
-        },
-    .explain =
-        [](const Job&, const Plan& plan) {
-          return "master_dtype " + std::string(name_of(plan.master_dtype)) + ", exp_avg_dtype " +
-                 std::string(name_of(plan.exp_avg_dtype)) + ", exp_avg_sq_dtype " +
-                 std::string(name_of(plan.exp_avg_sq_dtype)) + ", offload.optimizer " +
-                 number_text(plan.offload.optimizer) +
-                 " need the precision-aware distributed optimizer; found zero 0, valid: zero 1";
         }};
 
 // Rows of an fp8 product in multiples of 8, widths in multiples of 16.
@@ -272,6 +224,8 @@ constexpr std::array kRules = {
     kOverlapParamGather,
     kOffloadOptimizerShare,
     kSmallOptimizerNeedsZero,
+    kOffloadedIsFp32,
+    kFsdpReplicasWithoutExperts,
     kFp8NeedsGpu,
     kFp8Tokens,
     kFp8Widths,

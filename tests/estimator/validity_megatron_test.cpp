@@ -66,3 +66,42 @@ TEST_CASE("megatron refuses by name what it does not model") {
         [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },
         {"sgd_momentum", "adamw"}}});
 }
+
+TEST_CASE("an offloaded optimizer has fp32 state, whatever the types are said to be") {
+  const auto with = [](DType Plan::*type, DType value) {
+    return [type, value](Job&, Plan& plan) {
+      plan.zero = 1;
+      plan.offload.optimizer = 0.5;
+      plan.*type = value;
+    };
+  };
+  check_refused(
+      dense_job(MemoryModel::kMegatron),
+      {{"offloaded_optimizer_is_fp32", with(&Plan::exp_avg_dtype, DType::kBf16), {"bf16", "0.5"}},
+       {"offloaded_optimizer_is_fp32", with(&Plan::exp_avg_sq_dtype, DType::kFp8), {"fp8"}},
+       {"offloaded_optimizer_is_fp32", with(&Plan::master_dtype, DType::kFp16), {"fp16"}}});
+  const Job job = dense_job(MemoryModel::kMegatron);
+  Plan plan;
+  plan.zero = 1;
+  plan.offload.optimizer = 0.5;
+  CHECK(!why_invalid(job, plan));
+  plan.offload.optimizer = 0;
+  plan.exp_avg_dtype = DType::kBf16;
+  CHECK(!why_invalid(job, plan));
+}
+
+TEST_CASE("replicas of Megatron-FSDP's shards know no experts") {
+  Job job = moe_job(MemoryModel::kMegatron);
+  for (const std::int64_t zero : {2, 3}) {
+    check_refused(job, {{"megatron_fsdp_experts_need_dp_replicate_1",
+                         [zero](Job&, Plan& plan) {
+                           plan.zero = zero;
+                           plan.dp_replicate = 2;
+                         },
+                         {"zero " + std::to_string(zero), "dp_replicate 2"}}});
+  }
+  Plan plan;
+  plan.dp_replicate = 2;
+  plan.zero = 1;
+  CHECK(!why_invalid(job, plan));
+}

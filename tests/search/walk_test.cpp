@@ -79,8 +79,9 @@ TEST_CASE("the top is found however many undecided plans that do not fit are fas
   space.recompute = {Recompute{}};
   space.rank_order.resize(1);
   space.offload.clear();
-  for (int share = 0; share <= 64; ++share) {
-    space.offload.push_back({.optimizer = share / 64.0});
+  constexpr int kShares = 600;
+  for (int share = 0; share <= kShares; ++share) {
+    space.offload.push_back({.optimizer = static_cast<double>(share) / kShares});
   }
   for (const MemoryBasis basis :
        {MemoryBasis::kReserved, MemoryBasis::kRequired, MemoryBasis::kDeviceUsed}) {

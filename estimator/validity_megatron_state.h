@@ -1,0 +1,99 @@
+// What Megatron-LM core_v0.16.1 refuses of ways to keep the optimizer's state.
+#pragma once
+
+#include <string>
+
+#include "estimator/validity.h"
+#include "estimator/validity_sizes.h"
+#include "estimator/validity_text.h"
+
+namespace shardplan {
+
+inline constexpr ValidityRule kOffloadOptimizerShare = {
+    .name = "offload_optimizer_is_a_share",
+    .reads = {PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return !(plan.offload.optimizer >= 0 && plan.offload.optimizer <= 1);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "offload.optimizer " + number_text(plan.offload.optimizer) +
+                 " is not a share; valid: 0 to 1";
+        }};
+
+inline constexpr ValidityRule kOverlapParamGather = {
+    .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.overlap_param_gather &&
+                 (plan.zero == 0 || !job.profile.overlap_grad_reduce);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "overlap_param_gather with zero " + number_text(plan.zero) +
+                 " and overlap_grad_reduce " +
+                 (job.profile.overlap_grad_reduce ? "true" : "false") +
+                 "; valid: zero 1 and overlap_grad_reduce true";
+        }};
+
+// --use-precision-aware-optimizer and optimizer offload need the distributed optimizer.
+inline constexpr ValidityRule kSmallOptimizerNeedsZero = {
+    .name = "low_precision_or_offloaded_optimizer_needs_zero_1",
+    .reads = {PlanField::kZero, PlanField::kMasterDtype, PlanField::kExpAvgDtype,
+              PlanField::kExpAvgSqDtype, PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.zero == 0 &&
+                 (plan.master_dtype != DType::kFp32 || plan.exp_avg_dtype != DType::kFp32 ||
+                  plan.exp_avg_sq_dtype != DType::kFp32 || plan.offload.optimizer > 0);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "master_dtype " + std::string(name_of(plan.master_dtype)) + ", exp_avg_dtype " +
+                 std::string(name_of(plan.exp_avg_dtype)) + ", exp_avg_sq_dtype " +
+                 std::string(name_of(plan.exp_avg_sq_dtype)) + ", offload.optimizer " +
+                 number_text(plan.offload.optimizer) +
+                 " need the precision-aware distributed optimizer; found zero 0, valid: zero 1";
+        }};
+
+// core/optimizer/__init__.py: HybridDeviceOptimizer is not told of the types, and
+// core/optimizer/cpu_offloading/hybrid_optimizer.py steps in fp32 on host and GPU. Megatron-LM
+// takes the arguments and does without them, so that no plan has what they promise.
+inline constexpr ValidityRule kOffloadedIsFp32 = {
+    .name = "offloaded_optimizer_is_fp32",
+    .reads = {PlanField::kMasterDtype, PlanField::kExpAvgDtype, PlanField::kExpAvgSqDtype,
+              PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.offload.optimizer > 0 &&
+                 (plan.master_dtype != DType::kFp32 || plan.exp_avg_dtype != DType::kFp32 ||
+                  plan.exp_avg_sq_dtype != DType::kFp32);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "offload.optimizer " + number_text(plan.offload.optimizer) +
+                 " with master_dtype " + std::string(name_of(plan.master_dtype)) +
+                 ", exp_avg_dtype " + std::string(name_of(plan.exp_avg_dtype)) +
+                 ", exp_avg_sq_dtype " + std::string(name_of(plan.exp_avg_sq_dtype)) +
+                 "; valid: fp32, or offload.optimizer 0";
+        }};
+
+// core/distributed/fsdp/mcore_fsdp_adapter.py, _init_dist_index: with several distributed optimizer
+// instances there is no mesh of experts.
+inline constexpr ValidityRule kFsdpReplicasWithoutExperts = {
+    .name = "megatron_fsdp_experts_need_dp_replicate_1",
+    .reads = {PlanField::kZero, PlanField::kDpReplicate},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.zero >= 2 && plan.dp_replicate > 1;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_experts " + number_text(job.model.moe.num_experts) + " with zero " +
+                 number_text(plan.zero) + " and dp_replicate " + number_text(plan.dp_replicate) +
+                 "; valid: dp_replicate 1, or zero 0, 1";
+        }};
+
+}  // namespace shardplan
