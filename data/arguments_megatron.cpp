@@ -47,6 +47,12 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   if (arguments.has("--init-model-with-meta-device") && arguments.has("--use-megatron-fsdp")) {
     wanted.push_back({"init_model_with_meta_device", "true"});
   }
+  if (arguments.has("--suggested-communication-unit-size") &&
+      arguments.has("--use-megatron-fsdp")) {
+    wanted.push_back({"suggested_communication_unit_size",
+                      std::to_string(arguments.integer_or("--suggested-communication-unit-size", 0,
+                                                          1, kMaxElements))});
+  }
   if (arguments.has("--deterministic-mode")) {
     wanted.push_back({"deterministic_attention", "true"});
   }

@@ -7,7 +7,8 @@
 
 namespace shardplan {
 
-inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 24;   // of widths and vocabularies
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 24;  // of widths and vocabularies
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;  // of layers, ranks, sequences
 
 ModelSpec megatron_model(const RunArguments& arguments);

@@ -50,6 +50,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"cross_entropy_chunks", &FrameworkProfile::cross_entropy_chunks},
     {"tensor_parallel_chunk_tokens", &FrameworkProfile::tensor_parallel_chunk_tokens},
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
+    {"suggested_communication_unit_size", &FrameworkProfile::suggested_communication_unit_size},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},

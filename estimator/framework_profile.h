@@ -225,6 +225,9 @@ struct FrameworkProfile {
   bool account_for_loss_in_split = false;       // so does the head
   std::int64_t cross_entropy_chunks = 8;        // kChunked: pieces of the token dimension
   std::int64_t tensor_parallel_chunk_tokens = 4096;  // native: tokens that tp sends as one piece
+  // Megatron-FSDP: elements that wait for their reduction, twice those gathered ahead; 0: two
+  // layers or a billion.
+  std::int64_t suggested_communication_unit_size = 0;
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless

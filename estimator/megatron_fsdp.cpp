@@ -177,6 +177,9 @@ constexpr std::int64_t kSmallestCapacity = 1'000'000'000;  // elements
 // megatron_fsdp.py, _init_fsdp_param_and_grad_buffer: twice a unit, or one billion elements if that
 // is more.
 std::int64_t queue_capacity(const Job& job, const Plan& plan, const PlacedChunk& chunk) {
+  if (job.profile.suggested_communication_unit_size > 0) {
+    return job.profile.suggested_communication_unit_size;
+  }
   return std::max(kSmallestCapacity,
                   plan.zero >= 3 ? 2 * chunk.unit_elements : smallest_bucket(job, plan));
 }

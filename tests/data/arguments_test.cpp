@@ -301,6 +301,15 @@ TEST_CASE(
   CHECK(offloaded.exp_avg_sq_dtype == DType::kFp32);
 }
 
+TEST_CASE("a communication unit is Megatron-FSDP's") {
+  const std::string unit = R"(, "--suggested-communication-unit-size": 500000000)";
+  CHECK(gpt7b_with(unit).job.profile.suggested_communication_unit_size == 0);
+  const RunReading fsdp = gpt7b_with(
+      unit +
+      R"(, "--use-megatron-fsdp": true, "--data-parallel-sharding-strategy": "optim_grads_params")");
+  CHECK(fsdp.job.profile.suggested_communication_unit_size == 500'000'000);
+}
+
 TEST_CASE("the meta device is a switch of Megatron-FSDP alone") {
   const std::string meta = R"(, "--init-model-with-meta-device": true)";
   CHECK_FALSE(gpt7b_with(meta).job.profile.init_model_with_meta_device);

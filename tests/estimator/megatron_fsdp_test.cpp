@@ -81,6 +81,17 @@ TEST_CASE("a layer of more than half a billion is gathered one ahead and waits w
   CHECK(at_peak(job, full_recompute(), "zero.gathered_layers") == 2 * kLargeLayer * 2);
 }
 
+TEST_CASE("a smaller communication unit lets fewer layers wait and gathers fewer ahead") {
+  Job job = job_of(kSmall);
+  job.profile.suggested_communication_unit_size = 1;
+  CHECK(at_peak(job, full_recompute(), "zero.reduction_queue") == 2 * kSmallLayer * 4);
+  // Half of it is no element: nothing is gathered ahead.
+  CHECK(at_peak(job, full_recompute(), "zero.gathered_layers") == kSmallLayer * 2);
+  job.profile.suggested_communication_unit_size = 2 * kSmallLayer;
+  CHECK(at_peak(job, full_recompute(), "zero.reduction_queue") == 4 * kSmallLayer * 4);
+  CHECK(at_peak(job, full_recompute(), "zero.gathered_layers") == 2 * kSmallLayer * 2);
+}
+
 TEST_CASE("buffers of layers grow and shrink along the chunk") {
   Job job = job_of(kSmall);
   job.profile.overlap_grad_reduce = true;
