@@ -82,6 +82,18 @@ void read_workspace(const Setting& setting, RunReading& run, const Library& libr
   }
 }
 
+// As PyTorch reads it; a profile without the option counts no time of the host's waiting.
+void read_launch_blocking(const Setting& setting, RunReading& run, const Library& library) {
+  if (setting.values.front() != "1") {
+    return;
+  }
+  const std::vector<ProfileOption> options =
+      profile_options(library, library.key_of(run.job.profile));
+  if (std::ranges::find(options, "launch_blocking", &ProfileOption::name) != options.end()) {
+    try_option(run.job.profile, "launch_blocking", "true", library);
+  }
+}
+
 }  // namespace
 
 void read_environment(const RunSettings& settings, const Library& library, RunReading& run) {
@@ -101,6 +113,9 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
     }
     if (setting.name == "CUBLAS_WORKSPACE_CONFIG") {
       read_workspace(setting, run, library);
+    }
+    if (setting.name == "CUDA_LAUNCH_BLOCKING") {
+      read_launch_blocking(setting, run, library);
     }
     if (setting.name == "NVTE_ALLOW_NONDETERMINISTIC_ALGO" && setting.values.front() == "0") {
       const std::string reason =

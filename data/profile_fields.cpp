@@ -37,6 +37,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"moe_router_dtype", &FrameworkProfile::moe_router_dtype},
     {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
     {"cuda_graphs", &FrameworkProfile::cuda_graphs},
+    {"launch_blocking", &FrameworkProfile::launch_blocking},
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},
     {"init_model_with_meta_device", &FrameworkProfile::init_model_with_meta_device},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},

@@ -237,13 +237,14 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
 }
 
 // What the host needs beyond the GPU. The two directions are apart: between them stands the loss.
-HostCost exceeding(const HostCost& host, double forward_s, double backward_s) {
-  return {.forward_s = std::max(0.0, host.forward_s - forward_s),
-          .backward_s = std::max(0.0, host.backward_s - backward_s)};
+HostCost exceeding(const HostCost& host, double forward_s, double backward_s, bool waits) {
+  return waits ? host
+               : HostCost{.forward_s = std::max(0.0, host.forward_s - forward_s),
+                          .backward_s = std::max(0.0, host.backward_s - backward_s)};
 }
 
-void set_host(BlockTime& time, const HostCost& host) {
-  const HostCost beyond = exceeding(host, time.forward_total_s(), time.backward_total_s());
+void set_host(BlockTime& time, const HostCost& host, bool waits) {
+  const HostCost beyond = exceeding(host, time.forward_total_s(), time.backward_total_s(), waits);
   time.forward_host_s = beyond.forward_s;
   time.backward_host_s = beyond.backward_s;
 }
@@ -269,9 +270,10 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
                   .time = sum(parts),
                   .replay = replay_of(context.job, layer, parts),
                   .host = host_cost(context.job, context.plan, layer),
-                  .compiled = context.job.profile.compile};
+                  .compiled = context.job.profile.compile,
+                  .launch_blocking = context.job.profile.launch_blocking};
   BlockTime& time = known.time;
-  set_host(time, known.host);
+  set_host(time, known.host, known.launch_blocking);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
 }
@@ -281,10 +283,10 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_s = replayed_s(recompute, layer);
   const HostCost& host = layer.host;
   const HostCost replay = host_replay_cost(recompute, layer.compiled, host.forward_s);
-  const HostCost beyond =
-      exceeding({.forward_s = host.forward_s + replay.forward_s,
-                 .backward_s = host.backward_s + replay.backward_s},
-                time.forward_total_s(), time.backward_total_s() + time.recompute_s);
+  const HostCost beyond = exceeding(
+      {.forward_s = host.forward_s + replay.forward_s,
+       .backward_s = host.backward_s + replay.backward_s},
+      time.forward_total_s(), time.backward_total_s() + time.recompute_s, layer.launch_blocking);
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 
@@ -314,7 +316,7 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  set_host(times.head, host_cost_of_ends(job, plan));
+  set_host(times.head, host_cost_of_ends(job, plan), job.profile.launch_blocking);
   times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));

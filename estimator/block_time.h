@@ -68,6 +68,7 @@ struct LayerTime {
   LayerReplay replay;
   HostCost host;
   bool compiled = false;  // torch.compile decides what is replayed
+  bool launch_blocking = false;
 };
 
 // Which layers of a model are alike.

@@ -213,6 +213,7 @@ struct FrameworkProfile {
   DType moe_router_dtype = DType::kBf16;  // of routing probabilities: bf16 stands for the weights'
   bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
   CudaGraphs cuda_graphs = CudaGraphs::kNone;
+  bool launch_blocking = false;  // the host waits for each kernel: nothing runs beside another
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step

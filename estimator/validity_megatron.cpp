@@ -133,6 +133,28 @@ constexpr ValidityRule kUnfusedNeedsNoCp = {
                  "flash";
         }};
 
+bool overlaps_anything(const FrameworkProfile& profile, const Plan& plan) {
+  return profile.overlap_grad_reduce || profile.overlap_param_gather || profile.overlap_p2p_comm ||
+         profile.overlap_moe_expert_parallel_comm || profile.tp_overlap != TpOverlap::kExposed ||
+         (plan.cp > 1 && profile.cp_overlap != CpOverlap::kExposed);
+}
+
+// A host that waits for each kernel has one of them running at a time, whatever was asked for.
+constexpr ValidityRule kLaunchBlockingOverlaps = {
+    .name = "launch_blocking_overlaps_nothing",
+    .reads = {PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.launch_blocking && overlaps_anything(job.profile, plan);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "launch_blocking with an overlap; valid: overlap_grad_reduce, "
+                 "overlap_param_gather, overlap_p2p_comm and overlap_moe_expert_parallel_comm "
+                 "false, tp_overlap exposed, and with cp " +
+                 number_text(plan.cp) + " above 1 cp_overlap exposed";
+        }};
+
 // Rows of an fp8 product in multiples of 8, widths in multiples of 16.
 constexpr ValidityRule kFp8Tokens = {
     .name = "fp8_tokens_divisible_by_8",
@@ -222,6 +244,7 @@ constexpr std::array kRules = {
     kRecomputeLayers,
     kRecomputeModulesExist,
     kOverlapParamGather,
+    kLaunchBlockingOverlaps,
     kOffloadOptimizerShare,
     kSmallOptimizerNeedsZero,
     kOffloadedIsFp32,

@@ -226,6 +226,12 @@ TEST_CASE("the allocator's settings are read from the environment") {
   CHECK(use_named(nccl, "NCCL_X").effect == SettingEffect::kUnknown);
 }
 
+TEST_CASE("a host that waits for each kernel is read from the environment") {
+  CHECK(gpt7b_with("", R"({"CUDA_LAUNCH_BLOCKING": "1"})").job.profile.launch_blocking);
+  CHECK_FALSE(gpt7b_with("", R"({"CUDA_LAUNCH_BLOCKING": "0"})").job.profile.launch_blocking);
+  CHECK_FALSE(gpt7b_with("").job.profile.launch_blocking);
+}
+
 TEST_CASE("cuBLAS' workspaces are those of the environment, or what deterministic runs need") {
   CHECK(gpt7b_with("").job.profile.torch_workspace_bytes == 8 * 4096 * 1024);
   const std::string small = R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})";

@@ -518,6 +518,24 @@ TEST_CASE("launch costs show only where the GPU is faster than the host, each di
   CHECK(layer_time(job, {}, {}).host_s() == 0);
 }
 
+TEST_CASE("a host that waits for each kernel adds all its time, and nobody else's changes") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kMegatron;
+  Plan plan = {.tp = 2};
+  plan.recompute.granularity = RecomputeGranularity::kFull;
+  const BlockTime free = layer_time(job, plan, {});
+  job.profile.launch_blocking = true;
+  const BlockTime waiting = layer_time(job, plan, {});
+  const HostCost host = host_cost(job, plan, {});
+  CHECK(free.host_s() == 0);
+  CHECK(waiting.forward_host_s == host.forward_s);
+  CHECK(waiting.backward_host_s == host.backward_s);
+  CHECK(waiting.recompute_host_s == doctest::Approx(host.forward_s));
+  CHECK(waiting.forward_total_s() == free.forward_total_s());
+  CHECK(waiting.backward_total_s() == free.backward_total_s());
+  CHECK(waiting.recompute_s == free.recompute_s);
+}
+
 TEST_CASE("the host replays what the GPU replays, and only where a layer is replayed") {
   Job job = job_on_h200();
   job.profile.memory_model = MemoryModel::kMegatronLocal;

@@ -107,6 +107,8 @@ Job some_job(MemoryModel memory_model, std::mt19937_64& random) {
   job.cluster.nodes = 864;  // 2^8 * 3^3
   job.profile.memory_model = memory_model;
   job.profile.overlap_param_gather = random() % 2 == 0;
+  job.profile.launch_blocking = random() % 2 == 0;
+  job.profile.cp_overlap = random() % 2 == 0 ? CpOverlap::kAttention : CpOverlap::kExposed;
   job.sequence_length = random() % 2 == 0 ? 8192 : 6144;
   job.global_batch = 1728;
   return job;
