@@ -99,6 +99,26 @@ constexpr ValidityRule kMoeNeedsSp = {
                  " needs sequence_parallel; valid: sequence_parallel true, or tp 1";
         }};
 
+// core/distributed/distributed_data_parallel.py: without expert parallelism the gradients of
+// experts are reduced with the dense ones, over ranks of one tp index (see expert_state_shards in
+// job.h). Where etp is not tp these hold other slices of the experts, or not all that hold the
+// same. With one data-parallel rank there is no reduction, and runs of it were measured.
+constexpr ValidityRule kExpertSlicesFollowTp = {
+    .name = "experts_without_ep_are_sliced_as_tp",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kEp, PlanField::kEtp, PlanField::kPp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.ep == 1 && plan.etp != plan.tp &&
+                 dp_of(job, plan) * plan.cp > 1;
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "ep 1 with etp " + number_text(plan.etp) + " and tp " + number_text(plan.tp) +
+                 ": gradients of experts would be reduced over the dense data-parallel ranks, "
+                 "which hold other slices; valid: etp " +
+                 number_text(plan.tp) + ", or ep above 1";
+        }};
+
 constexpr ValidityRule kRingNeedsFullAttention = {
     .name = "ring_cp_needs_full_attention",
     .reads = {PlanField::kCp, PlanField::kCpMethod},
@@ -234,6 +254,7 @@ constexpr std::array kRules = {
     kSharedFfnByTp,
     kWorldByEtpEpPp,
     kMoeNeedsSp,
+    kExpertSlicesFollowTp,
     kA2aHeads,
     kRingNeedsFullAttention,
     kUnfusedNeedsNoCp,
@@ -346,6 +367,7 @@ constexpr std::array kLocalRules = {
     kSharedFfnByTp,
     kWorldByEtpEpPp,
     kMoeNeedsSp,
+    kExpertSlicesFollowTp,
     kDpReplicateNeedsZero,
     kDpReplicate,
     kExpertDpReplicate,

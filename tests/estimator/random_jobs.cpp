@@ -135,6 +135,11 @@ Plan RandomJobs::plan(const Job& job) {
   plan.pp = pick({1, 1, 2, 4, 8});
   plan.ep = job.model.moe.num_experts > 0 ? pick({1, 2, 4, 8}) : 1;
   plan.etp = job.model.moe.num_experts > 0 ? pick({1, 1, 1, 2}) : 1;
+  const bool slices_as_tp = job.profile.memory_model == MemoryModel::kMegatron ||
+                            job.profile.memory_model == MemoryModel::kMegatronLocal;
+  if (slices_as_tp && job.model.moe.num_experts > 0 && plan.ep == 1) {
+    plan.etp = plan.tp;
+  }
   plan.schedule = Schedule::kNone;
   if (plan.pp > 1) {
     plan.schedule = kSchedules[static_cast<std::size_t>(pick({1, 2, 2, 3, 3, 4, 5, 6}))].value;

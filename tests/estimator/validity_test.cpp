@@ -269,6 +269,13 @@ TEST_CASE("expert axes need experts and must divide them") {
                     plan.etp = 2;
                   },
                   {"etp 2 * ep 8 * pp 1", "GPUs, 8"}},
+                 {"experts_without_ep_are_sliced_as_tp",
+                  [](Job& job, Plan& plan) {
+                    job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 14336};
+                    job.model.layers.assign(32, {.is_moe = true});
+                    plan.etp = 2;
+                  },
+                  {"etp 2", "tp 1", "ep above 1"}},
                  {"experts_with_tp_need_sequence_parallel",
                   [](Job&, Plan& plan) { plan.tp = 2; },
                   {"num_experts 8", "tp 2", "sequence_parallel true"}},
