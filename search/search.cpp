@@ -276,6 +276,9 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
   result.plans_priced = walked.priced;
   result.plans_fitting = chosen.fitting;
   result.top = std::move(chosen.top);
+  if (result.plans_in_space > 0) {
+    result.first = plan_at(plans, 0);
+  }
   group_ties(result.top);
   for (const Candidate& candidate : walked.answers.front.candidates()) {
     result.pareto.push_back({.plan = plan_at(plans, candidate.index), .price = candidate.price});

@@ -74,11 +74,18 @@ std::string comparison_json(const Side& left, const Side& right, const Table& ta
 std::string run_text(const GivenRun& run, Detail detail);
 std::int64_t num_settings(const GivenRun& run, SettingEffect effect);
 
+// Switches of the framework that are off and with which a plan would be faster and still fit.
+struct FasterSwitches {
+  std::vector<std::string> options;  // "overlap_grad_reduce=true"
+  double step_time_s = 0;            // with all of them
+};
+
 struct SearchReport {
   Job job;
   SearchOptions options;
   SearchResult result = {};
-  std::optional<Evidence> evidence = std::nullopt;  // of the first plan
+  std::optional<Evidence> evidence = std::nullopt;        // of the first plan
+  std::optional<FasterSwitches> switches = std::nullopt;  // of the first plan
   std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
   std::optional<GivenRun> run = std::nullopt;  // --from
 

@@ -325,6 +325,10 @@ std::string search_json(const SearchReport& report) {
                                 {"command", report.command_of(point.plan)}});
     }
   }
+  if (report.switches) {
+    json["faster_with"] = {{"options", report.switches->options},
+                           {"step_time_s", report.switches->step_time_s}};
+  }
   if (report.evidence) {
     json["evidence"] = json_of(*report.evidence);
   }

@@ -1,8 +1,10 @@
 // A search for people: the fastest plans, the front, what was pruned and why.
 #include <algorithm>
+#include <array>
 
 #include "data/json_message.h"
-
+#include "estimator/rank_grid.h"
+#include "estimator/units.h"
 #include "search/rank.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
@@ -121,6 +123,76 @@ std::string pruned_table(const SearchResult& result) {
   return table_text(table);
 }
 
+struct NamedGroup {
+  std::string_view name;
+  GroupKind kind;
+};
+constexpr std::array<NamedGroup, 6> kNamedGroups = {{
+    {.name = "tp", .kind = GroupKind::kTp},
+    {.name = "cp", .kind = GroupKind::kCp},
+    {.name = "etp", .kind = GroupKind::kEtp},
+    {.name = "ep", .kind = GroupKind::kEp},
+    {.name = "pp", .kind = GroupKind::kPp},
+    {.name = "dp", .kind = GroupKind::kDp},
+}};
+
+// What each group of ranks reaches over: "tp 8 in a node, cp 2 over 2 nodes".
+std::string groups_text(const Job& job, const Plan& plan) {
+  std::vector<std::string> groups;
+  for (const NamedGroup& group : kNamedGroups) {
+    const GroupShape shape = group_shape(job, plan, group.kind);
+    const std::int64_t nodes = div_exact(shape.size, shape.ranks_per_node);
+    if (shape.size > 1) {
+      groups.push_back(std::string(group.name) + " " + grouped(shape.size) +
+                       (nodes == 1 ? " in a node" : " over " + grouped(nodes) + " nodes") +
+                       (nodes > 1 && shape.ranks_per_domain == shape.size ? " by NVLink" : ""));
+    }
+  }
+  return joined(groups);
+}
+
+std::string family_text(const Family& family) {
+  std::string text = "tp " + std::to_string(family.tp) + " cp " + std::to_string(family.cp);
+  text += family.ep > 1 ? " ep " + std::to_string(family.ep) : "";
+  return text + " pp " + std::to_string(family.pp) + " zero " + std::to_string(family.zero);
+}
+
+// How much slower the best plan of other sizes is, if any is shown.
+std::string next_family_line(const SearchResult& result) {
+  const RankedPlan& best = result.top.front();
+  const auto next = std::ranges::find_if(result.top, [&](const RankedPlan& ranked) {
+    return family_of(ranked.plan) != family_of(best.plan);
+  });
+  if (next == result.top.end()) {
+    return "";
+  }
+  const double slower = 1 - next->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu;
+  return label_line("next sizes", family_text(family_of(next->plan)) + ", rank " +
+                                      std::to_string(next - result.top.begin() + 1) + ": " +
+                                      percent(slower) + " slower");
+}
+
+std::string switches_line(const SearchReport& report) {
+  if (!report.switches) {
+    return "";
+  }
+  const double step_s = report.result.top.front().time.total_s;
+  return label_line("faster with",
+                    joined(report.switches->options) + ": " +
+                        fixed(report.switches->step_time_s, 3) + " s, " +
+                        percent(step_s / report.switches->step_time_s - 1) + " more tokens/s; " +
+                        (report.run ? "--set" : "--framework-option") + " ranks all plans so");
+}
+
+std::string first_plan_lines(const SearchReport& report) {
+  const RankedPlan& best = report.result.top.front();
+  std::string text = "\nThe first plan\n" + batch_line(report.job, best.plan);
+  if (report.job.cluster.nodes > 1) {
+    text += label_line("groups", groups_text(report.job, best.plan));
+  }
+  return text + time_lines(best.time) + next_family_line(report.result) + switches_line(report);
+}
+
 // Only where it says something: some plans shown are as fast as each other.
 std::string tie_line(const SearchResult& result) {
   if (result.top.back().tied_group + 1 == std::ssize(result.top)) {
@@ -134,7 +206,9 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
   const SearchResult& result = report.result;
   std::string text = paint(Colour::kRed, "NOTHING FITS");
   if (result.plans_distinct == 0) {
-    return text + "  no plan of this space is valid; the rules below say why\n";
+    const std::optional<InvalidReason> reason = why_invalid(report.job, result.first);
+    return text + "  no plan of this space is valid; the rules below say why\n" +
+           (reason ? label_line("", "the first one: " + reason->message) : "");
   }
   return text + "  the smallest valid plan allocates " +
          gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
@@ -162,7 +236,7 @@ std::string search_text(const SearchReport& report, const Paint& paint) {
     text +=
         std::string("Fastest plans, memory in GiB") +
         (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
-        ranked_table(report) + tie_line(result) +
+        ranked_table(report) + tie_line(result) + first_plan_lines(report) +
         "\nIn full: " + report.command_of(result.top.front().plan) + "\n" +
         list_lines("Evidence for the first plan",
                    report.evidence ? evidence_lines(*report.evidence) : std::vector<std::string>{});

@@ -30,13 +30,6 @@ std::string words_of(PredictedStatus status) {
   return "";
 }
 
-std::string batch_line(const Job& job, const Plan& plan) {
-  return label_line("batch", grouped(job.global_batch) + " sequences of " +
-                                 grouped(job.sequence_length) + " tokens per step, " +
-                                 grouped(num_microbatches(job, plan)) + " microbatches of " +
-                                 grouped(plan.micro_batch) + " per rank");
-}
-
 bool is_always_shown(std::string_view size) {
   return size == "tp" || size == "pp" || size == "zero" || size == "micro_batch";
 }
@@ -95,33 +88,6 @@ std::string stage_table(const MemoryEstimate& memory) {
   }
   for (const StageMemory& stage : memory.stages) { table.rows.push_back(stage_row(stage)); }
   return "Memory of one GPU of each pipeline stage at its peak, GiB\n" + table_text(table);
-}
-
-std::string time_lines(const StepTime& time) {
-  std::string parts;
-  const auto add = [&parts, &time](const char* name, double seconds) {
-    if (seconds / time.total_s >= 0.0005) {
-      parts +=
-          (parts.empty() ? "" : ", ") + std::string(name) + " " + percent(seconds / time.total_s);
-    }
-  };
-  add("compute", time.compute_s);
-  add("recompute", time.recompute_s);
-  add("tp", time.exposed_tp_s);
-  add("cp", time.exposed_cp_s);
-  add("ep", time.exposed_ep_s);
-  add("pp", time.exposed_pp_s);
-  add("dp", time.exposed_dp_s);
-  add("bubble", time.bubble_s);
-  add("optimizer", time.optimizer_s);
-  add("host", time.host_s);
-  return label_line("step time", fixed(time.total_s, 3) + " s, " +
-                                     grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
-                                     " tokens/s per GPU, MFU " + percent(time.mfu) +
-                                     (time.calibrated ? ""
-                                                      : "  (uncalibrated: datasheet peaks and "
-                                                        "documented efficiencies)")) +
-         label_line("", parts);
 }
 
 std::string row_lines(const StageMemory& stage) {

@@ -33,6 +33,47 @@ TEST_CASE("search ranks by speed, counts what it pruned and says how to see a pl
   CHECK(pruned + at(answer, "plans_fitting").integer == at(answer, "plans_in_space").integer);
 }
 
+TEST_CASE("search says how its first plan meets the batch, what groups span and what comes next") {
+  const Words words = {
+      "search", "--model",        "llama3-8b", "--cluster", "2x8-h100",      "--sequence-length",
+      "8192",   "--global-batch", "64",        "--fix",     "pp=2",          "--fix",
+      "tp=4",   "--range",        "cp=1,2",    "--fix",     "micro_batch=1", "--distinct"};
+  const std::string text = run_shardplan(words).out;
+  CHECK(text.find("\nThe first plan\n") != std::string::npos);
+  CHECK(text.find(" microbatches of 1 per rank") != std::string::npos);
+  CHECK(text.find("tp 4 in a node") != std::string::npos);
+  CHECK(text.find("pp 2 over 2 nodes") != std::string::npos);
+  CHECK(text.find("next sizes   tp 4 cp ") != std::string::npos);
+}
+
+TEST_CASE("the switches that search names make its first plan as fast as it says") {
+  const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "2x8-h100",
+                                        "--sequence-length", "8192", "--global-batch", "32",
+                                        "--top", "1", "--fix", "pp=1", "--format", "json"});
+  const JsonValue answer = json_of(run);
+  const JsonValue& faster = at(answer, "faster_with");
+  const JsonValue& best = at(answer, "top").items.front();
+  std::string command = at(best, "command").string;
+  REQUIRE(!at(faster, "options").items.empty());
+  for (const JsonValue& option : at(faster, "options").items) {
+    command += " --framework-option " + option.string;
+  }
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/estimate.json";
+  CHECK(shell(command + " --format json --out " + path) == 0);
+  const JsonValue estimate = parse_json(read_file(path), path);
+  CHECK(at(at(estimate, "predicted"), "step_time_s").real == at(faster, "step_time_s").real);
+  CHECK(at(faster, "step_time_s").real < at(best, "step_time_s").real);
+}
+
+TEST_CASE("where no plan is valid, search says what the first one breaks") {
+  const ProgramRun run =
+      run_shardplan({"search", "--model", "llama3-8b", "--cluster", "4x8-h100", "--framework",
+                     "deepspeed", "--sequence-length", "8192", "--global-batch", "16"});
+  CHECK(run.exit_code == 1);
+  CHECK(run.out.find("the first one: global_batch 16") != std::string::npos);
+}
+
 TEST_CASE("the command that search prints estimates the same plan to the byte") {
   const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "1x8-h200",
                                         "--sequence-length", "8192", "--global-batch", "64",
