@@ -1,6 +1,7 @@
 // What is written while a trainer's step is played: allocations and frees in the order of time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -58,6 +59,28 @@ class AllocationTape {
  private:
   std::vector<AllocationEvent> events_;
   std::int64_t last_id_ = 0;
+};
+
+// A tape with the workspaces of matrix products.
+class ProductTape : public AllocationTape {
+ public:
+  // cuBLAS makes the workspace of a thread in its first product, once that has its output, and
+  // keeps it (getCurrentCUDABlasHandle and getCUDABlasLtWorkspace of
+  // ATen/cuda/CublasHandlePool.cpp). Autograd runs backward, and what it replays, in a thread of
+  // its own.
+  explicit ProductTape(std::int64_t workspace_bytes)
+      : workspaces_{workspace_bytes, workspace_bytes} {}
+  void enter_thread(bool is_autograd) { thread_ = is_autograd ? 1 : 0; }
+  // The output of a matrix product.
+  TapeTensor make_product(std::int64_t bytes) {
+    const TapeTensor output = make(bytes);
+    make(std::exchange(workspaces_[thread_], 0));
+    return output;
+  }
+
+ private:
+  std::array<std::int64_t, 2> workspaces_;
+  std::size_t thread_ = 0;
 };
 
 }  // namespace shardplan

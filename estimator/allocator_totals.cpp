@@ -33,7 +33,9 @@ void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t re
 // cached segment one takes decides what is reserved. The last one first.
 std::vector<std::int64_t> other_shards(const Job& job, const Plan& plan) {
   constexpr std::int64_t kMost = 8;
-  const bool is_sharded = job.profile.memory_model == MemoryModel::kMegatronLocal && plan.zero == 1;
+  const bool is_sharded =
+      (job.profile.memory_model == MemoryModel::kMegatronLocal && plan.zero == 1) ||
+      (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero < 3);
   const std::int64_t ranks = is_sharded ? dense_shard_size(job, plan) : 1;
   std::vector<std::int64_t> shards;
   for (std::int64_t shard = ranks - 1; shard > 0 && std::ssize(shards) < kMost; --shard) {
@@ -49,8 +51,9 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   if (job.profile.allocator == AllocatorKind::kStaticArenas) {
     return;
   }
-  // A tenth of a second. torchtitan's timeline has every tensor, that of others one for each row.
-  const bool has_every_tensor = job.profile.memory_model == MemoryModel::kTorchtitan;
+  // A tenth of a second. Two timelines have every tensor, those of others one for each row.
+  const bool has_every_tensor = job.profile.memory_model == MemoryModel::kTorchtitan ||
+                                job.profile.memory_model == MemoryModel::kDeepspeed;
   const std::int64_t max_events = has_every_tensor ? 150'000 : 64'000;
   std::vector<std::size_t> order(stages.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -21,7 +21,7 @@ struct EagerBlock {
 
   std::int64_t sequence() const { return s.hidden * s.tokens; }
   AllocationStream stream(AllocationStream of_its_own) const {
-    return overlaps_collectives(job, plan) ? of_its_own : AllocationStream::kCompute;
+    return overlaps_collectives(job) ? of_its_own : AllocationStream::kCompute;
   }
 };
 
@@ -50,9 +50,10 @@ void add_weight_gradient(EagerBlock& b, std::string_view name, std::int64_t elem
 
 // The bucket fills from `begin` on. ZeRO-2 makes it anew in every backward pass, ZeRO-1 in the
 // first one of a step; ZeRO-3 has it for good (deepspeed_state.cpp). Where it is full, `reduces`,
-// it is copied flat once more (allreduce_bucket; ZeRO-3: reduce_scatter_coalesced), and ZeRO-2
-// copies what this rank keeps; here where a weight's gradient has just been made.
-void add_bucket(EagerBlock& b, Step begin, bool reduces, std::initializer_list<Step> reductions) {
+// it is copied flat once more, `flat` elements, and ZeRO-2 copies what this rank keeps; here where
+// a weight's gradient has just been made.
+void add_bucket(EagerBlock& b, Step begin, bool reduces, std::int64_t flat,
+                std::initializer_list<Step> reductions) {
   if (b.plan.zero == 1) {
     return;
   }
@@ -67,8 +68,8 @@ void add_bucket(EagerBlock& b, Step begin, bool reduces, std::initializer_list<S
   }
   for (const Step step : reductions) {
     b.rows
-        .use_as(Component::kCommunication, "reduce_bucket.flat_copy", reduces ? buckets.flat : 0,
-                b.s.dtype, step, step, "R, or a larger tensor: flattened to be reduced")
+        .use_as(Component::kCommunication, "reduce_bucket.flat_copy", reduces ? flat : 0, b.s.dtype,
+                step, step, "runs of several ranks, at most R or a larger tensor: copied flat")
         .stream = b.stream(AllocationStream::kReduce);
   }
 }
@@ -87,8 +88,8 @@ void add_norm(EagerBlock& b, std::string_view cast, std::string_view normed,
   b.rows.keep(output, b.sequence(), b.s.dtype,
               {.born = forward, .last_forward_use = last_use, .dies = backward},
               "h*T: input of the linear layers");
-  b.rows.use(gradient, 3 * b.sequence(), DType::kFp32, backward, backward,
-             "3h*T: gradients of the norm in fp32");
+  b.rows.use(gradient, 5 * b.sequence(), DType::kFp32, backward, backward,
+             "5h*T: gradients of the input and of its square, and what the square's is made of");
 }
 
 // Without a mask on CUDA the attention itself takes fewer key and value heads (use_gqa_in_sdpa), so
@@ -177,7 +178,7 @@ void add_layer(EagerBlock& b) {
   add_norm(b, "ffn.norm_fp32", "ffn.normed", "ffn.norm_output", "ffn.norm_gradients",
            Step::kForwardFfnNorm, Step::kForwardFc1, Step::kBackwardFfnNorm);
   add_ffn(b);
-  add_bucket(b, kFirstBackward, b.buckets.fills,
+  add_bucket(b, kFirstBackward, b.buckets.fills, b.buckets.flat_in_layers,
              {Step::kBackwardFc2Weight, Step::kBackwardFc1Weight, Step::kBackwardQkvWeight});
   rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*T");
   rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput,
@@ -193,11 +194,13 @@ void add_embedding(EagerBlock& b) {
                .dies = Step::kBackwardInput},
               "T");
   b.rows.use("output", b.sequence(), b.s.dtype, Step::kForwardOutput, Step::kForwardOutput, "h*T");
-  b.rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput,
-             Step::kBackwardInput, "h*T");
   const std::int64_t table = b.s.local_vocab * b.s.hidden;
-  add_weight_gradient(b, "weight_gradient", table, Step::kBackwardInput);
-  add_bucket(b, kFirstBackward, true, {Step::kBackwardInput});
+  // The last reduction finds it in the bucket, unless it is larger, or added to that of the head.
+  const bool waits = table > b.job.profile.reduce_bucket_elements && !b.job.model.tied_embeddings;
+  const Step made = waits ? Step::kBackwardInput : Step::kBackwardNorm;
+  b.rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardOutput, made, "h*T");
+  add_weight_gradient(b, "weight_gradient", table, made);
+  add_bucket(b, kFirstBackward, true, b.buckets.flat_at_end, {Step::kBackwardInput});
   const bool gathers = b.plan.zero == 3 && dense_shard_size(b.job, b.plan) > 1;
   b.rows
       .use_as(Component::kCommunication, "prefetch.table", gathers ? table : 0, b.s.dtype,
@@ -243,9 +246,14 @@ void add_head(EagerBlock& b) {
   b.rows.use("loss.logits_gradient", logits, b.s.dtype, Step::kBackwardLogits,
              Step::kBackwardLogits, "V*T: cast back");
   const std::int64_t table = b.s.local_vocab * b.s.hidden;
-  add_weight_gradient(b, "weight_gradient", table, Step::kBackwardLogits);
+  if (b.job.model.tied_embeddings) {
+    b.rows.use("weight_gradient", table, b.s.dtype, Step::kBackwardLogits, Step::kWeight,
+               "of the head, until the embedding's is added");
+  } else {
+    add_weight_gradient(b, "weight_gradient", table, Step::kBackwardLogits);
+  }
   add_step_gradients(b, Step::kBackwardInput);
-  add_bucket(b, Step::kBackwardInput, table > b.job.profile.reduce_bucket_elements,
+  add_bucket(b, Step::kBackwardInput, b.buckets.flat_in_head > 0, b.buckets.flat_in_head,
              {Step::kBackwardInput});
   b.rows.use("output_gradient", b.sequence(), b.s.dtype, Step::kBackwardLogits,
              Step::kBackwardInput, "h*T");

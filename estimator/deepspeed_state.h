@@ -6,43 +6,66 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <span>
+#include <vector>
 
 #include "estimator/job.h"
 
 namespace shardplan {
 
+// Elements of the model's tensors in the order in which the optimizer has them in one flat tensor:
+// the table; q, k, v, o, gate, up, down and both norms of every layer; the final norm; the head,
+// where it has a table of its own.
+std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model);
+
+// Elements [begin, end) of the flat tensor.
+struct FlatRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// What ZeRO-1 and 2 copy flat, one copy after the other, to reduce the gradients of these tensors:
+// runs that one rank keeps, of `share` elements each, until they exceed `most`; one run alone is
+// reduced in place (average_tensor, allreduce_and_scatter).
+std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tensors,
+                                                std::int64_t share, std::int64_t most);
+
 // Elements in the parameters' dtype.
 struct DeepspeedBuckets {
   std::int64_t elements = 0;  // of the contiguous buffers: R, twice with overlap_comm
-  std::int64_t flat = 0;      // flattened to be reduced: R, or a tensor that is larger
+  // The largest flat copies of what is reduced while a block's gradients are made.
+  std::int64_t flat_in_head = 0;
+  std::int64_t flat_in_layers = 0;
+  std::int64_t flat_at_end = 0;
   std::int64_t largest_tensor = 0;
   bool fills = false;  // N > R: reduced before the backward pass ends
-  // Whole tensors that a rank's N/S reaches into: of the fullest rank, and of those that begin with
-  // the first tensor.
+  // Whole tensors that a rank's N/S reaches into, of the fullest rank.
   std::int64_t partition = 0;
-  std::int64_t first_partition = 0;
+  std::int64_t fullest_rank = 0;
+  // ZeRO-1: what its reduction makes beyond all gradients and the buckets, less what it has freed.
+  std::int64_t reduction = 0;
 };
 DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan);
 
 // Before gradients are flattened ZeRO-1 and 2 look for infinities in one tensor's part after the
-// other (_has_inf_or_nan), then take its norm in fp64 (get_grad_norm_direct). ZeRO-1's .grads still
-// hold the buckets.
-struct DeepspeedCheck {
-  std::int64_t elements = 0;  // of the largest tensor's part
-  std::int64_t buckets_bytes = 0;
+// other: an fp32 copy, masks of either kind and of both, and that in fp32 (_has_inf_or_nan). Bytes
+// for the largest; none under ZeRO-3. `parameters`: elements of the model.
+std::int64_t deepspeed_check_bytes(const Job& job, const Plan& plan,
+                                   const DeepspeedBuckets& buckets, std::int64_t parameters);
 
-  // fp32 copy, masks of either kind and of both, and that in fp32.
-  std::int64_t peak_bytes() const { return (4 + 1 + 1 + 1 + 4) * elements + buckets_bytes; }
-};
-// `parameters`: elements of the model.
-DeepspeedCheck deepspeed_check(const Job& job, const Plan& plan, const DeepspeedBuckets& buckets,
-                               std::int64_t parameters);
+// ZeRO-3 updates one sub-group after the other: elements of this rank's parts, each closed by the
+// tensor with which it reaches sub_group_size, by default 1e9 (_create_fp16_sub_groups).
+std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan);
 
-// A row of the state that stands for it where it needs more than what follows.
-inline constexpr std::string_view kOverflowCheckRow = "step.overflow_check";
+// Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm.
+bool overlaps_collectives(const Job& job);
 
-// ZeRO-3 overlaps where nothing says otherwise (runtime/zero/config.py, overlap_comm_valid).
-bool overlaps_collectives(const Job& job, const Plan& plan);
+// Whether the card has room for the flat tensor of `parameters` elements beside the model's own;
+// else the model goes to the host before.
+bool deepspeed_flattens_on_gpu(const Job& job, const Plan& plan, std::int64_t parameters);
+
+// Bytes freed before the first step whose segments may stay in the allocator's cache: the model's
+// own tensors, or ZeRO-3's gathered ones, and copies of this rank's part.
+std::int64_t deepspeed_left_by_start_up(const Job& job, const Plan& plan, std::int64_t parameters);
 
 }  // namespace shardplan

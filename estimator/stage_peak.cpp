@@ -169,11 +169,12 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
     peaks.moments[static_cast<std::size_t>(moment)].bytes = bytes;
     return bytes;
   };
-  // Start-up is before the first step; the optimizer's state is there from its step on.
+  // Start-up is before the first step; the optimizer's state is made within its step.
   set_between_actions(MomentKind::kStartUp);
+  const std::int64_t optimizer = set_between_actions(MomentKind::kOptimizer);
   first_step =
       std::max({first_step, set_between_actions(MomentKind::kReduction) - state.made_by_first_step,
-                set_between_actions(MomentKind::kOptimizer),
+                optimizer - std::min(state.made_by_first_step, state.ends_before_made),
                 set_between_actions(MomentKind::kParameterGather)});
   std::int64_t steady = 0;
   for (std::int64_t i = 0; i < kNumMoments; ++i) {

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "estimator/block_rows.h"
-#include "estimator/deepspeed_start_up.h"
+#include "estimator/deepspeed_state.h"
 #include "estimator/eager_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/resident_rows.h"

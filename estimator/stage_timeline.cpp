@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "estimator/allocator_tails.h"
-#include "estimator/deepspeed_start_up.h"
 #include "estimator/deepspeed_state.h"
+#include "estimator/deepspeed_timeline.h"
 #include "estimator/fsdp_tensors.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
@@ -128,7 +128,7 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
 std::vector<std::int64_t> tensor_bytes(const StateRow& row,
                                        const std::vector<std::int64_t>& parameters) {
   if (row.name == kAllocatorTailsRow || row.name == kOptimizerTailsRow ||
-      row.name == kStepTailsRow || row.name == kOverflowCheckRow) {
+      row.name == kStepTailsRow) {
     return {};
   }
   const bool is_split = row.is_split || row.component == Component::kOptimizer ||
@@ -248,31 +248,9 @@ void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, 
   }
 }
 
-// fp32 copy, mask of NaNs, magnitude, mask of infinities, both masks, those in fp32; the norm's
-// fp64 copy.
-void write_check(TimelineWriter& writer, const DeepspeedCheck& check) {
-  if (check.elements == 0) {
-    return;
-  }
-  std::int64_t buckets = check.buckets_bytes > 0 ? writer.allocate(check.buckets_bytes) : 0;
-  std::int64_t copy = writer.allocate(4 * check.elements);
-  std::int64_t nans = writer.allocate(check.elements);
-  std::int64_t magnitude = writer.allocate(4 * check.elements);
-  std::int64_t infinities = writer.allocate(check.elements);
-  writer.free(magnitude);
-  std::int64_t either = writer.allocate(check.elements);
-  std::int64_t as_numbers = writer.allocate(4 * check.elements);
-  for (std::int64_t* id : {&as_numbers, &copy, &nans, &infinities, &either}) { writer.free(*id); }
-  std::int64_t squared = writer.allocate(8 * check.elements);
-  writer.free(squared);
-  writer.free(buckets);
-}
-
-// `check`: before the optimizer's own tensors.
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<FsdpBuffers>& buffers, const std::vector<ScheduleAction>& actions,
-                const DeepspeedCheck& check) {
+                const std::vector<FsdpBuffers>& buffers, const std::vector<ScheduleAction>& actions) {
   writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
@@ -310,10 +288,8 @@ void write_step(TimelineWriter& writer, StateTensors& state,
       pass_gradients(writer, chunks[chunk], *made[chunk], nullptr);
     }
   }
-  state.enter(Phase::kReduction);
-  state.enter(Phase::kGradientNorm);
-  write_check(writer, check);
-  for (const Phase phase : {Phase::kOptimizer, Phase::kParameterGather, Phase::kIdle}) {
+  for (const Phase phase : {Phase::kReduction, Phase::kGradientNorm, Phase::kOptimizer,
+                            Phase::kParameterGather, Phase::kIdle}) {
     state.enter(phase);
   }
 }
@@ -326,6 +302,10 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return torchtitan_timeline(job, plan, pieces);
   }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    const std::int64_t fullest = deepspeed_buckets(job, plan).fullest_rank;
+    return deepspeed_timeline(job, plan, (fullest + shard) % dense_shard_size(job, plan));
+  }
   TimelineWriter writer(blocks);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   MegatronStartUp start;
@@ -336,12 +316,8 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   }
   const std::vector<std::int64_t> built =
       is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
-  const bool flattens = job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero < 3;
-  if (flattens) {
-    writer.add(deepspeed_start_up(job, plan, pieces.state.parameters, built));
-  }
   StateTensors state(writer, pieces.state, built);
-  if (is_local || flattens) {
+  if (is_local) {
     state.skip_built();
   }
   std::vector<std::vector<FlatUnit>> chunks;
@@ -352,11 +328,8 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   // The second step meets the optimizer's state in the cache that the first has left, the third
   // what the second has left of its own.
   constexpr int kSteps = 3;
-  const DeepspeedCheck check =
-      flattens ? deepspeed_check(job, plan, deepspeed_buckets(job, plan), pieces.state.parameters)
-               : DeepspeedCheck{};
   for (int step = 0; step < kSteps; ++step) {
-    write_step(writer, state, chunks, pieces.buffers, actions, check);
+    write_step(writer, state, chunks, pieces.buffers, actions);
   }
   return writer.events;
 }

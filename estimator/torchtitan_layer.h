@@ -20,28 +20,12 @@ enum class LayerPass {
 };
 
 // The tape, and what depends on where in the step an operation runs.
-class TitanTape : public AllocationTape {
+class TitanTape : public ProductTape {
  public:
-  // cuBLAS makes the workspace of a thread in its first product, once that has its output, and
-  // keeps it (getCurrentCUDABlasHandle and getCUDABlasLtWorkspace of
-  // ATen/cuda/CublasHandlePool.cpp). Autograd runs backward, and what it replays, in a thread of
-  // its own.
-  explicit TitanTape(std::int64_t workspace_bytes)
-      : workspaces_{workspace_bytes, workspace_bytes} {}
-  void enter_thread(bool is_autograd) { thread_ = is_autograd ? 1 : 0; }
-  // The output of a matrix product.
-  TapeTensor make_product(std::int64_t bytes) {
-    const TapeTensor output = make(bytes);
-    make(std::exchange(workspaces_[thread_], 0));
-    return output;
-  }
+  using ProductTape::ProductTape;
 
   // Casts of weights that autocast keeps until forward ends.
   std::vector<TapeTensor> autocast_cache;
-
- private:
-  std::array<std::int64_t, 2> workspaces_;
-  std::size_t thread_ = 0;
 };
 
 // Casts that autocast makes for a product.

@@ -22,16 +22,14 @@ std::int64_t workspace_bytes(const TitanBlock& block, std::int64_t query_parts) 
                                         block.job.profile.deterministic_attention);
 }
 
-// The gradient of a table from more than 3072 tokens sums parts of at most ten tokens first
-// (ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu, NROWS_PER_THREAD).
+}  // namespace
+
 std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::int64_t hidden) {
   constexpr std::int64_t kFewTokens = 3072;
   constexpr std::int64_t kTokensOfPart = 10;
   return tokens <= kFewTokens ? 0
                               : (tokens / kTokensOfPart + std::min(tokens, rows)) * hidden * kFp32;
 }
-
-}  // namespace
 
 TitanSizes::TitanSizes(const Job& job, const Plan& plan) {
   const TitanBlock block = titan_block(job, plan);

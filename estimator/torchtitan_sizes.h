@@ -12,6 +12,10 @@ namespace shardplan {
 enum class Weight { kQuery, kKey, kValue, kOutput, kGate, kDown, kUp };
 inline constexpr std::size_t kNumWeights = 7;
 
+// The gradient of a table from more than 3072 tokens sums parts of at most ten tokens first
+// (ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu, NROWS_PER_THREAD).
+std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::int64_t hidden);
+
 // Of one microbatch on one rank.
 struct TitanSizes {
   TitanSizes(const Job& job, const Plan& plan);

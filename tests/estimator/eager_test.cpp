@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
+#include <vector>
 
 #include "data/library.h"
 #include "estimator/block_memory.h"
@@ -82,10 +84,8 @@ TEST_CASE("DeepSpeed's overflow check needs more than its casts where a rank has
 }
 
 // A model of one layer: table and head 256,000, q and o 65,536, k and v 32,768, gate, up and down
-// 131,072, three norms of 256; in all 1,102,592, over 4 ranks 275,648. The first part reaches into
-// table and q; the second into q, k, v, o and gate, 327,680; the third into gate, up and down; the
-// last into down, norms and head, 387,840.
-TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
+// 131,072, three norms of 256; in all 1,102,592, over 4 ranks 275,648.
+Job small_job() {
   Job job = job_of("deepspeed", 1);
   job.model.hidden = 256;
   job.model.ffn = 512;
@@ -95,11 +95,43 @@ TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
   job.model.head_dim = 64;
   job.model.layers.resize(1);
   job.cluster.gpus_per_node = 4;
-  const DeepspeedBuckets buckets = deepspeed_buckets(job, plan_with(2, DType::kBf16));
-  CHECK(buckets.first_partition == 256'000 + 65'536);
+  return job;
+}
+
+// The first part reaches into table and q; the second into q, k, v, o and gate, 327,680; the third
+// into gate, up and down; the last into down, norms and head, 387,840.
+TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
+  const DeepspeedBuckets buckets = deepspeed_buckets(small_job(), plan_with(2, DType::kBf16));
   CHECK(buckets.partition == 3 * 131'072);
+  CHECK(buckets.fullest_rank == 2);
   CHECK(buckets.elements == 500'000'000);
-  CHECK(buckets.flat == 1'102'592);
+  CHECK_FALSE(buckets.fills);
+  CHECK(buckets.flat_at_end == 1'102'592);
+}
+
+// A bucket of 300,000: final norm, down and up, of the two last ranks, are copied flat when gate
+// finds no room, as many elements as from there to k when q finds none. The head before them is the
+// last rank's alone.
+TEST_CASE("DeepSpeed copies flat what several ranks keep of a bucket") {
+  const Library library;
+  Job job = small_job();
+  apply_option(job.profile, "reduce_bucket_elements", "300000", library);
+  const DeepspeedBuckets buckets = deepspeed_buckets(job, plan_with(2, DType::kBf16));
+  CHECK(buckets.fills);
+  CHECK(buckets.flat_in_head == 0);
+  CHECK(buckets.flat_in_layers == 256 + 131'072 + 131'072);
+  job.cluster.gpus_per_node = 1;
+  const DeepspeedBuckets alone = deepspeed_buckets(job, plan_with(2, DType::kBf16));
+  CHECK(alone.flat_in_layers == 0);
+  CHECK(alone.flat_at_end == 0);
+}
+
+TEST_CASE("runs of one rank are copied together until they exceed the bucket's size") {
+  // Ranks keep 10 each: the first tensor lies in three parts, the second in the last of them.
+  const std::array tensors = {FlatRange{.begin = 5, .end = 25}, FlatRange{.begin = 25, .end = 28}};
+  CHECK(deepspeed_flat_copies(tensors, 10, 100) == std::vector<std::int64_t>{23});
+  CHECK(deepspeed_flat_copies(tensors, 10, 12) == std::vector<std::int64_t>{15});
+  CHECK(deepspeed_flat_copies(tensors, 30, 100).empty());
 }
 
 // ZeRO-1 keeps every gradient from the first backward pass on; ZeRO-2 makes its bucket anew, and
@@ -124,14 +156,22 @@ TEST_CASE("DeepSpeed's gradients wait where its code leaves them") {
   }
 }
 
-// stage3.py, step: sub-groups of 1e9 elements of a rank. Llama-3-8B on one rank has eight of them.
+// stage3.py, step: sub-groups of 1e9 elements of a rank. Llama-3-8B on one rank: the first ends
+// with the o of its third layer, the second, which has that layer's ffn and three more layers, with
+// the down of a fourth.
 TEST_CASE("DeepSpeed's ZeRO-3 copies the gradients of one sub-group at a time to fp32") {
   Job job = job_of("deepspeed", 1);
   job.cluster.gpus_per_node = 1;
+  const std::int64_t attention = 2 * 4096 * 4096 + 2 * 4096 * 1024;
+  const std::int64_t ffn = std::int64_t{3} * 4096 * 14336;
+  const std::int64_t layer = attention + ffn + 2 * 4096;
+  const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan_with(3, DType::kBf16));
+  REQUIRE(groups.size() == 8);
+  CHECK(groups[0] == 128256 * std::int64_t{4096} + 2 * layer + attention);
+  CHECK(groups[1] == ffn + 2 * 4096 + 3 * layer + attention + ffn);
   const MemoryEstimate memory = estimate_memory(job, plan_with(3, DType::kBf16));
-  constexpr std::int64_t kElements = 1'000'000'000 + std::int64_t{128256} * 4096;
-  CHECK(row_bytes(memory, "step.fp32_gradients") == 4 * kElements);
-  CHECK(row_bytes(memory, "step.flat_gradients") == 2 * kElements);
+  CHECK(row_bytes(memory, "step.fp32_gradients") == 4 * std::ranges::max(groups));
+  CHECK(row_bytes(memory, "step.flat_gradients") == 2 * std::ranges::max(groups));
 }
 
 TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-2") {

@@ -1,0 +1,182 @@
+#include "estimator/deepspeed_flat.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "estimator/block_rows.h"
+#include "estimator/estimate.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kFp32 = 4;
+constexpr std::int64_t kFp64 = 8;
+
+}  // namespace
+
+FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, AllocationTape& tape)
+    : tape_(tape),
+      half_(bytes_of(activation_dtype(plan.precision))),
+      keeps_gradients_(plan.zero == 1),
+      overlaps_(overlaps_collectives(job)),
+      reduce_stream_(overlaps_ ? AllocationStream::kReduce : AllocationStream::kCompute),
+      bucket_elements_(job.profile.reduce_bucket_elements),
+      elements_(deepspeed_tensors(job.model)),
+      rank_(rank),
+      gradients_(elements_.size()) {
+  for (const std::int64_t elements : elements_) {
+    begins_.push_back(flat_elements_);
+    flat_elements_ += elements;
+  }
+  const std::int64_t ranks = dense_shard_size(job, plan);
+  flat_elements_ = round_up(flat_elements_, 2 * ranks);
+  share_ = flat_elements_ / ranks;
+  flattens_on_gpu_ = deepspeed_flattens_on_gpu(job, plan, flat_elements_);
+  for (std::size_t i = 0; i < elements_.size(); ++i) {
+    const FlatRange range = range_of(static_cast<std::int64_t>(i));
+    if (is_kept(static_cast<std::int64_t>(i))) {
+      kept_elements_ += elements_[i];
+      parts_.push_back(std::min(range.end, (rank_ + 1) * share_) -
+                       std::max(range.begin, rank_ * share_));
+    }
+  }
+}
+
+FlatRange FlatZero::range_of(std::int64_t parameter) const {
+  const std::size_t i = static_cast<std::size_t>(parameter);
+  return {.begin = begins_[i], .end = begins_[i] + elements_[i]};
+}
+
+bool FlatZero::is_kept(std::int64_t parameter) const {
+  const FlatRange range = range_of(parameter);
+  return range.begin < (rank_ + 1) * share_ && range.end > rank_ * share_;
+}
+
+void FlatZero::build() {
+  std::vector<TapeTensor> model;
+  if (flattens_on_gpu_) {
+    for (const std::int64_t elements : elements_) { model.push_back(tape_.make(half_ * elements)); }
+  }
+  tape_.make(half_ * flat_elements_);
+  for (TapeTensor& tensor : model) { tape_.free(tensor); }
+  TapeTensor part = tape_.make(half_ * share_);
+  tape_.make(kFp32 * share_);
+  tape_.free(part);
+  TapeTensor zeros = tape_.make(kFp32 * share_);  // initialize_optimizer_states
+  tape_.free(zeros);
+}
+
+void FlatZero::set_up_buckets() {
+  if (has_buckets_) {
+    return;
+  }
+  has_buckets_ = true;
+  buffers_[0] = tape_.make(half_ * bucket_elements_);
+  buffers_[1] = tape_.make(overlaps_ ? half_ * bucket_elements_ : 0);
+}
+
+void FlatZero::take(std::int64_t parameter, TapeTensor gradient) {
+  TapeTensor& held = gradients_[static_cast<std::size_t>(parameter)];
+  if (held.id != 0) {
+    tape_.free(gradient);
+  } else {
+    held = gradient;
+  }
+  set_up_buckets();
+  if (!keeps_gradients_ || (overlaps_ && is_boundary_)) {
+    add_to_bucket(parameter);
+  }
+}
+
+// reduce_independent_p_g_buckets_and_remove_grads
+void FlatZero::add_to_bucket(std::int64_t parameter) {
+  const std::size_t i = static_cast<std::size_t>(parameter);
+  if (bucket_.elements + elements_[i] > bucket_elements_) {
+    reduce_bucket();
+  }
+  if (elements_[i] <= bucket_elements_) {
+    tape_.free(gradients_[i]);  // copied
+  }
+  bucket_.elements += elements_[i];
+  bucket_.parameters.push_back(parameter);
+}
+
+void FlatZero::average() {
+  std::vector<FlatRange> tensors;
+  for (const std::int64_t parameter : bucket_.parameters) {
+    tensors.push_back(range_of(parameter));
+  }
+  for (const std::int64_t elements : deepspeed_flat_copies(tensors, share_, bucket_elements_)) {
+    TapeTensor flat = tape_.make(half_ * elements, reduce_stream_);
+    tape_.free(flat);
+  }
+}
+
+// reduce_ipg_grads, copy_grads_in_partition
+void FlatZero::reduce_bucket() {
+  average();
+  for (const std::int64_t parameter : bucket_.parameters) {
+    const bool keeps = is_kept(parameter);
+    if (keeps && partition_.id == 0) {
+      partition_ = tape_.make(half_ * kept_elements_, reduce_stream_);
+    }
+    if (keeps || !keeps_gradients_) {
+      tape_.free(gradients_[static_cast<std::size_t>(parameter)]);
+    }
+  }
+  bucket_ = {};
+}
+
+// independent_gradient_partition_epilogue
+void FlatZero::end_backward() {
+  if (keeps_gradients_ && !is_boundary_) {
+    return;
+  }
+  if (keeps_gradients_ && !overlaps_) {
+    for (std::size_t i = 0; i < elements_.size(); ++i) {
+      add_to_bucket(static_cast<std::int64_t>(i));
+    }
+  }
+  reduce_bucket();
+  if (accumulated_.id == 0) {
+    accumulated_ = std::exchange(partition_, {});
+  }
+  tape_.free(buffers_[0], buffers_[1], partition_);
+  for (TapeTensor& gradient : gradients_) { tape_.free(gradient); }
+  has_buckets_ = false;
+}
+
+// _has_inf_or_nan of one part after the other, then their norms in fp64 (get_grad_norm_direct).
+void FlatZero::check_overflow() {
+  for (const std::int64_t part : parts_) {
+    TapeTensor copy = tape_.make(kFp32 * part);
+    TapeTensor nans = tape_.make(part);
+    TapeTensor magnitude = tape_.make(kFp32 * part);
+    TapeTensor infinities = tape_.make(part);
+    tape_.free(magnitude);
+    TapeTensor either = tape_.make(part);
+    TapeTensor numbers = tape_.make(kFp32 * part);
+    tape_.free(numbers, copy, nans, infinities, either);
+  }
+  for (const std::int64_t part : parts_) {
+    TapeTensor wide = tape_.make(kFp64 * part);
+    tape_.free(wide);
+  }
+}
+
+void FlatZero::step() {
+  check_overflow();
+  TapeTensor flat = tape_.make(parts_.size() > 1 ? half_ * share_ : 0);
+  TapeTensor gradient = tape_.make(kFp32 * share_);
+  tape_.free(flat, accumulated_);
+  if (!std::exchange(has_moments_, true)) {
+    tape_.make(kFp32);
+    tape_.make(kFp32 * share_);
+    tape_.make(kFp32 * share_);
+  }
+  tape_.free(gradient);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,411 @@
+#include "estimator/deepspeed_llama.h"
+
+#include <utility>
+
+#include "estimator/block_rows.h"
+#include "estimator/deepspeed_state.h"
+#include "estimator/torchtitan_sizes.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kWiden = 2;  // fp32 for bf16
+constexpr std::int64_t kFp32 = 4;
+
+}  // namespace
+
+LlamaSizes::LlamaSizes(const Job& job, const Plan& plan) {
+  const BlockShape s = block_shape(job, plan);
+  const std::int64_t half = bytes_of(activation_dtype(plan.precision));
+  num_layers = job.model.num_layers();
+  ties_tables = job.model.tied_embeddings;
+  has_grouped_heads = job.model.num_heads != job.model.num_kv_heads;
+  token_ids = bytes_of(DType::kInt64) * s.tokens;
+  rotary_angles = kFp32 * job.sequence_length * job.model.head_dim;
+  sequence = half * s.hidden * s.tokens;
+  statistics = kFp32 * s.tokens;
+  query = half * s.query_width * s.tokens;
+  key = half * s.key_value_width * s.tokens;
+  ffn = half * job.model.ffn * s.tokens;
+  log_sum_exp = kFp32 * s.query_heads * s.tokens;
+  logits = half * s.local_vocab * s.tokens;
+  table_workspace = table_workspace_bytes(s.tokens, s.local_vocab, s.hidden);
+  parameters = deepspeed_tensors(job.model);
+  for (std::int64_t& bytes : parameters) { bytes *= half; }
+}
+
+// deepspeed_tensors: the table; q, k, v, o, gate, up, down and both norms of every layer; the final
+// norm; the head, where it has a table of its own.
+ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
+  constexpr std::int64_t kPerLayer = 9;
+  const std::int64_t first = 1 + kPerLayer * layer;
+  const auto of = [&](std::int64_t parameter) {
+    return ModuleCall{.module = module, .parameter = parameter};
+  };
+  switch (module) {
+    case Module::kEmbedding: return of(0);
+    case Module::kQuery: return of(first);
+    case Module::kKey: return of(first + 1);
+    case Module::kValue: return of(first + 2);
+    case Module::kOutput: return of(first + 3);
+    case Module::kGate: return of(first + 4);
+    case Module::kUp: return of(first + 5);
+    case Module::kDown: return of(first + 6);
+    case Module::kAttentionNorm: return of(first + 7);
+    case Module::kFfnNorm: return of(first + 8);
+    case Module::kFinalNorm: return of(1 + kPerLayer * sizes_.num_layers);
+    case Module::kHead: return of(sizes_.ties_tables ? 0 : 2 + kPerLayer * sizes_.num_layers);
+    case Module::kCausalLm:
+    case Module::kModel:
+    case Module::kRotary:
+    case Module::kLayer:
+    case Module::kAttention:
+    case Module::kFfn:
+    case Module::kActivation: break;
+  }
+  return of(ModuleCall::kNoParameter);
+}
+
+TapeTensor EagerLlama::product(const ModuleCall& linear, std::int64_t bytes) {
+  hooks_.before_forward(linear);
+  const TapeTensor output = tape_.make_product(bytes);
+  hooks_.after_forward(linear);
+  return output;
+}
+
+// LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.
+void EagerLlama::rotary() {
+  hooks_.before_forward(call(Module::kRotary));
+  TapeTensor angles = tape_.make_product(sizes_.rotary_angles / 2);
+  TapeTensor both = tape_.make(sizes_.rotary_angles);
+  TapeTensor cosines = tape_.make(sizes_.rotary_angles);
+  tape_.replace(cosines, sizes_.rotary_angles);
+  TapeTensor sines = tape_.make(sizes_.rotary_angles);
+  tape_.replace(sines, sizes_.rotary_angles);
+  cosines_ = tape_.make(sizes_.rotary_angles / kWiden);
+  sines_ = tape_.make(sizes_.rotary_angles / kWiden);
+  tape_.free(angles, both, cosines, sines);
+  hooks_.after_forward(call(Module::kRotary));
+}
+
+void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves) {
+  hooks_.before_forward(norm);
+  tensors.input = tape_.make(kWiden * sizes_.sequence);
+  TapeTensor squares = tape_.make(kWiden * sizes_.sequence);
+  TapeTensor mean = tape_.make(sizes_.statistics);
+  tape_.free(squares);
+  TapeTensor shifted = tape_.make(sizes_.statistics);
+  tensors.root = tape_.make(sizes_.statistics);
+  tape_.free(shifted);
+  TapeTensor scaled = tape_.make(kWiden * sizes_.sequence);
+  if (!saves) {
+    tape_.free(tensors.root, tensors.input);
+  }
+  tensors.normed = tape_.make(sizes_.sequence);
+  tensors.output = tape_.make(sizes_.sequence);
+  if (!saves) {
+    tape_.free(tensors.normed);
+  }
+  tape_.free(scaled, mean);
+  hooks_.after_forward(norm);
+}
+
+// x*cos + rotate_half(x)*sin; nothing of it is saved but the result, by the attention.
+TapeTensor EagerLlama::rotate(std::int64_t bytes) {
+  TapeTensor with_cosines = tape_.make(bytes);
+  TapeTensor negated = tape_.make(bytes / 2);
+  TapeTensor turned = tape_.make(bytes);
+  tape_.free(negated);
+  TapeTensor with_sines = tape_.make(bytes);
+  tape_.free(turned);
+  const TapeTensor sum = tape_.make(bytes);
+  tape_.free(with_cosines, with_sines);
+  return sum;
+}
+
+// Flash attention reads keys and values of fewer heads as they are (use_gqa_in_sdpa).
+TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  hooks_.before_forward(call(Module::kAttention, index));
+  TapeTensor query = product(call(Module::kQuery, index), sizes_.query);
+  TapeTensor key = product(call(Module::kKey, index), sizes_.key);
+  layer.value = product(call(Module::kValue, index), sizes_.key);
+  layer.query = rotate(sizes_.query);
+  layer.key = rotate(sizes_.key);
+  tape_.free(query, key);
+  layer.output = tape_.make(sizes_.query);
+  layer.log_sum_exp = tape_.make(sizes_.log_sum_exp);
+  if (!saves) {
+    tape_.free(layer.log_sum_exp);
+  }
+  const TapeTensor projected = product(call(Module::kOutput, index), sizes_.sequence);
+  if (!saves) {
+    tape_.free(layer.output, layer.query, layer.key, layer.value);
+  }
+  hooks_.after_forward(call(Module::kAttention, index));
+  return projected;
+}
+
+TapeTensor EagerLlama::ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  hooks_.before_forward(call(Module::kFfn, index));
+  layer.gate = product(call(Module::kGate, index), sizes_.ffn);
+  hooks_.before_forward(call(Module::kActivation, index));
+  layer.silu = tape_.make(sizes_.ffn);
+  hooks_.after_forward(call(Module::kActivation, index));
+  if (!saves) {
+    tape_.free(layer.gate);
+  }
+  layer.up = product(call(Module::kUp, index), sizes_.ffn);
+  layer.product = tape_.make(sizes_.ffn);
+  if (!saves) {
+    tape_.free(layer.silu, layer.up);
+  }
+  const TapeTensor down = product(call(Module::kDown, index), sizes_.sequence);
+  if (!saves) {
+    tape_.free(layer.product);
+  }
+  hooks_.after_forward(call(Module::kFfn, index));
+  return down;
+}
+
+// The caller holds the layer's input until it has returned.
+TapeTensor EagerLlama::layer_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  hooks_.before_forward(call(Module::kLayer, index));
+  norm_forward(call(Module::kAttentionNorm, index), layer.norm, saves);
+  TapeTensor projected = attention_forward(index, layer, saves);
+  if (!saves) {
+    tape_.free(layer.norm.output);
+  }
+  TapeTensor after_attention = tape_.make(sizes_.sequence);
+  tape_.free(projected);
+  norm_forward(call(Module::kFfnNorm, index), layer.ffn_norm, saves);
+  TapeTensor down = ffn_forward(index, layer, saves);
+  if (!saves) {
+    tape_.free(layer.ffn_norm.output);
+  }
+  const TapeTensor output = tape_.make(sizes_.sequence);
+  tape_.free(down, after_attention);
+  hooks_.after_forward(call(Module::kLayer, index));
+  return output;
+}
+
+// ForCausalLMLoss: logits in fp32, labels shifted by padding.
+void EagerLlama::head_forward(TapeTensor& hidden) {
+  norm_forward(call(Module::kFinalNorm), final_norm_, true);
+  tape_.free(hidden);
+  hooks_.after_forward(call(Module::kModel));
+  TapeTensor logits = product(call(Module::kHead), sizes_.logits);
+  TapeTensor wide = tape_.make(kWiden * sizes_.logits);
+  TapeTensor padded = tape_.make(sizes_.token_ids);
+  labels_ = tape_.make(sizes_.token_ids);
+  log_softmax_ = tape_.make(kWiden * sizes_.logits);
+  tape_.free(padded, wide);
+  hooks_.after_forward(call(Module::kCausalLm));
+  tape_.free(logits);
+}
+
+void EagerLlama::forward() {
+  tape_.enter_thread(false);
+  layers_.assign(static_cast<std::size_t>(sizes_.num_layers), {});
+  token_ids_ = tape_.make(sizes_.token_ids);
+  TapeTensor mask = tape_.make(sizes_.token_ids);
+  hooks_.before_forward(call(Module::kCausalLm));
+  hooks_.before_forward(call(Module::kModel));
+  hooks_.before_forward(call(Module::kEmbedding));
+  TapeTensor hidden = tape_.make(sizes_.sequence);
+  hooks_.after_forward(call(Module::kEmbedding));
+  rotary();
+  for (std::int64_t i = 0; i < sizes_.num_layers; ++i) {
+    LlamaLayer& layer = layers_[static_cast<std::size_t>(i)];
+    TapeTensor output = layer_forward(i, layer, !checkpoints_);
+    if (checkpoints_) {
+      layer.input = std::exchange(hidden, output);
+    } else {
+      tape_.free(hidden);
+      hidden = output;
+    }
+  }
+  head_forward(hidden);
+  tape_.free(mask);
+}
+
+// The weight's gradient, then the input's.
+TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t input_bytes,
+                                        std::initializer_list<TapeTensor*> last_used) {
+  hooks_.before_backward(linear);
+  const TapeTensor of_weight =
+      tape_.make_product(sizes_.parameters[static_cast<std::size_t>(linear.parameter)]);
+  const TapeTensor of_input = tape_.make(input_bytes);
+  for (TapeTensor* tensor : last_used) { tape_.free(*tensor); }
+  if (linear.module == Module::kHead && sizes_.ties_tables) {
+    tied_gradient_ = of_weight;
+  } else {
+    hooks_.take(linear.parameter, of_weight);
+  }
+  hooks_.after_backward(linear);
+  return of_input;
+}
+
+// Of the product with the weight, the cast, the product with the root, the root of the mean of
+// squares; the square's factor 2*x is computed anew (pow_backward).
+TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
+                                     TapeTensor& of_output) {
+  const std::int64_t wide = kWiden * sizes_.sequence;
+  hooks_.before_backward(norm);
+  TapeTensor of_normed = tape_.make(sizes_.sequence);
+  TapeTensor products = tape_.make(sizes_.sequence);
+  const TapeTensor of_weight =
+      tape_.make(sizes_.parameters[static_cast<std::size_t>(norm.parameter)]);
+  tape_.free(products, of_output, tensors.normed);
+  hooks_.take(norm.parameter, of_weight);
+  TapeTensor of_scaled = tape_.make(wide);
+  tape_.free(of_normed);
+  TapeTensor of_roots = tape_.make(wide);
+  TapeTensor of_input = tape_.make(wide);
+  TapeTensor of_root = tape_.make(sizes_.statistics);
+  tape_.free(of_roots, of_scaled);
+  tape_.replace(of_root, sizes_.statistics);
+  TapeTensor of_squares = tape_.make(wide);
+  tape_.free(of_root);
+  TapeTensor power = tape_.make(wide);
+  TapeTensor doubled = tape_.make(wide);
+  TapeTensor by_square = tape_.make(wide);
+  tape_.free(power, doubled, of_squares, tensors.input, tensors.root);
+  tape_.free(by_square);
+  const TapeTensor gradient = tape_.make(sizes_.sequence);
+  tape_.free(of_input);
+  hooks_.after_backward(norm);
+  return gradient;
+}
+
+// Halves of the turned gradient in tensors of zeros; the result is copied into the projection's
+// layout when that is reached.
+TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
+  const std::int64_t bytes = gradient.bytes;
+  TapeTensor by_sines = tape_.make(bytes);
+  TapeTensor negated = tape_.make(bytes / 2);
+  const TapeTensor sum = tape_.make(bytes);
+  tape_.free(negated);
+  TapeTensor other_half = tape_.make(bytes);
+  tape_.free(by_sines, other_half);
+  TapeTensor by_cosines = tape_.make(bytes);
+  tape_.free(gradient, by_cosines);
+  return sum;
+}
+
+void EagerLlama::add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place) {
+  if (in_place) {
+    tape_.free(addend);
+    return;
+  }
+  const TapeTensor sum = tape_.make(gradient.bytes);
+  tape_.free(addend);
+  gradient = sum;
+}
+
+void EagerLlama::ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient,
+                              bool in_place) {
+  hooks_.before_backward(call(Module::kFfn, index));
+  TapeTensor of_product =
+      product_backward(call(Module::kDown, index), sizes_.ffn, {&layer.product});
+  TapeTensor of_up = tape_.make(sizes_.ffn);
+  TapeTensor of_silu = tape_.make(sizes_.ffn);
+  tape_.free(of_product, layer.silu, layer.up);
+  TapeTensor of_input = product_backward(call(Module::kUp, index), sizes_.sequence, {&of_up});
+  hooks_.before_backward(call(Module::kActivation, index));
+  TapeTensor of_gate = tape_.make(sizes_.ffn);
+  tape_.free(of_silu, layer.gate);
+  hooks_.after_backward(call(Module::kActivation, index));
+  TapeTensor addend = product_backward(call(Module::kGate, index), sizes_.sequence,
+                                       {&of_gate, &layer.ffn_norm.output});
+  tape_.free(addend);
+  hooks_.after_backward(call(Module::kFfn, index));
+  TapeTensor of_residual = norm_backward(call(Module::kFfnNorm, index), layer.ffn_norm, of_input);
+  add_residual(gradient, of_residual, in_place);
+}
+
+// flash_api.cpp, mha_bwd: gradients, softmax's sums, dQ in fp32, keys and values expanded to all
+// heads.
+void EagerLlama::attention_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient) {
+  hooks_.before_backward(call(Module::kAttention, index));
+  TapeTensor of_output = product_backward(call(Module::kOutput, index), sizes_.query, {});
+  TapeTensor of_query = tape_.make(sizes_.query);
+  TapeTensor of_key = tape_.make(sizes_.key);
+  TapeTensor of_value = tape_.make(sizes_.key);
+  TapeTensor sums = tape_.make(sizes_.log_sum_exp);
+  TapeTensor accumulator = tape_.make(kWiden * sizes_.query);
+  TapeTensor all_keys = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
+  TapeTensor all_values = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
+  tape_.free(sums, accumulator, all_keys, all_values, of_output);
+  tape_.free(layer.query, layer.key, layer.value, layer.output, layer.log_sum_exp);
+  TapeTensor turned_key = rotate_backward(of_key);
+  TapeTensor turned_query = rotate_backward(of_query);
+  TapeTensor of_input = product_backward(call(Module::kValue, index), sizes_.sequence, {&of_value});
+  tape_.replace(turned_key, sizes_.key);
+  TapeTensor addend = product_backward(call(Module::kKey, index), sizes_.sequence, {&turned_key});
+  tape_.free(addend);
+  tape_.replace(turned_query, sizes_.query);
+  addend = product_backward(call(Module::kQuery, index), sizes_.sequence,
+                            {&turned_query, &layer.norm.output});
+  tape_.free(addend);
+  TapeTensor of_residual = norm_backward(call(Module::kAttentionNorm, index), layer.norm, of_input);
+  add_residual(gradient, of_residual, true);
+}
+
+// A recomputed layer's output, and its gradient, stay until its own backward has ended
+// (torch/utils/checkpoint.py, CheckpointFunction.backward).
+void EagerLlama::layer_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient) {
+  TapeTensor of_output;
+  TapeTensor output;
+  if (checkpoints_) {
+    output = layer_forward(index, layer, true);
+    of_output = gradient;
+  }
+  hooks_.before_backward(call(Module::kLayer, index));
+  ffn_backward(index, layer, gradient, !checkpoints_);
+  attention_backward(index, layer, gradient);
+  hooks_.after_backward(call(Module::kLayer, index));
+  tape_.free(output, of_output, layer.input);
+}
+
+// nll_loss makes a gradient of the log-softmax, that one of the logits in fp32; the engine divides
+// the logits' by the number of microbatches (engine.py, _backward_prologue_per_tensor).
+TapeTensor EagerLlama::head_backward() {
+  hooks_.before_backward(call(Module::kCausalLm));
+  TapeTensor of_log_softmax = tape_.make(kWiden * sizes_.logits);
+  tape_.free(labels_);
+  TapeTensor of_wide = tape_.make(kWiden * sizes_.logits);
+  tape_.free(of_log_softmax, log_softmax_);
+  TapeTensor of_logits = tape_.make(sizes_.logits);
+  tape_.free(of_wide);
+  tape_.replace(of_logits, sizes_.logits);
+  TapeTensor of_norm =
+      product_backward(call(Module::kHead), sizes_.sequence, {&of_logits, &final_norm_.output});
+  hooks_.before_backward(call(Module::kModel));
+  return norm_backward(call(Module::kFinalNorm), final_norm_, of_norm);
+}
+
+void EagerLlama::embedding_backward(TapeTensor& gradient) {
+  const ModuleCall embedding = call(Module::kEmbedding);
+  hooks_.before_backward(embedding);
+  TapeTensor of_table = tape_.make(sizes_.parameters.front());
+  TapeTensor workspace = tape_.make(sizes_.table_workspace);
+  tape_.free(workspace, gradient, token_ids_);
+  if (tied_gradient_.id != 0) {
+    tape_.free(of_table);
+    of_table = std::exchange(tied_gradient_, {});
+  }
+  hooks_.take(embedding.parameter, of_table);
+}
+
+void EagerLlama::backward() {
+  tape_.enter_thread(true);
+  TapeTensor gradient = head_backward();
+  for (std::int64_t i = sizes_.num_layers - 1; i >= 0; --i) {
+    layer_backward(i, layers_[static_cast<std::size_t>(i)], gradient);
+  }
+  tape_.free(cosines_, sines_);
+  embedding_backward(gradient);
+}
+
+}  // namespace shardplan

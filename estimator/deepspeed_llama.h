@@ -1,0 +1,136 @@
+// Hugging Face's Llama under eager autograd as DeepSpeed trains it: every tensor in the order in
+// which it is made and freed. Source: transformers 4.57 models/llama/modeling_llama.py,
+// loss/loss_utils.py, and PyTorch 2.11's backward formulas (tools/autograd/derivatives.yaml).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/allocation_tape.h"
+#include "estimator/job.h"
+
+namespace shardplan {
+
+// Modules whose calls ZeRO-3 hooks into; all but the first four and the last two once a layer.
+enum class Module {
+  kCausalLm,
+  kModel,
+  kEmbedding,
+  kRotary,
+  kLayer,
+  kAttentionNorm,
+  kAttention,
+  kQuery,
+  kKey,
+  kValue,
+  kOutput,
+  kFfnNorm,
+  kFfn,
+  kGate,
+  kActivation,
+  kUp,
+  kDown,
+  kFinalNorm,
+  kHead,
+};
+
+// A call of a module; its parameter by its place in deepspeed_tensors, kNoParameter: it has none.
+struct ModuleCall {
+  static constexpr std::int64_t kNoParameter = -1;
+  Module module = Module::kCausalLm;
+  std::int64_t parameter = kNoParameter;
+};
+
+// A ZeRO optimizer around the model's work.
+class DeepspeedZero {
+ public:
+  virtual ~DeepspeedZero() = default;
+  virtual void build() = 0;
+  // `is_last`: of a step.
+  virtual void begin_microbatch(bool is_last) = 0;
+  virtual void end_backward() = 0;
+  virtual void step() = 0;
+
+  virtual void before_forward(const ModuleCall&) {}
+  virtual void after_forward(const ModuleCall&) {}
+  virtual void before_backward(const ModuleCall&) {}
+  virtual void after_backward(const ModuleCall&) {}
+  // A parameter's gradient has been accumulated.
+  virtual void take(std::int64_t parameter, TapeTensor gradient) = 0;
+};
+
+// Bytes of tensors of one microbatch; letters as in block_rows.h.
+struct LlamaSizes {
+  LlamaSizes(const Job& job, const Plan& plan);
+
+  std::int64_t num_layers = 0;
+  bool ties_tables = false;
+  bool has_grouped_heads = false;
+  std::int64_t token_ids = 0;            // T in int64
+  std::int64_t rotary_angles = 0;        // s*d in fp32
+  std::int64_t sequence = 0;             // h*T in bf16
+  std::int64_t statistics = 0;           // T in fp32
+  std::int64_t query = 0;                // a*d*T in bf16
+  std::int64_t key = 0;                  // k*d*T in bf16
+  std::int64_t ffn = 0;                  // f*T in bf16
+  std::int64_t log_sum_exp = 0;          // a*T in fp32
+  std::int64_t logits = 0;               // V*T in bf16
+  std::int64_t table_workspace = 0;      // of the embedding's gradient
+  std::vector<std::int64_t> parameters;  // bf16, as in deepspeed_tensors
+};
+
+// fp32 input, root of the mean square, normed value and output of a norm.
+struct LlamaNorm {
+  TapeTensor input, root, normed, output;
+};
+
+struct LlamaLayer {
+  TapeTensor input;
+  LlamaNorm norm;
+  TapeTensor query, key, value, output, log_sum_exp;
+  LlamaNorm ffn_norm;
+  TapeTensor gate, silu, up, product;
+};
+
+class EagerLlama {
+ public:
+  EagerLlama(const LlamaSizes& sizes, bool checkpoints, ProductTape& tape, DeepspeedZero& hooks)
+      : sizes_(sizes), checkpoints_(checkpoints), tape_(tape), hooks_(hooks) {}
+
+  // One microbatch, to its loss and back.
+  void forward();
+  void backward();
+
+ private:
+  ModuleCall call(Module module, std::int64_t layer = 0) const;
+  TapeTensor product(const ModuleCall& linear, std::int64_t bytes);
+  void rotary();
+  void norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves);
+  TapeTensor rotate(std::int64_t bytes);
+  TapeTensor attention_forward(std::int64_t index, LlamaLayer& layer, bool saves);
+  TapeTensor ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves);
+  TapeTensor layer_forward(std::int64_t index, LlamaLayer& layer, bool saves);
+  void head_forward(TapeTensor& hidden);
+
+  TapeTensor product_backward(const ModuleCall& linear, std::int64_t input_bytes,
+                              std::initializer_list<TapeTensor*> last_used);
+  TapeTensor norm_backward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& of_output);
+  TapeTensor rotate_backward(TapeTensor& gradient);
+  void add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place);
+  void ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient, bool in_place);
+  void attention_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient);
+  void layer_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient);
+  TapeTensor head_backward();
+  void embedding_backward(TapeTensor& gradient);
+
+  const LlamaSizes& sizes_;
+  bool checkpoints_ = false;
+  ProductTape& tape_;
+  DeepspeedZero& hooks_;
+  std::vector<LlamaLayer> layers_;
+  LlamaNorm final_norm_;
+  TapeTensor token_ids_, cosines_, sines_, labels_, log_softmax_;
+  TapeTensor tied_gradient_;  // of the head, until the embedding's is added
+};
+
+}  // namespace shardplan

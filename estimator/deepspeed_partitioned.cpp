@@ -1,0 +1,282 @@
+#include "estimator/deepspeed_partitioned.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "estimator/block_rows.h"
+#include "estimator/deepspeed_state.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kFp32 = 4;
+constexpr std::int64_t kFp64 = 8;
+// Defaults of runtime/zero/config.py: stage3_param_persistence_threshold,
+// stage3_max_reuse_distance.
+constexpr std::int64_t kPersistentElements = 100'000;
+constexpr std::int64_t kReuseElements = 1'000'000'000;
+constexpr std::int64_t kNever = -1;
+
+}  // namespace
+
+PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTape& tape)
+    : tape_(tape),
+      half_(bytes_of(activation_dtype(plan.precision))),
+      ranks_(dense_shard_size(job, plan)),
+      sub_groups_(deepspeed_sub_groups(job, plan)),
+      bucket_elements_(job.profile.reduce_bucket_elements),
+      prefetch_elements_(job.profile.prefetch_bucket_elements),
+      max_live_elements_(job.profile.max_live_parameters) {
+  if (overlaps_collectives(job)) {
+    gather_stream_ = AllocationStream::kGather;
+    reduce_stream_ = AllocationStream::kReduce;
+  }
+  for (const std::int64_t elements : deepspeed_tensors(job.model)) {
+    parameters_.push_back({.elements = elements,
+                           .part = div_ceil(elements, ranks_),
+                           .persists = elements <= kPersistentElements});
+  }
+}
+
+// Parts are moved to the host and back into one tensor, the cache emptied (defragment); copies in
+// fp32; a gradient for an empty step; bucket and gradients; each parameter gathered once, for its
+// hook.
+void PartitionedZero::build() {
+  std::int64_t part = 0;
+  for (const Parameter& parameter : parameters_) { part += parameter.part; }
+  tape_.make(half_ * part);
+  TapeTensor converted;
+  std::int64_t largest = 0;
+  for (const std::int64_t elements : sub_groups_) {
+    tape_.replace(converted, kFp32 * elements);
+    tape_.make(kFp32 * elements);
+    largest = std::max(largest, elements);
+  }
+  tape_.free(converted);
+  TapeTensor zeros = tape_.make(kFp32 * largest);
+  tape_.free(zeros);
+  tape_.make(half_ * bucket_elements_);
+  tape_.make(half_ * part);
+  for (const Parameter& parameter : parameters_) {
+    TapeTensor gathered = tape_.make(half_ * ranks_ * parameter.part);
+    tape_.free(gathered);
+  }
+}
+
+// reset_step. The first microbatch records the calls that those after it follow.
+void PartitionedZero::begin_microbatch(bool) {
+  ++num_microbatches_;
+  call_ = 0;
+  available_elements_ = 0;
+  queue_.clear();
+  for (Parameter& parameter : parameters_) { parameter.fetched_for = kNever; }
+  for (std::size_t i = 0; has_trace() && i < trace_.size(); ++i) {
+    if (trace_[i] != ModuleCall::kNoParameter) {
+      queue_.push_back({.parameter = trace_[i], .call = static_cast<std::int64_t>(i)});
+    }
+  }
+}
+
+// all_gather_coalesced: one parameter is gathered into its own tensor, several into a flat one; of
+// one rank there is nothing to gather.
+void PartitionedZero::gather(const std::vector<std::int64_t>& parameters) {
+  Gather gather{.parameters = parameters, .num_awaited = std::ssize(parameters)};
+  std::ranges::sort(gather.parameters);
+  std::int64_t elements = 0;
+  for (const std::int64_t i : parameters) {
+    at(i).status = Status::kInFlight;
+    at(i).gather = gathers_.size();
+    elements += ranks_ * at(i).part;
+    available_elements_ += at(i).elements;
+  }
+  if (ranks_ == 1) {
+    gather.is_complete = true;
+  } else if (parameters.size() == 1) {
+    at(parameters.front()).gathered = tape_.make(half_ * elements, gather_stream_);
+    gather.is_complete = true;
+  } else {
+    gather.flat = tape_.make(half_ * elements, gather_stream_);
+  }
+  gathers_.push_back(gather);
+}
+
+// AllGatherCoalescedHandle.wait copies every parameter out of the flat tensor.
+void PartitionedZero::await(std::int64_t parameter) {
+  if (at(parameter).status != Status::kInFlight) {
+    return;
+  }
+  Gather& gather = gathers_[at(parameter).gather];
+  if (!std::exchange(gather.is_complete, true)) {
+    for (const std::int64_t i : gather.parameters) {
+      at(i).gathered = tape_.make(half_ * at(i).elements, gather_stream_);
+    }
+  }
+  at(parameter).status = Status::kHere;
+  if (--gather.num_awaited == 0) {
+    tape_.free(gather.flat);
+  }
+}
+
+void PartitionedZero::prefetch() {
+  const std::int64_t most = std::min(max_live_elements_ - available_elements_, prefetch_elements_);
+  std::vector<std::int64_t> wanted;
+  std::int64_t elements = 0;
+  while (!queue_.empty() && elements < most) {
+    const QueuedParameter next = queue_.front();
+    queue_.pop_front();
+    Parameter& parameter = at(next.parameter);
+    parameter.fetched_for = std::max(parameter.fetched_for, next.call);
+    if (parameter.status == Status::kAway &&
+        std::ranges::find(wanted, next.parameter) == wanted.end()) {
+      wanted.push_back(next.parameter);
+      elements += parameter.elements;
+    }
+  }
+  if (!wanted.empty()) {
+    gather(wanted);
+  }
+}
+
+// fetch_sub_module
+void PartitionedZero::fetch(const ModuleCall& call) {
+  if (!has_trace()) {
+    trace_.push_back(call.parameter);
+  }
+  if (call.parameter != ModuleCall::kNoParameter) {
+    Parameter& parameter = at(call.parameter);
+    if (parameter.status == Status::kAway) {
+      gather({call.parameter});
+    }
+    ++parameter.num_active;
+    await(call.parameter);
+    if (has_trace() && parameter.fetched_for < call_) {
+      parameter.fetched_for = queue_.front().call;
+      queue_.pop_front();
+    }
+  }
+  if (has_trace()) {
+    prefetch();
+  }
+  ++call_;
+}
+
+// Whether it has been fetched for a later call, or one of the next calls, up to kReuseElements of
+// parameters, uses it (__params_to_release).
+bool PartitionedZero::is_needed_soon(std::int64_t parameter) const {
+  if (parameters_[static_cast<std::size_t>(parameter)].fetched_for > call_) {
+    return true;
+  }
+  std::int64_t elements = 0;
+  for (std::size_t i = static_cast<std::size_t>(call_);
+       i < trace_.size() && elements < kReuseElements; ++i) {
+    if (trace_[i] == parameter) {
+      return true;
+    }
+    if (trace_[i] != ModuleCall::kNoParameter) {
+      elements += parameters_[static_cast<std::size_t>(trace_[i])].elements;
+    }
+  }
+  return false;
+}
+
+void PartitionedZero::drop(Parameter& parameter) {
+  if (parameter.status == Status::kHere && parameter.num_active == 0) {
+    tape_.free(parameter.gathered);
+    parameter.status = Status::kAway;
+    available_elements_ -= parameter.elements;
+  }
+}
+
+// release_sub_module
+void PartitionedZero::release(const ModuleCall& call) {
+  if (call.parameter == ModuleCall::kNoParameter) {
+    return;
+  }
+  Parameter& parameter = at(call.parameter);
+  --parameter.num_active;
+  if (!has_trace() || (!parameter.persists && !is_needed_soon(call.parameter))) {
+    drop(parameter);
+  }
+}
+
+void PartitionedZero::before_backward(const ModuleCall& call) {
+  active_backward_.push_back(call);
+  fetch(call);
+}
+
+void PartitionedZero::after_backward(const ModuleCall& call) {
+  std::erase_if(active_backward_,
+                [&](const ModuleCall& active) { return active.module == call.module; });
+  release(call);
+}
+
+// __add_grad_to_ipg_bucket
+void PartitionedZero::take(std::int64_t parameter, TapeTensor gradient) {
+  const std::int64_t elements = at(parameter).elements;
+  if (bucketed_elements_ > 0 && bucketed_elements_ + elements > bucket_elements_) {
+    reduce_bucket();
+  }
+  if (bucketed_elements_ + elements <= bucket_elements_) {
+    tape_.free(gradient);  // copied
+  }
+  at(parameter).gradient = gradient;
+  bucket_.push_back(parameter);
+  bucketed_elements_ += elements;
+}
+
+// reduce_scatter_coalesced: one tensor that ranks divide is reduced in place, others are copied
+// flat.
+void PartitionedZero::reduce_bucket() {
+  std::int64_t elements = 0;
+  for (const std::int64_t i : bucket_) { elements += ranks_ * at(i).part; }
+  const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
+  TapeTensor flat = tape_.make(in_place ? 0 : half_ * elements, reduce_stream_);
+  for (const std::int64_t i : bucket_) { tape_.free(at(i).gradient); }
+  tape_.free(flat);
+  bucket_.clear();
+  bucketed_elements_ = 0;
+}
+
+// Modules whose inputs have no gradients are released at the end (release_backward_leftovers).
+void PartitionedZero::end_backward() {
+  reduce_bucket();
+  for (const ModuleCall& call : active_backward_) {
+    if (call.parameter != ModuleCall::kNoParameter) {
+      Parameter& parameter = at(call.parameter);
+      parameter.num_active = 0;
+      if (!parameter.persists) {
+        drop(parameter);
+      }
+    }
+  }
+  active_backward_.clear();
+}
+
+void PartitionedZero::step() {
+  for (Parameter& parameter : parameters_) { drop(parameter); }
+  for (const Parameter& parameter : parameters_) {
+    TapeTensor wide = tape_.make(kFp64 * parameter.part);
+    tape_.free(wide);
+  }
+  const bool makes_moments = !std::exchange(has_moments_, true);
+  for (const std::int64_t elements : sub_groups_) {
+    TapeTensor flat = tape_.make(half_ * elements);
+    TapeTensor gradient = tape_.make(kFp32 * elements);
+    tape_.free(flat);
+    if (makes_moments) {
+      tape_.make(kFp32);
+      tape_.make(kFp32 * elements);
+      tape_.make(kFp32 * elements);
+    }
+    tape_.free(gradient);
+  }
+  for (Parameter& parameter : parameters_) {
+    if (parameter.persists) {
+      parameter.gathered = tape_.make(ranks_ > 1 ? half_ * ranks_ * parameter.part : 0);
+      parameter.status = Status::kHere;
+    }
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,89 @@
+// DeepSpeed's ZeRO-3: parameters gathered around modules and ahead of them, one bucket that
+// gradients are reduced from, the optimizer's step sub-group by sub-group (runtime/zero/stage3.py,
+// parameter_offload.py, partition_parameters.py, partitioned_param_coordinator.py).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "estimator/allocation_tape.h"
+#include "estimator/deepspeed_llama.h"
+#include "estimator/job.h"
+
+namespace shardplan {
+
+class PartitionedZero final : public DeepspeedZero {
+ public:
+  PartitionedZero(const Job& job, const Plan& plan, AllocationTape& tape);
+
+  void build() override;
+  void begin_microbatch(bool is_last) override;
+  void end_backward() override;
+  void step() override;
+  void before_forward(const ModuleCall& call) override { fetch(call); }
+  void after_forward(const ModuleCall& call) override { release(call); }
+  void before_backward(const ModuleCall& call) override;
+  void after_backward(const ModuleCall& call) override;
+  void take(std::int64_t parameter, TapeTensor gradient) override;
+
+ private:
+  enum class Status { kAway, kInFlight, kHere };
+  struct Parameter {
+    std::int64_t elements = 0;
+    std::int64_t part = 0;  // elements on every rank
+    bool persists = false;
+    Status status = Status::kAway;
+    TapeTensor gathered = {};
+    std::size_t gather = 0;        // the one that it is in flight with
+    std::int64_t fetched_for = 0;  // the last call that it has been taken off the queue for
+    std::int64_t num_active = 0;   // calls of modules that use it now
+    TapeTensor gradient = {};
+  };
+  // Parameters gathered at once lie in one flat tensor until each has been waited for.
+  struct Gather {
+    std::vector<std::int64_t> parameters;
+    TapeTensor flat = {};
+    std::int64_t num_awaited = 0;
+    bool is_complete = false;
+  };
+  struct QueuedParameter {
+    std::int64_t parameter = 0;
+    std::int64_t call = 0;
+  };
+
+  Parameter& at(std::int64_t parameter) { return parameters_[static_cast<std::size_t>(parameter)]; }
+  bool has_trace() const { return num_microbatches_ > 1; }
+  void gather(const std::vector<std::int64_t>& parameters);
+  void await(std::int64_t parameter);
+  void prefetch();
+  void fetch(const ModuleCall& call);
+  bool is_needed_soon(std::int64_t parameter) const;
+  void release(const ModuleCall& call);
+  void drop(Parameter& parameter);
+  void reduce_bucket();
+
+  AllocationTape& tape_;
+  std::int64_t half_ = 2;  // bytes of an element
+  std::int64_t ranks_ = 1;
+  std::vector<std::int64_t> sub_groups_;
+  std::int64_t bucket_elements_ = 0;
+  std::int64_t prefetch_elements_ = 0;
+  std::int64_t max_live_elements_ = 0;
+  AllocationStream gather_stream_ = AllocationStream::kCompute;
+  AllocationStream reduce_stream_ = AllocationStream::kCompute;
+  std::vector<Parameter> parameters_;
+  std::vector<Gather> gathers_;
+
+  std::vector<std::int64_t> trace_;    // parameters of the calls of one microbatch, in order
+  std::deque<QueuedParameter> queue_;  // not yet asked for
+  std::int64_t num_microbatches_ = 0;
+  std::int64_t call_ = 0;
+  std::int64_t available_elements_ = 0;
+  std::vector<ModuleCall> active_backward_;
+  std::vector<std::int64_t> bucket_;
+  std::int64_t bucketed_elements_ = 0;
+  bool has_moments_ = false;
+};
+
+}  // namespace shardplan

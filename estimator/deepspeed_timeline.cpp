@@ -1,0 +1,48 @@
+#include "estimator/deepspeed_timeline.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "estimator/deepspeed_flat.h"
+#include "estimator/deepspeed_llama.h"
+#include "estimator/deepspeed_partitioned.h"
+
+namespace shardplan {
+namespace {
+
+// The second step meets the optimizer's state in the cache that the first has left, the third what
+// the second has left; the second microbatch of a step meets what the first keeps, later ones
+// repeat it.
+constexpr std::int64_t kMicrobatches = 3;
+
+std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::int64_t rank,
+                                       AllocationTape& tape) {
+  if (plan.zero == 3) {
+    return std::make_unique<PartitionedZero>(job, plan, tape);
+  }
+  return std::make_unique<FlatZero>(job, plan, rank, tape);
+}
+
+}  // namespace
+
+std::vector<AllocationEvent> deepspeed_timeline(const Job& job, const Plan& plan, std::int64_t rank,
+                                                int steps) {
+  ProductTape tape(job.profile.fixed_workspace_bytes);
+  const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
+  const LlamaSizes sizes(job, plan);
+  EagerLlama model(sizes, plan.recompute.granularity == RecomputeGranularity::kFull, tape, *zero);
+  const std::int64_t microbatches = std::min(num_microbatches(job, plan), kMicrobatches);
+  zero->build();
+  for (int step = 0; step < steps; ++step) {
+    for (std::int64_t i = 0; i < microbatches; ++i) {
+      zero->begin_microbatch(i + 1 == microbatches);
+      model.forward();
+      model.backward();
+      zero->end_backward();
+    }
+    zero->step();
+  }
+  return tape.take_events();
+}
+
+}  // namespace shardplan

@@ -1,0 +1,98 @@
+// DeepSpeed's allocations in the order of time, against runs whose rank is known.
+#include "estimator/deepspeed_timeline.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/case_line.h"
+#include "data/library.h"
+#include "estimator/caching_allocator.h"
+
+namespace shardplan {
+namespace {
+
+std::vector<Case> measured_cases(const std::string& name) {
+  const Library library;
+  const std::string path = std::string(SHARDPLAN_SOURCE_DIR) + "/data/measured/" + name;
+  std::ifstream file(path);
+  std::vector<Case> cases;
+  for (std::string line; std::getline(file, line);) {
+    cases.push_back(read_case(line, path, library));
+  }
+  return cases;
+}
+
+struct Played {
+  std::int64_t built = 0;  // allocated when the first step begins
+  std::int64_t first_step = 0;
+  std::int64_t later_steps = 0;
+  std::int64_t reserved = 0;
+};
+
+Played play(const Case& run) {
+  const std::int64_t rank = run.measured->ranks.front().rank;
+  const auto events_of = [&](int steps) {
+    return std::ssize(deepspeed_timeline(run.job, run.plan, rank, steps));
+  };
+  const std::int64_t build = events_of(0);
+  const std::int64_t first = events_of(1);
+  CachingAllocator allocator(run.job.profile.allocator, std::int64_t{1} << 50);
+  std::unordered_map<std::int64_t, std::int32_t> blocks;
+  Played played;
+  std::int64_t i = 0;
+  for (const AllocationEvent& event : deepspeed_timeline(run.job, run.plan, rank)) {
+    if (event.bytes > 0) {
+      blocks[event.id] = allocator.allocate(event.bytes, event.stream);
+    } else {
+      allocator.free(blocks.at(event.id));
+    }
+    ++i;
+    played.built = i == build ? allocator.allocated() : played.built;
+    if (i > build) {
+      std::int64_t& peak = i <= first ? played.first_step : played.later_steps;
+      peak = std::max(peak, allocator.allocated());
+    }
+  }
+  played.reserved = allocator.peak_reserved();
+  return played;
+}
+
+double error(std::int64_t played, const std::optional<std::int64_t>& measured) {
+  return static_cast<double>(played) / static_cast<double>(measured.value()) - 1;
+}
+
+// What the rank allocates is exact but for transformers 5.17, which holds 0.3 % more. The cache is
+// exact within 0.5 % where nothing waits for a stream: frees that do are played at once. The
+// exceptions named: reserved as with overlap_comm, which the line denies; 5 of ZeRO-1's gradients
+// in segments of their own; frees that wait, three.
+TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 51 measured ranks") {
+  std::vector<double> reserved;
+  for (const char* file : {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl"}) {
+    for (const Case& run : measured_cases(file)) {
+      CAPTURE(run.id);
+      const Played played = play(run);
+      const MeasuredRank& rank = run.measured->ranks.front();
+      CHECK(std::abs(error(played.built, rank.allocated_after_init)) < 0.001);
+      CHECK(std::abs(error(played.first_step, rank.peak_allocated_first_step)) < 0.003);
+      CHECK(std::abs(error(played.later_steps, rank.peak_allocated_steady)) < 0.003);
+      const double cached = error(played.reserved, rank.peak_reserved);
+      reserved.push_back(std::abs(cached));
+      const bool is_exception = run.id == "ds-z3-dp8" || run.id == "ds-z1-dp64-l16-n1" ||
+                                run.id == "ds-new06-z3-dp1" || run.id == "ds-new12-z3-dp16" ||
+                                run.id == "ds-new16-z3-dp4";
+      CHECK(std::abs(cached) < (is_exception ? 0.25 : 0.005));
+    }
+  }
+  REQUIRE(reserved.size() == 51);
+  std::ranges::sort(reserved);
+  CHECK(reserved[25] < 0.0002);
+}
+
+}  // namespace
+}  // namespace shardplan
