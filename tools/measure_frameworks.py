@@ -362,7 +362,8 @@ def measure(case, rank, fake):
         cuda.set_device(0)
         cuda.init()
         cuda.current_stream().synchronize()
-        result["context"] = used()
+        if not fake:
+            result["context"] = used()
     if fake:
         from torch.testing._internal.distributed.fake_pg import FakeStore
         dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
@@ -401,7 +402,8 @@ def measure(case, rank, fake):
                                        result["peak_allocated_steady"])
         result["allocated_between_steps"] = cuda.memory_allocated()
         result["peak_reserved"] = stats["reserved_bytes.all.peak"]
-        result["device_used_end"], result["reserved_end"] = used(), cuda.memory_reserved()
+        if not fake:  # which has no communicators
+            result["device_used_end"], result["reserved_end"] = used(), cuda.memory_reserved()
         result["device_total"] = cuda.mem_get_info()[1]
         result["allocation_retries"] = stats["num_alloc_retries"]
     if "trace" in case:

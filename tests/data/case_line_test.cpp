@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "data/case_line.h"
 #include "tests/data/message_of.h"
@@ -72,6 +73,28 @@ TEST_CASE("every measured run is read, whether or not its framework has a profil
     }
   }
   CHECK(num_ranks == 286);
+}
+
+// Without communicators the driver's figure says less than the plan would take.
+TEST_CASE("a rank that ran alone in a fake process group says nothing of the device") {
+  const Library library;
+  int simulated = 0;
+  for (const std::string& file : library.case_files()) {
+    std::istringstream lines(library.text_of(file));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("simulated: torch's process group") == std::string::npos) {
+        continue;
+      }
+      const Case run = read_case(line, file, library);
+      CAPTURE(run.id);
+      for (const MeasuredRank& rank : run.measured->ranks) {
+        ++simulated;
+        CHECK_FALSE(rank.device_used_end.has_value());
+        CHECK(rank.peak_reserved.has_value());
+      }
+    }
+  }
+  CHECK(simulated == 26 + 29);
 }
 
 TEST_CASE("a measured Megatron-core run reads as it was written") {
