@@ -94,30 +94,47 @@ void add_gradients(DeepspeedState& state) {
   state.rows.rows.back().ends_before_made = true;
 }
 
-// ZeRO-3 gathers on a stream of its own where it overlaps.
+// Whether what one pass gathers stays for the next (max_reuse_distance, 1e9 elements) and leaves
+// room for the embedding's table, which the first call of a backward pass then asks for: nothing
+// else is missing (fetch_sub_module, __params_to_release).
+bool stays_gathered(const DeepspeedState& state) {
+  constexpr std::int64_t kReuseElements = 1'000'000'000;
+  const ModelSpec& model = state.job.model;
+  const std::int64_t kept = state.n - (model.tied_embeddings ? 0 : model.vocab * model.hidden);
+  return state.job.profile.prefetch_bucket_elements > 0 &&
+         kept < std::min(state.job.profile.max_live_parameters, kReuseElements);
+}
+
+// The first microbatch of all, whose calls are recorded, has one parameter gathered at a time.
 void add_gathers(DeepspeedState& state) {
   const FrameworkProfile& profile = state.job.profile;
   if (state.plan.zero < 3 || state.share == state.n) {
     return;
   }
-  const AllocationStream stream =
-      overlaps_collectives(state.job) ? AllocationStream::kGather : AllocationStream::kCompute;
-  state.rows.add({.component = Component::kParameters,
-                  .name = "gathered_parameters",
-                  .elements = std::min(state.n, profile.max_live_parameters),
-                  .dtype = state.dtype,
-                  .first = Phase::kForward,
-                  .last = Phase::kBackward,
-                  .formula = "min(N, stage3_max_live_parameters): gathered and not yet released",
-                  .stream = stream});
-  state.rows.add({.component = Component::kCommunication,
-                  .name = "prefetch_bucket",
-                  .elements = std::min(state.n, profile.prefetch_bucket_elements),
-                  .dtype = state.dtype,
-                  .first = Phase::kForward,
-                  .last = Phase::kBackward,
-                  .formula = "min(N, stage3_prefetch_bucket_size): the next all-gather",
-                  .stream = stream});
+  const bool stays = stays_gathered(state);
+  const bool is_alone = num_microbatches(state.job, state.plan) == 1;
+  const std::int64_t gathered = stays ? state.n : std::min(state.n, profile.max_live_parameters);
+  const std::int64_t at_once = std::min(gathered, state.buckets.largest_tensor);
+  const auto add = [&](Component component, std::string_view name, std::int64_t elements,
+                       bool is_recorded, std::string_view formula) {
+    state.rows.add({.component = component,
+                    .name = name,
+                    .elements = elements,
+                    .dtype = state.dtype,
+                    .first = Phase::kForward,
+                    .last = Phase::kBackward,
+                    .not_in_first_step = is_recorded && is_alone,
+                    .formula = formula,
+                    .stream = overlaps_collectives(state.job) ? AllocationStream::kGather
+                                                              : AllocationStream::kCompute});
+  };
+  add(Component::kParameters, "gathered_tensor", at_once, false,
+      "the largest tensor: of those gathered, one at a time at least");
+  add(Component::kParameters, "gathered_parameters", gathered - at_once, true,
+      "min(N, stage3_max_live_parameters), N where the passes keep all: beyond that tensor");
+  add(Component::kCommunication, "prefetch_bucket",
+      stays ? 0 : std::min(state.n, profile.prefetch_bucket_elements), true,
+      "min(N, stage3_prefetch_bucket_size): the next all-gather");
 }
 
 // Parameters that the rank updates at once.

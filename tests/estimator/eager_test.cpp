@@ -65,10 +65,36 @@ TEST_CASE("DeepSpeed ZeRO-1, 2 and 3 hold these states") {
     CHECK(row_bytes(memory, "optimizer.exp_avg_sq") == 4 * share);
     CHECK(row_bytes(memory, "step.fp32_gradients") == 4 * share);
     CHECK(row_bytes(memory, "gradients") == (zero == 1 ? 2 * kN : zero == 2 ? 0 : 2 * share));
-    // 1e9 parameters stay gathered at most, 5e7 are prefetched.
-    CHECK(row_bytes(memory, "gathered_parameters") == (zero == 3 ? 2'000'000'000 : 0));
+    // 1e9 parameters stay gathered at most, 5e7 are prefetched; a table of 525,336,576 is one of
+    // them.
+    CHECK(row_bytes(memory, "gathered_tensor") == (zero == 3 ? 2 * 525'336'576 : 0));
+    CHECK(row_bytes(memory, "gathered_parameters") == (zero == 3 ? 2 * 474'663'424 : 0));
     CHECK(row_bytes(memory, "prefetch_bucket") == (zero == 3 ? 100'000'000 : 0));
   }
+}
+
+// Without its table the model has less than 1e9: the table's prefetch leaves nothing behind.
+TEST_CASE("DeepSpeed's ZeRO-3 gathers all of a model that its limits let it keep") {
+  Job job = job_of("deepspeed", 2);
+  job.model.layers.resize(2);
+  const std::int64_t layer =
+      2 * 4096 * 4096 + 2 * 4096 * 1024 + std::int64_t{3} * 4096 * 14336 + 8192;
+  const std::int64_t parameters = 2 * std::int64_t{525'336'576} + 2 * layer + 4096;
+  const MemoryEstimate memory = estimate_memory(job, plan_with(3, DType::kBf16));
+  CHECK(row_bytes(memory, "gathered_tensor") + row_bytes(memory, "gathered_parameters") ==
+        2 * parameters);
+  CHECK(row_bytes(memory, "prefetch_bucket") == 0);
+}
+
+// Its calls are recorded, and parameters released after each.
+TEST_CASE("the first microbatch of DeepSpeed's ZeRO-3 has one parameter gathered at a time") {
+  Job job = job_of("deepspeed", 1);
+  job.sequence_length = 4096;  // where a pass is the peak
+  const StageMemory alone = estimate_memory(job, plan_with(3, DType::kBf16)).stages.front();
+  job.global_batch *= 2;
+  const StageMemory two = estimate_memory(job, plan_with(3, DType::kBf16)).stages.front();
+  REQUIRE(alone.allocated_bytes == two.allocated_bytes);
+  CHECK(two.first_step_bytes - alone.first_step_bytes == 2 * 474'663'424 + 100'000'000);
 }
 
 // The largest tensor is the table, 525,336,576 elements: 11 bytes of each against 6 of each of N/S.
