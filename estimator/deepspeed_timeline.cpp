@@ -13,7 +13,7 @@ namespace {
 // The second step meets the optimizer's state in the cache that the first has left, the third what
 // the second has left; the second microbatch of a step meets what the first keeps, later ones
 // repeat it.
-constexpr std::int64_t kMicrobatches = 3;
+constexpr std::int64_t kMicrobatches = 2;
 
 std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::int64_t rank,
                                        AllocationTape& tape) {
