@@ -34,10 +34,10 @@ class StateRowList {
 
 // A weight gradient in the weight's dtype: made by its product, alive until the backward of the
 // microbatch has ended.
-inline void keep_gradient(RowList& rows, std::string_view name, std::int64_t elements, DType dtype,
-                          Step born) {
-  rows.use_as(Component::kGradients, name, elements, dtype, born, Step::kWeight,
-              "of the weight, in its dtype; until the microbatch's backward ends");
+inline BlockRow& keep_gradient(RowList& rows, std::string_view name, std::int64_t elements,
+                               DType dtype, Step born) {
+  return rows.use_as(Component::kGradients, name, elements, dtype, born, Step::kWeight,
+                     "of the weight, in its dtype; until the microbatch's backward ends");
 }
 
 // The rows of a kind of block, written by one of three functions of the framework.

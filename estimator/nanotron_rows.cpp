@@ -4,6 +4,10 @@
 //   2.x layers/rotary.py and flash_attn_interface.py.
 // Letters in block_rows.h. Weight gradients stay until loss.backward() returns: the fp32
 // accumulator reads them then (optim/gradient_accumulator.py, FP32GradientAccumulator.backward).
+// Order of tensors: traces of PyTorch's allocator (tools/measure_frameworks.py, "trace"); products
+// make the gradient of their weight first. Where a kind of row needs more steps than there are
+// names, the next free one stands for it: silu's backward at kBackwardFc2Weight, putting gate and up
+// together at kBackwardFc1Gather, q, k and v at kBackwardQkvGather.
 #include <stdexcept>
 
 #include "estimator/eager_rows.h"
@@ -69,7 +73,8 @@ void add_attention(NanotronBlock& b) {
                    .last_forward_use = Step::kForwardProjection,
                    .dies = Step::kBackwardAttention};
   rows.use("attention.packed_qkv", query + key_value, s.dtype, Step::kForwardQkv,
-           Step::kForwardProjection, "(a+2k)*d*T/t: held by the forward's local variable");
+           Step::kForwardProjection, "(a+2k)*d*T/t: held by the forward's local variable")
+      .is_first_product = true;
   rows.keep("attention.query_storage", is_mha ? query + key_value : query, s.dtype, saved,
             "3*a*d*T/t (a*d*T/t with fewer kv heads): q rotated in place inside it");
   rows.use("attention.separate_keys_values", is_mha ? 0 : key_value, s.dtype, Step::kForwardLayout,
@@ -95,22 +100,31 @@ void add_attention(NanotronBlock& b) {
             "a*d*T/t: copied, because more than one sequence makes the transposed view "
             "non-contiguous");
   rows.use("attention.projection_output", b.sequence(), s.dtype, Step::kForwardProjection,
-           Step::kForwardProjection, "h*u");
+           Step::kForwardOutput, "h*u: the layer's local variable holds attention's answer");
+  keep_gradient(rows, "attention.projection_weight_gradient", s.hidden * s.query_width, s.dtype,
+                Step::kBackwardProjection);
   rows.use("attention.output_gradient", query, s.dtype, Step::kBackwardProjection,
            Step::kBackwardAttention, "a*d*T/t");
-  rows.use("attention.gradients", query + key_value, s.dtype, Step::kBackwardAttention,
-           Step::kBackwardLayout, "(a+2k)*d*T/t: of q, k and v");
+  rows.use("attention.query_gradient", query, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardLayout, "a*d*T/t");
+  rows.use("attention.key_value_gradients", key_value, s.dtype, Step::kBackwardAttention,
+           Step::kBackwardKeyValueReduce, "2*k*d*T/t: of k and of v");
+  rows.split_last({key_value / 2, key_value - key_value / 2});
   rows.use("attention.query_accumulator", query, DType::kFp32, Step::kBackwardAttention,
            Step::kBackwardAttention, "a*d*T/t: flash attention's dQ in fp32");
-  rows.use("attention.packed_gradient", query + key_value, s.dtype, Step::kBackwardLayout,
-           Step::kBackwardQkv, "(a+2k)*d*T/t");
+  rows.use("attention.stacked_key_value_gradient", key_value, s.dtype,
+           Step::kBackwardKeyValueReduce, Step::kBackwardLayout, "2*k*d*T/t");
+  rows.use("attention.stacked_gradient", is_mha ? query + key_value : 0, s.dtype,
+           Step::kBackwardLayout, Step::kBackwardQkvGather,
+           "3*a*d*T/t: q, k and v in the order of the packed storage");
+  rows.use("attention.packed_gradient", query + key_value, s.dtype,
+           is_mha ? Step::kBackwardQkvGather : Step::kBackwardLayout, Step::kBackwardQkv,
+           "(a+2k)*d*T/t");
+  keep_gradient(rows, "attention.qkv_weight_gradient",
+                s.hidden * (s.query_width + 2 * s.key_value_width), s.dtype, Step::kBackwardQkv);
   add_sequence_exchange(b, "attention.partial_output", "attention.gathered_output_gradient",
                         "attention.full_input_gradient", Step::kForwardProjection,
                         Step::kBackwardProjection, Step::kBackwardQkv);
-  keep_gradient(rows, "attention.projection_weight_gradient", s.hidden * s.query_width, s.dtype,
-                Step::kBackwardProjection);
-  keep_gradient(rows, "attention.qkv_weight_gradient",
-                s.hidden * (s.query_width + 2 * s.key_value_width), s.dtype, Step::kBackwardQkv);
 }
 
 void add_ffn(NanotronBlock& b) {
@@ -121,7 +135,7 @@ void add_ffn(NanotronBlock& b) {
   rows.keep("ffn.gate_up", 2 * activations, s.dtype,
             {.born = Step::kForwardFc1,
              .last_forward_use = Step::kForwardFc2,
-             .dies = Step::kBackwardActivation},
+             .dies = Step::kBackwardFc2Weight},
             "2f*T/t: gate and up, saved by silu and by the product");
   rows.keep("ffn.gate_activation", activations, s.dtype,
             {.born = Step::kForwardActivation,
@@ -134,18 +148,23 @@ void add_ffn(NanotronBlock& b) {
              .dies = Step::kBackwardFc2},
             "f*T/t: input of the second linear layer");
   rows.use("ffn.output", b.sequence(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*u");
+  keep_gradient(rows, "ffn.down_weight_gradient", s.hidden * width, s.dtype, Step::kBackwardFc2)
+      .is_first_product = true;
   rows.use("ffn.activation_gradient", activations, s.dtype, Step::kBackwardFc2,
            Step::kBackwardActivation, "f*T/t");
-  rows.use("ffn.gate_and_up_gradients", 2 * activations, s.dtype, Step::kBackwardActivation,
-           Step::kBackwardActivation, "2f*T/t: before they are put together");
-  rows.use("ffn.gate_up_gradient", 2 * activations, s.dtype, Step::kBackwardActivation,
-           Step::kBackwardFc1, "2f*T/t");
+  rows.use("ffn.gate_activation_gradient", activations, s.dtype, Step::kBackwardActivation,
+           Step::kBackwardFc2Weight, "f*T/t: of silu(gate)");
+  rows.use("ffn.up_gradient", activations, s.dtype, Step::kBackwardActivation,
+           Step::kBackwardFc1Gather, "f*T/t");
+  rows.use("ffn.gate_gradient", activations, s.dtype, Step::kBackwardFc2Weight,
+           Step::kBackwardFc1Gather, "f*T/t");
+  rows.use("ffn.gate_up_gradient", 2 * activations, s.dtype, Step::kBackwardFc1Gather,
+           Step::kBackwardFc1, "2f*T/t: put together");
+  keep_gradient(rows, "ffn.gate_up_weight_gradient", 2 * s.hidden * width, s.dtype,
+                Step::kBackwardFc1);
   add_sequence_exchange(b, "ffn.partial_output", "ffn.gathered_output_gradient",
                         "ffn.full_input_gradient", Step::kForwardFc2, Step::kBackwardFc2,
                         Step::kBackwardFc1);
-  keep_gradient(rows, "ffn.down_weight_gradient", s.hidden * width, s.dtype, Step::kBackwardFc2);
-  keep_gradient(rows, "ffn.gate_up_weight_gradient", 2 * s.hidden * width, s.dtype,
-                Step::kBackwardFc1);
 }
 
 void add_layer(NanotronBlock& b) {
@@ -196,6 +215,10 @@ void add_embedding(NanotronBlock& b) {
            Step::kBackwardInput, Step::kBackwardInput, "h*T: gathered");
   keep_gradient(rows, "weight_gradient", b.s.local_vocab * b.s.hidden, b.s.dtype,
                 Step::kBackwardInput);
+  rows.use("summed_weight_gradient",
+           b.job.model.tied_embeddings && b.plan.pp == 1 ? b.s.local_vocab * b.s.hidden : 0,
+           b.s.dtype, Step::kBackwardInput, Step::kBackwardInput,
+           "V*h/t: with the head's, before either is freed");
 }
 
 // The logits are cast to fp32; the loss subtracts the maximum into a second fp32 tensor, turns it
@@ -213,7 +236,8 @@ void add_head(NanotronBlock& b) {
   add_norm(b, "final_norm.statistics", "final_norm.output", "final_norm.local_output",
            Step::kForwardInput, Step::kForwardLogits, Step::kForwardLogits, Step::kBackwardLogits);
   rows.use("logits", logits, s.dtype, Step::kForwardLogits, Step::kForwardLogits,
-           "V*T/t: freed when the cast has returned");
+           "V*T/t: freed when the cast has returned")
+      .is_first_product = true;
   rows.use("logits_fp32", logits, DType::kFp32, Step::kForwardLogits, Step::kForwardLoss,
            "V*T/t: held by the model's forward until the loss is there");
   rows.keep("loss.softmax", logits, DType::kFp32,
@@ -228,13 +252,14 @@ void add_head(NanotronBlock& b) {
              .last_forward_use = Step::kForwardLoss,
              .dies = Step::kBackwardLoss},
             "2*T: labels and their mask");
+  keep_gradient(rows, "weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits)
+      .is_first_product = true;
   rows.use("full_input_gradient", s.gathers_sequence ? b.full_sequence() : 0, s.dtype,
            Step::kBackwardLogits, Step::kBackwardLogits, "h*T: before its reduce-scatter");
   rows.use("final_norm.output_gradient", b.sequence(), s.dtype, Step::kBackwardLogits,
            Step::kBackwardInput, "h*u");
   rows.use("final_norm.input_gradient", b.sequence(), s.dtype, Step::kBackwardInput,
            Step::kBackwardInput, "h*u");
-  keep_gradient(rows, "weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits);
 }
 
 }  // namespace

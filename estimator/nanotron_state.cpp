@@ -54,16 +54,26 @@ void add_states(StateRowList& state, const Plan& plan, std::int64_t n, std::int6
 }
 
 // Gradients are all-reduced in their buffer (trainer.py training_step: reduce_scatter=False), so
-// that only the gather of updated parameters needs copies.
-void add_parameter_gather(StateRowList& state, std::int64_t n, DType dtype) {
-  state.add({.component = Component::kCommunication,
-             .name = "parameter_gather.flat_parameters",
-             .elements = n,
-             .dtype = dtype,
-             .copies = 2,
-             .first = Phase::kParameterGather,
-             .last = Phase::kParameterGather,
-             .formula = "N, twice: all_gather_coalesced's lists and the process group's copy"});
+// that only the gather of updated parameters needs copies: of the rank's own share and of every
+// rank's (all_gather_coalesced), and the process group's.
+void add_parameter_gather(StateRowList& state, std::int64_t n, std::int64_t ranks, DType dtype) {
+  StateRow copy{.component = Component::kCommunication,
+                .name = "parameter_gather.own_share",
+                .elements = div_ceil(n, ranks),
+                .dtype = dtype,
+                .first = Phase::kParameterGather,
+                .last = Phase::kParameterGather,
+                .formula = "N/S"};
+  state.add(copy);
+  copy.name = "parameter_gather.shares";
+  copy.copies = ranks;
+  copy.formula = "N: a tensor for every rank";
+  state.add(copy);
+  copy.name = "parameter_gather.flat_parameters";
+  copy.elements = n;
+  copy.copies = 1;
+  copy.formula = "N: the process group's copy of the list";
+  state.add(copy);
 }
 
 }  // namespace
@@ -78,7 +88,7 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
   add_states(state, plan, n, share, dtype);
   const bool exchanges = data_parallel_size(job, plan) > 1;
   if (exchanges && plan.zero == 1) {
-    add_parameter_gather(state, n, dtype);
+    add_parameter_gather(state, n, ranks, dtype);
   }
   state.add({.component = Component::kGradients,
              .name = "gradients.ddp_buckets",
@@ -98,7 +108,8 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
              .elements = job.profile.fixed_workspace_bytes,
              .dtype = DType::kBool,
              .copies = 2,
-             .formula = "one of the forward's thread, one of autograd's"});
+             .formula = "one of the forward's thread, one of autograd's",
+             .made_by = MadeBy::kFirstProducts});
   // cos and sin in bf16 of flash attention's table, and the fp32 table of the module beside it
   // (3 values of 2 bytes in all for every position and width).
   state.add({.component = Component::kWorkspace,

@@ -24,7 +24,9 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from framework_modules import DEVICE, megatron_config, megatron_modules, titan_settings
+from frameworks.absent import DEVICE
+from frameworks.megatron import megatron_config, megatron_modules
+from frameworks.torchtitan import titan_settings
 
 KNOWN = re.compile("(titan|megatron)(:|$)|kernels:(titan|titan_compiled|megatron)(,[0-9]+)?$|"
                    "attention:(flash|cudnn)$")

@@ -1,0 +1,66 @@
+"""DeepSpeed and the transformers that is installed, both found on PYTHONPATH."""
+import contextlib
+
+import torch
+
+from frameworks.absent import DEVICE
+
+
+class DeepSpeed:
+    """A step of deepspeed.initialize's engine as transformers' Trainer makes it: no key-value cache,
+    the model's output is dropped before the backward pass, gradients are clipped."""
+
+    def __init__(self, case, _world):
+        import deepspeed
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        self.device = torch.device(DEVICE)
+        shape, plan, options = case["model"], case["plan"], case.get("options", {})
+        training = case["training"]
+        self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
+        self.microbatches, self.vocab = training["num_microbatches"], shape["vocab_size"]
+        zero = {"stage": plan.get("zero", 2),
+                "overlap_comm": bool(options.get("overlap_grad_reduce", False))}
+        for ours, theirs in (("reduce_bucket_elements", "reduce_bucket_size"),
+                             ("prefetch_bucket_elements", "stage3_prefetch_bucket_size"),
+                             ("max_live_parameters", "stage3_max_live_parameters")):
+            if ours in options:
+                zero[theirs] = options[ours]
+        extra = dict(case.get("ds_config", {}))
+        zero.update(extra.pop("zero_optimization", {}))
+        config = {"train_micro_batch_size_per_gpu": self.batch, "gradient_clipping": 1.0,
+                  "gradient_accumulation_steps": self.microbatches, "bf16": {"enabled": True},
+                  "zero_optimization": zero, **extra}
+        model_config = LlamaConfig(
+            **{key: shape[key] for key in (
+                "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                "num_key_value_heads", "vocab_size", "rope_theta")},
+            tie_word_embeddings=bool(shape.get("tie_word_embeddings")), use_cache=False,
+            max_position_embeddings=self.sequence, attn_implementation="sdpa")
+        sharded = (deepspeed.zero.Init(config_dict_or_path=config) if zero["stage"] == 3
+                   else contextlib.nullcontext())
+        torch.set_default_dtype(torch.bfloat16)
+        with sharded, torch.device(self.device):
+            model = LlamaForCausalLM(model_config)
+        torch.set_default_dtype(torch.float32)
+        if plan.get("recompute", {}).get("granularity", "none") == "full":
+            model.gradient_checkpointing_enable()
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+        self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+    def parameters(self):
+        return sum(p.ds_tensor.ds_numel if hasattr(p, "ds_tensor") else p.numel()
+                   for p in self.engine.module.parameters())
+
+    def loss(self):
+        tokens = torch.randint(0, self.vocab, (self.batch, self.sequence), device=self.device)
+        mask = torch.ones_like(tokens)  # of the data collator; without it transformers masks
+        return self.engine(input_ids=tokens, attention_mask=mask, labels=tokens).loss
+
+    def step(self):
+        for _ in range(self.microbatches):
+            loss = self.loss()
+            self.engine.backward(loss)
+            self.engine.step()
+        return loss

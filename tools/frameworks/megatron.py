@@ -1,0 +1,169 @@
+"""Megatron-core v0.16.1, found on PYTHONPATH, with local layers and PyTorch's RMSNorm and attention."""
+import torch
+
+from frameworks.absent import DEVICE
+
+
+class Sdpa(torch.nn.Module):
+    """scaled_dot_product_attention on [b, heads, s, d] views of Megatron's [s, b, heads, d]."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+    def forward(self, query, key, value, *args, **kwargs):
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=query.size(2) != key.size(2))
+        s, b = query.shape[:2]
+        return out.permute(2, 0, 1, 3).reshape(s, b, -1)
+
+
+def megatron_modules(sequence_parallel, experts):
+    """The layers' specification: Megatron-core's local one with PyTorch's RMSNorm and attention."""
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer import transformer_block
+    from megatron.core.transformer.moe import moe_utils
+
+    class Norm(torch.nn.RMSNorm):
+        def __init__(self, config=None, hidden_size=None, eps=1e-5, **_):
+            super().__init__(hidden_size, eps=eps, device=DEVICE, dtype=torch.bfloat16)
+            self.weight.sequence_parallel = sequence_parallel
+
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None,
+                                                    moe_grouped_gemm=False, normalization="RMSNorm")
+    parts = spec.submodules
+    parts.input_layernorm, parts.pre_mlp_layernorm = Norm, Norm
+    parts.self_attention.submodules.core_attention = Sdpa
+    transformer_block.LayerNormImpl = Norm
+    moe_utils.te_general_gemm = None  # a name that only Transformer Engine defines
+    return spec
+
+
+def megatron_config(ffn, experts, expert_tokens, **sizes):
+    """Of a Llama-like model in bf16; experts that run one after the other, evenly loaded."""
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    moe = {} if experts == 0 else dict(
+        num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
+        moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True, moe_grouped_gemm=False)
+    return TransformerConfig(
+        ffn_hidden_size=ffn, add_bias_linear=False, gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu, normalization="RMSNorm", bf16=True,
+        params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, hidden_dropout=0.0,
+        attention_dropout=0.0, bias_activation_fusion=True, bias_dropout_fusion=True,
+        apply_rope_fusion=False, gradient_accumulation_fusion=False, masked_softmax_fusion=False,
+        use_cpu_initialization=False, **sizes, **moe)
+
+
+class Megatron:
+    """A step of Megatron-core (megatron/training/training.py, train_step) on random tokens."""
+
+    def __init__(self, case, _world):
+        from megatron.core import parallel_state, tensor_parallel
+        from megatron.core.distributed import (DistributedDataParallel,
+                                               DistributedDataParallelConfig, finalize_model_grads)
+        from megatron.core.enums import ModelType
+        from megatron.core.models.gpt.gpt_model import GPTModel
+        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+        from megatron.core.transformer.moe import moe_utils
+
+        self.device = torch.device(DEVICE)
+        shape, plan, options = case["model"], case["plan"], case.get("options", {})
+        training = case["training"]
+        tp, pp, vpp, ep = (plan.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
+        virtual = vpp if vpp > 1 else None
+        zero = plan.get("zero", 1) == 1  # not given: Megatron-core's distributed optimizer
+        self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
+        self.microbatches, self.vocab = training["num_microbatches"], shape["vocab_size"]
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
+            virtual_pipeline_model_parallel_size=virtual,
+            expert_model_parallel_size=ep, expert_tensor_parallel_size=plan.get("etp", 1),
+            create_gloo_process_groups=False)
+        tensor_parallel.model_parallel_cuda_manual_seed(1)
+        recompute = plan.get("recompute", {"granularity": "none"})
+        kind = recompute["granularity"]
+        replay = {} if kind == "none" else dict(recompute_granularity=kind)
+        if kind == "full":
+            replay.update(recompute_method=recompute["method"],
+                          recompute_num_layers=recompute["num_layers"])
+        if kind == "selective":
+            replay.update(recompute_modules=recompute["modules"])
+        sequence_parallel = bool(plan.get("sequence_parallel", tp > 1))
+        experts = shape.get("num_local_experts", 0)
+        self.config = megatron_config(
+            shape["intermediate_size"], experts, shape.get("num_experts_per_tok"),
+            num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
+            num_attention_heads=shape["num_attention_heads"],
+            num_query_groups=shape["num_key_value_heads"], tensor_model_parallel_size=tp,
+            pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=virtual,
+            expert_model_parallel_size=ep, expert_tensor_parallel_size=plan.get("etp", 1),
+            sequence_parallel=sequence_parallel, cross_entropy_loss_fusion=False,
+            deallocate_pipeline_outputs=True, **replay)
+        spec = megatron_modules(sequence_parallel, experts)
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        self.moe_tracker = moe_utils.get_moe_layer_wise_logging_tracker() if experts else {}
+        overlap = bool(options.get("overlap_grad_reduce"))
+        gathers = bool(options.get("overlap_param_gather"))
+        data_ranks = plan.get("dp", 1) * plan.get("cp", 1)
+        buckets = max(40000000, 1000000 * data_ranks) if overlap else None
+        self.chunks = []
+        for chunk in range(vpp):
+            part = GPTModel(
+                self.config, spec, self.vocab, self.sequence,
+                pre_process=stage == 0 and chunk == 0,
+                post_process=stage == pp - 1 and chunk == vpp - 1,
+                position_embedding_type="rope", rotary_base=shape["rope_theta"],
+                share_embeddings_and_output_weights=False,
+                **({"vp_stage": chunk} if vpp > 1 else {})).to(self.device)
+            part.model_type = ModelType.encoder_or_decoder
+            self.chunks.append(DistributedDataParallel(
+                self.config, DistributedDataParallelConfig(
+                    grad_reduce_in_fp32=True, overlap_grad_reduce=overlap,
+                    overlap_param_gather=gathers, use_distributed_optimizer=zero,
+                    bucket_size=buckets), part, disable_bucketing=chunk > 0))
+        self.optimizer = get_megatron_optimizer(
+            OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
+                            clip_grad=1.0, use_distributed_optimizer=zero,
+                            overlap_param_gather=gathers), self.chunks,
+            use_gloo_process_groups=False)
+        self.config.finalize_model_grads_func = finalize_model_grads
+        self.config.grad_scale_func = self.optimizer.scale_loss
+        one = (lambda calls: calls[0]) if vpp == 1 else list
+        if overlap:
+            self.config.no_sync_func = one([chunk.no_sync for chunk in self.chunks])
+            self.config.grad_sync_func = one([chunk.start_grad_sync for chunk in self.chunks])
+        if gathers:
+            self.config.param_sync_func = one([chunk.start_param_sync for chunk in self.chunks])
+        self.run = get_forward_backward_func()
+        self.positions = torch.arange(self.sequence, device=self.device).unsqueeze(0)
+
+    def parameters(self):
+        return sum(p.numel() for chunk in self.chunks for p in chunk.parameters())
+
+    def forward(self, _, model, *__):
+        tokens = torch.randint(0, self.vocab, (self.batch, self.sequence + 1), device=self.device)
+        output = model(tokens[:, :-1].contiguous(), self.positions.expand(self.batch, -1), None,
+                       labels=tokens[:, 1:].contiguous())
+
+        def loss(out):
+            mean = out.float().mean()
+            return mean, {"loss": mean.detach()}
+
+        return output, loss
+
+    def step(self):
+        self.moe_tracker.clear()
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        iterators = [None] * len(self.chunks)
+        losses = self.run(
+            forward_step_func=self.forward, data_iterator=iterators if len(iterators) > 1 else None,
+            model=self.chunks if len(self.chunks) > 1 else self.chunks[0],
+            num_microbatches=self.microbatches, seq_length=self.sequence,
+            micro_batch_size=self.batch, decoder_seq_length=self.sequence, forward_only=False)
+        self.optimizer.step()
+        return losses

@@ -1,0 +1,134 @@
+"""torchtitan v0.2.2, found on PYTHONPATH: its packages are imported without their __init__."""
+import sys
+
+import torch
+
+from frameworks.absent import DEVICE, AnythingModule, open_package
+
+
+def titan_settings():
+    """torchtitan's job_config module, importable from where its own code expects it."""
+    for package in ("torchtitan", "torchtitan.config", "torchtitan.models.llama3"):
+        open_package(package)
+    from torchtitan.config import job_config
+    sys.modules.setdefault("torch.utils.tensorboard",
+                           AnythingModule("torch.utils.tensorboard"))
+    settings = sys.modules["torchtitan.config"]
+    settings.TORCH_DTYPE_MAP = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    for name, value in vars(job_config).items():
+        setattr(settings, name, value)
+    return job_config
+
+
+class Titan:
+    """A torchtitan training step of v0.2.2's trainer (torchtitan/train.py) on random tokens."""
+
+    def __init__(self, case, world):
+        job_config = titan_settings()
+        from torchtitan.components import loss as losses
+        from torchtitan.distributed import ParallelDims, utils
+        from torchtitan.distributed.pipeline_parallel import pipeline_llm
+        from torchtitan.models.llama3.infra.parallelize import parallelize_llama
+        from torchtitan.models.llama3.model.args import TransformerModelArgs
+        from torchtitan.models.llama3.model.model import Transformer
+
+        self.utils, self.device = utils, torch.device(DEVICE)
+        shape, plan, options = case["model"], case["plan"], case.get("options", {})
+        training, pp = case["training"], plan.get("pp", 1)
+        self.sequence, self.microbatches = training["sequence_length"], training["num_microbatches"]
+        self.batch = training["micro_batch"] * (self.microbatches if pp > 1 else 1)
+        self.vocab = shape["vocab_size"]
+        replicas = plan.get("dp_replicate", 1)
+        self.dims = ParallelDims(dp_replicate=replicas, dp_shard=plan.get("dp", 1) // replicas,
+                                 cp=plan.get("cp", 1), tp=plan.get("tp", 1), pp=pp, ep=1, etp=1,
+                                 world_size=world)
+        config = job_config.JobConfig()
+        config.training.seq_len = self.sequence
+        config.training.local_batch_size = self.batch
+        recompute = plan.get("recompute", {"granularity": "none"})
+        config.activation_checkpoint.mode = recompute["granularity"]
+        config.activation_checkpoint.selective_ac_option = (
+            "2" if recompute.get("policy") == "every_second_layer" else "op")
+        config.compile.enable = bool(options.get("compile"))
+        config.parallelism.fsdp_reshard_after_forward = options.get("reshard_after_forward", "default")
+        config.parallelism.pipeline_parallel_degree = pp
+        config.parallelism.pipeline_parallel_microbatch_size = training["micro_batch"]
+        config.parallelism.pipeline_parallel_schedule = {
+            "none": "1F1B", "1f1b": "1F1B", "gpipe": "GPipe",
+            "interleaved_1f1b": "Interleaved1F1B"}[plan.get("schedule", "none")]
+        hidden = shape["hidden_size"]
+        arguments = TransformerModelArgs(
+            dim=hidden, n_layers=shape["num_hidden_layers"], n_heads=shape["num_attention_heads"],
+            n_kv_heads=shape["num_key_value_heads"], vocab_size=self.vocab, multiple_of=1,
+            ffn_dim_multiplier=(shape["intermediate_size"] + 0.5) / int(8 * hidden / 3),
+            rope_theta=shape["rope_theta"], max_seq_len=self.sequence)
+        self.dims.build_mesh()
+        utils.set_determinism(self.dims, self.device, config.debug, distinct_seed_mesh_dims=["pp"])
+        with torch.device("meta"):
+            model = Transformer(arguments)
+        self.loss = losses.build_cross_entropy_loss(config)
+        self.schedule = None
+        if pp > 1:
+            self.schedule, self.parts, self.first, self.last = pipeline_llm(
+                model, self.dims, config, self.device, arguments, parallelize_llama, self.loss)
+            del model
+        else:
+            self.parts = [parallelize_llama(model, self.dims, config)]
+        for part in self.parts:
+            part.to_empty(device=self.device)
+            with torch.no_grad():
+                part.init_weights()
+            part.train()
+        self.optimizers = [torch.optim.AdamW(part.parameters(), lr=1e-4, betas=(0.9, 0.95),
+                                             weight_decay=0.1, fused=True) for part in self.parts]
+        self.context = utils.get_train_context(self.dims.tp_enabled)
+        self.amp = utils.maybe_enable_amp(self.dims, "bfloat16", DEVICE)
+
+    def parameters(self):
+        local = [p.to_local() if hasattr(p, "to_local") else p for p in self.all_parameters()]
+        return sum(p.numel() for p in local)
+
+    def all_parameters(self):
+        return [p for part in self.parts for p in part.parameters()]
+
+    def microbatch(self):
+        tokens = torch.randint(0, self.vocab, (self.batch, self.sequence + 1))
+        return tokens[:, :-1].to(self.device), tokens[:, 1:].to(self.device)
+
+    def forward_backward(self, valid_tokens):
+        from torchtitan.distributed.context_parallel import prepare_context_parallel_input
+        inputs, labels = self.microbatch()
+        extra = {}
+        if self.dims.cp_enabled:
+            inputs, labels, extra = prepare_context_parallel_input(
+                inputs, labels, extra, self.dims.get_mesh("cp"), self.device, "headtail")
+        if self.schedule:
+            with self.context():
+                targets, losses = (labels, []) if self.last else (None, None)
+                first = (inputs,) if self.first else ()
+                self.schedule.step(*first, **extra, target=targets, losses=losses,
+                                   return_outputs=False)
+            if not self.last:
+                return torch.tensor([-1.0], device=self.device)
+            return (torch.sum(torch.stack(losses)) / valid_tokens).to(self.device)
+        with self.context():
+            with self.amp:
+                prediction = self.parts[0](inputs, **extra)
+                loss = self.loss(prediction, labels) / valid_tokens
+            del prediction
+            loss.backward()
+        return loss
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        runs = 1 if self.schedule else self.microbatches
+        valid_tokens = torch.tensor(runs * self.batch * self.sequence, device=self.device)
+        if self.dims.dp_enabled:
+            valid_tokens = self.utils.dist_sum(valid_tokens, self.dims.get_mesh("batch"))
+        losses = [self.forward_backward(valid_tokens).detach() for _ in range(runs)]
+        self.utils.clip_grad_norm_(self.all_parameters(), 1.0, foreach=True,
+                                   pp_mesh=self.dims.get_optional_mesh("pp"))
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return losses
