@@ -21,6 +21,16 @@ struct AllocationEvent {
   AllocationStream stream = AllocationStream::kCompute;
 };
 
+// What a framework allocates and frees until the first step, and the elements of the tensors that
+// its optimizer then makes of each kind.
+struct BuiltStage {
+  std::vector<AllocationEvent> events;
+  std::vector<std::int64_t> optimizer_elements;
+  // What the second step frees first, none if 0, and the tensors that it makes in its place.
+  std::int64_t rebuilt_id = 0;
+  std::vector<std::int64_t> rebuilt_bytes;
+};
+
 struct AllocatorPeaks {
   std::int64_t allocated_bytes = 0;  // peak of live blocks, each rounded as the allocator does
   std::int64_t reserved_bytes = 0;   // peak of segments with unlimited memory

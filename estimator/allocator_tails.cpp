@@ -180,10 +180,10 @@ class TailCounter {
 
 }  // namespace
 
-MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                                   const StageTensors& tensors, std::int64_t shard) {
   StartUp start;
-  MegatronStartUp found;
+  BuiltStage found;
   const DType type = activation_dtype(plan.precision);
   std::vector<std::vector<std::int64_t>> ids(stage.chunks.size());
   std::vector<std::int64_t> experts;
@@ -223,7 +223,7 @@ MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageL
 
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                                const StageTensors& tensors) {
-  const MegatronStartUp start = megatron_start_up(job, plan, stage, tensors, 0);
+  const BuiltStage start = megatron_start_up(job, plan, stage, tensors, 0);
   TailCounter counter(job.profile.allocator);
   for (const AllocationEvent& event : start.events) { counter.add(event); }
   AllocatorTails tails{.start_up_bytes = counter.tails()};

@@ -17,13 +17,8 @@ struct AllocatorTails {
   std::int64_t step_bytes = 0;       // one more fp32 list, during an unfused step
 };
 
-// What Megatron-core allocates and frees until the first step, and the elements of the tensors that
-// its optimizer then makes of each kind. `shard`: on which of the ranks that share them.
-struct MegatronStartUp {
-  std::vector<AllocationEvent> events;
-  std::vector<std::int64_t> optimizer_elements;
-};
-MegatronStartUp megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+// Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors.
+BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                                   const StageTensors& tensors, std::int64_t shard);
 
 // Megatron-core's start-up, replayed tensor by tensor.

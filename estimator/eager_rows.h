@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "estimator/allocator_replay.h"
 #include "estimator/block_rows.h"
 #include "estimator/stage_state.h"
 #include "estimator/stage_tensors.h"
@@ -22,6 +23,8 @@ std::vector<BlockRow> deepspeed_rows(const Job& job, const Plan& plan, BlockKind
 
 std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);
+BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                             const StageTensors& tensors);
 std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
                                            const StageTensors& tensors);
 

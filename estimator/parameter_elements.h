@@ -8,8 +8,10 @@
 
 namespace shardplan {
 
-// Elements of the large parameter tensors of a stage, in model order.
+// Elements of the large parameter tensors of a stage, in model order; of one kind of block.
 std::vector<std::int64_t> parameter_elements(const Job& job, const Plan& plan,
                                              const StageLayout& stage);
+std::vector<std::int64_t> parameter_elements(const Job& job, const Plan& plan,
+                                             const StageLayout& stage, BlockKind kind);
 
 }  // namespace shardplan

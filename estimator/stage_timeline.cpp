@@ -6,6 +6,7 @@
 #include "estimator/allocator_tails.h"
 #include "estimator/deepspeed_state.h"
 #include "estimator/deepspeed_timeline.h"
+#include "estimator/eager_rows.h"
 #include "estimator/fsdp_tensors.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
@@ -294,6 +295,19 @@ void write_step(TimelineWriter& writer, StateTensors& state,
   }
 }
 
+// Without events where rows of the state say what is built.
+BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layout,
+                       std::int64_t shard) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kMegatronLocal:
+      return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
+    case MemoryModel::kNanotron:
+      return nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
+    default:
+      return {.events = {}, .optimizer_elements = parameter_elements(job, plan, layout)};
+  }
+}
+
 }  // namespace
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
@@ -307,17 +321,10 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
     return deepspeed_timeline(job, plan, (fullest + shard) % dense_shard_size(job, plan));
   }
   TimelineWriter writer(blocks);
-  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
-  MegatronStartUp start;
-  if (is_local) {
-    start =
-        megatron_start_up(job, plan, pieces.layout, stage_tensors(job, plan, pieces.layout), shard);
-    writer.add(start.events);
-  }
-  const std::vector<std::int64_t> built =
-      is_local ? start.optimizer_elements : parameter_elements(job, plan, pieces.layout);
-  StateTensors state(writer, pieces.state, built);
-  if (is_local) {
+  BuiltStage built = built_stage(job, plan, pieces.layout, shard);
+  writer.add(built.events);
+  StateTensors state(writer, pieces.state, built.optimizer_elements);
+  if (!built.events.empty()) {
     state.skip_built();
   }
   std::vector<std::vector<FlatUnit>> chunks;
@@ -329,6 +336,10 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   // what the second has left of its own.
   constexpr int kSteps = 3;
   for (int step = 0; step < kSteps; ++step) {
+    if (step == 1 && built.rebuilt_id != 0) {
+      writer.free(built.rebuilt_id);
+      for (const std::int64_t bytes : built.rebuilt_bytes) { writer.allocate(bytes); }
+    }
     write_step(writer, state, chunks, pieces.buffers, actions);
   }
   return writer.events;
