@@ -85,6 +85,29 @@ LayerKernels huggingface_kernels(double e) {
   return kernels;
 }
 
+// nanotron's models/llama.py with flash-attn's norm and rotary kernels in Triton. Norm 2, residual
+// addition 3; backward 3 and the addition of gradients 3. Queries, keys and values made contiguous,
+// keys and values put together and permuted, the projection's input transposed where a microbatch
+// has several sequences; backward keys' and values' gradients joined, all three stacked (as many
+// key-value heads as heads) and copied into the packed product's. Silu reads the strided half of
+// gate and up 2, product 3; backward two products 3 and 3, silu 3, halves put together 4.
+LayerKernels nanotron_kernels(const Job& job, const Plan& plan, double e) {
+  const double heads = static_cast<double>(job.model.num_heads);
+  const double key_values = 2 * static_cast<double>(job.model.num_kv_heads) / heads;
+  const bool is_mha = job.model.num_kv_heads == job.model.num_heads;
+  const double transposed = plan.micro_batch > 1 ? 2 * e : 0;
+  const double packed = 2 * e * (1 + key_values);
+  return {.norm = {.forward = {.fused = 2 * e, .streamed = 3 * e},
+                   .backward = {.streamed = 3 * e, .rearranged = 3 * e}},
+          .rotary = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 2 * e}},
+          .copies = {.forward = {.rearranged = packed + 4 * e * key_values + transposed},
+                     .backward = {.rearranged = (is_mha ? 2 : 1) * packed + 2 * e * key_values +
+                                                transposed}},
+          .gated = {.forward = {.converted = 3 * e, .rearranged = 2 * e},
+                    .backward = {.fused = 7 * e, .converted = 3 * e, .rearranged = 3 * e}},
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+}
+
 // PyTorch's cross_entropy of logits cast to fp32.
 constexpr Passes kEagerLoss{.forward = {.streamed = 12, .converted = 6},
                             .backward = {.fused = 10, .streamed = 12}};
@@ -131,8 +154,8 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
       return profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
     case MemoryModel::kMegatronLocal: return local_kernels(e);
     case MemoryModel::kFujii2024:
-    case MemoryModel::kMegatron:
-    case MemoryModel::kNanotron: return library_kernels(profile, e);
+    case MemoryModel::kMegatron: return library_kernels(profile, e);
+    case MemoryModel::kNanotron: return nanotron_kernels(job, plan, e);
     case MemoryModel::kDeepspeed: return huggingface_kernels(e);
   }
   throw std::logic_error("layer_kernels: unknown memory model");
@@ -143,8 +166,9 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // 6; unfused: cast 6, maximum 4, subtraction 8, exponential 8, sum 4, division 8, gradient 8, cast
 // 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
 // compiled: bf16 logits read twice; backward read and written. Hugging Face's as torchtitan's eager
-// one, and the bf16 gradient scaled by DeepSpeed's engine 4 (_backward_prologue_per_tensor). Zeros
-// and casts to bf16 are as fast as fused kernels.
+// one, and the bf16 gradient scaled by DeepSpeed's engine 4 (_backward_prologue_per_tensor).
+// nanotron's as unfused, the gradient in place. Zeros and casts to bf16 are as fast as fused kernels,
+// and so are its maxima, exponentials and sums of fp32.
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
@@ -158,6 +182,9 @@ Passes loss_kernels(const Job& job) {
   }
   if (profile.memory_model == MemoryModel::kMegatronLocal) {
     return {.forward = {.streamed = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
+  }
+  if (profile.memory_model == MemoryModel::kNanotron) {
+    return {.forward = {.fused = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
   }
   switch (profile.cross_entropy) {
     case CrossEntropyKind::kChunked:
@@ -185,9 +212,9 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   if (profile.memory_model == MemoryModel::kDeepspeed) {
     return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
   }
-  return profile.memory_model == MemoryModel::kMegatronLocal
-             ? KernelBytes{.converted = e + 2 * grad}
-             : KernelBytes{.fused = e + 2 * grad};
+  const bool is_eager = profile.memory_model == MemoryModel::kMegatronLocal ||
+                        profile.memory_model == MemoryModel::kNanotron;
+  return is_eager ? KernelBytes{.converted = e + 2 * grad} : KernelBytes{.fused = e + 2 * grad};
 }
 
 }  // namespace shardplan

@@ -110,7 +110,8 @@ constexpr KernelBytes kDeepspeedStep = {.streamed = 5 + 8 + 5 + 3 + 5 + 4 + 8 + 
 // What one parameter's update reads and writes. Fused: the gradient for its norm, then gradient,
 // moments and main parameter read, moments, main parameter and weight written (34 bytes in fp32
 // with bf16 weights). torchtitan's weights are the main parameters, and its gradients are scaled
-// by a kernel of their own: 4 + 8 + 28. torch's foreach AdamW without: norm 4, decay 8, moments 12
+// by a kernel of their own: 4 + 8 + 28. nanotron's weights are written by a cast of their own, and
+// norms and scaling are of its whole buffer. torch's foreach AdamW without: norm 4, decay 8, moments 12
 // and 8 + 12, root 8, division 8, addition 8, update 16, weight 6.
 KernelBytes update_kernels(const Job& job, const Plan& plan) {
   const double grad = number(bytes_of(plan.grad_dtype));
@@ -126,16 +127,28 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
     return {.streamed = kDeepspeedStep.streamed + 2 * (moments + master),
             .converted = kDeepspeedStep.converted};
   }
+  if (job.profile.memory_model == MemoryModel::kNanotron) {
+    const double unfused = job.profile.fused_optimizer ? 0 : 14 * master;
+    return {.fused = master + weight_bytes(plan),
+            .streamed = grad + 2 * (moments + master) + unfused};
+  }
   const double fused = 2 * grad + 2 * (moments + master) + weight_bytes(plan);
   return {.fused = job.profile.fused_optimizer ? fused : fused + 14 * master};
 }
 
 // Megatron-LM's gradient buffer, per parameter and step: zeros written; divided by the number of
-// replicas where there are several (distributed/param_and_grad_buffer.py).
+// replicas where there are several (distributed/param_and_grad_buffer.py). nanotron's: zeros
+// written, read for the norm, scaled; and under ZeRO-1 the gathered weights are copied into a list,
+// out of the process group's flat tensor and back (optim/clip_grads.py, distributed.py,
+// all_gather_coalesced).
 KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t replicas) {
   const double grad = number(bytes_of(plan.grad_dtype));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 1) {
     return deepspeed_bucket_kernels(weight_bytes(plan));
+  }
+  if (job.profile.memory_model == MemoryModel::kNanotron) {
+    const double copies = plan.zero == 1 && replicas > 1 ? 3 * 2 * weight_bytes(plan) : 0;
+    return {.fused = grad, .streamed = 3 * grad + copies};
   }
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   return is_local ? KernelBytes{.streamed = replicas > 1 ? 3 * grad : grad} : KernelBytes{};
