@@ -53,6 +53,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
     {"suggested_communication_unit_size", &FrameworkProfile::suggested_communication_unit_size},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
+    {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
+    {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},
     {"max_live_parameters", &FrameworkProfile::max_live_parameters},

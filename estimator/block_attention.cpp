@@ -84,7 +84,8 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   time.backward_input_s =
       context.clock.attention * calls.backward_s + deterministic_s(context, work, backend);
   if (context.mix != nullptr) {
-    context.mix->attention_s += time.forward_s + time.backward_input_s;
+    double& kind = work.is_flash2 ? context.mix->light_s : context.mix->attention_s;
+    kind += time.forward_s + time.backward_input_s;
   }
   if (context.job.profile.memory_model == MemoryModel::kMegatron &&
       backend == AttentionBackend::kUnfused) {

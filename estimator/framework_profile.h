@@ -234,6 +234,8 @@ struct FrameworkProfile {
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
 
   bool recompute_allgather = true;  // nanotron: gathered inputs are gathered again
+  bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
+  bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
   std::int64_t reduce_bucket_elements = 500'000'000;   // DeepSpeed: reduce_bucket_size
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
   std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters

@@ -65,7 +65,8 @@ double memory_bound_s(const GpuSpec& gpu, double bytes);
 struct KernelMix {
   double products_s = 0;
   double attention_s = 0;
-  double memory_bound_s = 0;
+  double memory_bound_s = 0;  // at nearly the rate of a copy
+  double light_s = 0;         // below the limit of power at the highest clock
 };
 
 // By what measured times of products and attention are multiplied among other kernels. A GPU at its

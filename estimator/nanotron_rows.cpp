@@ -55,8 +55,8 @@ void add_sequence_exchange(NanotronBlock& b, std::string_view partial, std::stri
   }
   b.rows.use(partial, b.full_sequence(), b.s.dtype, forward, forward,
              "h*T: partial sums before the reduce-scatter");
-  b.rows.use(gathered, b.full_sequence(), b.s.dtype, backward, backward,
-             "h*T: output gradient, gathered");
+  b.rows.use(gathered, b.job.profile.keeps_gather_buffers ? 0 : b.full_sequence(), b.s.dtype,
+             backward, backward, "h*T: output gradient, gathered");
   b.rows.use(full_gradient, b.full_sequence(), b.s.dtype, input_backward, input_backward,
              "h*T: input gradient before its reduce-scatter");
 }

@@ -110,22 +110,27 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
              .copies = 2,
              .formula = "one of the forward's thread, one of autograd's",
              .made_by = MadeBy::kFirstProducts});
-  // cos and sin in bf16 of flash attention's table, and the fp32 table of the module beside it
-  // (3 values of 2 bytes in all for every position and width).
+  const std::int64_t positions =
+      count_blocks(stage, BlockKind::kDenseLayer) * job.sequence_length * job.model.head_dim;
   state.add({.component = Component::kWorkspace,
              .name = "rotary_tables",
-             .elements = 3 * count_blocks(stage, BlockKind::kDenseLayer) * job.sequence_length *
-                         job.model.head_dim,
+             .elements = positions,
              .dtype = DType::kBf16,
-             .formula = "3*s*d a layer: every layer has its own tables"});
+             .formula = "s*d a layer: cosine and sine, every layer has its own"});
+  state.add({.component = Component::kWorkspace,
+             .name = "interleaved_rotary_tables",
+             .elements = job.profile.interleaved_rotary ? positions : 0,
+             .dtype = DType::kFp32,
+             .formula = "s*d a layer: complex numbers of the module beside flash-attn's"});
   const BlockShape shape = block_shape(job, plan);
   state.add({.component = Component::kCommunication,
-             .name = "gather_buffer",
-             .elements = shape.gathers_sequence && job.profile.recompute_allgather
+             .name = "gather_buffers",
+             .elements = shape.gathers_sequence && job.profile.keeps_gather_buffers
                              ? shape.hidden * shape.tokens
                              : 0,
              .dtype = shape.dtype,
-             .formula = "h*T: MemoryBuffer \"allgather\", never freed"});
+             .copies = job.profile.recompute_allgather ? 2 : 1,
+             .formula = "h*T: of inputs that are gathered again, and of output gradients"});
   return std::move(state.rows);
 }
 
