@@ -216,7 +216,7 @@ Case read_case(const std::string& line, const std::string& place, const Library&
   }
   reader.ignore("plan");
   if (result.supported) {
-    result.plan = with_profile_defaults(result.job.profile, result.plan, given);
+    result.plan = with_profile_defaults(result.job, result.plan, given);
   }
   read_training(reader.value("training"), at.file, result.job, result.plan);
   read_measurement(reader, at.file, result);

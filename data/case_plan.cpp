@@ -161,8 +161,8 @@ void read_plan(const JsonValue& value, const std::string& file, Plan& plan,
   reader.finish();
 }
 
-Plan with_profile_defaults(const FrameworkProfile& profile, Plan plan,
-                           const std::vector<std::string>& given) {
+Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::string>& given) {
+  const FrameworkProfile& profile = job.profile;
   const auto is_absent = [&](std::string_view name) {
     return std::ranges::find(given, name) == given.end();
   };
@@ -182,6 +182,11 @@ Plan with_profile_defaults(const FrameworkProfile& profile, Plan plan,
   }
   if (is_absent("cp_method")) {
     plan.cp_method = profile.default_cp_method;
+  }
+  // Megatron-LM's is tp (training/arguments.py); ours is 1 where ep divides them.
+  const bool is_megatron = profile.memory_model == MemoryModel::kMegatron;
+  if (is_absent("etp") && is_megatron && job.model.moe.num_experts > 0 && plan.ep == 1) {
+    plan.etp = plan.tp;
   }
   if (is_absent("recompute") && profile.default_recompute == DefaultRecompute::kEverySecondLayer) {
     plan.recompute = {.granularity = RecomputeGranularity::kSelective,

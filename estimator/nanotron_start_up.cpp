@@ -4,6 +4,7 @@
 // optim/zero.py (every parameter is cut in as many parts as there are ranks); PyTorch's
 // nn/parallel/distributed.py (_ddp_init_helper: one bucket; _pre_forward of the second step: those
 // of the size asked for) and c10d/reducer.cpp (compute_bucket_assignment_by_size).
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,10 @@ BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout
       built.optimizer_elements.push_back(div_ceil(elements, ranks));
     }
   }
+  const std::int64_t large = std::accumulate(parameter_bytes.begin(), parameter_bytes.end(),
+                                             std::int64_t{0});
+  parameter_bytes.push_back(tensors.dense * type_bytes - large);  // norms
+  tape.make(parameter_bytes.back());
   // A tied head is built as well and dropped. Its segment goes back to the driver before the first
   // step, unless the parameters' fp32 buffer has room in it.
   const std::int64_t head_bytes =

@@ -103,9 +103,11 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
              .first = Phase::kOptimizer,
              .last = Phase::kOptimizer,
              .formula = "N/S: one fp32 list of foreach AdamW"});
+  const bool multiplies =
+      count_blocks(stage, BlockKind::kDenseLayer) > 0 || count_blocks(stage, BlockKind::kHead) > 0;
   state.add({.component = Component::kWorkspace,
              .name = "cublas_workspace",
-             .elements = job.profile.fixed_workspace_bytes,
+             .elements = multiplies ? job.profile.fixed_workspace_bytes : 0,
              .dtype = DType::kBool,
              .copies = 2,
              .formula = "one of the forward's thread, one of autograd's",
@@ -125,7 +127,7 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
   const BlockShape shape = block_shape(job, plan);
   state.add({.component = Component::kCommunication,
              .name = "gather_buffers",
-             .elements = shape.gathers_sequence && job.profile.keeps_gather_buffers
+             .elements = multiplies && shape.gathers_sequence && job.profile.keeps_gather_buffers
                              ? shape.hidden * shape.tokens
                              : 0,
              .dtype = shape.dtype,

@@ -303,9 +303,11 @@ BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layo
       return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
     case MemoryModel::kNanotron:
       return nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
-    default:
-      return {.events = {}, .optimizer_elements = parameter_elements(job, plan, layout)};
+    default: break;
   }
+  BuiltStage built;
+  built.optimizer_elements = parameter_elements(job, plan, layout);
+  return built;
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ std::vector<OptionRow> plan_rows() {
       count("vpp", "model chunks per pipeline rank; default 1", 1, kMaxDegree),
       count("cp", "context parallel size; default 1", 1, kMaxDegree),
       count("ep", "expert parallel size; default 1", 1, kMaxDegree),
-      count("etp", "expert tensor parallel size; default 1", 1, kMaxDegree),
+      count("etp", "expert tensor parallel size; default 1, megatron with ep 1: tp", 1, kMaxDegree),
       count("dp", "data parallel size; default: what the other sizes leave", 1, kMaxWorld),
       count("dp-replicate", "hybrid sharding: copies of the sharded state; default 1", 1,
             kMaxWorld),

@@ -281,9 +281,9 @@ namespace {
 // Fields not given as the framework has them. `selective` alone: Megatron-LM's recompute_modules
 // default to core_attn (training/arguments.py), torchtitan's selective_ac_option to 2
 // (config/job_config.py).
-Plan with_defaults(const FrameworkProfile& profile, const Plan& plan,
-                   const std::vector<std::string>& given_fields) {
-  Plan full = with_profile_defaults(profile, plan, given_fields);
+Plan with_defaults(const Job& job, const Plan& plan, const std::vector<std::string>& given_fields) {
+  const FrameworkProfile& profile = job.profile;
+  Plan full = with_profile_defaults(job, plan, given_fields);
   Recompute& recompute = full.recompute;
   const Recompute bare{.granularity = RecomputeGranularity::kSelective};
   if (recompute == bare && profile.memory_model == MemoryModel::kTorchtitan) {
@@ -311,7 +311,7 @@ Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::s
     plan.dp = 0;  // what the other sizes leave
   }
   fields = known;
-  return with_defaults(run.reading.job.profile, plan, known);
+  return with_defaults(run.reading.job, plan, known);
 }
 
 }  // namespace
@@ -323,9 +323,9 @@ Question question_of(const Options& raw_options, const Library& library) {
   question.job = std::move(given_job.job);
   question.run = std::move(given_job.run);
   question.warnings = std::move(given_job.warnings);
-  question.plan = question.run ? plan_of_run(options, *question.run, question.given)
-                               : with_defaults(question.job.profile,
-                                               plan_of(options, question.given), question.given);
+  question.plan =
+      question.run ? plan_of_run(options, *question.run, question.given)
+                   : with_defaults(question.job, plan_of(options, question.given), question.given);
   const bool is_read = question.run && question.run->reading.has_profile;
   if (is_read && !given(options, "framework")) {  // of another framework nothing was read
     for (const ProfileOption& option :

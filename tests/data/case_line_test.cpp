@@ -94,7 +94,7 @@ TEST_CASE("a rank that ran alone in a fake process group says nothing of the dev
       }
     }
   }
-  CHECK(simulated == 26 + 29);
+  CHECK(simulated == 26 + 29 + 45);
 }
 
 TEST_CASE("a measured Megatron-core run reads as it was written") {
@@ -139,6 +139,11 @@ TEST_CASE("defaults follow the degrees: no SP at tp 1, no schedule at pp 1, inte
   CHECK_FALSE(read({.plan = R"({"pp": 8})"}).plan.sequence_parallel);
   CHECK(read({.plan = "{}"}).plan.schedule == Schedule::kNone);
   CHECK(read({.plan = R"({"pp": 2, "vpp": 4})"}).plan.schedule == Schedule::kInterleaved1F1B);
+  // Experts are sliced as Megatron-LM slices them.
+  const std::string experts = R"("mixtral-8x7b")";
+  CHECK(read({.model = experts, .plan = R"({"tp": 2})"}).plan.etp == 2);
+  CHECK(read({.model = experts, .plan = R"({"tp": 2, "etp": 1})"}).plan.etp == 1);
+  CHECK(read({.model = experts, .plan = R"({"tp": 2, "ep": 4})"}).plan.etp == 1);
   // Given values stay, null is absent.
   const Plan plan =
       read({.plan = R"({"tp": 8, "sequence_parallel": false, "zero": 0, "schedule": null})"}).plan;

@@ -287,7 +287,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
                                                        : largest != stage.peaks.peak_bytes;
     }
     constexpr std::int64_t kQuick = 4000;
-    if (std::ssize(events) < kQuick) {
+    if (largest > 0 && std::ssize(events) < kQuick) {  // a stage of nothing cannot run out
       const AllocatorPeaks peaks = replay_allocator(events, AllocatorKind::kCaching);
       ++replayed;
       const auto at = [&](std::int64_t bytes) {
