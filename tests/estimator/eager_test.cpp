@@ -9,8 +9,11 @@
 #include "data/library.h"
 #include "estimator/block_memory.h"
 #include "estimator/deepspeed_state.h"
+#include "estimator/eager_rows.h"
 #include "estimator/estimate.h"
 #include "estimator/layer_partition.h"
+#include "estimator/stage_memory.h"
+#include "estimator/stage_tensors.h"
 #include "estimator/units.h"
 #include "estimator/validity.h"
 
@@ -228,6 +231,44 @@ TEST_CASE("nanotron keeps the whole fp32 gradient buffer under ZeRO-1, and bucke
   const MemoryEstimate none = estimate_memory(job, plan_with(0, DType::kFp32));
   CHECK(row_bytes(none, "optimizer.master") == 4 * kN);
   CHECK(row_bytes(none, "gradients.ddp_buckets") == 2 * kN);
+}
+
+TEST_CASE("nanotron gathers parameters through its own share, one of every rank, and a flat copy") {
+  // 1024 tokens leave the gather as the peak: N/8 + 8 * N/8 + N.
+  const MemoryEstimate memory = estimate_memory(job_of("nanotron", 1), plan_with(1, DType::kFp32));
+  REQUIRE(memory.stages.front().peak_moment() == "parameter gather");
+  std::int64_t bytes = 0;
+  for (const Row& row : memory.stages.front().rows) {
+    bytes += row.name.starts_with("parameter_gather.") ? row.total_bytes() : 0;
+  }
+  CHECK(bytes == 2 * (kN / 8 + kN + kN));
+  CHECK(row_bytes(memory, "parameter_gather.shares") == 2 * (kN / 8));  // of one rank
+}
+
+// Traced: of a tied model of 16 layers, 2048 wide, the second step made buckets of 32, 64 and 32
+// MiB a layer, each with a norm, and one of the table (data/measured/nanotron_ranks_h200.jsonl,
+// nano-1b_tp1pp1dp8z0_s4096b1n4). Down, gate and up, then the projections of attention together.
+TEST_CASE("nanotron's second step makes gradient buckets anew, in the order of gradients") {
+  Job job = job_of("nanotron", 1);
+  job.model.hidden = 2048;
+  job.model.ffn = 8192;
+  job.model.vocab = 131072;
+  job.model.num_heads = 32;
+  job.model.num_kv_heads = 32;
+  job.model.head_dim = 64;
+  job.model.tied_embeddings = true;
+  job.model.layers.resize(16);
+  const Plan plan = plan_with(0, DType::kFp32);
+  const StageLayout layout = plan_pieces(job, plan).stages.front().layout;
+  const BuiltStage built = nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
+  const std::int64_t norms = (2 * 16 + 1) * 2048 * 2;
+  std::vector<std::int64_t> expected;
+  for (int layer = 0; layer < 16; ++layer) {
+    expected.insert(expected.end(), {32 * kMiB, 64 * kMiB, 32 * kMiB});
+  }
+  expected.front() += norms;  // they come first here
+  expected.push_back(512 * kMiB);
+  CHECK(built.rebuilt_bytes == expected);
 }
 
 TEST_CASE("nanotron deals layers by their cost, the head counting with them") {

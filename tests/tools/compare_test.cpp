@@ -31,8 +31,8 @@ TEST_CASE("compare names the field that two versions of a profile differ in, and
     CHECK(run.out.find("profile,fused_optimizer") == std::string::npos);
     const bool at_loss = sequence == "8192";
     CHECK((run.out.find("row,layer.dense.ffn.norm_output,") != std::string::npos) == at_loss);
-    const std::string buffer = at_loss ? "67108864" : "16777216";  // 2 * 4096 * tokens
-    CHECK(run.out.find("row,gather_buffer," + buffer + ",0,-" + buffer) != std::string::npos);
+    const std::string buffers = at_loss ? "134217728" : "33554432";  // two of 2 * 4096 * tokens
+    CHECK(run.out.find("row,gather_buffers," + buffers + ",0,-" + buffers) != std::string::npos);
   }
 }
 
