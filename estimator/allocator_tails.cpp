@@ -181,7 +181,7 @@ class TailCounter {
 }  // namespace
 
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                                  const StageTensors& tensors, std::int64_t shard) {
+                             const StageTensors& tensors, std::int64_t shard) {
   StartUp start;
   BuiltStage found;
   const DType type = activation_dtype(plan.precision);

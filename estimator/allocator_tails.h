@@ -19,7 +19,7 @@ struct AllocatorTails {
 
 // Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors.
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                                  const StageTensors& tensors, std::int64_t shard);
+                             const StageTensors& tensors, std::int64_t shard);
 
 // Megatron-core's start-up, replayed tensor by tensor.
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,

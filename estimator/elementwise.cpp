@@ -101,8 +101,8 @@ LayerKernels nanotron_kernels(const Job& job, const Plan& plan, double e) {
                    .backward = {.streamed = 3 * e, .rearranged = 3 * e}},
           .rotary = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 2 * e}},
           .copies = {.forward = {.rearranged = packed + 4 * e * key_values + transposed},
-                     .backward = {.rearranged = (is_mha ? 2 : 1) * packed + 2 * e * key_values +
-                                                transposed}},
+                     .backward = {.rearranged =
+                                      (is_mha ? 2 : 1) * packed + 2 * e * key_values + transposed}},
           .gated = {.forward = {.converted = 3 * e, .rearranged = 2 * e},
                     .backward = {.fused = 7 * e, .converted = 3 * e, .rearranged = 3 * e}},
           .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
@@ -167,8 +167,8 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
 // compiled: bf16 logits read twice; backward read and written. Hugging Face's as torchtitan's eager
 // one, and the bf16 gradient scaled by DeepSpeed's engine 4 (_backward_prologue_per_tensor).
-// nanotron's as unfused, the gradient in place. Zeros and casts to bf16 are as fast as fused kernels,
-// and so are its maxima, exponentials and sums of fp32.
+// nanotron's as unfused, the gradient in place. Zeros and casts to bf16 are as fast as fused
+// kernels, and so are its maxima, exponentials and sums of fp32.
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {

@@ -233,7 +233,7 @@ struct FrameworkProfile {
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
 
-  bool recompute_allgather = true;  // nanotron: gathered inputs are gathered again
+  bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
   bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
   bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
   std::int64_t reduce_bucket_elements = 500'000'000;   // DeepSpeed: reduce_bucket_size

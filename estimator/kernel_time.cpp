@@ -180,8 +180,7 @@ double flash2_share(const GpuSpec& gpu, const AttentionWork& work, double share)
 // data/measured/nanotron_h200.jsonl).
 const AttentionCurve& curve_for(const GpuSpec& gpu, const AttentionWork& work) {
   constexpr std::int64_t kFullHead = 128;
-  return curve_for(gpu.times->attention,
-                   is_flash2_of_before(gpu, work) ? kFullHead : work.qk_dim);
+  return curve_for(gpu.times->attention, is_flash2_of_before(gpu, work) ? kFullHead : work.qk_dim);
 }
 
 }  // namespace

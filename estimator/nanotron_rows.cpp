@@ -6,8 +6,8 @@
 // accumulator reads them then (optim/gradient_accumulator.py, FP32GradientAccumulator.backward).
 // Order of tensors: traces of PyTorch's allocator (tools/measure_frameworks.py, "trace"); products
 // make the gradient of their weight first. Where a kind of row needs more steps than there are
-// names, the next free one stands for it: silu's backward at kBackwardFc2Weight, putting gate and up
-// together at kBackwardFc1Gather, q, k and v at kBackwardQkvGather.
+// names, the next free one stands for it: silu's backward at kBackwardFc2Weight, putting gate and
+// up together at kBackwardFc1Gather, q, k and v at kBackwardQkvGather.
 #include <stdexcept>
 
 #include "estimator/eager_rows.h"

@@ -53,8 +53,8 @@ BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout
       built.optimizer_elements.push_back(div_ceil(elements, ranks));
     }
   }
-  const std::int64_t large = std::accumulate(parameter_bytes.begin(), parameter_bytes.end(),
-                                             std::int64_t{0});
+  const std::int64_t large =
+      std::accumulate(parameter_bytes.begin(), parameter_bytes.end(), std::int64_t{0});
   parameter_bytes.push_back(tensors.dense * type_bytes - large);  // norms
   tape.make(parameter_bytes.back());
   // A tied head is built as well and dropped. Its segment goes back to the driver before the first

@@ -111,8 +111,8 @@ constexpr KernelBytes kDeepspeedStep = {.streamed = 5 + 8 + 5 + 3 + 5 + 4 + 8 + 
 // moments and main parameter read, moments, main parameter and weight written (34 bytes in fp32
 // with bf16 weights). torchtitan's weights are the main parameters, and its gradients are scaled
 // by a kernel of their own: 4 + 8 + 28. nanotron's weights are written by a cast of their own, and
-// norms and scaling are of its whole buffer. torch's foreach AdamW without: norm 4, decay 8, moments 12
-// and 8 + 12, root 8, division 8, addition 8, update 16, weight 6.
+// norms and scaling are of its whole buffer. torch's foreach AdamW without: norm 4, decay 8,
+// moments 12 and 8 + 12, root 8, division 8, addition 8, update 16, weight 6.
 KernelBytes update_kernels(const Job& job, const Plan& plan) {
   const double grad = number(bytes_of(plan.grad_dtype));
   const double moments =

@@ -251,7 +251,8 @@ void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, 
 
 void write_step(TimelineWriter& writer, StateTensors& state,
                 const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<FsdpBuffers>& buffers, const std::vector<ScheduleAction>& actions) {
+                const std::vector<FsdpBuffers>& buffers,
+                const std::vector<ScheduleAction>& actions) {
   writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
