@@ -68,11 +68,12 @@ double error(std::int64_t played, const std::optional<std::int64_t>& measured) {
 }
 
 // What the rank allocates is exact but for transformers 5.17, which holds 0.3 % more. The cache is
-// exact within 0.5 % where nothing waits for a stream: frees that do are played at once. The
-// exceptions named: reserved as with overlap_comm, which the line denies; 5 of ZeRO-1's gradients
-// in segments of their own; frees that wait, three.
-TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 51 measured ranks") {
+// exact within 0.5 % where nothing waits for a stream: frees that do are played at once, which some
+// of ZeRO-3's are, up to 10 %. Of one layout of ZeRO-1, run twice, five gradients have segments of
+// their own.
+TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 63 measured ranks") {
   std::vector<double> reserved;
+  int waiting = 0;
   for (const char* file : {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl"}) {
     for (const Case& run : measured_cases(file)) {
       CAPTURE(run.id);
@@ -83,15 +84,16 @@ TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 51 measure
       CHECK(std::abs(error(played.later_steps, rank.peak_allocated_steady)) < 0.003);
       const double cached = error(played.reserved, rank.peak_reserved);
       reserved.push_back(std::abs(cached));
-      const bool is_exception = run.id == "ds-z3-dp8" || run.id == "ds-z1-dp64-l16-n1" ||
-                                run.id == "ds-new06-z3-dp1" || run.id == "ds-new12-z3-dp16" ||
-                                run.id == "ds-new16-z3-dp4";
-      CHECK(std::abs(cached) < (is_exception ? 0.25 : 0.005));
+      const bool has_own_segments = run.id.starts_with("ds-z1-dp64-l16-n1");
+      const bool waits = run.plan.zero == 3 && std::abs(cached) >= 0.005;
+      waiting += waits ? 1 : 0;
+      CHECK(std::abs(cached) < (waits ? 0.1 : has_own_segments ? 0.03 : 0.005));
     }
   }
-  REQUIRE(reserved.size() == 51);
+  REQUIRE(reserved.size() == 63);
+  CHECK(waiting == 6);  // of 21
   std::ranges::sort(reserved);
-  CHECK(reserved[25] < 0.0002);
+  CHECK(reserved[31] < 0.0002);
 }
 
 }  // namespace
