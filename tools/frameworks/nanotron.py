@@ -32,7 +32,7 @@ def varlen_bwd(grad, q, k, v, out, lse, dq, dk, dv, cu_q, cu_k, _alibi, max_q, m
     return dq, dk, dv, torch.empty(0, device=q.device)
 
 
-def stand_in_for_peers(model, sequence_shape, mask_shape):
+def stand_in_for_peers(sequence_shape, mask_shape):
     """In the process group "fake" nothing arrives. Here a neighbouring stage sends what it would:
     hidden states and the mask from before, gradients of hidden states from behind. And a gather into
     a list takes the flat copy that ProcessGroupNCCL makes of it (ProcessGroupNCCL.cpp, allgather)."""
@@ -127,8 +127,7 @@ class Nanotron:
         self.trainer = training.DistributedTrainer(config)
         if dist.get_backend() == "fake":
             tokens = run["sequence_length"] // (tp if sequence_parallel else 1)
-            stand_in_for_peers(self.trainer.unwrapped_model,
-                               (tokens, run["micro_batch"], shape["hidden_size"]),
+            stand_in_for_peers((tokens, run["micro_batch"], shape["hidden_size"]),
                                (run["micro_batch"], run["sequence_length"]))
         self.prepare(config)
         model = self.trainer.unwrapped_model
