@@ -28,13 +28,6 @@ BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout
 std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
                                            const StageTensors& tensors);
 
-// Collects rows of the state; rows without elements do not exist.
-class StateRowList {
- public:
-  void add(StateRow row);
-  std::vector<StateRow> rows;
-};
-
 // A weight gradient in the weight's dtype: made by its product, alive until the backward of the
 // microbatch has ended.
 inline BlockRow& keep_gradient(RowList& rows, std::string_view name, std::int64_t elements,

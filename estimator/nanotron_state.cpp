@@ -11,15 +11,6 @@
 #include "estimator/units.h"
 
 namespace shardplan {
-
-void StateRowList::add(StateRow row) {
-  if (row.elements == 0 || row.copies == 0) {
-    return;
-  }
-  row.bytes = row.elements * bytes_of(row.dtype);
-  rows.push_back(row);
-}
-
 namespace {
 
 void add_states(StateRowList& state, const Plan& plan, std::int64_t n, std::int64_t share,

@@ -11,6 +11,14 @@ std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype)
   return round_up(elements * bytes_of(dtype), is_native ? kNativeAlignment : 1);
 }
 
+void StateRowList::add(StateRow row) {
+  if (row.elements == 0 || row.copies == 0) {
+    return;
+  }
+  row.bytes = row.elements * bytes_of(row.dtype);
+  rows.push_back(row);
+}
+
 void StateBytes::add(const StateRow& row) {
   const std::int64_t bytes = row.total_bytes();
   if (bytes == 0) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "estimator/allocator_replay.h"
 #include "estimator/dtype.h"
@@ -71,6 +72,14 @@ struct StateRow {
   bool is_alive(Phase phase) const { return first <= phase && phase <= last; }
   bool is_resident() const { return first <= Phase::kForward && last == Phase::kIdle; }
   std::int64_t total_bytes() const { return bytes * copies; }
+};
+
+// Collects rows of tensors as they are, not rounded up; those without elements or copies do not
+// exist.
+struct StateRowList {
+  std::vector<StateRow> rows;
+
+  void add(StateRow row);
 };
 
 // Bytes of state rows alive in each phase; what search sums without keeping rows.
