@@ -1,312 +1,26 @@
-// Sources: memory-model of Megatron-LM (core/distributed/param_and_grad_buffer.py, core/optimizer/
-// distrib_optimizer.py, core/distributed/fsdp), Transformer Engine (pytorch/module/base.py).
-// Letters:
-//   N dense and X expert parameters of the rank, S and S_x the ranks that share their optimizer
-//   state, n the parameters of a module.
 #include "estimator/stage_state.h"
 
-#include <algorithm>
-
-#include "estimator/block_rows.h"
 #include "estimator/deepspeed_state.h"
 #include "estimator/eager_rows.h"
+#include "estimator/megatron_state.h"
 #include "estimator/native_state.h"
-#include "estimator/resident_rows.h"
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 namespace {
 
-// What the rows of one stage of Megatron-LM are written with.
-struct StateBuilder {
-  const Job& job;
-  const Plan& plan;
-  const StageLayout& stage;
-  const StageTensors& tensors;
-  std::int64_t dense_shard = 1;   // S
-  std::int64_t expert_shard = 1;  // S_x
-  std::vector<StateRow> rows;
-
-  bool shards_optimizer() const { return plan.zero >= 1; }
-  bool shards_gradients() const { return plan.zero >= 2; }
-  bool shards_parameters() const { return plan.zero >= 3; }
-  DType parameter_dtype() const { return activation_dtype(plan.precision); }
-  DType grad_dtype() const {
-    return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
+std::vector<StateRow> rows_of(const Job& job, const Plan& plan, const StageLayout& stage,
+                              const StageTensors& tensors) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kNative: return native_state_rows(job, plan, stage, tensors);
+    case MemoryModel::kTorchtitan: return torchtitan_state(job, plan, stage);
+    case MemoryModel::kNanotron: return nanotron_state_rows(job, plan, stage, tensors);
+    case MemoryModel::kDeepspeed: return deepspeed_state_rows(job, plan, tensors);
+    case MemoryModel::kFujii2024:
+    case MemoryModel::kMegatronLocal:
+    case MemoryModel::kMegatron: break;
   }
-
-  void add(StateRow row) {
-    if (row.elements == 0 || row.copies == 0) {
-      return;
-    }
-    row.bytes = state_row_bytes(job, row.elements, row.dtype);
-    rows.push_back(row);
-  }
-};
-
-struct StateNames {
-  std::string_view parameters;
-  std::string_view gradients;
-  std::string_view master;
-  std::string_view exp_avg;
-  std::string_view exp_avg_sq;
-  std::string_view parameters_padding;
-  std::string_view gradients_padding;
-  std::string_view optimizer_padding;
-};
-constexpr StateNames kDenseNames = {"parameters.dense",           "gradients.dense",
-                                    "optimizer.dense.master",     "optimizer.dense.exp_avg",
-                                    "optimizer.dense.exp_avg_sq", "parameters.dense.padding",
-                                    "gradients.dense.padding",    "optimizer.dense.padding"};
-constexpr StateNames kExpertNames = {"parameters.expert",           "gradients.expert",
-                                     "optimizer.expert.master",     "optimizer.expert.exp_avg",
-                                     "optimizer.expert.exp_avg_sq", "parameters.expert.padding",
-                                     "gradients.expert.padding",    "optimizer.expert.padding"};
-
-// One of the two groups of parameters that are sharded over different ranks.
-struct Group {
-  StateNames names;
-  std::int64_t elements = 0;
-  std::int64_t padding = 0;
-  std::int64_t shard = 1;
-};
-
-void add_optimizer_row(StateBuilder& state, std::string_view name, std::int64_t elements,
-                       DType dtype, Phase first, std::string_view formula) {
-  state.add({.component = Component::kOptimizer,
-             .name = name,
-             .elements = elements,
-             .dtype = dtype,
-             .first = first,
-             .made_by_first_step = first == Phase::kForward,
-             .formula = formula});
-}
-
-void add_optimizer(StateBuilder& state, const Group& group) {
-  const Plan& plan = state.plan;
-  const std::int64_t share =
-      state.shards_optimizer() ? div_ceil(group.elements, group.shard) : group.elements;
-  const std::int64_t on_gpu = scaled(share, 1 - plan.offload.optimizer);
-  if (plan.precision != Precision::kFp32) {
-    // Those in fewer bits belong to FusedAdam, whose first step makes them.
-    add_optimizer_row(state, group.names.master, on_gpu, plan.master_dtype,
-                      plan.master_dtype == DType::kFp32 ? Phase::kBuilt : Phase::kForward,
-                      "N/S: main parameters of the optimizer (N without ZeRO)");
-  }
-  add_optimizer_row(state, group.names.exp_avg, on_gpu, plan.exp_avg_dtype, Phase::kForward,
-                    "N/S: first moment, made by the first optimizer step");
-  if (state.job.optimizer == OptimizerKind::kAdamW) {
-    add_optimizer_row(state, group.names.exp_avg_sq, on_gpu, plan.exp_avg_sq_dtype, Phase::kForward,
-                      "N/S: second moment, made by the first optimizer step");
-  }
-  if (state.shards_optimizer() && !state.shards_gradients()) {
-    // The buffer's shard is whole; the rank with no padding in it holds this much more.
-    const std::int64_t padded = div_ceil(group.elements + group.padding, group.shard);
-    add_optimizer_row(state, group.names.optimizer_padding,
-                      scaled(padded - share, 1 - plan.offload.optimizer), plan.master_dtype,
-                      Phase::kBuilt, "(N+padding)/S - N/S: the fullest shard of the padded buffer");
-  }
-}
-
-void add_group(StateBuilder& state, const Group& group) {
-  const std::int64_t share = div_ceil(group.elements, group.shard);
-  state.add({.component = Component::kParameters,
-             .name = group.names.parameters,
-             .elements = state.shards_parameters() ? share : group.elements,
-             .dtype = state.parameter_dtype(),
-             .first = Phase::kStartUp,
-             .formula = "N (N/S under ZeRO-3): working copy of the parameters"});
-  state.add({.component = Component::kGradients,
-             .name = group.names.gradients,
-             .elements = state.shards_gradients() ? share : group.elements,
-             .dtype = state.grad_dtype(),
-             .first = Phase::kStartUp,
-             .formula = "N (N/S under ZeRO-2 and 3): main gradients, accumulated in place"});
-  if (state.shards_optimizer()) {
-    state.add({.component = Component::kParameters,
-               .name = group.names.parameters_padding,
-               .elements = state.shards_parameters() ? 0 : group.padding,
-               .dtype = state.parameter_dtype(),
-               .first = Phase::kStartUp,
-               .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
-    state.add({.component = Component::kGradients,
-               .name = group.names.gradients_padding,
-               .elements = state.shards_gradients() ? 0 : group.padding,
-               .dtype = state.grad_dtype(),
-               .first = Phase::kStartUp,
-               .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
-  }
-  add_optimizer(state, group);
-}
-
-// Megatron-FSDP with a model on the meta device: a module has its tensors while they are copied
-// into the buffer of its group, under ZeRO-3 a bucket that goes when the group is done
-// (fsdp/src/megatron_fsdp/param_and_grad_buffer.py, _init_each_parameter_group_buffers).
-std::int64_t materialized_at_once(const StateBuilder& state) {
-  const StageTensors& t = state.tensors;
-  const std::int64_t layer = t.largest_layer_dense + t.largest_layer_expert;
-  const std::int64_t ends = t.dense - t.layers_dense + t.expert - t.layers_expert;
-  return (state.shards_parameters() ? std::max(layer, ends) : 0) +
-         std::max(t.largest_dense_tensor, t.largest_layer_expert);
-}
-
-// Megatron builds a chunk tensor by tensor, then moves its parameters into a contiguous buffer; the
-// gradient buffer is made before the old tensors go (param_and_grad_buffer.py).
-void add_built_parameters(StateBuilder& state) {
-  const bool by_module = state.shards_gradients() && state.job.profile.init_model_with_meta_device;
-  state.add({.component = Component::kParameters,
-             .name = "start_up.parameters",
-             .elements = by_module                  ? materialized_at_once(state)
-                         : state.shards_optimizer() ? state.tensors.largest_chunk
-                                                    : 0,
-             .dtype = state.parameter_dtype(),
-             .first = Phase::kStartUp,
-             .last = Phase::kStartUp,
-             .formula = by_module ? "n: a group of modules and one of them, on its way there"
-                                  : "N/v: a chunk's tensors before its contiguous buffers take "
-                                    "over"});
-}
-
-// Of the layers see megatron_fsdp.h.
-void add_gathered_ends(StateBuilder& state) {
-  const StageTensors& t = state.tensors;
-  state.add({.component = Component::kCommunication,
-             .name = "zero.gathered_ends",
-             .elements = state.shards_parameters() && state.dense_shard > 1
-                             ? t.dense - t.layers_dense + t.expert - t.layers_expert
-                             : 0,
-             .dtype = state.parameter_dtype(),
-             .first = Phase::kForward,
-             .last = Phase::kReduction,
-             .formula = "embedding, head and final norm: gathered for the whole step"});
-}
-
-// Experts have an optimizer of their own, which steps after the dense one, where they communicate
-// (core/optimizer/__init__.py, get_megatron_optimizer; core/tensor_parallel/layers.py,
-// explicit_expert_comm).
-bool steps_experts_apart(const StateBuilder& state) {
-  return state.plan.ep > 1 || (state.plan.tp > 1 && state.plan.sequence_parallel);
-}
-
-// Transformer Engine v2.9 pytorch/optimizers/fused_adam.py, step (475-733): moments in fewer bits
-// and main parameters in fp16 are copied to fp32 for the kernel (get_unscaled_state); lists of them
-// outlive their group of parameters, so that all are there at the end, where bf16 moments are cast
-// back one by one (_apply_scale). A low half of main parameters (store_param_remainders) is taken
-// as it is.
-void add_widened_state(StateBuilder& state, std::int64_t elements) {
-  const Plan& plan = state.plan;
-  const std::int64_t copies = (plan.exp_avg_dtype != DType::kFp32 ? 1 : 0) +
-                              (plan.exp_avg_sq_dtype != DType::kFp32 ? 1 : 0) +
-                              (plan.master_dtype == DType::kFp16 ? 1 : 0);
-  state.add({.component = Component::kTemporaries,
-             .name = kWidenedStateRow,
-             .elements = copies * scaled(elements, 1 - plan.offload.optimizer),
-             .dtype = DType::kFp32,
-             .first = Phase::kOptimizer,
-             .last = Phase::kOptimizer,
-             .formula = "N/S for each moment not in fp32 (and main parameters in fp16): FusedAdam "
-                        "works on fp32 copies",
-             .is_split = true});
-  const bool casts = plan.exp_avg_dtype == DType::kBf16 || plan.exp_avg_sq_dtype == DType::kBf16;
-  state.add({.component = Component::kTemporaries,
-             .name = kCastMomentRow,
-             .elements = casts ? std::min(state.tensors.largest_dense_tensor, elements) : 0,
-             .dtype = DType::kBf16,
-             .first = Phase::kOptimizer,
-             .last = Phase::kOptimizer,
-             .formula = "largest tensor's share: a moment on its way back to bf16"});
-}
-
-// Temporaries of the optimizer step.
-void add_optimizer_step(StateBuilder& state) {
-  const Plan& plan = state.plan;
-  const bool shards = state.shards_optimizer();
-  const std::int64_t dense = div_ceil(state.tensors.dense, shards ? state.dense_shard : 1);
-  const std::int64_t expert = div_ceil(state.tensors.expert, shards ? state.expert_shard : 1);
-  const std::int64_t share = dense + expert;
-  const bool precision_aware = plan.master_dtype != DType::kFp32 ||
-                               plan.exp_avg_dtype != DType::kFp32 ||
-                               plan.exp_avg_sq_dtype != DType::kFp32;
-  if (state.grad_dtype() != DType::kFp32 && !precision_aware) {
-    state.add({.component = Component::kTemporaries,
-               .name = "optimizer.fp32_gradients",
-               .elements = share,
-               .dtype = DType::kFp32,
-               .first = Phase::kOptimizer,
-               .last = Phase::kOptimizer,
-               .formula = "N/S: the optimizer works on an fp32 copy of the gradients"});
-  }
-  const std::int64_t at_once = steps_experts_apart(state) ? std::max(dense, expert) : share;
-  if (precision_aware) {
-    add_widened_state(state, at_once);
-  }
-  if (!state.job.profile.fused_optimizer) {
-    state.add({.component = Component::kTemporaries,
-               .name = kStepTemporaryRow,
-               .elements = at_once,
-               .dtype = DType::kFp32,
-               .first = Phase::kOptimizer,
-               .last = Phase::kOptimizer,
-               .formula = "N/S: torch's foreach AdamW makes one fp32 list of the roots of the "
-                          "second moment (torch/optim/adam.py, _multi_tensor_adam)"});
-  }
-}
-
-// Transformer Engine hands autograd a dummy gradient where the product already added into the main
-// gradient; one per distinct weight shape, cached for ever (get_dummy_wgrad, module/base.py).
-void add_dummy_gradients(StateBuilder& state) {
-  const FrameworkProfile& profile = state.job.profile;
-  if (!profile.gradient_accumulation_fusion || !profile.dummy_weight_gradients) {
-    return;
-  }
-  std::vector<WeightShape> seen;
-  std::int64_t elements = 0;
-  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
-    const BlockKind kind = static_cast<BlockKind>(i);
-    if (count_blocks(state.stage, kind) == 0) {
-      continue;
-    }
-    for (WeightShape shape : weight_shapes(state.job, state.plan, kind)) {
-      shape.count = 1;
-      if (std::ranges::find(seen, shape) == seen.end()) {
-        seen.push_back(shape);
-        elements += shape.rows * shape.columns;
-      }
-    }
-  }
-  state.add({.component = Component::kWorkspace,
-             .name = "dummy_weight_gradients",
-             .elements = elements,
-             .dtype = state.parameter_dtype(),
-             .formula = "sum of distinct weight shapes of the stage, cached by TE"});
-}
-
-// fp8 training with bf16 parameters: Transformer Engine caches an fp8 copy of every linear weight
-// and its transpose for the step.
-void add_fp8_weights(StateBuilder& state) {
-  if (state.plan.precision != Precision::kFp8) {
-    return;
-  }
-  std::int64_t elements = 0;
-  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
-    for (const WeightShape& shape : weight_shapes(state.job, state.plan, kind)) {
-      elements += count_blocks(state.stage, kind) * shape.rows * shape.columns * shape.count;
-    }
-  }
-  state.add({.component = Component::kParameters,
-             .name = "parameters.fp8_copies",
-             .elements = elements,
-             .dtype = DType::kFp8,
-             .copies = 2,
-             .formula = "linear weights, row-wise and transposed"});
-}
-
-StageState state_of(StateBuilder& builder) {
-  StageState state;
-  state.rows = std::move(builder.rows);
-  state.parameters = builder.tensors.dense + builder.tensors.expert;
-  for (const StateRow& row : state.rows) { state.bytes.add(row); }
-  return state;
+  return megatron_state_rows(job, plan, stage, tensors);
 }
 
 }  // namespace
@@ -317,52 +31,17 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
                        const StageTensors& tensors) {
+  StageState state;
+  state.rows = rows_of(job, plan, stage, tensors);
+  state.parameters = tensors.dense + tensors.expert;
+  for (const StateRow& row : state.rows) { state.bytes.add(row); }
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    StageState state;
-    state.rows = torchtitan_state(job, plan, stage);
     state.bytes.side_streams = torchtitan_side_streams(job, plan);
-    state.parameters = tensors.dense;
-    for (const StateRow& row : state.rows) { state.bytes.add(row); }
-    return state;
-  }
-  StateBuilder builder{.job = job,
-                       .plan = plan,
-                       .stage = stage,
-                       .tensors = tensors,
-                       .dense_shard = dense_shard_size(job, plan),
-                       .expert_shard = expert_state_shards(job, plan),
-                       .rows = {}};
-  constexpr std::size_t kManyRows = 32;  // room for the usual number
-  builder.rows.reserve(kManyRows);
-  if (job.profile.memory_model == MemoryModel::kNanotron) {
-    builder.rows = nanotron_state_rows(job, plan, stage, tensors);
-    return state_of(builder);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    builder.rows = deepspeed_state_rows(job, plan, tensors);
-    StageState state = state_of(builder);
     state.bytes.start_up_only = deepspeed_left_by_start_up(job, plan, tensors.dense);
-    return state;
   }
-  if (job.profile.memory_model == MemoryModel::kNative) {
-    builder.rows = native_state_rows(job, plan, stage, tensors);
-    return state_of(builder);
-  }
-  add_built_parameters(builder);
-  add_group(builder, {.names = kDenseNames,
-                      .elements = tensors.dense,
-                      .padding = tensors.dense_padding,
-                      .shard = builder.dense_shard});
-  add_group(builder, {.names = kExpertNames,
-                      .elements = tensors.expert,
-                      .padding = tensors.expert_padding,
-                      .shard = builder.expert_shard});
-  add_fp8_weights(builder);
-  add_gathered_ends(builder);
-  add_optimizer_step(builder);
-  add_dummy_gradients(builder);
-  for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { builder.add(row); }
-  return state_of(builder);
+  return state;
 }
 
 }  // namespace shardplan
