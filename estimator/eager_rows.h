@@ -9,8 +9,9 @@
 
 #include "estimator/allocator_replay.h"
 #include "estimator/block_rows.h"
-#include "estimator/stage_state.h"
+#include "estimator/stage_layout.h"
 #include "estimator/stage_tensors.h"
+#include "estimator/state_row.h"
 
 namespace shardplan {
 

@@ -4,8 +4,9 @@
 
 #include <vector>
 
-#include "estimator/stage_state.h"
+#include "estimator/stage_layout.h"
 #include "estimator/stage_tensors.h"
+#include "estimator/state_row.h"
 
 namespace shardplan {
 

@@ -2,6 +2,7 @@
 
 #include "estimator/deepspeed_state.h"
 #include "estimator/eager_rows.h"
+#include "estimator/megatron_sequence_rows.h"
 #include "estimator/megatron_state.h"
 #include "estimator/native_state.h"
 #include "estimator/torchtitan_rows.h"
@@ -42,6 +43,30 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
     state.bytes.start_up_only = deepspeed_left_by_start_up(job, plan, tensors.dense);
   }
   return state;
+}
+
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kNative: return native_sequence_rows(job, plan, ends);
+    case MemoryModel::kTorchtitan: return torchtitan_sequence_rows(job, plan, ends);
+    case MemoryModel::kNanotron:
+    case MemoryModel::kDeepspeed: return {};  // it stands among the rows of the state
+    case MemoryModel::kFujii2024:
+    case MemoryModel::kMegatronLocal:
+    case MemoryModel::kMegatron: break;
+  }
+  return megatron_sequence_rows(job, plan, ends);
+}
+
+// Megatron's: whether there are several stages, and several chunks on each.
+std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
+                                                       std::int64_t num_microbatches) {
+  const MemoryModel model = job.profile.memory_model;
+  if (model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal) {
+    return {plan.pp > 1 ? 1 : 0, plan.vpp > 1 ? 1 : 0};
+  }
+  return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
+          std::ssize(kSchedules) * num_microbatches + static_cast<std::int64_t>(plan.schedule)};
 }
 
 }  // namespace shardplan

@@ -24,8 +24,7 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
                        const StageTensors& tensors);
 
-// Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
-using SequenceRows = std::array<StateRow, 8>;
+// What has the size of a microbatch.
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 // What they look at of the pipeline besides the ends: equal numbers mean equal rows.
 std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,

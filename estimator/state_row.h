@@ -74,6 +74,9 @@ struct StateRow {
   std::int64_t total_bytes() const { return bytes * copies; }
 };
 
+// Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
+using SequenceRows = std::array<StateRow, 8>;
+
 // Collects rows of tensors as they are, not rounded up; those without elements or copies do not
 // exist.
 struct StateRowList {

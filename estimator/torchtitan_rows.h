@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "estimator/block_rows.h"
-#include "estimator/stage_state.h"
+#include "estimator/stage_layout.h"
+#include "estimator/state_row.h"
 
 namespace shardplan {
 

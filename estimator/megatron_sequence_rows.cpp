@@ -1,12 +1,8 @@
-// Rows of a stage's state that have the size of a microbatch: buffers that stay, and what the
-// pipeline schedule's loop holds (Megatron-LM core/pipeline_parallel/schedules.py).
+#include "estimator/megatron_sequence_rows.h"
+
 #include <algorithm>
 
 #include "estimator/block_rows.h"
-#include "estimator/eager_rows.h"
-#include "estimator/native_state.h"
-#include "estimator/stage_state.h"
-#include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 namespace {
@@ -14,16 +10,9 @@ namespace {
 // core/tensor_parallel/layers.py gathers the input of column-parallel products into one buffer that
 // is never freed; with Transformer Engine only the head is such a product.
 bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds& ends) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kMegatronLocal: return shape.gathers_sequence;
-    case MemoryModel::kMegatron: return shape.gathers_sequence && ends.has_head;
-    case MemoryModel::kNative:
-    case MemoryModel::kTorchtitan:
-    case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed:
-    case MemoryModel::kFujii2024: break;
-  }
-  return false;
+  const MemoryModel model = job.profile.memory_model;
+  return shape.gathers_sequence && (model == MemoryModel::kMegatronLocal ||
+                                    (model == MemoryModel::kMegatron && ends.has_head));
 }
 
 // What the buffer holds at most: a head's input, or the tokens of all ranks that share the experts
@@ -103,16 +92,7 @@ std::array<StateRow, 5> pipeline_rows(const Plan& plan, const StageEnds& ends,
 
 }  // namespace
 
-SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
-  if (job.profile.memory_model == MemoryModel::kNative) {
-    return native_sequence_rows(job, plan, ends);
-  }
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    return torchtitan_sequence_rows(job, plan, ends);
-  }
-  if (is_eager(job.profile.memory_model)) {
-    return {};  // what depends on the sequence stands among the rows of the state
-  }
+SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   const auto [ahead, last_input_gradient, last_input, last_output_gradient, last_inputs] =
@@ -144,17 +124,6 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
         .formula = "b*s*s/c: of the data loader's batch, held by the forward step that runs"}}};
   for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
   return rows;
-}
-
-// Megatron's: whether there are several stages, and several chunks on each.
-std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
-                                                       std::int64_t num_microbatches) {
-  const MemoryModel model = job.profile.memory_model;
-  if (model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal) {
-    return {plan.pp > 1 ? 1 : 0, plan.vpp > 1 ? 1 : 0};
-  }
-  return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
-          std::ssize(kSchedules) * num_microbatches + static_cast<std::int64_t>(plan.schedule)};
 }
 
 }  // namespace shardplan
