@@ -25,7 +25,7 @@ struct Weights {
 std::vector<WeightShape> module_shapes(const Job& job, const Plan& plan, BlockKind kind) {
   std::vector<WeightShape> shapes = weight_shapes(job, plan, kind);
   const bool is_layer = kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer;
-  if (is_layer && job.model.attention != AttentionKind::kMla) {
+  if (is_layer && !job.model.is_mla()) {
     std::swap(shapes[0], shapes[1]);
   }
   return shapes;

@@ -13,7 +13,7 @@ namespace {
 // Width of keys and values of one token on one rank. Fewer kv heads than tp are replicated.
 std::int64_t kv_width(const BlockContext& context) {
   const ModelSpec& model = context.model();
-  if (model.attention == AttentionKind::kMla) {
+  if (model.is_mla()) {
     return div_ceil(model.num_heads, context.plan.tp) *
            (model.mla.qk_head_dim() + model.mla.v_head_dim);
   }

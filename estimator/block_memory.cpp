@@ -255,7 +255,7 @@ SeparateNorms separate_norms(const Job& job, bool is_moe) {
   if (job.profile.memory_model != MemoryModel::kMegatron) {
     return {};
   }
-  return {.attention = job.model.attention == AttentionKind::kMla, .ffn = is_moe};
+  return {.attention = job.model.is_mla(), .ffn = is_moe};
 }
 
 bool rows_see_whole_plan(const Job& job) {

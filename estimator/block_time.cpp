@@ -212,7 +212,7 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   parts.attention = core_attention(context, layer);
   begin_part(context, "projections");
   context.region = by_pieces ? &regions.attention : nullptr;
-  if (context.model().attention == AttentionKind::kMla) {
+  if (context.model().is_mla()) {
     add_mla(context, parts);
   } else {
     parts.projections = gqa_projections(context);

@@ -238,8 +238,8 @@ double backward_s(const BlockTime& linear) {
 bool goes_by_pieces(const BlockContext& context) {
   const FrameworkProfile& profile = context.job.profile;
   return profile.memory_model == MemoryModel::kNative && profile.tp_overlap == TpOverlap::kPieces &&
-         context.plan.tp > 1 && context.plan.sequence_parallel &&
-         context.model().attention != AttentionKind::kMla && token_pieces(context) > 1;
+         context.plan.tp > 1 && context.plan.sequence_parallel && !context.model().is_mla() &&
+         token_pieces(context) > 1;
 }
 
 ForwardBackward all_of(const RegionTimes& region) {

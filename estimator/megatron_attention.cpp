@@ -78,8 +78,7 @@ void add_qkv(MegatronBlock& block) {
   const Life life{.born = works_on_packed_qkv(block) ? Step::kForwardQkv : Step::kForwardLayout,
                   .last_forward_use = Step::kForwardAttention,
                   .dies = Step::kBackwardAttention};
-  const bool mla = block.job.model.attention == AttentionKind::kMla;
-  if (mla && block.selective() && block.recomputed().mla_up_proj) {
+  if (block.job.model.is_mla() && block.selective() && block.recomputed().mla_up_proj) {
     rows.recompute("attention.qkv", elements, s.dtype, life, Step::kBackwardAttention,
                    "(2*a*(dn+dr)+a*dv)*T/t: mla_up_proj recompute discards q, k and v");
     rows.use("attention.qkv_again", elements, s.dtype, Step::kBackwardAttention, Step::kBackwardQkv,
@@ -181,7 +180,7 @@ void add_layer_input(MegatronBlock& block) {
 
 void add_attention(MegatronBlock& block) {
   add_qkv_projection(block);
-  if (block.job.model.attention == AttentionKind::kMla) {
+  if (block.job.model.is_mla()) {
     add_mla_compression(block);
   }
   add_qkv(block);

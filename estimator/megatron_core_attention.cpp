@@ -11,13 +11,13 @@ namespace {
 AttentionShape backward_shape(const MegatronBlock& block, const AttentionWidths& widths) {
   const Job& job = block.job;
   const Plan& plan = block.plan;
-  const bool mla = job.model.attention == AttentionKind::kMla;
-  AttentionShape shape{.batch = plan.micro_batch,
-                       .query_heads = block.shape.query_heads,
-                       .kv_heads = mla ? block.shape.query_heads : block.shape.key_value_heads,
-                       .query_length = div_ceil(job.sequence_length, plan.cp),
-                       .kv_length = div_ceil(job.sequence_length, plan.cp),
-                       .head_dim = widths.head_dim};
+  AttentionShape shape{
+      .batch = plan.micro_batch,
+      .query_heads = block.shape.query_heads,
+      .kv_heads = job.model.is_mla() ? block.shape.query_heads : block.shape.key_value_heads,
+      .query_length = div_ceil(job.sequence_length, plan.cp),
+      .kv_length = div_ceil(job.sequence_length, plan.cp),
+      .head_dim = widths.head_dim};
   if (plan.cp > 1 && plan.cp_method == CpMethod::kA2a) {
     shape.query_heads = div_ceil(shape.query_heads, plan.cp);
     shape.kv_heads = div_ceil(shape.kv_heads, plan.cp);
@@ -76,8 +76,7 @@ void add_probabilities(MegatronBlock& block) {
   keep("attention.dropout_mask", drops ? pairs : 0, DType::kBool, "a*s*T/t: saved by dropout");
   keep("attention.dropped_probabilities", drops ? pairs : 0, s.dtype,
        "a*s*T/t: saved by the second product");
-  const bool expands =
-      s.key_value_heads < s.query_heads && block.job.model.attention != AttentionKind::kMla;
+  const bool expands = s.key_value_heads < s.query_heads && !block.job.model.is_mla();
   rows.keep("attention.expanded_key_values", expands ? 2 * s.tokens * s.query_width : 0, s.dtype,
             life, "2*a*d*T/t: keys and values repeated for every query head");
   rows.use("attention.probability_gradients", (drops ? 2 : 1) * pairs, s.dtype,
@@ -121,7 +120,7 @@ void add_fused_statistics(MegatronBlock& block, const AttentionWidths& widths) {
 AttentionBackend attention_backend(const Job& job, const Plan&) {
   const AttentionBackend chosen = job.profile.attention_backend;
   const std::int64_t capability = job.cluster.gpu.compute_capability;
-  const bool flash_can = job.model.attention != AttentionKind::kMla;
+  const bool flash_can = !job.model.is_mla();
   if (chosen != AttentionBackend::kAuto) {
     return chosen;
   }
@@ -140,7 +139,7 @@ bool works_on_packed_qkv(const MegatronBlock& block) {
 AttentionWidths attention_widths(const MegatronBlock& block) {
   const BlockShape& shape = block.shape;
   const MlaSpec& mla = block.job.model.mla;
-  if (block.job.model.attention == AttentionKind::kMla) {
+  if (block.job.model.is_mla()) {
     const std::int64_t head = mla.qk_head_dim();
     return {.query = shape.query_heads * head,
             .key = shape.query_heads * head,

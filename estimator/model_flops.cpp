@@ -13,7 +13,7 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t a = model.num_heads;
   const std::int64_t ffn_products = model.gated_ffn ? 3 : 2;
   std::int64_t attention = 2 * h * (a + model.num_kv_heads) * model.head_dim;
-  if (model.attention == AttentionKind::kMla) {
+  if (model.is_mla()) {
     const std::int64_t query = a * mla.qk_head_dim();
     attention = (mla.q_lora_rank > 0 ? mla.q_lora_rank * (h + query) : h * query) +
                 h * (mla.kv_lora_rank + mla.qk_rope_head_dim) +

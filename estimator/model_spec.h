@@ -20,7 +20,7 @@ struct LayerSpec {
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
-// Widths of multi-head latent attention; used when attention == kMla, and then instead of head_dim.
+// Widths of multi-head latent attention; used by models with is_mla, and then instead of head_dim.
 struct MlaSpec {
   std::int64_t q_lora_rank = 0;  // 0: plain query projection (DeepSeek-V2-Lite)
   std::int64_t kv_lora_rank = 0;
@@ -66,16 +66,12 @@ struct ModelSpec {
   std::int64_t num_mtp_layers = 0;  // multi-token prediction modules after the last layer
   std::vector<LayerSpec> layers;    // one per transformer layer, in order
 
+  bool is_mla() const { return attention == AttentionKind::kMla; }
+
   // Widths of one head: of a query and its key, of a value, of the part with rotary positions.
-  std::int64_t qk_head_dim() const {
-    return attention == AttentionKind::kMla ? mla.qk_head_dim() : head_dim;
-  }
-  std::int64_t v_head_dim() const {
-    return attention == AttentionKind::kMla ? mla.v_head_dim : head_dim;
-  }
-  std::int64_t rotary_dim() const {
-    return attention == AttentionKind::kMla ? mla.qk_rope_head_dim : head_dim;
-  }
+  std::int64_t qk_head_dim() const { return is_mla() ? mla.qk_head_dim() : head_dim; }
+  std::int64_t v_head_dim() const { return is_mla() ? mla.v_head_dim : head_dim; }
+  std::int64_t rotary_dim() const { return is_mla() ? mla.qk_rope_head_dim : head_dim; }
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   bool has_moe_layers() const { return std::ranges::any_of(layers, &LayerSpec::is_moe); }

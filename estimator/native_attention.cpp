@@ -27,13 +27,13 @@ Step last_backward_attention(const NativeBlock& block) {
 AttentionShape attention_shape(const NativeBlock& block) {
   const Job& job = block.job;
   const std::int64_t c = block.plan.cp;
-  const bool mla = job.model.attention == AttentionKind::kMla;
-  AttentionShape shape{.batch = block.plan.micro_batch,
-                       .query_heads = block.shape.query_heads,
-                       .kv_heads = mla ? block.shape.query_heads : block.shape.key_value_heads,
-                       .query_length = div_ceil(job.sequence_length, c),
-                       .kv_length = div_ceil(job.sequence_length, c),
-                       .head_dim = job.model.qk_head_dim()};
+  AttentionShape shape{
+      .batch = block.plan.micro_batch,
+      .query_heads = block.shape.query_heads,
+      .kv_heads = job.model.is_mla() ? block.shape.query_heads : block.shape.key_value_heads,
+      .query_length = div_ceil(job.sequence_length, c),
+      .kv_length = div_ceil(job.sequence_length, c),
+      .head_dim = job.model.qk_head_dim()};
   if (c > 1 && block.plan.cp_method == CpMethod::kA2a) {
     shape.query_heads = div_ceil(shape.query_heads, c);
     shape.kv_heads = div_ceil(shape.kv_heads, c);
@@ -64,7 +64,7 @@ struct QkvWidths {
 QkvWidths qkv_widths(const NativeBlock& block) {
   const BlockShape& s = block.shape;
   const MlaSpec& mla = block.job.model.mla;
-  if (block.job.model.attention == AttentionKind::kMla) {
+  if (block.job.model.is_mla()) {
     const std::int64_t query = s.query_heads * mla.qk_head_dim();
     const std::int64_t value = s.query_heads * mla.v_head_dim;
     return {.packed = 2 * query + value, .key_value = query + value, .output = value};
@@ -322,7 +322,7 @@ void add_latent_vectors(NativeBlock& block) {
 void add_native_attention(NativeBlock& block) {
   const BlockShape& s = block.shape;
   const QkvWidths widths = qkv_widths(block);
-  const bool latent = block.job.model.attention == AttentionKind::kMla;
+  const bool latent = block.job.model.is_mla();
   add_native_norm(block,
                   {.input = "input",
                    .statistics = "attention.norm_statistics",

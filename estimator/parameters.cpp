@@ -131,7 +131,7 @@ std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const Laye
   const std::int64_t h = model.hidden;
   Tensors tensors;
   add_norm(tensors, model, "attention.norm", h);
-  if (model.attention == AttentionKind::kMla) {
+  if (model.is_mla()) {
     add_mla(tensors, model);
   } else {
     add_gqa(tensors, model);

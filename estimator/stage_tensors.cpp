@@ -126,7 +126,7 @@ void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, cons
   const MlaSpec& mla = model.mla;
   const std::int64_t h = model.hidden;
   const std::int64_t heads = div_ceil(model.num_heads, plan.tp);
-  if (model.attention != AttentionKind::kMla) {
+  if (!model.is_mla()) {
     const std::int64_t query = heads * model.head_dim;
     const std::int64_t key_value = 2 * div_ceil(model.num_kv_heads, plan.tp) * model.head_dim;
     shapes.push_back({.rows = query + key_value, .columns = h});

@@ -287,8 +287,7 @@ constexpr ValidityRule kLocalCp = kOnlyValues<"unsupported: cp", &Plan::cp, 1>;
 constexpr ValidityRule kLocalAttention = {
     .name = "unsupported: model.attention",
     .reads = {},
-    .broken = [](const Job& job,
-                 const Plan&) { return job.model.attention == AttentionKind::kMla; },
+    .broken = [](const Job& job, const Plan&) { return job.model.is_mla(); },
     .explain = [](const Job& job,
                   const Plan&) { return not_modelled(job, "model.attention", "mla", "gqa"); }};
 constexpr ValidityRule kLocalQkNorm =

@@ -22,7 +22,7 @@ constexpr ValidityRule kSchedule =
                 Schedule::k1F1B, Schedule::kInterleaved1F1B, Schedule::kZbH1, Schedule::kZbv>;
 // In fp8 the products of dense layers run; those of experts are grouped, and wait for their own.
 bool multiplies_in_fp8(const Job& job) {
-  return !has_experts(job) && job.model.attention != AttentionKind::kMla;
+  return !has_experts(job) && !job.model.is_mla();
 }
 constexpr ValidityRule kPrecision = {
     .name = "unsupported: precision",

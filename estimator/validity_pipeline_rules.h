@@ -121,7 +121,7 @@ inline constexpr ValidityRule kRecomputeModulesExist = {
     .broken =
         [](const Job& job, const Plan& plan) {
           const RecomputeModules& modules = plan.recompute.modules;
-          return (modules.mla_up_proj && job.model.attention != AttentionKind::kMla) ||
+          return (modules.mla_up_proj && !job.model.is_mla()) ||
                  ((modules.moe || modules.moe_act) && !has_experts(job)) ||
                  (modules.shared_experts && job.model.moe.shared_ffn == 0);
         },

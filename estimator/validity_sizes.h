@@ -30,9 +30,8 @@ inline bool has_experts(const Job& job) {
 
 // Key and value heads of one tp rank, before context parallelism divides them.
 inline std::int64_t kv_heads_on_rank(const Job& job, const Plan& plan) {
-  const bool is_mla = job.model.attention == AttentionKind::kMla;
-  return std::max<std::int64_t>((is_mla ? job.model.num_heads : job.model.num_kv_heads) / plan.tp,
-                                1);
+  return std::max<std::int64_t>(
+      (job.model.is_mla() ? job.model.num_heads : job.model.num_kv_heads) / plan.tp, 1);
 }
 
 // Layers to deal out, counting embedding and head where the profile's options say so.

@@ -206,7 +206,7 @@ std::string explain_recompute_fields(const Job&, const Plan& plan) {
 
 std::string explain_recompute_modules(const Job& job, const Plan& plan) {
   const RecomputeModules& modules = plan.recompute.modules;
-  if (modules.mla_up_proj && job.model.attention != AttentionKind::kMla) {
+  if (modules.mla_up_proj && !job.model.is_mla()) {
     return "recompute module mla_up_proj: the model has no multi-latent attention";
   }
   if ((modules.moe || modules.moe_act) && !has_experts(job)) {

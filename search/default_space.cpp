@@ -104,7 +104,7 @@ std::vector<Recompute> megatron_recompute_choices(const Job& job) {
     choices.push_back(selective({&Modules::layernorm, &Modules::moe_act}));
     choices.push_back(selective({&Modules::moe}));
   }
-  if (model.attention == AttentionKind::kMla) {
+  if (model.is_mla()) {
     choices.push_back(selective({&Modules::mla_up_proj}));
     choices.push_back(selective({&Modules::layernorm, &Modules::mla_up_proj, &Modules::mlp}));
     if (model.moe.num_experts > 0) {
@@ -254,7 +254,7 @@ std::vector<Recompute> all_recompute_choices(const Job& job, std::vector<Recompu
   if (model.moe.shared_ffn > 0) {
     modules.push_back(&Modules::shared_experts);
   }
-  if (model.attention == AttentionKind::kMla) {
+  if (model.is_mla()) {
     modules.push_back(&Modules::mla_up_proj);
   }
   for (std::uint32_t set = 1; set < std::uint32_t{1} << modules.size(); ++set) {

@@ -202,7 +202,7 @@ LayerWidths widths_of(const ModelSpec& model, bool is_moe) {
   const std::int64_t ffn_matrices = model.gated_ffn ? 3 : 2;
   LayerWidths widths;
   widths.replicated = model.norms_per_layer * h + (model.attention_output_bias ? h : 0);
-  if (model.attention == AttentionKind::kMla) {
+  if (model.is_mla()) {
     const MlaSpec& mla = model.mla;
     const std::int64_t ql = mla.q_lora_rank;
     const std::int64_t kl = mla.kv_lora_rank;
