@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "estimator/block_rows.h"
+#include "estimator/deepspeed_state.h"
 #include "estimator/estimate.h"
 #include "estimator/units.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "estimator/allocation_tape.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_llama.h"
-#include "estimator/deepspeed_state.h"
 #include "estimator/job.h"
 
 namespace shardplan {

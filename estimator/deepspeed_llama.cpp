@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "estimator/block_rows.h"
-#include "estimator/deepspeed_state.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/torchtitan_sizes.h"
 #include "estimator/units.h"
 

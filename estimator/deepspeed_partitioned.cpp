@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "estimator/block_rows.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_state.h"
 #include "estimator/units.h"
 

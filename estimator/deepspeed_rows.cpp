@@ -1,12 +1,12 @@
 // Row tables of Hugging Face's Llama in eager PyTorch, as DeepSpeed trains it. Source:
 // transformers 4.57 models/llama/modeling_llama.py (LlamaRMSNorm, LlamaAttention, LlamaMLP),
 // integrations/sdpa_attention.py, loss/loss_utils.py (ForCausalLMLoss), and for gradients
-// deepspeed_state.h. No tensor, sequence or pipeline parallelism. Letters in block_rows.h; N
+// deepspeed_buckets.h. No tensor, sequence or pipeline parallelism. Letters in block_rows.h; N
 // parameters, S data-parallel ranks, R the bucket's elements.
 #include <algorithm>
 #include <stdexcept>
 
-#include "estimator/deepspeed_state.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/eager_rows.h"
 
 namespace shardplan {

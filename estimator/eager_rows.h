@@ -26,8 +26,6 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);
 BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                              const StageTensors& tensors);
-std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
-                                           const StageTensors& tensors);
 
 // A weight gradient in the weight's dtype: made by its product, alive until the backward of the
 // microbatch has ended.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "estimator/allocator_tails.h"
-#include "estimator/deepspeed_state.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_timeline.h"
 #include "estimator/eager_rows.h"
 #include "estimator/fsdp_tensors.h"

@@ -8,6 +8,7 @@
 
 #include "data/library.h"
 #include "estimator/block_memory.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_state.h"
 #include "estimator/eager_rows.h"
 #include "estimator/estimate.h"

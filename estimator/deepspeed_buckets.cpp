@@ -1,0 +1,219 @@
+// Letters: S data-parallel ranks, R the bucket's elements.
+#include "estimator/deepspeed_buckets.h"
+
+#include <algorithm>
+#include <array>
+
+#include "estimator/block_rows.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+namespace {
+
+std::vector<FlatRange> flat_ranges(const std::vector<std::int64_t>& tensors) {
+  std::vector<FlatRange> ranges;
+  std::int64_t begin = 0;
+  for (const std::int64_t elements : tensors) {
+    ranges.push_back({.begin = begin, .end = begin + elements});
+    begin += elements;
+  }
+  return ranges;
+}
+
+// Which rank's part, `share` elements in a row, reaches into most, in whole tensors.
+void set_fullest(std::span<const FlatRange> tensors, std::int64_t share,
+                 DeepspeedBuckets& buckets) {
+  std::size_t first = 0;
+  std::size_t next = 0;
+  for (std::int64_t at = 0; first < tensors.size(); at += share) {
+    while (next < tensors.size() && tensors[next].begin < at + share) { ++next; }
+    const std::int64_t held = tensors[next - 1].end - tensors[first].begin;
+    if (held > buckets.partition) {
+      buckets.partition = held;
+      buckets.fullest_rank = at / share;
+    }
+    while (first < next && tensors[first].end <= at + share) { ++first; }
+  }
+}
+
+// deepspeed_tensors in the order in which a backward pass makes their gradients; a table that both
+// ends use at its end.
+std::vector<std::size_t> backward_order(const ModelSpec& model) {
+  constexpr std::array<std::size_t, 9> kLayer = {6, 5, 4, 8, 3, 2, 1, 0, 7};
+  const std::size_t final_norm = 1 + kLayer.size() * model.layers.size();
+  std::vector<std::size_t> order;
+  if (!model.tied_embeddings) {
+    order.push_back(final_norm + 1);
+  }
+  order.push_back(final_norm);
+  for (std::size_t layer = model.layers.size(); layer-- > 0;) {
+    for (const std::size_t i : kLayer) { order.push_back(1 + kLayer.size() * layer + i); }
+  }
+  order.push_back(0);
+  return order;
+}
+
+struct Reduction {
+  const std::vector<FlatRange>& tensors;
+  std::int64_t most = 0;   // R
+  std::int64_t ranks = 0;  // S
+  int zero = 0;
+
+  std::int64_t share() const { return div_ceil(tensors.back().end, ranks); }
+  std::int64_t flat_copy(const std::vector<std::size_t>& bucket) const;
+};
+
+// ZeRO-3 copies every bucket but one of a single tensor that ranks divide
+// (reduce_scatter_coalesced).
+std::int64_t Reduction::flat_copy(const std::vector<std::size_t>& bucket) const {
+  std::vector<FlatRange> ranges;
+  std::int64_t padded = 0;
+  for (const std::size_t i : bucket) {
+    ranges.push_back(tensors[i]);
+    padded += round_up(tensors[i].end - tensors[i].begin, ranks);
+  }
+  if (zero == 3) {
+    const bool in_place = bucket.size() == 1 && padded == ranges.front().end - ranges.front().begin;
+    return in_place ? 0 : padded;
+  }
+  std::int64_t largest = 0;
+  for (const std::int64_t elements : deepspeed_flat_copies(ranges, share(), most)) {
+    largest = std::max(largest, elements);
+  }
+  return largest;
+}
+
+// A bucket is reduced when a gradient finds no room in it, and at the end.
+void set_flat_copies(const Reduction& reduction, const std::vector<std::size_t>& order,
+                     DeepspeedBuckets& buckets) {
+  const std::size_t head = reduction.tensors.size() - order.size();  // counts from the first
+  std::vector<std::size_t> bucket;
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const FlatRange& tensor = reduction.tensors[order[i]];
+    const std::int64_t added = tensor.end - tensor.begin;
+    if (elements + added > reduction.most && !bucket.empty()) {
+      std::int64_t& flat = i < 2 + head           ? buckets.flat_in_head
+                           : i + 1 < order.size() ? buckets.flat_in_layers
+                                                  : buckets.flat_at_end;
+      flat = std::max(flat, reduction.flat_copy(bucket));
+      bucket.clear();
+      elements = 0;
+    }
+    bucket.push_back(order[i]);
+    elements += added;
+  }
+  buckets.flat_at_end = std::max(buckets.flat_at_end, reduction.flat_copy(bucket));
+}
+
+// reduce_gradients, tensor by tensor, of a rank: gradients are freed as they are copied into the
+// bucket, what the rank keeps is made when the first of it has been reduced.
+std::int64_t zero1_reduction(const Reduction& reduction, std::int64_t rank,
+                             std::int64_t partition) {
+  const FlatRange part = {.begin = rank * reduction.share(), .end = (rank + 1) * reduction.share()};
+  std::int64_t most = 0;
+  std::int64_t held = 0;
+  bool has_partition = false;
+  std::vector<std::size_t> bucket;
+  std::int64_t elements = 0;
+  const auto reduce = [&] {
+    most = std::max(most, held + reduction.flat_copy(bucket));
+    for (const std::size_t i : bucket) {
+      const FlatRange& tensor = reduction.tensors[i];
+      const bool is_kept = tensor.begin < part.end && tensor.end > part.begin;
+      held += is_kept && !has_partition ? partition : 0;
+      has_partition = has_partition || is_kept;
+      most = std::max(most, held);
+      held -= is_kept && tensor.end - tensor.begin > reduction.most ? tensor.end - tensor.begin : 0;
+    }
+    bucket.clear();
+    elements = 0;
+  };
+  for (std::size_t i = 0; i < reduction.tensors.size(); ++i) {
+    const std::int64_t added = reduction.tensors[i].end - reduction.tensors[i].begin;
+    if (elements + added > reduction.most) {
+      reduce();
+    }
+    bucket.push_back(i);
+    elements += added;
+    held -= added <= reduction.most ? added : 0;
+  }
+  reduce();
+  return most;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
+  const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
+  const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
+  const std::int64_t ffn = model.hidden * model.ffn;
+  const std::array layer = {query, key, key, query, ffn, ffn, ffn, model.hidden, model.hidden};
+  const std::int64_t table = model.vocab * model.hidden;
+  std::vector<std::int64_t> tensors = {table};
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    tensors.insert(tensors.end(), layer.begin(), layer.end());
+  }
+  tensors.push_back(model.hidden);
+  if (!model.tied_embeddings) {
+    tensors.push_back(table);
+  }
+  return tensors;
+}
+
+std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tensors,
+                                                std::int64_t share, std::int64_t most) {
+  std::vector<std::int64_t> copies;
+  std::int64_t elements = 0;
+  std::int64_t runs = 0;
+  std::int64_t last_rank = -1;
+  const auto flush = [&] {
+    if (runs > 1) {
+      copies.push_back(elements);
+    }
+    elements = 0;
+    runs = 0;
+  };
+  for (const FlatRange& tensor : tensors) {
+    for (std::int64_t at = tensor.begin; at < tensor.end;) {
+      const std::int64_t rank = at / share;
+      if (rank != last_rank && elements > most) {
+        flush();
+      }
+      const std::int64_t end = std::min(tensor.end, (rank + 1) * share);
+      runs += rank != last_rank ? 1 : 0;
+      elements += end - at;
+      last_rank = rank;
+      at = end;
+    }
+  }
+  flush();
+  return copies;
+}
+
+bool overlaps_collectives(const Job& job) {
+  return job.profile.overlap_grad_reduce;
+}
+
+DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
+  const std::vector<std::int64_t> elements = deepspeed_tensors(job.model);
+  const std::vector<FlatRange> tensors = flat_ranges(elements);
+  const Reduction reduction = {.tensors = tensors,
+                               .most = job.profile.reduce_bucket_elements,
+                               .ranks = dense_shard_size(job, plan),
+                               .zero = static_cast<int>(plan.zero)};
+  const bool has_two = overlaps_collectives(job) && plan.zero < 3;
+  DeepspeedBuckets buckets{.elements = (has_two ? 2 : 1) * reduction.most,
+                           .largest_tensor = std::ranges::max(elements),
+                           .fills = tensors.back().end > reduction.most};
+  set_fullest(tensors, reduction.share(), buckets);
+  set_flat_copies(reduction, backward_order(job.model), buckets);
+  if (plan.zero == 1) {
+    buckets.reduction =
+        std::max(zero1_reduction(reduction, 0, buckets.partition),
+                 zero1_reduction(reduction, buckets.fullest_rank, buckets.partition));
+  }
+  return buckets;
+}
+
+}  // namespace shardplan
