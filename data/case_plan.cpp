@@ -183,8 +183,9 @@ Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::str
   if (is_absent("cp_method")) {
     plan.cp_method = profile.default_cp_method;
   }
-  // Megatron-LM's is tp (training/arguments.py); ours is 1 where ep divides them.
-  const bool is_megatron = profile.memory_model == MemoryModel::kMegatron;
+  // Megatron-core's is tp (core/model_parallel_config.py); ours is 1 where ep divides them.
+  const bool is_megatron = profile.memory_model == MemoryModel::kMegatron ||
+                           profile.memory_model == MemoryModel::kMegatronLocal;
   if (is_absent("etp") && is_megatron && job.model.moe.num_experts > 0 && plan.ep == 1) {
     plan.etp = plan.tp;
   }

@@ -144,6 +144,8 @@ TEST_CASE("defaults follow the degrees: no SP at tp 1, no schedule at pp 1, inte
   CHECK(read({.model = experts, .plan = R"({"tp": 2})"}).plan.etp == 2);
   CHECK(read({.model = experts, .plan = R"({"tp": 2, "etp": 1})"}).plan.etp == 1);
   CHECK(read({.model = experts, .plan = R"({"tp": 2, "ep": 4})"}).plan.etp == 1);
+  CHECK(read({.framework = R"("megatron-core-local")", .model = experts, .plan = R"({"tp": 2})"})
+            .plan.etp == 2);
   // Given values stay, null is absent.
   const Plan plan =
       read({.plan = R"({"tp": 8, "sequence_parallel": false, "zero": 0, "schedule": null})"}).plan;
