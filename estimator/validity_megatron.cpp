@@ -153,10 +153,22 @@ constexpr ValidityRule kUnfusedNeedsNoCp = {
                  "flash";
         }};
 
-bool overlaps_anything(const FrameworkProfile& profile, const Plan& plan) {
-  return profile.overlap_grad_reduce || profile.overlap_param_gather || profile.overlap_p2p_comm ||
-         profile.overlap_moe_expert_parallel_comm || profile.tp_overlap != TpOverlap::kExposed ||
-         (plan.cp > 1 && profile.cp_overlap != CpOverlap::kExposed);
+// What runs beside something else, each with its value.
+std::vector<std::string> overlaps_of(const FrameworkProfile& profile, const Plan& plan) {
+  std::vector<std::string> overlaps;
+  const auto add = [&](bool is_on, std::string_view name, std::string_view value) {
+    if (is_on) {
+      overlaps.push_back(std::string(name) + " " + std::string(value));
+    }
+  };
+  add(profile.overlap_grad_reduce, "overlap_grad_reduce", "true");
+  add(profile.overlap_param_gather, "overlap_param_gather", "true");
+  add(profile.overlap_p2p_comm, "overlap_p2p_comm", "true");
+  add(profile.overlap_moe_expert_parallel_comm, "overlap_moe_expert_parallel_comm", "true");
+  add(profile.tp_overlap != TpOverlap::kExposed, "tp_overlap", name_of(profile.tp_overlap));
+  add(plan.cp > 1 && profile.cp_overlap != CpOverlap::kExposed, "cp_overlap",
+      name_of(profile.cp_overlap));
+  return overlaps;
 }
 
 // A host that waits for each kernel has one of them running at a time, whatever was asked for.
@@ -165,14 +177,17 @@ constexpr ValidityRule kLaunchBlockingOverlaps = {
     .reads = {PlanField::kCp},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return job.profile.launch_blocking && overlaps_anything(job.profile, plan);
+          return job.profile.launch_blocking && !overlaps_of(job.profile, plan).empty();
         },
     .explain =
-        [](const Job&, const Plan& plan) {
-          return "launch_blocking with an overlap; valid: overlap_grad_reduce, "
-                 "overlap_param_gather, overlap_p2p_comm and overlap_moe_expert_parallel_comm "
-                 "false, tp_overlap exposed, and with cp " +
-                 number_text(plan.cp) + " above 1 cp_overlap exposed";
+        [](const Job& job, const Plan& plan) {
+          std::string found;
+          for (const std::string& overlap : overlaps_of(job.profile, plan)) {
+            found += (found.empty() ? "" : ", ") + overlap;
+          }
+          return "launch_blocking with " + found +
+                 ": one kernel runs at a time; valid: every overlap false or exposed, or "
+                 "launch_blocking false";
         }};
 
 // Rows of an fp8 product in multiples of 8, widths in multiples of 16.

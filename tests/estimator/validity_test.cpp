@@ -363,14 +363,14 @@ TEST_CASE("fp8, overlap and small optimizer states have their own needs") {
                     job.profile.launch_blocking = true;
                     job.profile.overlap_grad_reduce = true;
                   },
-                  {"overlap_grad_reduce"}},
+                  {"launch_blocking with overlap_grad_reduce true:"}},
                  {"launch_blocking_overlaps_nothing",
                   [](Job& job, Plan& plan) {
                     job.profile.launch_blocking = true;
                     job.profile.cp_overlap = CpOverlap::kAttention;
                     plan.cp = 2;
                   },
-                  {"cp 2", "cp_overlap exposed"}},
+                  {"launch_blocking with cp_overlap attention:"}},
                  {"low_precision_or_offloaded_optimizer_needs_zero_1",
                   [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kBf16; },
                   {"exp_avg_dtype bf16", "zero 1"}},
