@@ -223,6 +223,11 @@ std::string options_of_plan(const Plan& plan, const Plan& base) {
   return text.substr(1);
 }
 
+Plan with_open_etp(const Job& job, Plan base) {
+  base.etp = job.model.moe.num_experts > 0 ? -1 : base.etp;
+  return base;
+}
+
 std::string options_that_differ(const Plan& base, const Plan& plan) {
   const auto words_of_options = [](const std::string& options) {
     std::vector<std::string> words;  // "--tp 2"

@@ -43,6 +43,10 @@ std::vector<std::string> plan_field_names();  // of every field that an option s
 // the base's are left out, except the sizes and what frameworks have defaults of their own for.
 std::string options_of_plan(const Plan& plan, const Plan& base = {});
 
+// `base` in a comparison that says etp wherever the model has experts: left out, it follows from tp
+// and ep.
+Plan with_open_etp(const Job& job, Plan base);
+
 // Those of its options that the base does not have: "--tp 2 --sequence-parallel on".
 std::string options_that_differ(const Plan& base, const Plan& plan);
 

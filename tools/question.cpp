@@ -358,7 +358,7 @@ Question question_of(const Options& raw_options, const Library& library) {
 
 std::string options_of_plan(const Job& job, const Plan& plan, const std::optional<GivenRun>& run) {
   if (!run) {
-    return options_of_plan(plan);
+    return options_of_plan(plan, with_open_etp(job, {}));
   }
   // In a file sizes and layers follow from one another: all of them are said.
   Plan base = run->reading.plan;

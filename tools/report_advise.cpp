@@ -82,7 +82,7 @@ std::string options_of(const AdviseReport& report, const JudgedPlan& changed) {
   if (before.dp != 0) {
     plan.dp = data_parallel_size(changed.job, plan);
   }
-  std::string text = options_of_plan(plan, before);
+  std::string text = options_of_plan(plan, with_open_etp(changed.job, before));
   for (const std::string& field : profile_field_names()) {
     const std::string value = profile_field_text(changed.job.profile, field);
     if (value != profile_field_text(report.question.job.profile, field)) {

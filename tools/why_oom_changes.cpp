@@ -109,7 +109,7 @@ std::string text_of(const Question& before, const Question& after) {
   if (before.plan.dp != 0) {
     plan.dp = data_parallel_size(after.job, plan);
   }
-  std::string text = options_that_differ(before.plan, plan);
+  std::string text = options_that_differ(with_open_etp(after.job, before.plan), plan);
   if (after.job.profile.allocator != before.job.profile.allocator) {
     text += text.empty() ? "" : " ";
     text +=

@@ -96,6 +96,23 @@ TEST_CASE("the command that search prints estimates the same plan to the byte") 
   CHECK(most == at(best, "peak_allocated").integer);
 }
 
+// Left out, etp would be tp where ep is 1 and 1 where it is not.
+TEST_CASE("commands and advice for a model with experts say how these are sliced") {
+  const Words job = {"--model",  "qwen1.5-moe-a2.7b", "--cluster", "1x4-h200",       "--framework",
+                     "megatron", "--sequence-length", "1024",      "--global-batch", "4"};
+  Words search = {"search", "--fix", "tp=4", "--fix",        "ep=1",  "--fix",
+                  "etp=1",  "--fix", "pp=1", "--gpu-memory", "500GiB"};
+  search.insert(search.end(), job.begin(), job.end());
+  CHECK(contains(run_shardplan(search).out, " --etp 1 "));
+  Words advise = {"advise", "--tp", "2", "--top", "100", "--format", "json"};
+  advise.insert(advise.end(), job.begin(), job.end());
+  const JsonValue answer = json_of(run_shardplan(advise));
+  REQUIRE(!at(answer, "singles").items.empty());
+  for (const JsonValue& advice : at(answer, "singles").items) {
+    CHECK(contains(at(advice, "options").string, "--etp "));
+  }
+}
+
 TEST_CASE(
     "advice for a plan bound by the host does not name CUDA graphs, whose pools nobody counts") {
   const ProgramRun run = run_shardplan(
