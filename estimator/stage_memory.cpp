@@ -82,8 +82,24 @@ std::vector<AliveBlocks> alive_at_peak(const StagePieces& pieces) {
   return alive_blocks(pieces.layout, pieces.schedule[peak.state], pieces.peaks.peak, peak.point);
 }
 
+// Elements of a limit of Megatron-FSDP: `otherwise`, unless its unit of communication was given.
+std::string fsdp_limit(const Job& job, std::string_view unit, std::string_view otherwise) {
+  const std::int64_t given = job.profile.suggested_communication_unit_size;
+  return given > 0 ? std::string(unit) + " of " + std::to_string(given) : std::string(otherwise);
+}
+
+std::string queue_formula(const Job& job, const Plan& plan) {
+  if (plan.zero == 2 && !job.profile.overlap_grad_reduce) {
+    return "all gradients: one bucket without overlap_grad_reduce";
+  }
+  const char* const limit = plan.zero == 2 ? "max(1e9, a bucket's)" : "max(1e9, 2n)";
+  return "gradients of the layer in use, and those before the reduce-scatter: " +
+         fsdp_limit(job, "the unit", limit) + " elements and one bucket";
+}
+
 // Buffers of Megatron-FSDP around the unit that runs at the peak.
-void add_fsdp_rows(std::vector<Row>& rows, const Plan& plan, const StagePieces& pieces) {
+void add_fsdp_rows(std::vector<Row>& rows, const Job& job, const Plan& plan,
+                   const StagePieces& pieces) {
   const StagePoint& peak = pieces.peaks.moments[static_cast<std::size_t>(pieces.peaks.peak)];
   if (peak.point.bytes < 0) {
     return;
@@ -114,15 +130,14 @@ void add_fsdp_rows(std::vector<Row>& rows, const Plan& plan, const StagePieces& 
                               : is_backward ? unit.gathered_backward
                                             : unit.gathered_forward),
       activation_dtype(plan.precision), "forward",
-      "the layer in use and those behind it that have max(5e8, n) elements");
+      "the layer in use and those that it gathers ahead: " +
+          fsdp_limit(job, "half the unit", "max(5e8, n)") + " elements");
   const DType dtype = fsdp_gradient_dtype(plan);
   add("zero.reduction_queue",
       buffers.gradient_bytes(is_replay     ? unit.gradients_replay
                              : is_backward ? unit.gradients_backward
                                            : none),
-      dtype, "backward",
-      "gradients of the layer in use, and those before the reduce-scatter: max(1e9, 2n) elements "
-      "and one bucket");
+      dtype, "backward", queue_formula(job, plan));
   add("zero.held_gradients", is_backward ? unit.held_bytes : 0, dtype, "backward",
       "embedding and head in one bucket: reduced when both gradients are there");
 }
@@ -192,7 +207,7 @@ StageMemory stage_memory(const Job& job, const Plan& plan, const BlockSet& block
   }
   add_block_rows(memory.rows, blocks, pieces, alive_at_peak(pieces),
                  job.profile.memory_model == MemoryModel::kNative);
-  add_fsdp_rows(memory.rows, plan, pieces);
+  add_fsdp_rows(memory.rows, job, plan, pieces);
   if (peaks.arena_slack_bytes > 0) {
     memory.rows.push_back({.component = Component::kTemporaries,
                            .name = "arena.unused",

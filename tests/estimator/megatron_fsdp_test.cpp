@@ -92,6 +92,21 @@ TEST_CASE("a smaller communication unit lets fewer layers wait and gathers fewer
   CHECK(at_peak(job, full_recompute(), "zero.gathered_layers") == 2 * kSmallLayer * 2);
 }
 
+TEST_CASE("what a row of Megatron-FSDP says of its limit is the limit of the plan") {
+  const auto formula = [](const Job& job, const Plan& plan) {
+    const MemoryEstimate estimate = estimate_memory(job, plan);
+    const std::vector<Row>& rows = estimate.stages.front().rows;
+    return std::ranges::find(rows, "zero.reduction_queue", &Row::name)->formula;
+  };
+  Job job = job_of(kSmall);
+  CHECK(formula(job, full_recompute()).find("max(1e9, 2n)") != std::string::npos);
+  Plan zero2 = full_recompute();
+  zero2.zero = 2;
+  CHECK(formula(job, zero2) == "all gradients: one bucket without overlap_grad_reduce");
+  job.profile.suggested_communication_unit_size = 12345;
+  CHECK(formula(job, full_recompute()).find("12345") != std::string::npos);
+}
+
 TEST_CASE("buffers of layers grow and shrink along the chunk") {
   Job job = job_of(kSmall);
   job.profile.overlap_grad_reduce = true;
