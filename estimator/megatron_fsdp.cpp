@@ -304,6 +304,11 @@ bool is_megatron_fsdp(const Job& job, const Plan& plan) {
   return job.profile.memory_model == MemoryModel::kMegatron && plan.zero >= 2;
 }
 
+Plan without_fsdp(const Job& job, Plan plan) {
+  plan.zero = is_megatron_fsdp(job, plan) ? 1 : plan.zero;
+  return plan;
+}
+
 DType fsdp_gradient_dtype(const Plan& plan) {
   return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
 }

@@ -15,6 +15,8 @@ namespace shardplan {
 
 // Whether the plan is one of Megatron-FSDP.
 bool is_megatron_fsdp(const Job& job, const Plan& plan);
+// The plan, under ZeRO-1 if it is one.
+Plan without_fsdp(const Job& job, Plan plan);
 // What it accumulates and reduces gradients in.
 DType fsdp_gradient_dtype(const Plan& plan);
 

@@ -60,6 +60,11 @@ PriceTable build_price_table(const Job& job) {
   return PriceTable(job);
 }
 
+StepTime price_time(PricePieces& pieces, const Plan& plan, const ScheduleShape& shape) {
+  return step_time_of(pieces.job, plan, shape.num_microbatches, pieces.work(plan, shape).step,
+                      pieces.updates(plan));
+}
+
 Price price(PriceTable& table, const Plan& plan) {
   PricePieces& pieces = table.pieces();
   const Job& job = pieces.job;
@@ -68,8 +73,7 @@ Price price(PriceTable& table, const Plan& plan) {
   Price price = job.profile.memory_model == MemoryModel::kFujii2024
                     ? fujii_price(job, plan)
                     : memory_price(pieces, plan, shape);
-  const StepTime time = step_time_of(job, plan, shape.num_microbatches,
-                                     pieces.work(plan, shape).step, pieces.updates(plan));
+  const StepTime time = price_time(pieces, plan, shape);
   price.step_time_s = time.total_s;
   price.tokens_per_s_per_gpu = time.tokens_per_s_per_gpu;
   return price;

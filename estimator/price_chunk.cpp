@@ -199,6 +199,18 @@ void PricePieces::sum_chunks(const Plan& plan, const BlockMemo::Piece& block,
   }
 }
 
+// Recomputation and the size of a microbatch change nothing of it but the layout.
+const FsdpBuffers& PricePieces::buffers(const Plan& plan, std::size_t layout) {
+  return buffer_pieces
+      .find({block_axes[0], block_axes[1],
+             packed(block_axes[5], static_cast<std::int64_t>(plan.precision)),
+             static_cast<std::int64_t>(layout)},
+            [&](FsdpBuffers& piece) {
+              piece = fsdp_buffers(job, plan, chunk_layouts[layout].layout);
+            })
+      .value;
+}
+
 // Static arenas take sizes that sums leave out, native blocks write each other's rows, and
 // Megatron-FSDP's buffers are those of a unit's place.
 void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
@@ -213,14 +225,14 @@ void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
   }
   for (std::size_t i = 0; i < stages.chunks.size(); ++i) {
     const std::size_t layout = stages.chunks[i];
-    chunk_byte_space[i] = chunk_pieces
-                              .find({block.number, static_cast<std::int64_t>(layout)},
-                                    [&](ChunkBytes& piece) {
-                                      const ChunkLayout& chunk = chunk_layouts[layout].layout;
-                                      piece = bytes_of(chunk_peaks(chunk, summaries(plan),
-                                                                   fsdp_buffers(job, plan, chunk)));
-                                    })
-                              .value;
+    chunk_byte_space[i] =
+        chunk_pieces
+            .find({block.number, static_cast<std::int64_t>(layout)},
+                  [&](ChunkBytes& piece) {
+                    const ChunkLayout& chunk = chunk_layouts[layout].layout;
+                    piece = bytes_of(chunk_peaks(chunk, summaries(plan), buffers(plan, layout)));
+                  })
+            .value;
   }
 }
 

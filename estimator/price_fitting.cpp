@@ -32,7 +32,8 @@ std::int64_t fullest_rank_bytes(const PriceFreedom& open, const StatePiece& stat
 }  // namespace
 
 // Of the plans that differ in the optimizer's dtypes the one with the smallest has the least
-// memory, less what its step copies, and the least time: it stands for all.
+// memory, less what its step copies, and the least time: it stands for all. Buffers of
+// Megatron-FSDP come on top of what every plan holds in a microbatch.
 FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t freedom,
                            std::int64_t limit_bytes) {
   PricePieces& pieces = table.pieces();
@@ -44,14 +45,27 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
     if (!has_groups(pieces.job, at) || !can_run(pieces, at)) {
       return;
     }
+    const Plan plain = without_fsdp(pieces.job, at);
+    pieces.begin(plain);
+    const ScheduleShape shape = pieces.shape(plain);
+    const ActivationPiece activations = pieces.activations(plain, shape);
     const auto visit = [&] {
-      pieces.begin(at);
       const StatePiece& states = pieces.state(at);
-      const std::int64_t bytes =
-          fullest_rank_bytes(open, states, pieces.activations(at, pieces.shape(at)));
+      std::int64_t bytes = fullest_rank_bytes(open, states, activations);
+      if (bytes > limit_bytes) {
+        return;
+      }
+      const double step_time_s = price_time(pieces, at, shape).total_s * kRounding;
+      if (bytes >= floor.allocated_bytes && step_time_s >= floor.step_time_s) {
+        return;
+      }
+      if (is_megatron_fsdp(pieces.job, at)) {
+        pieces.begin(at);
+        bytes = fullest_rank_bytes(open, states, pieces.activations(at, shape));
+      }
       if (bytes <= limit_bytes) {
         floor.allocated_bytes = std::min(floor.allocated_bytes, bytes);
-        floor.step_time_s = std::min(floor.step_time_s, price(table, at).step_time_s * kRounding);
+        floor.step_time_s = std::min(floor.step_time_s, step_time_s);
       }
     };
     each(open.zero, at.zero, [&] {

@@ -123,10 +123,7 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
 StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   StateFloor floor;
   for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
-  Plan at = plan;
-  if (pieces.job.profile.memory_model == MemoryModel::kMegatron) {
-    at.zero = std::min<std::int64_t>(at.zero, 1);
-  }
+  Plan at = without_fsdp(pieces.job, plan);
   const std::array<std::int64_t, 3> ranks = ranks_of(plan);
   each_block(pieces, open, at, [&] {
     each(open.recompute, at.recompute, [&] {

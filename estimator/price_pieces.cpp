@@ -211,8 +211,8 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
 
 }  // namespace
 
-// Axes of the rows of blocks; `is_wide` profiles and Megatron-FSDP see their sharding, and more, as
-// well.
+// Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well;
+// Megatron-FSDP's buffers the ranks that share the state, and whether others hold the other end.
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
                packed(plan.ep, plan.etp),
@@ -220,7 +220,14 @@ BlockKey PricePieces::block_key(const Plan& plan) {
                recompute,
                std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
                0};
-  if (is_wide || is_megatron_fsdp(job, plan)) {
+  if (is_megatron_fsdp(job, plan)) {
+    key[5] = wide_axes
+                 .find({packed(grid().dense_shard, grid().expert_shard),
+                        packed(grid().dp, 16 * plan.zero + number(plan.grad_dtype)),
+                        plan.pp > 1 ? 1 : 0},
+                       [](WideAxes&) {})
+                 .number;
+  } else if (is_wide) {
     key[5] = wide_axes
                  .find({packed(grid_piece->number, plan.zero),
                         packed(dtypes_number(plan), number(plan.schedule)),
@@ -239,7 +246,7 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   return kind_pieces
       .find({block_axes[0], experts ? packed(ep_seen_by(job, kind, plan.ep), plan.etp) : 0,
              microbatch_axes_number(plan, cp_method) + number(kind), recompute_number(seen),
-             experts ? block_axes[4] : 0, block_axes[5]},
+             experts ? block_axes[4] : 0, is_wide || kind == BlockKind::kHead ? block_axes[5] : 0},
             [&](KindPiece& piece) {
               const BlockMemory block = block_memory(job, plan, kind);
               BlockSummaries alone{};

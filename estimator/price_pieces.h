@@ -223,6 +223,7 @@ struct PricePieces {
     return number < kNumBlockKinds ? block.value.units[number] : group(plan, block, number);
   }
   const UnitBytes& group(const Plan& plan, const BlockMemo::Piece& block, std::size_t number);
+  const FsdpBuffers& buffers(const Plan& plan, std::size_t layout);
   void find_chunks(const Plan& plan, const BlockMemo::Piece& block, const LayoutPiece& stages);
   void sum_chunks(const Plan& plan, const BlockMemo::Piece& block, const LayoutPiece& stages);
   void build_grid(const Plan& plan, GridPiece& piece);
@@ -274,6 +275,7 @@ struct PricePieces {
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
   PieceMemo<LoadPiece, 4> load_pieces{2048};
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
+  PieceMemo<FsdpBuffers, 4> buffer_pieces{4096};
   PieceMemo<StateBytes, 8> sequence_pieces{4096};
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
   PieceMemo<StatePiece, 4> state_pieces{32768};
@@ -285,6 +287,9 @@ struct PricePieces {
   PieceMemo<ReductionPiece, 3> reduction_pieces{1024};
   PieceMemo<std::vector<RankUpdate>, 3> update_pieces{1024};
 };
+
+// The step of a plan whose pieces have begun.
+StepTime price_time(PricePieces& pieces, const Plan& plan, const ScheduleShape& shape);
 
 // Place of a number in a list, which gets it if it is not there.
 std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number);
