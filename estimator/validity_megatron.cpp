@@ -4,6 +4,7 @@
 // (validate_args); transformer_engine/pytorch/utils.py (assert_dim_for_fp8_exec) and
 // attention/dot_product_attention/context_parallel.py.
 #include "estimator/validity_limits.h"
+#include "estimator/validity_megatron_overlap.h"
 #include "estimator/validity_megatron_state.h"
 #include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
@@ -153,43 +154,6 @@ constexpr ValidityRule kUnfusedNeedsNoCp = {
                  "flash";
         }};
 
-// What runs beside something else, each with its value.
-std::vector<std::string> overlaps_of(const FrameworkProfile& profile, const Plan& plan) {
-  std::vector<std::string> overlaps;
-  const auto add = [&](bool is_on, std::string_view name, std::string_view value) {
-    if (is_on) {
-      overlaps.push_back(std::string(name) + " " + std::string(value));
-    }
-  };
-  add(profile.overlap_grad_reduce, "overlap_grad_reduce", "true");
-  add(profile.overlap_param_gather, "overlap_param_gather", "true");
-  add(profile.overlap_p2p_comm, "overlap_p2p_comm", "true");
-  add(profile.overlap_moe_expert_parallel_comm, "overlap_moe_expert_parallel_comm", "true");
-  add(profile.tp_overlap != TpOverlap::kExposed, "tp_overlap", name_of(profile.tp_overlap));
-  add(plan.cp > 1 && profile.cp_overlap != CpOverlap::kExposed, "cp_overlap",
-      name_of(profile.cp_overlap));
-  return overlaps;
-}
-
-// A host that waits for each kernel has one of them running at a time, whatever was asked for.
-constexpr ValidityRule kLaunchBlockingOverlaps = {
-    .name = "launch_blocking_overlaps_nothing",
-    .reads = {PlanField::kCp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return job.profile.launch_blocking && !overlaps_of(job.profile, plan).empty();
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          std::string found;
-          for (const std::string& overlap : overlaps_of(job.profile, plan)) {
-            found += (found.empty() ? "" : ", ") + overlap;
-          }
-          return "launch_blocking with " + found +
-                 ": one kernel runs at a time; valid: every overlap false or exposed, or "
-                 "launch_blocking false";
-        }};
-
 // Rows of an fp8 product in multiples of 8, widths in multiples of 16.
 constexpr ValidityRule kFp8Tokens = {
     .name = "fp8_tokens_divisible_by_8",
@@ -280,6 +244,7 @@ constexpr std::array kRules = {
     kRecomputeLayers,
     kRecomputeModulesExist,
     kOverlapParamGather,
+    kTpOverlapNeedsSp,
     kLaunchBlockingOverlaps,
     kOffloadOptimizerShare,
     kSmallOptimizerNeedsZero,

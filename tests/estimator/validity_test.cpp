@@ -358,6 +358,12 @@ TEST_CASE("fp8, overlap and small optimizer states have their own needs") {
                  {"overlap_param_gather_needs_zero_and_overlap_grad_reduce",
                   [](Job& job, Plan&) { job.profile.overlap_param_gather = true; },
                   {"zero 0", "zero 1"}},
+                 {"tp_overlap_needs_sequence_parallel",
+                  [](Job& job, Plan& plan) {
+                    job.profile.tp_overlap = TpOverlap::kPieces;
+                    plan.tp = 2;
+                  },
+                  {"tp_overlap pieces with tp 2", "sequence_parallel true"}},
                  {"launch_blocking_overlaps_nothing",
                   [](Job& job, Plan&) {
                     job.profile.launch_blocking = true;
