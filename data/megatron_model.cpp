@@ -67,7 +67,7 @@ void read_norms_and_biases(const RunArguments& arguments, ModelSpec& model) {
       arguments.word_or("--normalization", "LayerNorm", {"LayerNorm", "RMSNorm"}) == "LayerNorm";
   model.qk_norm = arguments.has("--qk-layernorm");
   const bool biases = !arguments.has("--disable-bias-linear");
-  const bool is_mla = model.attention == AttentionKind::kMla;
+  const bool is_mla = model.is_mla();
   model.attention_output_bias = biases;
   model.ffn_bias = biases;
   // The projections of multi-latent attention have none (core/transformer/

@@ -84,7 +84,6 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"scatter_gather_sends", &FrameworkProfile::scatter_gather_sends},
     {"handover_s", &FrameworkProfile::handover_s},
     {"all_reduced_zero", &FrameworkProfile::all_reduced_zero},
-    {"attention_copies", &FrameworkProfile::attention_copies},
 });
 
 // Counts the fields of an aggregate: how many initializers it takes.

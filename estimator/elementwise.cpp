@@ -23,7 +23,7 @@ LayerKernels native_kernels(double e) {
           .plain = {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}}};
 }
 
-// Kernels of Transformer Engine, of Triton or of Apex: addition and norm apart. Unfused SwiGLU
+// Kernels of Transformer Engine or of Apex: addition and norm apart. Unfused SwiGLU
 // writes and reads silu(gate) as well.
 LayerKernels library_kernels(const FrameworkProfile& profile, double e) {
   LayerKernels kernels = native_kernels(e);
@@ -31,8 +31,6 @@ LayerKernels library_kernels(const FrameworkProfile& profile, double e) {
   if (profile.swiglu == SwigluKind::kUnfused) {
     kernels.gated = {.forward = {.fused = 5 * e}, .backward = {.fused = 8 * e}};
   }
-  const double copies = 2 * static_cast<double>(profile.attention_copies) * e;
-  kernels.copies = {.forward = {.fused = copies}, .backward = {.fused = copies}};
   return kernels;
 }
 

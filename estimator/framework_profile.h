@@ -271,8 +271,6 @@ struct FrameworkProfile {
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
   std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients: 1 after the
                                       // last backward pass, 2 in every microbatch
-  std::int64_t attention_copies = 0;  // widths of a query copied per token around attention, each
-                                      // direction: layouts that kernels ask for
 };
 
 }  // namespace shardplan
