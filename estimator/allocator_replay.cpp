@@ -21,6 +21,7 @@ struct Step {
   std::int32_t slot = 0;
   std::int64_t bytes = 0;  // 0: free
   AllocationStream stream = AllocationStream::kCompute;
+  AllocationKind kind = AllocationKind::kUsual;
 };
 
 struct Trace {
@@ -62,12 +63,16 @@ Trace trace_of(std::span<const AllocationEvent> events) {
     if (event.bytes < 0) {
       throw std::logic_error("replay_allocator: negative bytes");
     }
+    if (event.kind == AllocationKind::kEndUses) {
+      trace.steps.push_back({.kind = event.kind});
+      continue;
+    }
     std::int32_t& slot = slots[event.id];
     if ((event.bytes == 0) == (slot == kNone)) {
       throw std::logic_error("replay_allocator: an id is allocated twice or freed while not live");
     }
     if (event.bytes == 0) {
-      trace.steps.push_back({.slot = slot, .bytes = 0, .stream = event.stream});
+      trace.steps.push_back({.slot = slot, .bytes = 0, .stream = event.stream, .kind = event.kind});
       unused.push_back(slot);
       slot = kNone;
       continue;
@@ -95,6 +100,14 @@ Replay replay(const Trace& trace, AllocatorKind kind, std::int64_t capacity) {
   bool survives = true;
   for (const Step& step : trace.steps) {
     std::int32_t& block = block_of[static_cast<std::size_t>(step.slot)];
+    if (step.kind == AllocationKind::kEndUses) {
+      allocator.end_uses();
+      continue;
+    }
+    if (step.bytes == 0 && step.kind == AllocationKind::kFreeInUse) {
+      allocator.free_in_use(block);
+      continue;
+    }
     if (step.bytes == 0) {
       allocator.free(block);
       continue;
@@ -134,6 +147,9 @@ AllocatorPeaks replay_arenas(const Trace& trace) {
   std::int64_t allocated = 0;
   std::int64_t peak = 0;
   for (const Step& step : trace.steps) {
+    if (step.kind == AllocationKind::kEndUses) {
+      continue;
+    }
     std::int64_t& bytes = live[static_cast<std::size_t>(step.slot)];
     allocated -= bytes;
     bytes = round_up(step.bytes, kArenaRounding);

@@ -14,11 +14,16 @@ namespace shardplan {
 enum class AllocationStream : std::int8_t { kCompute, kGather, kReduce };
 inline constexpr std::int32_t kNumAllocationStreams = 3;
 
+// kFreeInUse: another stream still works on the tensor (Tensor.record_stream), so that its block
+// cannot be taken before kEndUses, where all such streams have come to their end.
+enum class AllocationKind : std::int8_t { kUsual, kFreeInUse, kEndUses };
+
 // bytes > 0 allocates tensor `id`, bytes == 0 frees it. Ids may be reused after a free.
 struct AllocationEvent {
   std::int64_t id = 0;
   std::int64_t bytes = 0;
   AllocationStream stream = AllocationStream::kCompute;
+  AllocationKind kind = AllocationKind::kUsual;
 };
 
 // What a framework allocates and frees until the first step, and the elements of the tensors that

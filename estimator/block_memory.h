@@ -73,10 +73,14 @@ struct BlockRow {
   bool is_handed_on = false;        // stays, as a row of the block that runs next
   bool is_taken_over = false;       // is what the block that ran before has handed on
   bool is_added = false;            // into the output gradient: in place, if nobody else holds that
+  bool is_accumulated = false;      // into a parameter's gradient, on a stream of its own
   AllocationStream stream = AllocationStream::kCompute;
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several
   // What the replay allocates in its place, where it stands for tensors that follow each other.
   std::vector<PassingTensor> passing = {};
+  // A tensor of the state that the first row of this name makes, and the replay keeps; the row
+  // itself holds nothing.
+  std::int64_t made_once_bytes = 0;
 
   bool is_kept() const { return born <= kLastForward && dies >= kFirstBackward; }
   bool is_pending() const { return !is_gradient && born <= kLastBackward && dies >= Step::kWeight; }

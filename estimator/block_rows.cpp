@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace shardplan {
 
@@ -75,6 +76,13 @@ BlockRow& RowList::use_as(Component component, std::string_view name, std::int64
   return add(component, name, elements, dtype,
              {.born = born, .last_forward_use = std::min(dies, kLastForward), .dies = dies},
              formula);
+}
+
+void RowList::make_once(std::string_view name, std::int64_t elements, DType dtype, Step born,
+                        std::string_view formula) {
+  BlockRow& row = use(name, elements, dtype, born, born, formula);
+  row.made_once_bytes = std::exchange(row.bytes, 0);
+  row.elements = 0;
 }
 
 void RowList::recompute(std::string_view name, std::int64_t elements, DType dtype, Life life,

@@ -64,6 +64,9 @@ class RowList {
   // Lives within forward or within backward.
   BlockRow& use(std::string_view name, std::int64_t elements, DType dtype, Step born, Step dies,
                 std::string_view formula);
+  // Made by the first step that gets here, and counted by the state.
+  void make_once(std::string_view name, std::int64_t elements, DType dtype, Step born,
+                 std::string_view formula);
   // Dropped in forward and computed again in backward, from `replayed` on.
   void recompute(std::string_view name, std::int64_t elements, DType dtype, Life life,
                  Step replayed, std::string_view formula);

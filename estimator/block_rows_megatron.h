@@ -75,10 +75,11 @@ void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std
 inline constexpr std::string_view kComputedAgain =
     "computed again, beside the copy in the storage that was discarded";
 
-// Weight gradient of a linear layer in the parameters' dtype, where it is not added into the main
-// gradient by the product itself (gradient_accumulation_fusion off).
+// Weight gradients of `count` linear layers of these elements in the parameters' dtype, where they
+// are not added into the main gradient by the products themselves (gradient_accumulation_fusion
+// off); else the first of its shape makes a dummy of its size, a row of the state.
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
-                         Step own_step);
+                         Step step, std::int64_t count = 1);
 
 // Output gradient of a linear layer under fp8: cast row-wise and transposed for its two products
 // (Transformer Engine pytorch/module/base.py, grad_output_preprocess).

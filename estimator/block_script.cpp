@@ -76,12 +76,14 @@ BlockScript script_of(const BlockMemory& block) {
   const std::vector<RowTensor> rows = tensor_rows(block.rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const BlockRow& row = rows[i].row;
-    script.bytes.push_back(row.bytes);
+    script.bytes.push_back(row.bytes + row.made_once_bytes);
+    script.made_once.push_back(row.made_once_bytes > 0 ? row.name : std::string_view());
     const std::int64_t index = static_cast<std::int64_t>(i);
     script.is_first_product.push_back(row.is_first_product);
     script.is_handed_on.push_back(row.is_handed_on);
     script.is_taken_over.push_back(row.is_taken_over);
     script.is_added.push_back(row.is_added);
+    script.is_accumulated.push_back(row.is_accumulated);
     script.is_gradient.push_back(row.is_gradient);
     script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));
     script.streams.push_back(row.stream);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <utility>
 
 #include "estimator/units.h"
 
@@ -50,6 +51,7 @@ std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream str
     block = take_new(size);
   }
   if (block == kNone) {
+    end_uses();
     for (Pool& pool : pools_) { release_cached(pool); }
     block = take_new(size);
   }
@@ -61,6 +63,18 @@ std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream str
   allocated_ += blocks_[block].size;
   peak_allocated_ = std::max(peak_allocated_, allocated_);
   return block;
+}
+
+void CachingAllocator::free_in_use(std::int32_t block) {
+  allocated_ -= blocks_[block].size;
+  in_use_.push_back(block);
+}
+
+void CachingAllocator::end_uses() {
+  for (const std::int32_t block : std::exchange(in_use_, {})) {
+    allocated_ += blocks_[block].size;
+    free(block);
+  }
 }
 
 void CachingAllocator::free(std::int32_t block) {

@@ -4,9 +4,9 @@
 // B; requests up to 1 MiB come from 2 MiB segments, below 10 MiB from 20 MiB segments, larger ones
 // from segments of their own rounded up to 2 MiB; every stream has pools of its own; the smallest
 // free block that fits is taken, the lowest address among equals; what is left of it becomes a free
-// block where it is large enough; freed neighbours merge. When memory runs out all segments without
-// a live block are given back, once, before an allocation fails. With expandable segments each pool
-// is one address range that is mapped page by page.
+// block where it is large enough; freed neighbours merge. When memory runs out the device is waited
+// for and all segments without a live block are given back, once, before an allocation fails. With
+// expandable segments each pool is one address range that is mapped page by page.
 #pragma once
 
 #include <array>
@@ -35,6 +35,9 @@ class CachingAllocator {
   std::int32_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);
 
   void free(std::int32_t block);
+  // Counts no longer as allocated, and is free after end_uses.
+  void free_in_use(std::int32_t block);
+  void end_uses();
   std::int64_t allocated() const { return allocated_; }
   std::int64_t peak_allocated() const { return peak_allocated_; }
   std::int64_t peak_reserved() const { return peak_reserved_; }
@@ -135,6 +138,7 @@ class CachingAllocator {
 
   void unmap(Pool& pool, std::int32_t block);
 
+  std::vector<std::int32_t> in_use_;
   bool is_expandable_ = false;
   std::int64_t capacity_ = 0;
   Blocks blocks_;

@@ -41,7 +41,7 @@ void add_qkv_projection(MegatronBlock& block) {
            Step::kBackwardNorm, "h*u: gradient of the norm's output");
   add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", packed, Step::kBackwardQkv);
   add_weight_gradient(block, "attention.qkv_weight_gradient", s.hidden * widths.qkv(),
-                      Step::kBackwardQkv);
+                      block.weight_step(Step::kBackwardQkv));
 }
 
 // Down-projections are duplicated over tp and work on this rank's share of the sequence; the norms
@@ -136,7 +136,7 @@ void add_projection(MegatronBlock& block) {
   add_fp8_cast(block, "attention.projection_gradient_fp8", s.hidden * s.tokens,
                Step::kBackwardProjection);
   add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
-                      Step::kBackwardProjection);
+                      block.weight_step(Step::kBackwardProjection));
 }
 
 }  // namespace

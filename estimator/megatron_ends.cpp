@@ -105,7 +105,8 @@ void add_embedding(MegatronBlock& block) {
   }
   rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
            Step::kBackwardInput,
-           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype");
+           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype")
+      .is_accumulated = true;
 }
 
 // Norms of embedding and hidden state, their concatenation, projection 2h -> h
@@ -160,10 +161,8 @@ void add_head(MegatronBlock& block) {
            Step::kBackwardInput, "h*u");
   rows.use("final_norm.input_gradient", sequence, s.dtype, Step::kBackwardInput,
            Step::kBackwardInput, "h*u");
-  if (!block.job.profile.gradient_accumulation_fusion) {
-    rows.use("head.weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits,
-             Step::kBackwardLogits, "h*V/t: before it is added to the main gradient");
-  }
+  add_weight_gradient(block, "head.weight_gradient", s.local_vocab * s.hidden,
+                      Step::kBackwardLogits);
 }
 
 std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind) {

@@ -319,13 +319,17 @@ void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std
 }
 
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
-                         Step own_step) {
-  if (block.job.profile.gradient_accumulation_fusion) {
-    return;
+                         Step step, std::int64_t count) {
+  const FrameworkProfile& profile = block.job.profile;
+  if (!profile.gradient_accumulation_fusion) {
+    block.rows
+        .use(name, count * elements, block.shape.dtype, step, step,
+             "weight gradient before it is added to the main gradient")
+        .is_accumulated = true;
+  } else if (profile.dummy_weight_gradients) {
+    block.rows.make_once(name, elements, block.shape.dtype, step,
+                         "what autograd gets in its place, of a weight's shape");
   }
-  block.rows.use(name, elements, block.shape.dtype, block.weight_step(own_step),
-                 block.weight_step(own_step),
-                 "weight gradient before it is added to the main gradient");
 }
 
 void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
@@ -352,8 +356,9 @@ void add_dense_ffn(MegatronBlock& block) {
                    "h*(T+u): mlp recompute runs the whole FFN again");
   }
   add_weight_gradient(block, "ffn.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
-                      Step::kBackwardFc1);
-  add_weight_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width, Step::kBackwardFc2);
+                      block.weight_step(Step::kBackwardFc1));
+  add_weight_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width,
+                      block.weight_step(Step::kBackwardFc2));
 }
 
 void add_moe(MegatronBlock& block) {
@@ -396,10 +401,10 @@ void add_moe(MegatronBlock& block) {
   }
   block.rows.use("ffn.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardCombine,
                  Step::kForwardOutput, "h*u: tokens put back in order");
-  add_weight_gradient(block, "experts.fc1_weight_gradient",
-                      local_experts * s.ffn_pieces * s.hidden * width, Step::kBackwardFc1);
-  add_weight_gradient(block, "experts.fc2_weight_gradient", local_experts * s.hidden * width,
-                      Step::kBackwardFc2);
+  add_weight_gradient(block, "experts.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
+                      block.weight_step(Step::kBackwardFc1), local_experts);
+  add_weight_gradient(block, "experts.fc2_weight_gradient", s.hidden * width,
+                      block.weight_step(Step::kBackwardFc2), local_experts);
 }
 
 }  // namespace shardplan

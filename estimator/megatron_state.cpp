@@ -269,7 +269,8 @@ void add_dummy_gradients(MegatronState& state) {
              .name = "dummy_weight_gradients",
              .elements = elements,
              .dtype = state.parameter_dtype(),
-             .formula = "sum of distinct weight shapes of the stage, cached by TE"});
+             .formula = "sum of distinct weight shapes of the stage, cached by TE",
+             .made_by = MadeBy::kFirstGradients});
 }
 
 // fp8 training with bf16 parameters: Transformer Engine caches an fp8 copy of every linear weight

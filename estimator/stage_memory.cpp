@@ -58,6 +58,9 @@ void add_block_rows(std::vector<Row>& rows, const BlockSet& blocks, const StageP
       continue;
     }
     for (const BlockRow& row : block.rows) {
+      if (row.made_once_bytes > 0) {
+        continue;  // a row of the state
+      }
       std::int64_t copies = 0;
       for (const AliveBlocks& entry : alive) {
         const bool counts = entry.kind == block.kind && is_alive(row, entry.state, entry.step);

@@ -91,6 +91,7 @@ void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
                     const FsdpBuffers& buffers, UnitTensors& tensors) {
   writer.start(Thread::kAutograd);
+  writer.end_uses();
   writer.drop_input();
   FsdpTensors fsdp(writer, buffers);
   for (std::size_t u = units.size(); u-- > 0;) {
@@ -204,6 +205,7 @@ class StateTensors {
       case MadeBy::kPhase: return false;
       case MadeBy::kFirstGather: writer_.await_gather(row.bytes); return true;
       case MadeBy::kFirstProducts: writer_.await_products(row.bytes); return true;
+      case MadeBy::kFirstGradients: return true;  // rows of blocks say which
       case MadeBy::kPipelineLoop:
         if (row.bytes * row.copies > 0) {
           writer_.receive_inputs();
@@ -292,8 +294,19 @@ void write_step(TimelineWriter& writer, StateTensors& state,
   }
   for (const Phase phase : {Phase::kReduction, Phase::kGradientNorm, Phase::kOptimizer,
                             Phase::kParameterGather, Phase::kIdle}) {
+    if (phase == Phase::kOptimizer) {
+      writer.end_uses();  // the host reads the norm
+    }
     state.enter(phase);
   }
+}
+
+// Whether main parameters are made beside the model's, all of them on the GPU: neither in
+// Megatron-FSDP's buffers nor by a precision-aware optimizer.
+bool has_plain_optimizer(const Plan& plan) {
+  return plan.zero <= 1 && plan.master_dtype == DType::kFp32 &&
+         plan.exp_avg_dtype == DType::kFp32 && plan.exp_avg_sq_dtype == DType::kFp32 &&
+         plan.offload.optimizer == 0.0;
 }
 
 // Without events where rows of the state say what is built.
@@ -302,6 +315,11 @@ BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layo
   switch (job.profile.memory_model) {
     case MemoryModel::kMegatronLocal:
       return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
+    case MemoryModel::kMegatron:
+      if (has_plain_optimizer(plan)) {
+        return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
+      }
+      break;
     case MemoryModel::kNanotron:
       return nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
     default: break;

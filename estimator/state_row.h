@@ -48,8 +48,9 @@ inline constexpr std::string_view kStepTailsRow = "allocator.step_block_ends";
 
 // What allocates a row of the state in a replay of the allocator: the phase it begins with, the
 // first gather of a product's input, the first product of every thread (forward's and autograd's),
-// a copy each, or blocks of the microbatch before: what the pipeline's loop holds of it.
-enum class MadeBy { kPhase, kFirstGather, kFirstProducts, kPipelineLoop };
+// a copy each, the first weight gradient of each shape, or blocks of the microbatch before: what
+// the pipeline's loop holds of it.
+enum class MadeBy { kPhase, kFirstGather, kFirstProducts, kFirstGradients, kPipelineLoop };
 
 struct StateRow {
   Component component = Component::kParameters;

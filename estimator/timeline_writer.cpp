@@ -26,6 +26,12 @@ void TimelineWriter::free(std::int64_t& id) {
   }
 }
 
+void TimelineWriter::end_uses() {
+  if (std::exchange(has_uses_, false)) {
+    events.push_back({.kind = AllocationKind::kEndUses});
+  }
+}
+
 void TimelineWriter::add(const std::vector<AllocationEvent>& built) {
   events.insert(events.end(), built.begin(), built.end());
   for (const AllocationEvent& event : built) { last_id_ = std::max(last_id_, event.id); }
@@ -97,6 +103,10 @@ void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors,
 }
 
 std::int64_t TimelineWriter::make(const BlockScript& rows, std::size_t row) {
+  if (!rows.made_once[row].empty()) {
+    make_first(rows, row);
+    return 0;
+  }
   if (rows.is_taken_over[row]) {
     return take_over(rows.bytes[row], rows.streams[row]);
   }
@@ -115,9 +125,21 @@ void TimelineWriter::make_once(std::int64_t& bytes) {
   }
 }
 
+void TimelineWriter::make_first(const BlockScript& rows, std::size_t row) {
+  if (std::ranges::find(made_once_, rows.made_once[row]) == made_once_.end()) {
+    made_once_.push_back(rows.made_once[row]);
+    allocate(rows.bytes[row], rows.streams[row]);
+  }
+}
+
 void TimelineWriter::end(const BlockScript& rows, std::size_t row, std::int64_t& id) {
   if (rows.is_gradient[row]) {
     return;  // until the step
+  }
+  if (rows.is_accumulated[row] && id != 0) {
+    events.push_back({.id = std::exchange(id, 0), .bytes = 0, .kind = AllocationKind::kFreeInUse});
+    has_uses_ = true;
+    return;
   }
   if (!rows.is_handed_on[row]) {
     free(id);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "estimator/allocator_replay.h"
@@ -30,6 +31,8 @@ class TimelineWriter {
 
   std::int64_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);
   void free(std::int64_t& id);
+  // Streams beside the main one have come to their end.
+  void end_uses();
   // Events of tensors whose ids count from 1, before any other.
   void add(const std::vector<AllocationEvent>& built);
 
@@ -71,6 +74,7 @@ class TimelineWriter {
 
   std::int64_t make(const BlockScript& rows, std::size_t row);
   void make_once(std::int64_t& bytes);
+  void make_first(const BlockScript& rows, std::size_t row);
   void end(const BlockScript& rows, std::size_t row, std::int64_t& id);
 
   std::array<BlockScript, kNumBlockKinds> scripts_;
@@ -80,6 +84,8 @@ class TimelineWriter {
   std::int64_t gather_bytes_ = 0;
   std::array<std::int64_t, 2> workspace_bytes_{};  // by Thread
   Thread thread_ = Thread::kMain;
+  std::vector<std::string_view> made_once_;
+  bool has_uses_ = false;  // events of kFreeInUse since the last kEndUses
   bool receives_ = false;
   std::int64_t last_input_ = 0;  // tensors
   std::int64_t last_input_gradient_ = 0;

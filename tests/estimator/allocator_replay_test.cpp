@@ -161,6 +161,18 @@ TEST_CASE("blocks of different segments never merge, and are given back when mem
   CHECK(expandable(events).reserved_bytes == 60 * kMiB);
 }
 
+TEST_CASE(
+    "what another stream still works on is not taken before that ends, unless memory runs out") {
+  const AllocationEvent free_in_use = {.id = 0, .kind = AllocationKind::kFreeInUse};
+  const AllocationEvent end = {.kind = AllocationKind::kEndUses};
+  const AllocatorPeaks waits = caching({{0, 40 * kMiB}, free_in_use, {1, 40 * kMiB}, end});
+  CHECK(waits.allocated_bytes == 40 * kMiB);
+  CHECK(waits.reserved_bytes == 80 * kMiB);
+  CHECK(waits.required_bytes == 40 * kMiB);
+  const AllocatorPeaks ended = caching({{0, 40 * kMiB}, free_in_use, end, {1, 40 * kMiB}});
+  CHECK(ended.reserved_bytes == 40 * kMiB);
+}
+
 TEST_CASE("a segment with one live block cannot be given back") {
   // 8 MiB live at the front of a 60 MiB segment: 52 MiB are free, yet 56 MiB need their own.
   const Events events = {{0, 60 * kMiB}, {0, 0}, {1, 8 * kMiB}, {2, 56 * kMiB}};
