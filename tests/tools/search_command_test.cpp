@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <random>
 
 #include "tests/tools/answer.h"
 
@@ -111,6 +112,53 @@ TEST_CASE("commands and advice for a model with experts say how these are sliced
   for (const JsonValue& advice : at(answer, "singles").items) {
     CHECK(contains(at(advice, "options").string, "--etp "));
   }
+}
+
+// Files that say etp, and files in which it follows from tp.
+TEST_CASE("whoever sets the options of advice for any file of experts gets what it promises") {
+  std::mt19937 random(3);
+  const auto one_of = [&](const Words& words) { return words[random() % words.size()]; };
+  const TemporaryDirectory directory;
+  const std::string script = directory.path() + "/run.json";
+  std::int64_t offers = 0;
+  for (int file = 0; file < 6; ++file) {
+    std::string settings = R"({"--num-layers": 8, "--hidden-size": 1024, "--ffn-hidden-size": 2048,
+      "--swiglu": true, "--num-attention-heads": 16, "--bf16": true, "--seq-length": 2048,
+      "--max-position-embeddings": 2048, "--normalization": "RMSNorm", "--vocab-size": 32000,
+      "--disable-bias-linear": true, "--position-embedding-type": "rope", "--num-experts": 8,
+      "--untie-embeddings-and-output-weights": true, "--moe-router-topk": 2,
+      "--micro-batch-size": 2, "--global-batch-size": 64, "--attention-dropout": 0,
+      "--hidden-dropout": 0, "--use-distributed-optimizer": true, "--sequence-parallel": true,
+      "--moe-grouped-gemm": true)";
+    const auto add = [&](const std::string& name, const std::string& value) {
+      settings.append(", \"").append(name).append("\": ").append(value);
+    };
+    add("--tensor-model-parallel-size", one_of({"2", "4"}));
+    add("--expert-model-parallel-size", one_of({"1", "2", "4"}));
+    if (random() % 2 == 0) {
+      add("--expert-tensor-parallel-size", one_of({"1", "2"}));
+    }
+    write_file(script, settings + "}");
+    CAPTURE(settings);
+    const Words run = {"--from", script, "--cluster", "1x8-h100", "--format", "json"};
+    Words advise = {"advise", "--top", "100"};
+    advise.insert(advise.end(), run.begin(), run.end());
+    const JsonValue answer = json_of(run_shardplan(advise));
+    for (const JsonValue& advice : at(answer, "singles").items) {
+      const std::string change = at(advice, "change").string;
+      if (!change.starts_with("tp ") && !change.starts_with("ep ")) {
+        continue;
+      }
+      CAPTURE(change);
+      Words estimate = {"estimate"};
+      const Words changed = with_options(run, at(advice, "options").string);
+      estimate.insert(estimate.end(), changed.begin(), changed.end());
+      const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
+      CHECK(at(predicted, "step_time_s").real == at(advice, "step_time_s").real);
+      ++offers;
+    }
+  }
+  CHECK(offers > 3);
 }
 
 TEST_CASE(
