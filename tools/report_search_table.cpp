@@ -184,13 +184,35 @@ std::string switches_line(const SearchReport& report) {
                         (report.run ? "--set" : "--framework-option") + " ranks all plans so");
 }
 
+// What else could be asked: "--num-gpus 64: 9,120 tokens/s per GPU, 584 thousand of all".
+std::string other_size_lines(const SearchReport& report) {
+  std::string text;
+  const double own = report.result.top.empty()
+                         ? 0
+                         : report.result.top.front().time.tokens_per_s_per_gpu *
+                               static_cast<double>(report.job.cluster.world_size());
+  for (const OtherSize& size : report.other_sizes) {
+    const bool has_fewer = size.num_gpus < report.job.cluster.world_size();
+    const char* const label = size.global_batch != report.job.global_batch ? "larger batch"
+                              : has_fewer                                  ? "fewer GPUs"
+                                                                           : "more GPUs";
+    text += label_line(
+        label, size.option + ": " + grouped(static_cast<std::int64_t>(size.tokens_per_s_per_gpu)) +
+                   " tokens/s per GPU, " + grouped(static_cast<std::int64_t>(size.tokens_per_s)) +
+                   " of all" +
+                   (own > 0 ? ", " + percent(size.tokens_per_s / own) + " of those here" : ""));
+  }
+  return text;
+}
+
 std::string first_plan_lines(const SearchReport& report) {
   const RankedPlan& best = report.result.top.front();
   std::string text = "\nThe first plan\n" + batch_line(report.job, best.plan);
   if (report.job.cluster.nodes > 1) {
     text += label_line("groups", groups_text(report.job, best.plan));
   }
-  return text + time_lines(best.time) + next_family_line(report.result) + switches_line(report);
+  return text + time_lines(best.time) + next_family_line(report.result) + switches_line(report) +
+         other_size_lines(report);
 }
 
 // Only where it says something: some plans shown are as fast as each other.
@@ -206,15 +228,16 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
   const SearchResult& result = report.result;
   std::string text = paint(Colour::kRed, "NOTHING FITS");
   if (result.plans_distinct == 0) {
-    const std::optional<InvalidReason> reason = why_invalid(report.job, result.first);
     return text + "  no plan of this space is valid; the rules below say why\n" +
-           (reason ? label_line("", "the first one: " + reason->message) : "");
+           (report.reason.empty() ? "" : label_line("nearest", one_line(report.reason))) +
+           other_size_lines(report);
   }
   return text + "  the smallest valid plan allocates " +
          gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
          gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
          gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, the card has " +
-         gib(card_bytes(report.job)) + "\n" + label_line("", report.command_of(result.smallest));
+         gib(card_bytes(report.job)) + "\n" + label_line("", report.command_of(result.smallest)) +
+         other_size_lines(report);
 }
 
 }  // namespace

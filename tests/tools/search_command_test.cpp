@@ -67,12 +67,53 @@ TEST_CASE("the switches that search names make its first plan as fast as it says
   CHECK(at(faster, "step_time_s").real < at(best, "step_time_s").real);
 }
 
-TEST_CASE("where no plan is valid, search says what the first one breaks") {
+// The first plan of this space has pp 1 and vpp 2; the batch of one sequence is what refuses all.
+TEST_CASE("where no plan is valid, search names the last rule in the way of any, not the first's") {
   const ProgramRun run =
       run_shardplan({"search", "--model", "llama3-8b", "--cluster", "4x8-h100", "--framework",
-                     "deepspeed", "--sequence-length", "8192", "--global-batch", "16"});
+                     "megatron", "--sequence-length", "8192", "--global-batch", "3", "--fix",
+                     "cp=1", "--fix", "tp=1", "--range", "vpp=2,4", "--range", "pp=1,2,4,8"});
   CHECK(run.exit_code == 1);
-  CHECK(run.out.find("the first one: global_batch 16") != std::string::npos);
+  CHECK(contains(run.out, "nearest      global_batch 3 is not divisible by micro_batch 1 * dp 16"));
+}
+
+// Where this many GPUs or this batch have no plan, no room, or leave most GPUs waiting.
+TEST_CASE("another number of GPUs or batch that a search names has the speed that it says") {
+  const Words job = {"search", "--model", "llama3-8b", "--sequence-length", "8192"};
+  struct Asked {
+    Words words;
+    Words names;  // the options that the answer names
+  };
+  for (const Asked& asked :
+       {Asked{{"--cluster", "12500x8-h100", "--global-batch", "1024"},
+              {"--global-batch", "--num-gpus"}},
+        Asked{{"--cluster", "4096x8-h100", "--global-batch", "1024"}, {"--num-gpus"}},
+        Asked{{"--cluster", "1x2-h100", "--global-batch", "16"}, {"--num-gpus"}},
+        Asked{{"--cluster", "1x8-h100", "--global-batch", "64"}, {}},
+        Asked{{"--cluster", "1x8-h100", "--global-batch", "64", "--framework", "torchtitan",
+               "--model", "mixtral-8x7b"},
+              {}}}) {
+    Words words = job;
+    words.insert(words.end(), {"--format", "json", "--top", "1"});
+    std::string options;
+    for (const std::string& word : asked.words) { options.append(word).append(" "); }
+    words = with_options(words, options);
+    const JsonValue answer = json_of(run_shardplan(words));
+    const JsonValue* const sizes = find(answer, "other_sizes");
+    REQUIRE((sizes == nullptr ? 0 : sizes->items.size()) == asked.names.size());
+    for (std::size_t at_size = 0; at_size < asked.names.size(); ++at_size) {
+      const JsonValue& size = sizes->items[at_size];
+      const std::string option = at(size, "option").string;
+      CAPTURE(option);
+      CHECK(option.starts_with(asked.names[at_size]));
+      const JsonValue other = json_of(run_shardplan(with_options(words, option)));
+      const JsonValue& best = at(other, "top").items.front();
+      CHECK(at(best, "tokens_per_s_per_gpu").real == at(size, "tokens_per_s_per_gpu").real);
+      CHECK(at(size, "tokens_per_s").real ==
+            doctest::Approx(at(size, "tokens_per_s_per_gpu").real *
+                            static_cast<double>(at(size, "num_gpus").integer)));
+    }
+  }
 }
 
 TEST_CASE("the command that search prints estimates the same plan to the byte") {
@@ -169,6 +210,15 @@ TEST_CASE(
   CHECK(run.exit_code == 0);
   CHECK(run.out.find("micro_batch") != std::string::npos);
   CHECK(run.out.find("cuda_graphs") == std::string::npos);
+}
+
+TEST_CASE("advice does not offer exchanges beside another microbatch, whose layers nobody counts") {
+  const ProgramRun run = run_shardplan({"advise", "--model", "mixtral-8x7b", "--cluster",
+                                        "4x8-h100", "--framework", "megatron", "--sequence-length",
+                                        "4096", "--global-batch", "256", "--tp", "2", "--pp", "4"});
+  CHECK(run.exit_code == 0);
+  CHECK(contains(run.out, "overlap_grad_reduce"));
+  CHECK_FALSE(contains(run.out, "overlap_moe_expert_parallel_comm"));
 }
 
 TEST_CASE("a search in which nothing fits exits with 1 and shows what the smallest plan needs") {
