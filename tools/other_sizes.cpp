@@ -50,17 +50,19 @@ class OtherSearches {
   const Library& library_;
 };
 
-// The most GPUs, in whole nodes and up to `most`, that are a power of two times a divisor of the
-// batch: dp divides that, and the other sizes are mostly powers of two. 0: there is none.
+// The most GPUs, in whole nodes or a part of one and up to `most`, that are a divisor of the batch
+// times one of the layers times a power of two: dp, pp, and what else divides a model. 0: none.
 std::int64_t suited_gpus(const Job& job, std::int64_t most) {
+  constexpr std::int64_t kMostStages = 16;  // of an odd number; more are mostly bubble
   std::int64_t best = 0;
   for (std::int64_t dp = 1; dp <= std::min(job.global_batch, most); ++dp) {
-    if (job.global_batch % dp != 0) {
-      continue;
+    for (std::int64_t pp = 1; pp <= kMostStages && job.global_batch % dp == 0; pp += 2) {
+      std::int64_t gpus = dp * pp;
+      while (2 * gpus <= most) { gpus *= 2; }
+      const bool is_suited = job.model.num_layers() % pp == 0 && gpus <= most &&
+                             resized(job.cluster, gpus).has_value();
+      best = is_suited ? std::max(best, gpus) : best;
     }
-    std::int64_t gpus = dp;
-    while (2 * gpus <= most) { gpus *= 2; }
-    best = resized(job.cluster, gpus) ? std::max(best, gpus) : best;
   }
   return best;
 }

@@ -151,14 +151,17 @@ std::string groups_text(const Job& job, const Plan& plan) {
   return joined(groups);
 }
 
-std::string family_text(const Family& family) {
-  std::string text = "tp " + std::to_string(family.tp) + " cp " + std::to_string(family.cp);
-  text += family.ep > 1 ? " ep " + std::to_string(family.ep) : "";
-  return text + " pp " + std::to_string(family.pp) + " zero " + std::to_string(family.zero);
+std::string sizes_text(const Job& job, const Plan& plan) {
+  std::string text = "tp " + std::to_string(plan.tp) + " cp " + std::to_string(plan.cp);
+  if (job.model.moe.num_experts > 0) {
+    text += " ep " + std::to_string(plan.ep) + " etp " + std::to_string(plan.etp);
+  }
+  return text + " pp " + std::to_string(plan.pp) + " zero " + std::to_string(plan.zero);
 }
 
 // How much slower the best plan of other sizes is, if any is shown.
-std::string next_family_line(const SearchResult& result) {
+std::string next_family_line(const SearchReport& report) {
+  const SearchResult& result = report.result;
   const RankedPlan& best = result.top.front();
   const auto next = std::ranges::find_if(result.top, [&](const RankedPlan& ranked) {
     return family_of(ranked.plan) != family_of(best.plan);
@@ -167,9 +170,30 @@ std::string next_family_line(const SearchResult& result) {
     return "";
   }
   const double slower = 1 - next->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu;
-  return label_line("next sizes", family_text(family_of(next->plan)) + ", rank " +
+  return label_line("next sizes", sizes_text(report.job, next->plan) + ", rank " +
                                       std::to_string(next - result.top.begin() + 1) + ": " +
                                       percent(slower) + " slower");
+}
+
+// A first plan that lives on memory that its allocator gives back, and the first that does not.
+std::string tight_line(const SearchReport& report) {
+  const std::vector<RankedPlan>& top = report.result.top;
+  const RankedPlan& best = top.front();
+  if (best.memory.fit != Fit::kTight) {
+    return "";
+  }
+  const auto roomy = std::ranges::find_if(
+      top, [](const RankedPlan& ranked) { return ranked.memory.fit == Fit::kFits; });
+  const std::string without =
+      roomy == top.end()
+          ? "none shown runs without"
+          : "rank " + std::to_string(roomy - top.begin() + 1) + " runs without, " +
+                percent(1 - roomy->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu) +
+                " slower";
+  return label_line("tight", "device used " +
+                                 gib(basis_bytes(best.memory, MemoryBasis::kDeviceUsed)) + " of " +
+                                 gib(card_bytes(report.job)) +
+                                 " GiB: it must give cached memory back to run; " + without);
 }
 
 std::string switches_line(const SearchReport& report) {
@@ -211,8 +235,8 @@ std::string first_plan_lines(const SearchReport& report) {
   if (report.job.cluster.nodes > 1) {
     text += label_line("groups", groups_text(report.job, best.plan));
   }
-  return text + time_lines(best.time) + next_family_line(report.result) + switches_line(report) +
-         other_size_lines(report);
+  return text + time_lines(best.time) + tight_line(report) + next_family_line(report) +
+         switches_line(report) + other_size_lines(report);
 }
 
 // Only where it says something: some plans shown are as fast as each other.

@@ -1,6 +1,7 @@
 // `shardplan search` as a user meets it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
 
@@ -65,6 +66,22 @@ TEST_CASE("the switches that search names make its first plan as fast as it says
   const JsonValue estimate = parse_json(read_file(path), path);
   CHECK(at(at(estimate, "predicted"), "step_time_s").real == at(faster, "step_time_s").real);
   CHECK(at(faster, "step_time_s").real < at(best, "step_time_s").real);
+}
+
+TEST_CASE("a first plan that is tight says so, and which plan runs without") {
+  const Words words = {"search",     "--model",        "llama3.1-405b", "--cluster",
+                       "128x8-h100", "--framework",    "torchtitan",    "--sequence-length",
+                       "8192",       "--global-batch", "1024",          "--top",
+                       "4",          "--fix",          "cp=1",          "--fix",
+                       "pp=1"};
+  const JsonValue answer = json_of(run_shardplan(with_options(words, "--format json")));
+  const std::vector<JsonValue>& top = at(answer, "top").items;
+  REQUIRE(at(top.front(), "status").string == "tight");
+  const auto roomy = std::ranges::find_if(
+      top, [](const JsonValue& plan) { return at(plan, "status").string == "fits"; });
+  REQUIRE(roomy != top.end());
+  CHECK(contains(run_shardplan(words).out,
+                 "rank " + std::to_string(roomy - top.begin() + 1) + " runs without"));
 }
 
 // The first plan of this space has pp 1 and vpp 2; the batch of one sequence is what refuses all.
