@@ -53,6 +53,9 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
                       std::to_string(arguments.integer_or("--suggested-communication-unit-size", 0,
                                                           1, kMaxElements))});
   }
+  if (arguments.has("--tp-comm-overlap")) {
+    wanted.push_back({"tp_overlap", "pieces"});
+  }
   if (arguments.has("--deterministic-mode")) {
     wanted.push_back({"deterministic_attention", "true"});
   }

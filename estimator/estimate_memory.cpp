@@ -21,7 +21,7 @@ std::vector<std::string> not_counted(const FrameworkProfile& profile) {
               profile.cuda_graphs == CudaGraphs::kNone
                   ? "CUDA graphs"
                   : "the memory pools of this plan's CUDA graphs",
-              "user buffers of overlap", "other processes on the GPU"};
+              "other processes on the GPU"};
     case MemoryModel::kTorchtitan:
       return {"evaluation", "checkpoint save and load", "the compiler's own memory",
               "other processes on the GPU"};

@@ -5,14 +5,19 @@
 #include <algorithm>
 #include <span>
 
+#include "estimator/user_buffers.h"
+
 namespace shardplan {
 
 // Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
 // the world (barrier), on its gradient group, and on the group over which the gradient norm is
-// reduced, even where such a group is the rank alone.
-std::array<Communicator, 21> megatron_communicators(const GroupGrid& grid) {
+// reduced, even where such a group is the rank alone. Userbuffers meet in groups of their own
+// (Transformer Engine v2.9 pytorch/module/base.py, initialize_ub, by NCCL as Megatron-core has it;
+// common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp: barriers of both).
+std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
   const Plan& plan = grid.plan;
   const bool experts_apart = grid.has_experts && plan.ep > 1;
+  const bool buffers = has_user_buffers(grid.job, plan);
   const bool hybrid = plan.dp_replicate > 1;
   const std::int64_t stage = grid.world / plan.pp;
   const std::int64_t expert_ranks = plan.etp * plan.ep;
@@ -39,6 +44,8 @@ std::array<Communicator, 21> megatron_communicators(const GroupGrid& grid) {
       {"expert_dp_shard", expert_dp / plan.dp_replicate, {.ring = experts_apart && hybrid}, hybrid},
       {"expert_dp_replica", plan.dp_replicate, {.ring = hybrid}, hybrid},
       {"optimizer_instance", grid.world / plan.dp_replicate, {.ring = plan.zero > 0}},
+      {"userbuffers_world", grid.world, {.ring = buffers}, buffers},
+      {"userbuffers_tp", plan.tp, {.ring = buffers}, buffers && plan.tp < grid.world},
   }};
 }
 

@@ -92,7 +92,7 @@ struct GroupGrid {
   }
 };
 
-std::array<Communicator, 21> megatron_communicators(const GroupGrid& grid);
+std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid);
 std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid);
 std::array<Communicator, 8> torchtitan_communicators(const GroupGrid& grid);
 

@@ -1,6 +1,7 @@
 #include "estimator/megatron_fsdp.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <span>
 
@@ -40,6 +41,11 @@ std::int64_t padded_ends(const Job& job, const Plan& plan, std::int64_t elements
   return round_up(elements, dense_shard_size(job, plan) * job.model.hidden);
 }
 
+struct LayerBuckets {
+  std::vector<FsdpBucket> buckets;
+  std::int64_t elements = 0;  // without padding
+};
+
 // A group of parameters with the types and ranks of one plan.
 class BucketMaker {
  public:
@@ -65,24 +71,25 @@ class BucketMaker {
   }
 
   // In model order. ZeRO-2 knows no layers: its buckets are cut from all parameters alike.
-  std::vector<FsdpBucket> of_layer(BlockKind kind) const {
+  LayerBuckets of_layer(BlockKind kind) const {
     const LocalParameters local = block_parameters(job_, plan_, kind);
     const std::vector<WeightShape> experts = expert_weight_shapes(job_, plan_);
     std::vector<WeightShape> dense = weight_shapes(job_, plan_, kind);
     std::erase_if(dense, [&](const WeightShape& shape) {
       return local.expert > 0 && std::ranges::find(experts, shape) != experts.end();
     });
-    std::vector<FsdpBucket> buckets;
+    LayerBuckets layer{.buckets = {}, .elements = local.dense + local.expert};
     const auto add = [&](std::int64_t elements, std::int64_t shard,
                          const std::vector<WeightShape>& weights) {
       const std::int64_t parts =
           plan_.zero >= 3 ? 1 : std::max<std::int64_t>(1, elements / smallest_bucket(job_, plan_));
       const FsdpBucket part = make(padded(div_ceil(elements, parts), shard, weights), shard);
-      buckets.insert(buckets.end(), static_cast<std::size_t>(elements > 0 ? parts : 0), part);
+      layer.buckets.insert(layer.buckets.end(), static_cast<std::size_t>(elements > 0 ? parts : 0),
+                           part);
     };
     add(local.dense, dense_shard_, dense);
     add(local.expert, expert_shard_, experts);
-    return buckets;
+    return layer;
   }
 
  private:
@@ -119,7 +126,22 @@ std::int64_t sum_elements(std::span<const FsdpBucket> buckets, BucketRange range
   return elements;
 }
 
-void place_unit(const BucketMaker& maker, const Unit& unit, PlacedChunk& chunk) {
+using BucketsOfKind = std::array<LayerBuckets, kNumBlockKinds>;  // of the kinds that are there
+
+BucketsOfKind buckets_of_kinds(const BucketMaker& maker, const ChunkLayout& layout) {
+  BucketsOfKind kinds;
+  for (const Unit& unit : layout.units) {
+    for (const BlockRun& run : unit.blocks) {
+      LayerBuckets& layer = kinds[static_cast<std::size_t>(run.kind)];
+      if (is_layer(run.kind) && layer.buckets.empty()) {
+        layer = maker.of_layer(run.kind);
+      }
+    }
+  }
+  return kinds;
+}
+
+void place_unit(const BucketsOfKind& kinds, const Unit& unit, PlacedChunk& chunk) {
   PlacedUnit placed{.layers = {},
                     .whole = {chunk.buckets.size(), chunk.buckets.size()},
                     .is_head = unit.blocks.front().kind == BlockKind::kHead,
@@ -128,7 +150,7 @@ void place_unit(const BucketMaker& maker, const Unit& unit, PlacedChunk& chunk) 
     if (!is_layer(run.kind)) {
       continue;
     }
-    const std::vector<FsdpBucket> of_layer = maker.of_layer(run.kind);
+    const std::vector<FsdpBucket>& of_layer = kinds[static_cast<std::size_t>(run.kind)].buckets;
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::size_t first = chunk.buckets.size();
       chunk.buckets.insert(chunk.buckets.end(), of_layer.begin(), of_layer.end());
@@ -155,12 +177,12 @@ PlacedChunk place_chunk(const Job& job, const Plan& plan, const ChunkLayout& lay
         padded_ends(job, plan, elements_of(job, plan, embedding_parameters(job.model)))));
   }
   chunk.layers.first = chunk.buckets.size();
+  const BucketsOfKind kinds = buckets_of_kinds(maker, layout);
   for (const Unit& unit : layout.units) {
-    for (std::int64_t i = 0; i < unit.count; ++i) { place_unit(maker, unit, chunk); }
+    for (std::int64_t i = 0; i < unit.count; ++i) { place_unit(kinds, unit, chunk); }
     for (const BlockRun& run : unit.blocks) {
-      const LocalParameters local =
-          is_layer(run.kind) ? block_parameters(job, plan, run.kind) : LocalParameters{};
-      chunk.unit_elements += unit.count * run.count * (local.dense + local.expert);
+      chunk.unit_elements +=
+          unit.count * run.count * kinds[static_cast<std::size_t>(run.kind)].elements;
       num_layers += is_layer(run.kind) ? unit.count * run.count : 0;
     }
   }

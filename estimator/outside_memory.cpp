@@ -13,6 +13,7 @@
 #include "estimator/framework_communicators.h"
 #include "estimator/native_communicators.h"
 #include "estimator/rank_grid.h"
+#include "estimator/user_buffers.h"
 
 namespace shardplan {
 namespace {
@@ -164,6 +165,21 @@ void visit_process(const Prices& prices, Origin context, Origin libraries, Visit
          .origin = libraries});
 }
 
+template <class Visit>
+void visit_user_buffers(const Job& job, const Plan& plan, Visit& visit) {
+  if (!has_user_buffers(job, plan)) {
+    return;
+  }
+  for (const UserBuffer& buffer : user_buffers(job, plan)) {
+    visit({.prefix = "userbuffers.",
+           .name = buffer.name,
+           .bytes = buffer.bytes,
+           .formula = "b s / c h elements, fp8 where it gathers fp8, in pages of 2 MiB; what is "
+                      "gathered into it stays counted in the allocator, too",
+           .origin = Origin::kDocumented});
+  }
+}
+
 // Our own trainer bounds the channels of its communicators, so that they can be counted; what it
 // pays once is measured.
 template <class Visit>
@@ -228,6 +244,7 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
   visit_communicators(megatron_communicators(grid),
                       job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, prices,
                       origin, visit);
+  visit_user_buffers(job, plan, visit);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The pieces of a price's memory: chunks, as sums over their units.
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -223,6 +224,7 @@ void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
     sum_chunks(plan, block, stages);
     return;
   }
+  std::optional<BlockSummaries> blocks;
   for (std::size_t i = 0; i < stages.chunks.size(); ++i) {
     const std::size_t layout = stages.chunks[i];
     chunk_byte_space[i] =
@@ -230,7 +232,10 @@ void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
             .find({block.number, static_cast<std::int64_t>(layout)},
                   [&](ChunkBytes& piece) {
                     const ChunkLayout& chunk = chunk_layouts[layout].layout;
-                    piece = bytes_of(chunk_peaks(chunk, summaries(plan), buffers(plan, layout)));
+                    if (!blocks) {
+                      blocks = summaries(plan);
+                    }
+                    piece = bytes_of(chunk_peaks(chunk, *blocks, buffers(plan, layout)));
                   })
             .value;
   }

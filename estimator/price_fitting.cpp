@@ -35,7 +35,7 @@ std::int64_t fullest_rank_bytes(const PriceFreedom& open, const StatePiece& stat
 // memory, less what its step copies, and the least time: it stands for all. Buffers of
 // Megatron-FSDP come on top of what every plan holds in a microbatch.
 FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t freedom,
-                           std::int64_t limit_bytes) {
+                           std::int64_t limit_bytes, FittingQuestion question) {
   PricePieces& pieces = table.pieces();
   const PriceFreedom& open = pieces.freedoms[freedom];
   FittingFloor floor{.allocated_bytes = kNoBytes, .step_time_s = kNoTime};
@@ -59,7 +59,9 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
       if (bytes >= floor.allocated_bytes && step_time_s >= floor.step_time_s) {
         return;
       }
-      if (is_megatron_fsdp(pieces.job, at)) {
+      const bool is_late = step_time_s >= floor.step_time_s;
+      const bool needs_buffers = question == FittingQuestion::kTimeAndMemory || !is_late;
+      if (needs_buffers && is_megatron_fsdp(pieces.job, at)) {
         pieces.begin(at);
         bytes = fullest_rank_bytes(open, states, pieces.activations(at, shape));
       }

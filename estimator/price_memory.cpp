@@ -6,6 +6,7 @@
 
 #include "estimator/outside_memory.h"
 #include "estimator/price_pieces.h"
+#include "estimator/user_buffers.h"
 
 namespace shardplan {
 namespace {
@@ -204,10 +205,12 @@ const StatePiece& PricePieces::state(const Plan& plan) {
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
   const bool layers_tell =
       job.profile.memory_model == MemoryModel::kNative && job.model.has_moe_layers();
+  const bool buffers = has_user_buffers(job, plan);
   return outside_pieces
       .find({packed(grid_piece->number, plan.vpp),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
-             layers_tell ? split_piece->number : 0},
+             layers_tell ? split_piece->number : 0,
+             buffers ? packed(plan.micro_batch, number(plan.precision)) : 0},
             [&](OutsidePiece& piece) {
               piece = {};
               piece.first = outside_bytes(job, plan, 0);

@@ -279,7 +279,7 @@ struct PricePieces {
   PieceMemo<StateBytes, 8> sequence_pieces{4096};
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
   PieceMemo<StatePiece, 4> state_pieces{32768};
-  PieceMemo<OutsidePiece, 3> outside_pieces{1024};
+  PieceMemo<OutsidePiece, 4> outside_pieces{1024};
   PieceMemo<ModelTimes, 6> times_pieces{4096};
   PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
   PieceMemo<WorkPiece, 4> work_pieces{128};

@@ -5,6 +5,7 @@
 
 #include "estimator/allocator_tails.h"
 #include "estimator/units.h"
+#include "estimator/user_buffers.h"
 
 namespace shardplan {
 namespace {
@@ -53,12 +54,14 @@ void add_cublas_workspaces(ResidentRows& state) {
              .formula = "torch's, one for the main thread and one for autograd's",
              .origin = Origin::kDocumented,
              .made_by = is_local ? MadeBy::kFirstProducts : MadeBy::kPhase});
+  const std::int64_t own = has_user_buffers(state.job, state.plan) ? kUserBufferStreams : 1;
   state.add({.component = Component::kWorkspace,
              .name = "transformer_engine_workspace",
              .elements = te_is_small ? std::min(large, kSmallTeBytes) : large,
              .dtype = DType::kBool,
-             .copies = is_local ? 0 : 1 + (groups ? kGroupedStreams : 0),
-             .formula = "Transformer Engine's, and one for each stream of grouped products",
+             .copies = is_local ? 0 : own + (groups ? kGroupedStreams : 0),
+             .formula = "Transformer Engine's, one for each stream of pieces beside userbuffers, "
+                        "and one for each stream of grouped products",
              .origin = Origin::kDocumented});
 }
 

@@ -18,6 +18,11 @@ struct PlanEdit {
   std::function<void(Job& job, Plan& plan)> apply;
 };
 
+// Slices the experts of a plan whose tp or ep was changed: as tp where they were so by default
+// (with ep 1, or under a tp above 1), else as before. Where only the other of the two makes the
+// plan valid, that one. Plans of models without experts stay as they are.
+void suit_experts(const Job& job, const Plan& before, Plan& plan);
+
 // Of every axis the values next to the plan's own (twice and half; the next chunk count), all ZeRO
 // stages, recompute choices, schedules and methods of the profile, cheaper state, offload.
 std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan);

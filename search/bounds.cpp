@@ -101,7 +101,9 @@ std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers,
 // What is fast enough may not be what fits: the fastest that fits is slower than either floor says.
 std::optional<Bound> Bounds::cuts_states(const Prefix& prefix, std::size_t level,
                                          const Answers& answers) {
-  const FittingFloor floor = fitting_floor(*table_, prefix.plan, level, limit_bytes_);
+  const FittingFloor floor =
+      fitting_floor(*table_, prefix.plan, level, limit_bytes_,
+                    answers.wants_front ? FittingQuestion::kTimeAndMemory : FittingQuestion::kTime);
   if (floor.allocated_bytes > limit_bytes_) {
     return Bound::kActivationsOverLimit;
   }

@@ -53,12 +53,15 @@ void add_degree(std::vector<PlanEdit>& edits, std::string field, std::int64_t Pl
   }
   for (const std::int64_t value : values) {
     edits.push_back({.field = field, .apply = [member, value](Job& job, Plan& changed) {
-                       const bool had_tp = changed.tp > 1;
+                       const Plan before = changed;
                        changed.*member = value;
                        changed.dp = 0;
-                       if ((changed.tp > 1) != had_tp) {
+                       if ((changed.tp > 1) != (before.tp > 1)) {
                          changed.sequence_parallel =
                              changed.tp > 1 && job.profile.default_sequence_parallel;
+                       }
+                       if (member == &Plan::tp || member == &Plan::ep) {
+                         suit_experts(job, before, changed);
                        }
                        if (member == &Plan::pp || member == &Plan::vpp) {
                          suit_schedule(job, changed);
@@ -103,6 +106,21 @@ void add_state(std::vector<PlanEdit>& edits, const Plan& plan) {
 }
 
 }  // namespace
+
+void suit_experts(const Job& job, const Plan& before, Plan& plan) {
+  if (job.model.moe.num_experts == 0) {
+    return;
+  }
+  const bool as_tp = before.etp == before.tp && (before.ep == 1 || before.tp > 1);
+  const std::int64_t expected = as_tp ? plan.tp : before.etp;
+  const std::int64_t other = as_tp ? before.etp : plan.tp;
+  plan.etp = other;
+  const bool only_other = first_broken_rule(job, plan) == nullptr;
+  plan.etp = expected;
+  if (only_other && first_broken_rule(job, plan) != nullptr) {
+    plan.etp = other;
+  }
+}
 
 std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
   const SearchSpace space = default_space(job);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "search/advise.h"
 #include "search/parallel.h"
 #include "search/resize.h"
 
@@ -78,6 +79,9 @@ std::optional<ScaledPlan> scaled(const Job& job, const Plan& plan, ScalingAxis a
     return std::nullopt;
   }
   at.job.cluster = *cluster;
+  if (axis == ScalingAxis::kTp || axis == ScalingAxis::kEp) {
+    suit_experts(at.job, plan, at.plan);
+  }
   return at;
 }
 

@@ -54,6 +54,30 @@ Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
   return counts;
 }
 
+// Where no plan is valid: the first of those that get furthest through the rules.
+Plan nearest_plan(const SettledRules& rules, const Counts& counts) {
+  std::size_t furthest = counts.size() - 1;
+  while (counts[furthest] == 0) { --furthest; }
+  Census census(rules);
+  Prefix prefix = rules.root();
+  Verdict verdict = rules.root_verdict();
+  for (std::size_t axis = rules.next_axis(0); axis < kNumAxes; axis = rules.next_axis(axis + 1)) {
+    for (std::int64_t value = 0; value < rules.size(axis); ++value) {
+      Prefix chosen = prefix;
+      rules.choose(axis, value, chosen);
+      const Verdict settled = rules.settle(axis, chosen, verdict);
+      Counts below(counts.size());
+      census.count(chosen, settled, below);
+      if (below[furthest] > 0) {
+        prefix = chosen;
+        verdict = settled;
+        break;
+      }
+    }
+  }
+  return prefix.plan;
+}
+
 RankedPlan full_estimate(const WalkTask& task, const Candidate& candidate) {
   const Job& job = task.job;
   RankedPlan ranked = {.plan = plan_at(task.rules.space(), candidate.index),
@@ -276,8 +300,8 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
   result.plans_priced = walked.priced;
   result.plans_fitting = chosen.fitting;
   result.top = std::move(chosen.top);
-  if (result.plans_in_space > 0) {
-    result.first = plan_at(plans, 0);
+  if (result.plans_in_space > 0 && result.plans_distinct == 0) {
+    result.nearest = nearest_plan(rules, counts);
   }
   group_ties(result.top);
   for (const Candidate& candidate : walked.answers.front.candidates()) {

@@ -136,7 +136,8 @@ struct SearchResult {
   std::int64_t plans_distinct = 0;  // valid and unlike all before them: priced or cut
   std::int64_t plans_priced = 0;    // == does_not_fit + undecided + plans_fitting
   std::int64_t plans_fitting = 0;   // of those priced
-  Plan first;                       // when nothing is valid: an example of what is broken
+  Plan nearest;                     // when nothing is valid: the first plan that the last of the
+                                    // rules refuses, all others having refused their plans before
   Plan smallest;                    // when nothing fits: the valid plan with the least memory
   Price smallest_price;
   double seconds = 0;

@@ -12,11 +12,10 @@
 namespace shardplan {
 namespace {
 
-// Switches and choices that the framework declares, at each of their other values; not CUDA graphs,
-// whose memory pools are not counted.
+// Switches and choices that the framework declares, at each of their other values.
 void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& library) {
   for (const ProfileOption& option : profile_options(library, library.key_of(job.profile))) {
-    if (option.name == "cuda_graphs") {
+    if (takes_uncounted_memory(option)) {
       continue;
     }
     const std::vector<std::string> values =

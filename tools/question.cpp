@@ -369,6 +369,10 @@ std::string options_of_plan(const Job& job, const Plan& plan, const std::optiona
   return options_of_plan(full, base);
 }
 
+bool takes_uncounted_memory(const ProfileOption& option) {
+  return option.name == "cuda_graphs" || option.name == "overlap_moe_expert_parallel_comm";
+}
+
 Prediction predict_question(const Question& question, const MemoryRule& rule) {
   if (question.run && !question.run->reading.unsupported.empty()) {
     return {.status = PredictedStatus::kUnsupported, .reason = question.run->reading.unsupported};

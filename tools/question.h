@@ -51,6 +51,10 @@ std::string options_of_plan(const Job& job, const Plan& plan, const std::optiona
 // predict(), or `unsupported` with the setting of the run's file that no row describes.
 Prediction predict_question(const Question& question, const MemoryRule& rule);
 
+// Whether a switch of the framework takes memory that nobody counts: advice and search do not offer
+// it, since they could not say that it fits.
+bool takes_uncounted_memory(const ProfileOption& option);
+
 // The global batch that num_microbatches per data-parallel rank make.
 std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_microbatches);
 

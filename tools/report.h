@@ -80,12 +80,23 @@ struct FasterSwitches {
   double step_time_s = 0;            // with all of them
 };
 
+// The fastest plan of the same question on another number of GPUs or with another batch.
+struct OtherSize {
+  std::string option;  // of search, that asks so: "--num-gpus 64"
+  std::int64_t num_gpus = 0;
+  std::int64_t global_batch = 0;
+  double tokens_per_s_per_gpu = 0;
+  double tokens_per_s = 0;  // of all GPUs
+};
+
 struct SearchReport {
   Job job;
   SearchOptions options;
   SearchResult result = {};
   std::optional<Evidence> evidence = std::nullopt;        // of the first plan
   std::optional<FasterSwitches> switches = std::nullopt;  // of the first plan
+  std::vector<OtherSize> other_sizes = {};                // where these ones have no good plan
+  std::string reason;            // where no plan is valid: the last rule that any of them meets
   std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
   std::optional<GivenRun> run = std::nullopt;  // --from
 

@@ -332,6 +332,16 @@ std::string search_json(const SearchReport& report) {
   if (report.evidence) {
     json["evidence"] = json_of(*report.evidence);
   }
+  if (!report.reason.empty()) {
+    json["reason"] = report.reason;
+  }
+  for (const OtherSize& size : report.other_sizes) {
+    json["other_sizes"].push_back({{"option", size.option},
+                                   {"num_gpus", size.num_gpus},
+                                   {"global_batch", size.global_batch},
+                                   {"tokens_per_s_per_gpu", size.tokens_per_s_per_gpu},
+                                   {"tokens_per_s", size.tokens_per_s}});
+  }
   if (result.top.empty() && result.plans_distinct > 0) {
     json["smallest"] = json_of_smallest(report);
   }

@@ -37,9 +37,11 @@ std::string job_lines(const Job& job) {
 }
 
 std::string batch_line(const Job& job, const Plan& plan) {
+  const std::int64_t microbatches = num_microbatches(job, plan);
   return label_line("batch", grouped(job.global_batch) + " sequences of " +
                                  grouped(job.sequence_length) + " tokens per step, " +
-                                 grouped(num_microbatches(job, plan)) + " microbatches of " +
+                                 grouped(microbatches) +
+                                 (microbatches == 1 ? " microbatch of " : " microbatches of ") +
                                  grouped(plan.micro_batch) + " per rank");
 }
 

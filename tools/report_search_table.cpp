@@ -151,14 +151,17 @@ std::string groups_text(const Job& job, const Plan& plan) {
   return joined(groups);
 }
 
-std::string family_text(const Family& family) {
-  std::string text = "tp " + std::to_string(family.tp) + " cp " + std::to_string(family.cp);
-  text += family.ep > 1 ? " ep " + std::to_string(family.ep) : "";
-  return text + " pp " + std::to_string(family.pp) + " zero " + std::to_string(family.zero);
+std::string sizes_text(const Job& job, const Plan& plan) {
+  std::string text = "tp " + std::to_string(plan.tp) + " cp " + std::to_string(plan.cp);
+  if (job.model.moe.num_experts > 0) {
+    text += " ep " + std::to_string(plan.ep) + " etp " + std::to_string(plan.etp);
+  }
+  return text + " pp " + std::to_string(plan.pp) + " zero " + std::to_string(plan.zero);
 }
 
 // How much slower the best plan of other sizes is, if any is shown.
-std::string next_family_line(const SearchResult& result) {
+std::string next_family_line(const SearchReport& report) {
+  const SearchResult& result = report.result;
   const RankedPlan& best = result.top.front();
   const auto next = std::ranges::find_if(result.top, [&](const RankedPlan& ranked) {
     return family_of(ranked.plan) != family_of(best.plan);
@@ -167,9 +170,30 @@ std::string next_family_line(const SearchResult& result) {
     return "";
   }
   const double slower = 1 - next->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu;
-  return label_line("next sizes", family_text(family_of(next->plan)) + ", rank " +
+  return label_line("next sizes", sizes_text(report.job, next->plan) + ", rank " +
                                       std::to_string(next - result.top.begin() + 1) + ": " +
                                       percent(slower) + " slower");
+}
+
+// A first plan that lives on memory that its allocator gives back, and the first that does not.
+std::string tight_line(const SearchReport& report) {
+  const std::vector<RankedPlan>& top = report.result.top;
+  const RankedPlan& best = top.front();
+  if (best.memory.fit != Fit::kTight) {
+    return "";
+  }
+  const auto roomy = std::ranges::find_if(
+      top, [](const RankedPlan& ranked) { return ranked.memory.fit == Fit::kFits; });
+  const std::string without =
+      roomy == top.end()
+          ? "none shown runs without"
+          : "rank " + std::to_string(roomy - top.begin() + 1) + " runs without, " +
+                percent(1 - roomy->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu) +
+                " slower";
+  return label_line("tight", "device used " +
+                                 gib(basis_bytes(best.memory, MemoryBasis::kDeviceUsed)) + " of " +
+                                 gib(card_bytes(report.job)) +
+                                 " GiB: it must give cached memory back to run; " + without);
 }
 
 std::string switches_line(const SearchReport& report) {
@@ -184,13 +208,35 @@ std::string switches_line(const SearchReport& report) {
                         (report.run ? "--set" : "--framework-option") + " ranks all plans so");
 }
 
+// What else could be asked: "--num-gpus 64: 9,120 tokens/s per GPU, 584 thousand of all".
+std::string other_size_lines(const SearchReport& report) {
+  std::string text;
+  const double own = report.result.top.empty()
+                         ? 0
+                         : report.result.top.front().time.tokens_per_s_per_gpu *
+                               static_cast<double>(report.job.cluster.world_size());
+  for (const OtherSize& size : report.other_sizes) {
+    const bool has_fewer = size.num_gpus < report.job.cluster.world_size();
+    const char* const label = size.global_batch != report.job.global_batch ? "larger batch"
+                              : has_fewer                                  ? "fewer GPUs"
+                                                                           : "more GPUs";
+    text += label_line(
+        label, size.option + ": " + grouped(static_cast<std::int64_t>(size.tokens_per_s_per_gpu)) +
+                   " tokens/s per GPU, " + grouped(static_cast<std::int64_t>(size.tokens_per_s)) +
+                   " of all" +
+                   (own > 0 ? ", " + percent(size.tokens_per_s / own) + " of those here" : ""));
+  }
+  return text;
+}
+
 std::string first_plan_lines(const SearchReport& report) {
   const RankedPlan& best = report.result.top.front();
   std::string text = "\nThe first plan\n" + batch_line(report.job, best.plan);
   if (report.job.cluster.nodes > 1) {
     text += label_line("groups", groups_text(report.job, best.plan));
   }
-  return text + time_lines(best.time) + next_family_line(report.result) + switches_line(report);
+  return text + time_lines(best.time) + tight_line(report) + next_family_line(report) +
+         switches_line(report) + other_size_lines(report);
 }
 
 // Only where it says something: some plans shown are as fast as each other.
@@ -206,15 +252,16 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
   const SearchResult& result = report.result;
   std::string text = paint(Colour::kRed, "NOTHING FITS");
   if (result.plans_distinct == 0) {
-    const std::optional<InvalidReason> reason = why_invalid(report.job, result.first);
     return text + "  no plan of this space is valid; the rules below say why\n" +
-           (reason ? label_line("", "the first one: " + reason->message) : "");
+           (report.reason.empty() ? "" : label_line("nearest", one_line(report.reason))) +
+           other_size_lines(report);
   }
   return text + "  the smallest valid plan allocates " +
          gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
          gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
          gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, the card has " +
-         gib(card_bytes(report.job)) + "\n" + label_line("", report.command_of(result.smallest));
+         gib(card_bytes(report.job)) + "\n" + label_line("", report.command_of(result.smallest)) +
+         other_size_lines(report);
 }
 
 }  // namespace

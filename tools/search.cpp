@@ -9,6 +9,7 @@
 #include "data/profile_fields.h"
 #include "tools/axes.h"
 #include "tools/command.h"
+#include "tools/other_sizes.h"
 #include "tools/report.h"
 #include "tools/search_question.h"
 #include "tools/sweep.h"
@@ -46,11 +47,9 @@ ExitCode list_axes(const Options& options, const SearchQuestion& question) {
   return ExitCode::kOk;
 }
 
-// Overlaps that a framework leaves off unless told. The one of experts' exchanges is not among
-// them: what it holds in memory is not counted.
+// Overlaps that a framework leaves off unless told.
 bool is_overlap(const ProfileOption& option) {
-  return option.name.find("overlap") != std::string::npos &&
-         option.name != "overlap_moe_expert_parallel_comm";
+  return option.name.find("overlap") != std::string::npos && !takes_uncounted_memory(option);
 }
 
 // Those with which the plan is faster by more than this share, one on top of the other.
@@ -113,11 +112,15 @@ ExitCode run_search(const Arguments& arguments) {
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }
   report.result = search_plans(report.job, question.space, report.options);
+  if (report.result.plans_distinct == 0 && report.result.plans_in_space > 0) {
+    report.reason = why_invalid(report.job, report.result.nearest).value().message;
+  }
   if (!report.result.top.empty()) {
     const RankedPlan& best = report.result.top.front();
     report.evidence = evidence_of(report.job, best.plan, best.memory, library);
     report.switches = faster_switches(report.job, best, report.options, library);
   }
+  report.other_sizes = other_sizes(options, question, report.options, report.result, library);
   const SearchExtras extras =
       search_extras(options, report.job, question.space, report.options, report.result);
   output.write(render(report, extras, format_of(options), paint_for(options, output)));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "search/advise.h"
 #include "tools/plan_words.h"
 #include "tools/why_oom.h"
 
@@ -23,6 +24,7 @@ Try recompute(const Recompute& value) {
 Try doubled(std::int64_t Plan::*field) {
   return [field](Question& question) {
     Plan& plan = question.plan;
+    const Plan before = plan;
     const std::int64_t model_parallel = plan.tp * plan.cp * plan.pp;
     if (field == &Plan::pp) {
       plan.schedule = plan.schedule == Schedule::kNone
@@ -35,6 +37,9 @@ Try doubled(std::int64_t Plan::*field) {
     }
     plan.*field *= 2;
     plan.dp = 0;
+    if (field == &Plan::tp) {
+      suit_experts(question.job, before, plan);
+    }
     return question.job.cluster.world_size() % (2 * model_parallel) == 0;
   };
 }
@@ -48,6 +53,13 @@ std::vector<Try> recompute_tries() {
       recompute({.granularity = kSelective, .policy = "every_second_matmul"}),
       recompute({.granularity = kFull}),
   };
+}
+
+bool double_experts_ranks(Question& changed) {
+  const Plan before = changed.plan;
+  changed.plan.ep *= 2;
+  suit_experts(changed.job, before, changed.plan);
+  return changed.job.model.moe.num_experts > 0;
 }
 
 bool halve_micro_batch(Question& changed) {
@@ -93,10 +105,7 @@ std::vector<Try> all_tries(const Question& question) {
     });
   }
   for (const auto field : {&Plan::tp, &Plan::pp, &Plan::cp}) { tries.push_back(doubled(field)); }
-  tries.emplace_back([](Question& changed) {
-    changed.plan.ep *= 2;
-    return changed.job.model.moe.num_experts > 0;
-  });
+  tries.emplace_back(double_experts_ranks);
   tries.emplace_back(join_chunks);
   tries.emplace_back(reduce_in_bf16);
   tries.emplace_back(expand_segments);

@@ -131,13 +131,21 @@ TEST_CASE("a gated FFN has two thirds of 4h in multiples of 64") {
 }
 
 TEST_CASE("every setting is said to be read, without effect, not counted, refused or unknown") {
-  const RunReading run = gpt7b_with(R"(, "--tp-comm-overlap": true, "--my-own": 3)");
+  const RunReading run = gpt7b_with(R"(, "--perform-rl-step": true, "--my-own": 3)");
   CHECK(use_named(run, "--hidden-size").effect == SettingEffect::kRead);
   CHECK(use_named(run, "--weight-decay").effect == SettingEffect::kNone);
   CHECK(use_named(run, "--async-save").effect == SettingEffect::kNotCounted);
-  CHECK(use_named(run, "--tp-comm-overlap").effect == SettingEffect::kRefused);
+  CHECK(use_named(run, "--perform-rl-step").effect == SettingEffect::kRefused);
   CHECK(use_named(run, "--my-own").effect == SettingEffect::kUnknown);
-  CHECK(run.unsupported.starts_with("unsupported: --tp-comm-overlap"));
+  CHECK(run.unsupported.starts_with("unsupported: --perform-rl-step"));
+}
+
+TEST_CASE("overlapped tensor-parallel communication is read, with the buffers that it keeps") {
+  const char* const overlap = R"(, "--tp-comm-overlap": true, "--sequence-parallel": true)";
+  const RunReading run = gpt7b_with(overlap);
+  CHECK(use_named(run, "--tp-comm-overlap").effect == SettingEffect::kRead);
+  CHECK(run.job.profile.tp_overlap == TpOverlap::kPieces);
+  CHECK(run.unsupported.empty());
 }
 
 TEST_CASE("a refused argument with a harmless value is no reason to refuse") {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "data/library.h"
+#include "estimator/units.h"
 #include "tests/allocation_count.h"
 
 using namespace shardplan;
@@ -180,6 +181,39 @@ TEST_CASE("rows outside the allocator add up to outside_bytes, which allocates n
     CHECK(allocation_count() == before);
     CHECK(bytes == sum);
   }
+}
+
+// Llama-3-8B: 8192 x 4096 elements, 64 MiB in bf16. Transformer Engine v2.9 makes 12 buffers, eight
+// of them for gathered operands.
+TEST_CASE("products of pieces keep one buffer for each collective, outside the allocator") {
+  Job job = job_on(2, MemoryModel::kMegatron);
+  job.model.hidden = 4096;
+  job.sequence_length = 8192;
+  Plan plan = {.tp = 4, .sequence_parallel = true};
+  const auto buffers = [&] {
+    std::int64_t bytes = 0;
+    for (const Row& row : outside_rows(job, plan, 0)) {
+      bytes += row.name.starts_with("userbuffers.") ? row.total_bytes() : 0;
+    }
+    return bytes;
+  };
+  constexpr std::int64_t kFlags = 4 * kMiB;  // 3,223,808 bytes in pages of 2 MiB
+  CHECK(buffers() == 0);
+  const std::int64_t without = outside_bytes(job, plan, 0);
+  job.profile.tp_overlap = TpOverlap::kPieces;
+  CHECK(buffers() == 12 * 64 * kMiB + kFlags);
+  const std::vector<Row> rows = outside_rows(job, plan, 0);
+  CHECK(has_row(rows, "communicator.userbuffers_world"));
+  CHECK(has_row(rows, "communicator.userbuffers_tp"));
+  CHECK(outside_bytes(job, plan, 0) > without + buffers());
+  plan.precision = Precision::kFp8;
+  CHECK(buffers() == 8 * 32 * kMiB + 4 * 64 * kMiB + kFlags);
+  plan.precision = Precision::kBf16;
+  plan.micro_batch = 2;
+  plan.cp = 4;
+  CHECK(buffers() == 12 * 32 * kMiB + kFlags);
+  plan.tp = 1;
+  CHECK(buffers() == 0);
 }
 
 TEST_CASE("one GPU of the native trainer pays for context and libraries only") {

@@ -279,7 +279,12 @@ TEST_CASE("no plan that fits is faster or smaller than the floor of what fits") 
     }
     const std::int64_t limit =
         prices[bits() % prices.size()].allocated_bytes - (bits() % 4 == 0 ? 1 : 0);
-    const FittingFloor floor = fitting_floor(table, plan, number, limit);
+    const FittingFloor floor =
+        fitting_floor(table, plan, number, limit, FittingQuestion::kTimeAndMemory);
+    const FittingFloor time = fitting_floor(table, plan, number, limit, FittingQuestion::kTime);
+    CHECK(time.step_time_s == floor.step_time_s);
+    CHECK(time.allocated_bytes <= floor.allocated_bytes);
+    CHECK((time.allocated_bytes > limit) == (floor.allocated_bytes > limit));
     std::size_t fitting = 0;
     for (const Price& priced : prices) {
       if (priced.allocated_bytes <= limit) {

@@ -167,6 +167,48 @@ TEST_CASE("advice for random plans of every profile throws nothing and offers wh
   CHECK(offers > 60);
 }
 
+// Sliced as tp by default: with ep 1, or under a tp above 1.
+TEST_CASE(
+    "a changed tp takes the slices of the experts along, an own etp stays while it is valid") {
+  std::mt19937_64 random(11);
+  std::int64_t followed = 0;
+  std::int64_t kept = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const Job job = random_small_job(random);
+    if (job.model.moe.num_experts == 0) {
+      continue;
+    }
+    const PlanSpace space = plan_space(job, random_small_space(job, random));
+    const Plan plan = plan_at(
+        space, std::uniform_int_distribution<std::int64_t>(0, num_plans(space) - 1)(random));
+    if (why_invalid(job, plan)) {
+      continue;
+    }
+    const bool as_tp = plan.etp == plan.tp && (plan.ep == 1 || plan.tp > 1);
+    for (const PlanEdit& edit : single_edits(job, plan)) {
+      if (edit.field != "tp" && edit.field != "ep") {
+        continue;
+      }
+      CAPTURE(edit.field);
+      Job changed_job = job;
+      Plan changed = plan;
+      edit.apply(changed_job, changed);
+      const auto is_valid = [&](std::int64_t etp) {
+        Plan other = changed;
+        other.etp = etp;
+        return first_broken_rule(changed_job, other) == nullptr;
+      };
+      const std::int64_t expected = as_tp ? changed.tp : plan.etp;
+      const std::int64_t other = as_tp ? plan.etp : changed.tp;
+      CHECK(changed.etp == (is_valid(expected) || !is_valid(other) ? expected : other));
+      followed += changed.etp == changed.tp && is_valid(changed.tp) ? 1 : 0;
+      kept += changed.etp != changed.tp && is_valid(changed.etp) ? 1 : 0;
+    }
+  }
+  CHECK(followed > 20);
+  CHECK(kept > 20);
+}
+
 TEST_CASE("a share of the memory does not make the card larger") {
   Job job = llama_8b_job();
   job.cluster.gpu.nominal_memory_bytes = std::int64_t{1} << 50;

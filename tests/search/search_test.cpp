@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <random>
+#include <set>
 #include <string>
 #include <string_view>
 
 #include "estimator/layer_partition.h"
+#include "estimator/validity.h"
 #include "tests/search/brute_force.h"
 #include "tests/search/jobs.h"
 #include "tests/search/results.h"
@@ -277,6 +280,37 @@ TEST_CASE("a job that its profile cannot model has no plan, and the reason is co
   CHECK(result.plans_priced == 0);
   CHECK(result.plans_in_space > 0);
   CHECK(by_rule(result)["unsupported: trained"] > 0);
+}
+
+TEST_CASE("where no plan is valid, the nearest is the first of those that pass the most rules") {
+  std::mt19937_64 random(23);
+  std::set<std::string> rules;
+  for (int i = 0; i < 150; ++i) {
+    Job job = random_small_job(random);
+    job.global_batch = random() % 2 == 0 ? 1 : job.global_batch;
+    SearchSpace space = random_small_space(job, random);
+    if (random() % 2 == 0) {
+      space.sequence_parallel = {true};
+    }
+    const SearchResult result = search_plans(job, space, {});
+    if (result.plans_distinct > 0) {
+      continue;
+    }
+    const ValidityRule* furthest = nullptr;
+    Plan nearest;
+    for (const Plan& plan : all_plans(job, space)) {
+      const ValidityRule* const broken = first_broken_rule(job, plan);
+      REQUIRE(broken != nullptr);
+      if (furthest == nullptr || broken > furthest) {  // rows of one table, in the order of trial
+        furthest = broken;
+        nearest = plan;
+      }
+    }
+    CHECK(result.nearest == nearest);
+    CHECK(result.pruned.back().rule.ends_with(furthest->name));
+    rules.insert(std::string(furthest->name));
+  }
+  CHECK(rules.size() > 4);
 }
 
 TEST_CASE("a space without plans, and a space without valid plans, have an answer") {

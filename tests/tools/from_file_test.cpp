@@ -267,15 +267,15 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
   CHECK(changed.exit_code == 2);
   CHECK(changed.err.find("--set num-layers=x: found \"x\", expected an integer") !=
         std::string::npos);
-  const ProgramRun unsupported = run({"--set=--tp-comm-overlap"});
+  const ProgramRun unsupported = run({"--set=--perform-rl-step"});
   CHECK(unsupported.exit_code == 1);
-  CHECK(unsupported.out.find("unsupported: --tp-comm-overlap") != std::string::npos);
-  CHECK(run({"--set=--tp-comm-overlap", "--set", "tp-comm-overlap=false"}).exit_code == 2);
-  std::string overlapping = kScript;
-  overlapping.replace(overlapping.find("--bf16"), 6, "--bf16 --tp-comm-overlap");
-  write_file(script, overlapping);
+  CHECK(unsupported.out.find("unsupported: --perform-rl-step") != std::string::npos);
+  CHECK(run({"--set=--perform-rl-step", "--set", "perform-rl-step=false"}).exit_code == 2);
+  std::string refused = kScript;
+  refused.replace(refused.find("--bf16"), 6, "--bf16 --perform-rl-step");
+  write_file(script, refused);
   CHECK(run({}).exit_code == 1);
-  CHECK(run({"--set", "tp-comm-overlap=false"}).exit_code == 0);
+  CHECK(run({"--set", "perform-rl-step=false"}).exit_code == 0);
 }
 
 TEST_CASE("--set with a name that neither the framework nor the file has is refused") {

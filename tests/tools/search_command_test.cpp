@@ -1,7 +1,9 @@
 // `shardplan search` as a user meets it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <random>
 
 #include "tests/tools/answer.h"
 
@@ -66,12 +68,69 @@ TEST_CASE("the switches that search names make its first plan as fast as it says
   CHECK(at(faster, "step_time_s").real < at(best, "step_time_s").real);
 }
 
-TEST_CASE("where no plan is valid, search says what the first one breaks") {
+TEST_CASE("a first plan that is tight says so, and which plan runs without") {
+  const Words words = {"search",     "--model",        "llama3.1-405b", "--cluster",
+                       "128x8-h100", "--framework",    "torchtitan",    "--sequence-length",
+                       "8192",       "--global-batch", "1024",          "--top",
+                       "4",          "--fix",          "cp=1",          "--fix",
+                       "pp=1"};
+  const JsonValue answer = json_of(run_shardplan(with_options(words, "--format json")));
+  const std::vector<JsonValue>& top = at(answer, "top").items;
+  REQUIRE(at(top.front(), "status").string == "tight");
+  const auto roomy = std::ranges::find_if(
+      top, [](const JsonValue& plan) { return at(plan, "status").string == "fits"; });
+  REQUIRE(roomy != top.end());
+  CHECK(contains(run_shardplan(words).out,
+                 "rank " + std::to_string(roomy - top.begin() + 1) + " runs without"));
+}
+
+// The first plan of this space has pp 1 and vpp 2; the batch of one sequence is what refuses all.
+TEST_CASE("where no plan is valid, search names the last rule in the way of any, not the first's") {
   const ProgramRun run =
       run_shardplan({"search", "--model", "llama3-8b", "--cluster", "4x8-h100", "--framework",
-                     "deepspeed", "--sequence-length", "8192", "--global-batch", "16"});
+                     "megatron", "--sequence-length", "8192", "--global-batch", "3", "--fix",
+                     "cp=1", "--fix", "tp=1", "--range", "vpp=2,4", "--range", "pp=1,2,4,8"});
   CHECK(run.exit_code == 1);
-  CHECK(run.out.find("the first one: global_batch 16") != std::string::npos);
+  CHECK(contains(run.out, "nearest      global_batch 3 is not divisible by micro_batch 1 * dp 16"));
+}
+
+// Where this many GPUs or this batch have no plan, no room, or leave most GPUs waiting.
+TEST_CASE("another number of GPUs or batch that a search names has the speed that it says") {
+  const Words job = {"search", "--model", "llama3-8b", "--sequence-length", "8192"};
+  struct Asked {
+    Words words;
+    Words names;  // the options that the answer names
+  };
+  for (const Asked& asked :
+       {Asked{{"--cluster", "12500x8-h100", "--global-batch", "1024"},
+              {"--global-batch", "--num-gpus"}},
+        Asked{{"--cluster", "4096x8-h100", "--global-batch", "1024"}, {"--num-gpus"}},
+        Asked{{"--cluster", "1x2-h100", "--global-batch", "16"}, {"--num-gpus"}},
+        Asked{{"--cluster", "1x8-h100", "--global-batch", "64"}, {}},
+        Asked{{"--cluster", "1x8-h100", "--global-batch", "64", "--framework", "torchtitan",
+               "--model", "mixtral-8x7b"},
+              {}}}) {
+    Words words = job;
+    words.insert(words.end(), {"--format", "json", "--top", "1"});
+    std::string options;
+    for (const std::string& word : asked.words) { options.append(word).append(" "); }
+    words = with_options(words, options);
+    const JsonValue answer = json_of(run_shardplan(words));
+    const JsonValue* const sizes = find(answer, "other_sizes");
+    REQUIRE((sizes == nullptr ? 0 : sizes->items.size()) == asked.names.size());
+    for (std::size_t at_size = 0; at_size < asked.names.size(); ++at_size) {
+      const JsonValue& size = sizes->items[at_size];
+      const std::string option = at(size, "option").string;
+      CAPTURE(option);
+      CHECK(option.starts_with(asked.names[at_size]));
+      const JsonValue other = json_of(run_shardplan(with_options(words, option)));
+      const JsonValue& best = at(other, "top").items.front();
+      CHECK(at(best, "tokens_per_s_per_gpu").real == at(size, "tokens_per_s_per_gpu").real);
+      CHECK(at(size, "tokens_per_s").real ==
+            doctest::Approx(at(size, "tokens_per_s_per_gpu").real *
+                            static_cast<double>(at(size, "num_gpus").integer)));
+    }
+  }
 }
 
 TEST_CASE("the command that search prints estimates the same plan to the byte") {
@@ -113,6 +172,53 @@ TEST_CASE("commands and advice for a model with experts say how these are sliced
   }
 }
 
+// Files that say etp, and files in which it follows from tp.
+TEST_CASE("whoever sets the options of advice for any file of experts gets what it promises") {
+  std::mt19937 random(3);
+  const auto one_of = [&](const Words& words) { return words[random() % words.size()]; };
+  const TemporaryDirectory directory;
+  const std::string script = directory.path() + "/run.json";
+  std::int64_t offers = 0;
+  for (int file = 0; file < 6; ++file) {
+    std::string settings = R"({"--num-layers": 8, "--hidden-size": 1024, "--ffn-hidden-size": 2048,
+      "--swiglu": true, "--num-attention-heads": 16, "--bf16": true, "--seq-length": 2048,
+      "--max-position-embeddings": 2048, "--normalization": "RMSNorm", "--vocab-size": 32000,
+      "--disable-bias-linear": true, "--position-embedding-type": "rope", "--num-experts": 8,
+      "--untie-embeddings-and-output-weights": true, "--moe-router-topk": 2,
+      "--micro-batch-size": 2, "--global-batch-size": 64, "--attention-dropout": 0,
+      "--hidden-dropout": 0, "--use-distributed-optimizer": true, "--sequence-parallel": true,
+      "--moe-grouped-gemm": true)";
+    const auto add = [&](const std::string& name, const std::string& value) {
+      settings.append(", \"").append(name).append("\": ").append(value);
+    };
+    add("--tensor-model-parallel-size", one_of({"2", "4"}));
+    add("--expert-model-parallel-size", one_of({"1", "2", "4"}));
+    if (random() % 2 == 0) {
+      add("--expert-tensor-parallel-size", one_of({"1", "2"}));
+    }
+    write_file(script, settings + "}");
+    CAPTURE(settings);
+    const Words run = {"--from", script, "--cluster", "1x8-h100", "--format", "json"};
+    Words advise = {"advise", "--top", "100"};
+    advise.insert(advise.end(), run.begin(), run.end());
+    const JsonValue answer = json_of(run_shardplan(advise));
+    for (const JsonValue& advice : at(answer, "singles").items) {
+      const std::string change = at(advice, "change").string;
+      if (!change.starts_with("tp ") && !change.starts_with("ep ")) {
+        continue;
+      }
+      CAPTURE(change);
+      Words estimate = {"estimate"};
+      const Words changed = with_options(run, at(advice, "options").string);
+      estimate.insert(estimate.end(), changed.begin(), changed.end());
+      const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
+      CHECK(at(predicted, "step_time_s").real == at(advice, "step_time_s").real);
+      ++offers;
+    }
+  }
+  CHECK(offers > 3);
+}
+
 TEST_CASE(
     "advice for a plan bound by the host does not name CUDA graphs, whose pools nobody counts") {
   const ProgramRun run = run_shardplan(
@@ -121,6 +227,15 @@ TEST_CASE(
   CHECK(run.exit_code == 0);
   CHECK(run.out.find("micro_batch") != std::string::npos);
   CHECK(run.out.find("cuda_graphs") == std::string::npos);
+}
+
+TEST_CASE("advice does not offer exchanges beside another microbatch, whose layers nobody counts") {
+  const ProgramRun run = run_shardplan({"advise", "--model", "mixtral-8x7b", "--cluster",
+                                        "4x8-h100", "--framework", "megatron", "--sequence-length",
+                                        "4096", "--global-batch", "256", "--tp", "2", "--pp", "4"});
+  CHECK(run.exit_code == 0);
+  CHECK(contains(run.out, "overlap_grad_reduce"));
+  CHECK_FALSE(contains(run.out, "overlap_moe_expert_parallel_comm"));
 }
 
 TEST_CASE("a search in which nothing fits exits with 1 and shows what the smallest plan needs") {
