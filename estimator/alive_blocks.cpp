@@ -6,12 +6,14 @@
 namespace shardplan {
 namespace {
 
-enum class Held { kKept, kPending, kGradients };
+enum class Held { kKept, kPending, kGradients, kGathered, kReduced };
 
 BlockState state_of(Held held) {
   switch (held) {
     case Held::kKept: return BlockState::kKept;
     case Held::kPending: return BlockState::kPending;
+    case Held::kGathered: return BlockState::kGathered;
+    case Held::kReduced: return BlockState::kReduced;
     case Held::kGradients: break;
   }
   return BlockState::kGradients;
@@ -88,6 +90,28 @@ void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
   }
 }
 
+// Blocks of the chunk whose gradients are being reduced, from the first to the last.
+void add_reduction(AliveList& alive, const ChunkLayout& chunk, const ChunkPoint& point) {
+  for (std::size_t u = 0; u < chunk.units.size(); ++u) {
+    const Unit& unit = chunk.units[u];
+    const bool runs = u == point.unit;
+    const std::int64_t units_done = u < point.unit ? unit.count : runs ? point.units_before : 0;
+    for (std::size_t b = 0; b < unit.blocks.size(); ++b) {
+      const BlockRun& run = unit.blocks[b];
+      const std::int64_t running = runs && b == point.block ? 1 : 0;
+      const std::int64_t blocks_done = running > 0               ? point.blocks_before
+                                       : runs && b < point.block ? run.count
+                                                                 : 0;
+      const std::int64_t done = units_done * run.count + blocks_done;
+      const std::int64_t behind = unit.count * run.count - done - running;
+      alive.add(run.kind, BlockState::kReduced, Step::kWeight, done);
+      alive.add(run.kind, BlockState::kReducing, Step::kWeight, running);
+      alive.add(run.kind, BlockState::kGradients, Step::kWeight, running + behind);
+      alive.add(run.kind, BlockState::kGathered, Step::kWeight, behind);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightState& in_flight,
@@ -98,8 +122,15 @@ std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightSt
     alive.add_chunk(stage.chunks[chunk], Held::kPending, in_flight.pending_weight[chunk]);
     alive.add_chunk(stage.chunks[chunk], Held::kGradients,
                     holds_gradients(in_flight, chunk) ? 1 : 0);
+    alive.add_chunk(stage.chunks[chunk], Held::kGathered,
+                    holds_parameters(in_flight, chunk) ? 1 : 0);
+    alive.add_chunk(stage.chunks[chunk], Held::kReduced, holds_reduced(in_flight, chunk) ? 1 : 0);
   }
   const ChunkLayout& running = stage.chunks[static_cast<std::size_t>(in_flight.chunk)];
+  if (moment == MomentKind::kReduction) {
+    add_reduction(alive, running, point);
+    return alive.blocks;
+  }
   const Held before = moment == MomentKind::kWeight ? Held::kPending : Held::kKept;
   for (std::size_t i = 0; i < point.unit; ++i) {
     alive.add_unit(running.units[i], before, running.units[i].count);

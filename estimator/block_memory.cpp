@@ -90,6 +90,11 @@ bool delays_weight_gradients(Schedule schedule) {
 }
 
 bool is_alive(const BlockRow& row, BlockState state, Step step) {
+  if (!row.is_of_steps()) {
+    return (state == BlockState::kGathered && row.of == RowOf::kGathered) ||
+           (state == BlockState::kReducing && row.of == RowOf::kReduction) ||
+           (state == BlockState::kReduced && row.of == RowOf::kReduced);
+  }
   if (row.is_of_group) {
     return state == BlockState::kGroup ||
            (state == BlockState::kGroupAt && row.born <= step && step <= row.dies);
@@ -108,7 +113,10 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kRunningFirst:
       return row.born <= step && (step <= row.last_forward_use || row.name == kInputRow);
     case BlockState::kGroupAt:
-    case BlockState::kGroup: break;
+    case BlockState::kGroup:
+    case BlockState::kGathered:
+    case BlockState::kReducing:
+    case BlockState::kReduced: break;
   }
   return false;
 }
@@ -126,6 +134,9 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
   summary.output_gradient_bytes += held(BlockState::kReplaying);
   summary.gradient_bytes += held(BlockState::kGradients);
   summary.group_bytes += held(BlockState::kGroup);
+  summary.gathered_bytes += held(BlockState::kGathered);
+  summary.reduction_bytes += held(BlockState::kReducing);
+  summary.reduced_bytes += held(BlockState::kReduced);
   summary.kept_pending_bytes += row.is_kept() && row.is_pending() ? row.bytes : 0;
   summary.passing_bytes += row.place == Place::kPendingSlot && !row.is_pending() ? row.bytes : 0;
   const auto place = std::ranges::find(kFixedPlaces, row.place);
@@ -148,6 +159,9 @@ BlockSummary summarise(const BlockMemory& block) {
   const bool has_group = std::ranges::any_of(block.rows, &BlockRow::is_of_group);
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
+    if (!row.is_of_steps()) {
+      continue;
+    }
     if (has_group) {
       in_group.add(row.born, row.dies, row.bytes);
     }

@@ -48,6 +48,15 @@ struct PassingTensor {
   std::int64_t lives = 1;
 };
 
+// What a row belongs to: the steps of a microbatch, or the parameters and gradients of a block that
+// FSDP2 gathers and reduces for all microbatches of a pipeline.
+enum class RowOf {
+  kSteps,
+  kGathered,   // there while the chunk's parameters are
+  kReduction,  // while the block's gradients are reduced
+  kReduced,    // from then on
+};
+
 // One tensor of one block. It lives from `born` to `dies`, both included. In a forward that keeps
 // nothing (inside a full-recompute group) it dies after `last_forward_use`. On the frame it takes
 // room from `pushed` to `popped`.
@@ -61,6 +70,7 @@ struct BlockRow {
   Step last_forward_use = Step::kForwardInput;
   Step dies = Step::kForwardInput;
   std::string_view formula;
+  RowOf of = RowOf::kSteps;
   Place place = Place::kOwn;
   std::int64_t buffers = 0;  // fixed places: how many of this size
   Step pushed = Step::kForwardInput;
@@ -78,6 +88,7 @@ struct BlockRow {
   // What the replay allocates in its place, where it stands for tensors that follow each other.
   std::vector<PassingTensor> passing = {};
 
+  bool is_of_steps() const { return of == RowOf::kSteps; }
   bool is_kept() const { return born <= kLastForward && dies >= kFirstBackward; }
   bool is_pending() const { return !is_gradient && born <= kLastBackward && dies >= Step::kWeight; }
 };
@@ -95,6 +106,9 @@ enum class BlockState {
   kReplaying,      // last of a group that replays its forward: its output's gradient waits
   kGroupAt,        // the last of a group in backward, at one step: what the group holds besides
   kGroup,          // the same while another block of the group runs
+  kGathered,       // holds gathered parameters, whatever else it holds
+  kReducing,       // its gradients are being reduced: what that takes besides
+  kReduced,        // they are
 };
 
 // Whether the row holds memory in that state; `step` counts for the running states only.
@@ -119,6 +133,9 @@ struct BlockSummary {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   std::int64_t gradient_bytes = 0;
+  std::int64_t gathered_bytes = 0;
+  std::int64_t reduction_bytes = 0;
+  std::int64_t reduced_bytes = 0;
   std::int64_t kept_pending_bytes = 0;     // of both: from forward to the weight gradient
   std::int64_t passing_bytes = 0;          // in the slot of the pending ones, but not pending
   std::int64_t group_bytes = 0;            // held besides by a group's backward, of its last block

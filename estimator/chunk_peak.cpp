@@ -65,6 +65,21 @@ void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
   }
 }
 
+// The chunk's gradients behind its last action: units are reduced from the first to the last.
+void find_reduction(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
+                    const ChunkPeaks& peaks, ChunkPoint& point) {
+  std::int64_t around = peaks.gathered_bytes + peaks.gradient_bytes;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPeaks& unit = units[i];
+    const std::int64_t whole = unit.gathered_bytes + unit.gradient_bytes;
+    for (const std::int64_t before : {std::int64_t{0}, chunk.units[i].count - 1}) {
+      raise(point, around + before * (unit.reduced_bytes - whole) - whole, unit.reduction, i,
+            before);
+    }
+    around += chunk.units[i].count * (unit.reduced_bytes - whole);
+  }
+}
+
 // Slots of a chunk: what one microbatch keeps, by how long.
 void add_slot_bytes(ChunkPeaks& peaks, const Unit& unit, const UnitPeaks& bytes,
                     const BlockSummaries& blocks) {
@@ -140,6 +155,8 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
     peaks.kept_bytes += unit.count * units.back().kept_bytes;
     peaks.pending_bytes += unit.count * units.back().pending_bytes;
     peaks.gradient_bytes += unit.count * units.back().gradient_bytes;
+    peaks.gathered_bytes += unit.count * units.back().gathered_bytes;
+    peaks.reduced_bytes += unit.count * units.back().reduced_bytes;
     add_slot_bytes(peaks, unit, units.back(), blocks);
     peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, blocks, entry_frame));
     for (const BlockRun& run : unit.blocks) {
@@ -171,6 +188,7 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
     kept += count * unit.kept_bytes;
     pending_before += count * unit.pending_bytes;
   }
+  find_reduction(chunk, units, peaks, at(peaks.points, MomentKind::kReduction));
   find_backward(chunk, units, buffers, Gradients::kFound, peaks.points);
   find_backward(chunk, units, buffers, Gradients::kMade, peaks.first_points);
   return peaks;

@@ -196,9 +196,10 @@ void visit_actions(const ScheduleShape& shape, std::int64_t pp_rank, Extent exte
 }
 
 bool dominates(const InFlightState& a, const InFlightState& b) {
-  return a.action == b.action && a.chunk == b.chunk && all_at_least(a.saved, b.saved) &&
-         all_at_least(a.pending_weight, b.pending_weight) &&
-         all_at_least(a.has_gradients, b.has_gradients);
+  return a.action == b.action && a.chunk == b.chunk && a.reduces == b.reduces &&
+         all_at_least(a.saved, b.saved) && all_at_least(a.pending_weight, b.pending_weight) &&
+         all_at_least(a.has_gradients, b.has_gradients) && all_at_least(a.gathered, b.gathered) &&
+         all_at_least(a.reduced, b.reduced);
 }
 
 // States that no other dominates, in the order in which they came. Only states of the same action
@@ -274,6 +275,26 @@ std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
   return states;
 }
 
+// Chunks whose parameters are gathered while each action runs. A schedule of one chunk gathers them
+// once; others, before an action, those of the next three chunks that compute, and drop the rest
+// (torch.distributed.pipelining schedules.py, _add_unshard_reshard).
+std::vector<std::vector<std::int64_t>> gathered_chunks(const ScheduleShape& shape,
+                                                       std::span<const ScheduleAction> actions) {
+  constexpr std::int64_t kActive = 3;
+  std::vector<std::vector<std::int64_t>> gathered;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    std::vector<std::int64_t>& now =
+        gathered.emplace_back(static_cast<std::size_t>(shape.vpp), std::int64_t{0});
+    std::int64_t active = 0;
+    for (std::size_t next = i; next < actions.size() && active < std::min(kActive, shape.vpp);
+         ++next) {
+      std::int64_t& is_active = now[static_cast<std::size_t>(actions[next].chunk)];
+      active += 1 - std::exchange(is_active, 1);
+    }
+  }
+  return gathered;
+}
+
 }  // namespace
 
 InFlightState none_in_flight(std::size_t num_chunks) {
@@ -306,13 +327,18 @@ bool makes_gradients(const ScheduleShape& shape, ActionKind action) {
          (action == ActionKind::kBackward || action == ActionKind::kBackwardWeight);
 }
 
+bool shards_in_pipeline(const Job& job, const Plan& plan) {
+  return job.profile.memory_model == MemoryModel::kTorchtitan && plan.zero == 3 && plan.pp > 1;
+}
+
 ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
   return {.schedule = plan.schedule,
           .pp = plan.pp,
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
           .group = job.profile.microbatch_group_size,
-          .tells_gradients = blocks_have_gradients(job.profile.memory_model)};
+          .tells_gradients = blocks_have_gradients(job.profile.memory_model),
+          .tells_parameters = shards_in_pipeline(job, plan)};
 }
 
 std::int64_t microbatch_group(const ScheduleShape& shape) {
@@ -370,12 +396,46 @@ std::vector<ScheduleAction> first_actions(const ScheduleShape& shape, std::int64
   return actions;
 }
 
+// The running chunk's parameters and gradients are not counted where those are reduced.
+std::vector<InFlightState> parameter_states(const ScheduleShape& shape, std::int64_t pp_rank) {
+  const std::vector<ScheduleAction> actions = schedule_actions(shape, pp_rank);
+  const std::vector<std::vector<std::int64_t>> gathered = gathered_chunks(shape, actions);
+  std::vector<std::size_t> last(static_cast<std::size_t>(shape.vpp), 0);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    last[static_cast<std::size_t>(actions[i].chunk)] = i;
+  }
+  std::vector<InFlightState> states;
+  InFlightState now = none_in_flight(last.size());
+  now.reduced = now.saved;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const std::size_t chunk = static_cast<std::size_t>(actions[i].chunk);
+    now.gathered = gathered[i];
+    begin_action(actions[i], now);
+    states.push_back(now);
+    end_action(shape, actions[i], now);
+    if (i == last[chunk]) {
+      now.has_gradients[chunk] = 0;
+      now.gathered[chunk] = 0;
+      states.push_back(now);
+      states.back().reduces = true;
+      now.reduced[chunk] = 1;
+    }
+  }
+  return states;
+}
+
 std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std::int64_t pp_rank) {
+  const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
+  Peaks peaks(chunks);
+  if (shape.tells_parameters) {
+    for (const InFlightState& state : parameter_states(shortest_equivalent(shape), pp_rank)) {
+      peaks.offer(state);
+    }
+    return peaks.in_order();
+  }
   if (shape.schedule == Schedule::kGpipe) {
     return gpipe_peaks(shape);
   }
-  const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
-  Peaks peaks(chunks);
   InFlightState now = none_in_flight(chunks);
   for (const ScheduleAction& action : first_actions(shape, pp_rank)) {
     begin_action(action, now);

@@ -22,12 +22,6 @@ class Trainer {
 
  private:
   bool is_pipelined() const { return plan_.pp > 1; }
-  // Several chunks a rank run by a list of actions that gathers parameters ahead and reduces
-  // gradients when a chunk is done (_PipelineScheduleRuntime).
-  bool has_runtime() const {
-    return is_pipelined() && plan_.schedule != Schedule::k1F1B &&
-           plan_.schedule != Schedule::kGpipe;
-  }
   std::vector<std::int64_t> parameters() const;  // elements of a rank's share, one by one
   void make_rotary_tables();
   void infer_shapes();
@@ -160,7 +154,7 @@ void Trainer::play(std::size_t action) {
   const ScheduleAction& now = actions_[action];
   TitanChunk& chunk = chunks_[static_cast<std::size_t>(now.chunk)];
   const std::size_t microbatch = static_cast<std::size_t>(now.microbatch);
-  if (has_runtime()) {
+  if (runs_action_list(plan_)) {
     keep_active(action);
     chunk.wait_gathered();
   }
@@ -168,7 +162,7 @@ void Trainer::play(std::size_t action) {
     case ActionKind::kForward: chunk.forward(microbatch); break;
     case ActionKind::kBackward: chunk.backward(microbatch, true); break;
     case ActionKind::kBackwardInput: chunk.backward(microbatch, false); break;
-    case ActionKind::kBackwardWeight: chunk.make_weight_gradients(); break;
+    case ActionKind::kBackwardWeight: chunk.make_weight_gradients(microbatch); break;
   }
   if (is_pipelined() && now.kind != ActionKind::kForward && is_last_of_chunk(action)) {
     chunk.reduce_accumulated();

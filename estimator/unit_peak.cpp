@@ -102,6 +102,26 @@ void walk_weight(const std::vector<BlockRun>& runs, const BlockSummaries& blocks
   }
 }
 
+// Gradients are reduced from the first block to the last, whose parameters are dropped with that:
+// bytes change linearly along a run.
+void walk_reduction(const std::vector<BlockRun>& runs, const BlockSummaries& blocks,
+                    UnitPeaks& peaks) {
+  std::int64_t around = peaks.gathered_bytes + peaks.gradient_bytes;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const BlockSummary& summary = summary_of(blocks, runs[i].kind);
+    const std::int64_t change =
+        summary.reduced_bytes - summary.gathered_bytes - summary.gradient_bytes;
+    for (const std::int64_t before : {std::int64_t{0}, runs[i].count - 1}) {
+      raise(peaks.reduction,
+            {.bytes = around + before * change - summary.gathered_bytes + summary.reduction_bytes,
+             .block = i,
+             .blocks_before = before,
+             .step = Step::kWeight});
+    }
+    around += runs[i].count * change;
+  }
+}
+
 // Backward from the last block: kept bytes fall and pending bytes rise linearly along a run, so the
 // first or the last block processed wins it. The last of a recomputed group is processed before
 // the group holds all that it holds besides.
@@ -188,6 +208,11 @@ UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks) {
     peaks.kept_bytes += run.count * summary_of(blocks, run.kind).kept_bytes;
     peaks.pending_bytes += run.count * summary_of(blocks, run.kind).pending_bytes;
     peaks.gradient_bytes += run.count * summary_of(blocks, run.kind).gradient_bytes;
+    peaks.gathered_bytes += run.count * summary_of(blocks, run.kind).gathered_bytes;
+    peaks.reduced_bytes += run.count * summary_of(blocks, run.kind).reduced_bytes;
+  }
+  if (peaks.reduced_bytes > 0) {
+    walk_reduction(unit.blocks, blocks, peaks);
   }
   walk_backward(unit, blocks, Gradients::kFound, peaks.backward);
   walk_backward(unit, blocks, Gradients::kMade, peaks.first_backward);

@@ -32,12 +32,15 @@ struct UnitPeaks {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   std::int64_t gradient_bytes = 0;
+  std::int64_t gathered_bytes = 0;
+  std::int64_t reduced_bytes = 0;
   UnitPoint forward;
   UnitPoint last_output;  // its last forward step, without the block behind
   UnitPoint replay;
   UnitPoint backward;
   UnitPoint first_backward;
   UnitPoint weight;
+  UnitPoint reduction;
 };
 
 UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks);

@@ -27,9 +27,16 @@ class EventWalk {
     made_.assign(pieces.chunks.size(), false);
   }
 
-  std::int64_t peak(const std::vector<ScheduleAction>& actions) {
+  // `states`: of a shape that tells_parameters, else none.
+  std::int64_t peak(const std::vector<ScheduleAction>& actions,
+                    const std::vector<InFlightState>& states) {
+    std::size_t state = 0;
     for (const ScheduleAction& action : actions) {
       const std::size_t chunk = static_cast<std::size_t>(action.chunk);
+      if (!states.empty()) {
+        gathered_ = states[state].gathered;
+        reduced_ = states[state++].reduced;
+      }
       switch (action.kind) {
         case ActionKind::kForward:
           forward(chunk);
@@ -50,6 +57,11 @@ class EventWalk {
           made_[chunk] = true;
           weight(chunk);
           break;
+      }
+      if (state < states.size() && states[state].reduces) {
+        gathered_ = states[state++].gathered;
+        made_[chunk] = false;
+        reduce(chunk);
       }
     }
     return peak_;
@@ -100,10 +112,16 @@ class EventWalk {
       for (const Piece& piece : pieces_of(chunk)) {
         bytes += saved_[chunk] * kept(piece) +
                  pending_[chunk] * sum(piece, piece.blocks.size(), BlockState::kPending) +
-                 (made_[chunk] ? sum(piece, piece.blocks.size(), BlockState::kGradients) : 0);
+                 (made_[chunk] ? sum(piece, piece.blocks.size(), BlockState::kGradients) : 0) +
+                 flagged(gathered_, chunk, piece, BlockState::kGathered) +
+                 flagged(reduced_, chunk, piece, BlockState::kReduced);
       }
     }
     return bytes;
+  }
+  std::int64_t flagged(const std::vector<std::int64_t>& flags, std::size_t chunk,
+                       const Piece& piece, BlockState state) const {
+    return !flags.empty() && flags[chunk] > 0 ? sum(piece, piece.blocks.size(), state) : 0;
   }
   void steps(BlockKind kind, BlockState state, Step first, Step last, std::int64_t around) {
     for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
@@ -193,11 +211,29 @@ class EventWalk {
     }
   }
 
+  void reduce(std::size_t chunk) {
+    std::vector<BlockKind> kinds;
+    for (const Piece& piece : pieces_of(chunk)) {
+      kinds.insert(kinds.end(), piece.blocks.begin(), piece.blocks.end());
+    }
+    for (std::size_t now = 0; now < kinds.size(); ++now) {
+      std::int64_t bytes = others(Phase::kReduction) + held(kinds[now], BlockState::kReducing);
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        bytes += i < now ? held(kinds[i], BlockState::kReduced)
+                         : held(kinds[i], BlockState::kGradients) +
+                               (i > now ? held(kinds[i], BlockState::kGathered) : 0);
+      }
+      peak_ = std::max(peak_, bytes);
+    }
+  }
+
   const BlockSet& blocks_;
   const StagePieces& pieces_;
   std::vector<std::int64_t> saved_;
   std::vector<std::int64_t> pending_;
   std::vector<bool> made_;  // by chunk: its gradients are there
+  std::vector<std::int64_t> gathered_;
+  std::vector<std::int64_t> reduced_;
   std::int64_t peak_ = 0;
 };
 
@@ -224,9 +260,11 @@ TEST_CASE("a stage's peak is the maximum over every event of the whole schedule"
     const std::int64_t pp_rank = walked % drawn.plan.pp;
     const PlanPieces whole = plan_pieces(drawn.job, drawn.plan);
     const StagePieces& pieces = whole.stages[static_cast<std::size_t>(pp_rank)];
+    const ScheduleShape shape = schedule_shape(drawn.job, drawn.plan);
     EventWalk walk(whole.blocks, pieces);
-    const std::int64_t truth =
-        walk.peak(schedule_actions(schedule_shape(drawn.job, drawn.plan), pp_rank));
+    const std::int64_t truth = walk.peak(
+        schedule_actions(shape, pp_rank),
+        shape.tells_parameters ? parameter_states(shape, pp_rank) : std::vector<InFlightState>());
     failures += truth == largest_action_moment(pieces.peaks) ? 0 : 1;
   }
   CHECK(failures == 0);
