@@ -48,14 +48,27 @@ bool runs_forward(MomentKind moment) {
 }
 
 // What blocks leave behind when their backward has passed.
-std::vector<Held> left_by(bool makes) {
-  return makes ? std::vector<Held>{Held::kPending, Held::kGradients}
-               : std::vector<Held>{Held::kPending};
+std::vector<Held> left_by(const InFlightState& in_flight) {
+  std::vector<Held> left = {Held::kPending};
+  if (makes_gradients(in_flight)) {
+    left.push_back(Held::kGradients);
+  }
+  if (in_flight.gathers) {
+    left.push_back(Held::kGathered);
+  }
+  return left;
 }
 
-// Blocks of the running unit; `makes`: the gradients are made block by block.
+BlockState running_state(const InFlightState& in_flight, MomentKind moment) {
+  return moment == MomentKind::kReplay ? BlockState::kRunningReplay
+         : makes_gradients(in_flight)  ? BlockState::kRunning
+         : in_flight.gathers           ? BlockState::kRunningGathering
+                                       : BlockState::kRunningAgain;
+}
+
+// Blocks of the running unit.
 void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
-                      const ChunkPoint& point, bool makes) {
+                      const ChunkPoint& point, const InFlightState& in_flight) {
   const BlockRun& running = unit.blocks[point.block];
   if (unit.checkpointed && runs_forward(moment)) {
     const bool is_first = point.block == 0 && point.blocks_before == 0;
@@ -71,8 +84,9 @@ void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
     alive.add(unit.blocks[i].kind, before, Step::kForwardInput, unit.blocks[i].count);
   }
   alive.add(running.kind, before, Step::kForwardInput, point.blocks_before);
-  alive.add(running.kind, makes ? BlockState::kRunning : BlockState::kRunningAgain, point.step, 1);
+  alive.add(running.kind, running_state(in_flight, moment), point.step, 1);
   if (moment == MomentKind::kReplay) {
+    alive.add_unit(unit, Held::kGathered, in_flight.gathers ? 1 : 0);
     alive.add(unit.blocks.back().kind, BlockState::kReplaying, Step::kBackwardOutput, 1);
   }
   if (moment == MomentKind::kBackward || moment == MomentKind::kLossBackward) {
@@ -80,7 +94,7 @@ void add_running_unit(AliveList& alive, const Unit& unit, MomentKind moment,
         point.block + 1 == unit.blocks.size() && point.blocks_before + 1 == running.count;
     alive.add(unit.blocks.back().kind, is_last ? BlockState::kGroupAt : BlockState::kGroup,
               point.step, unit.checkpointed ? 1 : 0);
-    for (const Held held : left_by(makes)) {
+    for (const Held held : left_by(in_flight)) {
       alive.add(running.kind, state_of(held), Step::kForwardInput,
                 running.count - 1 - point.blocks_before);
       for (std::size_t i = point.block + 1; i < unit.blocks.size(); ++i) {
@@ -137,15 +151,14 @@ std::vector<AliveBlocks> alive_blocks(const StageLayout& stage, const InFlightSt
   }
   const Unit& unit = running.units[point.unit];
   alive.add_unit(unit, before, point.units_before);
-  const bool makes = makes_gradients(in_flight);
-  add_running_unit(alive, unit, moment, point, makes);
+  add_running_unit(alive, unit, moment, point, in_flight);
   if (point.entered) {
     const Pass pass = moment == MomentKind::kReplay ? Pass::kReplay : Pass::kForward;
     alive.add(*point.entered, BlockState::kRunning,
               entry_step(pass, unit.blocks[point.block].kind, *point.entered), 1);
   }
   if (!runs_forward(moment) && moment != MomentKind::kWeight) {
-    for (const Held held : left_by(makes)) {
+    for (const Held held : left_by(in_flight)) {
       alive.add_unit(unit, held, unit.count - 1 - point.units_before);
       for (std::size_t i = point.unit + 1; i < running.units.size(); ++i) {
         alive.add_unit(running.units[i], held, running.units[i].count);

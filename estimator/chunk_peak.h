@@ -61,7 +61,8 @@ struct ChunkPeaks {
   std::int64_t pending_slot_bytes = 0;
   std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};  // of its fixed buffers
   ChunkPoints points;                                           // only those inside actions
-  ChunkPoints first_points;  // of the backward that makes the gradients
+  ChunkPoints first_points;      // of the backward that makes the gradients
+  ChunkPoints gathering_points;  // of one that finds them, but not the parameters
 };
 
 // `buffers`: of the chunk; its bytes count where a unit runs.

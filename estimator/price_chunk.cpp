@@ -24,6 +24,7 @@ ChunkBytes bytes_of(const ChunkPeaks& peaks) {
           .forward = largest(peaks.points, {MomentKind::kForward, MomentKind::kLossForward}),
           .backward = largest(peaks.points, backward),
           .first_backward = largest(peaks.first_points, backward),
+          .gathering_backward = largest(peaks.gathering_points, backward),
           .weight = largest(peaks.points, {MomentKind::kWeight}),
           .reduction = largest(peaks.points, {MomentKind::kReduction}),
           .gathered = peaks.gathered_bytes,

@@ -25,6 +25,7 @@ struct CountedState {
   ActionKind action = ActionKind::kForward;
   bool makes_gradients = false;
   bool reduces = false;
+  bool gathers = false;
   std::size_t running = 0;  // chunk
   friend bool operator==(const CountedState&, const CountedState&) = default;
 };
@@ -50,6 +51,7 @@ struct CountedStates {
     add({.action = now.action,
          .makes_gradients = makes_gradients(now),
          .reduces = now.reduces,
+         .gathers = now.gathers,
          .running = static_cast<std::size_t>(now.chunk)});
   }
 
@@ -145,7 +147,9 @@ std::int64_t ChunkBytes::*running_bytes(const CountedState& state) {
     case ActionKind::kForward: return &ChunkBytes::forward;
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput:
-      return state.makes_gradients ? &ChunkBytes::first_backward : &ChunkBytes::backward;
+      return state.makes_gradients ? &ChunkBytes::first_backward
+             : state.gathers       ? &ChunkBytes::gathering_backward
+                                   : &ChunkBytes::backward;
     case ActionKind::kBackwardWeight: break;
   }
   return &ChunkBytes::weight;

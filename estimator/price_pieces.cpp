@@ -118,7 +118,8 @@ ScheduleShape PricePieces::shape(const Plan& plan) const {
           .num_microbatches = div_exact(job.global_batch, grid().dp * plan.micro_batch),
           .group = job.profile.microbatch_group_size,
           .tells_gradients = blocks_have_gradients(job.profile.memory_model),
-          .tells_parameters = shards_in_pipeline(job, plan)};
+          .tells_parameters = shards_in_pipeline(job, plan),
+          .reshards_forward = reshards_in_pipeline(job, plan)};
 }
 
 namespace {

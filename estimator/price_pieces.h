@@ -97,7 +97,8 @@ struct ChunkBytes {
   std::int64_t gradient = 0;
   std::int64_t forward = -1;  // -1: no such point
   std::int64_t backward = -1;
-  std::int64_t first_backward = -1;  // makes the gradients
+  std::int64_t first_backward = -1;      // makes the gradients
+  std::int64_t gathering_backward = -1;  // finds them, but not the parameters
   std::int64_t weight = -1;
   std::int64_t reduction = -1;
   std::int64_t gathered = 0;

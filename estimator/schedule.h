@@ -38,12 +38,15 @@ struct ScheduleShape {
   // States say which chunks' parameters are gathered and which chunks' gradients are reduced, as
   // FSDP2 does under torch.distributed.pipelining.
   bool tells_parameters = false;
+  bool reshards_forward = false;  // they say it block by block: parameters go with the forward
   friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
 };
 
 ScheduleShape schedule_shape(const Job& job, const Plan& plan);
 // Whether FSDP2 shards parameters and gradients of a pipeline's chunks.
 bool shards_in_pipeline(const Job& job, const Plan& plan);
+// And drops each block's parameters after its forward.
+bool reshards_in_pipeline(const Job& job, const Plan& plan);
 
 // Microbatches of one chunk in a row: shape.group, or what the schedule takes by default.
 std::int64_t microbatch_group(const ScheduleShape& shape);
@@ -78,6 +81,7 @@ struct InFlightState {
   std::vector<std::int64_t> gathered = {};
   std::vector<std::int64_t> reduced = {};
   bool reduces = false;  // the chunk's gradients, behind its last action
+  bool gathers = false;  // a backward that gathers the chunk's parameters block by block
   friend bool operator==(const InFlightState&, const InFlightState&) = default;
 };
 

@@ -167,7 +167,9 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
                    (holds_reduced(now, chunk) ? chunks[chunk].reduced_bytes : 0);
     }
     const ChunkPeaks& running = chunks[static_cast<std::size_t>(now.chunk)];
-    const ChunkPoints& points = makes_gradients(now) ? running.first_points : running.points;
+    const ChunkPoints& points = makes_gradients(now) ? running.first_points
+                                : now.gathers        ? running.gathering_points
+                                                     : running.points;
     for (const MomentKind moment : moments_of(now)) {
       const std::size_t index = static_cast<std::size_t>(moment);
       const std::int64_t base = state.alive[static_cast<std::size_t>(phase_of(moment))];

@@ -75,6 +75,13 @@ void add_head_fsdp(TitanBlock& block) {
   RowList& rows = block.rows;
   if (block.fsdp.is_sharded && !block.fsdp.reduces_each_backward) {
     add_titan_pipelined(block, p.head, GroupEnd::kTable);
+    if (block.fsdp.reshards_head) {
+      add_titan_gathered_in_turn(block, {.elements = p.head,
+                                         .before = p.layer,
+                                         .next = p.layer,
+                                         .last_forward_use = Step::kForwardLogits,
+                                         .gathered_again = Step::kBackwardLogits});
+    }
   }
   if (!block.fsdp.is_sharded || !block.fsdp.reduces_each_backward || block.fsdp.root_holds_ends) {
     return;  // of a root that holds both ends: rows of the embedding

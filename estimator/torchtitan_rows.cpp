@@ -77,6 +77,11 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
     add_reduction(block, sizes);
     if (!block.fsdp.reduces_each_backward) {
       add_titan_pipelined(block, sizes.own, GroupEnd::kLayer);
+      if (block.fsdp.reshards_forward) {
+        const bool is_first = kind == BlockKind::kFirstLayer;
+        add_titan_gathered_in_turn(
+            block, {.elements = sizes.own, .before = p.layer, .next = is_first ? 0 : p.layer});
+      }
     }
   }
   block.rows.rows.push_back(titan_gradient(block, sizes.own, Step::kWeight));
@@ -197,6 +202,30 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
   }
   add(Component::kGradients, "gradients.sharded", share, DType::kFp32, RowOf::kReduced,
       "n/S: output of the reduce-scatter, the parameter's gradient");
+}
+
+// Blocks of a pipeline that reshard gather for themselves in forward, and in a backward that finds
+// nothing there, which leaves them gathered (set_reshard_after_backward of pipelining/stage.py).
+void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of) {
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  const std::ptrdiff_t first = std::ssize(rows.rows);
+  add_titan_all_gather(block, of.elements, of.before);
+  rows.use_as(comm, "fsdp.unsharded_in_turn", of.elements, block.shape.dtype, Step::kForwardInput,
+              of.last_forward_use, "n: dropped after the block's forward");
+  for (auto row = rows.rows.begin() + first; row != rows.rows.end(); ++row) {
+    row->is_not_replayed = true;
+  }
+  rows.use_as(comm, "fsdp.unsharded_again", of.elements, block.shape.dtype, of.gathered_again,
+              kLastBackward, "n: gathered again for backward");
+  if (of.elements > 0) {
+    rows.rows.back().gathers = true;
+  }
+  block.gather("fsdp.prefetched_parameters", of.next, of.gathered_again, kLastBackward,
+               "n: all-gather output of the block whose backward is next");
+  if (of.next > 0) {
+    rows.rows.back().gathers = true;
+  }
 }
 
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {

@@ -115,6 +115,15 @@ void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
 // The last tensor of the parameters that are gathered and reduced together.
 enum class GroupEnd { kLayer, kTable, kRowsOfTable };
 void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
+
+struct TitanInTurn {
+  std::int64_t elements = 0;
+  std::int64_t before = 0;  // of the block whose forward came before
+  std::int64_t next = 0;    // of the block whose backward comes next, as far as it is prefetched
+  Step last_forward_use = Step::kForwardOutput;
+  Step gathered_again = kFirstBackward;
+};
+void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
 void add_titan_attention(TitanBlock& block, BlockKind kind);
 void add_titan_ffn(TitanBlock& block);
 void add_titan_embedding(TitanBlock& block);

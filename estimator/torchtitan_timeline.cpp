@@ -39,6 +39,7 @@ class Trainer {
   FullyShard fsdp_;
   std::vector<ScheduleAction> actions_;
   std::vector<TitanChunk> chunks_;
+  std::vector<std::int64_t> active_;  // chunks that the list of actions has gathered
   bool is_first_step_ = true;
 };
 
@@ -141,7 +142,12 @@ void Trainer::keep_active(std::size_t action) {
       chunks_[i].reshard();
     }
   }
-  for (const std::int64_t chunk : next) { chunks_[static_cast<std::size_t>(chunk)].gather_ahead(); }
+  for (const std::int64_t chunk : next) {
+    if (std::ranges::find(active_, chunk) == active_.end()) {
+      chunks_[static_cast<std::size_t>(chunk)].gather_ahead();
+    }
+  }
+  active_ = std::move(next);
 }
 
 bool Trainer::is_last_of_chunk(std::size_t action) const {
@@ -176,6 +182,7 @@ void Trainer::step() {
   }
   for (std::size_t i = 0; i < actions_.size(); ++i) { play(i); }
   for (TitanChunk& chunk : chunks_) { chunk.end_step(); }
+  active_.clear();
   if (std::exchange(is_first_step_, false)) {
     make_optimizer_state();
   }

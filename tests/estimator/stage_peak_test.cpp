@@ -35,6 +35,7 @@ class EventWalk {
       const std::size_t chunk = static_cast<std::size_t>(action.chunk);
       if (!states.empty()) {
         gathered_ = states[state].gathered;
+        gathers_ = states[state].gathers;
         reduced_ = states[state++].reduced;
       }
       switch (action.kind) {
@@ -161,6 +162,9 @@ class EventWalk {
 
   // `running`: kRunning where this backward makes the gradients.
   void backward(std::size_t chunk, BlockState running) {
+    if (running == BlockState::kRunningAgain && gathers_) {
+      running = BlockState::kRunningGathering;
+    }
     const std::vector<Piece> list = pieces_of(chunk);
     std::int64_t around = others(Phase::kBackward);
     for (const Piece& piece : list) { around += kept(piece); }
@@ -172,12 +176,14 @@ class EventWalk {
         const bool is_last = i + 1 == piece.blocks.size();
         const std::int64_t before = around + sum(piece, i, BlockState::kKept) +
                                     held(last, BlockState::kReplaying) +
-                                    pieces_.buffers[chunk].replay_bytes(p);
-        steps(piece.blocks[i], BlockState::kRunning, Step::kForwardInput,
+                                    pieces_.buffers[chunk].replay_bytes(p) +
+                                    (gathers_ ? sum(piece, 1, BlockState::kGathered) : 0);
+        steps(piece.blocks[i], BlockState::kRunningReplay, Step::kForwardInput,
               is_last ? blocks_[static_cast<std::size_t>(last)].last_replayed : kLastForward,
               before);
         if (!is_last) {
-          meet(piece.blocks[i], BlockState::kRunning, piece.blocks[i + 1], Pass::kReplay, before);
+          meet(piece.blocks[i], BlockState::kRunningReplay, piece.blocks[i + 1], Pass::kReplay,
+               before);
         }
       }
       for (std::size_t i = piece.blocks.size(); i-- > 0;) {
@@ -192,6 +198,7 @@ class EventWalk {
         }
         around +=
             held(piece.blocks[i], BlockState::kPending) +
+            (gathers_ ? held(piece.blocks[i], BlockState::kGathered) : 0) +
             (running == BlockState::kRunning ? held(piece.blocks[i], BlockState::kGradients) : 0);
       }
     }
@@ -233,6 +240,7 @@ class EventWalk {
   std::vector<std::int64_t> pending_;
   std::vector<bool> made_;  // by chunk: its gradients are there
   std::vector<std::int64_t> gathered_;
+  bool gathers_ = false;  // the running backward does, block by block
   std::vector<std::int64_t> reduced_;
   std::int64_t peak_ = 0;
 };

@@ -157,6 +157,34 @@ TEST_CASE("an interleaved rank holds the gradients of one chunk where microbatch
   }
 }
 
+// Each backward leaves its parameters gathered, each forward drops them. Rows count buffers of the
+// gather in every forward, the played step only where no backward has left parameters there.
+TEST_CASE("a pipeline that reshards after forward gathers block by block") {
+  Job job = job_of(8192, 64, 6, 4, 1024, 16);
+  job.profile.reshard_after_forward = ReshardAfterForward::kAlways;
+  for (const Schedule schedule : {Schedule::k1F1B, Schedule::kGpipe, Schedule::kInterleaved1F1B}) {
+    for (const std::string_view policy : {"", "every_second_layer"}) {
+      Plan plan = sharded(2);
+      plan.pp = 2;
+      plan.vpp = schedule == Schedule::kInterleaved1F1B ? 2 : 1;
+      plan.schedule = schedule;
+      if (!policy.empty()) {
+        plan.recompute.granularity = RecomputeGranularity::kSelective;
+        plan.recompute.policy = policy;
+      }
+      const PlanPieces pieces = plan_pieces(job, plan);
+      for (const StagePieces& stage : pieces.stages) {
+        const std::int64_t played = largest_sum(torchtitan_timeline(job, plan, stage));
+        CAPTURE(static_cast<int>(schedule));
+        CAPTURE(policy);
+        CAPTURE(stage.layout.pp_rank);
+        CHECK(std::abs(static_cast<double>(played) / static_cast<double>(stage.peaks.peak_bytes) -
+                       1) < 0.02);
+      }
+    }
+  }
+}
+
 struct Traced {
   Job job;
   Plan plan;
