@@ -77,7 +77,6 @@ void add_head_fsdp(TitanBlock& block) {
     add_titan_pipelined(block, p.head, GroupEnd::kTable);
     if (block.fsdp.reshards_head) {
       add_titan_gathered_in_turn(block, {.elements = p.head,
-                                         .before = p.layer,
                                          .next = p.layer,
                                          .last_forward_use = Step::kForwardLogits,
                                          .gathered_again = Step::kBackwardLogits});

@@ -79,8 +79,7 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
       add_titan_pipelined(block, sizes.own, GroupEnd::kLayer);
       if (block.fsdp.reshards_forward) {
         const bool is_first = kind == BlockKind::kFirstLayer;
-        add_titan_gathered_in_turn(
-            block, {.elements = sizes.own, .before = p.layer, .next = is_first ? 0 : p.layer});
+        add_titan_gathered_in_turn(block, {.elements = sizes.own, .next = is_first ? 0 : p.layer});
       }
     }
   }
@@ -206,15 +205,15 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
 
 // Blocks of a pipeline that reshard gather for themselves in forward, and in a backward that finds
 // nothing there, which leaves them gathered (set_reshard_after_backward of pipelining/stage.py).
+// Forwards that gather, with a buffer, come before gradients exist; those behind a backward find
+// all parameters.
 void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of) {
   RowList& rows = block.rows;
   const Component comm = Component::kCommunication;
-  const std::ptrdiff_t first = std::ssize(rows.rows);
-  add_titan_all_gather(block, of.elements, of.before);
   rows.use_as(comm, "fsdp.unsharded_in_turn", of.elements, block.shape.dtype, Step::kForwardInput,
               of.last_forward_use, "n: dropped after the block's forward");
-  for (auto row = rows.rows.begin() + first; row != rows.rows.end(); ++row) {
-    row->is_not_replayed = true;
+  if (of.elements > 0) {
+    rows.rows.back().is_not_replayed = true;
   }
   rows.use_as(comm, "fsdp.unsharded_again", of.elements, block.shape.dtype, of.gathered_again,
               kLastBackward, "n: gathered again for backward");

@@ -118,8 +118,7 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
 
 struct TitanInTurn {
   std::int64_t elements = 0;
-  std::int64_t before = 0;  // of the block whose forward came before
-  std::int64_t next = 0;    // of the block whose backward comes next, as far as it is prefetched
+  std::int64_t next = 0;  // of the block whose backward comes next, as far as it is prefetched
   Step last_forward_use = Step::kForwardOutput;
   Step gathered_again = kFirstBackward;
 };

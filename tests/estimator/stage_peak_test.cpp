@@ -299,8 +299,9 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events, std::size_t
 }
 
 // Those of torchtitan and DeepSpeed are written apart from their rows, in the order of traces and
-// of their code: half of the peaks agree to 0.1 %. Of torchtitan nine in ten agree to 3 %;
-// DeepSpeed's rows have a full bucket and all that is gathered beside the last layer's activations.
+// of their code: half of the peaks agree to 0.1 %. Of torchtitan nineteen in twenty agree to 3 %,
+// and the rows of its eager pipelines are never as much above what is played; DeepSpeed's rows have
+// a full bucket and all that is gathered beside the last layer's activations.
 TEST_CASE("the allocations written for the allocator peak at the same byte") {
   const Library library;
   RandomJobs random(library, 8);
@@ -310,6 +311,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   int outcomes = 0;  // as the capacities say
   // Played tensor by tensor against counted by rows.
   std::vector<double> torchtitan;
+  std::vector<double> pipelines;  // of it, eager
   std::vector<double> deepspeed;
   for (int i = 0; i < 1500; ++i) {
     const RandomCase drawn = random.next();
@@ -326,6 +328,9 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
     if (model == MemoryModel::kTorchtitan || model == MemoryModel::kDeepspeed) {
       (model == MemoryModel::kTorchtitan ? torchtitan : deepspeed)
           .push_back(static_cast<double>(largest) / static_cast<double>(stage.peaks.peak_bytes));
+      if (shards_in_pipeline(drawn.job, drawn.plan) && !drawn.job.profile.compile) {
+        pipelines.push_back(torchtitan.back());
+      }
     } else {
       // With Megatron-core's local layers the ends of blocks too small to split off count as well;
       // no tensor owns them.
@@ -359,7 +364,10 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
                                  [bound](double ratio) { return std::abs(ratio - 1) < bound; });
   };
   CHECK(2 * within(torchtitan, 0.001) > std::ssize(torchtitan));
-  CHECK(10 * within(torchtitan, 0.03) > 9 * std::ssize(torchtitan));
+  CHECK(20 * within(torchtitan, 0.03) > 19 * std::ssize(torchtitan));
+  CHECK(2 * within(pipelines, 0.001) > std::ssize(pipelines));
+  CHECK(20 * within(pipelines, 0.03) > 19 * std::ssize(pipelines));
+  CHECK(std::ranges::min(pipelines) > 0.97);
   CHECK(2 * within(deepspeed, 0.001) > std::ssize(deepspeed));
   CHECK(std::ranges::max(deepspeed) < 1.05);
   CHECK(std::ranges::min(deepspeed) > 0.85);

@@ -157,10 +157,10 @@ TEST_CASE("an interleaved rank holds the gradients of one chunk where microbatch
   }
 }
 
-// Each backward leaves its parameters gathered, each forward drops them. Rows count buffers of the
-// gather in every forward, the played step only where no backward has left parameters there.
+// Each backward leaves its parameters gathered, each forward drops them. GPipe's first stage is
+// played 1.6 % above its rows, the others are within 1 %.
 TEST_CASE("a pipeline that reshards after forward gathers block by block") {
-  Job job = job_of(8192, 64, 6, 4, 1024, 16);
+  Job job = job_of(4096, 32, 14, 4, 8192, 16);
   job.profile.reshard_after_forward = ReshardAfterForward::kAlways;
   for (const Schedule schedule : {Schedule::k1F1B, Schedule::kGpipe, Schedule::kInterleaved1F1B}) {
     for (const std::string_view policy : {"", "every_second_layer"}) {
