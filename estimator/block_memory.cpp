@@ -90,6 +90,11 @@ bool delays_weight_gradients(Schedule schedule) {
 }
 
 bool is_alive(const BlockRow& row, BlockState state, Step step) {
+  if (!row.is_of_steps()) {
+    return (state == BlockState::kGathered && row.of == RowOf::kGathered) ||
+           (state == BlockState::kReducing && row.of == RowOf::kReduction) ||
+           (state == BlockState::kReduced && row.of == RowOf::kReduced);
+  }
   if (row.is_of_group) {
     return state == BlockState::kGroup ||
            (state == BlockState::kGroupAt && row.born <= step && step <= row.dies);
@@ -100,7 +105,12 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kPending: return row.is_pending();
     case BlockState::kRunning: return row.born <= step && step <= row.dies;
     case BlockState::kRunningAgain:
+      return (!row.is_gradient || row.is_made_again) && !row.gathers && row.born <= step &&
+             step <= row.dies;
+    case BlockState::kRunningGathering:
       return (!row.is_gradient || row.is_made_again) && row.born <= step && step <= row.dies;
+    case BlockState::kRunningReplay:
+      return !row.is_not_replayed && row.born <= step && step <= row.dies;
     case BlockState::kGradients: return row.is_gradient;
     case BlockState::kReplaying:
       return row.born == kFirstBackward && row.name == kOutputGradientRow;
@@ -108,7 +118,10 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
     case BlockState::kRunningFirst:
       return row.born <= step && (step <= row.last_forward_use || row.name == kInputRow);
     case BlockState::kGroupAt:
-    case BlockState::kGroup: break;
+    case BlockState::kGroup:
+    case BlockState::kGathered:
+    case BlockState::kReducing:
+    case BlockState::kReduced: break;
   }
   return false;
 }
@@ -126,6 +139,9 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
   summary.output_gradient_bytes += held(BlockState::kReplaying);
   summary.gradient_bytes += held(BlockState::kGradients);
   summary.group_bytes += held(BlockState::kGroup);
+  summary.gathered_bytes += held(BlockState::kGathered);
+  summary.reduction_bytes += held(BlockState::kReducing);
+  summary.reduced_bytes += held(BlockState::kReduced);
   summary.kept_pending_bytes += row.is_kept() && row.is_pending() ? row.bytes : 0;
   summary.passing_bytes += row.place == Place::kPendingSlot && !row.is_pending() ? row.bytes : 0;
   const auto place = std::ranges::find(kFixedPlaces, row.place);
@@ -140,14 +156,18 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
 BlockSummary summarise(const BlockMemory& block) {
   BlockSummary summary;
   BytesBySteps<kLastWeight> running;
-  BytesBySteps<kLastWeight> again;     // gradients counted apart
-  BytesBySteps<kLastWeight> in_group;  // with what the backward of a group holds
-  BytesBySteps<kLastForward> unkept;   // forward that keeps nothing
-  BytesBySteps<kLastForward> first;    // the same, but its input
+  BytesBySteps<kLastWeight> again;      // gradients counted apart
+  BytesBySteps<kLastWeight> gathering;  // again, with the parameters that it gathers
+  BytesBySteps<kLastWeight> in_group;   // with what the backward of a group holds
+  BytesBySteps<kLastForward> unkept;    // forward that keeps nothing
+  BytesBySteps<kLastForward> first;     // the same, but its input
   const bool has_gradients = std::ranges::any_of(block.rows, &BlockRow::is_gradient);
   const bool has_group = std::ranges::any_of(block.rows, &BlockRow::is_of_group);
   for (const BlockRow& row : block.rows) {
     add_held(summary, row);
+    if (!row.is_of_steps()) {
+      continue;
+    }
     if (has_group) {
       in_group.add(row.born, row.dies, row.bytes);
     }
@@ -156,7 +176,8 @@ BlockSummary summarise(const BlockMemory& block) {
     }
     running.add(row.born, row.dies, row.bytes);
     if (has_gradients && (!row.is_gradient || row.is_made_again)) {
-      again.add(row.born, row.dies, row.bytes);
+      gathering.add(row.born, row.dies, row.bytes);
+      again.add(row.born, row.dies, row.gathers ? 0 : row.bytes);
     }
     if (row.born <= kLastForward) {
       unkept.add(row.born, row.last_forward_use, row.bytes);
@@ -164,6 +185,8 @@ BlockSummary summarise(const BlockMemory& block) {
       first.add(row.born, stays ? kLastForward : row.last_forward_use, row.bytes);
     }
   }
+  const bool gathers = std::ranges::any_of(block.rows, &BlockRow::gathers);
+  summary.regathered_bytes = gathers ? summary.gathered_bytes : 0;
   running.close();
   unkept.close();
   first.close();
@@ -173,6 +196,16 @@ BlockSummary summarise(const BlockMemory& block) {
   summary.replay = block.last_replayed == kLastForward
                        ? summary.forward
                        : running.peak(Step::kForwardInput, block.last_replayed);
+  if (std::ranges::any_of(block.rows, &BlockRow::is_not_replayed)) {
+    BytesBySteps<kLastForward> replayed;
+    for (const BlockRow& row : block.rows) {
+      if (row.is_of_steps() && !row.is_not_replayed) {
+        replayed.add(row.born, row.dies, row.bytes);
+      }
+    }
+    replayed.close();
+    summary.replay = replayed.peak(Step::kForwardInput, block.last_replayed);
+  }
   summary.first_backward = running.peak(kFirstBackward, kLastBackward);
   summary.backward = summary.first_backward;
   summary.weight = running.peak(Step::kWeight, kLastWeight);
@@ -182,6 +215,8 @@ BlockSummary summarise(const BlockMemory& block) {
   }
   if (has_gradients) {
     again.close();
+    gathering.close();
+    summary.gathering_backward = gathering.peak(kFirstBackward, kLastBackward);
     summary.backward = again.peak(kFirstBackward, kLastBackward);
     summary.weight = again.peak(Step::kWeight, kLastWeight);
   }

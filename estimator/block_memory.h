@@ -48,6 +48,15 @@ struct PassingTensor {
   std::int64_t lives = 1;
 };
 
+// What a row belongs to: the steps of a microbatch, or the parameters and gradients of a block that
+// FSDP2 gathers and reduces for all microbatches of a pipeline.
+enum class RowOf {
+  kSteps,
+  kGathered,   // there while the chunk's parameters are
+  kReduction,  // while the block's gradients are reduced
+  kReduced,    // from then on
+};
+
 // One tensor of one block. It lives from `born` to `dies`, both included. In a forward that keeps
 // nothing (inside a full-recompute group) it dies after `last_forward_use`. On the frame it takes
 // room from `pushed` to `popped`.
@@ -61,12 +70,15 @@ struct BlockRow {
   Step last_forward_use = Step::kForwardInput;
   Step dies = Step::kForwardInput;
   std::string_view formula;
+  RowOf of = RowOf::kSteps;
   Place place = Place::kOwn;
   std::int64_t buffers = 0;  // fixed places: how many of this size
   Step pushed = Step::kForwardInput;
   Step popped = Step::kForwardInput;
   bool is_gradient = false;         // made by the first backward, there until gradients are reduced
   bool is_made_again = false;       // by later ones, too, which add theirs and free it
+  bool gathers = false;             // of a backward that finds the block's parameters sharded
+  bool is_not_replayed = false;     // of the first forward alone
   bool outlives_recompute = false;  // held though the block's activations are recomputed
   bool is_of_group = false;         // held by a recomputed group's backward, in its last block
   bool is_first_product = false;    // of forward's or autograd's thread, in some kind of block
@@ -82,23 +94,29 @@ struct BlockRow {
   // itself holds nothing.
   std::int64_t made_once_bytes = 0;
 
+  bool is_of_steps() const { return of == RowOf::kSteps; }
   bool is_kept() const { return born <= kLastForward && dies >= kFirstBackward; }
   bool is_pending() const { return !is_gradient && born <= kLastBackward && dies >= Step::kWeight; }
 };
 
 // How a block of some microbatch stands at an instant.
 enum class BlockState {
-  kCheckpointed,   // inside a group that will be recomputed: the group's input, and what outlives
-  kKept,           // between its forward and its backward
-  kPending,        // between its backward-input and its weight gradient
-  kRunning,        // at one step
-  kRunningAgain,   // at one step, its gradients made before and counted apart
-  kRunningUnkept,  // at one forward step, keeping nothing
-  kRunningFirst,   // the same, first of a group that will be recomputed: its input is held
-  kGradients,      // holds gradients, whatever else it holds
-  kReplaying,      // last of a group that replays its forward: its output's gradient waits
-  kGroupAt,        // the last of a group in backward, at one step: what the group holds besides
-  kGroup,          // the same while another block of the group runs
+  kCheckpointed,  // inside a group that will be recomputed: the group's input, and what outlives
+  kKept,          // between its forward and its backward
+  kPending,       // between its backward-input and its weight gradient
+  kRunning,       // at one step
+  kRunningAgain,  // at one step, its gradients made before and counted apart
+  kRunningGathering,  // the same, its parameters sharded before
+  kRunningReplay,     // at one forward step in backward
+  kRunningUnkept,     // at one forward step, keeping nothing
+  kRunningFirst,      // the same, first of a group that will be recomputed: its input is held
+  kGradients,         // holds gradients, whatever else it holds
+  kReplaying,         // last of a group that replays its forward: its output's gradient waits
+  kGroupAt,           // the last of a group in backward, at one step: what the group holds besides
+  kGroup,             // the same while another block of the group runs
+  kGathered,          // holds gathered parameters, whatever else it holds
+  kReducing,          // its gradients are being reduced: what that takes besides
+  kReduced,           // they are
 };
 
 // Whether the row holds memory in that state; `step` counts for the running states only.
@@ -123,6 +141,10 @@ struct BlockSummary {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   std::int64_t gradient_bytes = 0;
+  std::int64_t gathered_bytes = 0;
+  std::int64_t regathered_bytes = 0;  // of those, where a backward may have to gather them
+  std::int64_t reduction_bytes = 0;
+  std::int64_t reduced_bytes = 0;
   std::int64_t kept_pending_bytes = 0;     // of both: from forward to the weight gradient
   std::int64_t passing_bytes = 0;          // in the slot of the pending ones, but not pending
   std::int64_t group_bytes = 0;            // held besides by a group's backward, of its last block
@@ -130,10 +152,11 @@ struct BlockSummary {
   StepPeak forward;
   StepPeak forward_unkept;
   StepPeak forward_first;
-  StepPeak replay;          // forward again, last of its group
-  StepPeak backward;        // backward-input when weight gradients are delayed
-  StepPeak first_backward;  // with the gradients that it makes
-  StepPeak group_backward;  // last of a recomputed group, with what that holds besides
+  StepPeak replay;              // forward again, last of its group
+  StepPeak backward;            // backward-input when weight gradients are delayed
+  StepPeak first_backward;      // with the gradients that it makes
+  StepPeak gathering_backward;  // with the parameters that it gathers, without gradients
+  StepPeak group_backward;      // last of a recomputed group, with what that holds besides
   StepPeak weight;
   // While its last forward step writes the input of the block behind it.
   std::int64_t output_bytes = 0;

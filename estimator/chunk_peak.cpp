@@ -36,17 +36,19 @@ ChunkPoint& at(ChunkPoints& points, MomentKind moment) {
 // Backward and replay, from the last unit to the first: kept bytes fall and what the units behind
 // leave rises linearly along a run.
 void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
-                   const FsdpBuffers& buffers, Gradients gradients, ChunkPoints& points) {
+                   const FsdpBuffers& buffers, Finds finds, ChunkPoints& points) {
   std::size_t place = 0;
   std::int64_t kept = 0;
   std::int64_t left_after = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
-    left_after += chunk.units[i].count * left_bytes(units[i], gradients);
+    left_after += chunk.units[i].count * left_bytes(units[i], finds);
   }
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitPeaks& unit = units[i];
-    const UnitPoint& running = gradients == Gradients::kMade ? unit.first_backward : unit.backward;
-    const std::int64_t left = left_bytes(unit, gradients);
+    const UnitPoint& running = finds == Finds::kNothing     ? unit.first_backward
+                               : finds == Finds::kGradients ? unit.gathering_backward
+                                                            : unit.backward;
+    const std::int64_t left = left_bytes(unit, finds);
     const std::int64_t others = chunk.units[i].count - 1;
     left_after -= chunk.units[i].count * left;
     ChunkPoint& backward =
@@ -57,11 +59,27 @@ void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
       const std::int64_t around =
           kept + before * unit.kept_bytes + (others - before) * left + left_after;
       raise(backward, around + buffers.backward_bytes(at_place), running, i, before);
-      raise(at(points, MomentKind::kReplay), around + buffers.replay_bytes(at_place), unit.replay,
-            i, before);
+      const std::int64_t gathered = finds == Finds::kAll ? 0 : unit.regathered_bytes;
+      raise(at(points, MomentKind::kReplay), around + gathered + buffers.replay_bytes(at_place),
+            unit.replay, i, before);
     }
     place += static_cast<std::size_t>(chunk.units[i].count);
     kept += chunk.units[i].count * unit.kept_bytes;
+  }
+}
+
+// The chunk's gradients behind its last action: units are reduced from the first to the last.
+void find_reduction(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
+                    const ChunkPeaks& peaks, ChunkPoint& point) {
+  std::int64_t around = peaks.gathered_bytes + peaks.gradient_bytes;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPeaks& unit = units[i];
+    const std::int64_t whole = unit.gathered_bytes + unit.gradient_bytes;
+    for (const std::int64_t before : {std::int64_t{0}, chunk.units[i].count - 1}) {
+      raise(point, around + before * (unit.reduced_bytes - whole) - whole, unit.reduction, i,
+            before);
+    }
+    around += chunk.units[i].count * (unit.reduced_bytes - whole);
   }
 }
 
@@ -140,6 +158,8 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
     peaks.kept_bytes += unit.count * units.back().kept_bytes;
     peaks.pending_bytes += unit.count * units.back().pending_bytes;
     peaks.gradient_bytes += unit.count * units.back().gradient_bytes;
+    peaks.gathered_bytes += unit.count * units.back().gathered_bytes;
+    peaks.reduced_bytes += unit.count * units.back().reduced_bytes;
     add_slot_bytes(peaks, unit, units.back(), blocks);
     peaks.frame_bytes = std::max(peaks.frame_bytes, frame_bytes(unit, blocks, entry_frame));
     for (const BlockRun& run : unit.blocks) {
@@ -171,8 +191,12 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
     kept += count * unit.kept_bytes;
     pending_before += count * unit.pending_bytes;
   }
-  find_backward(chunk, units, buffers, Gradients::kFound, peaks.points);
-  find_backward(chunk, units, buffers, Gradients::kMade, peaks.first_points);
+  find_reduction(chunk, units, peaks, at(peaks.points, MomentKind::kReduction));
+  find_backward(chunk, units, buffers, Finds::kAll, peaks.points);
+  find_backward(chunk, units, buffers, Finds::kNothing, peaks.first_points);
+  if (peaks.reduced_bytes > 0) {
+    find_backward(chunk, units, buffers, Finds::kGradients, peaks.gathering_points);
+  }
   return peaks;
 }
 

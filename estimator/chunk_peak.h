@@ -52,6 +52,8 @@ struct ChunkPeaks {
   std::int64_t kept_bytes = 0;      // of one microbatch between forward and backward
   std::int64_t pending_bytes = 0;   // between backward-input and weight gradient
   std::int64_t gradient_bytes = 0;  // from the chunk's first backward on
+  std::int64_t gathered_bytes = 0;  // of its parameters
+  std::int64_t reduced_bytes = 0;   // of its gradients once they are reduced
   std::int64_t frame_bytes = 0;     // of the frame of a static arena, at most
   // Of its slots: from forward to backward, from forward to the weight gradient, from backward on.
   std::int64_t saved_slot_bytes = 0;
@@ -59,7 +61,8 @@ struct ChunkPeaks {
   std::int64_t pending_slot_bytes = 0;
   std::array<std::int64_t, kFixedPlaces.size()> fixed_bytes{};  // of its fixed buffers
   ChunkPoints points;                                           // only those inside actions
-  ChunkPoints first_points;  // of the backward that makes the gradients
+  ChunkPoints first_points;      // of the backward that makes the gradients
+  ChunkPoints gathering_points;  // of one that finds them, but not the parameters
 };
 
 // `buffers`: of the chunk; its bytes count where a unit runs.

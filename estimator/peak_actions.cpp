@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "estimator/units.h"
+
 namespace shardplan {
 namespace {
 
@@ -9,10 +11,17 @@ namespace {
 std::size_t end_of_peaks(const ScheduleShape& shape, const std::vector<ScheduleAction>& actions,
                          const std::vector<InFlightState>& peaks, std::size_t num_chunks) {
   std::vector<InFlightState> missing = peaks;
+  // Gradients are reduced at the end of every schedule, however short.
+  std::erase_if(missing, [](const InFlightState& peak) {
+    return peak.reduces || std::ranges::find(peak.reduced, 1) != peak.reduced.end();
+  });
   InFlightState now = none_in_flight(num_chunks);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     begin_action(actions[i], now);
-    std::erase(missing, now);
+    std::erase_if(missing, [&](const InFlightState& peak) {
+      return peak.action == now.action && peak.chunk == now.chunk && peak.saved == now.saved &&
+             peak.pending_weight == now.pending_weight && peak.has_gradients == now.has_gradients;
+    });
     if (missing.empty()) {
       return i + 1;
     }
@@ -32,7 +41,11 @@ std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
   for (std::size_t i = 0; i < end; ++i) {
     last_microbatch = std::max(last_microbatch, actions[i].microbatch);
   }
-  last_microbatch += microbatch_group(shape);
+  const std::int64_t group = microbatch_group(shape);
+  if (shape.tells_parameters) {
+    last_microbatch = round_up(last_microbatch + 1, group) - 1;  // so that the end is a schedule's
+  }
+  last_microbatch += group;
   std::erase_if(actions,
                 [&](const ScheduleAction& action) { return action.microbatch > last_microbatch; });
   return actions;

@@ -25,7 +25,11 @@ ChunkBytes bytes_of(const ChunkPeaks& peaks) {
           .forward = largest(peaks.points, {MomentKind::kForward, MomentKind::kLossForward}),
           .backward = largest(peaks.points, backward),
           .first_backward = largest(peaks.first_points, backward),
+          .gathering_backward = largest(peaks.gathering_points, backward),
           .weight = largest(peaks.points, {MomentKind::kWeight}),
+          .reduction = largest(peaks.points, {MomentKind::kReduction}),
+          .gathered = peaks.gathered_bytes,
+          .reduced = peaks.reduced_bytes,
           .arena = arena_sizes(peaks)};
 }
 
@@ -213,13 +217,14 @@ const FsdpBuffers& PricePieces::buffers(const Plan& plan, std::size_t layout) {
 }
 
 // Static arenas take sizes that sums leave out, native blocks write each other's rows, and
-// Megatron-FSDP's buffers are those of a unit's place.
+// Megatron-FSDP's buffers are those of a unit's place. A pipeline's parameters and gradients under
+// FSDP2 come and go with the chunk.
 void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
                               const LayoutPiece& stages) {
   chunk_byte_space.resize(stages.chunks.size());
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
                           job.profile.memory_model != MemoryModel::kNative &&
-                          !is_megatron_fsdp(job, plan);
+                          !is_megatron_fsdp(job, plan) && !shards_in_pipeline(job, plan);
   if (takes_sums) {
     sum_chunks(plan, block, stages);
     return;

@@ -135,6 +135,8 @@ StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFr
             std::max<std::int64_t>(held.actions.forward, 0);
         bytes[static_cast<std::size_t>(Phase::kBackward)] +=
             std::max<std::int64_t>(held.actions.backward, 0);
+        bytes[static_cast<std::size_t>(Phase::kReduction)] +=
+            std::max<std::int64_t>(held.actions.reduction, 0);
         for (std::size_t i = 0; i < ranks.size(); ++i) {
           if (ranks[i] == held.rank) {
             lower(floor[i], bytes);

@@ -24,12 +24,16 @@ ScheduleShape shortest(const ScheduleShape& shape) {
 struct CountedState {
   ActionKind action = ActionKind::kForward;
   bool makes_gradients = false;
+  bool reduces = false;
+  bool gathers = false;
   std::size_t running = 0;  // chunk
   friend bool operator==(const CountedState&, const CountedState&) = default;
 };
 
-// States of a rank, and by state and chunk three counts: saved, pending, with gradients.
+// States of a rank, and by state and chunk the counts of kCounted.
 struct CountedStates {
+  static constexpr std::size_t kCounted = 5;  // saved, pending, with gradients, gathered, reduced
+
   std::vector<CountedState> states = {};
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> held = {};  // of one state
@@ -41,9 +45,13 @@ struct CountedStates {
       held.push_back(now.saved[chunk]);
       held.push_back(now.pending_weight[chunk]);
       held.push_back(holds_gradients(now, chunk) ? 1 : 0);
+      held.push_back(holds_parameters(now, chunk) ? 1 : 0);
+      held.push_back(holds_reduced(now, chunk) ? 1 : 0);
     }
     add({.action = now.action,
          .makes_gradients = makes_gradients(now),
+         .reduces = now.reduces,
+         .gathers = now.gathers,
          .running = static_cast<std::size_t>(now.chunk)});
   }
 
@@ -105,6 +113,10 @@ bool lies_between(std::span<const ScheduleAction> actions, std::size_t i) {
 CountedStates counted_states(const ScheduleShape& shape, std::int64_t rank,
                              std::span<const std::size_t> at, std::size_t num_chunks) {
   CountedStates counted;
+  if (shape.tells_parameters) {
+    for (const InFlightState& state : peak_in_flight_states(shape, rank)) { counted.add(state); }
+    return counted;
+  }
   if (shape.schedule == Schedule::kGpipe) {
     for (const InFlightState& state : peak_in_flight_states(shape, rank)) {
       counted.add(joined(state, at, num_chunks));
@@ -128,11 +140,16 @@ CountedStates counted_states(const ScheduleShape& shape, std::int64_t rank,
 
 // Of a chunk while it runs.
 std::int64_t ChunkBytes::*running_bytes(const CountedState& state) {
+  if (state.reduces) {
+    return &ChunkBytes::reduction;
+  }
   switch (state.action) {
     case ActionKind::kForward: return &ChunkBytes::forward;
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput:
-      return state.makes_gradients ? &ChunkBytes::first_backward : &ChunkBytes::backward;
+      return state.makes_gradients ? &ChunkBytes::first_backward
+             : state.gathers       ? &ChunkBytes::gathering_backward
+                                   : &ChunkBytes::backward;
     case ActionKind::kBackwardWeight: break;
   }
   return &ChunkBytes::weight;
@@ -143,10 +160,10 @@ void add_state(const CountedStates& counted, std::size_t i, RankLoad& load) {
   load.states.push_back({.running = load.chunks[state.running], .bytes = running_bytes(state)});
   const std::size_t width = load.chunks.size();
   for (std::size_t chunk = 0; chunk < width; ++chunk) {
-    const std::int64_t* const counts = counted.counts.data() + 3 * (i * width + chunk);
+    const std::int64_t* const counts =
+        counted.counts.data() + CountedStates::kCounted * (i * width + chunk);
     load.saved.push_back(counts[0]);
-    load.left.push_back(counts[1]);
-    load.left.push_back(counts[2]);
+    load.left.push_back({counts[1], counts[2], counts[3], counts[4]});
   }
 }
 
@@ -172,7 +189,8 @@ RankLoad rank_load(const ScheduleShape& shape, std::int64_t rank,
     }
     load.num_forwards = is_forward ? load.states.size() : load.num_forwards;
   }
-  if (std::ranges::all_of(load.left, [](std::int64_t count) { return count == 0; })) {
+  constexpr std::array<std::int64_t, 4> kNothing{};
+  if (std::ranges::all_of(load.left, [&](const auto& counts) { return counts == kNothing; })) {
     load.left.clear();
   }
   return load;

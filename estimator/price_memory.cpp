@@ -30,11 +30,13 @@ std::int64_t left_bytes(const RankLoad& load, std::size_t state,
   if (load.left.empty()) {
     return 0;
   }
-  const std::int64_t* left = load.left.data() + 2 * state * load.chunks.size();
+  const std::array<std::int64_t, 4>* left = load.left.data() + state * load.chunks.size();
   std::int64_t bytes = 0;
   for (const std::size_t chunk : load.chunks) {
-    bytes += left[0] * chunks[chunk].pending + left[1] * chunks[chunk].gradient;
-    left += 2;
+    const ChunkBytes& of = chunks[chunk];
+    const auto [pending, gradients, gathered, reduced] = *left++;
+    bytes += pending * of.pending + gradients * of.gradient + gathered * of.gathered +
+             reduced * of.reduced;
   }
   return bytes;
 }
@@ -44,11 +46,14 @@ void set_actions(const RankLoad& load, std::span<const ChunkBytes> chunks,
                  std::span<const std::int64_t> kept, ActionBytes& bytes) {
   bytes.forward = -1;
   bytes.backward = -1;
+  bytes.reduction = -1;
   for (std::size_t state = 0; state < load.states.size(); ++state) {
     const LoadState& now = load.states[state];
     const std::int64_t running = chunks[now.running].*now.bytes;
     if (running >= 0) {
-      std::int64_t& most = state < load.num_forwards ? bytes.forward : bytes.backward;
+      std::int64_t& most = state < load.num_forwards             ? bytes.forward
+                           : now.bytes == &ChunkBytes::reduction ? bytes.reduction
+                                                                 : bytes.backward;
       most = std::max(most,
                       running + saved_bytes(load, state, kept) + left_bytes(load, state, chunks));
     }

@@ -117,7 +117,9 @@ ScheduleShape PricePieces::shape(const Plan& plan) const {
           .vpp = plan.vpp,
           .num_microbatches = div_exact(job.global_batch, grid().dp * plan.micro_batch),
           .group = job.profile.microbatch_group_size,
-          .tells_gradients = blocks_have_gradients(job.profile.memory_model)};
+          .tells_gradients = blocks_have_gradients(job.profile.memory_model),
+          .tells_parameters = shards_in_pipeline(job, plan),
+          .reshards_forward = reshards_in_pipeline(job, plan)};
 }
 
 namespace {

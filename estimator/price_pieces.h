@@ -97,8 +97,12 @@ struct ChunkBytes {
   std::int64_t gradient = 0;
   std::int64_t forward = -1;  // -1: no such point
   std::int64_t backward = -1;
-  std::int64_t first_backward = -1;  // makes the gradients
+  std::int64_t first_backward = -1;      // makes the gradients
+  std::int64_t gathering_backward = -1;  // finds them, but not the parameters
   std::int64_t weight = -1;
+  std::int64_t reduction = -1;
+  std::int64_t gathered = 0;
+  std::int64_t reduced = 0;
   ArenaSizes arena;
 };
 
@@ -115,7 +119,8 @@ struct RankLoad {
   std::vector<LoadState> states;        // forwards first
   std::size_t num_forwards = 0;
   std::vector<std::int64_t> saved;  // by state and chunk
-  std::vector<std::int64_t> left;   // by state and chunk: pending, with gradients; none: empty
+  // By state and chunk: pending, with gradients, gathered, reduced. None: empty.
+  std::vector<std::array<std::int64_t, 4>> left;
 };
 struct LoadPiece {
   std::vector<RankLoad> ranks;

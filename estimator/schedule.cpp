@@ -196,9 +196,11 @@ void visit_actions(const ScheduleShape& shape, std::int64_t pp_rank, Extent exte
 }
 
 bool dominates(const InFlightState& a, const InFlightState& b) {
-  return a.action == b.action && a.chunk == b.chunk && all_at_least(a.saved, b.saved) &&
+  return a.action == b.action && a.chunk == b.chunk && a.reduces == b.reduces &&
+         a.gathers == b.gathers && all_at_least(a.saved, b.saved) &&
          all_at_least(a.pending_weight, b.pending_weight) &&
-         all_at_least(a.has_gradients, b.has_gradients);
+         all_at_least(a.has_gradients, b.has_gradients) && all_at_least(a.gathered, b.gathered) &&
+         all_at_least(a.reduced, b.reduced);
 }
 
 // States that no other dominates, in the order in which they came. Only states of the same action
@@ -274,6 +276,68 @@ std::vector<InFlightState> gpipe_peaks(const ScheduleShape& shape) {
   return states;
 }
 
+// Whether a list of actions gathers the parameters of whole chunks ahead; else blocks gather their
+// own when they first run.
+bool gathers_ahead(const ScheduleShape& shape) {
+  return shape.schedule != Schedule::k1F1B && shape.schedule != Schedule::kGpipe;
+}
+
+// The next three chunks that compute from the action on (torch.distributed.pipelining schedules.py,
+// _add_unshard_reshard): their parameters are gathered, those of others dropped.
+std::vector<std::int64_t> next_chunks(const ScheduleShape& shape,
+                                      std::span<const ScheduleAction> actions, std::size_t first) {
+  constexpr std::int64_t kActive = 3;
+  std::vector<std::int64_t> next(static_cast<std::size_t>(shape.vpp), 0);
+  std::int64_t active = 0;
+  for (std::size_t i = first; i < actions.size() && active < std::min(kActive, shape.vpp); ++i) {
+    active += 1 - std::exchange(next[static_cast<std::size_t>(actions[i].chunk)], 1);
+  }
+  return next;
+}
+
+// Which chunks' parameters are gathered, along the actions of a rank.
+class Gathered {
+ public:
+  explicit Gathered(const ScheduleShape& shape)
+      : shape_(shape),
+        active_(static_cast<std::size_t>(shape.vpp), 0),
+        whole_(static_cast<std::size_t>(shape.vpp), 0) {}
+
+  void begin(std::span<const ScheduleAction> actions, std::size_t i) {
+    const std::vector<std::int64_t> next = next_chunks(shape_, actions, i);
+    const bool become_whole = gathers_ahead(shape_) || !shape_.reshards_forward;
+    for (std::size_t chunk = 0; chunk < next.size(); ++chunk) {
+      const bool is_new = active_[chunk] == 0;
+      whole_[chunk] = next[chunk] == 0 ? 0 : is_new && become_whole ? 1 : whole_[chunk];
+    }
+    active_ = next;
+  }
+  // A forward that reshards has one block gathered, and so has at first the backward behind it,
+  // which leaves all of them so. What is whole when such a forward begins has been counted at the
+  // end of the backward before.
+  void set(const ScheduleAction& action, InFlightState& now) const {
+    const std::size_t chunk = static_cast<std::size_t>(action.chunk);
+    const bool is_forward = action.kind == ActionKind::kForward;
+    const bool makes = !is_forward && now.has_gradients[chunk] == 0;
+    now.gathered = whole_;
+    now.gathers = shape_.reshards_forward && !is_forward &&
+                  action.kind != ActionKind::kBackwardWeight && (makes || whole_[chunk] == 0);
+    if (shape_.reshards_forward && (is_forward || now.gathers)) {
+      now.gathered[chunk] = 0;
+    }
+  }
+  void end(const ScheduleAction& action) {
+    if (shape_.reshards_forward) {
+      whole_[static_cast<std::size_t>(action.chunk)] = action.kind == ActionKind::kForward ? 0 : 1;
+    }
+  }
+
+ private:
+  const ScheduleShape& shape_;
+  std::vector<std::int64_t> active_;
+  std::vector<std::int64_t> whole_;
+};
+
 }  // namespace
 
 InFlightState none_in_flight(std::size_t num_chunks) {
@@ -306,13 +370,24 @@ bool makes_gradients(const ScheduleShape& shape, ActionKind action) {
          (action == ActionKind::kBackward || action == ActionKind::kBackwardWeight);
 }
 
+bool shards_in_pipeline(const Job& job, const Plan& plan) {
+  return job.profile.memory_model == MemoryModel::kTorchtitan && plan.zero == 3 && plan.pp > 1;
+}
+
+bool reshards_in_pipeline(const Job& job, const Plan& plan) {
+  return shards_in_pipeline(job, plan) &&
+         job.profile.reshard_after_forward == ReshardAfterForward::kAlways;
+}
+
 ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
   return {.schedule = plan.schedule,
           .pp = plan.pp,
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
           .group = job.profile.microbatch_group_size,
-          .tells_gradients = blocks_have_gradients(job.profile.memory_model)};
+          .tells_gradients = blocks_have_gradients(job.profile.memory_model),
+          .tells_parameters = shards_in_pipeline(job, plan),
+          .reshards_forward = reshards_in_pipeline(job, plan)};
 }
 
 std::int64_t microbatch_group(const ScheduleShape& shape) {
@@ -370,12 +445,49 @@ std::vector<ScheduleAction> first_actions(const ScheduleShape& shape, std::int64
   return actions;
 }
 
+// The running chunk's parameters and gradients are not counted where those are reduced.
+std::vector<InFlightState> parameter_states(const ScheduleShape& shape, std::int64_t pp_rank) {
+  const std::vector<ScheduleAction> actions = schedule_actions(shape, pp_rank);
+  Gathered gathered(shape);
+  std::vector<std::size_t> last(static_cast<std::size_t>(shape.vpp), 0);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    last[static_cast<std::size_t>(actions[i].chunk)] = i;
+  }
+  std::vector<InFlightState> states;
+  InFlightState now = none_in_flight(last.size());
+  now.reduced = now.saved;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const std::size_t chunk = static_cast<std::size_t>(actions[i].chunk);
+    gathered.begin(actions, i);
+    gathered.set(actions[i], now);
+    begin_action(actions[i], now);
+    states.push_back(now);
+    end_action(shape, actions[i], now);
+    gathered.end(actions[i]);
+    now.gathers = false;
+    if (i == last[chunk]) {
+      now.has_gradients[chunk] = 0;
+      now.gathered[chunk] = 0;
+      states.push_back(now);
+      states.back().reduces = true;
+      now.reduced[chunk] = 1;
+    }
+  }
+  return states;
+}
+
 std::vector<InFlightState> peak_in_flight_states(const ScheduleShape& shape, std::int64_t pp_rank) {
+  const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
+  Peaks peaks(chunks);
+  if (shape.tells_parameters) {
+    for (const InFlightState& state : parameter_states(shortest_equivalent(shape), pp_rank)) {
+      peaks.offer(state);
+    }
+    return peaks.in_order();
+  }
   if (shape.schedule == Schedule::kGpipe) {
     return gpipe_peaks(shape);
   }
-  const std::size_t chunks = static_cast<std::size_t>(shape.vpp);
-  Peaks peaks(chunks);
   InFlightState now = none_in_flight(chunks);
   for (const ScheduleAction& action : first_actions(shape, pp_rank)) {
     begin_action(action, now);

@@ -35,10 +35,18 @@ struct ScheduleShape {
   std::int64_t num_microbatches = 1;
   std::int64_t group = 0;        // interleaved: microbatches per virtual stage; 0: pp
   bool tells_gradients = false;  // states say whether a chunk's gradients exist already
+  // States say which chunks' parameters are gathered and which chunks' gradients are reduced, as
+  // FSDP2 does under torch.distributed.pipelining.
+  bool tells_parameters = false;
+  bool reshards_forward = false;  // they say it block by block: parameters go with the forward
   friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
 };
 
 ScheduleShape schedule_shape(const Job& job, const Plan& plan);
+// Whether FSDP2 shards parameters and gradients of a pipeline's chunks.
+bool shards_in_pipeline(const Job& job, const Plan& plan);
+// And drops each block's parameters after its forward.
+bool reshards_in_pipeline(const Job& job, const Plan& plan);
 
 // Microbatches of one chunk in a row: shape.group, or what the schedule takes by default.
 std::int64_t microbatch_group(const ScheduleShape& shape);
@@ -68,6 +76,12 @@ struct InFlightState {
   std::vector<std::int64_t> pending_weight = {};  // per local chunk
   // 1: an earlier action made the chunk's gradients; always 0 unless the shape tells_gradients.
   std::vector<std::int64_t> has_gradients = {};  // per local chunk
+  // Where the shape tells_parameters, else empty; per local chunk. 1: gathered; 1: the gradients
+  // are reduced, and counted here in place of has_gradients.
+  std::vector<std::int64_t> gathered = {};
+  std::vector<std::int64_t> reduced = {};
+  bool reduces = false;  // the chunk's gradients, behind its last action
+  bool gathers = false;  // a backward that gathers the chunk's parameters block by block
   friend bool operator==(const InFlightState&, const InFlightState&) = default;
 };
 
@@ -88,6 +102,10 @@ bool makes_gradients(const ScheduleShape& shape, ActionKind action);
 // The first of them, until nothing new can be in flight: the peak of a step lies among them.
 // Bounded work for any number of microbatches, but for GPipe, which has all of them in flight.
 std::vector<ScheduleAction> first_actions(const ScheduleShape& shape, std::int64_t pp_rank);
+
+// Every state of a shape that tells_parameters, and behind a chunk's last action the one in which
+// its gradients are reduced.
+std::vector<InFlightState> parameter_states(const ScheduleShape& shape, std::int64_t pp_rank);
 
 // The states of the schedule that no other state of the same (action, chunk) dominates in every
 // count: the peak of a step lies at one of them. Bounded work for any number of microbatches.

@@ -17,12 +17,16 @@ void raise_in_action(StagePoint& best, std::int64_t bytes, std::size_t state,
   }
 }
 
-std::span<const MomentKind> moments_of(ActionKind action) {
+std::span<const MomentKind> moments_of(const InFlightState& state) {
+  static constexpr std::array kReduction = {MomentKind::kReduction};
   static constexpr std::array kForward = {MomentKind::kForward, MomentKind::kLossForward};
   static constexpr std::array kBackward = {MomentKind::kReplay, MomentKind::kBackward,
                                            MomentKind::kLossBackward};
   static constexpr std::array kWeight = {MomentKind::kWeight};
-  switch (action) {
+  if (state.reduces) {
+    return kReduction;
+  }
+  switch (state.action) {
     case ActionKind::kForward: return kForward;
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput: return kBackward;
@@ -115,13 +119,21 @@ std::int64_t arena_bytes(const StateBytes& state, const ActionBytes& actions,
 
 // A delayed weight gradient counts as made: all gradients of its chunk at once.
 bool holds_gradients(const InFlightState& state, std::size_t chunk) {
-  const bool is_made_now =
-      state.action == ActionKind::kBackwardWeight && static_cast<std::size_t>(state.chunk) == chunk;
+  const bool is_made_now = !state.reduces && state.action == ActionKind::kBackwardWeight &&
+                           static_cast<std::size_t>(state.chunk) == chunk;
   return state.has_gradients[chunk] > 0 || is_made_now;
 }
 
+bool holds_parameters(const InFlightState& state, std::size_t chunk) {
+  return !state.gathered.empty() && state.gathered[chunk] > 0;
+}
+
+bool holds_reduced(const InFlightState& state, std::size_t chunk) {
+  return !state.reduced.empty() && state.reduced[chunk] > 0;
+}
+
 bool makes_gradients(const InFlightState& state) {
-  return state.action == ActionKind::kBackward &&
+  return !state.reduces && state.action == ActionKind::kBackward &&
          state.has_gradients[static_cast<std::size_t>(state.chunk)] == 0;
 }
 
@@ -150,11 +162,15 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
       in_flight += now.saved[chunk] * chunks[chunk].kept_bytes +
                    now.pending_weight[chunk] * chunks[chunk].pending_bytes +
-                   (holds_gradients(now, chunk) ? chunks[chunk].gradient_bytes : 0);
+                   (holds_gradients(now, chunk) ? chunks[chunk].gradient_bytes : 0) +
+                   (holds_parameters(now, chunk) ? chunks[chunk].gathered_bytes : 0) +
+                   (holds_reduced(now, chunk) ? chunks[chunk].reduced_bytes : 0);
     }
     const ChunkPeaks& running = chunks[static_cast<std::size_t>(now.chunk)];
-    const ChunkPoints& points = makes_gradients(now) ? running.first_points : running.points;
-    for (const MomentKind moment : moments_of(now.action)) {
+    const ChunkPoints& points = makes_gradients(now) ? running.first_points
+                                : now.gathers        ? running.gathering_points
+                                                     : running.points;
+    for (const MomentKind moment : moments_of(now)) {
       const std::size_t index = static_cast<std::size_t>(moment);
       const std::int64_t base = state.alive[static_cast<std::size_t>(phase_of(moment))];
       raise_in_action(peaks.moments[index], base + in_flight, i, points[index]);
@@ -167,7 +183,10 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
   }
   const auto set_between_actions = [&peaks, &state](MomentKind moment) {
     const std::int64_t bytes = state.alive[static_cast<std::size_t>(phase_of(moment))];
-    peaks.moments[static_cast<std::size_t>(moment)].bytes = bytes;
+    StagePoint& point = peaks.moments[static_cast<std::size_t>(moment)];
+    if (bytes > point.bytes) {  // gradients of a chunk may be reduced between others' actions
+      point = {.bytes = bytes, .state = 0, .point = {}};
+    }
     return bytes;
   };
   // Start-up is before the first step; the optimizer's state is made within its step.

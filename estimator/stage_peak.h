@@ -61,6 +61,7 @@ std::array<std::int64_t, 3> ring_slots(std::span<const InFlightState> schedule);
 struct ActionBytes {
   std::int64_t forward = -1;  // -1: no such action
   std::int64_t backward = -1;
+  std::int64_t reduction = -1;
   ArenaSizes arena;
   std::int64_t ring_bytes = 0;
 };
@@ -75,6 +76,9 @@ inline std::int64_t alive_peak_bytes(const StateSum& state, const ActionBytes& a
   }
   if (actions.backward >= 0) {
     peak = std::max(peak, state.alive(Phase::kBackward) + actions.backward);
+  }
+  if (actions.reduction >= 0) {
+    peak = std::max(peak, state.alive(Phase::kReduction) + actions.reduction);
   }
   return peak;
 }
@@ -109,6 +113,9 @@ inline std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateSum& sta
 // Whether the gradients of a chunk's blocks are all there, and whether the running action is the
 // backward that makes those of its chunk, block by block.
 bool holds_gradients(const InFlightState& state, std::size_t chunk);
+// Whether the parameters of a chunk are gathered, and whether its gradients are reduced.
+bool holds_parameters(const InFlightState& state, std::size_t chunk);
+bool holds_reduced(const InFlightState& state, std::size_t chunk);
 bool makes_gradients(const InFlightState& state);
 
 // Blocks of one kind in one state: the peak point written out.

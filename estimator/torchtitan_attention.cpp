@@ -174,13 +174,17 @@ void add_compiled_ring(TitanBlock& block, const AttentionSizes& sizes) {
 
 }  // namespace
 
-void add_titan_attention(TitanBlock& block) {
+void add_titan_attention(TitanBlock& block, BlockKind kind) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionSizes sizes = sizes_of(block);
   const std::int64_t projection = s.hidden * s.query_width;
   const std::int64_t qkv = s.hidden * (s.query_width + 2 * s.key_value_width);
-  rows.keep("input", block.sequence(), block.residual(),
+  // A pipeline's chunk begins with what it received, in a buffer of its own, or with the
+  // embedding's output; its backward likewise, until a first gradient is added to that.
+  const bool is_received = block.is_pipelined() && kind == BlockKind::kLastLayer;
+  rows.keep("input", block.is_pipelined() && kind == BlockKind::kFirstLayer ? 0 : block.sequence(),
+            block.residual(),
             {.born = Step::kForwardInput,
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardNorm},
@@ -216,8 +220,9 @@ void add_titan_attention(TitanBlock& block) {
   rows.split_last({block.gathered(), block.gathered()});
   rows.use("attention.norm_gradient", block.sequence(), block.residual(), Step::kBackwardNorm,
            Step::kBackwardNorm, "h*u");
-  rows.use("output_gradient", block.sequence(), block.residual(), Step::kBackwardOutput,
-           Step::kBackwardInput, "h*u: gradient of the residual stream");
+  rows.use("output_gradient", block.sequence(), block.residual(),
+           is_received ? Step::kBackwardFfnNorm : Step::kBackwardOutput, Step::kBackwardInput,
+           "h*u: gradient of the residual stream");
   rows.use("output", block.sequence(), block.residual(), Step::kForwardOutput, Step::kForwardOutput,
            "h*u: becomes the input of the next layer");
 }

@@ -30,7 +30,7 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
       is_sharded_(plan.zero == 3),
       root_holds_ends_(plan.zero == 3 && job.profile.root_holds_ends),
       is_pipelined_(plan.pp > 1),
-      holds_last_output_(plan.schedule == Schedule::k1F1B || plan.schedule == Schedule::kGpipe),
+      holds_last_output_(plan.pp > 1 && !runs_action_list(plan)),
       held_(static_cast<std::size_t>(microbatches)) {
   const FsdpPlan plan_of = fsdp_plan(job, plan);
   const std::vector<std::int64_t> weights = layer_weights(job, plan);
@@ -264,19 +264,24 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
   if (holds_last_output_ && microbatch == last_forward_) {
     last_output_ = std::exchange(held.output, {});
   }
-  tape_.free(held.output);
+  if (with_weights || has_head) {  // of the last stage backward_state holds the loss
+    tape_.free(held.output);
+  }
   if (is_sharded_ && !is_pipelined_) {
     fsdp_.end_reductions();
   }
 }
 
-void TitanChunk::make_weight_gradients() {
+void TitanChunk::make_weight_gradients(std::size_t microbatch) {
+  tape_.free(held_[microbatch].output);  // of backward_state in pipelining/stage.py
   for (ParameterGroup& group : groups) {
     if (!group.accumulated.empty()) {
       continue;
     }
+    const bool is_embedding = has_embedding && &group == &groups.front();
     for (const std::int64_t weight : group.weights) {
-      group.accumulated.push_back(tape_.make(kWiden * weight));
+      const bool is_whole = is_embedding && weight == sizes_.table;
+      group.accumulated.push_back(tape_.make(kWiden * (is_whole ? sizes_.whole_table : weight)));
     }
   }
 }

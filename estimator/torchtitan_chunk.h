@@ -18,7 +18,7 @@ class TitanChunk {
   void forward(std::size_t microbatch);
   // Without weights: zero-bubble schedules make their gradients later.
   void backward(std::size_t microbatch, bool with_weights);
-  void make_weight_gradients();
+  void make_weight_gradients(std::size_t microbatch);
 
   // What the schedule does with parameters and gradients between the blocks' work.
   void gather_ahead();

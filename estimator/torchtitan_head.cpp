@@ -7,10 +7,11 @@ namespace shardplan {
 namespace {
 
 // Without pipelining the trainer drops the logits before backward; a pipeline holds the last ones
-// to the end of the step (a row of the state) and frees them when the next are there. GPipe holds
-// those of every microbatch until its backward is done (fwd_cache of pipelining/stage.py).
+// to the end of the step (a row of the state) and frees them when the next are there. GPipe and
+// lists of actions hold those of every microbatch until its backward is done (fwd_cache of
+// pipelining/stage.py).
 void add_logits(TitanBlock& block, std::int64_t logits) {
-  if (block.plan.pp > 1 && block.plan.schedule == Schedule::kGpipe) {
+  if (block.plan.pp > 1 && block.plan.schedule != Schedule::k1F1B) {
     block.rows.keep("loss.logits", logits, block.shape.dtype,
                     {.born = Step::kForwardLogits,
                      .last_forward_use = Step::kForwardLoss,
@@ -72,6 +73,15 @@ void add_compiled_loss(TitanBlock& block, std::int64_t logits) {
 void add_head_fsdp(TitanBlock& block) {
   const TitanParameters& p = block.parameters;
   RowList& rows = block.rows;
+  if (block.fsdp.is_sharded && !block.fsdp.reduces_each_backward) {
+    add_titan_pipelined(block, p.head, GroupEnd::kTable);
+    if (block.fsdp.reshards_head) {
+      add_titan_gathered_in_turn(block, {.elements = p.head,
+                                         .next = p.layer,
+                                         .last_forward_use = Step::kForwardLogits,
+                                         .gathered_again = Step::kBackwardLogits});
+    }
+  }
   if (!block.fsdp.is_sharded || !block.fsdp.reduces_each_backward || block.fsdp.root_holds_ends) {
     return;  // of a root that holds both ends: rows of the embedding
   }

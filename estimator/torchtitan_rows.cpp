@@ -28,7 +28,7 @@ struct FsdpSizes {
 
 void add_gathered(TitanBlock& block, const FsdpSizes& sizes) {
   if (!block.fsdp.reduces_each_backward) {
-    return;  // resident: a row of the state
+    return;  // add_titan_pipelined
   }
   add_titan_all_gather(block, sizes.own, sizes.before);
   const auto layer = block.layer_weights();
@@ -75,6 +75,13 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
                    "n: all-gather output of the block whose backward is next");
     }
     add_reduction(block, sizes);
+    if (!block.fsdp.reduces_each_backward) {
+      add_titan_pipelined(block, sizes.own, GroupEnd::kLayer);
+      if (block.fsdp.reshards_forward) {
+        const bool is_first = kind == BlockKind::kFirstLayer;
+        add_titan_gathered_in_turn(block, {.elements = sizes.own, .next = is_first ? 0 : p.layer});
+      }
+    }
   }
   block.rows.rows.push_back(titan_gradient(block, sizes.own, Step::kWeight));
 }
@@ -163,6 +170,63 @@ void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of) {
   split();
 }
 
+// What a pipeline does once a step for all microbatches of a block: gathers its parameters, and
+// reduces its gradients behind the last backward of the chunk (pipelining/stage.py,
+// perform_reduce_grad), when they have been added up whole. The reduce-scatter's input lives beside
+// them; its output comes when they are freed, but for the last one, which a variable of
+// foreach_reduce still names and only a table makes large. Under tp the embedding's gradient is
+// dense, and its rows are picked before anything is dropped.
+void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
+  RowList& rows = block.rows;
+  const auto add = [&rows](Component component, std::string_view name, std::int64_t elements,
+                           DType dtype, RowOf of, std::string_view formula) {
+    rows.use_as(component, name, elements, dtype, Step::kWeight, Step::kWeight, formula);
+    if (elements > 0) {
+      rows.rows.back().of = of;
+    }
+  };
+  const Component comm = Component::kCommunication;
+  const std::int64_t share = div_ceil(own, dense_shard_size(block.job, block.plan));
+  add(comm, "fsdp.unsharded_parameters", own, block.shape.dtype, RowOf::kGathered,
+      "n: gathered for all microbatches of the chunk");
+  if (end == GroupEnd::kRowsOfTable) {
+    add(Component::kGradients, "fsdp.table_gradient_rows", own, DType::kFp32, RowOf::kReduction,
+        "V/t*h: this rank's rows of the table's gradient");
+    add(comm, "fsdp.unsharded_until_reduced", own, block.shape.dtype, RowOf::kReduction, "n");
+  } else {
+    add(comm, "fsdp.reduction_input", own, DType::kFp32, RowOf::kReduction,
+        "n: fp32 reduce-scatter input");
+    add(comm, "fsdp.reduction_output", end == GroupEnd::kTable ? share : 0, DType::kFp32,
+        RowOf::kReduction, "n/S: of the reduce-scatter, while the table's gradient is still there");
+  }
+  add(Component::kGradients, "gradients.sharded", share, DType::kFp32, RowOf::kReduced,
+      "n/S: output of the reduce-scatter, the parameter's gradient");
+}
+
+// Blocks of a pipeline that reshard gather for themselves in forward, and in a backward that finds
+// nothing there, which leaves them gathered (set_reshard_after_backward of pipelining/stage.py).
+// Forwards that gather, with a buffer, come before gradients exist; those behind a backward find
+// all parameters.
+void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of) {
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  rows.use_as(comm, "fsdp.unsharded_in_turn", of.elements, block.shape.dtype, Step::kForwardInput,
+              of.last_forward_use, "n: dropped after the block's forward");
+  if (of.elements > 0) {
+    rows.rows.back().is_not_replayed = true;
+  }
+  rows.use_as(comm, "fsdp.unsharded_again", of.elements, block.shape.dtype, of.gathered_again,
+              kLastBackward, "n: gathered again for backward");
+  if (of.elements > 0) {
+    rows.rows.back().gathers = true;
+  }
+  block.gather("fsdp.prefetched_parameters", of.next, of.gathered_again, kLastBackward,
+               "n: all-gather output of the block whose backward is next");
+  if (of.next > 0) {
+    rows.rows.back().gathers = true;
+  }
+}
+
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
   const ReshardAfterForward reshard = job.profile.reshard_after_forward;
   const bool always = reshard == ReshardAfterForward::kAlways;
@@ -187,9 +251,18 @@ void add_titan_embedding(TitanBlock& block) {
   RowList& rows = block.rows;
   const std::int64_t own = block.parameters.embedding;
   const DType residual = block.is_autocast() ? DType::kFp32 : s.dtype;
-  rows.use("output", block.sequence(), residual, Step::kForwardOutput, Step::kForwardOutput, "h*u");
+  if (block.is_pipelined()) {
+    rows.keep("output", block.sequence(), residual,
+              {.born = Step::kForwardOutput,
+               .last_forward_use = Step::kForwardOutput,
+               .dies = Step::kBackwardOutput},
+              "h*u: input of the first layer");
+  } else {
+    rows.use("output", block.sequence(), residual, Step::kForwardOutput, Step::kForwardOutput,
+             "h*u");
+  }
   rows.use("output_gradient", block.sequence(), residual, Step::kBackwardOutput,
-           Step::kBackwardOutput, "h*u");
+           Step::kBackwardLogits, "h*u");
   if (block.is_autocast()) {  // the dense gradient is the parameter's own
     rows.rows.push_back(titan_embedding_gradient(block));
     return;
@@ -197,7 +270,7 @@ void add_titan_embedding(TitanBlock& block) {
   // A pipeline accumulates the whole table's gradient and picks its rows at the end.
   const bool picks_rows = block.plan.tp > 1 && block.fsdp.reduces_each_backward;
   rows.use("table_gradient", padded_vocab(block.job, block.plan) * s.hidden, s.dtype,
-           Step::kBackwardOutput, picks_rows ? Step::kBackwardNorm : Step::kBackwardInput,
+           Step::kBackwardLogits, picks_rows ? Step::kBackwardNorm : Step::kBackwardInput,
            "V*h: dense, of the whole table");
   rows.use("table_gradient_rows", picks_rows ? own : 0, s.dtype, Step::kBackwardNorm,
            Step::kBackwardInput, "V/t*h: this rank's rows");
@@ -209,6 +282,9 @@ void add_titan_embedding(TitanBlock& block) {
                         .reshards_forward = block.fsdp.reshards_forward && !has_root};
   add_gathered(block, sizes);
   add_reduction(block, sizes);
+  if (!block.fsdp.reduces_each_backward) {
+    add_titan_pipelined(block, own, block.plan.tp > 1 ? GroupEnd::kRowsOfTable : GroupEnd::kTable);
+  }
   rows.rows.push_back(titan_embedding_gradient(block));
 }
 
@@ -228,7 +304,7 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
     case BlockKind::kFirstLayer:
     case BlockKind::kDenseLayer:
     case BlockKind::kLastLayer:
-      add_titan_attention(block);
+      add_titan_attention(block, kind);
       add_titan_ffn(block);
       add_layer_fsdp(block, kind);
       break;
@@ -236,8 +312,8 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
       block.rows.keep("output", block.sequence(), block.shape.dtype,
                       {.born = Step::kForwardOutput,
                        .last_forward_use = Step::kForwardOutput,
-                       .dies = Step::kBackwardOutput},
-                      "h*u: fwd_cache of pipelining/stage.py, until the chunk's backward");
+                       .dies = Step::kWeight},
+                      "h*u: fwd_cache of pipelining/stage.py, to the end of the chunk's backward");
       break;
     case BlockKind::kMoeLayer:
     case BlockKind::kMtp: break;

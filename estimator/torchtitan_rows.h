@@ -27,6 +27,12 @@ struct FsdpPlan {
 };
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
 
+// Schedules of several chunks a rank run a list of actions (_PipelineScheduleRuntime of
+// torch.distributed.pipelining); those of one, loops that hold their last variables.
+inline bool runs_action_list(const Plan& plan) {
+  return plan.pp > 1 && plan.schedule != Schedule::k1F1B && plan.schedule != Schedule::kGpipe;
+}
+
 // Parameters on one rank, before they are sharded.
 struct TitanParameters {
   std::int64_t embedding = 0;
@@ -49,6 +55,7 @@ struct TitanBlock {
 
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }
+  bool is_pipelined() const { return plan.pp > 1; }
   // Layers of which nothing is recomputed keep what their graph saves.
   bool has_whole_layers() const {
     return plan.recompute.granularity == RecomputeGranularity::kNone ||
@@ -105,7 +112,18 @@ struct TitanUnsharded {
   Step gathered_again = Step::kBackwardOutput;
 };
 void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
-void add_titan_attention(TitanBlock& block);
+// The last tensor of the parameters that are gathered and reduced together.
+enum class GroupEnd { kLayer, kTable, kRowsOfTable };
+void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
+
+struct TitanInTurn {
+  std::int64_t elements = 0;
+  std::int64_t next = 0;  // of the block whose backward comes next, as far as it is prefetched
+  Step last_forward_use = Step::kForwardOutput;
+  Step gathered_again = kFirstBackward;
+};
+void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
+void add_titan_attention(TitanBlock& block, BlockKind kind);
 void add_titan_ffn(TitanBlock& block);
 void add_titan_embedding(TitanBlock& block);
 void add_titan_head(TitanBlock& block);

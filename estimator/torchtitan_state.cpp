@@ -94,45 +94,6 @@ void add_forward_casts(TitanState& state, std::int64_t layers) {
        .is_split = true});
 }
 
-// With pipelining nothing is resharded or reduced before the last microbatch; then group by group,
-// the first one while all others' gradients are still whole.
-void add_pipelined_fsdp(TitanState& state, bool has_embedding) {
-  if (!state.fsdp.is_sharded || state.fsdp.reduces_each_backward) {
-    return;
-  }
-  const std::int64_t first = has_embedding ? state.parameters.embedding : state.parameters.layer;
-  const Component comm = Component::kCommunication;
-  state.add({.component = comm,
-             .name = "fsdp.unsharded_parameters",
-             .elements = state.elements - first,
-             .dtype = DType::kBf16,
-             .first = Phase::kForward,
-             .last = Phase::kReduction,
-             .formula = "N-n: gathered by the first microbatch, kept to the end of the step",
-             .is_split = true});
-  state.add({.component = comm,
-             .name = "fsdp.unsharded_first_group",
-             .elements = first,
-             .dtype = DType::kBf16,
-             .first = Phase::kForward,
-             .last = Phase::kBackward,
-             .formula = "n: of the group that is reduced first, and resharded before"});
-  state.add({.component = Component::kGradients,
-             .name = "gradients.accumulated",
-             .elements = state.block_gradients,
-             .dtype = DType::kFp32,
-             .first = Phase::kReduction,
-             .last = Phase::kReduction,
-             .formula = "N: unsharded, when the reduction begins"});
-  state.add({.component = comm,
-             .name = "fsdp.reduction_buffers",
-             .elements = first + state.share(first),
-             .dtype = DType::kFp32,
-             .first = Phase::kReduction,
-             .last = Phase::kReduction,
-             .formula = "n+n/S: fp32 reduce-scatter input and output of the first group"});
-}
-
 // The root's gradients wait for the last backward.
 void add_root_gradient(TitanState& state, bool has_head) {
   const bool waits = state.fsdp.root_holds_ends && state.fsdp.reduces_each_backward && has_head;
@@ -210,7 +171,6 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
   state.block_gradients = gradients_of_blocks(state, stage);
   add_parameters(state);
   add_forward_casts(state, layers);
-  add_pipelined_fsdp(state, has_embedding);
   add_root_gradient(state, stage.ends.has_head);
   add_resident(state, layers, (has_embedding ? 1 : 0) + (stage.ends.has_head ? 2 : 0));
   add_block_ends(state, stage);
@@ -250,13 +210,22 @@ SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const St
         .formula = "2*s*b: inputs and labels, 8 bytes"},
        {.component = Component::kActivations,
         .name = "pipeline.last_logits",
-        .elements = plan.pp > 1 && plan.schedule != Schedule::kGpipe && ends.has_head
+        .elements = plan.pp > 1 && !runs_action_list(plan) && ends.has_head
                         ? shape.local_vocab * shape.tokens
                         : 0,
         .dtype = shape.dtype,
-        .first = Phase::kForward,
+        .first = plan.schedule == Schedule::kGpipe ? Phase::kReduction : Phase::kForward,
         .last = Phase::kReduction,
         .formula = "V*T/t: output of the last microbatch, held by the schedule"},
+       {.component = Component::kCommunication,
+        .name = "pipeline.sent_gradient",
+        .elements = plan.pp > 1 && !runs_action_list(plan) && ends.receiving_chunks > 0
+                        ? shape.hidden * shape.sharded_tokens
+                        : 0,
+        .dtype = shape.dtype,
+        .first = num_microbatches(job, plan) > 1 ? Phase::kForward : Phase::kReduction,
+        .last = Phase::kReduction,
+        .formula = "h*u: of the microbatch before, in the schedule's list of sends until the next"},
        {}}};
   for (StateRow& row : rows) {
     row.bytes = round_up(row.elements * bytes_of(row.dtype), kSmallestBlock);

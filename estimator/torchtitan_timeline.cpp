@@ -22,12 +22,6 @@ class Trainer {
 
  private:
   bool is_pipelined() const { return plan_.pp > 1; }
-  // Several chunks a rank run by a list of actions that gathers parameters ahead and reduces
-  // gradients when a chunk is done (_PipelineScheduleRuntime).
-  bool has_runtime() const {
-    return is_pipelined() && plan_.schedule != Schedule::k1F1B &&
-           plan_.schedule != Schedule::kGpipe;
-  }
   std::vector<std::int64_t> parameters() const;  // elements of a rank's share, one by one
   void make_rotary_tables();
   void infer_shapes();
@@ -45,6 +39,7 @@ class Trainer {
   FullyShard fsdp_;
   std::vector<ScheduleAction> actions_;
   std::vector<TitanChunk> chunks_;
+  std::vector<std::int64_t> active_;  // chunks that the list of actions has gathered
   bool is_first_step_ = true;
 };
 
@@ -147,7 +142,12 @@ void Trainer::keep_active(std::size_t action) {
       chunks_[i].reshard();
     }
   }
-  for (const std::int64_t chunk : next) { chunks_[static_cast<std::size_t>(chunk)].gather_ahead(); }
+  for (const std::int64_t chunk : next) {
+    if (std::ranges::find(active_, chunk) == active_.end()) {
+      chunks_[static_cast<std::size_t>(chunk)].gather_ahead();
+    }
+  }
+  active_ = std::move(next);
 }
 
 bool Trainer::is_last_of_chunk(std::size_t action) const {
@@ -160,7 +160,7 @@ void Trainer::play(std::size_t action) {
   const ScheduleAction& now = actions_[action];
   TitanChunk& chunk = chunks_[static_cast<std::size_t>(now.chunk)];
   const std::size_t microbatch = static_cast<std::size_t>(now.microbatch);
-  if (has_runtime()) {
+  if (runs_action_list(plan_)) {
     keep_active(action);
     chunk.wait_gathered();
   }
@@ -168,7 +168,7 @@ void Trainer::play(std::size_t action) {
     case ActionKind::kForward: chunk.forward(microbatch); break;
     case ActionKind::kBackward: chunk.backward(microbatch, true); break;
     case ActionKind::kBackwardInput: chunk.backward(microbatch, false); break;
-    case ActionKind::kBackwardWeight: chunk.make_weight_gradients(); break;
+    case ActionKind::kBackwardWeight: chunk.make_weight_gradients(microbatch); break;
   }
   if (is_pipelined() && now.kind != ActionKind::kForward && is_last_of_chunk(action)) {
     chunk.reduce_accumulated();
@@ -182,6 +182,7 @@ void Trainer::step() {
   }
   for (std::size_t i = 0; i < actions_.size(); ++i) { play(i); }
   for (TitanChunk& chunk : chunks_) { chunk.end_step(); }
+  active_.clear();
   if (std::exchange(is_first_step_, false)) {
     make_optimizer_state();
   }

@@ -102,11 +102,30 @@ void walk_weight(const std::vector<BlockRun>& runs, const BlockSummaries& blocks
   }
 }
 
+// Gradients are reduced from the first block to the last, whose parameters are dropped with that:
+// bytes change linearly along a run.
+void walk_reduction(const std::vector<BlockRun>& runs, const BlockSummaries& blocks,
+                    UnitPeaks& peaks) {
+  std::int64_t around = peaks.gathered_bytes + peaks.gradient_bytes;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const BlockSummary& summary = summary_of(blocks, runs[i].kind);
+    const std::int64_t change =
+        summary.reduced_bytes - summary.gathered_bytes - summary.gradient_bytes;
+    for (const std::int64_t before : {std::int64_t{0}, runs[i].count - 1}) {
+      raise(peaks.reduction,
+            {.bytes = around + before * change - summary.gathered_bytes + summary.reduction_bytes,
+             .block = i,
+             .blocks_before = before,
+             .step = Step::kWeight});
+    }
+    around += runs[i].count * change;
+  }
+}
+
 // Backward from the last block: kept bytes fall and pending bytes rise linearly along a run, so the
 // first or the last block processed wins it. The last of a recomputed group is processed before
 // the group holds all that it holds besides.
-void walk_backward(const Unit& unit, const BlockSummaries& blocks, Gradients gradients,
-                   UnitPoint& best) {
+void walk_backward(const Unit& unit, const BlockSummaries& blocks, Finds finds, UnitPoint& best) {
   const std::vector<BlockRun>& runs = unit.blocks;
   const std::int64_t group =
       unit.checkpointed ? summary_of(blocks, runs.back().kind).group_bytes : 0;
@@ -115,9 +134,10 @@ void walk_backward(const Unit& unit, const BlockSummaries& blocks, Gradients gra
   for (const BlockRun& run : runs) { kept += run.count * summary_of(blocks, run.kind).kept_bytes; }
   for (std::size_t i = runs.size(); i-- > 0;) {
     const BlockSummary& summary = summary_of(blocks, runs[i].kind);
-    const StepPeak& peak =
-        gradients == Gradients::kMade ? summary.first_backward : summary.backward;
-    const std::int64_t left = left_bytes(summary, gradients);
+    const StepPeak& peak = finds == Finds::kNothing     ? summary.first_backward
+                           : finds == Finds::kGradients ? summary.gathering_backward
+                                                        : summary.backward;
+    const std::int64_t left = left_bytes(summary, finds);
     const std::int64_t others = runs[i].count - 1;
     kept -= runs[i].count * summary.kept_bytes;
     const std::int64_t running = kept + pending + group + peak.bytes;
@@ -188,9 +208,18 @@ UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks) {
     peaks.kept_bytes += run.count * summary_of(blocks, run.kind).kept_bytes;
     peaks.pending_bytes += run.count * summary_of(blocks, run.kind).pending_bytes;
     peaks.gradient_bytes += run.count * summary_of(blocks, run.kind).gradient_bytes;
+    peaks.gathered_bytes += run.count * summary_of(blocks, run.kind).gathered_bytes;
+    peaks.regathered_bytes += run.count * summary_of(blocks, run.kind).regathered_bytes;
+    peaks.reduced_bytes += run.count * summary_of(blocks, run.kind).reduced_bytes;
   }
-  walk_backward(unit, blocks, Gradients::kFound, peaks.backward);
-  walk_backward(unit, blocks, Gradients::kMade, peaks.first_backward);
+  if (peaks.reduced_bytes > 0) {
+    walk_reduction(unit.blocks, blocks, peaks);
+  }
+  walk_backward(unit, blocks, Finds::kAll, peaks.backward);
+  walk_backward(unit, blocks, Finds::kNothing, peaks.first_backward);
+  if (peaks.regathered_bytes > 0) {
+    walk_backward(unit, blocks, Finds::kGradients, peaks.gathering_backward);
+  }
   walk_weight(unit.blocks, blocks, peaks.weight);
   if (!unit.checkpointed) {
     peaks.last_output = walk_forward(unit.blocks, blocks, peaks.forward);

@@ -19,25 +19,32 @@ struct UnitPoint {
   std::optional<BlockKind> entered = {};
 };
 
-// Whether the backward makes the gradients or finds them there.
-enum class Gradients { kMade, kFound };
+// What a backward finds there: neither gradients nor gathered parameters (that of a profile that
+// has none of them among its blocks makes and gathers nothing), gradients alone, or all.
+enum class Finds { kNothing, kGradients, kAll };
 
 // What a block or unit leaves behind when its backward has passed.
 template <class Bytes>
-constexpr std::int64_t left_bytes(const Bytes& of, Gradients gradients) {
-  return of.pending_bytes + (gradients == Gradients::kMade ? of.gradient_bytes : 0);
+constexpr std::int64_t left_bytes(const Bytes& of, Finds finds) {
+  return of.pending_bytes + (finds == Finds::kNothing ? of.gradient_bytes : 0) +
+         (finds == Finds::kAll ? 0 : of.regathered_bytes);
 }
 
 struct UnitPeaks {
   std::int64_t kept_bytes = 0;
   std::int64_t pending_bytes = 0;
   std::int64_t gradient_bytes = 0;
+  std::int64_t gathered_bytes = 0;
+  std::int64_t regathered_bytes = 0;
+  std::int64_t reduced_bytes = 0;
   UnitPoint forward;
   UnitPoint last_output;  // its last forward step, without the block behind
   UnitPoint replay;
   UnitPoint backward;
   UnitPoint first_backward;
+  UnitPoint gathering_backward;
   UnitPoint weight;
+  UnitPoint reduction;
 };
 
 UnitPeaks unit_peaks(const Unit& unit, const BlockSummaries& blocks);

@@ -176,6 +176,50 @@ TEST_CASE("zero-bubble H1 holds at most p and zero-bubble V at most 2 p half sta
 }
 
 // All states of the full walk, the ones that another dominates removed.
+// Two chunks, two microbatches: F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 (reduce 1) B0.0 B0.1 (reduce 0).
+TEST_CASE("a chunk's parameters are dropped and its gradients reduced behind its last backward") {
+  const ScheduleShape shape{.schedule = Schedule::kInterleaved1F1B,
+                            .pp = 2,
+                            .vpp = 2,
+                            .num_microbatches = 2,
+                            .tells_gradients = true,
+                            .tells_parameters = true};
+  using Counts = std::vector<std::int64_t>;
+  struct Expected {
+    bool reduces;
+    Counts gathered, has_gradients, reduced;
+  };
+  const std::vector<Expected> expected = {
+      {false, {1, 1}, {0, 0}, {0, 0}}, {false, {1, 1}, {0, 0}, {0, 0}},
+      {false, {1, 1}, {0, 0}, {0, 0}}, {false, {1, 1}, {0, 0}, {0, 0}},
+      {false, {1, 1}, {0, 1}, {0, 0}}, {false, {1, 1}, {0, 1}, {0, 0}},
+      {true, {1, 0}, {0, 0}, {0, 0}},  {false, {1, 0}, {0, 0}, {0, 1}},
+      {false, {1, 0}, {1, 0}, {0, 1}}, {true, {0, 0}, {0, 0}, {0, 1}}};
+  const std::vector<InFlightState> states = parameter_states(shape, 1);
+  REQUIRE(states.size() == expected.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    CAPTURE(i);
+    CHECK(states[i].reduces == expected[i].reduces);
+    CHECK(states[i].gathered == expected[i].gathered);
+    CHECK(states[i].has_gradients == expected[i].has_gradients);
+    CHECK(states[i].reduced == expected[i].reduced);
+  }
+}
+
+TEST_CASE("of more than three chunks the three that compute next are gathered") {
+  const ScheduleShape shape{.schedule = Schedule::kInterleaved1F1B,
+                            .pp = 2,
+                            .vpp = 5,
+                            .num_microbatches = 4,
+                            .tells_gradients = true,
+                            .tells_parameters = true};
+  for (const InFlightState& state : parameter_states(shape, 0)) {
+    const std::int64_t gathered = std::ranges::count(state.gathered, 1);
+    CHECK(gathered <= 3);
+    CHECK((state.reduces || state.gathered[static_cast<std::size_t>(state.chunk)] == 1));
+  }
+}
+
 std::vector<InFlightState> brute_force_states(const ScheduleShape& shape, std::int64_t rank) {
   std::vector<InFlightState> all;
   InFlightState now;

@@ -27,9 +27,17 @@ class EventWalk {
     made_.assign(pieces.chunks.size(), false);
   }
 
-  std::int64_t peak(const std::vector<ScheduleAction>& actions) {
+  // `states`: of a shape that tells_parameters, else none.
+  std::int64_t peak(const std::vector<ScheduleAction>& actions,
+                    const std::vector<InFlightState>& states) {
+    std::size_t state = 0;
     for (const ScheduleAction& action : actions) {
       const std::size_t chunk = static_cast<std::size_t>(action.chunk);
+      if (!states.empty()) {
+        gathered_ = states[state].gathered;
+        gathers_ = states[state].gathers;
+        reduced_ = states[state++].reduced;
+      }
       switch (action.kind) {
         case ActionKind::kForward:
           forward(chunk);
@@ -50,6 +58,11 @@ class EventWalk {
           made_[chunk] = true;
           weight(chunk);
           break;
+      }
+      if (state < states.size() && states[state].reduces) {
+        gathered_ = states[state++].gathered;
+        made_[chunk] = false;
+        reduce(chunk);
       }
     }
     return peak_;
@@ -100,10 +113,16 @@ class EventWalk {
       for (const Piece& piece : pieces_of(chunk)) {
         bytes += saved_[chunk] * kept(piece) +
                  pending_[chunk] * sum(piece, piece.blocks.size(), BlockState::kPending) +
-                 (made_[chunk] ? sum(piece, piece.blocks.size(), BlockState::kGradients) : 0);
+                 (made_[chunk] ? sum(piece, piece.blocks.size(), BlockState::kGradients) : 0) +
+                 flagged(gathered_, chunk, piece, BlockState::kGathered) +
+                 flagged(reduced_, chunk, piece, BlockState::kReduced);
       }
     }
     return bytes;
+  }
+  std::int64_t flagged(const std::vector<std::int64_t>& flags, std::size_t chunk,
+                       const Piece& piece, BlockState state) const {
+    return !flags.empty() && flags[chunk] > 0 ? sum(piece, piece.blocks.size(), state) : 0;
   }
   void steps(BlockKind kind, BlockState state, Step first, Step last, std::int64_t around) {
     for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
@@ -143,6 +162,9 @@ class EventWalk {
 
   // `running`: kRunning where this backward makes the gradients.
   void backward(std::size_t chunk, BlockState running) {
+    if (running == BlockState::kRunningAgain && gathers_) {
+      running = BlockState::kRunningGathering;
+    }
     const std::vector<Piece> list = pieces_of(chunk);
     std::int64_t around = others(Phase::kBackward);
     for (const Piece& piece : list) { around += kept(piece); }
@@ -154,12 +176,14 @@ class EventWalk {
         const bool is_last = i + 1 == piece.blocks.size();
         const std::int64_t before = around + sum(piece, i, BlockState::kKept) +
                                     held(last, BlockState::kReplaying) +
-                                    pieces_.buffers[chunk].replay_bytes(p);
-        steps(piece.blocks[i], BlockState::kRunning, Step::kForwardInput,
+                                    pieces_.buffers[chunk].replay_bytes(p) +
+                                    (gathers_ ? sum(piece, 1, BlockState::kGathered) : 0);
+        steps(piece.blocks[i], BlockState::kRunningReplay, Step::kForwardInput,
               is_last ? blocks_[static_cast<std::size_t>(last)].last_replayed : kLastForward,
               before);
         if (!is_last) {
-          meet(piece.blocks[i], BlockState::kRunning, piece.blocks[i + 1], Pass::kReplay, before);
+          meet(piece.blocks[i], BlockState::kRunningReplay, piece.blocks[i + 1], Pass::kReplay,
+               before);
         }
       }
       for (std::size_t i = piece.blocks.size(); i-- > 0;) {
@@ -174,6 +198,7 @@ class EventWalk {
         }
         around +=
             held(piece.blocks[i], BlockState::kPending) +
+            (gathers_ ? held(piece.blocks[i], BlockState::kGathered) : 0) +
             (running == BlockState::kRunning ? held(piece.blocks[i], BlockState::kGradients) : 0);
       }
     }
@@ -193,11 +218,30 @@ class EventWalk {
     }
   }
 
+  void reduce(std::size_t chunk) {
+    std::vector<BlockKind> kinds;
+    for (const Piece& piece : pieces_of(chunk)) {
+      kinds.insert(kinds.end(), piece.blocks.begin(), piece.blocks.end());
+    }
+    for (std::size_t now = 0; now < kinds.size(); ++now) {
+      std::int64_t bytes = others(Phase::kReduction) + held(kinds[now], BlockState::kReducing);
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        bytes += i < now ? held(kinds[i], BlockState::kReduced)
+                         : held(kinds[i], BlockState::kGradients) +
+                               (i > now ? held(kinds[i], BlockState::kGathered) : 0);
+      }
+      peak_ = std::max(peak_, bytes);
+    }
+  }
+
   const BlockSet& blocks_;
   const StagePieces& pieces_;
   std::vector<std::int64_t> saved_;
   std::vector<std::int64_t> pending_;
   std::vector<bool> made_;  // by chunk: its gradients are there
+  std::vector<std::int64_t> gathered_;
+  bool gathers_ = false;  // the running backward does, block by block
+  std::vector<std::int64_t> reduced_;
   std::int64_t peak_ = 0;
 };
 
@@ -224,9 +268,11 @@ TEST_CASE("a stage's peak is the maximum over every event of the whole schedule"
     const std::int64_t pp_rank = walked % drawn.plan.pp;
     const PlanPieces whole = plan_pieces(drawn.job, drawn.plan);
     const StagePieces& pieces = whole.stages[static_cast<std::size_t>(pp_rank)];
+    const ScheduleShape shape = schedule_shape(drawn.job, drawn.plan);
     EventWalk walk(whole.blocks, pieces);
-    const std::int64_t truth =
-        walk.peak(schedule_actions(schedule_shape(drawn.job, drawn.plan), pp_rank));
+    const std::int64_t truth = walk.peak(
+        schedule_actions(shape, pp_rank),
+        shape.tells_parameters ? parameter_states(shape, pp_rank) : std::vector<InFlightState>());
     failures += truth == largest_action_moment(pieces.peaks) ? 0 : 1;
   }
   CHECK(failures == 0);
@@ -253,8 +299,9 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events, std::size_t
 }
 
 // Those of torchtitan and DeepSpeed are written apart from their rows, in the order of traces and
-// of their code: half of the peaks agree to 0.1 %. Of torchtitan nine in ten agree to 3 %;
-// DeepSpeed's rows have a full bucket and all that is gathered beside the last layer's activations.
+// of their code: half of the peaks agree to 0.1 %. Of torchtitan nineteen in twenty agree to 3 %,
+// and the rows of its eager pipelines are never as much above what is played; DeepSpeed's rows have
+// a full bucket and all that is gathered beside the last layer's activations.
 TEST_CASE("the allocations written for the allocator peak at the same byte") {
   const Library library;
   RandomJobs random(library, 8);
@@ -264,6 +311,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   int outcomes = 0;  // as the capacities say
   // Played tensor by tensor against counted by rows.
   std::vector<double> torchtitan;
+  std::vector<double> pipelines;  // of it, eager
   std::vector<double> deepspeed;
   for (int i = 0; i < 1500; ++i) {
     const RandomCase drawn = random.next();
@@ -280,6 +328,9 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
     if (model == MemoryModel::kTorchtitan || model == MemoryModel::kDeepspeed) {
       (model == MemoryModel::kTorchtitan ? torchtitan : deepspeed)
           .push_back(static_cast<double>(largest) / static_cast<double>(stage.peaks.peak_bytes));
+      if (shards_in_pipeline(drawn.job, drawn.plan) && !drawn.job.profile.compile) {
+        pipelines.push_back(torchtitan.back());
+      }
     } else {
       // With Megatron-core's local layers the ends of blocks too small to split off count as well;
       // no tensor owns them.
@@ -313,7 +364,10 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
                                  [bound](double ratio) { return std::abs(ratio - 1) < bound; });
   };
   CHECK(2 * within(torchtitan, 0.001) > std::ssize(torchtitan));
-  CHECK(10 * within(torchtitan, 0.03) > 9 * std::ssize(torchtitan));
+  CHECK(20 * within(torchtitan, 0.03) > 19 * std::ssize(torchtitan));
+  CHECK(2 * within(pipelines, 0.001) > std::ssize(pipelines));
+  CHECK(20 * within(pipelines, 0.03) > 19 * std::ssize(pipelines));
+  CHECK(std::ranges::min(pipelines) > 0.97);
   CHECK(2 * within(deepspeed, 0.001) > std::ssize(deepspeed));
   CHECK(std::ranges::max(deepspeed) < 1.05);
   CHECK(std::ranges::min(deepspeed) > 0.85);

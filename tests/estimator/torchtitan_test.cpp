@@ -230,11 +230,37 @@ TEST_CASE("a pipeline holds whole gradients and parameters until its last microb
   std::int64_t unsharded = 0;
   std::int64_t accumulated = 0;
   for (const Row& row : stage.rows) {
-    unsharded += row.name.starts_with("fsdp.unsharded_") ? row.total_bytes() : 0;
+    unsharded += row.name.ends_with(".fsdp.unsharded_parameters") ? row.total_bytes() : 0;
     accumulated += row.name.ends_with(".gradients.accumulated") ? row.total_bytes() : 0;
   }
   CHECK(unsharded == 2 * first);
   CHECK(accumulated == 4 * first);
+}
+
+// A chunk's first layer reads what the pipeline received, or what the embedding made.
+TEST_CASE("GPipe's microbatches keep a stage's input once, in the buffer that received it") {
+  Job job = job_1b(4, 4096, 16);
+  Plan plan = sharded(2);
+  plan.pp = 2;
+  plan.schedule = Schedule::kGpipe;
+  plan.recompute.granularity = RecomputeGranularity::kFull;
+  REQUIRE_FALSE(why_invalid(job, plan).has_value());
+  const MemoryEstimate estimate = estimate_memory(job, plan);
+  const std::int64_t sequence = std::int64_t{2} * 4096 * 2048;
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+    const StageMemory& stage = estimate.stages.at(rank);
+    REQUIRE(stage.num_layers == 8);
+    std::int64_t inputs = 0;
+    for (const Row& row : stage.rows) {
+      inputs += row.name.starts_with("layer.") && row.name.ends_with(".input") &&
+                        !row.name.ends_with("ffn.input")
+                    ? row.total_bytes()
+                    : 0;
+    }
+    CHECK(row_named(stage, "pipeline.receive_buffers").total_bytes() == 8 * sequence);
+    CHECK(inputs % (7 * sequence) == 0);  // of eight layers all but the first
+    CHECK(inputs > 0);
+  }
 }
 
 TEST_CASE("layers are dealt with embedding and head as one layer each, the rest to the front") {

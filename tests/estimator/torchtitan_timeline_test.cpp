@@ -124,6 +124,67 @@ TEST_CASE("a compiled layer's forward that saves allocates and frees as traced")
   CHECK(changes_of(tape.take_events()) == traced);
 }
 
+std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
+  std::unordered_map<std::int64_t, std::int64_t> live;
+  std::int64_t bytes = 0;
+  std::int64_t largest = 0;
+  for (const AllocationEvent& event : events) {
+    bytes += event.bytes > 0 ? event.bytes : -live.at(event.id);
+    live[event.id] = event.bytes;
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+// With as many microbatches as stages a chunk's backward is over before another's begins: its
+// parameters are dropped and its gradients reduced.
+TEST_CASE("an interleaved rank holds the gradients of one chunk where microbatches are few") {
+  for (const std::int64_t vpp : {2, 4}) {
+    const Job job = job_of(8192, 64, 4 * vpp - 2, 4, 1024, 4);
+    Plan plan = sharded(2);
+    plan.pp = 2;
+    plan.vpp = vpp;
+    plan.schedule = Schedule::kInterleaved1F1B;
+    REQUIRE(num_microbatches(job, plan) == 2);
+    const PlanPieces pieces = plan_pieces(job, plan);
+    for (const StagePieces& stage : pieces.stages) {
+      const std::int64_t played = largest_sum(torchtitan_timeline(job, plan, stage));
+      CAPTURE(vpp);
+      CAPTURE(stage.layout.pp_rank);
+      CHECK(std::abs(static_cast<double>(played) / static_cast<double>(stage.peaks.peak_bytes) -
+                     1) < 0.01);
+    }
+  }
+}
+
+// Each backward leaves its parameters gathered, each forward drops them. GPipe's first stage is
+// played 1.6 % above its rows, the others are within 1 %.
+TEST_CASE("a pipeline that reshards after forward gathers block by block") {
+  Job job = job_of(4096, 32, 14, 4, 8192, 16);
+  job.profile.reshard_after_forward = ReshardAfterForward::kAlways;
+  for (const Schedule schedule : {Schedule::k1F1B, Schedule::kGpipe, Schedule::kInterleaved1F1B}) {
+    for (const std::string_view policy : {"", "every_second_layer"}) {
+      Plan plan = sharded(2);
+      plan.pp = 2;
+      plan.vpp = schedule == Schedule::kInterleaved1F1B ? 2 : 1;
+      plan.schedule = schedule;
+      if (!policy.empty()) {
+        plan.recompute.granularity = RecomputeGranularity::kSelective;
+        plan.recompute.policy = policy;
+      }
+      const PlanPieces pieces = plan_pieces(job, plan);
+      for (const StagePieces& stage : pieces.stages) {
+        const std::int64_t played = largest_sum(torchtitan_timeline(job, plan, stage));
+        CAPTURE(static_cast<int>(schedule));
+        CAPTURE(policy);
+        CAPTURE(stage.layout.pp_rank);
+        CHECK(std::abs(static_cast<double>(played) / static_cast<double>(stage.peaks.peak_bytes) -
+                       1) < 0.02);
+      }
+    }
+  }
+}
+
 struct Traced {
   Job job;
   Plan plan;
