@@ -56,6 +56,7 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
     }
   }
   writer.end_forward();
+  fsdp.leave();
 }
 
 // What the backward of a recomputed group holds until its end, where its blocks hand tensors on:
@@ -112,6 +113,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
     writer.free(replayed.gradient);
   }
   writer.end_backward();
+  fsdp.leave();
 }
 
 void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
