@@ -14,6 +14,9 @@ namespace shardplan {
 enum class AllocationStream : std::int8_t { kCompute, kGather, kReduce };
 inline constexpr std::int32_t kNumAllocationStreams = 3;
 
+// Bytes that every block of PyTorch's allocator is rounded up to (kMinBlockSize).
+inline constexpr std::int64_t kAllocatorRounding = 512;
+
 // bytes > 0 allocates tensor `id`, bytes == 0 frees it. Ids may be reused after a free.
 struct AllocationEvent {
   std::int64_t id = 0;
