@@ -322,7 +322,7 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
     return torchtitan_timeline(job, plan, pieces);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    const std::int64_t fullest = deepspeed_buckets(job, plan).fullest_rank;
+    const std::int64_t fullest = deepspeed_fullest_part(job, plan).rank;
     return deepspeed_timeline(job, plan, (fullest + shard) % dense_shard_size(job, plan));
   }
   TimelineWriter writer(blocks);
