@@ -200,8 +200,9 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
   return copies;
 }
 
-bool overlaps_collectives(const Job& job) {
-  return job.profile.overlap_grad_reduce;
+bool overlaps_collectives(const Job& job, const Plan& plan) {
+  const OverlapComm overlap = job.profile.overlap_comm;
+  return overlap == OverlapComm::kOn || (overlap == OverlapComm::kDefault && plan.zero == 3);
 }
 
 DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
@@ -210,7 +211,7 @@ DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
                                .most = job.profile.reduce_bucket_elements,
                                .ranks = dense_shard_size(job, plan),
                                .zero = static_cast<int>(plan.zero)};
-  const bool has_two = overlaps_collectives(job) && plan.zero < 3;
+  const bool has_two = overlaps_collectives(job, plan) && plan.zero < 3;
   const FullestPart fullest = fullest_part(tensors, reduction.share());
   DeepspeedBuckets buckets{
       .elements = (has_two ? 2 : 1) * reduction.most,

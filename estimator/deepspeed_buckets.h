@@ -56,7 +56,8 @@ struct DeepspeedBuckets {
 };
 DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan);
 
-// Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm.
-bool overlaps_collectives(const Job& job);
+// Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm, by
+// default under ZeRO-3 (runtime/zero/config.py, overlap_comm_valid).
+bool overlaps_collectives(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

@@ -21,7 +21,7 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Allocati
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       keeps_gradients_(plan.zero == 1),
-      overlaps_(overlaps_collectives(job)),
+      overlaps_(overlaps_collectives(job, plan)),
       reduce_stream_(overlaps_ ? AllocationStream::kReduce : AllocationStream::kCompute),
       bucket_elements_(job.profile.reduce_bucket_elements),
       ranges_(deepspeed_ranges(job.model)),
