@@ -103,7 +103,8 @@ LayerKernels nanotron_kernels(const Job& job, const Plan& plan, double e) {
                                       (is_mha ? 2 : 1) * packed + 2 * e * key_values + transposed}},
           .gated = {.forward = {.converted = 3 * e, .rearranged = 2 * e},
                     .backward = {.fused = 7 * e, .converted = 3 * e, .rearranged = 3 * e}},
-          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}},
+          .light_attention = true};
 }
 
 // PyTorch's cross_entropy of logits cast to fp32.
