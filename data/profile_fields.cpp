@@ -8,14 +8,14 @@
 namespace shardplan {
 namespace {
 
-using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*,
-                            CudaGraphs FrameworkProfile::*, DefaultRecompute FrameworkProfile::*>;
+using Member = std::variant<
+    bool FrameworkProfile::*, std::int64_t FrameworkProfile::*, double FrameworkProfile::*,
+    SwigluKind FrameworkProfile::*, CrossEntropyKind FrameworkProfile::*,
+    AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+    DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+    AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
+    DefaultRecompute FrameworkProfile::*, OverlapComm FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -55,6 +55,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
     {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},
+    {"overlap_comm", &FrameworkProfile::overlap_comm},
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},
     {"max_live_parameters", &FrameworkProfile::max_live_parameters},

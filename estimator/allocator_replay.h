@@ -14,6 +14,9 @@ namespace shardplan {
 enum class AllocationStream : std::int8_t { kCompute, kGather, kReduce };
 inline constexpr std::int32_t kNumAllocationStreams = 3;
 
+// Bytes that every block of PyTorch's allocator is rounded up to (kMinBlockSize).
+inline constexpr std::int64_t kAllocatorRounding = 512;
+
 // kFreeInUse: another stream still works on the tensor (Tensor.record_stream), so that its block
 // cannot be taken before kEndUses, where all such streams have come to their end.
 enum class AllocationKind : std::int8_t { kUsual, kFreeInUse, kEndUses };

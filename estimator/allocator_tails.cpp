@@ -155,23 +155,22 @@ class TailCounter {
 
   void add(const AllocationEvent& event) {
     if (event.bytes > 0) {
-      asked_ += round_up(event.bytes, kRounding);
+      asked_ += round_up(event.bytes, kAllocatorRounding);
       blocks_.push_back(allocator_.allocate(event.bytes));
       bytes_.push_back(event.bytes);
       return;
     }
     const std::size_t i = static_cast<std::size_t>(event.id) - 1;  // ids count from 1
-    asked_ -= round_up(bytes_[i], kRounding);
+    asked_ -= round_up(bytes_[i], kAllocatorRounding);
     allocator_.free(blocks_[i]);
   }
   void allocate(std::int64_t bytes) {
-    asked_ += round_up(bytes, kRounding);
+    asked_ += round_up(bytes, kAllocatorRounding);
     allocator_.allocate(bytes);
   }
   std::int64_t tails() const { return allocator_.allocated() - asked_; }
 
  private:
-  static constexpr std::int64_t kRounding = 512;
   CachingAllocator allocator_;
   std::int64_t asked_ = 0;
   std::vector<std::int32_t> blocks_;

@@ -84,10 +84,8 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   time.backward_input_s =
       context.clock.attention * calls.backward_s + deterministic_s(context, work, backend);
   if (context.mix != nullptr) {
-    // Seen in nanotron's steps on H200; torchtitan's on an H100 held to 500 W show nothing of it.
-    const bool is_light =
-        work.is_flash2 && context.job.profile.memory_model == MemoryModel::kNanotron;
-    double& kind = is_light ? context.mix->light_s : context.mix->attention_s;
+    double& kind =
+        context.kernels.light_attention ? context.mix->light_s : context.mix->attention_s;
     kind += time.forward_s + time.backward_input_s;
   }
   if (context.job.profile.memory_model == MemoryModel::kMegatron &&

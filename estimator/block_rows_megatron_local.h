@@ -6,14 +6,12 @@
 //     core/fusions/fused_bias_swiglu.py, core/transformer/moe/{router,token_dispatcher,experts,
 //     moe_utils}.py, core/pipeline_parallel/schedules.py;
 //   PyTorch 2.11: aten/src/ATen/native/cudnn/MHA.cpp, native/transformers/cuda/sdp_utils.cpp.
-// Every tensor is one block of the caching allocator: sizes are rounded up to 512 bytes.
+// Every tensor is one block of the caching allocator.
 #pragma once
 
 #include "estimator/block_rows_megatron.h"
 
 namespace shardplan {
-
-inline constexpr std::int64_t kAllocatorRounding = 512;
 
 void add_local_layer_ends(MegatronBlock& block);
 void add_local_attention(MegatronBlock& block);

@@ -10,7 +10,6 @@
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kRounding = 512;              // kMinBlockSize
 constexpr std::int64_t kSmallRequest = kMiB;         // kSmallSize
 constexpr std::int64_t kSmallSegment = 2 * kMiB;     // kSmallBuffer, also a page of the small pool
 constexpr std::int64_t kLargeSegment = 20 * kMiB;    // kLargeBuffer, also a page of the large pool
@@ -21,7 +20,7 @@ constexpr std::int64_t kAddressRange = std::int64_t{1} << 50;  // of an expandab
 }  // namespace
 
 std::int64_t segment_bytes(std::int64_t bytes) {
-  const std::int64_t size = round_up(bytes, kRounding);
+  const std::int64_t size = round_up(bytes, kAllocatorRounding);
   if (size <= kSmallRequest) {
     return kSmallSegment;
   }
@@ -33,7 +32,8 @@ CachingAllocator::CachingAllocator(AllocatorKind kind, std::int64_t capacity)
   for (std::size_t i = 0; i < pools_.size(); ++i) {
     const bool is_small = i % 2 == 0;
     pools_[i].page = is_small ? kSmallSegment : kLargeSegment;
-    pools_[i].smallest_remainder = is_small || is_expandable_ ? kRounding : kSmallRequest + 1;
+    pools_[i].smallest_remainder =
+        is_small || is_expandable_ ? kAllocatorRounding : kSmallRequest + 1;
     if (is_expandable_) {
       add_unmapped(make_block({.address = static_cast<std::int64_t>(i) * kAddressRange,
                                .size = kAddressRange,
@@ -45,7 +45,7 @@ CachingAllocator::CachingAllocator(AllocatorKind kind, std::int64_t capacity)
 
 std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream stream) {
   stream_ = stream;
-  const std::int64_t size = round_up(bytes, kRounding);
+  const std::int64_t size = round_up(bytes, kAllocatorRounding);
   std::int32_t block = take_free(size);
   if (block == kNone) {
     block = take_new(size);

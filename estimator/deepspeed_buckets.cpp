@@ -10,30 +10,25 @@
 namespace shardplan {
 namespace {
 
-std::vector<FlatRange> flat_ranges(const std::vector<std::int64_t>& tensors) {
-  std::vector<FlatRange> ranges;
-  std::int64_t begin = 0;
-  for (const std::int64_t elements : tensors) {
-    ranges.push_back({.begin = begin, .end = begin + elements});
-    begin += elements;
-  }
-  return ranges;
-}
-
-// Which rank's part, `share` elements in a row, reaches into most, in whole tensors.
-void set_fullest(std::span<const FlatRange> tensors, std::int64_t share,
-                 DeepspeedBuckets& buckets) {
+// Parts have `share` elements in a row.
+FullestPart fullest_part(std::span<const FlatRange> tensors, std::int64_t share) {
+  FullestPart fullest;
   std::size_t first = 0;
   std::size_t next = 0;
   for (std::int64_t at = 0; first < tensors.size(); at += share) {
     while (next < tensors.size() && tensors[next].begin < at + share) { ++next; }
     const std::int64_t held = tensors[next - 1].end - tensors[first].begin;
-    if (held > buckets.partition) {
-      buckets.partition = held;
-      buckets.fullest_rank = at / share;
+    if (held > fullest.elements) {
+      fullest = {.rank = at / share, .elements = held};
     }
     while (first < next && tensors[first].end <= at + share) { ++first; }
   }
+  return fullest;
+}
+
+// Of one rank's part.
+std::int64_t share_elements(std::span<const FlatRange> tensors, std::int64_t ranks) {
+  return div_ceil(tensors.back().end, ranks);
 }
 
 // deepspeed_tensors in the order in which a backward pass makes their gradients; a table that both
@@ -59,7 +54,7 @@ struct Reduction {
   std::int64_t ranks = 0;  // S
   int zero = 0;
 
-  std::int64_t share() const { return div_ceil(tensors.back().end, ranks); }
+  std::int64_t share() const { return share_elements(tensors, ranks); }
   std::int64_t flat_copy(const std::vector<std::size_t>& bucket) const;
 };
 
@@ -70,10 +65,10 @@ std::int64_t Reduction::flat_copy(const std::vector<std::size_t>& bucket) const 
   std::int64_t padded = 0;
   for (const std::size_t i : bucket) {
     ranges.push_back(tensors[i]);
-    padded += round_up(tensors[i].end - tensors[i].begin, ranks);
+    padded += round_up(tensors[i].elements(), ranks);
   }
   if (zero == 3) {
-    const bool in_place = bucket.size() == 1 && padded == ranges.front().end - ranges.front().begin;
+    const bool in_place = bucket.size() == 1 && padded == ranges.front().elements();
     return in_place ? 0 : padded;
   }
   std::int64_t largest = 0;
@@ -90,8 +85,7 @@ void set_flat_copies(const Reduction& reduction, const std::vector<std::size_t>&
   std::vector<std::size_t> bucket;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const FlatRange& tensor = reduction.tensors[order[i]];
-    const std::int64_t added = tensor.end - tensor.begin;
+    const std::int64_t added = reduction.tensors[order[i]].elements();
     if (elements + added > reduction.most && !bucket.empty()) {
       std::int64_t& flat = i < 2 + head           ? buckets.flat_in_head
                            : i + 1 < order.size() ? buckets.flat_in_layers
@@ -124,13 +118,13 @@ std::int64_t zero1_reduction(const Reduction& reduction, std::int64_t rank,
       held += is_kept && !has_partition ? partition : 0;
       has_partition = has_partition || is_kept;
       most = std::max(most, held);
-      held -= is_kept && tensor.end - tensor.begin > reduction.most ? tensor.end - tensor.begin : 0;
+      held -= is_kept && tensor.elements() > reduction.most ? tensor.elements() : 0;
     }
     bucket.clear();
     elements = 0;
   };
   for (std::size_t i = 0; i < reduction.tensors.size(); ++i) {
-    const std::int64_t added = reduction.tensors[i].end - reduction.tensors[i].begin;
+    const std::int64_t added = reduction.tensors[i].elements();
     if (elements + added > reduction.most) {
       reduce();
     }
@@ -159,6 +153,21 @@ std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
     tensors.push_back(table);
   }
   return tensors;
+}
+
+std::vector<FlatRange> deepspeed_ranges(const ModelSpec& model) {
+  std::vector<FlatRange> ranges;
+  std::int64_t begin = 0;
+  for (const std::int64_t elements : deepspeed_tensors(model)) {
+    ranges.push_back({.begin = begin, .end = begin + elements});
+    begin += elements;
+  }
+  return ranges;
+}
+
+FullestPart deepspeed_fullest_part(const Job& job, const Plan& plan) {
+  const std::vector<FlatRange> tensors = deepspeed_ranges(job.model);
+  return fullest_part(tensors, share_elements(tensors, dense_shard_size(job, plan)));
 }
 
 std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tensors,
@@ -191,27 +200,28 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
   return copies;
 }
 
-bool overlaps_collectives(const Job& job) {
-  return job.profile.overlap_grad_reduce;
+bool overlaps_collectives(const Job& job, const Plan& plan) {
+  const OverlapComm overlap = job.profile.overlap_comm;
+  return overlap == OverlapComm::kOn || (overlap == OverlapComm::kDefault && plan.zero == 3);
 }
 
 DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
-  const std::vector<std::int64_t> elements = deepspeed_tensors(job.model);
-  const std::vector<FlatRange> tensors = flat_ranges(elements);
+  const std::vector<FlatRange> tensors = deepspeed_ranges(job.model);
   const Reduction reduction = {.tensors = tensors,
                                .most = job.profile.reduce_bucket_elements,
                                .ranks = dense_shard_size(job, plan),
                                .zero = static_cast<int>(plan.zero)};
-  const bool has_two = overlaps_collectives(job) && plan.zero < 3;
-  DeepspeedBuckets buckets{.elements = (has_two ? 2 : 1) * reduction.most,
-                           .largest_tensor = std::ranges::max(elements),
-                           .fills = tensors.back().end > reduction.most};
-  set_fullest(tensors, reduction.share(), buckets);
+  const bool has_two = overlaps_collectives(job, plan) && plan.zero < 3;
+  const FullestPart fullest = fullest_part(tensors, reduction.share());
+  DeepspeedBuckets buckets{
+      .elements = (has_two ? 2 : 1) * reduction.most,
+      .largest_tensor = std::ranges::max_element(tensors, {}, &FlatRange::elements)->elements(),
+      .fills = tensors.back().end > reduction.most,
+      .partition = fullest.elements};
   set_flat_copies(reduction, backward_order(job.model), buckets);
   if (plan.zero == 1) {
-    buckets.reduction =
-        std::max(zero1_reduction(reduction, 0, buckets.partition),
-                 zero1_reduction(reduction, buckets.fullest_rank, buckets.partition));
+    buckets.reduction = std::max(zero1_reduction(reduction, 0, fullest.elements),
+                                 zero1_reduction(reduction, fullest.rank, fullest.elements));
   }
   return buckets;
 }

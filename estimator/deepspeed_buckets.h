@@ -22,7 +22,18 @@ std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model);
 struct FlatRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+
+  std::int64_t elements() const { return end - begin; }
 };
+// Of every tensor of deepspeed_tensors.
+std::vector<FlatRange> deepspeed_ranges(const ModelSpec& model);
+
+// The rank whose N/S reaches into most, in whole tensors.
+struct FullestPart {
+  std::int64_t rank = 0;
+  std::int64_t elements = 0;  // of these tensors
+};
+FullestPart deepspeed_fullest_part(const Job& job, const Plan& plan);
 
 // What ZeRO-1 and 2 copy flat, one copy after the other, to reduce the gradients of these tensors:
 // runs that one rank keeps, of `share` elements each, until they exceed `most`; one run alone is
@@ -38,16 +49,15 @@ struct DeepspeedBuckets {
   std::int64_t flat_in_layers = 0;
   std::int64_t flat_at_end = 0;
   std::int64_t largest_tensor = 0;
-  bool fills = false;  // N > R: reduced before the backward pass ends
-  // Whole tensors that a rank's N/S reaches into, of the fullest rank.
-  std::int64_t partition = 0;
-  std::int64_t fullest_rank = 0;
+  bool fills = false;          // N > R: reduced before the backward pass ends
+  std::int64_t partition = 0;  // of the fullest part
   // ZeRO-1: what its reduction makes beyond all gradients and the buckets, less what it has freed.
   std::int64_t reduction = 0;
 };
 DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan);
 
-// Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm.
-bool overlaps_collectives(const Job& job);
+// Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm, by
+// default under ZeRO-3 (runtime/zero/config.py, overlap_comm_valid).
+bool overlaps_collectives(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

@@ -21,44 +21,41 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Allocati
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       keeps_gradients_(plan.zero == 1),
-      overlaps_(overlaps_collectives(job)),
+      overlaps_(overlaps_collectives(job, plan)),
       reduce_stream_(overlaps_ ? AllocationStream::kReduce : AllocationStream::kCompute),
       bucket_elements_(job.profile.reduce_bucket_elements),
-      elements_(deepspeed_tensors(job.model)),
+      ranges_(deepspeed_ranges(job.model)),
       rank_(rank),
-      gradients_(elements_.size()) {
-  for (const std::int64_t elements : elements_) {
-    begins_.push_back(flat_elements_);
-    flat_elements_ += elements;
-  }
+      gradients_(ranges_.size()) {
   const std::int64_t ranks = dense_shard_size(job, plan);
-  flat_elements_ = round_up(flat_elements_, 2 * ranks);
+  flat_elements_ = round_up(ranges_.back().end, 2 * ranks);
   share_ = flat_elements_ / ranks;
   flattens_on_gpu_ = deepspeed_flattens_on_gpu(job, plan, flat_elements_);
-  for (std::size_t i = 0; i < elements_.size(); ++i) {
-    const FlatRange range = range_of(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const FlatRange& range = ranges_[i];
     if (is_kept(static_cast<std::int64_t>(i))) {
-      kept_elements_ += elements_[i];
+      kept_elements_ += range.elements();
       parts_.push_back(std::min(range.end, (rank_ + 1) * share_) -
                        std::max(range.begin, rank_ * share_));
     }
   }
 }
 
-FlatRange FlatZero::range_of(std::int64_t parameter) const {
-  const std::size_t i = static_cast<std::size_t>(parameter);
-  return {.begin = begins_[i], .end = begins_[i] + elements_[i]};
+const FlatRange& FlatZero::range_of(std::int64_t parameter) const {
+  return ranges_[static_cast<std::size_t>(parameter)];
 }
 
 bool FlatZero::is_kept(std::int64_t parameter) const {
-  const FlatRange range = range_of(parameter);
+  const FlatRange& range = range_of(parameter);
   return range.begin < (rank_ + 1) * share_ && range.end > rank_ * share_;
 }
 
 void FlatZero::build() {
   std::vector<TapeTensor> model;
   if (flattens_on_gpu_) {
-    for (const std::int64_t elements : elements_) { model.push_back(tape_.make(half_ * elements)); }
+    for (const FlatRange& range : ranges_) {
+      model.push_back(tape_.make(half_ * range.elements()));
+    }
   }
   tape_.make(half_ * flat_elements_);
   for (TapeTensor& tensor : model) { tape_.free(tensor); }
@@ -93,14 +90,14 @@ void FlatZero::take(std::int64_t parameter, TapeTensor gradient) {
 
 // reduce_independent_p_g_buckets_and_remove_grads
 void FlatZero::add_to_bucket(std::int64_t parameter) {
-  const std::size_t i = static_cast<std::size_t>(parameter);
-  if (bucket_.elements + elements_[i] > bucket_elements_) {
+  const std::int64_t elements = range_of(parameter).elements();
+  if (bucket_.elements + elements > bucket_elements_) {
     reduce_bucket();
   }
-  if (elements_[i] <= bucket_elements_) {
-    tape_.free(gradients_[i]);  // copied
+  if (elements <= bucket_elements_) {
+    tape_.free(gradients_[static_cast<std::size_t>(parameter)]);  // copied
   }
-  bucket_.elements += elements_[i];
+  bucket_.elements += elements;
   bucket_.parameters.push_back(parameter);
 }
 
@@ -136,7 +133,7 @@ void FlatZero::end_backward() {
     return;
   }
   if (keeps_gradients_ && !overlaps_) {
-    for (std::size_t i = 0; i < elements_.size(); ++i) {
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
       add_to_bucket(static_cast<std::int64_t>(i));
     }
   }

@@ -29,7 +29,7 @@ class FlatZero final : public DeepspeedZero {
     std::vector<std::int64_t> parameters;
     std::int64_t elements = 0;
   };
-  FlatRange range_of(std::int64_t parameter) const;
+  const FlatRange& range_of(std::int64_t parameter) const;
   bool is_kept(std::int64_t parameter) const;
   void set_up_buckets();
   void add_to_bucket(std::int64_t parameter);
@@ -44,9 +44,8 @@ class FlatZero final : public DeepspeedZero {
   AllocationStream reduce_stream_ = AllocationStream::kCompute;
   bool flattens_on_gpu_ = false;
   std::int64_t bucket_elements_ = 0;
-  std::vector<std::int64_t> elements_;  // by parameter
-  std::vector<std::int64_t> begins_;    // of each parameter in the flat tensor
-  std::int64_t flat_elements_ = 0;      // aligned to ranks
+  std::vector<FlatRange> ranges_;   // by parameter
+  std::int64_t flat_elements_ = 0;  // aligned to ranks
   std::int64_t share_ = 0;
   std::int64_t rank_ = 0;
   std::vector<std::int64_t> parts_;  // of tensors in this rank's share, elements

@@ -29,7 +29,7 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTap
       bucket_elements_(job.profile.reduce_bucket_elements),
       prefetch_elements_(job.profile.prefetch_bucket_elements),
       max_live_elements_(job.profile.max_live_parameters) {
-  if (overlaps_collectives(job)) {
+  if (overlaps_collectives(job, plan)) {
     gather_stream_ = AllocationStream::kGather;
     reduce_stream_ = AllocationStream::kReduce;
   }

@@ -21,7 +21,7 @@ struct EagerBlock {
 
   std::int64_t sequence() const { return s.hidden * s.tokens; }
   AllocationStream stream(AllocationStream of_its_own) const {
-    return overlaps_collectives(job) ? of_its_own : AllocationStream::kCompute;
+    return overlaps_collectives(job, plan) ? of_its_own : AllocationStream::kCompute;
   }
 };
 

@@ -120,8 +120,9 @@ void add_gathers(DeepspeedState& state) {
                     .last = Phase::kBackward,
                     .not_in_first_step = is_recorded && is_alone,
                     .formula = formula,
-                    .stream = overlaps_collectives(state.job) ? AllocationStream::kGather
-                                                              : AllocationStream::kCompute});
+                    .stream = overlaps_collectives(state.job, state.plan)
+                                  ? AllocationStream::kGather
+                                  : AllocationStream::kCompute});
   };
   add(Component::kParameters, "gathered_tensor", at_once, false,
       "the largest tensor: of those gathered, one at a time at least");

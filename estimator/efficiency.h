@@ -109,7 +109,10 @@ inline constexpr EfficiencyConstant kLightCycle = {
     .source =
         "cycle, over that of products alone, for which FlashAttention 2 makes room among eager "
         "kernels: products of five steps of nanotron, 40 to 68 % of the time, run at 748 to 787 "
-        "TFLOP/s on H200, where 650 to 680 are measured among products"};
+        "TFLOP/s on H200, where 650 to 680 are measured among products. Of nanotron alone: with it "
+        "two runs of torchtitan with FlashAttention 2 on H200 would be 10 and 12 % too fast, not 2 "
+        "and 3, and four of GPT-3 175B and Grok-1 in bf16 on H100 4 to 7, not 2 to 3 "
+        "(data/published/torchtitan.jsonl, known_runs.jsonl)"};
 inline constexpr EfficiencyConstant kTopClock = {.value = 1.19,
                                                  .source = "the same: no product ran faster"};
 inline constexpr EfficiencyConstant kNvlinkShare = {

@@ -103,12 +103,23 @@ LayerKernels nanotron_kernels(const Job& job, const Plan& plan, double e) {
                                       (is_mha ? 2 : 1) * packed + 2 * e * key_values + transposed}},
           .gated = {.forward = {.converted = 3 * e, .rearranged = 2 * e},
                     .backward = {.fused = 7 * e, .converted = 3 * e, .rearranged = 3 * e}},
-          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+          .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}},
+          .light_attention = true};
 }
 
 // PyTorch's cross_entropy of logits cast to fp32.
 constexpr Passes kEagerLoss{.forward = {.streamed = 12, .converted = 6},
                             .backward = {.fused = 10, .streamed = 12}};
+
+// A loss kernel by kernel over parts of the vocabulary, the gradient in place: cast 6, subtraction
+// 8, division 8; maximum 4, exponential 8 and sum 4 of fp32, which run at another rate in nanotron
+// than in Megatron-core; backward gradient 8, cast 6 (core/tensor_parallel/cross_entropy.py;
+// nanotron's functional.py, _ShardedCrossEntropy).
+constexpr double kLossReductions = 4 + 8 + 4;
+Passes unfused_loss(const KernelBytes& reductions) {
+  return {.forward = KernelBytes{.converted = 6 + 8 + 8} + reductions,
+          .backward = {.fused = 6, .converted = 8}};
+}
 
 // Halves of what both directions read and write together.
 Passes in_halves(double bytes) {
@@ -165,8 +176,7 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
 // compiled: bf16 logits read twice; backward read and written. Hugging Face's as torchtitan's eager
 // one, and the bf16 gradient scaled by DeepSpeed's engine 4 (_backward_prologue_per_tensor).
-// nanotron's as unfused, the gradient in place. Zeros and casts to bf16 are as fast as fused
-// kernels, and so are its maxima, exponentials and sums of fp32.
+// Zeros and casts to bf16 are as fast as fused kernels.
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
@@ -179,10 +189,10 @@ Passes loss_kernels(const Job& job) {
             .backward = kEagerLoss.backward + KernelBytes{.streamed = 4}};
   }
   if (profile.memory_model == MemoryModel::kMegatronLocal) {
-    return {.forward = {.streamed = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
+    return unfused_loss({.streamed = kLossReductions});
   }
   if (profile.memory_model == MemoryModel::kNanotron) {
-    return {.forward = {.fused = 16, .converted = 22}, .backward = {.fused = 6, .converted = 8}};
+    return unfused_loss({.fused = kLossReductions});
   }
   switch (profile.cross_entropy) {
     case CrossEntropyKind::kChunked:

@@ -32,6 +32,9 @@ struct LayerKernels {
   Passes copies = {};  // around attention, per element of queries
   Passes gated = {};   // SwiGLU, per element of one half of its input
   Passes plain = {};   // an activation without a gate
+  // Attention among these kernels leaves products a higher clock than where it was measured
+  // (kLightCycle).
+  bool light_attention = false;
 };
 LayerKernels layer_kernels(const Job& job, const Plan& plan);
 

@@ -72,6 +72,13 @@ enum class ReshardAfterForward {
   kAlways,
 };
 
+// DeepSpeed's overlap_comm: whether gathers and reductions run beside the work of a microbatch.
+enum class OverlapComm {
+  kDefault,  // under ZeRO-3
+  kOff,
+  kOn,
+};
+
 enum class AllocatorKind {
   kStaticArenas,       // two arenas, sizes known before the first step
   kCaching,            // PyTorch CUDACachingAllocator, default settings
@@ -143,6 +150,11 @@ inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterFor
     {.value = ReshardAfterForward::kNever, .name = "never"},
     {.value = ReshardAfterForward::kAlways, .name = "always"},
 }};
+inline constexpr std::array<NamedValue<OverlapComm>, 3> kOverlapComms = {{
+    {.value = OverlapComm::kDefault, .name = "default"},
+    {.value = OverlapComm::kOff, .name = "off"},
+    {.value = OverlapComm::kOn, .name = "on"},
+}};
 inline constexpr std::array<NamedValue<DefaultRecompute>, 2> kDefaultRecomputes = {{
     {.value = DefaultRecompute::kNone, .name = "none"},
     {.value = DefaultRecompute::kEverySecondLayer, .name = "every_second_layer"},
@@ -181,6 +193,9 @@ constexpr const auto& names_of(CudaGraphs) {
 }
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
+}
+constexpr const auto& names_of(OverlapComm) {
+  return kOverlapComms;
 }
 constexpr const auto& names_of(DefaultRecompute) {
   return kDefaultRecomputes;
@@ -236,7 +251,8 @@ struct FrameworkProfile {
   bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
   bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
   bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
-  std::int64_t reduce_bucket_elements = 500'000'000;   // DeepSpeed: reduce_bucket_size
+  OverlapComm overlap_comm = OverlapComm::kDefault;    // DeepSpeed, as what follows
+  std::int64_t reduce_bucket_elements = 500'000'000;   // reduce_bucket_size
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
   std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters
 

@@ -8,10 +8,6 @@ FsdpTensors::FsdpTensors(TimelineWriter& writer, const FsdpBuffers& buffers)
       parameters_(buffers.buckets.size(), 0),
       gradients_(buffers.buckets.size(), 0) {}
 
-FsdpTensors::~FsdpTensors() {
-  enter({}, {}, 0);
-}
-
 void FsdpTensors::enter_forward(std::size_t unit) {
   if (!buffers_.empty()) {
     enter(buffers_.units[unit].gathered_forward, {}, 0);
@@ -30,6 +26,10 @@ void FsdpTensors::enter_backward(std::size_t unit) {
     const FsdpUnit& of = buffers_.units[unit];
     enter(of.gathered_backward, of.gradients_backward, of.held_bytes);
   }
+}
+
+void FsdpTensors::leave() {
+  enter({}, {}, 0);
 }
 
 void FsdpTensors::enter(BucketRange gathered, BucketRange gradients, std::int64_t held_bytes) {

@@ -9,19 +9,18 @@
 
 namespace shardplan {
 
-// Of one microbatch's forward or backward in a chunk, at whose end all are freed. Parameters are
-// gathered on a stream of their own. Nothing where the chunk has no FSDP.
+// Of one microbatch's forward or backward in a chunk, from its first unit to `leave`. Parameters
+// are gathered on a stream of their own. Nothing where the chunk has no FSDP.
 class FsdpTensors {
  public:
   FsdpTensors(TimelineWriter& writer, const FsdpBuffers& buffers);
-  ~FsdpTensors();
-  FsdpTensors(const FsdpTensors&) = delete;
-  FsdpTensors& operator=(const FsdpTensors&) = delete;
 
   // Frees what is not alive while the unit runs, then allocates what is.
   void enter_forward(std::size_t unit);
   void enter_replay(std::size_t unit);
   void enter_backward(std::size_t unit);
+  // Frees all.
+  void leave();
 
  private:
   void enter(BucketRange gathered, BucketRange gradients, std::int64_t held_bytes);

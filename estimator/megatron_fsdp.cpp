@@ -28,13 +28,14 @@ std::int64_t elements_of(const Job& job, const Plan& plan,
   return elements;
 }
 
-// build_data_parallel_buffer_index: a bucket ends at a multiple of the ranks and of what every
-// row of its weights divides.
-std::int64_t padded(std::int64_t elements, std::int64_t shard,
-                    const std::vector<WeightShape>& weights) {
-  std::int64_t row = 1;
-  for (const WeightShape& weight : weights) { row = std::lcm(row, weight.columns); }
-  return round_up(elements, shard * row);
+// Of those that are not 0; at most kMostBucketElements.
+std::int64_t common_multiple(std::initializer_list<std::int64_t> widths) {
+  std::int64_t multiple = 1;
+  for (const std::int64_t width : widths) {
+    const std::int64_t step = width == 0 ? 1 : width / std::gcd(multiple, width);
+    multiple = multiple > kMostBucketElements / step ? kMostBucketElements : multiple * step;
+  }
+  return multiple;
 }
 
 std::int64_t padded_ends(const Job& job, const Plan& plan, std::int64_t elements) {
@@ -73,22 +74,17 @@ class BucketMaker {
   // In model order. ZeRO-2 knows no layers: its buckets are cut from all parameters alike.
   LayerBuckets of_layer(BlockKind kind) const {
     const LocalParameters local = block_parameters(job_, plan_, kind);
-    const std::vector<WeightShape> experts = expert_weight_shapes(job_, plan_);
-    std::vector<WeightShape> dense = weight_shapes(job_, plan_, kind);
-    std::erase_if(dense, [&](const WeightShape& shape) {
-      return local.expert > 0 && std::ranges::find(experts, shape) != experts.end();
-    });
+    const RowMultiples rows = row_multiples(job_, plan_, kind);
     LayerBuckets layer{.buckets = {}, .elements = local.dense + local.expert};
-    const auto add = [&](std::int64_t elements, std::int64_t shard,
-                         const std::vector<WeightShape>& weights) {
+    const auto add = [&](std::int64_t elements, std::int64_t shard, std::int64_t row) {
       const std::int64_t parts =
           plan_.zero >= 3 ? 1 : std::max<std::int64_t>(1, elements / smallest_bucket(job_, plan_));
-      const FsdpBucket part = make(padded(div_ceil(elements, parts), shard, weights), shard);
+      const FsdpBucket part = make(round_up(div_ceil(elements, parts), shard * row), shard);
       layer.buckets.insert(layer.buckets.end(), static_cast<std::size_t>(elements > 0 ? parts : 0),
                            part);
     };
-    add(local.dense, dense_shard_, dense);
-    add(local.expert, expert_shard_, experts);
+    add(local.dense, dense_shard_, rows.dense);
+    add(local.expert, expert_shard_, rows.expert);
     return layer;
   }
 
@@ -333,6 +329,22 @@ Plan without_fsdp(const Job& job, Plan plan) {
 
 DType fsdp_gradient_dtype(const Plan& plan) {
   return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
+}
+
+// Widths are the columns of weight_shapes.
+RowMultiples row_multiples(const Job& job, const Plan& plan, BlockKind kind) {
+  const ModelSpec& model = job.model;
+  const std::int64_t hidden = kind == BlockKind::kMtp ? 2 * model.hidden : model.hidden;
+  const std::int64_t heads = div_ceil(model.num_heads, plan.tp);
+  const bool is_moe =
+      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && model.layers.back().is_moe);
+  const std::int64_t ffn = div_ceil(is_moe ? model.moe.shared_ffn : model.ffn, plan.tp);
+  const std::int64_t dense =
+      model.is_mla() ? common_multiple({hidden, model.mla.q_lora_rank, model.mla.kv_lora_rank,
+                                        heads * model.mla.v_head_dim, ffn})
+                     : common_multiple({hidden, heads * model.head_dim, ffn});
+  return {.dense = dense,
+          .expert = common_multiple({model.hidden, div_ceil(model.moe.expert_ffn, plan.etp)})};
 }
 
 std::int64_t FsdpBuffers::parameter_bytes(BucketRange range) const {

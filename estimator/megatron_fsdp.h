@@ -32,6 +32,16 @@ struct BucketRange {
   std::size_t last = 0;  // behind the last one
 };
 
+// What every row of a layer's weights divides: a bucket ends at a multiple of that times the ranks
+// (build_data_parallel_buffer_index, chunk_size_factor). At most kMostBucketElements, which no GPU
+// holds.
+inline constexpr std::int64_t kMostBucketElements = std::int64_t{1} << 40;
+struct RowMultiples {
+  std::int64_t dense = 1;
+  std::int64_t expert = 1;  // of routed experts
+};
+RowMultiples row_multiples(const Job& job, const Plan& plan, BlockKind kind);
+
 // Buckets alive while a unit runs.
 struct FsdpUnit {
   BucketRange gathered_forward;

@@ -122,8 +122,7 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
         .first = Phase::kForward,
         .last = Phase::kForward,
         .formula = "b*s*s/c: of the data loader's batch, held by the forward step that runs"}}};
-  for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
-  return rows;
+  return sized(job, rows);
 }
 
 }  // namespace shardplan

@@ -18,22 +18,19 @@ namespace {
 
 struct NativeState {
   const Plan& plan;
-  std::vector<StateRow> rows = {};
+  StateRowList list;
 
   // Buffers of equal size are copies of one row. Arenas exist before the first step.
   void add(StateRow row) {
-    if (row.elements == 0) {
+    const auto equal = std::ranges::find_if(list.rows, [&](const StateRow& other) {
+      return other.name == row.name && other.elements == row.elements;
+    });
+    if (equal != list.rows.end()) {
+      equal->copies += row.copies;
       return;
     }
     row.first = std::min(row.first, row.last == Phase::kIdle ? Phase::kBuilt : row.first);
-    row.bytes = round_up(row.elements * bytes_of(row.dtype), kNativeAlignment);
-    for (StateRow& other : rows) {
-      if (other.name == row.name && other.elements == row.elements) {
-        other.copies += row.copies;
-        return;
-      }
-    }
-    rows.push_back(row);
+    list.add(row);
   }
 };
 
@@ -185,7 +182,7 @@ std::int64_t fp8_operand_bytes(const Job& job, const Plan& plan, const BlockShap
 
 std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
                                         const StageTensors& tensors) {
-  NativeState state{.plan = plan};
+  NativeState state{.plan = plan, .list = {.alignment_bytes = state_alignment_bytes(job)}};
   std::vector<std::vector<NativeUnit>> units;
   for (const ChunkLayout& chunk : stage.chunks) { units.push_back(native_units(job, plan, chunk)); }
   add_kind(state,
@@ -215,7 +212,7 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
              .first = Phase::kGradientNorm,
              .last = Phase::kGradientNorm,
              .formula = "sums of squares, dense and expert, on the frame"});
-  return std::move(state.rows);
+  return std::move(state.list.rows);
 }
 
 SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
@@ -273,8 +270,7 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
       cell("exchanged_tokens", shape.tokens + room,
            "h*(T + T/pieces), h*T in one piece: gathered tokens and partial sums"),
       cell("gathered_inputs", shape.tokens, "h*T: gathered again for weight gradients")};
-  for (StateRow& row : rows) { row.bytes = state_row_bytes(job, row.elements, row.dtype); }
-  return rows;
+  return sized(job, rows);
 }
 
 }  // namespace shardplan

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/collective_time.h"
+#include "estimator/deepspeed_buckets.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
 #include "estimator/host_time.h"
@@ -63,6 +64,11 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
         elementwise_s(job.cluster.gpu, whole * kGathered + mine * (kCastShard + kShardToGather));
     total.reduce_copies_s += elementwise_s(job.cluster.gpu, whole * kChunked);
   }
+}
+
+bool reduces_beside_backward(const Job& job, const Plan& plan) {
+  return job.profile.memory_model == MemoryModel::kDeepspeed ? overlaps_collectives(job, plan)
+                                                             : job.profile.overlap_grad_reduce;
 }
 
 double exceeding(double cost_s, double hidden_behind_s) {
@@ -209,7 +215,7 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
            job.profile.exposed_dp_share;
   }
   const double forward_s = job.profile.overlap_param_gather ? work.forward_s : 0;
-  const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
+  const double backward_s = reduces_beside_backward(job, plan) ? work.backward_s : 0;
   const bool sums_whole = plan.zero <= job.profile.all_reduced_zero;
   double seconds = 0;
   switch (plan.zero) {

@@ -56,6 +56,7 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
     }
   }
   writer.end_forward();
+  fsdp.leave();
 }
 
 // What the backward of a recomputed group holds until its end, where its blocks hand tensors on:
@@ -113,6 +114,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
     writer.free(replayed.gradient);
   }
   writer.end_backward();
+  fsdp.leave();
 }
 
 void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
@@ -338,7 +340,7 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
     return torchtitan_timeline(job, plan, pieces);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    const std::int64_t fullest = deepspeed_buckets(job, plan).fullest_rank;
+    const std::int64_t fullest = deepspeed_fullest_part(job, plan).rank;
     return deepspeed_timeline(job, plan, (fullest + shard) % dense_shard_size(job, plan));
   }
   TimelineWriter writer(blocks);

@@ -5,18 +5,33 @@
 
 namespace shardplan {
 
-// The native trainer aligns every tensor of its arenas to 256 bytes.
-std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype) {
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  return round_up(elements * bytes_of(dtype), is_native ? kNativeAlignment : 1);
+namespace {
+
+std::int64_t aligned_bytes(const StateRow& row, std::int64_t alignment_bytes) {
+  return round_up(row.elements * bytes_of(row.dtype), alignment_bytes);
+}
+
+}  // namespace
+
+std::int64_t state_alignment_bytes(const Job& job) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kNative: return kNativeAlignment;
+    case MemoryModel::kTorchtitan: return kAllocatorRounding;
+    default: return 1;
+  }
 }
 
 void StateRowList::add(StateRow row) {
   if (row.elements == 0 || row.copies == 0) {
     return;
   }
-  row.bytes = row.elements * bytes_of(row.dtype);
+  row.bytes = aligned_bytes(row, alignment_bytes);
   rows.push_back(row);
+}
+
+SequenceRows sized(const Job& job, SequenceRows rows) {
+  for (StateRow& row : rows) { row.bytes = aligned_bytes(row, state_alignment_bytes(job)); }
+  return rows;
 }
 
 void StateBytes::add(const StateRow& row) {

@@ -78,10 +78,14 @@ struct StateRow {
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
 using SequenceRows = std::array<StateRow, 8>;
 
-// Collects rows of tensors as they are, not rounded up; those without elements or copies do not
-// exist.
+// What the profile's tensors of the state are rounded up to: the native trainer's by its arenas,
+// torchtitan's, tensor by tensor, by the caching allocator.
+std::int64_t state_alignment_bytes(const Job& job);
+
+// Collects rows; those without elements or copies do not exist.
 struct StateRowList {
-  std::vector<StateRow> rows;
+  std::int64_t alignment_bytes = 1;  // sizes are rounded up to multiples of it
+  std::vector<StateRow> rows = {};
 
   void add(StateRow row);
 };
@@ -131,7 +135,7 @@ struct StateSum {
   }
 };
 
-// Bytes of a tensor, with the padding that the profile's allocations have.
-std::int64_t state_row_bytes(const Job& job, std::int64_t elements, DType dtype);
+// The rows with their bytes.
+SequenceRows sized(const Job& job, SequenceRows rows);
 
 }  // namespace shardplan

@@ -120,6 +120,7 @@ std::optional<Job> without_losses(const Job& job, std::optional<double> products
   best.cluster.inter_node_latency_s = 0;
   FrameworkProfile& profile = best.profile;
   profile.overlap_grad_reduce = true;
+  profile.overlap_comm = OverlapComm::kOn;
   profile.overlap_param_gather = true;
   profile.overlap_p2p_comm = true;
   profile.overlap_moe_expert_parallel_comm = true;

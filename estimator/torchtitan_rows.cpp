@@ -98,7 +98,7 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
       .name = waits ? "gradients.accumulated" : "gradients.sharded",
       .elements = share,
       .dtype = DType::kFp32,
-      .bytes = round_up(share * bytes_of(DType::kFp32), TitanBlock::kAlignment),
+      .bytes = round_up(share * bytes_of(DType::kFp32), kAllocatorRounding),
       .born = born,
       .last_forward_use = kLastForward,
       .dies = Step::kWeight,
@@ -113,7 +113,7 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
   if (elements == block.parameters.layer && share == elements) {
     row.bytes = 0;
     for (const std::int64_t weight : block.layer_weights()) {
-      row.parts.push_back(round_up(weight * bytes_of(DType::kFp32), TitanBlock::kAlignment));
+      row.parts.push_back(round_up(weight * bytes_of(DType::kFp32), kAllocatorRounding));
       row.bytes += row.parts.back();
     }
   }

@@ -44,14 +44,12 @@ struct TitanParameters {
 TitanParameters titan_parameters(const Job& job, const Plan& plan);
 
 struct TitanBlock {
-  static constexpr std::int64_t kAlignment = 512;  // bytes, of a block of the caching allocator
-
   const Job& job;
   const Plan& plan;
   BlockShape shape;
   FsdpPlan fsdp;
   TitanParameters parameters;
-  RowList rows{kAlignment};
+  RowList rows{kAllocatorRounding};
 
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }

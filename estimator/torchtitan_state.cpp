@@ -2,13 +2,12 @@
 // parameters, sharded by FSDP2 or whole under autocast, fused AdamW, pipeline buffers.
 #include <algorithm>
 
+#include "estimator/caching_allocator.h"
 #include "estimator/stage_tensors.h"
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 namespace {
-
-constexpr std::int64_t kSmallestBlock = 512;  // bytes, of the caching allocator
 
 struct TitanState {
   const Job& job;
@@ -18,18 +17,12 @@ struct TitanState {
   std::int64_t elements = 0;  // of the stage, unsharded
   std::int64_t shard = 1;
   std::int64_t block_gradients = 0;  // as the blocks make them, each rounded by itself
-  std::vector<StateRow> rows;
+  StateRowList list = {.alignment_bytes = state_alignment_bytes(job)};
 
   std::int64_t share(std::int64_t count) const {
     return fsdp.is_sharded ? div_ceil(count, shard) : count;
   }
-  void add(StateRow row) {
-    if (row.elements == 0 || row.copies == 0) {
-      return;
-    }
-    row.bytes = round_up(row.elements * bytes_of(row.dtype), kSmallestBlock);
-    rows.push_back(row);
-  }
+  void add(const StateRow& row) { list.add(row); }
 };
 
 void add_parameters(TitanState& state) {
@@ -110,7 +103,7 @@ void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
   constexpr std::int64_t kTensorsOfLayer = 9;
   state.add({.component = Component::kOptimizer,
              .name = "optimizer.step",
-             .elements = (layers * kTensorsOfLayer + ends) * kSmallestBlock,
+             .elements = (layers * kTensorsOfLayer + ends) * kAllocatorRounding,
              .dtype = DType::kBool,
              .made_by_first_step = true,
              .formula = "one number a tensor, 512 bytes in the allocator"});
@@ -127,13 +120,12 @@ void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
 // get_allocation_size and should_split).
 void add_block_ends(TitanState& state, const StageLayout& stage) {
   constexpr std::int64_t kSegmentOfOne = 10 * kMiB;  // kMinLargeAlloc
-  constexpr std::int64_t kSegment = 2 * kMiB;        // kRoundLarge
   constexpr std::int64_t kLargestRest = kMiB;        // kSmallSize
   const TitanParameters& p = state.parameters;
   const auto end_of = [&state](std::int64_t elements) {
     const std::int64_t bytes =
-        round_up(state.share(elements) * bytes_of(DType::kFp32), kSmallestBlock);
-    const std::int64_t rest = round_up(bytes, kSegment) - bytes;
+        round_up(state.share(elements) * bytes_of(DType::kFp32), kAllocatorRounding);
+    const std::int64_t rest = segment_bytes(bytes) - bytes;
     return bytes >= kSegmentOfOne && rest <= kLargestRest ? rest : 0;
   };
   std::int64_t ends = count_blocks(stage, BlockKind::kEmbedding) * end_of(p.embedding) +
@@ -164,8 +156,7 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
                    .parameters = titan_parameters(job, plan),
                    .elements = stage_tensors(job, plan, stage).dense,
                    .shard = dense_shard_size(job, plan),
-                   .block_gradients = 0,
-                   .rows = {}};
+                   .block_gradients = 0};
   const std::int64_t layers = stage.num_layers;
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
   state.block_gradients = gradients_of_blocks(state, stage);
@@ -174,7 +165,7 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
   add_root_gradient(state, stage.ends.has_head);
   add_resident(state, layers, (has_embedding ? 1 : 0) + (stage.ends.has_head ? 2 : 0));
   add_block_ends(state, stage);
-  return std::move(state.rows);
+  return std::move(state.list.rows);
 }
 
 // Two outputs, of the largest blocks that follow each other, and an input.
@@ -227,10 +218,7 @@ SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const St
         .last = Phase::kReduction,
         .formula = "h*u: of the microbatch before, in the schedule's list of sends until the next"},
        {}}};
-  for (StateRow& row : rows) {
-    row.bytes = round_up(row.elements * bytes_of(row.dtype), kSmallestBlock);
-  }
-  return rows;
+  return sized(job, rows);
 }
 
 }  // namespace shardplan

@@ -250,6 +250,7 @@ constexpr std::array kRules = {
     kSmallOptimizerNeedsZero,
     kOffloadedIsFp32,
     kFsdpReplicasWithoutExperts,
+    kFsdpBuckets,
     kFp8NeedsGpu,
     kFp8Tokens,
     kFp8Widths,

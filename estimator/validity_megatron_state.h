@@ -1,8 +1,10 @@
 // What Megatron-LM core_v0.16.1 refuses of ways to keep the optimizer's state.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
+#include "estimator/megatron_fsdp.h"
 #include "estimator/validity.h"
 #include "estimator/validity_sizes.h"
 #include "estimator/validity_text.h"
@@ -95,5 +97,28 @@ inline constexpr ValidityRule kFsdpReplicasWithoutExperts = {
                  number_text(plan.zero) + " and dp_replicate " + number_text(plan.dp_replicate) +
                  "; valid: dp_replicate 1, or zero 0, 1";
         }};
+
+// Whether buckets of Megatron-FSDP may end beyond what is counted.
+inline bool has_uncountable_buckets(const Job& job, const Plan& plan) {
+  const auto is_uncountable = [&](BlockKind kind) {
+    const RowMultiples rows = row_multiples(job, plan, kind);
+    return std::max(rows.dense, rows.expert) > kMostBucketElements / job.cluster.world_size();
+  };
+  return is_megatron_fsdp(job, plan) &&
+         ((job.model.has_dense_layers() && is_uncountable(BlockKind::kDenseLayer)) ||
+          (job.model.has_moe_layers() && is_uncountable(BlockKind::kMoeLayer)) ||
+          (job.model.num_mtp_layers > 0 && is_uncountable(BlockKind::kMtp)));
+}
+inline constexpr ValidityRule kFsdpBuckets = {
+    .name = "megatron_fsdp_buckets_too_large",
+    .reads = {PlanField::kTp, PlanField::kEtp, PlanField::kZero},
+    .broken = has_uncountable_buckets,
+    .explain = [](const Job& job, const Plan& plan) {
+      return "zero " + number_text(plan.zero) + " pads buckets of hidden " +
+             number_text(job.model.hidden) + " and ffn " + number_text(job.model.ffn) +
+             " to multiples of all widths and of up to " + number_text(job.cluster.world_size()) +
+             " ranks, more than " + number_text(kMostBucketElements) +
+             " elements; valid: widths with larger common divisors, or zero 0, 1";
+    }};
 
 }  // namespace shardplan

@@ -83,6 +83,42 @@ constexpr ValidityRule kRoutedTokensByTp = {
                                tokens_of_microbatch(job, plan), "tp", plan.tp);
         }};
 
+// Global ranks between the stages of a pipeline.
+std::int64_t pipeline_stride(const Job& job, const Plan& plan) {
+  std::int64_t stride = 1;
+  for (std::size_t i = plan.rank_order.size(); i-- > 0;) {
+    switch (plan.rank_order[i]) {
+      case Dimension::kPp: return stride;
+      case Dimension::kDp: stride *= dp_of(job, plan); break;
+      case Dimension::kCp: stride *= plan.cp; break;
+      case Dimension::kTp: stride *= plan.tp; break;
+    }
+  }
+  return stride;
+}
+
+// Ranks that share experts write rows into the memory of each other's GPU (validator/cuda_reach.h),
+// which other machines do not reach. They are ep * etp neighbours among the ranks of a stage
+// (rank_grid.h, kExperts).
+bool shares_experts_across_nodes(const Job& job, const Plan& plan) {
+  const std::int64_t sharing = plan.ep * plan.etp;
+  if (!has_experts(job) || sharing == 1 || job.cluster.nodes == 1) {
+    return false;
+  }
+  const bool are_neighbours = pipeline_stride(job, plan) % sharing == 0;
+  return job.cluster.gpus_per_node % (are_neighbours ? sharing : sharing * plan.pp) != 0;
+}
+constexpr ValidityRule kExpertsWithinNode = {
+    .name = "experts_within_one_machine",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kEp, PlanField::kEtp, PlanField::kPp,
+              PlanField::kRankOrder},
+    .broken = shares_experts_across_nodes,
+    .explain = [](const Job& job, const Plan& plan) {
+      return "ep " + number_text(plan.ep) + " * etp " + number_text(plan.etp) +
+             " ranks share experts across machines of " + number_text(job.cluster.gpus_per_node) +
+             " GPUs; valid: ep * etp that divides them, and a rank_order that keeps it together";
+    }};
+
 // Layers of the chunk that has the fewest.
 std::int64_t fewest_layers(const Job& job, const Plan& plan) {
   if (!plan.layers_per_chunk.empty()) {
@@ -196,6 +232,7 @@ constexpr std::array kRules = {
     kExpertFfnByEtp,
     kSharedFfnByTp,
     kWorldByEtpEpPp,
+    kExpertsWithinNode,
     kA2aHeads,
     kDpReplicateNeedsZero,
     kDpReplicate,

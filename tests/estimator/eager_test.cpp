@@ -133,7 +133,7 @@ Job small_job() {
 TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
   const DeepspeedBuckets buckets = deepspeed_buckets(small_job(), plan_with(2, DType::kBf16));
   CHECK(buckets.partition == 3 * 131'072);
-  CHECK(buckets.fullest_rank == 2);
+  CHECK(deepspeed_fullest_part(small_job(), plan_with(2, DType::kBf16)).rank == 2);
   CHECK(buckets.elements == 500'000'000);
   CHECK_FALSE(buckets.fills);
   CHECK(buckets.flat_at_end == 1'102'592);
@@ -208,9 +208,26 @@ TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-
   const Library library;
   Job job = job_of("deepspeed", 1);
   apply_option(job.profile, "reduce_bucket_elements", "200000000", library);
-  apply_option(job.profile, "overlap_grad_reduce", "true", library);
+  apply_option(job.profile, "overlap_comm", "on", library);
   const BlockSet blocks = block_set(job, plan_with(2, DType::kBf16));
   CHECK(block_bytes(blocks, BlockKind::kDenseLayer, "reduce_bucket") == 2 * 400'000'000);
+}
+
+// runtime/zero/config.py, overlap_comm_valid.
+TEST_CASE("DeepSpeed overlaps its collectives under ZeRO-3 where nothing is said") {
+  const Library library;
+  const auto overlaps = [&](const char* word, std::int64_t zero) {
+    Job job = job_of("deepspeed", 1);
+    apply_option(job.profile, "overlap_comm", word, library);
+    return overlaps_collectives(job, plan_with(zero, DType::kBf16));
+  };
+  CHECK(job_of("deepspeed", 1).profile.overlap_comm == OverlapComm::kDefault);
+  for (const std::int64_t zero : {1, 2, 3}) {
+    CAPTURE(zero);
+    CHECK(overlaps("default", zero) == (zero == 3));
+    CHECK(overlaps("on", zero));
+    CHECK(!overlaps("off", zero));
+  }
 }
 
 TEST_CASE("Hugging Face's attention saves keys and values of the key and value heads only") {

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 
+#include "data/library.h"
 #include "estimator/estimate.h"
 #include "estimator/stage_memory.h"
+#include "estimator/stage_tensors.h"
 #include "tests/estimator/llama_job.h"
+#include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
 namespace {
@@ -233,6 +236,22 @@ TEST_CASE("one rank alone gathers and reduces nothing") {
   const StateBytes state = plan_pieces(job, sharded).stages.front().state.bytes;
   CHECK(state.alive[static_cast<std::size_t>(Phase::kForward)] ==
         state.alive[static_cast<std::size_t>(Phase::kIdle)]);
+}
+
+// build_data_parallel_buffer_index: a row of no weight is divided.
+TEST_CASE("every row of a layer's weights divides the end of its buckets") {
+  RandomJobs jobs(Library{}, 7);
+  const FrameworkProfile megatron = Library{}.framework("megatron");
+  for (int i = 0; i < 200; ++i) {
+    const RandomCase drawn = jobs.next(megatron);
+    for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer}) {
+      const RowMultiples rows = row_multiples(drawn.job, drawn.plan, kind);
+      REQUIRE(rows.dense < kMostBucketElements);
+      for (const WeightShape& weight : weight_shapes(drawn.job, drawn.plan, kind)) {
+        CHECK((rows.dense % weight.columns == 0 || rows.expert % weight.columns == 0));
+      }
+    }
+  }
 }
 
 TEST_CASE("a fused tied table fills its bucket from the loss on, another one at the end") {

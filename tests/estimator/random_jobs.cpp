@@ -22,6 +22,20 @@ Job with_measured_copies(Job job) {
   return job;
 }
 
+namespace {
+
+// On one machine of all GPUs where the plan has experts that smaller ones part.
+Job with_experts_together(Job job, const Plan& plan) {
+  const ValidityRule* const broken = first_broken_rule(job, plan);
+  if (broken != nullptr && broken->name == "experts_within_one_machine") {
+    job.cluster.gpus_per_node = job.cluster.world_size();
+    job.cluster.nodes = 1;
+  }
+  return job;
+}
+
+}  // namespace
+
 RandomJobs::RandomJobs(const Library& library, std::uint64_t seed)
     : cluster_(library.cluster("1x8-h200")), random_(seed) {
   for (const std::string& name : library.framework_names()) {
@@ -209,10 +223,11 @@ RandomCase RandomJobs::next(const FrameworkProfile& profile) {
       if (profile.memory_model == MemoryModel::kTorchtitan) {
         make_titan_plan(drawn, candidate);
       }
+      const Job asked = with_experts_together(drawn, candidate);
       // fujii2024 rounds uneven splits up, which no schedule can time: left out.
-      if (first_broken_rule(drawn, candidate) == nullptr &&
-          !layers_per_chunk(drawn, candidate).empty()) {
-        return {.job = drawn, .plan = candidate};
+      if (first_broken_rule(asked, candidate) == nullptr &&
+          !layers_per_chunk(asked, candidate).empty()) {
+        return {.job = asked, .plan = candidate};
       }
     }
   }

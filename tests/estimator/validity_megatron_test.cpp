@@ -90,6 +90,25 @@ TEST_CASE("an offloaded optimizer has fp32 state, whatever the types are said to
   CHECK(!why_invalid(job, plan));
 }
 
+// Rows of 12,288 and of an odd width that 3 does not divide meet at their product, 206,158,393,344;
+// 8 times that is more than 2^40.
+TEST_CASE("buckets of Megatron-FSDP that end beyond counting are refused") {
+  const auto odd_width = [](Job& job, Plan& plan) {
+    job.model.ffn = 16'777'213;
+    job.model.hidden = 12'288;
+    plan.zero = 3;
+  };
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"megatron_fsdp_buckets_too_large",
+                  odd_width,
+                  {"hidden 12288", "ffn 16777213", "8 ranks", "zero 0, 1"}}});
+  Job job = dense_job(MemoryModel::kMegatron);
+  Plan plan;
+  odd_width(job, plan);
+  plan.zero = 1;
+  CHECK(!why_invalid(job, plan));
+}
+
 TEST_CASE("replicas of Megatron-FSDP's shards know no experts") {
   Job job = moe_job(MemoryModel::kMegatron);
   for (const std::int64_t zero : {2, 3}) {

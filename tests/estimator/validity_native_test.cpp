@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "estimator/rank_grid.h"
 #include "estimator/validity.h"
 #include "tests/estimator/broken_plans.h"
 
@@ -101,4 +102,56 @@ TEST_CASE("native refuses by name what it does not model") {
        {"moe_buffer_factor_within_ep",
         [](Job&, Plan& plan) { plan.moe_buffer_factor = std::numeric_limits<double>::quiet_NaN(); },
         {"nan"}}});
+}
+
+// validator/cuda_reach.h: ranks that share experts write into the memory of each other's GPU.
+TEST_CASE("native refuses just the plans whose experts are shared across machines") {
+  Job job = moe_job(MemoryModel::kNative);
+  job.cluster.gpus_per_node = 4;
+  job.cluster.nodes = 4;
+  job.global_batch = 64;
+  int refused = 0;
+  int kept = 0;
+  const auto check = [&](const Plan& plan) {
+    const std::optional<InvalidReason> reason = why_invalid(job, plan);
+    const bool is_refused = reason && reason->rule == "experts_within_one_machine";
+    if (reason && !is_refused) {
+      return;
+    }
+    bool crosses = false;
+    for (std::int64_t rank = 0; rank < job.cluster.world_size(); ++rank) {
+      const std::vector<std::int64_t> members = group_ranks(job, plan, GroupKind::kExperts, rank);
+      crosses = crosses || members.front() / 4 != members.back() / 4;
+    }
+    CAPTURE(plan.tp);
+    CAPTURE(plan.pp);
+    CAPTURE(plan.ep);
+    CAPTURE(plan.etp);
+    CHECK(is_refused == crosses);
+    (is_refused ? refused : kept) += 1;
+  };
+  using enum Dimension;
+  for (const std::array<Dimension, 4>& order :
+       {std::array{kPp, kDp, kCp, kTp}, std::array{kDp, kPp, kCp, kTp},
+        std::array{kDp, kCp, kTp, kPp}}) {
+    for (const std::int64_t tp : {1, 2, 4}) {
+      for (const std::int64_t pp : {1, 2, 4}) {
+        for (const std::int64_t ep : {1, 2, 4, 8}) {
+          for (const std::int64_t etp : {1, 2}) {
+            Plan plan;
+            plan.rank_order = order;
+            plan.tp = tp;
+            plan.sequence_parallel = tp > 1;
+            plan.pp = pp;
+            plan.schedule = pp > 1 ? Schedule::k1F1B : Schedule::kNone;
+            plan.ep = ep;
+            plan.etp = etp;
+            check(plan);
+          }
+        }
+      }
+    }
+  }
+  CHECK(refused > 20);
+  CHECK(kept > 20);
 }

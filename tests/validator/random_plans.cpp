@@ -158,7 +158,7 @@ Job RandomPlans::job_of(const ModelSpec& model, Plan& plan) {
   }
   const std::int64_t replicas = pick({1, 2, 4, 16, 64});
   const std::int64_t world = plan.tp * plan.cp * plan.pp * replicas;
-  job.cluster.gpus_per_node = world % 8 == 0 ? 8 : 1;
+  job.cluster.gpus_per_node = world % 8 == 0 ? 8 : world;
   job.cluster.nodes = world / job.cluster.gpus_per_node;
   job.cluster.gpu.compute_capability = 90;
   job.profile.name = "native";

@@ -19,8 +19,10 @@ class DeepSpeed:
         training = case["training"]
         self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
         self.microbatches, self.vocab = training["num_microbatches"], shape["vocab_size"]
-        zero = {"stage": plan.get("zero", 2),
-                "overlap_comm": bool(options.get("overlap_grad_reduce", False))}
+        zero = {"stage": plan.get("zero", 2)}
+        overlap = options.get("overlap_comm", "default")
+        if overlap != "default":
+            zero["overlap_comm"] = {"off": False, "on": True}[overlap]
         for ours, theirs in (("reduce_bucket_elements", "reduce_bucket_size"),
                              ("prefetch_bucket_elements", "stage3_prefetch_bucket_size"),
                              ("max_live_parameters", "stage3_max_live_parameters")):
