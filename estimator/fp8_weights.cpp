@@ -53,6 +53,29 @@ std::int64_t fp8_scale_bytes(const Job& job, const WeightShape& weight) {
   return count * (one_way(columns, rows) + one_way(rows, columns));
 }
 
+double fp8_weight_kernel_bytes(const Job& job, const Plan& plan) {
+  constexpr double kBf16Bytes = 2;
+  const double copies = static_cast<double>(fp8_weight_copies(job));
+  if (plan.precision != Precision::kFp8) {
+    return 0;
+  }
+  if (gathers_through_gradients(job, plan)) {
+    return kBf16Bytes + copies + kBf16Bytes;
+  }
+  if (keeps_fp8_weights(job, plan)) {
+    return copies == 2 ? 2 : 0;
+  }
+  const bool measures = job.profile.fp8_recipe == Fp8Recipe::kTensorwise;
+  return (measures ? 2 : 1) * kBf16Bytes + copies;
+}
+
+double fp8_cast_kernel_bytes(const Job& job, const Plan& plan) {
+  if (!keeps_fp8_weights(job, plan) || gathers_through_gradients(job, plan)) {
+    return 0;
+  }
+  return job.profile.fp8_recipe == Fp8Recipe::kDelayed ? 2 + 1 : 2 + 2 + 1;
+}
+
 std::int64_t fp8_activation_bytes(const Job& job, std::int64_t elements) {
   constexpr std::int64_t kValuesPerScaleByte = 32;
   return scales_tensors(job) ? elements : elements + div_ceil(elements, kValuesPerScaleByte);

@@ -36,4 +36,16 @@ std::int64_t fp8_scale_bytes(const Job& job, const WeightShape& weight);
 // 4 for 128.
 std::int64_t fp8_activation_bytes(const Job& job, std::int64_t elements);
 
+// Bytes that kernels move in every step to have weights in fp8, per weight of a linear layer that
+// the rank holds: bf16 ones are read and written in every layout, with a scale a tensor of its own
+// (tensorwise) after they were read for their largest value. With --fp8-param-gather the layout
+// that was gathered is read and the other written; with mxfp8 bf16 is read from the gradients'
+// buffer, both are written and the buffer is zeroed.
+double fp8_weight_kernel_bytes(const Job& job, const Plan& plan);
+
+// Of these with --fp8-param-gather, besides, per weight that the rank updates: bf16 is read, but
+// for delayed scaling once more before for the largest values, and fp8 written (Transformer Engine
+// v2.9 pytorch/tensor/utils.py, cast_master_weights_to_fp8). None with mxfp8.
+double fp8_cast_kernel_bytes(const Job& job, const Plan& plan);
+
 }  // namespace shardplan

@@ -172,6 +172,7 @@ constexpr std::array kRules = {
     kTrainsAll,
     kAdamWOnly,
     kBlockwiseOnHopper,
+    kFp8ParamGatherFsdp,
     // accepted
     kWorldByTpCpPp,
     kHeadsByTp,

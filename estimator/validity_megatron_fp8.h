@@ -41,9 +41,10 @@ inline constexpr ValidityRule kBlockwiseOnHopper = {
         },
     .explain =
         [](const Job& job, const Plan&) {
-          return "unsupported: fp8_recipe blockwise on " + job.cluster.gpu.id +
-                 " of compute capability " + number_text(job.cluster.gpu.compute_capability) +
-                 ": modelled on 90; valid: fp8_recipe delayed, tensorwise";
+          return not_modelled(
+              job, "fp8_recipe",
+              "blockwise on compute capability " + number_text(job.cluster.gpu.compute_capability),
+              "90");
         }};
 
 // core/transformer/transformer_config.py, __post_init__.
@@ -60,19 +61,28 @@ inline constexpr ValidityRule kFp8ParamGatherNeedsFp8 = {
                  "; valid: precision fp8, or fp8_param_gather false";
         }};
 
-// training/arguments.py, validate_args: a sharded optimizer. Megatron-FSDP shards these weights in
-// buffers of its own, of which there are no rows.
+// Megatron-FSDP has these weights in buffers of its own, of which there are no rows.
+inline constexpr ValidityRule kFp8ParamGatherFsdp = {
+    .name = "unsupported: fp8_param_gather",
+    .reads = {PlanField::kPrecision, PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return keeps_fp8_weights(job, plan) && plan.zero >= 2; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "fp8_param_gather", "true with zero " + number_text(plan.zero),
+                              "zero 1");
+        }};
+
+// training/arguments.py, validate_args.
 inline constexpr ValidityRule kFp8ParamGatherNeedsZero = {
     .name = "fp8_param_gather_needs_zero_1",
     .reads = {PlanField::kPrecision, PlanField::kZero},
     .broken = [](const Job& job,
-                 const Plan& plan) { return keeps_fp8_weights(job, plan) && plan.zero != 1; },
+                 const Plan& plan) { return keeps_fp8_weights(job, plan) && plan.zero == 0; },
     .explain =
-        [](const Job&, const Plan& plan) {
-          return "fp8_param_gather with zero " + number_text(plan.zero) +
-                 (plan.zero == 0 ? ": it needs the distributed optimizer"
-                                 : ": not modelled with Megatron-FSDP") +
-                 "; valid: zero 1";
+        [](const Job&, const Plan&) {
+          return std::string(
+              "fp8_param_gather with zero 0: it needs the distributed optimizer; valid: zero 1");
         }};
 
 // core/optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: FusedAdam would get no
