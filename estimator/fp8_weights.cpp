@@ -11,12 +11,12 @@ bool takes_both_layouts(const GpuSpec& gpu) {
          gpu.compute_capability >= 130;
 }
 
-bool scales_tensors(const Job& job) {
+}  // namespace
+
+bool fp8_scales_tensors(const Job& job) {
   return job.profile.fp8_recipe == Fp8Recipe::kDelayed ||
          job.profile.fp8_recipe == Fp8Recipe::kTensorwise;
 }
-
-}  // namespace
 
 bool keeps_fp8_weights(const Job& job, const Plan& plan) {
   return job.profile.fp8_param_gather && plan.precision == Precision::kFp8;
@@ -26,8 +26,8 @@ bool gathers_through_gradients(const Job& job, const Plan& plan) {
   return keeps_fp8_weights(job, plan) && job.profile.fp8_recipe == Fp8Recipe::kMxfp8;
 }
 
-std::int64_t fp8_weight_copies(const Job& job) {
-  return scales_tensors(job) && takes_both_layouts(job.cluster.gpu) ? 1 : 2;
+std::int64_t fp8_copies(const Job& job) {
+  return fp8_scales_tensors(job) && takes_both_layouts(job.cluster.gpu) ? 1 : 2;
 }
 
 std::int64_t fp8_scale_bytes(const Job& job, const WeightShape& weight) {
@@ -55,7 +55,7 @@ std::int64_t fp8_scale_bytes(const Job& job, const WeightShape& weight) {
 
 double fp8_weight_kernel_bytes(const Job& job, const Plan& plan) {
   constexpr double kBf16Bytes = 2;
-  const double copies = static_cast<double>(fp8_weight_copies(job));
+  const double copies = static_cast<double>(fp8_copies(job));
   if (plan.precision != Precision::kFp8) {
     return 0;
   }
@@ -78,7 +78,7 @@ double fp8_cast_kernel_bytes(const Job& job, const Plan& plan) {
 
 std::int64_t fp8_activation_bytes(const Job& job, std::int64_t elements) {
   constexpr std::int64_t kValuesPerScaleByte = 32;
-  return scales_tensors(job) ? elements : elements + div_ceil(elements, kValuesPerScaleByte);
+  return fp8_scales_tensors(job) ? elements : elements + div_ceil(elements, kValuesPerScaleByte);
 }
 
 }  // namespace shardplan

@@ -21,10 +21,14 @@ bool keeps_fp8_weights(const Job& job, const Plan& plan);
 // their gradients' buffer, the others through one of their own, and cast or copied from there.
 bool gathers_through_gradients(const Job& job, const Plan& plan);
 
-// Copies of a weight in fp8: forward's and the input gradient's product. One value a tensor scales
-// both alike, and from compute capability 10.0 on products take either layout; below, one is the
-// other transposed. It is written anew in every step, and its memory is kept.
-std::int64_t fp8_weight_copies(const Job& job);
+// One scale for all values of a tensor: delayed and tensorwise.
+bool fp8_scales_tensors(const Job& job);
+
+// Copies in fp8 of what two products read along different sides: a weight, for forward and for its
+// input gradient; an output gradient. One value a tensor scales both alike, and from compute
+// capability 10.0 on products take either layout; below, one is the other transposed. A weight's
+// are written anew in every step, and their memory is kept.
+std::int64_t fp8_copies(const Job& job);
 
 // Bytes of the scales of all copies of one weight, padded as its products want them. mxfp8: one of
 // 1 byte for 32 values along a side, [rows, columns / 32] to multiples of [128, 4] and

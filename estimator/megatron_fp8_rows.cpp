@@ -25,14 +25,14 @@ std::vector<StateRow> megatron_fp8_rows(const Job& job, const Plan& plan, const 
                                         const StageTensors& tensors) {
   const bool alone = keeps_fp8_weights(job, plan);
   const bool gathers_apart = gathers_through_gradients(job, plan);
-  const bool one_layout = fp8_weight_copies(job) == 1;
+  const bool one_layout = fp8_copies(job) == 1;
   const Phase first = alone ? Phase::kStartUp : Phase::kForward;
   std::vector<StateRow> rows;
   rows.push_back({.component = Component::kParameters,
                   .name = alone ? "parameters.fp8_weights" : "parameters.fp8_copies",
                   .elements = tensors.dense_linear + tensors.expert,
                   .dtype = DType::kFp8,
-                  .copies = fp8_weight_copies(job),
+                  .copies = fp8_copies(job),
                   .first = first,
                   .formula = one_layout
                                  ? "L: linear weights, in the one layout that all products take"

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "data/library.h"
+#include "estimator/block_rows.h"
 #include "estimator/estimate.h"
 #include "estimator/sharding_time.h"
 #include "estimator/stage_memory.h"
@@ -77,14 +78,14 @@ std::int64_t parameter_bytes(const Job& job, const Plan& plan) {
 
 TEST_CASE("a weight has one fp8 copy where products take both layouts and a tensor has one scale") {
   for (const Fp8Recipe recipe : {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise}) {
-    CHECK(fp8_weight_copies(small_job(kHopper, recipe)) == 2);
-    CHECK(fp8_weight_copies(small_job(kBlackwell, recipe)) == 1);
+    CHECK(fp8_copies(small_job(kHopper, recipe)) == 2);
+    CHECK(fp8_copies(small_job(kBlackwell, recipe)) == 1);
   }
-  CHECK(fp8_weight_copies(small_job(kHopper, Fp8Recipe::kBlockwise)) == 2);
-  CHECK(fp8_weight_copies(small_job(kBlackwell, Fp8Recipe::kMxfp8)) == 2);
+  CHECK(fp8_copies(small_job(kHopper, Fp8Recipe::kBlockwise)) == 2);
+  CHECK(fp8_copies(small_job(kBlackwell, Fp8Recipe::kMxfp8)) == 2);
   Job job = small_job(kBlackwell, Fp8Recipe::kTensorwise);
   job.cluster.gpu.compute_capability = 120;  // GeForce
-  CHECK(fp8_weight_copies(job) == 2);
+  CHECK(fp8_copies(job) == 2);
 }
 
 TEST_CASE("scales of a weight are padded as its products want them") {
@@ -267,6 +268,54 @@ TEST_CASE("a step with fp8_param_gather takes no longer than one without") {
             estimate_step_time(large, plan).total_s);
     }
   }
+}
+
+std::int64_t layer_row(const Job& job, const Plan& plan, std::string_view name) {
+  std::int64_t bytes = 0;
+  for (const BlockRow& row : megatron_rows(job, plan, BlockKind::kDenseLayer)) {
+    bytes += row.name == name ? row.bytes : 0;
+  }
+  return bytes;
+}
+
+// One sequence of 1024 tokens.
+TEST_CASE("activations in fp8 have the scales and layouts of their recipe") {
+  const Plan plan = fp8_plan();
+  constexpr std::int64_t kHidden = 1024 * 512;
+  const Job hopper = small_job(kHopper, Fp8Recipe::kTensorwise);
+  const Job blackwell = small_job(kBlackwell, Fp8Recipe::kTensorwise);
+  const Job mxfp8 = small_job(kBlackwell, Fp8Recipe::kMxfp8);
+  const Job blockwise = small_job(kHopper, Fp8Recipe::kBlockwise);
+  CHECK(layer_row(hopper, plan, "attention.norm_output") == kHidden);
+  CHECK(layer_row(blackwell, plan, "attention.norm_output") == kHidden);
+  CHECK(layer_row(mxfp8, plan, "attention.norm_output") == kHidden + kHidden / 32);
+  CHECK(layer_row(blockwise, plan, "attention.norm_output") == kHidden + 4 * kHidden / 128);
+  const char* const gradient = "attention.projection_gradient_fp8";
+  CHECK(layer_row(hopper, plan, gradient) == 2 * kHidden);
+  CHECK(layer_row(blackwell, plan, gradient) == kHidden);
+  CHECK(layer_row(mxfp8, plan, gradient) == 2 * (kHidden + kHidden / 32));
+}
+
+TEST_CASE("what is gathered in fp8 is transposed behind it where products take one layout") {
+  Plan plan = fp8_plan();
+  plan.tp = 4;
+  plan.sequence_parallel = true;
+  constexpr std::int64_t kHidden = 1024 * 512;
+  const Job hopper = small_job(kHopper, Fp8Recipe::kTensorwise);
+  const Job blackwell = small_job(kBlackwell, Fp8Recipe::kTensorwise);
+  const Job mxfp8 = small_job(kBlackwell, Fp8Recipe::kMxfp8);
+  const char* const again = "attention.gathered_norm_output_again";
+  CHECK(layer_row(hopper, plan, again) == 2 * kHidden);
+  CHECK(layer_row(blackwell, plan, again) == kHidden);
+  CHECK(layer_row(mxfp8, plan, again) == kHidden + kHidden / 32);
+  CHECK(layer_row(hopper, plan, "attention.gathered_norm_output") == kHidden);
+  const char* const gathered = "attention.gathered_projection_gradient";
+  CHECK(layer_row(hopper, plan, gathered) == 2 * kHidden);
+  CHECK(layer_row(blackwell, plan, gathered) == kHidden);
+  CHECK(layer_row(mxfp8, plan, gathered) == 2 * (kHidden + kHidden / 32));
+  const char* const part = "attention.projection_gradient_fp8";
+  CHECK(layer_row(hopper, plan, part) == kHidden / 4);
+  CHECK(layer_row(mxfp8, plan, part) == 2 * (kHidden + kHidden / 32) / 4);
 }
 
 TEST_CASE("experts' weights are all linear") {
