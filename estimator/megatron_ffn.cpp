@@ -70,7 +70,8 @@ void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t act
       {.born = piece.fc1, .last_forward_use = piece.activation, .dies = piece.backward_activation},
       "2f*T/t: gate and up, saved as input of the activation");
   keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
-                    piece.activation_output, activations, block.linear_dtype(),
+                    piece.activation_output, block.linear_elements(activations),
+                    block.linear_dtype(),
                     {.born = piece.activation,
                      .last_forward_use = piece.fc2,
                      .dies = block.weight_step(piece.backward_fc2)},
@@ -111,7 +112,8 @@ void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
   // A dense FFN has the norm inside its first linear layer; experts share one norm output among
   // router, shared experts and dispatch, the router's weight gradient using it last.
   const Step last = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1;
-  keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output", sequence,
+  keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output",
+                    block.is_moe ? sequence : block.linear_elements(sequence),
                     block.is_moe ? s.dtype : block.linear_dtype(),
                     {.born = Step::kForwardFfnNorm,
                      .last_forward_use = block.is_moe ? Step::kForwardDispatch : Step::kForwardFc1,
@@ -145,15 +147,16 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
   if (!s.gathers_sequence) {
     return;
   }
-  rows.use("ffn.gathered_norm_output", full, block.linear_dtype(), piece.fc1, piece.fc1,
-           "h*T: gathered for the first product, freed after it");
+  rows.use("ffn.gathered_norm_output", block.linear_elements(full), block.linear_dtype(), piece.fc1,
+           piece.fc1, "h*T: gathered for the first product, freed after it");
   rows.use("ffn.full_output", full, s.dtype, piece.fc2, piece.fc2,
            "h*T: partial sums before the reduce-scatter");
-  rows.use("ffn.gathered_output_gradient", full, block.linear_dtype(), piece.backward_fc2,
-           block.weight_step(piece.backward_fc2),
+  rows.use("ffn.gathered_output_gradient", block.output_gradient(full), block.linear_dtype(),
+           piece.backward_fc2, block.weight_step(piece.backward_fc2),
            "h*T: gathered for both products of the second linear layer");
-  rows.use("ffn.gathered_norm_output_again", full, block.linear_dtype(), piece.backward_fc1,
-           block.weight_step(piece.backward_fc1), "h*T: gathered again for the weight gradient");
+  rows.use("ffn.gathered_norm_output_again", block.gathered_again(full), block.linear_dtype(),
+           piece.backward_fc1, block.weight_step(piece.backward_fc1),
+           "h*T: gathered again for the weight gradient");
   rows.use("ffn.full_norm_gradient", full, s.dtype, piece.backward_fc1, piece.backward_fc1,
            "h*T: input gradient before its reduce-scatter");
 }
@@ -211,7 +214,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
                 Step::kForwardDispatch, Step::kForwardDispatch, "topk*h*u*I*et");
   }
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    h * dispatch.gathered, block.linear_dtype(),
+                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
@@ -244,7 +247,7 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
   const std::int64_t h = s.hidden;
   const Component comm = Component::kCommunication;
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    h * dispatch.gathered, block.linear_dtype(),
+                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
@@ -308,36 +311,6 @@ void add_router(MegatronBlock& block, bool recomputed) {
 }
 
 }  // namespace
-
-void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
-                       std::int64_t elements, DType dtype, Life life, std::string_view formula) {
-  if (recomputed) {
-    block.rows.recompute(name, elements, dtype, life, replayed, formula);
-  } else {
-    block.rows.keep(name, elements, dtype, life, formula);
-  }
-}
-
-void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
-                         Step step, std::int64_t count) {
-  const FrameworkProfile& profile = block.job.profile;
-  if (!profile.gradient_accumulation_fusion) {
-    block.rows
-        .use(name, count * elements, block.shape.dtype, step, step,
-             "weight gradient before it is added to the main gradient")
-        .is_accumulated = true;
-  } else if (profile.dummy_weight_gradients) {
-    block.rows.make_once(name, elements, block.shape.dtype, step,
-                         "what autograd gets in its place, of a weight's shape");
-  }
-}
-
-void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
-  if (block.plan.precision == Precision::kFp8) {
-    block.rows.use(name, 2 * elements, DType::kFp8, step, step,
-                   "output gradient in fp8, row-wise and transposed");
-  }
-}
 
 void add_dense_ffn(MegatronBlock& block) {
   const BlockShape& s = block.shape;
