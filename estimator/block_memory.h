@@ -90,7 +90,7 @@ struct BlockRow {
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several
   // What the replay allocates in its place, where it stands for tensors that follow each other.
   std::vector<PassingTensor> passing = {};
-  // A tensor of the state that the first row of this name makes, and the replay keeps; the row
+  // A tensor of the state that the first row of this size makes, and the replay keeps; the row
   // itself holds nothing.
   std::int64_t made_once_bytes = 0;
 

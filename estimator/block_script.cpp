@@ -77,7 +77,7 @@ BlockScript script_of(const BlockMemory& block) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const BlockRow& row = rows[i].row;
     script.bytes.push_back(row.bytes + row.made_once_bytes);
-    script.made_once.push_back(row.made_once_bytes > 0 ? row.name : std::string_view());
+    script.is_made_once.push_back(row.made_once_bytes > 0);
     const std::int64_t index = static_cast<std::int64_t>(i);
     script.is_first_product.push_back(row.is_first_product);
     script.is_handed_on.push_back(row.is_handed_on);

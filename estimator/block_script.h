@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "estimator/block_memory.h"
@@ -19,15 +18,15 @@ struct RowEvent {
 // What one kind of block does in forward, in a forward that keeps nothing, in backward, and in its
 // weight gradient: at each step the rows born are allocated, then the rows that die are freed.
 struct BlockScript {
-  std::vector<std::int64_t> bytes;          // by row
-  std::vector<AllocationStream> streams;    // by row
-  std::vector<bool> is_first_product;       // by row: may be its thread's first product
-  std::vector<bool> is_handed_on;           // by row: its tensor becomes one of the next block
-  std::vector<bool> is_taken_over;          // by row: its tensor was one of the block before
-  std::vector<bool> is_added;               // by row: to the output gradient
-  std::vector<bool> is_accumulated;         // by row: on another stream, which may end late
-  std::vector<bool> is_gradient;            // by row: stays for the microbatches after
-  std::vector<std::string_view> made_once;  // by row: the name of what only the first one makes
+  std::vector<std::int64_t> bytes;        // by row
+  std::vector<AllocationStream> streams;  // by row
+  std::vector<bool> is_first_product;     // by row: may be its thread's first product
+  std::vector<bool> is_handed_on;         // by row: its tensor becomes one of the next block
+  std::vector<bool> is_taken_over;        // by row: its tensor was one of the block before
+  std::vector<bool> is_added;             // by row: to the output gradient
+  std::vector<bool> is_accumulated;       // by row: on another stream, which may end late
+  std::vector<bool> is_gradient;          // by row: stays for the microbatches after
+  std::vector<bool> is_made_once;         // by row: by whichever step comes first, and kept
   std::vector<RowEvent> forward;
   std::vector<RowEvent> forward_unkept;
   std::vector<RowEvent> backward;

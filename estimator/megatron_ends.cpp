@@ -106,7 +106,7 @@ void add_embedding(MegatronBlock& block) {
   rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
            Step::kBackwardInput,
            "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype")
-      .is_accumulated = true;
+      .is_accumulated = accumulates_beside(block.job);
 }
 
 // Norms of embedding and hidden state, their concatenation, projection 2h -> h

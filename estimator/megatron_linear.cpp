@@ -12,6 +12,10 @@ void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std
   }
 }
 
+bool accumulates_beside(const Job& job) {
+  return job.profile.memory_model == MemoryModel::kMegatron;
+}
+
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
                          Step step, std::int64_t count) {
   const FrameworkProfile& profile = block.job.profile;
@@ -19,7 +23,7 @@ void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64
     block.rows
         .use(name, count * elements, block.shape.dtype, step, step,
              "weight gradient before it is added to the main gradient")
-        .is_accumulated = true;
+        .is_accumulated = accumulates_beside(block.job);
   } else if (profile.dummy_weight_gradients) {
     block.rows.make_once(name, elements, block.shape.dtype, step,
                          "what autograd gets in its place, of a weight's shape");

@@ -286,27 +286,10 @@ void add_optimizer_step(MegatronState& state) {
   }
 }
 
-// Transformer Engine hands autograd a dummy gradient where the product already added into the main
-// gradient; one per distinct weight shape, cached for ever (get_dummy_wgrad, module/base.py).
 void add_dummy_gradients(MegatronState& state) {
-  const FrameworkProfile& profile = state.job.profile;
-  if (!profile.gradient_accumulation_fusion || !profile.dummy_weight_gradients) {
-    return;
-  }
-  std::vector<WeightShape> seen;
   std::int64_t elements = 0;
-  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
-    const BlockKind kind = static_cast<BlockKind>(i);
-    if (count_blocks(state.stage, kind) == 0) {
-      continue;
-    }
-    for (WeightShape shape : weight_shapes(state.job, state.plan, kind)) {
-      shape.count = 1;
-      if (std::ranges::find(seen, shape) == seen.end()) {
-        seen.push_back(shape);
-        elements += shape.rows * shape.columns;
-      }
-    }
+  for (const std::int64_t of_shape : dummy_gradients(state.job, state.plan, state.stage)) {
+    elements += of_shape;
   }
   state.add({.component = Component::kWorkspace,
              .name = "dummy_weight_gradients",
@@ -317,6 +300,29 @@ void add_dummy_gradients(MegatronState& state) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
+                                          const StageLayout& stage) {
+  std::vector<std::int64_t> elements;
+  if (!job.profile.gradient_accumulation_fusion || !job.profile.dummy_weight_gradients) {
+    return elements;
+  }
+  std::vector<WeightShape> seen;
+  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
+    const BlockKind kind = static_cast<BlockKind>(i);
+    if (count_blocks(stage, kind) == 0) {
+      continue;
+    }
+    for (WeightShape shape : weight_shapes(job, plan, kind)) {
+      shape.count = 1;
+      if (std::ranges::find(seen, shape) == seen.end()) {
+        seen.push_back(shape);
+        elements.push_back(shape.rows * shape.columns);
+      }
+    }
+  }
+  return elements;
+}
 
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors) {

@@ -2,6 +2,7 @@
 // dense and expert, their padding, what an optimizer step makes, and what stays on the stage.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "estimator/stage_layout.h"
@@ -12,5 +13,11 @@ namespace shardplan {
 
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);
+
+// Elements of the dummies that Transformer Engine hands autograd where a product has already added
+// its weight's gradient into the main one: one for each shape of weights, cached for ever
+// (get_dummy_wgrad, module/base.py). None without fused accumulation.
+std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
+                                          const StageLayout& stage);
 
 }  // namespace shardplan

@@ -95,9 +95,9 @@ inline std::int64_t allocated_bytes(AllocatorKind kind, const StateSum& state,
 }
 
 // An upper bound of what the allocator keeps, without a replay. Not tight. What lies beyond the
-// state between steps may stay behind twice, once of the passes and once of what follows them,
-// tensors of the state lie in segments of 2 and 20 MiB, and those of start-up may stay behind. The
-// replays of 33,000 random stages stay below it.
+// state between steps may stay behind three times: of the passes, of what follows them, and of what
+// other streams still work on; tensors of the state lie in segments of 2 and 20 MiB, and those of
+// start-up may stay behind. The replays of 33,000 random stages stay below it.
 inline std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateSum& state,
                                          std::int64_t allocated_bytes) {
   constexpr std::int64_t kSegments = 256 * kMiB;  // unfilled 2 and 20 MiB segments
@@ -107,7 +107,7 @@ inline std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateSum& sta
   const std::int64_t between_steps = state.alive(Phase::kIdle);
   const std::int64_t dynamic = allocated_bytes - between_steps + state.of(&StateBytes::remade);
   return allocated_bytes + state.of(&StateBytes::side_streams) +
-         state.of(&StateBytes::start_up_only) + between_steps / 16 + 2 * dynamic + kSegments;
+         state.of(&StateBytes::start_up_only) + between_steps / 16 + 3 * dynamic + kSegments;
 }
 
 // Whether the gradients of a chunk's blocks are all there, and whether the running action is the

@@ -8,6 +8,7 @@
 #include "estimator/deepspeed_timeline.h"
 #include "estimator/eager_rows.h"
 #include "estimator/fsdp_tensors.h"
+#include "estimator/megatron_state.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
@@ -207,7 +208,7 @@ class StateTensors {
       case MadeBy::kPhase: return false;
       case MadeBy::kFirstGather: writer_.await_gather(row.bytes); return true;
       case MadeBy::kFirstProducts: writer_.await_products(row.bytes); return true;
-      case MadeBy::kFirstGradients: return true;  // rows of blocks say which
+      case MadeBy::kFirstGradients: return true;  // await_once
       case MadeBy::kPipelineLoop:
         if (row.bytes * row.copies > 0) {
           writer_.receive_inputs();
@@ -311,6 +312,13 @@ bool has_plain_optimizer(const Plan& plan) {
          plan.offload.optimizer == 0.0;
 }
 
+std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
+                                               const StageLayout& layout) {
+  std::vector<std::int64_t> bytes = dummy_gradients(job, plan, layout);
+  for (std::int64_t& of_shape : bytes) { of_shape *= bytes_of(activation_dtype(plan.precision)); }
+  return bytes;
+}
+
 // Without events where rows of the state say what is built.
 BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layout,
                        std::int64_t shard) {
@@ -347,6 +355,9 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   BuiltStage built = built_stage(job, plan, pieces.layout, shard);
   writer.add(built.events);
   StateTensors state(writer, pieces.state, built.optimizer_elements);
+  if (job.profile.memory_model == MemoryModel::kMegatron) {
+    writer.await_once(dummy_gradient_bytes(job, plan, pieces.layout));
+  }
   if (!built.events.empty()) {
     state.skip_built();
   }

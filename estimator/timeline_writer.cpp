@@ -61,6 +61,7 @@ void TimelineWriter::end_forward() {
 }
 
 void TimelineWriter::end_backward() {
+  for (const std::int64_t bytes : std::exchange(awaited_once_, {})) { allocate(bytes); }
   if (receives_) {
     free(last_input_gradient_);
     last_input_gradient_ = take_handed();
@@ -103,8 +104,8 @@ void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors,
 }
 
 std::int64_t TimelineWriter::make(const BlockScript& rows, std::size_t row) {
-  if (!rows.made_once[row].empty()) {
-    make_first(rows, row);
+  if (rows.is_made_once[row]) {
+    make_awaited(rows.bytes[row]);
     return 0;
   }
   if (rows.is_taken_over[row]) {
@@ -125,10 +126,11 @@ void TimelineWriter::make_once(std::int64_t& bytes) {
   }
 }
 
-void TimelineWriter::make_first(const BlockScript& rows, std::size_t row) {
-  if (std::ranges::find(made_once_, rows.made_once[row]) == made_once_.end()) {
-    made_once_.push_back(rows.made_once[row]);
-    allocate(rows.bytes[row], rows.streams[row]);
+void TimelineWriter::make_awaited(std::int64_t bytes) {
+  const auto awaited = std::ranges::find(awaited_once_, bytes);
+  if (awaited != awaited_once_.end()) {
+    awaited_once_.erase(awaited);
+    allocate(bytes);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "estimator/allocator_replay.h"
@@ -39,6 +39,8 @@ class TimelineWriter {
   // What the first gather and the first product of a thread will make, and stays.
   void await_gather(std::int64_t bytes) { gather_bytes_ = bytes; }
   void await_products(std::int64_t bytes) { workspace_bytes_.fill(bytes); }
+  // Tensors that the first rows of made_once of their size make, or else the first backward.
+  void await_once(std::vector<std::int64_t> bytes) { awaited_once_ = std::move(bytes); }
   void start(Thread thread) { thread_ = thread; }
 
   // A stage that receives its inputs: the loop holds the last one until the next forward has run
@@ -74,7 +76,7 @@ class TimelineWriter {
 
   std::int64_t make(const BlockScript& rows, std::size_t row);
   void make_once(std::int64_t& bytes);
-  void make_first(const BlockScript& rows, std::size_t row);
+  void make_awaited(std::int64_t bytes);
   void end(const BlockScript& rows, std::size_t row, std::int64_t& id);
 
   std::array<BlockScript, kNumBlockKinds> scripts_;
@@ -84,7 +86,7 @@ class TimelineWriter {
   std::int64_t gather_bytes_ = 0;
   std::array<std::int64_t, 2> workspace_bytes_{};  // by Thread
   Thread thread_ = Thread::kMain;
-  std::vector<std::string_view> made_once_;
+  std::vector<std::int64_t> awaited_once_;
   bool has_uses_ = false;  // events of kFreeInUse since the last kEndUses
   bool receives_ = false;
   std::int64_t last_input_ = 0;  // tensors

@@ -291,6 +291,9 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events, std::size_t
   std::int64_t bytes = 0;
   std::int64_t largest = 0;
   for (std::size_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == AllocationKind::kEndUses) {
+      continue;
+    }
     bytes += events[i].bytes > 0 ? events[i].bytes : -live.at(events[i].id);
     live[events[i].id] = events[i].bytes;
     largest = i < skipped ? 0 : std::max(largest, bytes);
@@ -332,10 +335,13 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
         pipelines.push_back(torchtitan.back());
       }
     } else {
-      // With Megatron-core's local layers the ends of blocks too small to split off count as well;
-      // no tensor owns them.
-      failures += model == MemoryModel::kMegatronLocal ? largest > stage.peaks.peak_bytes
-                                                       : largest != stage.peaks.peak_bytes;
+      // Megatron-core's start-up is played weight by weight, without norms; with local layers the
+      // ends of blocks too small to split off count as well, which no tensor owns.
+      const bool starts_up = model == MemoryModel::kMegatronLocal ||
+                             (model == MemoryModel::kMegatron && drawn.plan.zero <= 1);
+      failures += starts_up ? largest > stage.peaks.peak_bytes ||
+                                  largest < stage.peaks.peak_bytes / 100 * 95
+                            : largest != stage.peaks.peak_bytes;
     }
     constexpr std::int64_t kQuick = 4000;
     if (largest > 0 && std::ssize(events) < kQuick) {  // a stage of nothing cannot run out
