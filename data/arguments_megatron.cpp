@@ -112,6 +112,7 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Options&
     if (run.framework == "megatron" && dispatcher != "flex") {
       want(run, {"moe_dispatcher", dispatcher}, options);
       want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
+      want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
       want_router_dtype(arguments, dispatcher, options, run);
     } else if (dispatcher != "alltoall") {
       refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described" +

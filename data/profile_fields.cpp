@@ -39,6 +39,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"moe_dispatcher", &FrameworkProfile::moe_dispatcher},
     {"moe_router_dtype", &FrameworkProfile::moe_router_dtype},
     {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
+    {"moe_permute_fusion", &FrameworkProfile::moe_permute_fusion},
     {"cuda_graphs", &FrameworkProfile::cuda_graphs},
     {"launch_blocking", &FrameworkProfile::launch_blocking},
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},

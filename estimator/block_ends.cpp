@@ -41,10 +41,13 @@ LocalParameters local_sum(const Job& job, const Plan& plan,
 BlockTime embedding_time(const BlockContext& context) {
   begin_part(context, "embedding");
   const double elements = number(context.tokens * context.model().hidden);
-  const double grad_bytes = number(bytes_of(context.plan.grad_dtype));
-  BlockTime time = memory_bound(context, elements,
-                                {.forward = {.fused = 2 * context.element_bytes},
-                                 .backward = {.fused = context.element_bytes + 2 * grad_bytes}});
+  const double table =
+      number(padded_vocab(context.job, context.plan) / context.plan.tp * context.model().hidden);
+  const TableGradientKernels gradient = table_gradient_kernels(context.job, context.plan);
+  BlockTime time =
+      memory_bound(context, 1,
+                   {.forward = elements * KernelBytes{.fused = 2 * context.element_bytes},
+                    .backward = elements * gradient.token + table * gradient.table});
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double bytes = elements * context.element_bytes;

@@ -35,9 +35,7 @@ BlockTime gathered_exchange(const BlockContext& context, double rows) {
 }  // namespace
 
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
-// Rows are permuted on both sides of both exchanges: read and written four times. Our own trainer
-// writes them where they belong and adds up what comes back, with nothing between
-// (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
+// Rows are permuted on both sides of both exchanges.
 BlockTime expert_exchange(const BlockContext& context, double rows) {
   const ClusterSpec& cluster = context.job.cluster;
   if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
@@ -46,11 +44,7 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
   const double bytes = rows * number(context.model().hidden) * context.element_bytes;
   const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
                            all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
-  const double passes = context.job.profile.memory_model == MemoryModel::kNative
-                            ? 2 * (1 + 1 / number(context.model().moe.topk))
-                            : 8;
-  BlockTime time =
-      memory_bound(context, passes * bytes, {.forward = {.fused = 1}, .backward = {.fused = 1}});
+  BlockTime time = memory_bound(context, bytes, permutation_kernels(context.job));
   time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
   time.backward_ep_s = time.forward_ep_s;
   note_communication(context, PieceKind::kExpertParallel,

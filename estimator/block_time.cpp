@@ -159,6 +159,10 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   add(parts.routed, exchange);
   parts.routed_last_s += exchange.forward_ep_s / 2;  // the rows' way back
   parts.routed_activation = activation(context, computed_rows, width);
+  if (model.gated_ffn) {
+    add(parts.routed_activation,
+        memory_bound(context, computed_rows * number(width), context.kernels.weighted));
+  }
   if (moe.shared_ffn > 0) {
     begin_part(context, "shared experts");
     const FfnTime shared = dense_ffn(context, moe.shared_ffn);

@@ -104,6 +104,27 @@ inline constexpr EfficiencyConstant kRearrangedShare = {
     .source =
         "its kernels on views that are not contiguous: rotary embedding's products 1.4-1.5, cats "
         "0.9, casts 1.2, copies 1.7 of 4.25 TB/s (the same)"};
+inline constexpr EfficiencyConstant kMultiTensorShare = {
+    .value = 0.80,
+    .source =
+        "Transformer Engine's kernels over lists of tensors over a copy on H200: FusedAdam 3.34, "
+        "norm 3.42, scaling 3.63 of 4.23 TB/s (profiles of six steps of Megatron-core v0.16.1 with "
+        "Transformer Engine 2.11)"};
+inline constexpr EfficiencyConstant kEngineRotaryShare = {
+    .value = 0.41,
+    .source =
+        "Transformer Engine's fused_rope kernels over a copy: 1.80 forward and 1.62 backward of "
+        "4.23 TB/s, 4096 and 8192 tokens, heads of 128 (the same)"};
+inline constexpr EfficiencyConstant kEmbeddingSumShare = {
+    .value = 0.17,
+    .source =
+        "PyTorch's compute_grad_weight and sum_and_scatter over a copy: 0.74 of 4.23 TB/s on "
+        "random tokens, 0.66 with the sort before (the same)"};
+inline constexpr EfficiencyConstant kIndexAddShare = {
+    .value = 0.165,
+    .source =
+        "PyTorch's index_add of bf16 rows over a copy: 0.70 of 4.23 TB/s, 2 and 8 experts a token "
+        "(the same)"};
 inline constexpr EfficiencyConstant kLightCycle = {
     .value = 0.58,
     .source =

@@ -3,6 +3,7 @@
 // (data/measured/torch_kernels_h200.json).
 #include "estimator/elementwise.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "estimator/efficiency.h"
@@ -23,14 +24,32 @@ LayerKernels native_kernels(double e) {
           .plain = {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}}};
 }
 
-// Kernels of Transformer Engine or of Apex: addition and norm apart. Unfused SwiGLU
-// writes and reads silu(gate) as well.
-LayerKernels library_kernels(const FrameworkProfile& profile, double e) {
+// Megatron-core's layers with Transformer Engine or Apex. Norm 2, residual addition 3; backward 3
+// and the addition of gradients 3. Attention takes packed queries, keys and values as they are
+// without a rotary embedding. With one and grouped queries these are copied out of the packed
+// projection (core/transformer/attention.py, get_query_key_value_tensors), values always
+// (Transformer Engine, get_qkv_layout); backward the three gradients are put together. Backward of
+// the compiled SwiGLU either half of its cat reads output's gradient and gate
+// (core/fusions/fused_bias_swiglu.py); unfused it writes and reads silu(gate) as well. Experts'
+// probabilities multiply it; theirs is a gradient of 3 of its own (weighted_swiglu_back).
+LayerKernels engine_kernels(const Job& job, double e) {
+  const ModelSpec& model = job.model;
   LayerKernels kernels = native_kernels(e);
-  kernels.norm = {.forward = {.fused = 5 * e}, .backward = {.fused = 5 * e}};
-  if (profile.swiglu == SwigluKind::kUnfused) {
-    kernels.gated = {.forward = {.fused = 5 * e}, .backward = {.fused = 8 * e}};
+  kernels.norm = {.forward = {.fused = 5 * e}, .backward = {.fused = 6 * e}};
+  kernels.rotary = {};
+  if (model.learned_positions == 0) {
+    const double value = static_cast<double>(model.num_kv_heads) /
+                         static_cast<double>(std::max<std::int64_t>(1, model.num_heads));
+    const double copied = (model.num_kv_heads < model.num_heads ? 1 : 0) + value;
+    const KernelBytes turned = at_share(2 * e, kEngineRotaryShare);
+    kernels.rotary = {.forward = turned, .backward = turned};
+    kernels.copies = {.forward = {.rearranged = 2 * e * copied},
+                      .backward = {.fused = 2 * e * (1 + 2 * value)}};
   }
+  kernels.gated = job.profile.swiglu == SwigluKind::kUnfused
+                      ? Passes{.forward = {.fused = 5 * e}, .backward = {.fused = 8 * e}}
+                      : Passes{.forward = {.fused = 3 * e}, .backward = {.streamed = 7 * e}};
+  kernels.weighted = {.backward = {.fused = 3 * e}};
   return kernels;
 }
 
@@ -146,6 +165,10 @@ KernelBytes operator*(double count, const KernelBytes& bytes) {
           .rearranged = count * bytes.rearranged};
 }
 
+KernelBytes at_share(double bytes, const EfficiencyConstant& share) {
+  return {.fused = bytes * kFusedShare.value / share.value};
+}
+
 double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes) {
   const double as_fused = bytes.fused + (bytes.streamed / kStreamedShare.value +
                                          bytes.converted / kConvertedShare.value +
@@ -163,20 +186,21 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
       return profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
     case MemoryModel::kMegatronLocal: return local_kernels(e);
     case MemoryModel::kFujii2024:
-    case MemoryModel::kMegatron: return library_kernels(profile, e);
+    case MemoryModel::kMegatron: return engine_kernels(job, e);
     case MemoryModel::kNanotron: return nanotron_kernels(job, plan, e);
     case MemoryModel::kDeepspeed: return huggingface_kernels(e);
   }
   throw std::logic_error("layer_kernels: unknown memory model");
 }
 
-// One pass over bf16 logits with the gradient in place 2 + 2 + 2; a separate fp32 gradient 2 + 2 +
-// 4 + 4 + 2; native fused: cast 6, maximum 4, exponentials and sum 8, division 8, gradient 8, cast
-// 6; unfused: cast 6, maximum 4, subtraction 8, exponential 8, sum 4, division 8, gradient 8, cast
-// 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
-// compiled: bf16 logits read twice; backward read and written. Hugging Face's as torchtitan's eager
-// one, and the bf16 gradient scaled by DeepSpeed's engine 4 (_backward_prologue_per_tensor).
-// Zeros and casts to bf16 are as fast as fused kernels.
+// One pass over bf16 logits with the gradient in place 2 + 2 + 2; Transformer Engine's: maximum and
+// sum 2, gradient in place 4, scaled by the loss's own 4 (pytorch/triton/cross_entropy.py); a
+// separate fp32 gradient 2 + 2 + 4 + 4 + 2; native fused: cast 6, maximum 4, exponentials and sum
+// 8, division 8, gradient 8, cast 6; unfused: cast 6, maximum 4, subtraction 8, exponential 8, sum
+// 4, division 8, gradient 8, cast 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward
+// zeros 4, gradient 12, cast 6; compiled: bf16 logits read twice; backward read and written.
+// Hugging Face's as torchtitan's eager one, and the bf16 gradient scaled by DeepSpeed's engine 4
+// (_backward_prologue_per_tensor). Zeros and casts to bf16 are as fast as fused kernels.
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
@@ -195,13 +219,51 @@ Passes loss_kernels(const Job& job) {
     return unfused_loss({.fused = kLossReductions});
   }
   switch (profile.cross_entropy) {
-    case CrossEntropyKind::kChunked:
-    case CrossEntropyKind::kTeFused: return in_halves(6);
+    case CrossEntropyKind::kChunked: return in_halves(6);
+    case CrossEntropyKind::kTeFused:
+      return {.forward = {.fused = 4, .converted = 2}, .backward = {.fused = 4}};
     case CrossEntropyKind::kTeFusedSeparateGrad: return in_halves(14);
     case CrossEntropyKind::kNativeFused: return in_halves(40);
-    case CrossEntropyKind::kUnfused: return in_halves(52);
+    case CrossEntropyKind::kUnfused: return unfused_loss({.streamed = kLossReductions});
   }
   throw std::logic_error("loss_kernels: unknown cross-entropy");
+}
+
+// Megatron's is PyTorch's: zeros for the whole table, sums of tokens in parts of fp32 (written,
+// read and written) and the hook's addition to the main gradient (core/models/common/embeddings,
+// core/distributed/distributed_data_parallel.py). Of the other frameworks only what tokens touch
+// is counted.
+TableGradientKernels table_gradient_kernels(const Job& job, const Plan& plan) {
+  const double e = element_bytes(plan);
+  const double grad = static_cast<double>(bytes_of(plan.grad_dtype));
+  switch (job.profile.memory_model) {
+    case MemoryModel::kMegatron:
+    case MemoryModel::kMegatronLocal:
+    case MemoryModel::kFujii2024:
+      return {.token = at_share(2 * e + 8, kEmbeddingSumShare),
+              .table = {.streamed = e, .converted = e + 2 * grad}};
+    default: return {.token = {.fused = e + 2 * grad}};
+  }
+}
+
+// Four times read and written: by the permutation and the sort behind the exchange, and on the way
+// back. Megatron's unfused permutation adds the rows up with atomics, on the way back and in
+// backward (core_v0.16.1 core/transformer/moe/moe_utils.py, unpermute, and index_select's
+// gradient). Our own trainer writes them where they belong and adds up what comes back, with
+// nothing between (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
+Passes permutation_kernels(const Job& job) {
+  const FrameworkProfile& profile = job.profile;
+  const double tokens = 1 / static_cast<double>(job.model.moe.topk);
+  if (profile.memory_model == MemoryModel::kNative) {
+    const KernelBytes once = {.fused = 2 * (1 + tokens)};
+    return {.forward = once, .backward = once};
+  }
+  if (profile.moe_permute_fusion) {
+    return {.forward = {.fused = 8}, .backward = {.fused = 8}};
+  }
+  const KernelBytes moved = {.fused = 6 + tokens};
+  return {.forward = moved + KernelBytes{.rearranged = 3},
+          .backward = moved + at_share(3, kIndexAddShare)};
 }
 
 // FSDP2 takes gradients from where products have written them (sharding_time.h); without it
@@ -220,9 +282,8 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   if (profile.memory_model == MemoryModel::kDeepspeed) {
     return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
   }
-  const bool is_eager = profile.memory_model == MemoryModel::kMegatronLocal ||
-                        profile.memory_model == MemoryModel::kNanotron;
-  return is_eager ? KernelBytes{.converted = e + 2 * grad} : KernelBytes{.fused = e + 2 * grad};
+  return profile.memory_model == MemoryModel::kNative ? KernelBytes{.fused = e + 2 * grad}
+                                                      : KernelBytes{.converted = e + 2 * grad};
 }
 
 }  // namespace shardplan

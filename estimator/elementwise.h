@@ -3,6 +3,7 @@
 // copy rate depends on how they read.
 #pragma once
 
+#include "estimator/efficiency.h"
 #include "estimator/job.h"
 
 namespace shardplan {
@@ -18,6 +19,8 @@ struct KernelBytes {
 };
 KernelBytes operator+(const KernelBytes& a, const KernelBytes& b);
 KernelBytes operator*(double count, const KernelBytes& bytes);
+// Of a kernel that reaches this share of a copy's rate.
+KernelBytes at_share(double bytes, const EfficiencyConstant& share);
 double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes);
 
 struct Passes {
@@ -32,6 +35,8 @@ struct LayerKernels {
   Passes copies = {};  // around attention, per element of queries
   Passes gated = {};   // SwiGLU, per element of one half of its input
   Passes plain = {};   // an activation without a gate
+  // What probabilities add to an expert's SwiGLU, per element of one half of its input.
+  Passes weighted = {};
   // Attention among these kernels leaves products a higher clock than where it was measured
   // (kLightCycle).
   bool light_attention = false;
@@ -40,6 +45,16 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan);
 
 // The loss, per logit of this rank.
 Passes loss_kernels(const Job& job);
+
+// Backward of the embedding, per element of the hidden state and of the table on this rank.
+struct TableGradientKernels {
+  KernelBytes token = {};
+  KernelBytes table = {};
+};
+TableGradientKernels table_gradient_kernels(const Job& job, const Plan& plan);
+
+// Experts' rows on both sides of their exchange, per byte of a row.
+Passes permutation_kernels(const Job& job);
 
 // DeepSpeed's bucket, per gradient: copied in, divided by the number of ranks, copied flat
 // (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor,

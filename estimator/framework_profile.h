@@ -245,7 +245,8 @@ struct FrameworkProfile {
   bool attention_mask = false;  // the data loader makes a mask of [b, 1, s, s] bytes
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   DType moe_router_dtype = DType::kBf16;  // of routing probabilities: bf16 stands for the weights'
-  bool moe_grouped_gemm = true;  // one grouped product for all experts; else one after the other
+  bool moe_grouped_gemm = true;     // one grouped product for all experts; else one after the other
+  bool moe_permute_fusion = false;  // one kernel permutes rows of experts, or puts them back
   CudaGraphs cuda_graphs = CudaGraphs::kNone;
   bool launch_blocking = false;  // the host waits for each kernel: nothing runs beside another
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module

@@ -251,9 +251,7 @@ void add_optimizer_step(MegatronState& state) {
   const std::int64_t dense = div_ceil(state.tensors.dense, shards ? state.dense_shard : 1);
   const std::int64_t expert = div_ceil(state.tensors.expert, shards ? state.expert_shard : 1);
   const std::int64_t share = dense + expert;
-  const bool precision_aware = plan.master_dtype != DType::kFp32 ||
-                               plan.exp_avg_dtype != DType::kFp32 ||
-                               plan.exp_avg_sq_dtype != DType::kFp32;
+  const bool precision_aware = is_precision_aware(plan);
   if (state.grad_dtype() != DType::kFp32 &&
       (!precision_aware || hands_over_main_parameters(state))) {
     state.add({.component = Component::kTemporaries,

@@ -11,6 +11,9 @@
 
 namespace shardplan {
 
+// The optimizer takes gradients of other types than fp32 (--use-precision-aware-optimizer).
+bool is_precision_aware(const Plan& plan);
+
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);
 

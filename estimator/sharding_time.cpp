@@ -9,6 +9,7 @@
 #include "estimator/fp8_weights.h"
 #include "estimator/host_time.h"
 #include "estimator/kernel_time.h"
+#include "estimator/megatron_state.h"
 #include "estimator/number.h"
 #include "estimator/overlap_time.h"
 
@@ -142,12 +143,22 @@ double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& upda
 constexpr KernelBytes kDeepspeedStep = {.streamed = 5 + 8 + 5 + 3 + 5 + 4 + 8 + 4 + 8 + 4,
                                         .converted = 6 + 10 + 6 + 6};
 
+// Megatron-core with Transformer Engine or Apex.
+bool runs_engine(const Job& job) {
+  return job.profile.memory_model == MemoryModel::kMegatron ||
+         job.profile.memory_model == MemoryModel::kFujii2024;
+}
+
 // What one parameter's update reads and writes. Fused: the gradient for its norm, then gradient,
 // moments and main parameter read, moments, main parameter and weight written (34 bytes in fp32
 // with bf16 weights). torchtitan's weights are the main parameters, and its gradients are scaled
 // by a kernel of their own: 4 + 8 + 28. nanotron's weights are written by a cast of their own, and
 // norms and scaling are of its whole buffer. torch's foreach AdamW without: norm 4, decay 8,
-// moments 12 and 8 + 12, root 8, division 8, addition 8, update 16, weight 6.
+// moments 12 and 8 + 12, root 8, division 8, addition 8, update 16, weight 6. Megatron-core's
+// gradients become fp32 where the optimizer takes no others; its norm reads them, and where that
+// is above the limit, as it was in all runs measured, they are scaled; kernels over lists of
+// tensors do so and update, and the weight is a copy of its own
+// (core/optimizer/distrib_optimizer.py, clip_grads.py).
 KernelBytes update_kernels(const Job& job, const Plan& plan) {
   const double grad = number(bytes_of(plan.grad_dtype));
   const double moments =
@@ -167,15 +178,23 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
     return {.fused = master + weight_bytes(plan),
             .streamed = grad + 2 * (moments + master) + unfused};
   }
+  if (runs_engine(job)) {
+    const bool copies = plan.grad_dtype != DType::kFp32 && !is_precision_aware(plan);
+    const double used = copies ? 4 : grad;
+    const double unfused = job.profile.fused_optimizer ? 0 : 14 * master;
+    return at_share(4 * used + 2 * (moments + master), kMultiTensorShare) +
+           KernelBytes{.fused = master + weight_bytes(plan) + unfused,
+                       .converted = copies ? grad + used : 0};
+  }
   const double fused = 2 * grad + 2 * (moments + master) + weight_bytes(plan);
   return {.fused = job.profile.fused_optimizer ? fused : fused + 14 * master};
 }
 
 // Megatron-LM's gradient buffer, per parameter and step: zeros written; divided by the number of
-// replicas where there are several (distributed/param_and_grad_buffer.py). nanotron's: zeros
-// written, read for the norm, scaled; and under ZeRO-1 the gathered weights are copied into a list,
-// out of the process group's flat tensor and back (optim/clip_grads.py, distributed.py,
-// all_gather_coalesced).
+// replicas where there are several (distributed/param_and_grad_buffer.py); of Megatron-FSDP's
+// nothing is counted. nanotron's: zeros written, read for the norm, scaled; and under ZeRO-1 the
+// gathered weights are copied into a list, out of the process group's flat tensor and back
+// (optim/clip_grads.py, distributed.py, all_gather_coalesced).
 KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t replicas) {
   const double grad = number(bytes_of(plan.grad_dtype));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 1) {
@@ -185,8 +204,12 @@ KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t replic
     const double copies = plan.zero == 1 && replicas > 1 ? 3 * 2 * weight_bytes(plan) : 0;
     return {.fused = grad, .streamed = 3 * grad + copies};
   }
-  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
-  return is_local ? KernelBytes{.streamed = replicas > 1 ? 3 * grad : grad} : KernelBytes{};
+  const double divided = replicas > 1 ? 2 * grad : 0;
+  if (job.profile.memory_model == MemoryModel::kMegatronLocal) {
+    return {.streamed = grad + divided};
+  }
+  return runs_engine(job) && plan.zero <= 1 ? KernelBytes{.fused = grad, .streamed = divided}
+                                            : KernelBytes{};
 }
 
 }  // namespace

@@ -284,6 +284,9 @@ TEST_CASE("attention kernels and dispatchers are those of the arguments") {
   CHECK(run.job.profile.attention_mask);
   CHECK(run.job.profile.moe_dispatcher == MoeDispatcher::kAllGather);
   CHECK_FALSE(run.job.profile.moe_grouped_gemm);
+  CHECK_FALSE(run.job.profile.moe_permute_fusion);
+  CHECK(gpt7b_with(R"(, "--num-experts": 8, "--moe-permute-fusion": true)")
+            .job.profile.moe_permute_fusion);
   const RunReading flex =
       gpt7b_with(R"(, "--num-experts": 8, "--moe-token-dispatcher-type": "flex")");
   CHECK(flex.unsupported.starts_with("unsupported: --moe-token-dispatcher-type flex"));

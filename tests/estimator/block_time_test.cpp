@@ -368,6 +368,7 @@ TEST_CASE("the native trainer adds up gradients of the keys that calls on gather
 
 TEST_CASE("the native trainer writes and reads routed rows once, where Megatron permutes them") {
   Job job = moe_job();
+  job.profile.moe_permute_fusion = true;
   const Plan plan;
   const double rows = 8192.0 * 8;  // of 8192 tokens, topk 8
   const double row_bytes = 4096 * 2;

@@ -72,6 +72,77 @@ TEST_CASE("the kernels of Megatron-core's local layer take what was measured") {
   CHECK(microseconds(layer(kernels, &Passes::backward)) == doctest::Approx(backward).epsilon(0.15));
 }
 
+// Of a profile of Megatron-core v0.16.1 with Transformer Engine 2.11 on H200: kernels of 8 layers
+// of Llama-3-8B, embedding and head, 2 microbatches of 8192 tokens.
+Job engine_job() {
+  Job job = job_of(MemoryModel::kMegatron);
+  job.profile.swiglu = SwigluKind::kFused;
+  job.model.num_heads = 32;
+  job.model.num_kv_heads = 8;
+  job.model.moe.topk = 8;
+  return job;
+}
+
+TEST_CASE("the kernels of Megatron-core's layer with Transformer Engine take what was measured") {
+  const LayerKernels kernels = layer_kernels(engine_job(), {});
+  const double forward = 1309 / 17. + (1426 + 1488 + 1707 + 2615) / 16.;
+  const double backward = (1950 + 115) / 17. + (1484 + 1687 + 793 + 8805) / 16.;
+  CHECK(microseconds(layer(kernels, &Passes::forward)) == doctest::Approx(forward).epsilon(0.1));
+  CHECK(microseconds(layer(kernels, &Passes::backward)) == doctest::Approx(backward).epsilon(0.1));
+}
+
+TEST_CASE("learned positions are added once, not turned into every layer") {
+  Job job = engine_job();
+  CHECK(layer_kernels(job, {}).rotary.forward.fused > 0);
+  job.model.learned_positions = 2048;
+  CHECK(layer_kernels(job, {}).rotary.forward.fused == 0);
+  CHECK(layer_kernels(job, {}).rotary.backward.fused == 0);
+  CHECK(layer_kernels(job, {}).copies.forward.rearranged == 0);
+  CHECK(layer_kernels(job, {}).copies.backward.fused == 0);
+}
+
+TEST_CASE("as many key-value heads as heads leave the queries where they are") {
+  Job job = engine_job();
+  CHECK(layer_kernels(job, {}).copies.forward.rearranged == 2 * 2 * (1 + 0.25));
+  CHECK(layer_kernels(job, {}).copies.backward.fused == 2 * 2 * (1 + 2 * 0.25));
+  job.model.num_kv_heads = 32;
+  CHECK(layer_kernels(job, {}).copies.forward.rearranged == 2 * 2 * 1);
+  CHECK(layer_kernels(job, {}).copies.backward.fused == 2 * 2 * (1 + 2));
+}
+
+TEST_CASE("the gradient of Megatron-core's embedding is as large as its table") {
+  const TableGradientKernels kernels = table_gradient_kernels(engine_job(), {});
+  CHECK(microseconds(kTokens * kHidden * kernels.token) ==
+        doctest::Approx((550 + 535 + 129) / 2.).epsilon(0.1));
+  CHECK(microseconds(128256 * kHidden * kernels.table) ==
+        doctest::Approx((633 + 4505) / 2.).epsilon(0.1));
+}
+
+// The same of 4 layers with 64 experts of 1024, 8 a token, 2 microbatches of 2 x 4096 tokens of
+// 2048: gathers, scatter_add and cats forward; gathers, index_add and cats backward.
+TEST_CASE("experts' rows are permuted in what was measured") {
+  const double row_bytes = 8192 * 8 * 2048 * 2.0;
+  Job job = engine_job();
+  job.profile.moe_permute_fusion = false;
+  const Passes unfused = permutation_kernels(job);
+  const double gathers_or_cats = (1974 - 40) / 16. + 2 * 4008 / 32.;
+  CHECK(microseconds(row_bytes * unfused.forward) ==
+        doctest::Approx(gathers_or_cats + 4068 / 8.).epsilon(0.15));
+  CHECK(microseconds(row_bytes * unfused.backward) ==
+        doctest::Approx(gathers_or_cats + 9259 / 8.).epsilon(0.15));
+  job.profile.moe_permute_fusion = true;
+  CHECK(microseconds(permutation_kernels(job).forward) < microseconds(unfused.forward));
+  CHECK(microseconds(permutation_kernels(job).backward) < microseconds(unfused.backward));
+}
+
+TEST_CASE("probabilities cost an expert's SwiGLU a gradient of their own") {
+  const LayerKernels kernels = layer_kernels(engine_job(), {});
+  const double halves = 8192 * 8 * 1024.0;
+  CHECK(microseconds(halves * kernels.gated.forward) == doctest::Approx(728 / 8.).epsilon(0.15));
+  CHECK(microseconds(halves * (kernels.gated.backward + kernels.weighted.backward)) ==
+        doctest::Approx((2601 + 796) / 8.).epsilon(0.1));
+}
+
 TEST_CASE("losses over 8192 x 128256 logits take what was measured") {
   const double logits = kTokens * 128256;
   const Passes titan = loss_kernels(job_of(MemoryModel::kTorchtitan));
@@ -82,6 +153,11 @@ TEST_CASE("losses over 8192 x 128256 logits take what was measured") {
   CHECK(microseconds(logits * local.forward) ==
         doctest::Approx(3530.8 + 3261.4 + 3013 + 1984.7 + 1088.9 + 961.6).epsilon(0.1));
   CHECK(microseconds(logits * local.backward) == doctest::Approx(3121.8 + 1437.8).epsilon(0.15));
+  Job engine = engine_job();
+  engine.profile.cross_entropy = CrossEntropyKind::kTeFused;
+  const Passes fused = loss_kernels(engine);
+  CHECK(microseconds(logits * fused.forward) == doctest::Approx((1968 + 2079) / 2.).epsilon(0.1));
+  CHECK(microseconds(logits * fused.backward) == doctest::Approx(2089 / 2.).epsilon(0.1));
 }
 
 TEST_CASE("an unfused weight gradient is added to fp32 in 10 bytes an element") {

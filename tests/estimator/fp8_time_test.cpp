@@ -55,6 +55,26 @@ TEST_CASE("a layer of our own trainer moves 2.2 GB forward and 4.3 GB backward t
   CHECK(6 * kOutputs + 5 * kWeights + 5 * kInputs == doctest::Approx(4.29e9).epsilon(0.01));
 }
 
+// Transformer Engine rounds inputs and gradients of every microbatch, and weights of the first.
+TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
+  Job job = job_of_equal_products();
+  job.profile.memory_model = MemoryModel::kMegatron;
+  const Plan plan = {.precision = Precision::kFp8};
+  const GemmShape shape = {.m = 8192, .n = 14336, .k = 4096};
+  const auto rounded_bytes = [&](std::int64_t microbatches, double BlockTime::*pass) {
+    job.global_batch = microbatches;
+    const BlockContext context(job, plan);
+    const double bf16 = linear(context, shape, Precision::kBf16).*pass;
+    return (linear(context, shape, Precision::kFp8).*pass - bf16) * 4e12 * 0.93;
+  };
+  constexpr double kInput = 8192 * 4096.0;
+  constexpr double kOutput = 8192 * 14336.0;
+  constexpr double kWeight = 4096 * 14336.0;
+  CHECK(rounded_bytes(1, &BlockTime::forward_s) == doctest::Approx(4 * (kInput + kWeight)));
+  CHECK(rounded_bytes(8, &BlockTime::forward_s) == doctest::Approx(4 * kInput + kWeight / 2));
+  CHECK(rounded_bytes(8, &BlockTime::backward_input_s) == doctest::Approx(4 * kOutput));
+}
+
 // Two pieces of 4096 tokens multiply with one rounded weight. The gradient of an output is rounded
 // piece by piece, by rows for the input's, and as a whole by columns for the weight's.
 TEST_CASE("pieces of tokens do not round weights again, but the gradients of outputs") {
