@@ -1,6 +1,7 @@
 // Feed-forward part of a Megatron layer: dense, and mixture of experts with either dispatcher.
 // Letters in block_rows.h; f_s width of the shared experts, e ep, et etp.
 #include "estimator/block_rows_megatron.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 namespace {
@@ -320,7 +321,7 @@ void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std
 
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
                          Step own_step) {
-  if (block.job.profile.gradient_accumulation_fusion) {
+  if (fuses_weight_gradients(block.job, block.plan)) {
     return;
   }
   block.rows.use(name, elements, block.shape.dtype, block.weight_step(own_step),
