@@ -13,10 +13,10 @@ namespace shardplan {
 namespace {
 
 // Switches and choices that the framework declares, at each of their other values; not CUDA graphs,
-// whose memory pools are not counted.
+// whose memory pools are not counted, nor what a version of Transformer Engine does on its own.
 void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& library) {
   for (const ProfileOption& option : profile_options(library, library.key_of(job.profile))) {
-    if (option.name == "cuda_graphs") {
+    if (option.name == "cuda_graphs" || option.name == "fsdp_whole_moments") {
       continue;
     }
     const std::vector<std::string> values =
