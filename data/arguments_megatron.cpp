@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "data/json_message.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 namespace {
@@ -257,6 +258,13 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     read_kernels(arguments, run, options);
     read_surroundings(arguments, run, options);
     read_fp8(arguments, run, options);
+    if (run.job.profile.gradient_accumulation_fusion &&
+        !fuses_weight_gradients(run.job, run.plan)) {
+      refuse(run,
+             "--use-megatron-fsdp without --no-gradient-accumulation-fusion: the output layer's "
+             "backward stops with an error (core/tensor_parallel/layers.py:566); with "
+             "--grad-reduce-in-bf16 it runs");
+    }
   }
   read_environment(settings, library, run);
   return run;

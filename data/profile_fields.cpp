@@ -44,6 +44,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"launch_blocking", &FrameworkProfile::launch_blocking},
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},
     {"init_model_with_meta_device", &FrameworkProfile::init_model_with_meta_device},
+    {"fsdp_whole_moments", &FrameworkProfile::fsdp_whole_moments},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
     {"compile", &FrameworkProfile::compile},

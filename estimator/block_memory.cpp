@@ -4,6 +4,7 @@
 
 #include "estimator/block_rows.h"
 #include "estimator/eager_rows.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 namespace {
@@ -325,15 +326,16 @@ bool sees_experts(const Job& job, BlockKind kind) {
 
 // Megatron's all-to-all exchanges as many rows whatever their number of ranks; what counts is
 // whether there are several, and whether a rank has several experts to sort them by.
-std::int64_t ep_seen_by(const Job& job, BlockKind kind, std::int64_t ep) {
+std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind) {
   if (!sees_experts(job, kind)) {
     return 1;
   }
   const FrameworkProfile& profile = job.profile;
   const bool sees_number = profile.memory_model != MemoryModel::kMegatron ||
                            profile.moe_dispatcher == MoeDispatcher::kAllGather ||
-                           !profile.gradient_accumulation_fusion;
-  return sees_number || ep >= job.model.moe.num_experts ? ep : std::min<std::int64_t>(ep, 2);
+                           !fuses_weight_gradients(job, plan);
+  return sees_number || plan.ep >= job.model.moe.num_experts ? plan.ep
+                                                             : std::min<std::int64_t>(plan.ep, 2);
 }
 
 // Context parallelism is attention's.

@@ -9,6 +9,7 @@
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/number.h"
 #include "estimator/overlap_time.h"
 #include "estimator/token_pieces.h"
@@ -135,7 +136,7 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
     return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});
   };
-  const bool adds = profile.gradient_accumulation_fusion;
+  const bool adds = fuses_weight_gradients(context.job, context.plan);
   const bool adds_as_measured = adds && measures_accumulation(gpu, precision);
   BlockTime once;
   once.forward_flops = forward.flops();

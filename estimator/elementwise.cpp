@@ -8,6 +8,7 @@
 
 #include "estimator/efficiency.h"
 #include "estimator/kernel_time.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 namespace {
@@ -273,7 +274,7 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const double e = element_bytes(plan);
   const double grad = static_cast<double>(bytes_of(plan.grad_dtype));
-  if (profile.gradient_accumulation_fusion) {
+  if (fuses_weight_gradients(job, plan)) {
     return {};
   }
   if (profile.memory_model == MemoryModel::kTorchtitan) {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 
@@ -7,6 +9,8 @@
 #include "estimator/fujii2024.h"
 #include "estimator/megatron_fsdp.h"
 #include "estimator/stage_memory.h"
+#include "estimator/stage_state.h"
+#include "estimator/units.h"
 
 namespace shardplan {
 namespace {
@@ -56,13 +60,48 @@ namespace {
 
 std::string fsdp_assumption(const Job& job, const Plan& plan) {
   std::string text = "zero " + std::to_string(plan.zero) +
-                     ": Megatron-FSDP, whose buffers of layers follow its source; the one "
-                     "measurement that covers it peaks at the loss, without them";
+                     ": Megatron-FSDP, whose buffers of layers follow its source";
   if (!job.profile.overlap_grad_reduce) {
     text += plan.zero == 2 ? "; without overlap_grad_reduce all gradients are one bucket"
                            : "; without overlap_grad_reduce embedding and head are one bucket";
   }
+  if (job.profile.gradient_accumulation_fusion && !fuses_weight_gradients(job, plan)) {
+    text +=
+        "; with --no-gradient-accumulation-fusion, without which the output layer's backward "
+        "stops with an error where gradients are " +
+        std::string(name_of(fsdp_gradient_dtype(plan))) + " (core/tensor_parallel/layers.py:566)";
+  }
   return text;
+}
+
+// What moments of whole parameters add to the fullest rank.
+std::int64_t whole_moment_bytes(const Job& job, const Plan& plan, const PlanPieces& pieces) {
+  Job whole = job;
+  whole.profile.fsdp_whole_moments = true;
+  std::int64_t most = 0;
+  for (const StagePieces& stage : pieces.stages) {
+    const StateBytes bytes = stage_state(whole, plan, stage.layout).bytes;
+    most = std::max(most, bytes.made_by_first_step - stage.state.bytes.made_by_first_step);
+  }
+  return most;
+}
+
+std::string whole_moment_text(const Plan& plan, std::int64_t bytes) {
+  std::array<char, 32> gib{};
+  std::snprintf(gib.data(), gib.size(), "%.1f",
+                static_cast<double>(bytes) / static_cast<double>(kGiB));
+  return "Transformer Engine 2.10 and 2.11 keep whole moments under Megatron-FSDP: " +
+         std::string(plan.pp > 1 ? "up to " : "") + gib.data() + " GiB more on " +
+         (plan.pp > 1 ? "a" : "every") + " rank (--set fsdp_whole_moments=true)";
+}
+
+void add_fsdp_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                          MemoryEstimate& estimate) {
+  estimate.assumptions.push_back({.text = fsdp_assumption(job, plan)});
+  const std::int64_t bytes = whole_moment_bytes(job, plan, pieces);
+  if (bytes > 0) {
+    estimate.assumptions.push_back({.text = whole_moment_text(plan, bytes)});
+  }
 }
 
 }  // namespace
@@ -84,7 +123,7 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   estimate.worst_stage = worst - estimate.stages.begin();
   estimate.fit = fit_of(job, estimate.stages);
   if (is_megatron_fsdp(job, plan)) {
-    estimate.assumptions.push_back({.text = fsdp_assumption(job, plan)});
+    add_fsdp_assumptions(job, plan, pieces, estimate);
   }
   if (job.profile.memory_model == MemoryModel::kTorchtitan && plan.precision == Precision::kFp8) {
     estimate.assumptions.push_back(

@@ -128,6 +128,13 @@ void add_mtp_projection(MegatronBlock& block) {
            Step::kBackwardInput, Step::kBackwardInput, "2h*u");
 }
 
+// Megatron-FSDP copies it into a bucket that it allocates behind the product.
+Step head_gradient_dies(const MegatronBlock& block) {
+  return holds_tied_gradient(block.job, block.plan) ? Step::kBackwardInput
+         : is_megatron_fsdp(block.job, block.plan)  ? Step::kBackwardNorm
+                                                    : Step::kBackwardLogits;
+}
+
 void add_head(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -161,8 +168,14 @@ void add_head(MegatronBlock& block) {
            Step::kBackwardInput, "h*u");
   rows.use("final_norm.input_gradient", sequence, s.dtype, Step::kBackwardInput,
            Step::kBackwardInput, "h*u");
-  add_weight_gradient(block, "head.weight_gradient", s.local_vocab * s.hidden,
-                      Step::kBackwardLogits);
+  if (fuses_weight_gradients(block.job, block.plan)) {
+    add_weight_gradient(block, "head.weight_gradient", s.local_vocab * s.hidden,
+                        Step::kBackwardLogits);
+  } else {
+    rows.use("head.weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits,
+             head_gradient_dies(block), "h*V/t: before it is added to the main gradient")
+        .is_accumulated = accumulates_beside(block.job);
+  }
 }
 
 std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind) {

@@ -1,6 +1,7 @@
 // Feed-forward part of a Megatron layer: dense, and mixture of experts with either dispatcher.
 // Letters in block_rows.h; f_s width of the shared experts, e ep, et etp.
 #include "estimator/block_rows_megatron.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 namespace {

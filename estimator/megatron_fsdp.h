@@ -19,6 +19,11 @@ bool is_megatron_fsdp(const Job& job, const Plan& plan);
 Plan without_fsdp(const Job& job, Plan plan);
 // What it accumulates and reduces gradients in.
 DType fsdp_gradient_dtype(const Plan& plan);
+// Whether weight gradients are added to the main gradients by their products. The output layer
+// hands Megatron-FSDP's main gradient to torch.matmul as `out`, which stops with an error where
+// that is not of the product's type (core/tensor_parallel/layers.py:561-566): there the run has
+// --no-gradient-accumulation-fusion, as docs/user-guide/features/custom_fsdp.md says.
+bool fuses_weight_gradients(const Job& job, const Plan& plan);
 
 // Parameters that are gathered and reduced together: of a layer its experts and the rest.
 struct FsdpBucket {
@@ -49,7 +54,7 @@ struct FsdpUnit {
   BucketRange gathered_backward;
   BucketRange gradients_replay;  // those in the queue
   BucketRange gradients_backward;
-  std::int64_t held_bytes = 0;  // gradients of embedding and head that wait for the end
+  std::int64_t held_bytes = 0;  // gradients of the ends, or all, that wait for the end
 };
 
 struct FsdpBuffers {
@@ -65,6 +70,9 @@ struct FsdpBuffers {
   std::int64_t backward_bytes(std::size_t unit) const;
 };
 
+// Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
+std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& chunk);
+
 FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk);
 
 // The bucket that the head's backward allocates: 0 elements where it has none of its own.
@@ -74,5 +82,7 @@ struct HeadBucket {
   bool is_held = false;  // until the embedding's gradients are there, too
 };
 HeadBucket head_bucket(const Job& job, const Plan& plan);
+// Whether the head's gradient of a tied table waits, whole, for the embedding's.
+bool holds_tied_gradient(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

@@ -1,5 +1,6 @@
 // What every linear layer of a Megatron block has beside its products.
 #include "estimator/block_rows_megatron.h"
+#include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
 
@@ -18,13 +19,12 @@ bool accumulates_beside(const Job& job) {
 
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
                          Step step, std::int64_t count) {
-  const FrameworkProfile& profile = block.job.profile;
-  if (!profile.gradient_accumulation_fusion) {
+  if (!fuses_weight_gradients(block.job, block.plan)) {
     block.rows
         .use(name, count * elements, block.shape.dtype, step, step,
              "weight gradient before it is added to the main gradient")
         .is_accumulated = accumulates_beside(block.job);
-  } else if (profile.dummy_weight_gradients) {
+  } else if (block.job.profile.dummy_weight_gradients) {
     block.rows.make_once(name, elements, block.shape.dtype, step,
                          "what autograd gets in its place, of a weight's shape");
   }

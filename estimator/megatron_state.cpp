@@ -12,6 +12,7 @@
 #include "estimator/block_rows.h"
 #include "estimator/fp8_weights.h"
 #include "estimator/megatron_fp8_rows.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/resident_rows.h"
 
 namespace shardplan {
@@ -66,6 +67,7 @@ struct Group {
   std::int64_t padding = 0;
   std::int64_t fp8_padding = 0;
   std::int64_t shard = 1;
+  std::int64_t whole = 0;  // elements before tensor parallelism divides them; 0: not asked for
 };
 
 void add_optimizer_row(MegatronState& state, std::string_view name, std::int64_t elements,
@@ -79,22 +81,29 @@ void add_optimizer_row(MegatronState& state, std::string_view name, std::int64_t
              .formula = formula});
 }
 
+constexpr std::string_view kWholeMoment =
+    "t*N: a moment of whole parameters, made by the first optimizer step";
+
 void add_optimizer(MegatronState& state, const Group& group) {
   const Plan& plan = state.plan;
   const std::int64_t share =
       state.shards_optimizer() ? div_ceil(group.elements, group.shard) : group.elements;
   const std::int64_t on_gpu = scaled(share, 1 - plan.offload.optimizer);
+  const std::int64_t moments =
+      group.whole > 0 ? scaled(group.whole, 1 - plan.offload.optimizer) : on_gpu;
   if (plan.precision != Precision::kFp32) {
     // Those in fewer bits belong to FusedAdam, whose first step makes them.
     add_optimizer_row(state, group.names.master, on_gpu, plan.master_dtype,
                       plan.master_dtype == DType::kFp32 ? Phase::kBuilt : Phase::kForward,
                       "N/S: main parameters of the optimizer (N without ZeRO)");
   }
-  add_optimizer_row(state, group.names.exp_avg, on_gpu, plan.exp_avg_dtype, Phase::kForward,
-                    "N/S: first moment, made by the first optimizer step");
+  add_optimizer_row(
+      state, group.names.exp_avg, moments, plan.exp_avg_dtype, Phase::kForward,
+      group.whole > 0 ? kWholeMoment : "N/S: first moment, made by the first optimizer step");
   if (state.job.optimizer == OptimizerKind::kAdamW) {
-    add_optimizer_row(state, group.names.exp_avg_sq, on_gpu, plan.exp_avg_sq_dtype, Phase::kForward,
-                      "N/S: second moment, made by the first optimizer step");
+    add_optimizer_row(
+        state, group.names.exp_avg_sq, moments, plan.exp_avg_sq_dtype, Phase::kForward,
+        group.whole > 0 ? kWholeMoment : "N/S: second moment, made by the first optimizer step");
   }
   if (state.shards_optimizer() && !state.shards_gradients()) {
     // The buffer's shard is whole; the rank with no padding in it holds this much more.
@@ -186,18 +195,33 @@ void add_built_parameters(MegatronState& state) {
                                     "over"});
 }
 
-// Of the layers see megatron_fsdp.h.
-void add_gathered_ends(MegatronState& state) {
+// Of the layers see megatron_fsdp.h. Before the optimizer steps all are given back; behind it the
+// first ones are gathered for the next step (finish_grad_sync, start_param_sync).
+void add_gathered(MegatronState& state) {
   const StageTensors& t = state.tensors;
+  if (!state.shards_parameters() || state.dense_shard == 1) {
+    return;
+  }
   state.add({.component = Component::kCommunication,
              .name = "zero.gathered_ends",
-             .elements = state.shards_parameters() && state.dense_shard > 1
-                             ? t.dense - t.layers_dense + t.expert - t.layers_expert
-                             : 0,
+             .elements = t.dense - t.layers_dense + t.expert - t.layers_expert,
              .dtype = state.parameter_dtype(),
              .first = Phase::kForward,
              .last = Phase::kReduction,
-             .formula = "embedding, head and final norm: gathered for the whole step"});
+             .formula = "embedding, head and final norm: gathered for the whole step",
+             .stream = AllocationStream::kGather});
+  std::int64_t bytes = 0;
+  for (const ChunkLayout& chunk : state.stage.chunks) {
+    bytes += fsdp_bytes_between_steps(state.job, state.plan, chunk);
+  }
+  state.add({.component = Component::kCommunication,
+             .name = "zero.gathered_for_next_step",
+             .elements = bytes / bytes_of(state.parameter_dtype()),
+             .dtype = state.parameter_dtype(),
+             .first = Phase::kParameterGather,
+             .last = Phase::kIdle,
+             .formula = "the first bucket of every chunk and those that it gathers ahead",
+             .stream = AllocationStream::kGather});
 }
 
 // Experts have an optimizer of their own, which steps after the dense one, where they communicate
@@ -252,15 +276,18 @@ void add_optimizer_step(MegatronState& state) {
   const std::int64_t expert = div_ceil(state.tensors.expert, shards ? state.expert_shard : 1);
   const std::int64_t share = dense + expert;
   const bool precision_aware = is_precision_aware(plan);
+  const bool fsdp = is_megatron_fsdp(state.job, plan);
   if (state.grad_dtype() != DType::kFp32 &&
       (!precision_aware || hands_over_main_parameters(state))) {
     state.add({.component = Component::kTemporaries,
                .name = "optimizer.fp32_gradients",
                .elements = share,
                .dtype = DType::kFp32,
-               .first = Phase::kOptimizer,
-               .last = Phase::kOptimizer,
-               .formula = "N/S: the optimizer works on an fp32 copy of the gradients"});
+               .first = fsdp ? Phase::kReduction : Phase::kOptimizer,
+               .last = fsdp ? Phase::kIdle : Phase::kOptimizer,
+               .formula = fsdp
+                              ? "N/S: fp32 copies of the gradients, until the next step clears them"
+                              : "N/S: the optimizer works on an fp32 copy of the gradients"});
   }
   const std::int64_t at_once = steps_experts_apart(state) ? std::max(dense, expert) : share;
   if (precision_aware) {
@@ -297,12 +324,18 @@ void add_dummy_gradients(MegatronState& state) {
              .made_by = MadeBy::kFirstGradients});
 }
 
+bool has_whole_moments(const MegatronState& state) {
+  const FrameworkProfile& profile = state.job.profile;
+  return profile.fsdp_whole_moments && profile.fused_optimizer && state.shards_gradients() &&
+         state.job.optimizer == OptimizerKind::kAdamW;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
                                           const StageLayout& stage) {
   std::vector<std::int64_t> elements;
-  if (!job.profile.gradient_accumulation_fusion || !job.profile.dummy_weight_gradients) {
+  if (!fuses_weight_gradients(job, plan) || !job.profile.dummy_weight_gradients) {
     return elements;
   }
   std::vector<WeightShape> seen;
@@ -322,6 +355,17 @@ std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
   return elements;
 }
 
+// The shape of a parameter of Megatron-FSDP is that of all ranks of data and tensor parallelism; an
+// expert belongs to one rank of expert parallelism (param_and_grad_buffer.py, make_fsdp_dtensor).
+LocalParameters whole_parameters(const Job& job, const Plan& plan, const StageLayout& stage) {
+  Job whole_job = job;
+  Plan whole = plan;
+  whole_job.profile.vocab_multiple *= plan.tp;
+  whole.tp = whole.etp = 1;
+  const StageTensors tensors = stage_tensors(whole_job, whole, stage);
+  return {.dense = tensors.dense, .expert = tensors.expert};
+}
+
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors) {
   MegatronState state{.job = job,
@@ -332,6 +376,8 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                       .expert_shard = expert_state_shards(job, plan)};
   constexpr std::size_t kManyRows = 32;  // room for the usual number
   state.rows.rows.reserve(kManyRows);
+  const LocalParameters whole =
+      has_whole_moments(state) ? whole_parameters(job, plan, stage) : LocalParameters{};
   add_built_parameters(state);
   const bool keeps_fp8 = state.keeps_fp8();
   add_group(state, {.names = kDenseNames,
@@ -339,17 +385,19 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                     .fp8 = keeps_fp8 ? tensors.dense_linear : 0,
                     .padding = tensors.dense_padding,
                     .fp8_padding = tensors.linear_padding,
-                    .shard = state.dense_shard});
+                    .shard = state.dense_shard,
+                    .whole = whole.dense});
   add_group(state, {.names = kExpertNames,
                     .elements = tensors.expert,
                     .fp8 = keeps_fp8 ? tensors.expert : 0,
                     .padding = keeps_fp8 ? 0 : tensors.expert_padding,
                     .fp8_padding = keeps_fp8 ? tensors.expert_padding : 0,
-                    .shard = state.expert_shard});
+                    .shard = state.expert_shard,
+                    .whole = whole.expert});
   if (plan.precision == Precision::kFp8) {
     for (const StateRow& row : megatron_fp8_rows(job, plan, stage, tensors)) { state.add(row); }
   }
-  add_gathered_ends(state);
+  add_gathered(state);
   add_optimizer_step(state);
   add_dummy_gradients(state);
   for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { state.add(row); }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "estimator/megatron_fsdp.h"
 #include "estimator/outside_memory.h"
 #include "estimator/price_pieces.h"
 #include "estimator/user_buffers.h"
@@ -193,7 +194,9 @@ const StatePiece& PricePieces::state(const Plan& plan) {
   return state_pieces
       .find({tensors(plan).number, packed(dtypes_number(plan), 8 * plan.zero + switches),
              std::bit_cast<std::int64_t>(plan.offload.optimizer),
-             is_wide ? packed(block(plan).number, layout(plan).number) : 0},
+             is_wide                       ? packed(block(plan).number, layout(plan).number)
+             : is_megatron_fsdp(job, plan) ? packed(grid().dp, plan.cp)
+                                           : 0},
             [&](StatePiece& piece) {
               const std::vector<StageTensors>& of = tensors(plan).value.classes;
               const std::vector<StageLayout>& stages = layout(plan).value.classes;

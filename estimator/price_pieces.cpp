@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "estimator/megatron_fsdp.h"
+
 namespace shardplan {
 namespace {
 
@@ -214,7 +216,7 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
 }  // namespace
 
 // Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well;
-// Megatron-FSDP's buffers the ranks that share the state, and whether others hold the other end.
+// Megatron-FSDP's buffers the ranks that share the state, and what else their stage has.
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
                packed(plan.ep, plan.etp),
@@ -226,7 +228,7 @@ BlockKey PricePieces::block_key(const Plan& plan) {
     key[5] = wide_axes
                  .find({packed(grid().dense_shard, grid().expert_shard),
                         packed(grid().dp, 16 * plan.zero + number(plan.grad_dtype)),
-                        plan.pp > 1 ? 1 : 0},
+                        packed(plan.vpp, split_number)},
                        [](WideAxes&) {})
                  .number;
   } else if (is_wide) {
@@ -246,9 +248,12 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   const bool experts = sees_experts(job, kind);
   const CpMethod cp_method = sees_cp_method(job, kind) ? plan.cp_method : CpMethod::kRing;
   return kind_pieces
-      .find({block_axes[0], experts ? packed(ep_seen_by(job, kind, plan.ep), plan.etp) : 0,
+      .find({block_axes[0], experts ? packed(ep_seen_by(job, plan, kind), plan.etp) : 0,
              microbatch_axes_number(plan, cp_method) + number(kind), recompute_number(seen),
-             experts ? block_axes[4] : 0, is_wide || kind == BlockKind::kHead ? block_axes[5] : 0},
+             experts ? block_axes[4] : 0,
+             is_wide || kind == BlockKind::kHead ? block_axes[5]
+             : fuses_weight_gradients(job, plan) ? 0
+                                                 : 1},
             [&](KindPiece& piece) {
               const BlockMemory block = block_memory(job, plan, kind);
               BlockSummaries alone{};

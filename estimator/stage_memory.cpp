@@ -92,9 +92,6 @@ std::string fsdp_limit(const Job& job, std::string_view unit, std::string_view o
 }
 
 std::string queue_formula(const Job& job, const Plan& plan) {
-  if (plan.zero == 2 && !job.profile.overlap_grad_reduce) {
-    return "all gradients: one bucket without overlap_grad_reduce";
-  }
   const char* const limit = plan.zero == 2 ? "max(1e9, a bucket's)" : "max(1e9, 2n)";
   return "gradients of the layer in use, and those before the reduce-scatter: " +
          fsdp_limit(job, "the unit", limit) + " elements and one bucket";
@@ -142,7 +139,9 @@ void add_fsdp_rows(std::vector<Row>& rows, const Job& job, const Plan& plan,
                                            : none),
       dtype, "backward", queue_formula(job, plan));
   add("zero.held_gradients", is_backward ? unit.held_bytes : 0, dtype, "backward",
-      "embedding and head in one bucket: reduced when both gradients are there");
+      plan.zero == 2 && !job.profile.overlap_grad_reduce
+          ? "all gradients: one bucket without overlap_grad_reduce"
+          : "embedding and head in one bucket: reduced when both gradients are there");
 }
 
 std::vector<Moment> sorted_moments(const StagePeaks& peaks) {

@@ -370,7 +370,8 @@ std::string options_of_plan(const Job& job, const Plan& plan, const std::optiona
 }
 
 bool takes_uncounted_memory(const ProfileOption& option) {
-  return option.name == "cuda_graphs" || option.name == "overlap_moe_expert_parallel_comm";
+  return option.name == "cuda_graphs" || option.name == "overlap_moe_expert_parallel_comm" ||
+         option.name == "fsdp_whole_moments";
 }
 
 Prediction predict_question(const Question& question, const MemoryRule& rule) {

@@ -362,6 +362,20 @@ TEST_CASE("the meta device is a switch of Megatron-FSDP alone") {
   CHECK(fsdp.job.profile.init_model_with_meta_device);
 }
 
+TEST_CASE("Megatron-FSDP that would fuse gradients of another type is told that it stops") {
+  const std::string unfused = R"(, "--no-gradient-accumulation-fusion": true)";
+  std::string fused(kGpt7b);
+  const std::size_t at = fused.find(R"("--no-gradient-accumulation-fusion": true, )");
+  fused.erase(at, fused.find("\"--bf16\"") - at);
+  const std::string fsdp =
+      R"(, "--use-megatron-fsdp": true, "--data-parallel-sharding-strategy": "optim_grads")";
+  const RunReading stops = reading_of(fused + fsdp + "}");
+  CHECK(stops.unsupported.find("--no-gradient-accumulation-fusion") != std::string::npos);
+  CHECK(reading_of(fused + unfused + fsdp + "}").unsupported.empty());
+  CHECK(reading_of(fused + fsdp + R"(, "--grad-reduce-in-bf16": true})").unsupported.empty());
+  CHECK(reading_of(fused + R"(, "--use-megatron-fsdp": true})").unsupported.empty());
+}
+
 TEST_CASE("mistakes in arguments name the place, what was found and what was expected") {
   CHECK(message_of([] {
           gpt7b_with(R"(, "--ffn-hidden-size": "wide")");

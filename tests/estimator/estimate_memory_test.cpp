@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "estimator/allocator_totals.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/parameters.h"
 #include "estimator/stage_memory.h"
 #include "tests/estimator/random_jobs.h"
@@ -315,7 +316,9 @@ std::int64_t kept_instead_of_made(const StageState& upper, const StageState& low
 
 // DeepSpeed's ZeRO-3 keeps its reduction bucket and its gradients for good (stage3.py: the buffers
 // of ipg_buckets, grad_partitions_flat_buffer), which its ZeRO-2 makes and frees in every step: 1
-// GB at the default bucket, more than a small model's parameters. It has no level 0.
+// GB at the default bucket, more than a small model's parameters. It has no level 0. Megatron-FSDP
+// (2 and 3) gathers the first layers behind the optimizer's step, and leaves fp32 copies of bf16
+// gradients to the next step.
 TEST_CASE("each ZeRO level holds no more between steps than the one below") {
   const Library library;
   RandomJobs random(library, 6);
@@ -339,9 +342,10 @@ TEST_CASE("each ZeRO level holds no more between steps than the one below") {
     // Level 1 pads its buffers: allow one bucket's padding and the 64-element starts.
     std::int64_t padding = is_deepspeed ? 0 : std::int64_t{18} * 64 * 4096;
     for (std::size_t i = 1; i < states.size(); ++i) {
-      const std::int64_t kept = kept_instead_of_made(states[i], states[i - 1], is_deepspeed);
+      const bool keeps = is_deepspeed || (is_megatron_fsdp(drawn.job, drawn.plan) && i >= 2);
+      const std::int64_t kept = kept_instead_of_made(states[i], states[i - 1], keeps);
       const std::size_t idle = static_cast<std::size_t>(Phase::kIdle);
-      failures += kept == 0 || is_deepspeed ? 0 : 1;
+      failures += kept == 0 || keeps ? 0 : 1;
       failures +=
           states[i].bytes.alive[idle] <= states[i - 1].bytes.alive[idle] + kept + padding ? 0 : 1;
       padding = 0;

@@ -99,7 +99,8 @@ TEST_CASE("what a row of Megatron-FSDP says of its limit is the limit of the pla
   const auto formula = [](const Job& job, const Plan& plan) {
     const MemoryEstimate estimate = estimate_memory(job, plan);
     const std::vector<Row>& rows = estimate.stages.front().rows;
-    return std::ranges::find(rows, "zero.reduction_queue", &Row::name)->formula;
+    const char* const name = plan.zero == 2 ? "zero.held_gradients" : "zero.reduction_queue";
+    return std::ranges::find(rows, name, &Row::name)->formula;
   };
   Job job = job_of(kSmall);
   CHECK(formula(job, full_recompute()).find("max(1e9, 2n)") != std::string::npos);
@@ -121,7 +122,11 @@ TEST_CASE("buffers of layers grow and shrink along the chunk") {
   const auto gathered = [&](BucketRange range) {
     return buffers.parameter_bytes(range) / (2 * kSmallLayer);
   };
-  CHECK(gathered(buffers.units.front().gathered_forward) == 3);
+  // Behind the embedding's bucket stands the head's, of more than half a billion elements; behind
+  // that one the first layers.
+  CHECK(gathered(buffers.units.front().gathered_forward) == 0);
+  CHECK(gathered(buffers.units.back().gathered_forward) == 3);
+  CHECK(gathered(buffers.units.back().gathered_backward) == 3);
   CHECK(gathered(layer(0).gathered_forward) == 4);
   CHECK(gathered(layer(12).gathered_forward) == 4);
   CHECK(gathered(layer(13).gathered_forward) == 3);
@@ -139,19 +144,95 @@ TEST_CASE("buffers of layers grow and shrink along the chunk") {
         4 * (5 * kSmallLayer + kTable));
 }
 
-TEST_CASE("neither parameters nor gradients of layers are there at the loss") {
+TEST_CASE("at the loss there are the three first layers that the head has gathered") {
   Job job = job_of(kSmall);
   job.profile.overlap_grad_reduce = true;
   Plan plan;
+  plan.grad_dtype = DType::kBf16;  // the head's product writes its own bucket
   Plan sharded = plan;
   plan.zero = 1;
   sharded.zero = 3;
   for (const MomentKind moment : {MomentKind::kLossForward, MomentKind::kLossBackward}) {
-    // The head's product writes its own bucket.
     const bool is_backward = moment == MomentKind::kLossBackward;
-    CHECK(above_state(job, sharded, moment) ==
-          above_state(job, plan, moment) + (is_backward ? 4 * (kTable + 8 * 4096) : 0));
+    CHECK(above_state(job, sharded, moment) == above_state(job, plan, moment) +
+                                                   3 * kSmallLayer * 2 +
+                                                   (is_backward ? 2 * (kTable + 8 * 4096) : 0));
   }
+}
+
+TEST_CASE("a gradient that is not fused is copied into its bucket when the logits are gone") {
+  const Job job = job_of(kSmall);
+  Plan plan;
+  plan.zero = 2;
+  const std::int64_t whole = plan_pieces(job, plan).stages.front().state.parameters;
+  CHECK(head_bucket(job, plan).elements == whole);
+  CHECK(head_bucket(job, plan).born == Step::kBackwardNorm);
+  plan.grad_dtype = DType::kBf16;
+  CHECK(head_bucket(job, plan).born == Step::kBackwardLogits);
+}
+
+TEST_CASE("between steps the first bucket is gathered with what its gather is ahead of") {
+  Job job = job_of(kSmall);
+  Plan plan;
+  plan.zero = 3;
+  const auto between = [&] {
+    const StagePieces stage = plan_pieces(job, plan).stages.front();
+    return fsdp_bytes_between_steps(job, plan, stage.layout.chunks.front());
+  };
+  // Embedding, final norm and head are one bucket, which three layers follow.
+  CHECK(between() == 2 * (2 * kTable + 8 * 4096 + 3 * kSmallLayer));
+  job.profile.overlap_grad_reduce = true;  // two buckets, of which the second is the prefetch
+  CHECK(between() == 2 * (2 * kTable + 8 * 4096));
+  const StateBytes state = plan_pieces(job, plan).stages.front().state.bytes;
+  CHECK(state.alive[static_cast<std::size_t>(Phase::kIdle)] -
+            state.alive[static_cast<std::size_t>(Phase::kOptimizer)] ==
+        between());
+}
+
+TEST_CASE("Transformer Engine 2.10 and 2.11 keep both moments of whole parameters") {
+  Job job = job_of(kSmall);
+  const auto moments = [&](const Plan& plan) {
+    const StateBytes state = plan_pieces(job, plan).stages.front().state.bytes;
+    return state.made_by_first_step;
+  };
+  Plan plan;
+  plan.zero = 3;
+  const std::int64_t whole = plan_pieces(job, plan).stages.front().state.parameters;
+  CHECK(whole == 16 * std::int64_t{218'112'000} + 2 * kTable + 4096);
+  const std::int64_t divided = moments(plan);
+  CHECK(divided == 8 * (whole / 8));
+  const std::vector<Assumption> assumptions = estimate_memory(job, plan).assumptions;
+  // 7/8 of 8 bytes a parameter: 29.6 GiB.
+  CHECK(std::ranges::any_of(assumptions, [](const Assumption& assumption) {
+    return assumption.text ==
+           "Transformer Engine 2.10 and 2.11 keep whole moments under Megatron-FSDP: 29.6 GiB more "
+           "on every rank (--set fsdp_whole_moments=true)";
+  }));
+  job.profile.fsdp_whole_moments = true;
+  CHECK(moments(plan) == 8 * whole);
+  CHECK(estimate_memory(job, plan).assumptions.size() + 1 == assumptions.size());
+  plan.tp = 2;
+  plan.sequence_parallel = true;
+  CHECK(moments(plan) == 8 * whole);  // nor does tensor parallelism divide them
+  plan.zero = 1;
+  CHECK(moments(plan) < 8 * whole / 4);
+}
+
+TEST_CASE("weight gradients of another type than the main gradients are not fused") {
+  Job job = job_of(kSmall);
+  Plan plan;
+  for (plan.zero = 0; plan.zero < 4; ++plan.zero) {
+    plan.grad_dtype = DType::kFp32;
+    CHECK(fuses_weight_gradients(job, plan) == (plan.zero < 2));
+    plan.grad_dtype = DType::kBf16;
+    CHECK(fuses_weight_gradients(job, plan));
+  }
+  plan.zero = 3;
+  plan.grad_dtype = DType::kFp32;
+  const MemoryEstimate as_default = estimate_memory(job, plan);
+  job.profile.gradient_accumulation_fusion = false;
+  CHECK(estimate_memory(job, plan).stages.front().allocated_bytes ==
+        as_default.stages.front().allocated_bytes);
 }
 
 TEST_CASE("a recomputed layer has been gathered by the one behind it") {
@@ -188,8 +269,10 @@ TEST_CASE("ZeRO-2 without overlapped reduction has whole gradients in backward")
   const FsdpBuffers buffers = buffers_of(job, plan);
   for (std::size_t i = 0; i < buffers.units.size(); ++i) {
     CHECK(buffers.forward_bytes(i) == 0);
-    CHECK(buffers.backward_bytes(i) == 4 * whole);
+    const bool is_head = i + 1 == buffers.units.size();  // whose block counts it
+    CHECK(buffers.backward_bytes(i) == (is_head ? 0 : 4 * whole));
   }
+  CHECK(head_bucket(job, plan).elements == whole);
   job.profile.overlap_grad_reduce = true;
   const FsdpBuffers cut = buffers_of(job, plan);
   for (std::size_t i = 0; i < cut.units.size(); ++i) {
@@ -224,7 +307,8 @@ TEST_CASE("experts are a bucket of their own, and stay where no rank has the sam
 }
 
 TEST_CASE("one rank alone gathers and reduces nothing") {
-  const Job job = llama_job("megatron", kSmall, 1, 2048, 1);
+  Job job = llama_job("megatron", kSmall, 1, 2048, 1);
+  job.profile.gradient_accumulation_fusion = false;
   Plan plan;
   Plan sharded = plan;
   plan.zero = 1;
@@ -254,19 +338,22 @@ TEST_CASE("every row of a layer's weights divides the end of its buckets") {
   }
 }
 
-TEST_CASE("a fused tied table fills its bucket from the loss on, another one at the end") {
+TEST_CASE("a fused tied table fills its bucket from the loss on, another one waits in autograd") {
   Job job = job_of(kSmall);
   job.model.tied_embeddings = true;
   job.profile.overlap_grad_reduce = true;
   Plan plan;
   plan.zero = 3;
-  job.profile.gradient_accumulation_fusion = true;
+  plan.grad_dtype = DType::kBf16;
   CHECK(head_bucket(job, plan).is_held);
   CHECK(head_bucket(job, plan).born == Step::kBackwardLogits);
   CHECK(head_bucket(job, plan).elements >= kTable);
-  job.profile.gradient_accumulation_fusion = false;
+  CHECK(!holds_tied_gradient(job, plan));
+  plan.grad_dtype = DType::kFp32;
   CHECK(!head_bucket(job, plan).is_held);
+  CHECK(head_bucket(job, plan).born == Step::kBackwardInput);
   CHECK(head_bucket(job, plan).elements == 8 * 4096);  // the norm
+  CHECK(buffers_of(job, plan).units[1].held_bytes == 2 * kTable);
 }
 
 }  // namespace
