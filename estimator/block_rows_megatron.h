@@ -20,6 +20,7 @@ struct MegatronBlock {
   RowList& rows;
 
   const RecomputeModules& recomputed() const { return plan.recompute.modules; }
+  bool replays_core_attention() const { return selective() && recomputed().core_attn; }
   bool selective() const { return plan.recompute.granularity == RecomputeGranularity::kSelective; }
   // The step at which a weight gradient is computed: its own or the delayed one.
   Step weight_step(Step own) const { return shape.delayed_weight ? Step::kWeight : own; }
@@ -50,6 +51,10 @@ AttentionBackend attention_backend(const Job& job, const Plan& plan);
 // Without a rotary embedding queries, keys and values stay parts of the product's output, as cuDNN
 // and the batched products take them; FlashAttention wants them batch first.
 bool works_on_packed_qkv(const MegatronBlock& block);
+// A batch of one is the same in both orders.
+bool copies_batch_first(const MegatronBlock& block);
+// core_attn recompute of what works on copies; those of multi-latent attention are made before.
+bool keeps_packed_qkv(const MegatronBlock& block);
 // Dropout after attention and FFN saves one byte an element.
 inline bool drops_hidden(const MegatronBlock& block) {
   return block.job.hidden_dropout > 0;

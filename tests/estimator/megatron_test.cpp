@@ -102,6 +102,41 @@ TEST_CASE("unfused attention keeps five bytes for each pair of positions with dr
   CHECK(kept_bytes(job) == plain + 5 * pairs);
 }
 
+// core_v0.16.1 core/tensor_parallel/random.py, CheckpointFunction: what core attention is given lies
+// in storage of 6h (the packed product, of which v is a part) and 4h (q and k behind the rotary
+// embedding); without a checkpoint cuDNN saves 6h in one layout and 4 bytes a head.
+TEST_CASE("a checkpoint round core attention holds the packed product for a third of it") {
+  Job job = gpt_job("1x8-h100");
+  job.model.learned_positions = 0;
+  const auto one = [&](std::int64_t micro_batch, bool recomputes) {
+    Plan plan{.micro_batch = micro_batch};
+    if (recomputes) {
+      plan.recompute.granularity = RecomputeGranularity::kSelective;
+      plan.recompute.modules.core_attn = true;
+    }
+    return layer_of(block_set(job, plan)).summary.kept_bytes;
+  };
+  CHECK(one(4, true) - one(4, false) == kTokens * (4 * 512 - 4 * 8));
+  job.cluster.gpu.compute_capability = 80;  // FlashAttention saves a second output of a batch
+  CHECK(one(1, true) - one(1, false) == kTokens / 4 * (4 * 512 - 4 * 8));
+  CHECK(one(4, true) - one(4, false) == kTokens * (4 * 512 - 4 * 8 - 2 * 512));
+  job.model.learned_positions = 1024;  // the three are parts of the packed product
+  CHECK(one(4, true) - one(4, false) == kTokens * (-4 * 8 - 2 * 512));
+}
+
+TEST_CASE("fp8 training with core attention computed again keeps its output in fp8 alone") {
+  Job job = gpt_job("1x8-h100");
+  const auto kept = [&](bool recomputes) {
+    Plan plan{.micro_batch = 4, .precision = Precision::kFp8};
+    if (recomputes) {
+      plan.recompute.granularity = RecomputeGranularity::kSelective;
+      plan.recompute.modules.core_attn = true;
+    }
+    return layer_of(block_set(job, plan)).summary.kept_bytes;
+  };
+  CHECK(kept(false) - kept(true) == kTokens * (2 * 512 + 4 * 8));
+}
+
 // core_v0.16.1 core/models/gpt/gpt_layer_specs.py: the norms before grouped-query attention and a
 // dense FFN lie inside LayerNormLinear; those before latent attention and experts are modules.
 TEST_CASE("recomputation of norms frees the output of those that stand alone and nothing else") {
