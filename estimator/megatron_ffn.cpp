@@ -53,44 +53,57 @@ constexpr FfnPiece kShared = {.fc1_output = "shared.fc1_output",
 // What selective recompute does to a piece.
 enum class Replay { kNothing, kActivation, kAll };
 
-struct Replayed {
+struct PieceRun {
   Replay what = Replay::kNothing;
   Step from = Step::kBackwardFc2;
+  std::int64_t turns = 1;  // linear pairs of equal size that run one after the other
 };
 
-// `activations` = tokens x local width of one linear pair.
+// What each of the turns keeps: the first one in backward frees its part at `life.dies`, when the
+// others still have theirs.
+void keep_in_turns(MegatronBlock& block, const PieceRun& run, bool replays, std::string_view name,
+                   std::int64_t elements, DType dtype, Life life, std::string_view formula) {
+  const std::int64_t one = div_ceil(elements, run.turns);
+  keep_or_recompute(block, replays, run.from, name, one, dtype, life, formula);
+  life.dies = block.weight_step(Step::kBackwardFc1);
+  keep_or_recompute(block, replays, run.from, name, elements - one, dtype, life,
+                    "the same of the other experts, one after the other");
+}
+
+// `activations` = tokens x local width of all linear pairs.
 void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t activations,
-                   Replayed replayed) {
+                   PieceRun replayed) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const std::int64_t pieces = s.ffn_pieces;
-  keep_or_recompute(
-      block, replayed.what == Replay::kAll, replayed.from, piece.fc1_output, pieces * activations,
+  const std::int64_t one = div_ceil(activations, replayed.turns);
+  keep_in_turns(
+      block, replayed, replayed.what == Replay::kAll, piece.fc1_output, pieces * activations,
       s.dtype,
       {.born = piece.fc1, .last_forward_use = piece.activation, .dies = piece.backward_activation},
       "2f*T/t: gate and up, saved as input of the activation");
-  keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
-                    piece.activation_output, activations, block.linear_dtype(),
-                    {.born = piece.activation,
-                     .last_forward_use = piece.fc2,
-                     .dies = block.weight_step(piece.backward_fc2)},
-                    "f*T/t: input of the second product");
+  keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.activation_output,
+                activations, block.linear_dtype(),
+                {.born = piece.activation,
+                 .last_forward_use = piece.fc2,
+                 .dies = block.weight_step(piece.backward_fc2)},
+                "f*T/t: input of the second product");
   if (block.job.profile.swiglu == SwigluKind::kUnfused && pieces == 2) {
-    keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
-                      piece.gate_activation, activations, s.dtype,
-                      {.born = piece.activation,
-                       .last_forward_use = piece.activation,
-                       .dies = piece.backward_activation},
-                      "f*T/t: silu(gate), saved by the unfused product");
+    keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.gate_activation,
+                  activations, s.dtype,
+                  {.born = piece.activation,
+                   .last_forward_use = piece.activation,
+                   .dies = piece.backward_activation},
+                  "f*T/t: silu(gate), saved by the unfused product");
   }
   if (block.plan.precision == Precision::kFp8) {
-    rows.use(piece.activation_cast, activations, s.dtype, piece.activation, piece.fc2,
+    rows.use(piece.activation_cast, one, s.dtype, piece.activation, piece.fc2,
              "f*T/t: the activation's output before the second linear layer casts it");
   }
-  add_fp8_cast(block, piece.fc1_gradient_cast, pieces * activations, piece.backward_fc1);
-  rows.use(piece.activation_gradient, activations, s.dtype, piece.backward_fc2,
+  add_fp8_cast(block, piece.fc1_gradient_cast, pieces * one, piece.backward_fc1);
+  rows.use(piece.activation_gradient, one, s.dtype, piece.backward_fc2,
            piece.backward_activation, "f*T/t");
-  rows.use(piece.fc1_gradient, pieces * activations, s.dtype, piece.backward_activation,
+  rows.use(piece.fc1_gradient, pieces * one, s.dtype, piece.backward_activation,
            block.weight_step(piece.backward_fc1), "2f*T/t");
 }
 
@@ -158,6 +171,30 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
            "h*T: input gradient before its reduce-scatter");
 }
 
+// Experts that take turns, each with its own linear layers (SequentialMLP); one pair of grouped
+// products else.
+std::int64_t expert_turns(const MegatronBlock& block) {
+  return block.job.profile.moe_grouped_gemm
+             ? 1
+             : div_ceil(block.job.model.moe.num_experts, block.plan.ep);
+}
+
+// Outputs of experts that take turns are joined for the dispatcher, and the gradients of their
+// inputs, whose parts come one by one (core/transformer/moe/experts.py, SequentialMLP.forward).
+void add_expert_ends(MegatronBlock& block, std::int64_t elements, std::string_view formula) {
+  RowList& rows = block.rows;
+  const DType dtype = block.shape.dtype;
+  const std::int64_t turns = expert_turns(block);
+  rows.use("experts.fc2_output", elements, dtype, Step::kForwardFc2, Step::kForwardUnsort, formula);
+  rows.use("experts.fc2_output_parts", turns > 1 ? elements : 0, dtype, Step::kForwardFc2,
+           Step::kForwardFc2, "the outputs of the experts, before they are joined");
+  rows.use("experts.fc1_input_gradient_part", turns > 1 ? div_ceil(elements, turns) : 0, dtype,
+           Step::kBackwardFc1, Step::kBackwardFc1, "of the expert that runs backward first");
+  rows.use("experts.fc1_input_gradient", elements, dtype,
+           turns > 1 ? Step::kBackwardDispatch : Step::kBackwardFc1, Step::kBackwardDispatch,
+           formula);
+}
+
 // Buffers of token rows on their way to the experts and back; each is [rows, h].
 struct Dispatch {
   std::int64_t local = 0;       // rows permuted on this rank: u*topk, or capacity*E
@@ -216,8 +253,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
                     "topk*h*u*I*et: tokens in expert order, input of the grouped product");
-  rows.use("experts.fc2_output", h * dispatch.gathered, s.dtype, Step::kForwardFc2,
-           Step::kForwardUnsort, "topk*h*u*I*et");
+  add_expert_ends(block, h * dispatch.gathered, "topk*h*u*I*et");
   rows.use("experts.unsorted_output", h * dispatch.received, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
   if (exchanges) {
@@ -230,8 +266,6 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
               Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I");
   rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
            block.weight_step(Step::kBackwardFc2), "topk*h*u*I*et");
-  rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,
-           Step::kBackwardDispatch, "topk*h*u*I*et");
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.received, s.dtype,
               Step::kBackwardDispatch, Step::kBackwardDispatch, "topk*h*u*I");
 }
@@ -249,8 +283,7 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
                     "topk*h*u*et*I: tokens in expert order, input of the products");
-  rows.use("experts.fc2_output", h * dispatch.gathered, s.dtype, Step::kForwardFc2,
-           Step::kForwardUnsort, "topk*h*u*et*I");
+  add_expert_ends(block, h * dispatch.gathered, "topk*h*u*et*I");
   rows.use("experts.unsorted_output", h * dispatch.all_tokens, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");
   rows.use_as(comm, "experts.gathered_gradient", h * dispatch.all_tokens, s.dtype,
@@ -271,8 +304,6 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
   }
   rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
            block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I");
-  rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,
-           Step::kBackwardDispatch, "topk*h*u*et*I");
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.all_tokens, s.dtype,
               Step::kBackwardDispatch, Step::kBackwardDispatch, "h*u*e*et: among zeros");
 }
@@ -381,7 +412,8 @@ void add_moe(MegatronBlock& block) {
                 {.what = whole        ? Replay::kAll
                          : activation ? Replay::kActivation
                                       : Replay::kNothing,
-                 .from = replay});
+                 .from = replay,
+                 .turns = expert_turns(block)});
   add_unscaled_activation(block, dispatch.gathered * width, whole || activation, replay);
   block.rows.use("experts.activation_output_again",
                  activation && !whole ? dispatch.gathered * width : 0, s.dtype, Step::kBackwardFc2,

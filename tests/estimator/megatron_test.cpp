@@ -175,6 +175,39 @@ TEST_CASE("experts keep their activation before the routing probability scales i
   CHECK(kept_bytes(job, BlockKind::kMoeLayer) == plain + 2 * rows * 2 * 1024);
 }
 
+std::int64_t alive_bytes(const BlockSet& blocks, Step step) {
+  std::int64_t bytes = 0;
+  for (const BlockRow& row : layer_of(blocks, BlockKind::kMoeLayer).rows) {
+    bytes += row.born <= step && step <= row.dies ? row.bytes : 0;
+  }
+  return bytes;
+}
+
+// core/transformer/moe/experts.py, SequentialMLP: when the first of eight has its activation's
+// gradients, the others still have what their second products saved.
+TEST_CASE("experts that take turns need gradients of one and keep what all saved") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const Plan plan{.micro_batch = 4};
+  const BlockSet grouped = block_set(job, plan);
+  job.profile.moe_grouped_gemm = false;
+  const BlockSet turns = block_set(job, plan);
+  constexpr std::int64_t kProduct = std::int64_t{2} * kTokens * 1024 * 2;
+  constexpr std::int64_t kSent = std::int64_t{2} * kTokens * 512 * 2;
+  const auto more = [&](Step step) { return alive_bytes(turns, step) - alive_bytes(grouped, step); };
+  CHECK(layer_of(turns, BlockKind::kMoeLayer).summary.kept_bytes ==
+        layer_of(grouped, BlockKind::kMoeLayer).summary.kept_bytes);
+  CHECK(more(Step::kBackwardFc2) == -kProduct * 7 / 8);
+  CHECK(more(Step::kBackwardActivation) == kProduct * (7 - 2 * 7) / 8);
+  CHECK(more(Step::kForwardFc2) == kSent);
+  job.model.moe.num_experts = 1;
+  job.model.moe.topk = 1;
+  const std::int64_t alone = alive_bytes(block_set(job, plan), Step::kBackwardActivation);
+  job.profile.moe_grouped_gemm = true;
+  CHECK(alive_bytes(block_set(job, plan), Step::kBackwardActivation) == alone);
+}
+
 // core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
 TEST_CASE("what a discarded output is computed again into lies beside it in the backward") {
   Job job = gpt_job("1x8-h100");
@@ -186,12 +219,7 @@ TEST_CASE("what a discarded output is computed again into lies beside it in the 
       plan.recompute.granularity = RecomputeGranularity::kSelective;
       plan.recompute.modules.*module = true;
     }
-    std::int64_t bytes = 0;
-    const BlockSet blocks = block_set(job, plan);
-    for (const BlockRow& row : layer_of(blocks, BlockKind::kMoeLayer).rows) {
-      bytes += row.born <= step && step <= row.dies ? row.bytes : 0;
-    }
-    return bytes;
+    return alive_bytes(block_set(job, plan), step);
   };
   CHECK(alive(&RecomputeModules::moe_act, Step::kBackwardFc2) -
             alive(nullptr, Step::kBackwardFc2) ==
