@@ -165,6 +165,36 @@ void read_surroundings(const RunArguments& arguments, RunReading& run, const Opt
   }
 }
 
+// core/distributed/distributed_data_parallel_config.py wants the second with the first, whose mxfp8
+// weights do not move into a buffer (Transformer Engine v2.9 pytorch/tensor/utils.py,
+// replace_raw_data), and core/optimizer/optimizer_config.py says what the second is for.
+void check_param_gather(const RunArguments& arguments) {
+  const char* const gather = "--fp8-param-gather";
+  const char* const reuse = "--reuse-grad-buf-for-mxfp8-param-ag";
+  const std::string recipe = fp8_recipe(arguments);
+  if (arguments.has(reuse) && !arguments.has(gather)) {
+    throw arguments.error(reuse, "found no --fp8-param-gather, expected it beside this");
+  }
+  if (arguments.has(reuse) && recipe != "mxfp8") {
+    throw arguments.error(reuse, "found --fp8-recipe " + recipe + ", expected mxfp8");
+  }
+  if (arguments.has(gather) && recipe == "mxfp8" && !arguments.has(reuse)) {
+    throw arguments.error(gather, "found --fp8-recipe mxfp8 without " + std::string(reuse) +
+                                      ", expected it beside them");
+  }
+}
+
+void read_fp8(const RunArguments& arguments, RunReading& run, const Options& options) {
+  check_param_gather(arguments);
+  const std::string recipe = fp8_recipe(arguments);
+  if (run.framework == "megatron" && arguments.has("--fp8-format") && recipe != "custom") {
+    want(run, {"fp8_recipe", recipe}, options);
+  }
+  if (arguments.has("--fp8-param-gather")) {
+    want(run, {"fp8_param_gather", "true"}, options);
+  }
+}
+
 void read_optimizer(const RunArguments& arguments, RunReading& run) {
   const std::string optimizer = arguments.text_or("--optimizer", "adam");
   if (optimizer == "sgd") {
@@ -222,6 +252,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
     read_kernels(arguments, run, options);
     read_surroundings(arguments, run, options);
+    read_fp8(arguments, run, options);
   }
   read_environment(settings, library, run);
   return run;

@@ -15,6 +15,9 @@ ModelSpec megatron_model(const RunArguments& arguments);
 // "unsupported: ..." for the first setting that is refused whatever the others are, else "".
 std::string why_refused(const RunArguments& arguments);
 
+// --fp8-recipe, which Megatron-LM has a default of with and without --fp8-format.
+std::string fp8_recipe(const RunArguments& arguments);
+
 // Sizes, schedule, recompute and types; with `unsupported` set where nothing describes them.
 void read_megatron_plan(const RunArguments& arguments, RunReading& run);
 

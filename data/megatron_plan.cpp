@@ -176,9 +176,7 @@ DType dtype_of(const RunArguments& arguments, const char* name) {
 // delayed one Megatron-LM holds fp32 ones itself. A CPU offload's optimizers know fp32 alone.
 void read_optimizer_types(const RunArguments& arguments, Plan& plan) {
   const DType main = dtype_of(arguments, "--main-params-dtype");
-  const bool delayed =
-      arguments.word_or("--fp8-recipe", "delayed",
-                        {"tensorwise", "delayed", "mxfp8", "blockwise", "custom"}) == "delayed";
+  const bool delayed = fp8_recipe(arguments) == "delayed";
   plan.exp_avg_dtype = dtype_of(arguments, "--exp-avg-dtype");
   plan.exp_avg_sq_dtype = dtype_of(arguments, "--exp-avg-sq-dtype");
   plan.master_dtype =
@@ -217,10 +215,8 @@ void read_types(const RunArguments& arguments, RunReading& run) {
   if (arguments.has("--fp8-format")) {
     arguments.word_or("--fp8-format", "", {"e4m3", "hybrid"});
     plan.precision = Precision::kFp8;
-    const std::string recipe = arguments.word_or(
-        "--fp8-recipe", "delayed", {"tensorwise", "delayed", "mxfp8", "blockwise", "custom"});
-    if (recipe != "delayed" && recipe != "tensorwise") {
-      refuse(run, "--fp8-recipe " + recipe + ": its copies of the weights are not described");
+    if (fp8_recipe(arguments) == "custom") {
+      refuse(run, "--fp8-recipe custom: its copies of the weights are not described");
     }
   }
   check_optimizer_types(arguments);
@@ -284,6 +280,11 @@ void read_recompute(const RunArguments& arguments, Plan& plan) {
 }
 
 }  // namespace
+
+std::string fp8_recipe(const RunArguments& arguments) {
+  return arguments.word_or("--fp8-recipe", "delayed",
+                           {"tensorwise", "delayed", "mxfp8", "blockwise", "custom"});
+}
 
 void read_megatron_plan(const RunArguments& arguments, RunReading& run) {
   read_sizes(arguments, run.plan);

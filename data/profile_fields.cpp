@@ -8,14 +8,14 @@
 namespace shardplan {
 namespace {
 
-using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*,
-                            CudaGraphs FrameworkProfile::*, DefaultRecompute FrameworkProfile::*>;
+using Member = std::variant<
+    bool FrameworkProfile::*, std::int64_t FrameworkProfile::*, double FrameworkProfile::*,
+    SwigluKind FrameworkProfile::*, CrossEntropyKind FrameworkProfile::*,
+    AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+    DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+    AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
+    Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -29,6 +29,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"dummy_weight_gradients", &FrameworkProfile::dummy_weight_gradients},
     {"overlap_grad_reduce", &FrameworkProfile::overlap_grad_reduce},
     {"overlap_param_gather", &FrameworkProfile::overlap_param_gather},
+    {"fp8_recipe", &FrameworkProfile::fp8_recipe},
+    {"fp8_param_gather", &FrameworkProfile::fp8_param_gather},
     {"eager_communicators", &FrameworkProfile::eager_communicators},
     {"deterministic_attention", &FrameworkProfile::deterministic_attention},
     {"attention_backend", &FrameworkProfile::attention_backend},

@@ -30,8 +30,9 @@ LocalParameters local_sum(const Job& job, const Plan& plan,
                           const std::vector<ParameterTensor>& tensors) {
   LocalParameters sum;
   for (const ParameterTensor& tensor : tensors) {
-    (tensor.sharding == Sharding::kExpert ? sum.expert : sum.dense) +=
-        local_elements(job, plan, tensor);
+    const std::int64_t elements = local_elements(job, plan, tensor);
+    (tensor.sharding == Sharding::kExpert ? sum.expert : sum.dense) += elements;
+    sum.linear += is_dense_linear(tensor) ? elements : 0;
   }
   return sum;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "estimator/block_rows.h"
+#include "estimator/fp8_weights.h"
 
 namespace shardplan {
 
@@ -27,6 +28,21 @@ struct MegatronBlock {
   // Inputs of linear layers are saved in fp8 under fp8 training.
   DType linear_dtype() const {
     return plan.precision == Precision::kFp8 ? DType::kFp8 : shape.dtype;
+  }
+  // Of that type, in one layout, with the scales that lie beside them.
+  std::int64_t linear_elements(std::int64_t values) const {
+    return plan.precision == Precision::kFp8 ? fp8_activation_bytes(job, values) : values;
+  }
+  // An input that was gathered again for the weight gradient. Values with one scale a tensor can
+  // only be gathered row-wise, and are transposed behind it where products take one layout (module/
+  // linear.py, supports_only_rowwise_all_gather; update_usage); others are gathered column-wise.
+  std::int64_t gathered_again(std::int64_t values) const {
+    const bool transposes = plan.precision == Precision::kFp8 && fp8_scales_tensors(job);
+    return (transposes ? fp8_copies(job) : 1) * linear_elements(values);
+  }
+  // An output gradient as the products of backward read it, in one layout each.
+  std::int64_t output_gradient(std::int64_t values) const {
+    return (plan.precision == Precision::kFp8 ? fp8_copies(job) : 1) * linear_elements(values);
   }
 };
 
@@ -85,8 +101,11 @@ inline constexpr std::string_view kComputedAgain =
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
                          Step own_step);
 
-// Output gradient of a linear layer under fp8: cast row-wise and transposed for its two products
-// (Transformer Engine pytorch/module/base.py, grad_output_preprocess).
+// Output gradient of a linear layer under fp8, cast for its two products (Transformer Engine
+// pytorch/module/base.py, grad_output_preprocess).
 void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step);
+// The same before it is gathered: this rank's part, row-wise alone with one scale a tensor
+// (pytorch/distributed.py, _all_gather_fp8).
+void add_fp8_part(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step);
 
 }  // namespace shardplan

@@ -111,6 +111,7 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
   block.forward_flops += n * piece.forward_flops;
   block.parameters.dense += count * piece.parameters.dense;
   block.parameters.expert += count * piece.parameters.expert;
+  block.parameters.linear += count * piece.parameters.linear;
 }
 
 // [rows, in] x [in, out]; input gradient [rows, out] x [out, in]; weight gradient [out, rows] x

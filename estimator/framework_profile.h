@@ -65,6 +65,14 @@ enum class CudaGraphs {
   kIteration,  // everything from the first forward pass to the last backward pass
 };
 
+// How values are scaled before they are rounded to fp8, in Megatron-LM's words.
+enum class Fp8Recipe {
+  kDelayed,     // a scale a tensor, of the largest values of the steps before
+  kTensorwise,  // a scale a tensor, of its own largest value
+  kBlockwise,   // a scale for 128 values, of weights for 128 x 128
+  kMxfp8,       // a scale for 32 values
+};
+
 // When FSDP2 frees a block's gathered parameters after its forward.
 enum class ReshardAfterForward {
   kDefault,  // yes without pipelining, no with it; never those of final norm and head
@@ -138,6 +146,12 @@ inline constexpr std::array<NamedValue<CudaGraphs>, 4> kCudaGraphs = {{
     {.value = CudaGraphs::kLayers, .name = "layers"},
     {.value = CudaGraphs::kIteration, .name = "iteration"},
 }};
+inline constexpr std::array<NamedValue<Fp8Recipe>, 4> kFp8Recipes = {{
+    {.value = Fp8Recipe::kDelayed, .name = "delayed"},
+    {.value = Fp8Recipe::kTensorwise, .name = "tensorwise"},
+    {.value = Fp8Recipe::kBlockwise, .name = "blockwise"},
+    {.value = Fp8Recipe::kMxfp8, .name = "mxfp8"},
+}};
 inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterForward = {{
     {.value = ReshardAfterForward::kDefault, .name = "default"},
     {.value = ReshardAfterForward::kNever, .name = "never"},
@@ -179,6 +193,9 @@ constexpr const auto& names_of(MoeDispatcher) {
 constexpr const auto& names_of(CudaGraphs) {
   return kCudaGraphs;
 }
+constexpr const auto& names_of(Fp8Recipe) {
+  return kFp8Recipes;
+}
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
 }
@@ -205,6 +222,8 @@ struct FrameworkProfile {
   bool dummy_weight_gradients = true;  // Transformer Engine's cached dummies, one per weight shape
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
+  Fp8Recipe fp8_recipe = Fp8Recipe::kDelayed;  // of precision fp8
+  bool fp8_param_gather = false;     // weights of linear layers are fp8 alone, without a bf16 copy
   bool eager_communicators = false;  // every group's communicator created at start-up
   bool deterministic_attention = false;
   AttentionBackend attention_backend = AttentionBackend::kAuto;

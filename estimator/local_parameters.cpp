@@ -10,8 +10,9 @@ namespace {
 void add_tensors(LocalParameters& local, const Job& job, const Plan& plan,
                  const std::vector<ParameterTensor>& tensors, std::int64_t copies) {
   for (const ParameterTensor& tensor : tensors) {
-    std::int64_t& sum = tensor.sharding == Sharding::kExpert ? local.expert : local.dense;
-    sum += copies * local_elements(job, plan, tensor);
+    const std::int64_t elements = copies * local_elements(job, plan, tensor);
+    (tensor.sharding == Sharding::kExpert ? local.expert : local.dense) += elements;
+    local.linear += is_dense_linear(tensor) ? elements : 0;
   }
 }
 

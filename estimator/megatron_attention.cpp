@@ -15,11 +15,11 @@ void add_qkv_projection(MegatronBlock& block) {
   const AttentionWidths widths = attention_widths(block);
   const std::int64_t packed = s.tokens * widths.qkv();
   if (s.gathers_sequence) {
-    rows.use("attention.gathered_norm_output", s.hidden * s.tokens, block.linear_dtype(),
-             Step::kForwardQkv, Step::kForwardQkv,
+    rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
              "h*T: LayerNormLinear gathers its input for the product and frees it");
-    rows.use("attention.gathered_norm_output_again", s.hidden * s.tokens, block.linear_dtype(),
-             Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
+    rows.use("attention.gathered_norm_output_again", block.gathered_again(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
              "h*T: gathered again for the weight gradient");
     rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
              Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
@@ -60,12 +60,14 @@ void add_mla_compression(MegatronBlock& block) {
                     .dies = block.weight_step(Step::kBackwardQkv)};
   rows.keep("attention.q_down", s.sharded_tokens * mla.q_lora_rank, s.dtype, raw,
             "ql*u: input of the q norm");
-  rows.keep("attention.q_down_norm_output", s.sharded_tokens * mla.q_lora_rank,
-            block.linear_dtype(), normed, "ql*u: input of the q up-projection");
+  rows.keep("attention.q_down_norm_output",
+            block.linear_elements(s.sharded_tokens * mla.q_lora_rank), block.linear_dtype(), normed,
+            "ql*u: input of the q up-projection");
   rows.keep("attention.kv_down", s.sharded_tokens * kv_down, s.dtype, raw,
             "(kl+dr)*u: input of the kv norm and the rotary part of the keys");
-  rows.keep("attention.kv_down_norm_output", s.sharded_tokens * mla.kv_lora_rank,
-            block.linear_dtype(), normed, "kl*u: input of the kv up-projection");
+  rows.keep("attention.kv_down_norm_output",
+            block.linear_elements(s.sharded_tokens * mla.kv_lora_rank), block.linear_dtype(),
+            normed, "kl*u: input of the kv up-projection");
   rows.use("attention.compressed_gradients",
            s.sharded_tokens * (mla.q_lora_rank + kv_down + mla.kv_lora_rank), s.dtype,
            Step::kBackwardQkv, Step::kBackwardQkv, "(ql+2*kl+dr)*u");
@@ -128,7 +130,8 @@ void add_projection(MegatronBlock& block) {
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
   if (block.plan.precision == Precision::kFp8) {
-    rows.keep("attention.projection_input_fp8", s.tokens * widths.output, DType::kFp8,
+    rows.keep("attention.projection_input_fp8", block.linear_elements(s.tokens * widths.output),
+              DType::kFp8,
               {.born = Step::kForwardProjection,
                .last_forward_use = Step::kForwardProjection,
                .dies = block.weight_step(Step::kBackwardProjection)},
@@ -138,8 +141,9 @@ void add_projection(MegatronBlock& block) {
     rows.use("attention.full_projection_output", s.hidden * s.tokens, s.dtype,
              Step::kForwardProjection, Step::kForwardProjection,
              "h*T: partial sums before the reduce-scatter");
-    rows.use("attention.gathered_projection_gradient", s.hidden * s.tokens, block.linear_dtype(),
-             Step::kBackwardProjection, block.weight_step(Step::kBackwardProjection),
+    rows.use("attention.gathered_projection_gradient", block.output_gradient(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kBackwardProjection,
+             block.weight_step(Step::kBackwardProjection),
              "h*T: output gradient gathered for both products of the projection");
   }
   const std::int64_t dropped = drops_hidden(block) ? s.hidden * s.sharded_tokens : 0;
@@ -159,7 +163,8 @@ void add_projection(MegatronBlock& block) {
                .dies = Step::kBackwardProjection},
               "h*u: input of the norm after attention (Gemma 2 and 3)");
   }
-  add_fp8_cast(block, "attention.projection_gradient_fp8", s.hidden * s.tokens,
+  const auto add_gradient = s.gathers_sequence ? add_fp8_part : add_fp8_cast;
+  add_gradient(block, "attention.projection_gradient_fp8", s.hidden * s.sharded_tokens,
                Step::kBackwardProjection);
   add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
                       Step::kBackwardProjection);
@@ -191,8 +196,8 @@ void add_layer_input(MegatronBlock& block) {
                           separate_norms(block.job, block.is_moe).attention;
   rows.use("attention.norm_output_again", recomputed ? sequence : 0, s.dtype,
            Step::kBackwardProjection, Step::kBackwardNorm, kComputedAgain);
-  keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output", sequence,
-                    block.linear_dtype(), norm,
+  keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output",
+                    block.linear_elements(sequence), block.linear_dtype(), norm,
                     "h*u: saved sharded by the linear layer, gathered again in backward");
   rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
            "h*u: arrives from the next layer, kept for the residual path");

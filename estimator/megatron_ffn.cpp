@@ -83,7 +83,7 @@ void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t act
       {.born = piece.fc1, .last_forward_use = piece.activation, .dies = piece.backward_activation},
       "2f*T/t: gate and up, saved as input of the activation");
   keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.activation_output,
-                activations, block.linear_dtype(),
+                block.linear_elements(activations), block.linear_dtype(),
                 {.born = piece.activation,
                  .last_forward_use = piece.fc2,
                  .dies = block.weight_step(piece.backward_fc2)},
@@ -124,7 +124,8 @@ void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
   // A dense FFN has the norm inside its first linear layer; experts share one norm output among
   // router, shared experts and dispatch, the router's weight gradient using it last.
   const Step last = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1;
-  keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output", sequence,
+  keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output",
+                    block.is_moe ? sequence : block.linear_elements(sequence),
                     block.is_moe ? s.dtype : block.linear_dtype(),
                     {.born = Step::kForwardFfnNorm,
                      .last_forward_use = block.is_moe ? Step::kForwardDispatch : Step::kForwardFc1,
@@ -158,15 +159,16 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
   if (!s.gathers_sequence) {
     return;
   }
-  rows.use("ffn.gathered_norm_output", full, block.linear_dtype(), piece.fc1, piece.fc1,
-           "h*T: gathered for the first product, freed after it");
+  rows.use("ffn.gathered_norm_output", block.linear_elements(full), block.linear_dtype(), piece.fc1,
+           piece.fc1, "h*T: gathered for the first product, freed after it");
   rows.use("ffn.full_output", full, s.dtype, piece.fc2, piece.fc2,
            "h*T: partial sums before the reduce-scatter");
-  rows.use("ffn.gathered_output_gradient", full, block.linear_dtype(), piece.backward_fc2,
-           block.weight_step(piece.backward_fc2),
+  rows.use("ffn.gathered_output_gradient", block.output_gradient(full), block.linear_dtype(),
+           piece.backward_fc2, block.weight_step(piece.backward_fc2),
            "h*T: gathered for both products of the second linear layer");
-  rows.use("ffn.gathered_norm_output_again", full, block.linear_dtype(), piece.backward_fc1,
-           block.weight_step(piece.backward_fc1), "h*T: gathered again for the weight gradient");
+  rows.use("ffn.gathered_norm_output_again", block.gathered_again(full), block.linear_dtype(),
+           piece.backward_fc1, block.weight_step(piece.backward_fc1),
+           "h*T: gathered again for the weight gradient");
   rows.use("ffn.full_norm_gradient", full, s.dtype, piece.backward_fc1, piece.backward_fc1,
            "h*T: input gradient before its reduce-scatter");
 }
@@ -248,7 +250,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
                 Step::kForwardDispatch, Step::kForwardDispatch, "topk*h*u*I*et");
   }
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    h * dispatch.gathered, block.linear_dtype(),
+                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
@@ -278,7 +280,7 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
   const std::int64_t h = s.hidden;
   const Component comm = Component::kCommunication;
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    h * dispatch.gathered, block.linear_dtype(),
+                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
@@ -361,8 +363,16 @@ void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64
 
 void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
   if (block.plan.precision == Precision::kFp8) {
-    block.rows.use(name, 2 * elements, DType::kFp8, step, step,
-                   "output gradient in fp8, row-wise and transposed");
+    block.rows.use(name, block.output_gradient(elements), DType::kFp8, step, step,
+                   "output gradient in fp8, in the layouts of its two products");
+  }
+}
+
+void add_fp8_part(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
+  if (block.plan.precision == Precision::kFp8) {
+    const std::int64_t layouts = fp8_scales_tensors(block.job) ? 1 : 2;
+    block.rows.use(name, layouts * block.linear_elements(elements), DType::kFp8, step, step,
+                   "this rank's part of the output gradient in fp8, before it is gathered");
   }
 }
 

@@ -2,7 +2,7 @@
 // distrib_optimizer.py, core/distributed/fsdp), Transformer Engine (pytorch/module/base.py).
 // Letters:
 //   N dense and X expert parameters of the rank, S and S_x the ranks that share their optimizer
-//   state, n the parameters of a module.
+//   state, n the parameters of a module, L the weights of linear layers.
 #include "estimator/megatron_state.h"
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "estimator/block_rows.h"
+#include "estimator/fp8_weights.h"
+#include "estimator/megatron_fp8_rows.h"
 #include "estimator/resident_rows.h"
 
 namespace shardplan {
@@ -27,6 +29,8 @@ struct MegatronState {
   bool shards_optimizer() const { return plan.zero >= 1; }
   bool shards_gradients() const { return plan.zero >= 2; }
   bool shards_parameters() const { return plan.zero >= 3; }
+  bool keeps_fp8() const { return keeps_fp8_weights(job, plan); }
+  bool gathers_apart() const { return gathers_through_gradients(job, plan); }
   DType parameter_dtype() const { return activation_dtype(plan.precision); }
   DType grad_dtype() const {
     return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
@@ -58,7 +62,9 @@ constexpr StateNames kExpertNames = {"parameters.expert",           "gradients.e
 struct Group {
   StateNames names;
   std::int64_t elements = 0;
+  std::int64_t fp8 = 0;  // of these kept in fp8 alone
   std::int64_t padding = 0;
+  std::int64_t fp8_padding = 0;
   std::int64_t shard = 1;
 };
 
@@ -92,7 +98,8 @@ void add_optimizer(MegatronState& state, const Group& group) {
   }
   if (state.shards_optimizer() && !state.shards_gradients()) {
     // The buffer's shard is whole; the rank with no padding in it holds this much more.
-    const std::int64_t padded = div_ceil(group.elements + group.padding, group.shard);
+    const std::int64_t padded =
+        div_ceil(group.elements + group.padding + group.fp8_padding, group.shard);
     add_optimizer_row(state, group.names.optimizer_padding,
                       scaled(padded - share, 1 - plan.offload.optimizer), plan.master_dtype,
                       Phase::kBuilt, "(N+padding)/S - N/S: the fullest shard of the padded buffer");
@@ -103,10 +110,12 @@ void add_group(MegatronState& state, const Group& group) {
   const std::int64_t share = div_ceil(group.elements, group.shard);
   state.add({.component = Component::kParameters,
              .name = group.names.parameters,
-             .elements = state.shards_parameters() ? share : group.elements,
+             .elements = state.shards_parameters() ? share : group.elements - group.fp8,
              .dtype = state.parameter_dtype(),
              .first = Phase::kStartUp,
-             .formula = "N (N/S under ZeRO-3): working copy of the parameters"});
+             .formula = state.keeps_fp8()
+                            ? "N-L: embedding, head, norms, router and biases stay in bf16"
+                            : "N (N/S under ZeRO-3): working copy of the parameters"});
   state.add({.component = Component::kGradients,
              .name = group.names.gradients,
              .elements = state.shards_gradients() ? share : group.elements,
@@ -116,13 +125,13 @@ void add_group(MegatronState& state, const Group& group) {
   if (state.shards_optimizer()) {
     state.add({.component = Component::kParameters,
                .name = group.names.parameters_padding,
-               .elements = state.shards_parameters() ? 0 : group.padding,
+               .elements = state.shards_parameters() || state.gathers_apart() ? 0 : group.padding,
                .dtype = state.parameter_dtype(),
                .first = Phase::kStartUp,
                .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
     state.add({.component = Component::kGradients,
                .name = group.names.gradients_padding,
-               .elements = state.shards_gradients() ? 0 : group.padding,
+               .elements = state.shards_gradients() ? 0 : group.padding + group.fp8_padding,
                .dtype = state.grad_dtype(),
                .first = Phase::kStartUp,
                .formula = "starts at multiples of 64 elements, buckets end at lcm(S, 128)"});
@@ -144,11 +153,30 @@ std::int64_t materialized_at_once(const MegatronState& state) {
 // Megatron builds a chunk tensor by tensor, then moves its parameters into a contiguous buffer; the
 // gradient buffer is made before the old tensors go (param_and_grad_buffer.py).
 void add_built_parameters(MegatronState& state) {
+  const StageTensors& t = state.tensors;
+  if (state.keeps_fp8()) {
+    const bool moves = !state.gathers_apart();
+    state.add({.component = Component::kParameters,
+               .name = "start_up.parameters",
+               .elements = moves ? t.largest_chunk - t.largest_chunk_linear : 0,
+               .dtype = state.parameter_dtype(),
+               .first = Phase::kStartUp,
+               .last = Phase::kStartUp,
+               .formula = "(N-L)/v: a chunk's bf16 tensors before their buffer takes over"});
+    state.add({.component = Component::kParameters,
+               .name = "start_up.fp8_weights",
+               .elements = moves ? t.largest_chunk_linear : 0,
+               .dtype = DType::kFp8,
+               .first = Phase::kStartUp,
+               .last = Phase::kStartUp,
+               .formula = "L/v: a chunk's fp8 weights, row-wise, before theirs does"});
+    return;
+  }
   const bool by_module = state.shards_gradients() && state.job.profile.init_model_with_meta_device;
   state.add({.component = Component::kParameters,
              .name = "start_up.parameters",
              .elements = by_module                  ? materialized_at_once(state)
-                         : state.shards_optimizer() ? state.tensors.largest_chunk
+                         : state.shards_optimizer() ? t.largest_chunk
                                                     : 0,
              .dtype = state.parameter_dtype(),
              .first = Phase::kStartUp,
@@ -208,6 +236,14 @@ void add_widened_state(MegatronState& state, std::int64_t elements) {
              .formula = "largest tensor's share: a moment on its way back to bf16"});
 }
 
+// core/optimizer/optimizer_config.py:355-362: with fp8 recipes but the delayed one Megatron-LM
+// hands FusedAdam its own fp32 main parameters and, in their type, gradients.
+bool hands_over_main_parameters(const MegatronState& state) {
+  return state.plan.precision == Precision::kFp8 &&
+         state.job.profile.fp8_recipe != Fp8Recipe::kDelayed &&
+         state.plan.master_dtype == DType::kFp32;
+}
+
 // Temporaries of the optimizer step.
 void add_optimizer_step(MegatronState& state) {
   const Plan& plan = state.plan;
@@ -218,7 +254,8 @@ void add_optimizer_step(MegatronState& state) {
   const bool precision_aware = plan.master_dtype != DType::kFp32 ||
                                plan.exp_avg_dtype != DType::kFp32 ||
                                plan.exp_avg_sq_dtype != DType::kFp32;
-  if (state.grad_dtype() != DType::kFp32 && !precision_aware) {
+  if (state.grad_dtype() != DType::kFp32 &&
+      (!precision_aware || hands_over_main_parameters(state))) {
     state.add({.component = Component::kTemporaries,
                .name = "optimizer.fp32_gradients",
                .elements = share,
@@ -230,6 +267,12 @@ void add_optimizer_step(MegatronState& state) {
   const std::int64_t at_once = steps_experts_apart(state) ? std::max(dense, expert) : share;
   if (precision_aware) {
     add_widened_state(state, at_once);
+  }
+  // The update's own temporaries are larger, and gone by then.
+  if (!precision_aware && state.job.profile.fused_optimizer) {
+    const std::int64_t linear = div_ceil(state.tensors.dense_linear, state.dense_shard);
+    state.add(cast_main_parameters(
+        state.job, plan, steps_experts_apart(state) ? std::max(linear, expert) : linear + expert));
   }
   if (!state.job.profile.fused_optimizer) {
     state.add({.component = Component::kTemporaries,
@@ -272,26 +315,6 @@ void add_dummy_gradients(MegatronState& state) {
              .formula = "sum of distinct weight shapes of the stage, cached by TE"});
 }
 
-// fp8 training with bf16 parameters: Transformer Engine caches an fp8 copy of every linear weight
-// and its transpose for the step.
-void add_fp8_weights(MegatronState& state) {
-  if (state.plan.precision != Precision::kFp8) {
-    return;
-  }
-  std::int64_t elements = 0;
-  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
-    for (const WeightShape& shape : weight_shapes(state.job, state.plan, kind)) {
-      elements += count_blocks(state.stage, kind) * shape.rows * shape.columns * shape.count;
-    }
-  }
-  state.add({.component = Component::kParameters,
-             .name = "parameters.fp8_copies",
-             .elements = elements,
-             .dtype = DType::kFp8,
-             .copies = 2,
-             .formula = "linear weights, row-wise and transposed"});
-}
-
 }  // namespace
 
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
@@ -305,15 +328,22 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
   constexpr std::size_t kManyRows = 32;  // room for the usual number
   state.rows.rows.reserve(kManyRows);
   add_built_parameters(state);
+  const bool keeps_fp8 = state.keeps_fp8();
   add_group(state, {.names = kDenseNames,
                     .elements = tensors.dense,
+                    .fp8 = keeps_fp8 ? tensors.dense_linear : 0,
                     .padding = tensors.dense_padding,
+                    .fp8_padding = tensors.linear_padding,
                     .shard = state.dense_shard});
   add_group(state, {.names = kExpertNames,
                     .elements = tensors.expert,
-                    .padding = tensors.expert_padding,
+                    .fp8 = keeps_fp8 ? tensors.expert : 0,
+                    .padding = keeps_fp8 ? 0 : tensors.expert_padding,
+                    .fp8_padding = keeps_fp8 ? tensors.expert_padding : 0,
                     .shard = state.expert_shard});
-  add_fp8_weights(state);
+  if (plan.precision == Precision::kFp8) {
+    for (const StateRow& row : megatron_fp8_rows(job, plan, stage, tensors)) { state.add(row); }
+  }
   add_gathered_ends(state);
   add_optimizer_step(state);
   add_dummy_gradients(state);

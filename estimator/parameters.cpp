@@ -20,8 +20,12 @@ namespace {
 using Tensors = std::vector<ParameterTensor>;
 
 void add(Tensors& tensors, std::string name, std::int64_t elements, Sharding sharding) {
-  tensors.push_back(
-      {.name = std::move(name), .elements = elements, .sharding = sharding, .kv_elements = 0});
+  tensors.push_back({.name = std::move(name), .elements = elements, .sharding = sharding});
+}
+
+void add_linear(Tensors& tensors, std::string name, std::int64_t elements, Sharding sharding) {
+  add(tensors, std::move(name), elements, sharding);
+  tensors.back().is_linear = true;
 }
 
 // A LayerNorm has a bias beside its weight (GPT-2; Megatron-LM --normalization LayerNorm).
@@ -37,8 +41,8 @@ void add_norm(Tensors& tensors, const ModelSpec& model, const std::string& name,
 void add_ffn(Tensors& tensors, const ModelSpec& model, const std::string& name, std::int64_t width,
              Sharding sharding) {
   const std::int64_t pieces = model.gated_ffn ? 2 : 1;
-  add(tensors, name + ".fc1", pieces * model.hidden * width, sharding);
-  add(tensors, name + ".fc2", model.hidden * width, sharding);
+  add_linear(tensors, name + ".fc1", pieces * model.hidden * width, sharding);
+  add_linear(tensors, name + ".fc2", model.hidden * width, sharding);
 }
 
 // GQA: 2*h*a*d + 2*h*k*d; biases a*d + 2*k*d; q and k norm d each.
@@ -49,7 +53,8 @@ void add_gqa(Tensors& tensors, const ModelSpec& model) {
   tensors.push_back({.name = "attention.qkv",
                      .elements = h * (query + key_value),
                      .sharding = Sharding::kTp,
-                     .kv_elements = h * key_value});
+                     .kv_elements = h * key_value,
+                     .is_linear = true});
   if (model.qkv_bias) {
     tensors.push_back({.name = "attention.qkv_bias",
                        .elements = query + key_value,
@@ -60,7 +65,7 @@ void add_gqa(Tensors& tensors, const ModelSpec& model) {
     add_norm(tensors, model, "attention.q_norm", model.head_dim);
     add_norm(tensors, model, "attention.k_norm", model.head_dim);
   }
-  add(tensors, "attention.output", query * h, Sharding::kTp);
+  add_linear(tensors, "attention.output", query * h, Sharding::kTp);
 }
 
 // Down-projections and their norms are replicated (Megatron-LM gpt_layer_specs.py: TELinear,
@@ -72,23 +77,23 @@ void add_mla(Tensors& tensors, const ModelSpec& model) {
   const std::int64_t query = a * mla.qk_head_dim();
   const std::int64_t kv_down = mla.kv_lora_rank + mla.qk_rope_head_dim;
   if (mla.q_lora_rank == 0) {
-    add(tensors, "attention.q", h * query, Sharding::kTp);
+    add_linear(tensors, "attention.q", h * query, Sharding::kTp);
   } else {
-    add(tensors, "attention.q_down", h * mla.q_lora_rank, Sharding::kReplicated);
+    add_linear(tensors, "attention.q_down", h * mla.q_lora_rank, Sharding::kReplicated);
     if (model.qkv_bias) {
       add(tensors, "attention.q_down_bias", mla.q_lora_rank, Sharding::kReplicated);
     }
     add_norm(tensors, model, "attention.q_down_norm", mla.q_lora_rank);
-    add(tensors, "attention.q_up", mla.q_lora_rank * query, Sharding::kTp);
+    add_linear(tensors, "attention.q_up", mla.q_lora_rank * query, Sharding::kTp);
   }
-  add(tensors, "attention.kv_down", h * kv_down, Sharding::kReplicated);
+  add_linear(tensors, "attention.kv_down", h * kv_down, Sharding::kReplicated);
   if (model.qkv_bias) {
     add(tensors, "attention.kv_down_bias", kv_down, Sharding::kReplicated);
   }
   add_norm(tensors, model, "attention.kv_down_norm", mla.kv_lora_rank);
-  add(tensors, "attention.kv_up", mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim),
-      Sharding::kTp);
-  add(tensors, "attention.output", a * mla.v_head_dim * h, Sharding::kTp);
+  add_linear(tensors, "attention.kv_up",
+             mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim), Sharding::kTp);
+  add_linear(tensors, "attention.output", a * mla.v_head_dim * h, Sharding::kTp);
 }
 
 void add_moe(Tensors& tensors, const ModelSpec& model) {
@@ -184,7 +189,7 @@ std::vector<ParameterTensor> mtp_parameters(const ModelSpec& model) {
   Tensors tensors = layer_parameters(model, model.layers.back());
   add_norm(tensors, model, "mtp.embedding_norm", h);
   add_norm(tensors, model, "mtp.hidden_norm", h);
-  add(tensors, "mtp.projection", 2 * h * h, Sharding::kTp);
+  add_linear(tensors, "mtp.projection", 2 * h * h, Sharding::kTp);
   add_norm(tensors, model, "mtp.final_norm", h);
   return tensors;
 }

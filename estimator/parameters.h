@@ -22,8 +22,13 @@ struct ParameterTensor {
   Sharding sharding = Sharding::kReplicated;
   std::int64_t kv_elements = 0;  // the part that belongs to key and value heads: where a profile
                                  // replicates these, at least one head lies on every tp rank
+  bool is_linear = false;        // of a linear layer inside a block: multiplied in fp8 under fp8
   friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
 };
+
+inline bool is_dense_linear(const ParameterTensor& tensor) {
+  return tensor.is_linear && tensor.sharding != Sharding::kExpert;
+}
 
 // Tensors of one transformer layer, of the embedding, of the head (final norm, head matrix unless
 // tied and on the same stage), and of one multi-token-prediction module.
@@ -47,6 +52,7 @@ std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTen
 struct LocalParameters {
   std::int64_t dense = 0;   // elements on one rank, sharded over dense_shard_size ranks
   std::int64_t expert = 0;  // elements on one rank, sharded over expert_shard_size ranks
+  std::int64_t linear = 0;  // of the dense ones those of linear layers; the experts' all are
   std::int64_t total() const { return dense + expert; }
 };
 

@@ -5,6 +5,7 @@
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
+#include "estimator/fp8_weights.h"
 #include "estimator/host_time.h"
 #include "estimator/kernel_time.h"
 #include "estimator/number.h"
@@ -16,6 +17,19 @@ namespace {
 // Parameters as gathered and used.
 double weight_bytes(const Plan& plan) {
   return plan.precision == Precision::kFp32 ? 4 : 2;
+}
+
+// Parameters that share a group, of which so many are weights of linear layers.
+struct Part {
+  std::int64_t elements = 0;
+  std::int64_t linear = 0;
+};
+
+// Of all of them. What is kept in fp8 alone is gathered so, but for mxfp8.
+double gathered_bytes(const Job& job, const Plan& plan, const Part& part) {
+  const double whole = number(part.elements) * weight_bytes(plan);
+  const bool in_fp8 = keeps_fp8_weights(job, plan) && !gathers_through_gradients(job, plan);
+  return in_fp8 ? whole - number(part.linear) * (weight_bytes(plan) - 1) : whole;
 }
 
 // FSDP2 (torch.distributed.fsdp, _fsdp_collectives.py): fp32 shards to bf16, into the input of the
@@ -37,8 +51,22 @@ double units_apart(const Job& job, const Plan& plan) {
   return is_fsdp ? number(std::ssize(job.model.layers)) / number(plan.pp) + 2 : 1;
 }
 
-void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t elements,
+// Largest values of fp8 weights, one a tensor or one for 128 x 128 values, before they are rounded.
+double largest_values_s(const Job& job, const Plan& plan, const Part& part,
+                        const GroupShape& shard) {
+  if (!keeps_fp8_weights(job, plan) || gathers_through_gradients(job, plan) || part.linear == 0) {
+    return 0;
+  }
+  constexpr double kFloatBytes = 4;
+  constexpr double kBlock = 128.0 * 128.0;
+  const bool is_blockwise = job.profile.fp8_recipe == Fp8Recipe::kBlockwise;
+  return all_reduce_s(job.cluster, shard,
+                      kFloatBytes * (is_blockwise ? number(part.linear) / kBlock : 1));
+}
+
+void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
          const GroupShape& shard, const GroupShape& replica) {
+  const std::int64_t elements = part.elements;
   if (elements == 0) {
     return;
   }
@@ -50,8 +78,9 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, std::int64_t eleme
   total.replica_s += between_replicas_s;
   total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
   total.gather_s +=
-      units * all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan) / units,
+      units * all_gather_s(job.cluster, shard, gathered_bytes(job, plan, part) / units,
                            carrier_of(job, shard));
+  total.largest_values_s += largest_values_s(job, plan, part, shard);
   if (job.profile.memory_model == MemoryModel::kNative) {
     total.add_s +=
         elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);
@@ -170,8 +199,10 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
                        const RankParameters& parameters) {
   const LocalParameters& held = parameters.held;
   RankUpdate update;
-  add(update, job, plan, held.dense, groups.dense_shard, groups.dense_replica);
-  add(update, job, plan, held.expert, groups.expert_shard, groups.expert_replica);
+  add(update, job, plan, {.elements = held.dense, .linear = held.linear}, groups.dense_shard,
+      groups.dense_replica);
+  add(update, job, plan, {.elements = held.expert, .linear = held.expert}, groups.expert_shard,
+      groups.expert_replica);
   const auto regather_s = [&](const GroupShape& shard, std::int64_t elements) {
     return all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan),
                         carrier_of(job, shard));
@@ -235,7 +266,21 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
                                  work.host_s));
       }
   }
-  return (seconds + update.tied_s) * job.profile.exposed_dp_share;
+  return (seconds + update.tied_s + update.largest_values_s) * job.profile.exposed_dp_share;
+}
+
+// Weights in fp8, written in every step: by their first forward pass, or by the update.
+KernelBytes fp8_kernels(const Job& job, const Plan& plan, const ShardingGroups& groups,
+                        const LocalParameters& parameters) {
+  if (job.profile.memory_model != MemoryModel::kMegatron) {
+    return {};
+  }
+  const double dense = number(parameters.linear);
+  const double expert = number(parameters.expert);
+  const double updated =
+      dense / number(groups.dense_shard.size) + expert / number(groups.expert_shard.size);
+  return {.fused = (dense + expert) * fp8_weight_kernel_bytes(job, plan) +
+                   updated * fp8_cast_kernel_bytes(job, plan)};
 }
 
 // The offloaded share crosses PCIe to the host, which updates it in its own memory, and back:
@@ -253,7 +298,8 @@ double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& group
   const double held = number(parameters.dense + parameters.expert);
   const double kernels_s =
       elementwise_s(job.cluster.gpu, on_gpu * update_kernels(job, plan) +
-                                         held * buffer_kernels(job, plan, replicas));
+                                         held * buffer_kernels(job, plan, replicas) +
+                                         fp8_kernels(job, plan, groups, parameters));
   const double layers = number(std::ssize(job.model.layers)) / number(plan.pp);
   const double seconds = std::max(kernels_s, layers * host_update_s(job));
   if (plan.offload.optimizer == 0) {

@@ -33,7 +33,8 @@ struct RankUpdate {
   // Of reductions and of gathers, as the dense parameters' have them.
   BesideRates beside;
   BesideRates beside_gathers;
-  double tied_s = 0;  // of the embedding table, reduced between the end stages
+  double tied_s = 0;            // of the embedding table, reduced between the end stages
+  double largest_values_s = 0;  // of fp8 weights, of which each rank has updated a part
   double optimizer_s = 0;
 };
 

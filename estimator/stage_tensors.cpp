@@ -4,6 +4,8 @@
 #include <array>
 #include <numeric>
 
+#include "estimator/fp8_weights.h"
+
 namespace shardplan {
 namespace {
 
@@ -24,13 +26,15 @@ std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) 
 struct LocalTensor {
   std::int64_t elements = 0;
   bool is_expert = false;
+  bool is_linear = false;  // and not an expert's
 };
 
 std::vector<LocalTensor> local_tensors(const Job& job, const Plan& plan, BlockKind kind) {
   std::vector<LocalTensor> local;
   for (const ParameterTensor& tensor : tensors_of(job.model, kind)) {
     local.push_back({.elements = local_elements(job, plan, tensor),
-                     .is_expert = tensor.sharding == Sharding::kExpert});
+                     .is_expert = tensor.sharding == Sharding::kExpert,
+                     .is_linear = is_dense_linear(tensor)});
   }
   return local;
 }
@@ -39,6 +43,7 @@ LocalParameters sum_of(const std::vector<LocalTensor>& tensors) {
   LocalParameters sum;
   for (const LocalTensor& tensor : tensors) {
     (tensor.is_expert ? sum.expert : sum.dense) += tensor.elements;
+    sum.linear += tensor.is_linear ? tensor.elements : 0;
   }
   return sum;
 }
@@ -81,12 +86,20 @@ class PaddedBuffer {
 
 using TensorsByKind = std::array<std::vector<LocalTensor>, kNumBlockKinds>;
 
+struct PaddedBuffers {
+  PaddedBuffer dense;
+  PaddedBuffer linear;
+  PaddedBuffer expert;
+};
+
 void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLayout& chunk,
-               PaddedBuffer& dense, PaddedBuffer& expert) {
+               bool linear_apart, PaddedBuffers& buffers) {
   const auto add = [&](BlockKind kind) {
     for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
       (tensor.is_expert ? tensors.expert : tensors.dense) += tensor.elements;
-      (tensor.is_expert ? expert : dense).add(tensor.elements);
+      tensors.dense_linear += tensor.is_linear ? tensor.elements : 0;
+      PaddedBuffer& dense = tensor.is_linear && linear_apart ? buffers.linear : buffers.dense;
+      (tensor.is_expert ? buffers.expert : dense).add(tensor.elements);
       tensors.largest_dense_tensor =
           std::max(tensors.largest_dense_tensor, tensor.is_expert ? 0 : tensor.elements);
     }
@@ -101,7 +114,7 @@ void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLay
   if (chunk.has_embedding_copy) {  // the token table without learned positions
     const LocalTensor& table = local[static_cast<std::size_t>(BlockKind::kEmbedding)].front();
     tensors.dense += table.elements;
-    dense.add(table.elements);
+    buffers.dense.add(table.elements);
   }
 }
 
@@ -184,18 +197,29 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
       local[i] = local_tensors(job, plan, static_cast<BlockKind>(i));
     }
   }
+  const std::int64_t dense_shard = dense_shard_size(job, plan);
+  const std::int64_t expert_shard = expert_state_shards(job, plan);
+  const bool linear_apart = keeps_fp8_weights(job, plan);
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-    const std::int64_t dense_shard = dense_shard_size(job, plan);
-    const std::int64_t expert_shard = expert_state_shards(job, plan);
-    PaddedBuffer dense(dense_shard, megatron_bucket_elements(job, stage, chunk, dense_shard));
-    PaddedBuffer expert(expert_shard, megatron_bucket_elements(job, stage, chunk, expert_shard));
+    const auto buffer = [&](std::int64_t shard) {
+      return PaddedBuffer(shard, megatron_bucket_elements(job, stage, chunk, shard));
+    };
+    PaddedBuffers buffers = {.dense = buffer(dense_shard),
+                             .linear = buffer(dense_shard),
+                             .expert = buffer(expert_shard)};
     const std::int64_t before = tensors.dense + tensors.expert;
-    add_chunk(tensors, local, stage.chunks[chunk], dense, expert);
-    tensors.largest_chunk =
-        std::max(tensors.largest_chunk, tensors.dense + tensors.expert - before);
-    tensors.chunks.push_back({.dense = dense.close(), .expert = expert.close()});
-    tensors.dense_padding += dense.padding();
-    tensors.expert_padding += expert.padding();
+    const std::int64_t linear_before = tensors.dense_linear + tensors.expert;
+    add_chunk(tensors, local, stage.chunks[chunk], linear_apart, buffers);
+    const std::int64_t elements = tensors.dense + tensors.expert - before;
+    if (elements > tensors.largest_chunk) {
+      tensors.largest_chunk = elements;
+      tensors.largest_chunk_linear = tensors.dense_linear + tensors.expert - linear_before;
+    }
+    tensors.chunks.push_back({.dense = buffers.dense.close() + buffers.linear.close(),
+                              .expert = buffers.expert.close()});
+    tensors.dense_padding += buffers.dense.padding();
+    tensors.linear_padding += buffers.linear.padding();
+    tensors.expert_padding += buffers.expert.padding();
   }
   sum_layers(tensors, local, stage);
   return tensors;

@@ -19,11 +19,15 @@ struct ChunkBuffers {
 struct StageTensors {
   std::int64_t dense = 0;  // elements on one rank
   std::int64_t expert = 0;
+  std::int64_t dense_linear = 0;   // of the dense ones those of linear layers; the experts' all are
   std::int64_t dense_padding = 0;  // elements of padding in contiguous buffers
   std::int64_t expert_padding = 0;
+  std::int64_t linear_padding =
+      0;  // where fp8 weights of the dense ones have a buffer of their own
   std::vector<ChunkBuffers> chunks;
   std::int64_t largest_dense_tensor = 0;
-  std::int64_t largest_chunk = 0;        // dense and expert, of one model chunk
+  std::int64_t largest_chunk = 0;  // dense and expert, of one model chunk
+  std::int64_t largest_chunk_linear = 0;
   std::int64_t largest_layer_dense = 0;  // of one layer of the stage, the largest
   std::int64_t largest_layer_expert = 0;
   std::int64_t layers_dense = 0;  // of all its layers; the rest are embedding, head, norms

@@ -1,9 +1,9 @@
 // What Megatron-LM core_v0.16.1 with Transformer Engine accepts, and what of it is modelled.
 // Sources: core/transformer/transformer_config.py, core/model_parallel_config.py,
 // core/parallel_state.py, core/optimizer/optimizer_config.py, training/arguments.py
-// (validate_args); transformer_engine/pytorch/utils.py (assert_dim_for_fp8_exec) and
-// attention/dot_product_attention/context_parallel.py.
+// (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
 #include "estimator/validity_limits.h"
+#include "estimator/validity_megatron_fp8.h"
 #include "estimator/validity_megatron_overlap.h"
 #include "estimator/validity_megatron_state.h"
 #include "estimator/validity_pipeline_rules.h"
@@ -154,45 +154,6 @@ constexpr ValidityRule kUnfusedNeedsNoCp = {
                  "flash";
         }};
 
-// Rows of an fp8 product in multiples of 8, widths in multiples of 16.
-constexpr ValidityRule kFp8Tokens = {
-    .name = "fp8_tokens_divisible_by_8",
-    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kMicroBatch, PlanField::kSequenceParallel,
-              PlanField::kPrecision},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          const std::int64_t tp = plan.sequence_parallel ? plan.tp : 1;
-          return plan.precision == Precision::kFp8 &&
-                 job.sequence_length / plan.cp / tp % 8 * (plan.micro_batch % 8) % 8 != 0;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          const std::int64_t tp = plan.sequence_parallel ? plan.tp : 1;
-          return "precision fp8: micro_batch " + number_text(plan.micro_batch) + " * " +
-                 number_text(job.sequence_length / plan.cp / tp) +
-                 " positions of a rank are not divisible by 8; valid: a multiple of 8 tokens";
-        }};
-
-constexpr ValidityRule kFp8Widths = {
-    .name = "fp8_widths_divisible_by_16",
-    .reads = {PlanField::kTp, PlanField::kEtp, PlanField::kPrecision},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          const ModelSpec& model = job.model;
-          return plan.precision == Precision::kFp8 &&
-                 (model.hidden % 16 != 0 || model.ffn / plan.tp % 16 != 0 ||
-                  model.moe.expert_ffn / plan.etp % 16 != 0 ||
-                  model.moe.shared_ffn / plan.tp % 16 != 0);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          const ModelSpec& model = job.model;
-          return "precision fp8: hidden " + number_text(model.hidden) + ", ffn / tp " +
-                 number_text(model.ffn / plan.tp) + ", expert_ffn / etp " +
-                 number_text(model.moe.expert_ffn / plan.etp) + ", shared_ffn / tp " +
-                 number_text(model.moe.shared_ffn / plan.tp) + "; valid: multiples of 16";
-        }};
-
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
@@ -210,6 +171,8 @@ constexpr std::array kRules = {
     kMoeBufferFactorUnsupported,
     kTrainsAll,
     kAdamWOnly,
+    kBlockwiseOnHopper,
+    kFp8ParamGatherFsdp,
     // accepted
     kWorldByTpCpPp,
     kHeadsByTp,
@@ -251,6 +214,11 @@ constexpr std::array kRules = {
     kOffloadedIsFp32,
     kFsdpReplicasWithoutExperts,
     kFp8NeedsGpu,
+    kMxfp8NeedsGpu,
+    kFp8ParamGatherNeedsFp8,
+    kFp8ParamGatherNeedsZero,
+    kFp8ParamGatherMain,
+    kFp8ParamGatherOffload,
     kFp8Tokens,
     kFp8Widths,
     kMicrobatchTooLarge,

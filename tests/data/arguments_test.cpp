@@ -201,6 +201,33 @@ TEST_CASE("the precision-aware optimizer keeps the low half of a master beside a
             .plan.master_dtype == DType::kFp32);
 }
 
+TEST_CASE("fp8 weights follow --fp8-recipe and --fp8-param-gather") {
+  const std::string fp8 = R"(, "--fp8-format": "hybrid")";
+  CHECK(gpt7b_with(fp8).job.profile.fp8_recipe == Fp8Recipe::kDelayed);
+  CHECK_FALSE(gpt7b_with(fp8).job.profile.fp8_param_gather);
+  const std::string mxfp8 = fp8 + R"(, "--fp8-recipe": "mxfp8")";
+  CHECK(gpt7b_with(mxfp8).unsupported.empty());
+  CHECK(gpt7b_with(mxfp8).job.profile.fp8_recipe == Fp8Recipe::kMxfp8);
+  const std::string gather = R"(, "--fp8-param-gather": true)";
+  const RunReading delayed = gpt7b_with(fp8 + gather);
+  CHECK(delayed.unsupported.empty());
+  CHECK(delayed.job.profile.fp8_param_gather);
+  CHECK(gpt7b_with(fp8 + R"(, "--fp8-recipe": "custom")").unsupported.find("custom") !=
+        std::string::npos);
+  // Transformer Engine cannot move an mxfp8 weight into a buffer.
+  CHECK(message_of([&] { gpt7b_with(mxfp8 + gather); })
+            .find("--fp8-param-gather: found --fp8-recipe mxfp8 without "
+                  "--reuse-grad-buf-for-mxfp8-param-ag") != std::string::npos);
+  const std::string reuse = R"(, "--reuse-grad-buf-for-mxfp8-param-ag": true)";
+  CHECK(gpt7b_with(mxfp8 + gather + reuse).job.profile.fp8_param_gather);
+  CHECK(message_of([&] {
+          gpt7b_with(mxfp8 + reuse);
+        }).find("found no --fp8-param-gather, expected it beside this") != std::string::npos);
+  CHECK(message_of([&] {
+          gpt7b_with(fp8 + gather + reuse);
+        }).find("found --fp8-recipe delayed, expected mxfp8") != std::string::npos);
+}
+
 TEST_CASE("another engine and older names of recomputation are refused, not passed over") {
   CHECK(gpt7b_with(R"(, "--deepspeed": true)").unsupported.find("DeepSpeed engine") !=
         std::string::npos);

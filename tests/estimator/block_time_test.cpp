@@ -593,14 +593,17 @@ TEST_CASE("parameters of the blocks of one rank are those that are counted for i
       LocalParameters sum;
       for (const BlockTime* block : {&times.embedding, &times.head}) {
         sum.dense += block->parameters.dense;
+        sum.linear += block->parameters.linear;
       }
       for (const std::size_t kind : layer_kinds(job.model).of_layer) {
         sum.dense += times.layers[kind].time.parameters.dense;
         sum.expert += times.layers[kind].time.parameters.expert;
+        sum.linear += times.layers[kind].time.parameters.linear;
       }
       const LocalParameters counted = local_parameters(job, plan, 0);
       CHECK(sum.dense == counted.dense);
       CHECK(sum.expert == counted.expert);
+      CHECK(sum.linear == counted.linear);
     }
   }
 }

@@ -342,13 +342,13 @@ TEST_CASE("fp8, overlap and small optimizer states have their own needs") {
                     job.cluster.gpu.compute_capability = 80;
                   },
                   {"A100-80GB has 80", "89"}},
-                 {"fp8_tokens_divisible_by_8",
+                 {"fp8_tokens_divisible",
                   [](Job& job, Plan& plan) {
                     plan.precision = Precision::kFp8;
                     job.sequence_length = 8196;
                   },
                   {"8196"}},
-                 {"fp8_widths_divisible_by_16",
+                 {"fp8_widths_divisible",
                   [](Job& job, Plan& plan) {
                     plan.precision = Precision::kFp8;
                     job.model.ffn = 11000;
