@@ -335,6 +335,32 @@ TEST_CASE("the data loader's attention mask is a byte for each pair, on the ends
   CHECK(state_bytes(job, plan, "attention_mask") == 4 * 1024 * 1024);
 }
 
+// core/models/common/embeddings/rotary_pos_embedding.py: forward cuts what it caches.
+TEST_CASE("a rank of context parallelism keeps the angles of its own positions") {
+  Job job = gpt_job("1x8-h100");
+  job.model.learned_positions = 0;
+  const std::int64_t whole = state_bytes(job, {.micro_batch = 4}, "rotary_table");
+  CHECK(whole == 1024 * 64 * 4);
+  CHECK(state_bytes(job, {.cp = 4, .micro_batch = 4}, "rotary_table") == whole / 4);
+}
+
+// core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: the output of
+// a forward is sent behind the next backward, and the loss is not sent.
+TEST_CASE("an interleaved schedule holds an input gradient and an output that is not sent yet") {
+  Job job = gpt_job("1x8-h100");
+  const Plan plan{.pp = 2, .vpp = 2, .micro_batch = 4};
+  const auto held = [&](std::size_t stage) {
+    const PlanPieces whole = plan_pieces(job, plan);
+    return std::ranges::find(whole.stages[stage].state.rows, "pipeline.receive_buffers",
+                             &StateRow::name)
+        ->total_bytes();
+  };
+  CHECK(held(0) == 2 * kTokens * 512 * 2);
+  CHECK(held(1) == kTokens * 512 * 2);
+  job.profile.overlap_p2p_comm = true;
+  CHECK(held(1) == 2 * kTokens * 512 * 2);
+}
+
 TEST_CASE("learned positions need no table of angles") {
   Job job = gpt_job("1x8-h100");
   const Plan plan{.micro_batch = 4};
