@@ -129,13 +129,19 @@ void add_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
-  if (block.plan.precision == Precision::kFp8) {
-    rows.keep("attention.projection_input_fp8", block.linear_elements(s.tokens * widths.output),
-              DType::kFp8,
+  const std::int64_t input = block.linear_elements(s.tokens * widths.output);
+  if (block.saves_fp8_of_saved()) {
+    rows.keep("attention.projection_input_fp8", input, DType::kFp8,
               {.born = Step::kForwardProjection,
                .last_forward_use = Step::kForwardProjection,
                .dies = block.weight_step(Step::kBackwardProjection)},
               "a*d*T/t: the projection saves its own fp8 copy of the attention output");
+  } else if (block.plan.precision == Precision::kFp8) {
+    rows.use("attention.projection_input_fp8", input, DType::kFp8, Step::kForwardProjection,
+             Step::kForwardProjection, "a*d*T/t: cast for the product, saved in bf16");
+    rows.use("attention.projection_input_fp8_again", input, DType::kFp8,
+             block.weight_step(Step::kBackwardProjection),
+             block.weight_step(Step::kBackwardProjection), "a*d*T/t: cast for the weight gradient");
   }
   if (s.gathers_sequence) {
     rows.use("attention.full_projection_output", s.hidden * s.tokens, s.dtype,

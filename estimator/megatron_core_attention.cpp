@@ -110,7 +110,7 @@ void add_fused_statistics(MegatronBlock& block, const AttentionWidths& widths) {
 }
 
 // Saved by attention, batch first, and by the projection, sequence first: one tensor where both are
-// the same. The projection saves its own copy under fp8, a checkpoint round attention nothing.
+// the same. The projection may save a copy in fp8 instead, a checkpoint round attention nothing.
 void add_output(MegatronBlock& block, std::int64_t elements) {
   RowList& rows = block.rows;
   const DType dtype = block.shape.dtype;
@@ -119,7 +119,7 @@ void add_output(MegatronBlock& block, std::int64_t elements) {
   const bool attention_saves =
       attention_backend(block.job, block.plan) != AttentionBackend::kUnfused && !copies && !replays;
   const Step step = attention_saves ? Step::kBackwardAttention : Step::kBackwardProjection;
-  if (attention_saves || block.plan.precision != Precision::kFp8) {
+  if (attention_saves || !block.saves_fp8_of_saved()) {
     rows.keep("attention.output", elements, dtype,
               {.born = Step::kForwardAttention,
                .last_forward_use = Step::kForwardProjection,

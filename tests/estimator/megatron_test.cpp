@@ -137,6 +137,20 @@ TEST_CASE("fp8 training with core attention computed again keeps its output in f
   CHECK(kept(false) - kept(true) == kTokens * (2 * 512 + 4 * 8));
 }
 
+// core_v0.16.1 core/transformer/attention.py:365-379, set_save_original_input.
+TEST_CASE("but for delayed scaling the projection saves attention's own output, not one in fp8") {
+  Job job = gpt_job("1x8-h100");
+  Plan plan{.micro_batch = 4, .precision = Precision::kFp8};
+  const auto kept = [&](Fp8Recipe recipe) {
+    job.profile.fp8_recipe = recipe;
+    return layer_of(block_set(job, plan)).summary.kept_bytes;
+  };
+  CHECK(kept(Fp8Recipe::kDelayed) - kept(Fp8Recipe::kTensorwise) == kTokens * 512);
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.modules.core_attn = true;  // 2 bytes an element for the projection alone
+  CHECK(kept(Fp8Recipe::kTensorwise) - kept(Fp8Recipe::kDelayed) == kTokens * 512);
+}
+
 // core_v0.16.1 core/models/gpt/gpt_layer_specs.py: the norms before grouped-query attention and a
 // dense FFN lie inside LayerNormLinear; those before latent attention and experts are modules.
 TEST_CASE("recomputation of norms frees the output of those that stand alone and nothing else") {
