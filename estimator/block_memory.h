@@ -176,7 +176,7 @@ Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& rec
 // Whether they look at ep, etp and moe_buffer_factor.
 bool sees_experts(const Job& job, BlockKind kind);
 // An ep, at most the plan's, with which they are equal.
-std::int64_t ep_seen_by(const Job& job, BlockKind kind, std::int64_t ep);
+std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind);
 // Whether they look at cp_method.
 bool sees_cp_method(const Job& job, BlockKind kind);
 

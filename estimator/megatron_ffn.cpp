@@ -201,10 +201,26 @@ void add_expert_ends(MegatronBlock& block, std::int64_t elements, std::string_vi
 struct Dispatch {
   std::int64_t local = 0;       // rows permuted on this rank: u*topk, or capacity*E
   std::int64_t received = 0;    // after the all-to-all over ep: local * I
-  std::int64_t gathered = 0;    // after the gather over etp: what the experts work on
+  std::int64_t gathered = 0;    // after the gather over etp
+  std::int64_t padded = 0;      // what the experts work on: fp8 products want whole groups of rows
   std::int64_t all_tokens = 0;  // all-gather: tokens of every rank over ep and etp
   bool sorts = false;           // more than one expert on this rank
 };
+
+// Transformer Engine v2.11 pytorch/quantization.py, get_align_size_for_quantization: the rows of
+// each expert are padded to a multiple. The number of rows of an expert is anything, so that half of
+// what can be missing is; it is known where each has its capacity.
+std::int64_t padded_rows(const MegatronBlock& block, std::int64_t rows) {
+  const Job& job = block.job;
+  if (block.plan.precision != Precision::kFp8) {
+    return rows;
+  }
+  const std::int64_t align = job.profile.fp8_recipe == Fp8Recipe::kMxfp8 ? 32 : 16;
+  const std::int64_t experts = div_ceil(job.model.moe.num_experts, block.plan.ep);
+  return job.profile.moe_capacity_factor > 0
+             ? experts * round_up(div_ceil(rows, experts), align)
+             : rows + div_ceil(experts * (align - 1), 2);
+}
 
 Dispatch dispatch_of(const MegatronBlock& block) {
   const FrameworkProfile& profile = block.job.profile;
@@ -221,6 +237,7 @@ Dispatch dispatch_of(const MegatronBlock& block) {
     dispatch.received = scaled(routed, profile.moe_imbalance_factor);
   }
   dispatch.gathered = dispatch.received * block.plan.etp;
+  dispatch.padded = padded_rows(block, dispatch.gathered);
   dispatch.all_tokens = block.shape.sharded_tokens * block.plan.ep * block.plan.etp;
   dispatch.sorts = moe.num_experts > block.plan.ep;
   return dispatch;
@@ -250,12 +267,12 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
                 Step::kForwardDispatch, Step::kForwardDispatch, "topk*h*u*I*et");
   }
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
+                    block.linear_elements(h * dispatch.padded), block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
                     "topk*h*u*I*et: tokens in expert order, input of the grouped product");
-  add_expert_ends(block, h * dispatch.gathered, "topk*h*u*I*et");
+  add_expert_ends(block, h * dispatch.padded, "topk*h*u*I*et");
   rows.use("experts.unsorted_output", h * dispatch.received, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
   if (exchanges) {
@@ -266,7 +283,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
            Step::kBackwardCombine, "topk*h*u");
   rows.use_as(comm, "experts.received_gradient", h * dispatch.received, s.dtype,
               Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I");
-  rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
+  rows.use("experts.fc2_gradient", h * dispatch.padded, s.dtype, Step::kBackwardUnsort,
            block.weight_step(Step::kBackwardFc2), "topk*h*u*I*et");
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.received, s.dtype,
               Step::kBackwardDispatch, Step::kBackwardDispatch, "topk*h*u*I");
@@ -280,12 +297,12 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
   const std::int64_t h = s.hidden;
   const Component comm = Component::kCommunication;
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
+                    block.linear_elements(h * dispatch.padded), block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
                      .dies = block.weight_step(Step::kBackwardFc1)},
                     "topk*h*u*et*I: tokens in expert order, input of the products");
-  add_expert_ends(block, h * dispatch.gathered, "topk*h*u*et*I");
+  add_expert_ends(block, h * dispatch.padded, "topk*h*u*et*I");
   rows.use("experts.unsorted_output", h * dispatch.all_tokens, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");
   rows.use_as(comm, "experts.gathered_gradient", h * dispatch.all_tokens, s.dtype,
@@ -304,10 +321,25 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
                 Step::kBackwardCombine, Step::kBackwardCombine,
                 "h*u*e*et: gathered before it is cast back");
   }
-  rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
+  rows.use("experts.fc2_gradient", h * dispatch.padded, s.dtype, Step::kBackwardUnsort,
            block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I");
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.all_tokens, s.dtype,
               Step::kBackwardDispatch, Step::kBackwardDispatch, "h*u*e*et: among zeros");
+}
+
+// Under fp8 the layer's forward holds the rows that it sends through the experts in bf16, and the
+// experts' forward those that it padded (core/transformer/moe/experts.py, quantization_padding).
+void add_padding(MegatronBlock& block, const Dispatch& dispatch) {
+  const std::int64_t h = block.shape.hidden;
+  if (block.plan.precision != Precision::kFp8) {
+    return;
+  }
+  block.rows.use("experts.sorted_tokens", h * dispatch.gathered, block.shape.dtype,
+                 Step::kForwardDispatch, Step::kForwardUnsort,
+                 "topk*h*u*I*et: tokens in expert order, in bf16");
+  block.rows.use("experts.padded_tokens", div_ceil(h * dispatch.padded, expert_turns(block)),
+                 block.shape.dtype, Step::kForwardDispatch, Step::kForwardFc2,
+                 "topk*h*u*I*et: the same with the rows of each expert padded");
 }
 
 // Activation and routing probability are one kernel for a gate with a fused activation alone
@@ -417,21 +449,32 @@ void add_moe(MegatronBlock& block) {
   } else {
     add_dispatch(block, dispatch, whole);
   }
+  add_padding(block, dispatch);
   const Step replay = whole ? Step::kBackwardCombine : Step::kBackwardFc2;
-  add_ffn_piece(block, kExperts, dispatch.gathered * width,
+  add_ffn_piece(block, kExperts, dispatch.padded * width,
                 {.what = whole        ? Replay::kAll
                          : activation ? Replay::kActivation
                                       : Replay::kNothing,
                  .from = replay,
                  .turns = expert_turns(block)});
-  add_unscaled_activation(block, dispatch.gathered * width, whole || activation, replay);
+  add_unscaled_activation(block, dispatch.padded * width, whole || activation, replay);
   block.rows.use("experts.activation_output_again",
-                 activation && !whole ? dispatch.gathered * width : 0, s.dtype, Step::kBackwardFc2,
+                 activation && !whole ? dispatch.padded * width : 0, s.dtype, Step::kBackwardFc2,
                  Step::kBackwardActivation, kComputedAgain);
   if (moe.shared_ffn > 0) {
     add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
                   {.what = shared ? Replay::kAll : Replay::kNothing,
                    .from = whole ? Step::kBackwardCombine : Step::kBackwardFfnNorm});
+    keep_or_recompute(block, shared, whole ? Step::kBackwardCombine : Step::kBackwardFfnNorm,
+                      "shared.fc1_input_fp8",
+                      block.saves_fp8_of_saved()
+                          ? block.linear_elements(s.hidden * s.sharded_tokens)
+                          : 0,
+                      DType::kFp8,
+                      {.born = Step::kForwardFfnNorm,
+                       .last_forward_use = Step::kForwardFfnNorm,
+                       .dies = block.weight_step(Step::kBackwardFfnNorm)},
+                      "h*u: the norm's output in fp8, which the router saves in bf16");
     add_sequence_gathers(block, kShared);
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
                    Step::kForwardOutput, "h*u: added to the routed output at the end");

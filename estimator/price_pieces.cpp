@@ -244,7 +244,7 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   const bool experts = sees_experts(job, kind);
   const CpMethod cp_method = sees_cp_method(job, kind) ? plan.cp_method : CpMethod::kRing;
   return kind_pieces
-      .find({block_axes[0], experts ? packed(ep_seen_by(job, kind, plan.ep), plan.etp) : 0,
+      .find({block_axes[0], experts ? packed(ep_seen_by(job, plan, kind), plan.etp) : 0,
              microbatch_axes_number(plan, cp_method) + number(kind), recompute_number(seen),
              experts ? block_axes[4] : 0, is_wide || kind == BlockKind::kHead ? block_axes[5] : 0},
             [&](KindPiece& piece) {

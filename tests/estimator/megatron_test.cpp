@@ -222,6 +222,41 @@ TEST_CASE("experts that take turns need gradients of one and keep what all saved
   CHECK(alive_bytes(block_set(job, plan), Step::kBackwardActivation) == alone);
 }
 
+// Transformer Engine v2.11 pytorch/module/fp8_padding.py: on average half of what can be missing to
+// a multiple of 16 rows (mxfp8: 32) for each of 8 experts.
+TEST_CASE("each expert pads its rows under fp8 to what the products want") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto rows = [&](std::int64_t sequence, std::string_view name) {
+    job.sequence_length = sequence;
+    const BlockSet blocks = block_set(job, {.micro_batch = 1, .precision = Precision::kFp8});
+    return std::ranges::find(layer_of(blocks, BlockKind::kMoeLayer).rows, name, &BlockRow::name)
+        ->elements;
+  };
+  CHECK(rows(1024, "experts.fc1_input") == (2 * 1024 + 8 * 15 / 2) * 512);
+  CHECK(rows(1024, "experts.fc1_output") == (2 * 1024 + 8 * 15 / 2) * 1024);
+  CHECK(rows(1024, "experts.sorted_tokens") == 2 * 1024 * 512);
+  CHECK(rows(1024, "experts.received_gradient") == 2 * 1024 * 512);
+  job.profile.fp8_recipe = Fp8Recipe::kMxfp8;
+  CHECK(rows(1024, "experts.fc1_output") == (2 * 1024 + 8 * 31 / 2) * 1024);
+  job.profile.moe_capacity_factor = 1;  // 100 / 8 * 2 = 25 rows each
+  CHECK(rows(100, "experts.fc1_output") == 8 * 32 * 1024);
+}
+
+// core/transformer/moe/shared_experts.py:66-90: the router saves the same output of the norm.
+TEST_CASE("shared experts save the norm's output in fp8 beside the router's for delayed scaling") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024, .shared_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto kept = [&](Fp8Recipe recipe) {
+    job.profile.fp8_recipe = recipe;
+    const BlockSet blocks = block_set(job, {.micro_batch = 4, .precision = Precision::kFp8});
+    return layer_of(blocks, BlockKind::kMoeLayer).summary.kept_bytes;
+  };
+  CHECK(kept(Fp8Recipe::kDelayed) - kept(Fp8Recipe::kTensorwise) == 2 * kTokens * 512);
+}
+
 // core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
 TEST_CASE("what a discarded output is computed again into lies beside it in the backward") {
   Job job = gpt_job("1x8-h100");

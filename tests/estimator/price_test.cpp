@@ -150,7 +150,7 @@ TEST_CASE(
       seen.recompute = recompute_seen_by(drawn.job, kind, drawn.plan.recompute);
       same += seen.recompute == drawn.plan.recompute ? 0 : 1;
       const BlockMemory whole = block_memory(drawn.job, drawn.plan, kind);
-      seen.ep = ep_seen_by(drawn.job, kind, drawn.plan.ep);
+      seen.ep = ep_seen_by(drawn.job, drawn.plan, kind);
       fewer_ranks += sees_experts(drawn.job, kind) && seen.ep < drawn.plan.ep ? 1 : 0;
       if (!sees_cp_method(drawn.job, kind)) {
         seen.cp_method = CpMethod::kRing;
