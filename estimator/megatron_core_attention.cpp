@@ -124,11 +124,12 @@ void add_output(MegatronBlock& block, std::int64_t elements) {
               {.born = Step::kForwardAttention,
                .last_forward_use = Step::kForwardProjection,
                .dies = block.weight_step(step)},
-              attention_saves ? "a*d*T/t: saved by attention and, the same tensor, by the projection"
-                              : "a*d*T/t: saved by the projection");
+              attention_saves
+                  ? "a*d*T/t: saved by attention and, the same tensor, by the projection"
+                  : "a*d*T/t: saved by the projection");
   } else {
-    rows.use("attention.output", elements, dtype, Step::kForwardAttention,
-             Step::kForwardProjection, "a*d*T/t: cast by the projection");
+    rows.use("attention.output", elements, dtype, Step::kForwardAttention, Step::kForwardProjection,
+             "a*d*T/t: cast by the projection");
   }
   keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.output_batch_first",
                     copies ? elements : 0, dtype,
@@ -171,8 +172,7 @@ bool copies_batch_first(const MegatronBlock& block) {
 }
 
 bool keeps_packed_qkv(const MegatronBlock& block) {
-  return block.replays_core_attention() && !block.job.model.is_mla() &&
-         !works_on_packed_qkv(block);
+  return block.replays_core_attention() && !block.job.model.is_mla() && !works_on_packed_qkv(block);
 }
 
 AttentionWidths attention_widths(const MegatronBlock& block) {

@@ -102,9 +102,9 @@ TEST_CASE("unfused attention keeps five bytes for each pair of positions with dr
   CHECK(kept_bytes(job) == plain + 5 * pairs);
 }
 
-// core_v0.16.1 core/tensor_parallel/random.py, CheckpointFunction: what core attention is given lies
-// in storage of 6h (the packed product, of which v is a part) and 4h (q and k behind the rotary
-// embedding); without a checkpoint cuDNN saves 6h in one layout and 4 bytes a head.
+// core_v0.16.1 core/tensor_parallel/random.py, CheckpointFunction: what core attention is given
+// lies in storage of 6h (the packed product, of which v is a part) and 4h (q and k behind the
+// rotary embedding); without a checkpoint cuDNN saves 6h in one layout and 4 bytes a head.
 TEST_CASE("a checkpoint round core attention holds the packed product for a third of it") {
   Job job = gpt_job("1x8-h100");
   job.model.learned_positions = 0;
@@ -209,7 +209,9 @@ TEST_CASE("experts that take turns need gradients of one and keep what all saved
   const BlockSet turns = block_set(job, plan);
   constexpr std::int64_t kProduct = std::int64_t{2} * kTokens * 1024 * 2;
   constexpr std::int64_t kSent = std::int64_t{2} * kTokens * 512 * 2;
-  const auto more = [&](Step step) { return alive_bytes(turns, step) - alive_bytes(grouped, step); };
+  const auto more = [&](Step step) {
+    return alive_bytes(turns, step) - alive_bytes(grouped, step);
+  };
   CHECK(layer_of(turns, BlockKind::kMoeLayer).summary.kept_bytes ==
         layer_of(grouped, BlockKind::kMoeLayer).summary.kept_bytes);
   CHECK(more(Step::kBackwardFc2) == -kProduct * 7 / 8);
