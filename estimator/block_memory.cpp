@@ -289,8 +289,8 @@ bool sees_experts(const Job& job, BlockKind kind) {
 }
 
 // Megatron's all-to-all exchanges as many rows whatever their number of ranks; what counts is
-// whether there are several, and whether a rank has several experts to sort them by; how many, where
-// they take turns or each pads its rows.
+// whether there are several, and whether a rank has several experts to sort them by; how many,
+// where they take turns or each pads its rows.
 std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind) {
   if (!sees_experts(job, kind)) {
     return 1;
