@@ -206,40 +206,6 @@ void add_router(MegatronBlock& block, bool recomputed) {
 
 }  // namespace
 
-void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
-                       std::int64_t elements, DType dtype, Life life, std::string_view formula) {
-  if (recomputed) {
-    block.rows.recompute(name, elements, dtype, life, replayed, formula);
-  } else {
-    block.rows.keep(name, elements, dtype, life, formula);
-  }
-}
-
-void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
-                         Step own_step) {
-  if (block.job.profile.gradient_accumulation_fusion) {
-    return;
-  }
-  block.rows.use(name, elements, block.shape.dtype, block.weight_step(own_step),
-                 block.weight_step(own_step),
-                 "weight gradient before it is added to the main gradient");
-}
-
-void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
-  if (block.plan.precision == Precision::kFp8) {
-    block.rows.use(name, block.output_gradient(elements), DType::kFp8, step, step,
-                   "output gradient in fp8, in the layouts of its two products");
-  }
-}
-
-void add_fp8_part(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step) {
-  if (block.plan.precision == Precision::kFp8) {
-    const std::int64_t layouts = fp8_scales_tensors(block.job) ? 1 : 2;
-    block.rows.use(name, layouts * block.linear_elements(elements), DType::kFp8, step, step,
-                   "this rank's part of the output gradient in fp8, before it is gathered");
-  }
-}
-
 void add_dense_ffn(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   const std::int64_t width = div_ceil(block.job.model.ffn, block.plan.tp);

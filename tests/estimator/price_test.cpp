@@ -39,6 +39,41 @@ TEST_CASE("10,000 prices equal the estimates of memory and time and bound the de
   CHECK(failures == 0);
 }
 
+TEST_CASE(
+    "prices equal the estimates with every recipe of fp8, with fp8_param_gather and without") {
+  const Library library;
+  RandomJobs random(library, 4);
+  int priced_plans = 0;
+  for (int i = 0; i < 2000; ++i) {
+    RandomCase drawn = random.next();
+    if (drawn.job.profile.memory_model != MemoryModel::kMegatron) {
+      continue;
+    }
+    drawn.plan.precision = Precision::kFp8;
+    drawn.plan.zero = 1;
+    drawn.job.profile.fp8_recipe = kFp8Recipes[static_cast<std::size_t>(i % 4)].value;
+    drawn.job.profile.fp8_param_gather = i % 3 != 0;
+    if (drawn.job.profile.fp8_recipe == Fp8Recipe::kMxfp8) {
+      drawn.job.cluster.gpu.compute_capability = 100;
+    }
+    if (why_invalid(drawn.job, drawn.plan)) {
+      continue;
+    }
+    ++priced_plans;
+    PriceTable table = build_price_table(drawn.job);
+    const Price priced = price(table, drawn.plan);
+    const MemoryEstimate memory = estimate_memory(drawn.job, drawn.plan);
+    const auto largest = std::ranges::max_element(memory.stages, {}, &StageMemory::allocated_bytes);
+    const auto fullest =
+        std::ranges::max_element(memory.stages, {}, &StageMemory::device_used_bytes);
+    INFO("case " << i);
+    REQUIRE(priced.allocated_bytes == largest->allocated_bytes);
+    REQUIRE(priced.device_used_bytes >= fullest->device_used_bytes);
+    REQUIRE(priced.step_time_s == estimate_step_time(drawn.job, drawn.plan).total_s);
+  }
+  CHECK(priced_plans > 50);
+}
+
 TEST_CASE("the bound on the device's memory knows which ranks between the ends have experts") {
   const Library library;
   Job job = {.model = library.model("llama3-8b").model,
