@@ -81,6 +81,17 @@ void want(RunReading& run, const WantedOption& option, const Options& options) {
   }
 }
 
+// Megatron-LM core_v0.16.1 training/arguments.py:574-585: on, but off without an interleaved
+// schedule.
+void read_exchange(const RunArguments& arguments, RunReading& run, const Options& options) {
+  const bool off = arguments.has("--no-overlap-p2p-communication");
+  const bool declared =
+      std::ranges::find(options, "overlap_p2p_comm", &ProfileOption::name) != options.end();
+  if (declared && run.plan.vpp > 1 && !off) {
+    want(run, {"overlap_p2p_comm", "true"}, options);
+  }
+}
+
 // Routing probabilities are small but where the all-gather dispatcher adds up in their type.
 void want_router_dtype(const RunArguments& arguments, const std::string& dispatcher,
                        const Options& options, RunReading& run) {
@@ -255,6 +266,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     run.job.profile = library.framework(run.framework);
     const Options options = profile_options(library, run.framework);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
+    read_exchange(arguments, run, options);
     read_kernels(arguments, run, options);
     read_surroundings(arguments, run, options);
     read_fp8(arguments, run, options);

@@ -325,14 +325,17 @@ bool sees_experts(const Job& job, BlockKind kind) {
 }
 
 // Megatron's all-to-all exchanges as many rows whatever their number of ranks; what counts is
-// whether there are several, and whether a rank has several experts to sort them by.
+// whether there are several, and whether a rank has several experts to sort them by; how many,
+// where they take turns or each pads its rows.
 std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind) {
   if (!sees_experts(job, kind)) {
     return 1;
   }
+  const std::int64_t ep = plan.ep;
   const FrameworkProfile& profile = job.profile;
   const bool sees_number = profile.memory_model != MemoryModel::kMegatron ||
                            profile.moe_dispatcher == MoeDispatcher::kAllGather ||
+                           plan.precision == Precision::kFp8 || !profile.moe_grouped_gemm ||
                            !fuses_weight_gradients(job, plan);
   return sees_number || plan.ep >= job.model.moe.num_experts ? plan.ep
                                                              : std::min<std::int64_t>(plan.ep, 2);

@@ -21,12 +21,19 @@ struct MegatronBlock {
   RowList& rows;
 
   const RecomputeModules& recomputed() const { return plan.recompute.modules; }
+  bool replays_core_attention() const { return selective() && recomputed().core_attn; }
   bool selective() const { return plan.recompute.granularity == RecomputeGranularity::kSelective; }
   // The step at which a weight gradient is computed: its own or the delayed one.
   Step weight_step(Step own) const { return shape.delayed_weight ? Step::kWeight : own; }
   // Inputs of linear layers are saved in fp8 under fp8 training.
   DType linear_dtype() const {
     return plan.precision == Precision::kFp8 ? DType::kFp8 : shape.dtype;
+  }
+  // What another module has saved in bf16 anyway is cast to fp8 again in backward rather than saved
+  // by the linear layer too; delayed scaling cannot (core_v0.16.1 core/transformer/{attention,
+  // multi_latent_attention}.py and moe/shared_experts.py, set_save_original_input).
+  bool saves_fp8_of_saved() const {
+    return plan.precision == Precision::kFp8 && job.profile.fp8_recipe == Fp8Recipe::kDelayed;
   }
   // Of that type, in one layout, with the scales that lie beside them.
   std::int64_t linear_elements(std::int64_t values) const {
@@ -66,6 +73,10 @@ AttentionBackend attention_backend(const Job& job, const Plan& plan);
 // Without a rotary embedding queries, keys and values stay parts of the product's output, as cuDNN
 // and the batched products take them; FlashAttention wants them batch first.
 bool works_on_packed_qkv(const MegatronBlock& block);
+// A batch of one is the same in both orders.
+bool copies_batch_first(const MegatronBlock& block);
+// core_attn recompute of what works on copies; those of multi-latent attention are made before.
+bool keeps_packed_qkv(const MegatronBlock& block);
 // Dropout after attention and FFN saves one byte an element.
 inline bool drops_hidden(const MegatronBlock& block) {
   return block.job.hidden_dropout > 0;

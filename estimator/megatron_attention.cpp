@@ -26,8 +26,9 @@ void add_qkv_projection(MegatronBlock& block) {
   }
   const bool in_place = works_on_packed_qkv(block);
   const bool rotates = block.job.model.learned_positions == 0;
-  rows.use("attention.packed_qkv", in_place ? 0 : packed, s.dtype, Step::kForwardQkv,
-           Step::kForwardLayout,
+  const bool checkpointed = keeps_packed_qkv(block);
+  rows.use("attention.packed_qkv", in_place || checkpointed ? 0 : packed, s.dtype,
+           Step::kForwardQkv, Step::kForwardLayout,
            "(a+2k)*d*T/t: output of the product, split and copied by the attention layout");
   rows.use("attention.unrotated_query", rotates ? s.tokens * widths.query : 0, s.dtype,
            Step::kForwardLayout, Step::kForwardLayout,
@@ -72,6 +73,29 @@ void add_mla_compression(MegatronBlock& block) {
            Step::kBackwardQkv, Step::kBackwardQkv, "(ql+2*kl+dr)*u");
 }
 
+// A checkpoint around core attention saves what it is given: q and k after the rotary embedding,
+// and v as a part of the packed product. The copies in one layout are made inside it.
+void add_checkpointed_qkv(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const AttentionWidths widths = attention_widths(block);
+  const bool rotates = block.job.model.learned_positions == 0;
+  const bool batch_first = copies_batch_first(block);
+  const auto saved = [](Step born) {
+    return Life{.born = born,
+                .last_forward_use = Step::kForwardAttention,
+                .dies = Step::kBackwardAttention};
+  };
+  block.rows.keep("attention.packed_qkv", s.tokens * widths.qkv(), s.dtype,
+                  saved(Step::kForwardQkv), "(a+2k)*d*T/t: held by the checkpoint, v is a part");
+  block.rows.keep("attention.rotated_query_key",
+                  rotates ? s.tokens * (widths.query + widths.key) : 0, s.dtype,
+                  saved(Step::kForwardLayout), "(a+k)*d*T/t: the checkpoint's q and k");
+  block.rows.recompute("attention.one_layout",
+                       s.tokens * (rotates && !batch_first ? widths.value : widths.qkv()), s.dtype,
+                       saved(Step::kForwardAttention), Step::kBackwardAttention,
+                       "k*d*T/t: v copied out of the packed product, to the layout of q and k");
+}
+
 void add_qkv(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -85,6 +109,8 @@ void add_qkv(MegatronBlock& block) {
                    "(2*a*(dn+dr)+a*dv)*T/t: mla_up_proj recompute discards q, k and v");
     rows.use("attention.qkv_again", elements, s.dtype, Step::kBackwardAttention, Step::kBackwardQkv,
              kComputedAgain);
+  } else if (keeps_packed_qkv(block)) {
+    add_checkpointed_qkv(block);
   } else {
     rows.keep("attention.qkv", elements, s.dtype, life,
               "(a+2k)*d*T/t: q and k after the rotary embedding, v copied out of the packed "
@@ -103,13 +129,19 @@ void add_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
-  if (block.plan.precision == Precision::kFp8) {
-    rows.keep("attention.projection_input_fp8", block.linear_elements(s.tokens * widths.output),
-              DType::kFp8,
+  const std::int64_t input = block.linear_elements(s.tokens * widths.output);
+  if (block.saves_fp8_of_saved()) {
+    rows.keep("attention.projection_input_fp8", input, DType::kFp8,
               {.born = Step::kForwardProjection,
                .last_forward_use = Step::kForwardProjection,
                .dies = block.weight_step(Step::kBackwardProjection)},
               "a*d*T/t: the projection saves its own fp8 copy of the attention output");
+  } else if (block.plan.precision == Precision::kFp8) {
+    rows.use("attention.projection_input_fp8", input, DType::kFp8, Step::kForwardProjection,
+             Step::kForwardProjection, "a*d*T/t: cast for the product, saved in bf16");
+    rows.use("attention.projection_input_fp8_again", input, DType::kFp8,
+             block.weight_step(Step::kBackwardProjection),
+             block.weight_step(Step::kBackwardProjection), "a*d*T/t: cast for the weight gradient");
   }
   if (s.gathers_sequence) {
     rows.use("attention.full_projection_output", s.hidden * s.tokens, s.dtype,

@@ -61,7 +61,7 @@ void add_probabilities(MegatronBlock& block) {
   RowList& rows = block.rows;
   const std::int64_t pairs = s.query_heads * s.tokens * block.job.sequence_length;
   const bool drops = block.job.attention_dropout > 0;
-  const bool replays = block.selective() && block.recomputed().core_attn;
+  const bool replays = block.replays_core_attention();
   const Life life{.born = Step::kForwardAttention,
                   .last_forward_use = Step::kForwardAttention,
                   .dies = Step::kBackwardAttention};
@@ -77,8 +77,8 @@ void add_probabilities(MegatronBlock& block) {
   keep("attention.dropped_probabilities", drops ? pairs : 0, s.dtype,
        "a*s*T/t: saved by the second product");
   const bool expands = s.key_value_heads < s.query_heads && !block.job.model.is_mla();
-  rows.keep("attention.expanded_key_values", expands ? 2 * s.tokens * s.query_width : 0, s.dtype,
-            life, "2*a*d*T/t: keys and values repeated for every query head");
+  keep("attention.expanded_key_values", expands ? 2 * s.tokens * s.query_width : 0, s.dtype,
+       "2*a*d*T/t: keys and values repeated for every query head");
   rows.use("attention.probability_gradients", (drops ? 2 : 1) * pairs, s.dtype,
            Step::kBackwardAttention, Step::kBackwardAttention,
            "a*s*T/t: gradients behind and before dropout; softmax works in place");
@@ -94,12 +94,9 @@ void add_fused_statistics(MegatronBlock& block, const AttentionWidths& widths) {
   const Life saved{.born = Step::kForwardAttention,
                    .last_forward_use = Step::kForwardAttention,
                    .dies = Step::kBackwardAttention};
-  if (block.selective() && block.recomputed().core_attn) {
+  if (block.replays_core_attention()) {
     rows.recompute("attention.log_sum_exp", statistics, DType::kFp32, saved,
                    Step::kBackwardAttention, "a*T/t: softmax statistics, replayed");
-    rows.use("attention.output_replayed", s.tokens * widths.output, s.dtype,
-             Step::kBackwardAttention, Step::kBackwardAttention,
-             "a*d*T/t: core_attn recompute computes the output a second time");
   } else {
     rows.keep("attention.log_sum_exp", statistics, DType::kFp32, saved,
               "a*T/t: softmax statistics of cuDNN or FlashAttention, fp32");
@@ -110,6 +107,39 @@ void add_fused_statistics(MegatronBlock& block, const AttentionWidths& widths) {
               Step::kBackwardAttention,
               "cuDNN 9 or FlashAttention 2 closed form: fp32 dQ and softmax sums, dK and dV of "
               "every query head under GQA");
+}
+
+// Saved by attention, batch first, and by the projection, sequence first: one tensor where both are
+// the same. The projection may save a copy in fp8 instead, a checkpoint round attention nothing.
+void add_output(MegatronBlock& block, std::int64_t elements) {
+  RowList& rows = block.rows;
+  const DType dtype = block.shape.dtype;
+  const bool replays = block.replays_core_attention();
+  const bool copies = copies_batch_first(block);
+  const bool attention_saves =
+      attention_backend(block.job, block.plan) != AttentionBackend::kUnfused && !copies && !replays;
+  const Step step = attention_saves ? Step::kBackwardAttention : Step::kBackwardProjection;
+  if (attention_saves || !block.saves_fp8_of_saved()) {
+    rows.keep("attention.output", elements, dtype,
+              {.born = Step::kForwardAttention,
+               .last_forward_use = Step::kForwardProjection,
+               .dies = block.weight_step(step)},
+              attention_saves
+                  ? "a*d*T/t: saved by attention and, the same tensor, by the projection"
+                  : "a*d*T/t: saved by the projection");
+  } else {
+    rows.use("attention.output", elements, dtype, Step::kForwardAttention, Step::kForwardProjection,
+             "a*d*T/t: cast by the projection");
+  }
+  keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.output_batch_first",
+                    copies ? elements : 0, dtype,
+                    {.born = Step::kForwardAttention,
+                     .last_forward_use = Step::kForwardAttention,
+                     .dies = Step::kBackwardAttention},
+                    "a*d*T/t: FlashAttention saves its own output");
+  rows.use("attention.output_replayed", replays ? elements : 0, dtype, Step::kBackwardAttention,
+           Step::kBackwardAttention,
+           "a*d*T/t: core_attn recompute computes the output a second time");
 }
 
 }  // namespace
@@ -136,6 +166,15 @@ bool works_on_packed_qkv(const MegatronBlock& block) {
          attention_backend(block.job, block.plan) != AttentionBackend::kFlash;
 }
 
+bool copies_batch_first(const MegatronBlock& block) {
+  return attention_backend(block.job, block.plan) == AttentionBackend::kFlash &&
+         block.plan.micro_batch > 1;
+}
+
+bool keeps_packed_qkv(const MegatronBlock& block) {
+  return block.replays_core_attention() && !block.job.model.is_mla() && !works_on_packed_qkv(block);
+}
+
 AttentionWidths attention_widths(const MegatronBlock& block) {
   const BlockShape& shape = block.shape;
   const MlaSpec& mla = block.job.model.mla;
@@ -160,25 +199,12 @@ void add_te_attention(MegatronBlock& block) {
   const AttentionWidths widths = attention_widths(block);
   const AttentionBackend backend = attention_backend(block.job, block.plan);
   const std::int64_t output = s.tokens * widths.output;
-  const Step last = block.weight_step(Step::kBackwardAttention);
   if (backend == AttentionBackend::kUnfused) {
     add_probabilities(block);
   } else {
     add_fused_statistics(block, widths);
   }
-  rows.keep(
-      "attention.output", output, s.dtype,
-      {.born = Step::kForwardAttention, .last_forward_use = Step::kForwardProjection, .dies = last},
-      backend == AttentionBackend::kFused
-          ? "a*d*T/t: saved by attention and, the same tensor, by the projection"
-          : "a*d*T/t: saved by the projection");
-  // A batch of one is the same in both orders.
-  const bool copies = backend == AttentionBackend::kFlash && block.plan.micro_batch > 1;
-  rows.keep("attention.output_batch_first", copies ? output : 0, s.dtype,
-            {.born = Step::kForwardAttention,
-             .last_forward_use = Step::kForwardAttention,
-             .dies = Step::kBackwardAttention},
-            "a*d*T/t: FlashAttention saves its own output");
+  add_output(block, output);
   rows.use("attention.output_gradient", output, s.dtype, Step::kBackwardProjection,
            Step::kBackwardAttention, "a*d*T/t");
   rows.use("attention.qkv_gradient", s.tokens * widths.qkv(), s.dtype, Step::kBackwardAttention,

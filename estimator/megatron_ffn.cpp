@@ -1,7 +1,7 @@
-// Feed-forward part of a Megatron layer: dense, and mixture of experts with either dispatcher.
-// Letters in block_rows.h; f_s width of the shared experts, e ep, et etp.
+// Feed-forward part of a Megatron layer: dense, and mixture of experts. Letters in
+// block_rows.h; f_s width of the shared experts, et etp.
 #include "estimator/block_rows_megatron.h"
-#include "estimator/megatron_fsdp.h"
+#include "estimator/megatron_dispatch.h"
 
 namespace shardplan {
 namespace {
@@ -54,45 +54,57 @@ constexpr FfnPiece kShared = {.fc1_output = "shared.fc1_output",
 // What selective recompute does to a piece.
 enum class Replay { kNothing, kActivation, kAll };
 
-struct Replayed {
+struct PieceRun {
   Replay what = Replay::kNothing;
   Step from = Step::kBackwardFc2;
+  std::int64_t turns = 1;  // linear pairs of equal size that run one after the other
 };
 
-// `activations` = tokens x local width of one linear pair.
+// What each of the turns keeps: the first one in backward frees its part at `life.dies`, when the
+// others still have theirs.
+void keep_in_turns(MegatronBlock& block, const PieceRun& run, bool replays, std::string_view name,
+                   std::int64_t elements, DType dtype, Life life, std::string_view formula) {
+  const std::int64_t one = div_ceil(elements, run.turns);
+  keep_or_recompute(block, replays, run.from, name, one, dtype, life, formula);
+  life.dies = block.weight_step(Step::kBackwardFc1);
+  keep_or_recompute(block, replays, run.from, name, elements - one, dtype, life,
+                    "the same of the other experts, one after the other");
+}
+
+// `activations` = tokens x local width of all linear pairs.
 void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t activations,
-                   Replayed replayed) {
+                   PieceRun replayed) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const std::int64_t pieces = s.ffn_pieces;
-  keep_or_recompute(
-      block, replayed.what == Replay::kAll, replayed.from, piece.fc1_output, pieces * activations,
+  const std::int64_t one = div_ceil(activations, replayed.turns);
+  keep_in_turns(
+      block, replayed, replayed.what == Replay::kAll, piece.fc1_output, pieces * activations,
       s.dtype,
       {.born = piece.fc1, .last_forward_use = piece.activation, .dies = piece.backward_activation},
       "2f*T/t: gate and up, saved as input of the activation");
-  keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
-                    piece.activation_output, block.linear_elements(activations),
-                    block.linear_dtype(),
-                    {.born = piece.activation,
-                     .last_forward_use = piece.fc2,
-                     .dies = block.weight_step(piece.backward_fc2)},
-                    "f*T/t: input of the second product");
+  keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.activation_output,
+                block.linear_elements(activations), block.linear_dtype(),
+                {.born = piece.activation,
+                 .last_forward_use = piece.fc2,
+                 .dies = block.weight_step(piece.backward_fc2)},
+                "f*T/t: input of the second product");
   if (block.job.profile.swiglu == SwigluKind::kUnfused && pieces == 2) {
-    keep_or_recompute(block, replayed.what != Replay::kNothing, replayed.from,
-                      piece.gate_activation, activations, s.dtype,
-                      {.born = piece.activation,
-                       .last_forward_use = piece.activation,
-                       .dies = piece.backward_activation},
-                      "f*T/t: silu(gate), saved by the unfused product");
+    keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.gate_activation,
+                  activations, s.dtype,
+                  {.born = piece.activation,
+                   .last_forward_use = piece.activation,
+                   .dies = piece.backward_activation},
+                  "f*T/t: silu(gate), saved by the unfused product");
   }
   if (block.plan.precision == Precision::kFp8) {
-    rows.use(piece.activation_cast, activations, s.dtype, piece.activation, piece.fc2,
+    rows.use(piece.activation_cast, one, s.dtype, piece.activation, piece.fc2,
              "f*T/t: the activation's output before the second linear layer casts it");
   }
-  add_fp8_cast(block, piece.fc1_gradient_cast, pieces * activations, piece.backward_fc1);
-  rows.use(piece.activation_gradient, activations, s.dtype, piece.backward_fc2,
-           piece.backward_activation, "f*T/t");
-  rows.use(piece.fc1_gradient, pieces * activations, s.dtype, piece.backward_activation,
+  add_fp8_cast(block, piece.fc1_gradient_cast, pieces * one, piece.backward_fc1);
+  rows.use(piece.activation_gradient, one, s.dtype, piece.backward_fc2, piece.backward_activation,
+           "f*T/t");
+  rows.use(piece.fc1_gradient, pieces * one, s.dtype, piece.backward_activation,
            block.weight_step(piece.backward_fc1), "2f*T/t");
 }
 
@@ -160,125 +172,6 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
            "h*T: gathered again for the weight gradient");
   rows.use("ffn.full_norm_gradient", full, s.dtype, piece.backward_fc1, piece.backward_fc1,
            "h*T: input gradient before its reduce-scatter");
-}
-
-// Buffers of token rows on their way to the experts and back; each is [rows, h].
-struct Dispatch {
-  std::int64_t local = 0;       // rows permuted on this rank: u*topk, or capacity*E
-  std::int64_t received = 0;    // after the all-to-all over ep: local * I
-  std::int64_t gathered = 0;    // after the gather over etp: what the experts work on
-  std::int64_t all_tokens = 0;  // all-gather: tokens of every rank over ep and etp
-  bool sorts = false;           // more than one expert on this rank
-};
-
-Dispatch dispatch_of(const MegatronBlock& block) {
-  const FrameworkProfile& profile = block.job.profile;
-  const MoeSpec& moe = block.job.model.moe;
-  const std::int64_t routed = block.shape.sharded_tokens * moe.topk;
-  Dispatch dispatch;
-  if (profile.moe_capacity_factor > 0) {
-    const std::int64_t capacity =
-        div_ceil(scaled(routed, profile.moe_capacity_factor), moe.num_experts);
-    dispatch.local = capacity * moe.num_experts;
-    dispatch.received = dispatch.local;
-  } else {
-    dispatch.local = routed;
-    dispatch.received = scaled(routed, profile.moe_imbalance_factor);
-  }
-  dispatch.gathered = dispatch.received * block.plan.etp;
-  dispatch.all_tokens = block.shape.sharded_tokens * block.plan.ep * block.plan.etp;
-  dispatch.sorts = moe.num_experts > block.plan.ep;
-  return dispatch;
-}
-
-// The forward's local variables keep every stage of the dispatched tokens alive until the experts'
-// outputs are combined: permuted and received rows, expert outputs before and after unsorting
-// (MoELayer.forward, routed_experts_compute).
-void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const std::int64_t h = s.hidden;
-  const bool exchanges = block.plan.ep > 1;
-  const bool gathers = block.plan.etp > 1;
-  const Component comm = Component::kCommunication;
-  if (exchanges || gathers || dispatch.sorts) {
-    rows.use("experts.permuted_tokens", h * dispatch.local, s.dtype, Step::kForwardDispatch,
-             Step::kForwardCombine, "topk*h*u: copies by expert, held by the layer's forward");
-  }
-  if (exchanges && (gathers || dispatch.sorts)) {
-    rows.use_as(comm, "experts.received_tokens", h * dispatch.received, s.dtype,
-                Step::kForwardDispatch, Step::kForwardCombine,
-                "topk*h*u*I: after the all-to-all, held by the layer's forward");
-  }
-  if (gathers && dispatch.sorts) {
-    rows.use_as(comm, "experts.gathered_tokens", h * dispatch.gathered, s.dtype,
-                Step::kForwardDispatch, Step::kForwardDispatch, "topk*h*u*I*et");
-  }
-  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
-                    {.born = Step::kForwardDispatch,
-                     .last_forward_use = Step::kForwardFc1,
-                     .dies = block.weight_step(Step::kBackwardFc1)},
-                    "topk*h*u*I*et: tokens in expert order, input of the grouped product");
-  rows.use("experts.fc2_output", h * dispatch.gathered, s.dtype, Step::kForwardFc2,
-           Step::kForwardUnsort, "topk*h*u*I*et");
-  rows.use("experts.unsorted_output", h * dispatch.received, s.dtype, Step::kForwardUnsort,
-           Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
-  if (exchanges) {
-    rows.use_as(comm, "experts.combined_output", h * dispatch.local, s.dtype, Step::kForwardCombine,
-                Step::kForwardCombine, "topk*h*u: after the all-to-all");
-  }
-  rows.use("experts.combined_gradient", h * dispatch.local, s.dtype, Step::kBackwardCombine,
-           Step::kBackwardCombine, "topk*h*u");
-  rows.use_as(comm, "experts.received_gradient", h * dispatch.received, s.dtype,
-              Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I");
-  rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
-           block.weight_step(Step::kBackwardFc2), "topk*h*u*I*et");
-  rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,
-           Step::kBackwardDispatch, "topk*h*u*I*et");
-  rows.use_as(comm, "experts.returned_gradient", h * dispatch.received, s.dtype,
-              Step::kBackwardDispatch, Step::kBackwardDispatch, "topk*h*u*I");
-}
-
-// MoEAllGatherTokenDispatcher: the tokens of all ranks lie in the global memory buffer; each rank
-// copies those of its experts, and puts their outputs back among zeros for the reduce-scatter.
-void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const std::int64_t h = s.hidden;
-  const Component comm = Component::kCommunication;
-  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(h * dispatch.gathered), block.linear_dtype(),
-                    {.born = Step::kForwardDispatch,
-                     .last_forward_use = Step::kForwardFc1,
-                     .dies = block.weight_step(Step::kBackwardFc1)},
-                    "topk*h*u*et*I: tokens in expert order, input of the products");
-  rows.use("experts.fc2_output", h * dispatch.gathered, s.dtype, Step::kForwardFc2,
-           Step::kForwardUnsort, "topk*h*u*et*I");
-  rows.use("experts.unsorted_output", h * dispatch.all_tokens, s.dtype, Step::kForwardUnsort,
-           Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");
-  rows.use_as(comm, "experts.gathered_gradient", h * dispatch.all_tokens, s.dtype,
-              Step::kBackwardCombine, Step::kBackwardUnsort, "h*u*e*et");
-  // Outputs take the type of the probabilities before their reduce-scatter, and their gradient is
-  // gathered in it (token_combine).
-  if (block.job.profile.moe_router_dtype == DType::kFp32 &&
-      dispatch.all_tokens > s.sharded_tokens) {
-    rows.use("experts.unsorted_output_fp32", h * dispatch.all_tokens, DType::kFp32,
-             Step::kForwardCombine, Step::kForwardCombine, "h*u*e*et: cast, then reduced");
-    rows.use("experts.combined_output_fp32", h * s.sharded_tokens, DType::kFp32,
-             Step::kForwardCombine, Step::kForwardCombine, "h*u: before it is cast back");
-    rows.use("experts.combined_gradient_fp32", h * s.sharded_tokens, DType::kFp32,
-             Step::kBackwardCombine, Step::kBackwardCombine, "h*u");
-    rows.use_as(comm, "experts.gathered_gradient_fp32", h * dispatch.all_tokens, DType::kFp32,
-                Step::kBackwardCombine, Step::kBackwardCombine,
-                "h*u*e*et: gathered before it is cast back");
-  }
-  rows.use("experts.fc2_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardUnsort,
-           block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I");
-  rows.use("experts.fc1_input_gradient", h * dispatch.gathered, s.dtype, Step::kBackwardFc1,
-           Step::kBackwardDispatch, "topk*h*u*et*I");
-  rows.use_as(comm, "experts.returned_gradient", h * dispatch.all_tokens, s.dtype,
-              Step::kBackwardDispatch, Step::kBackwardDispatch, "h*u*e*et: among zeros");
 }
 
 // Activation and routing probability are one kernel for a gate with a fused activation alone
@@ -350,25 +243,31 @@ void add_moe(MegatronBlock& block) {
   block.rows.use("ffn.norm_output_again", norm ? s.hidden * s.sharded_tokens : 0, s.dtype,
                  Step::kBackwardOutput, Step::kBackwardFfnNorm, kComputedAgain);
   add_router(block, whole);
-  if (block.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
-    add_all_gather_dispatch(block, dispatch, whole);
-  } else {
-    add_dispatch(block, dispatch, whole);
-  }
+  add_token_dispatch(block, dispatch, whole);
   const Step replay = whole ? Step::kBackwardCombine : Step::kBackwardFc2;
-  add_ffn_piece(block, kExperts, dispatch.gathered * width,
+  add_ffn_piece(block, kExperts, dispatch.padded * width,
                 {.what = whole        ? Replay::kAll
                          : activation ? Replay::kActivation
                                       : Replay::kNothing,
-                 .from = replay});
-  add_unscaled_activation(block, dispatch.gathered * width, whole || activation, replay);
+                 .from = replay,
+                 .turns = expert_turns(block)});
+  add_unscaled_activation(block, dispatch.padded * width, whole || activation, replay);
   block.rows.use("experts.activation_output_again",
-                 activation && !whole ? dispatch.gathered * width : 0, s.dtype, Step::kBackwardFc2,
+                 activation && !whole ? dispatch.padded * width : 0, s.dtype, Step::kBackwardFc2,
                  Step::kBackwardActivation, kComputedAgain);
   if (moe.shared_ffn > 0) {
     add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
                   {.what = shared ? Replay::kAll : Replay::kNothing,
                    .from = whole ? Step::kBackwardCombine : Step::kBackwardFfnNorm});
+    keep_or_recompute(
+        block, shared, whole ? Step::kBackwardCombine : Step::kBackwardFfnNorm,
+        "shared.fc1_input_fp8",
+        block.saves_fp8_of_saved() ? block.linear_elements(s.hidden * s.sharded_tokens) : 0,
+        DType::kFp8,
+        {.born = Step::kForwardFfnNorm,
+         .last_forward_use = Step::kForwardFfnNorm,
+         .dies = block.weight_step(Step::kBackwardFfnNorm)},
+        "h*u: the norm's output in fp8, which the router saves in bf16");
     add_sequence_gathers(block, kShared);
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
                    Step::kForwardOutput, "h*u: added to the routed output at the end");

@@ -37,10 +37,13 @@ std::int64_t mask_bytes(const Job& job, const Plan& plan) {
 }
 
 // What Megatron-LM's schedules hold of other microbatches than the one at work.
-std::array<StateRow, 5> pipeline_rows(const Plan& plan, const StageEnds& ends,
-                                      const BlockShape& shape, bool is_local) {
+std::array<StateRow, 5> pipeline_rows(const Job& job, const Plan& plan, const StageEnds& ends,
+                                      const BlockShape& shape) {
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   const std::int64_t hidden_state = shape.hidden * shape.sharded_tokens;
-  const bool receives_ahead = plan.pp > 1 && plan.vpp > 1;
+  const bool interleaves = plan.pp > 1 && plan.vpp > 1;
+  // A backward runs between a forward and the sending of its output, which the loss has not.
+  const bool sends_loss = ends.has_head && !job.profile.overlap_p2p_comm;
   const bool loops_1f1b = plan.pp > 1 && plan.vpp == 1;
   const bool receives = loops_1f1b && ends.receiving_chunks > 0;
   const bool sends = loops_1f1b && !ends.has_head;
@@ -48,12 +51,14 @@ std::array<StateRow, 5> pipeline_rows(const Plan& plan, const StageEnds& ends,
   return {
       {{.component = Component::kCommunication,
         .name = "pipeline.receive_buffers",
-        .elements = receives_ahead ? hidden_state : 0,
+        .elements = interleaves ? hidden_state : 0,
         .dtype = shape.dtype,
-        .copies = 2,
+        .copies = sends_loss ? 1 : 2,
         .first = Phase::kForward,
         .last = Phase::kBackward,
-        .formula = "h*u: next input and next output gradient, received ahead"},
+        .formula = "h*u: input gradient of the backward before, held by the schedule's loop, and "
+                   "the forward's output that is not sent yet or with overlap_p2p_comm the next "
+                   "input"},
        {.component = Component::kCommunication,
         .name = "pipeline.last_input_gradient",
         .elements = receives ? hidden_state : 0,
@@ -96,7 +101,7 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
   const BlockShape shape = block_shape(job, plan);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   const auto [ahead, last_input_gradient, last_input, last_output_gradient, last_inputs] =
-      pipeline_rows(plan, ends, shape, is_local);
+      pipeline_rows(job, plan, ends, shape);
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "sequence_gather_buffer",
@@ -111,10 +116,11 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
        last_inputs,
        {.component = Component::kWorkspace,
         .name = "rotary_table",
-        .elements =
-            job.model.learned_positions > 0 ? 0 : job.sequence_length * job.model.rotary_dim(),
+        .elements = job.model.learned_positions > 0
+                        ? 0
+                        : div_ceil(job.sequence_length, plan.cp) * job.model.rotary_dim(),
         .dtype = DType::kFp32,
-        .formula = "s*d: angles of the rotary embedding, fp32, cached"},
+        .formula = "s/c*d: this rank's angles of the rotary embedding, fp32, cached"},
        {.component = Component::kActivations,
         .name = "attention_mask",
         .elements = has_attention_mask(job, ends) ? mask_bytes(job, plan) : 0,

@@ -123,6 +123,15 @@ TEST_CASE("Megatron arguments become the plan that Megatron runs") {
   CHECK(run.job.profile.cross_entropy == CrossEntropyKind::kUnfused);
 }
 
+// training/arguments.py:574-585.
+TEST_CASE("stages exchange beside the work of an interleaved schedule unless told not to") {
+  const auto overlaps = [](const char* more) {
+    return gpt7b_with(more).job.profile.overlap_p2p_comm;
+  };
+  CHECK(overlaps(""));
+  CHECK_FALSE(overlaps(R"(, "--no-overlap-p2p-communication": true)"));
+}
+
 TEST_CASE("a gated FFN has two thirds of 4h in multiples of 64") {
   const RunReading run = gpt7b_with(R"(, "--swiglu": true)");
   CHECK(run.job.model.gated_ffn);

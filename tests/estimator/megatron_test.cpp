@@ -102,6 +102,55 @@ TEST_CASE("unfused attention keeps five bytes for each pair of positions with dr
   CHECK(kept_bytes(job) == plain + 5 * pairs);
 }
 
+// core_v0.16.1 core/tensor_parallel/random.py, CheckpointFunction: what core attention is given
+// lies in storage of 6h (the packed product, of which v is a part) and 4h (q and k behind the
+// rotary embedding); without a checkpoint cuDNN saves 6h in one layout and 4 bytes a head.
+TEST_CASE("a checkpoint round core attention holds the packed product for a third of it") {
+  Job job = gpt_job("1x8-h100");
+  job.model.learned_positions = 0;
+  const auto one = [&](std::int64_t micro_batch, bool recomputes) {
+    Plan plan{.micro_batch = micro_batch};
+    if (recomputes) {
+      plan.recompute.granularity = RecomputeGranularity::kSelective;
+      plan.recompute.modules.core_attn = true;
+    }
+    return layer_of(block_set(job, plan)).summary.kept_bytes;
+  };
+  CHECK(one(4, true) - one(4, false) == kTokens * (4 * 512 - 4 * 8));
+  job.cluster.gpu.compute_capability = 80;  // FlashAttention saves a second output of a batch
+  CHECK(one(1, true) - one(1, false) == kTokens / 4 * (4 * 512 - 4 * 8));
+  CHECK(one(4, true) - one(4, false) == kTokens * (4 * 512 - 4 * 8 - 2 * 512));
+  job.model.learned_positions = 1024;  // the three are parts of the packed product
+  CHECK(one(4, true) - one(4, false) == kTokens * (-4 * 8 - 2 * 512));
+}
+
+TEST_CASE("fp8 training with core attention computed again keeps its output in fp8 alone") {
+  Job job = gpt_job("1x8-h100");
+  const auto kept = [&](bool recomputes) {
+    Plan plan{.micro_batch = 4, .precision = Precision::kFp8};
+    if (recomputes) {
+      plan.recompute.granularity = RecomputeGranularity::kSelective;
+      plan.recompute.modules.core_attn = true;
+    }
+    return layer_of(block_set(job, plan)).summary.kept_bytes;
+  };
+  CHECK(kept(false) - kept(true) == kTokens * (2 * 512 + 4 * 8));
+}
+
+// core_v0.16.1 core/transformer/attention.py:365-379, set_save_original_input.
+TEST_CASE("but for delayed scaling the projection saves attention's own output, not one in fp8") {
+  Job job = gpt_job("1x8-h100");
+  Plan plan{.micro_batch = 4, .precision = Precision::kFp8};
+  const auto kept = [&](Fp8Recipe recipe) {
+    job.profile.fp8_recipe = recipe;
+    return layer_of(block_set(job, plan)).summary.kept_bytes;
+  };
+  CHECK(kept(Fp8Recipe::kDelayed) - kept(Fp8Recipe::kTensorwise) == kTokens * 512);
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.modules.core_attn = true;  // 2 bytes an element for the projection alone
+  CHECK(kept(Fp8Recipe::kTensorwise) - kept(Fp8Recipe::kDelayed) == kTokens * 512);
+}
+
 // core_v0.16.1 core/models/gpt/gpt_layer_specs.py: the norms before grouped-query attention and a
 // dense FFN lie inside LayerNormLinear; those before latent attention and experts are modules.
 TEST_CASE("recomputation of norms frees the output of those that stand alone and nothing else") {
@@ -140,6 +189,76 @@ TEST_CASE("experts keep their activation before the routing probability scales i
   CHECK(kept_bytes(job, BlockKind::kMoeLayer) == plain + 2 * rows * 2 * 1024);
 }
 
+std::int64_t alive_bytes(const BlockSet& blocks, Step step) {
+  std::int64_t bytes = 0;
+  for (const BlockRow& row : layer_of(blocks, BlockKind::kMoeLayer).rows) {
+    bytes += row.born <= step && step <= row.dies ? row.bytes : 0;
+  }
+  return bytes;
+}
+
+// core/transformer/moe/experts.py, SequentialMLP: when the first of eight has its activation's
+// gradients, the others still have what their second products saved.
+TEST_CASE("experts that take turns need gradients of one and keep what all saved") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const Plan plan{.micro_batch = 4};
+  const BlockSet grouped = block_set(job, plan);
+  job.profile.moe_grouped_gemm = false;
+  const BlockSet turns = block_set(job, plan);
+  constexpr std::int64_t kProduct = std::int64_t{2} * kTokens * 1024 * 2;
+  constexpr std::int64_t kSent = std::int64_t{2} * kTokens * 512 * 2;
+  const auto more = [&](Step step) {
+    return alive_bytes(turns, step) - alive_bytes(grouped, step);
+  };
+  CHECK(layer_of(turns, BlockKind::kMoeLayer).summary.kept_bytes ==
+        layer_of(grouped, BlockKind::kMoeLayer).summary.kept_bytes);
+  CHECK(more(Step::kBackwardFc2) == -kProduct * 7 / 8);
+  CHECK(more(Step::kBackwardActivation) == kProduct * (7 - 2 * 7) / 8);
+  CHECK(more(Step::kForwardFc2) == kSent);
+  job.model.moe.num_experts = 1;
+  job.model.moe.topk = 1;
+  const std::int64_t alone = alive_bytes(block_set(job, plan), Step::kBackwardActivation);
+  job.profile.moe_grouped_gemm = true;
+  CHECK(alive_bytes(block_set(job, plan), Step::kBackwardActivation) == alone);
+}
+
+// Transformer Engine v2.11 pytorch/module/fp8_padding.py: on average half of what can be missing to
+// a multiple of 16 rows (mxfp8: 32) for each of 8 experts.
+TEST_CASE("each expert pads its rows under fp8 to what the products want") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto rows = [&](std::int64_t sequence, std::string_view name) {
+    job.sequence_length = sequence;
+    const BlockSet blocks = block_set(job, {.micro_batch = 1, .precision = Precision::kFp8});
+    return std::ranges::find(layer_of(blocks, BlockKind::kMoeLayer).rows, name, &BlockRow::name)
+        ->elements;
+  };
+  CHECK(rows(1024, "experts.fc1_input") == (2 * 1024 + 8 * 15 / 2) * 512);
+  CHECK(rows(1024, "experts.fc1_output") == (2 * 1024 + 8 * 15 / 2) * 1024);
+  CHECK(rows(1024, "experts.sorted_tokens") == 2 * 1024 * 512);
+  CHECK(rows(1024, "experts.received_gradient") == 2 * 1024 * 512);
+  job.profile.fp8_recipe = Fp8Recipe::kMxfp8;
+  CHECK(rows(1024, "experts.fc1_output") == (2 * 1024 + 8 * 31 / 2) * 1024);
+  job.profile.moe_capacity_factor = 1;  // 100 / 8 * 2 = 25 rows each
+  CHECK(rows(100, "experts.fc1_output") == 8 * 32 * 1024);
+}
+
+// core/transformer/moe/shared_experts.py:66-90: the router saves the same output of the norm.
+TEST_CASE("shared experts save the norm's output in fp8 beside the router's for delayed scaling") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024, .shared_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto kept = [&](Fp8Recipe recipe) {
+    job.profile.fp8_recipe = recipe;
+    const BlockSet blocks = block_set(job, {.micro_batch = 4, .precision = Precision::kFp8});
+    return layer_of(blocks, BlockKind::kMoeLayer).summary.kept_bytes;
+  };
+  CHECK(kept(Fp8Recipe::kDelayed) - kept(Fp8Recipe::kTensorwise) == 2 * kTokens * 512);
+}
+
 // core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
 TEST_CASE("what a discarded output is computed again into lies beside it in the backward") {
   Job job = gpt_job("1x8-h100");
@@ -151,12 +270,7 @@ TEST_CASE("what a discarded output is computed again into lies beside it in the 
       plan.recompute.granularity = RecomputeGranularity::kSelective;
       plan.recompute.modules.*module = true;
     }
-    std::int64_t bytes = 0;
-    const BlockSet blocks = block_set(job, plan);
-    for (const BlockRow& row : layer_of(blocks, BlockKind::kMoeLayer).rows) {
-      bytes += row.born <= step && step <= row.dies ? row.bytes : 0;
-    }
-    return bytes;
+    return alive_bytes(block_set(job, plan), step);
   };
   CHECK(alive(&RecomputeModules::moe_act, Step::kBackwardFc2) -
             alive(nullptr, Step::kBackwardFc2) ==
@@ -270,6 +384,32 @@ TEST_CASE("the data loader's attention mask is a byte for each pair, on the ends
   CHECK(state_bytes(job, plan, "attention_mask") == 0);
   job.profile.attention_mask = true;
   CHECK(state_bytes(job, plan, "attention_mask") == 4 * 1024 * 1024);
+}
+
+// core/models/common/embeddings/rotary_pos_embedding.py: forward cuts what it caches.
+TEST_CASE("a rank of context parallelism keeps the angles of its own positions") {
+  Job job = gpt_job("1x8-h100");
+  job.model.learned_positions = 0;
+  const std::int64_t whole = state_bytes(job, {.micro_batch = 4}, "rotary_table");
+  CHECK(whole == 1024 * 64 * 4);
+  CHECK(state_bytes(job, {.cp = 4, .micro_batch = 4}, "rotary_table") == whole / 4);
+}
+
+// core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: the output of
+// a forward is sent behind the next backward, and the loss is not sent.
+TEST_CASE("an interleaved schedule holds an input gradient and an output that is not sent yet") {
+  Job job = gpt_job("1x8-h100");
+  const Plan plan{.pp = 2, .vpp = 2, .micro_batch = 4};
+  const auto held = [&](std::size_t stage) {
+    const PlanPieces whole = plan_pieces(job, plan);
+    return std::ranges::find(whole.stages[stage].state.rows, "pipeline.receive_buffers",
+                             &StateRow::name)
+        ->total_bytes();
+  };
+  CHECK(held(0) == 2 * kTokens * 512 * 2);
+  CHECK(held(1) == kTokens * 512 * 2);
+  job.profile.overlap_p2p_comm = true;
+  CHECK(held(1) == 2 * kTokens * 512 * 2);
 }
 
 TEST_CASE("learned positions need no table of angles") {
