@@ -331,7 +331,6 @@ std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind) {
   if (!sees_experts(job, kind)) {
     return 1;
   }
-  const std::int64_t ep = plan.ep;
   const FrameworkProfile& profile = job.profile;
   const bool sees_number = profile.memory_model != MemoryModel::kMegatron ||
                            profile.moe_dispatcher == MoeDispatcher::kAllGather ||

@@ -105,8 +105,9 @@ inline constexpr std::string_view kComputedAgain =
 // Whether gradients are added to the main ones on another stream: Megatron-LM wraps the model on a
 // stream of its own, and autograd's accumulation runs where that was (core_v0.16.1
 // training/training.py, get_model; torch/csrc/autograd/engine.cpp). Its memory is free once
-// that stream got there: taken as the next backward pass at the latest.
-bool accumulates_beside(const Job& job);
+// that stream got there: taken as the next backward pass at the latest. Megatron-FSDP copies them
+// into its buckets.
+bool accumulates_beside(const Job& job, const Plan& plan);
 
 // Weight gradients of `count` linear layers of these elements in the parameters' dtype, where they
 // are not added into the main gradient by the products themselves (gradient_accumulation_fusion

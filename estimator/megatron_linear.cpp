@@ -13,8 +13,8 @@ void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std
   }
 }
 
-bool accumulates_beside(const Job& job) {
-  return job.profile.memory_model == MemoryModel::kMegatron;
+bool accumulates_beside(const Job& job, const Plan& plan) {
+  return job.profile.memory_model == MemoryModel::kMegatron && !is_megatron_fsdp(job, plan);
 }
 
 void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64_t elements,
@@ -23,7 +23,7 @@ void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64
     block.rows
         .use(name, count * elements, block.shape.dtype, step, step,
              "weight gradient before it is added to the main gradient")
-        .is_accumulated = accumulates_beside(block.job);
+        .is_accumulated = accumulates_beside(block.job, block.plan);
   } else if (block.job.profile.dummy_weight_gradients) {
     block.rows.make_once(name, elements, block.shape.dtype, step,
                          "what autograd gets in its place, of a weight's shape");

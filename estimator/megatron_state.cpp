@@ -366,6 +366,11 @@ LocalParameters whole_parameters(const Job& job, const Plan& plan, const StageLa
   return {.dense = tensors.dense, .expert = tensors.expert};
 }
 
+bool is_precision_aware(const Plan& plan) {
+  return plan.master_dtype != DType::kFp32 || plan.exp_avg_dtype != DType::kFp32 ||
+         plan.exp_avg_sq_dtype != DType::kFp32;
+}
+
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors) {
   MegatronState state{.job = job,

@@ -254,9 +254,17 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);
     return shapes;
   }
+  const std::vector<WeightShape> experts = expert_weight_shapes(job, plan);
+  shapes.insert(shapes.end(), experts.begin(), experts.end());
+  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
+  return shapes;
+}
+
+std::vector<WeightShape> expert_weight_shapes(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  std::vector<WeightShape> shapes;
   add_ffn_shapes(shapes, model, div_ceil(model.moe.expert_ffn, plan.etp),
                  div_ceil(model.moe.num_experts, plan.ep));
-  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
   return shapes;
 }
 

@@ -52,5 +52,7 @@ struct WeightShape {
 };
 
 std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind);
+// Of these the routed experts'.
+std::vector<WeightShape> expert_weight_shapes(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

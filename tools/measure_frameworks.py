@@ -7,6 +7,8 @@ usage: measure_frameworks.py CASES.jsonl OUT.jsonl [--ranks R,R,...] [--quiet] [
 torchtitan: its Llama 3 model, parallelism, loss and pipeline, and the steps of its trainer.
 megatron-core-local: Megatron-core's GPTModel with local layers, PyTorch's RMSNorm, attention and
 AdamW, its schedules, data parallelism and optimizer (data/measured/README.md, h200_frameworks.jsonl).
+megatron: the same with Transformer Engine, APEX' fused gradients if they are found, and Megatron-LM's
+defaults; ZeRO-2 and 3 are Megatron-FSDP; "fp8_recipe" in a case is --fp8-recipe.
 deepspeed: Hugging Face's Llama of the transformers that is installed, its loss and a DeepSpeed engine
 of ZeRO 1 to 3 around it, with PyTorch's fused AdamW; "ds_config" in a case adds to its configuration.
 nanotron: its Llama and its trainer's step (tools/frameworks/nanotron.py).
@@ -34,7 +36,7 @@ import traceback
 
 WARMUPS, STEPS = 3, 4
 MANY_QUEUES = ("torchtitan", "deepspeed")  # the others ask for CUDA_DEVICE_MAX_CONNECTIONS=1
-NOT_WRITTEN = ("simulate_ranks", "trace", "profile", "ds_config")  # members of a case that are for this tool
+NOT_WRITTEN = ("simulate_ranks", "trace", "profile", "ds_config", "fp8_recipe")  # members of a case that are for this tool
 
 
 def pipeline_stage(case, rank):

@@ -1,4 +1,6 @@
-"""Megatron-core v0.16.1, found on PYTHONPATH, with local layers and PyTorch's RMSNorm and attention."""
+"""Megatron-core v0.16.1, found on PYTHONPATH: with local layers and PyTorch's RMSNorm and attention
+(megatron-core-local), or with Transformer Engine's and what Megatron-LM's arguments default to
+(megatron; also Megatron-FSDP, as ZeRO-2 and 3)."""
 import torch
 
 from frameworks.absent import DEVICE
@@ -39,21 +41,84 @@ def megatron_modules(sequence_parallel, experts):
     return spec
 
 
-def megatron_config(ffn, experts, expert_tokens, **sizes):
-    """Of a Llama-like model in bf16; experts that run one after the other, evenly loaded."""
+def engine_modules(config):
+    """The layers of Transformer Engine that pretrain_gpt.py builds (gpt_builders.py)."""
+    from megatron.core.models.gpt import gpt_layer_specs
+
+    if config.num_moe_experts:
+        return gpt_layer_specs.get_gpt_decoder_block_spec(
+            config, use_transformer_engine=True, normalization="RMSNorm")
+    return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
+
+
+def megatron_config(ffn, experts, expert_tokens, **settings):
+    """Of a Llama-like model in bf16, with evenly loaded experts."""
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     moe = {} if experts == 0 else dict(
         num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
         moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
-        moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True, moe_grouped_gemm=False)
+        moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True)
     return TransformerConfig(
         ffn_hidden_size=ffn, add_bias_linear=False, gated_linear_unit=True,
         activation_func=torch.nn.functional.silu, normalization="RMSNorm", bf16=True,
         params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, hidden_dropout=0.0,
         attention_dropout=0.0, bias_activation_fusion=True, bias_dropout_fusion=True,
-        apply_rope_fusion=False, gradient_accumulation_fusion=False, masked_softmax_fusion=False,
-        use_cpu_initialization=False, **sizes, **moe)
+        use_cpu_initialization=False, **{**moe, **settings})
+
+
+LOCAL = dict(apply_rope_fusion=False, gradient_accumulation_fusion=False, moe_grouped_gemm=False,
+             masked_softmax_fusion=False, cross_entropy_loss_fusion=False)
+
+
+def engine_settings(case):
+    """What the case says of the fused operations, else arguments.py's defaults."""
+    from megatron.core.transformer.enums import AttnBackend
+
+    options = case.get("options", {})
+    loss = options.get("cross_entropy", "te_fused")
+    settings = dict(
+        apply_rope_fusion=True, masked_softmax_fusion=True, persist_layer_norm=True,
+        gradient_accumulation_fusion=options.get("gradient_accumulation_fusion", True),
+        moe_grouped_gemm=options.get("moe_grouped_gemm", True),
+        attention_backend=AttnBackend[options.get("attention_backend", "auto")],
+        cross_entropy_loss_fusion=loss != "unfused",
+        cross_entropy_fusion_impl="te" if loss == "te_fused" else "native")
+    if case["training"].get("precision", "bf16") == "fp8":
+        settings.update(fp8="hybrid", fp8_recipe=case.get("fp8_recipe", "delayed"),
+                        fp8_param=bool(options.get("fp8_param_gather")))
+    return settings
+
+
+def data_parallel(case, config, part, zero, buckets, is_first):
+    """The wrapper that training.py's get_model chooses."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    options, wrapper, settings = case.get("options", {}), DistributedDataParallel, {}
+    if zero >= 2:
+        from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+        if torch.distributed.get_backend() == "fake":  # whose other ranks say nothing of their shards
+            from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
+            param_and_grad_buffer.validate_uneven_dtensor = lambda tensor: None
+        wrapper = FullyShardedDataParallel
+        settings = dict(
+            use_megatron_fsdp=True,
+            data_parallel_sharding_strategy="optim_grads_params" if zero == 3 else "optim_grads",
+            suggested_communication_unit_size=options.get("suggested_communication_unit_size"))
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=case["plan"].get("grad_dtype", "fp32") == "fp32",
+        overlap_grad_reduce=bool(options.get("overlap_grad_reduce")),
+        overlap_param_gather=bool(options.get("overlap_param_gather")),
+        use_distributed_optimizer=zero >= 1, bucket_size=buckets,
+        fp8_param_gather=bool(options.get("fp8_param_gather")), **settings)
+    if case["framework"] != "megatron" or DEVICE == "cpu":
+        return wrapper(config, ddp, part, disable_bucketing=not is_first)
+    side = torch.cuda.Stream()  # as get_model
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        wrapped = wrapper(config, ddp, part, disable_bucketing=not is_first)
+    torch.cuda.current_stream().wait_stream(side)
+    return wrapped
 
 
 class Megatron:
@@ -61,8 +126,7 @@ class Megatron:
 
     def __init__(self, case, _world):
         from megatron.core import parallel_state, tensor_parallel
-        from megatron.core.distributed import (DistributedDataParallel,
-                                               DistributedDataParallelConfig, finalize_model_grads)
+        from megatron.core.distributed import finalize_model_grads
         from megatron.core.enums import ModelType
         from megatron.core.models.gpt.gpt_model import GPTModel
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -74,14 +138,19 @@ class Megatron:
         training = case["training"]
         tp, pp, vpp, ep = (plan.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
         virtual = vpp if vpp > 1 else None
-        zero = plan.get("zero", 1) == 1  # not given: Megatron-core's distributed optimizer
+        zero = plan.get("zero", 1)  # not given: Megatron-core's distributed optimizer
+        engine = case["framework"] == "megatron"
+        cp = plan.get("cp", 1)
         self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
         self.microbatches, self.vocab = training["num_microbatches"], shape["vocab_size"]
+        if engine:  # --make-vocab-size-divisible-by
+            self.vocab += -self.vocab % (options.get("vocab_multiple", 128) * tp)
+        self.own_sequence = self.sequence // cp
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
             virtual_pipeline_model_parallel_size=virtual,
-            expert_model_parallel_size=ep, expert_tensor_parallel_size=plan.get("etp", 1),
-            create_gloo_process_groups=False)
+            context_parallel_size=cp, expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=plan.get("etp", 1), create_gloo_process_groups=False)
         tensor_parallel.model_parallel_cuda_manual_seed(1)
         recompute = plan.get("recompute", {"granularity": "none"})
         kind = recompute["granularity"]
@@ -99,15 +168,17 @@ class Megatron:
             num_attention_heads=shape["num_attention_heads"],
             num_query_groups=shape["num_key_value_heads"], tensor_model_parallel_size=tp,
             pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=virtual,
-            expert_model_parallel_size=ep, expert_tensor_parallel_size=plan.get("etp", 1),
-            sequence_parallel=sequence_parallel, cross_entropy_loss_fusion=False,
-            deallocate_pipeline_outputs=True, **replay)
-        spec = megatron_modules(sequence_parallel, experts)
+            context_parallel_size=cp, expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=plan.get("etp", 1), sequence_parallel=sequence_parallel,
+            deallocate_pipeline_outputs=True, **replay,
+            **(engine_settings(case) if engine else LOCAL))
+        spec = (engine_modules(self.config) if engine
+                else megatron_modules(sequence_parallel, experts))
         stage = parallel_state.get_pipeline_model_parallel_rank()
         self.moe_tracker = moe_utils.get_moe_layer_wise_logging_tracker() if experts else {}
         overlap = bool(options.get("overlap_grad_reduce"))
-        gathers = bool(options.get("overlap_param_gather"))
-        data_ranks = plan.get("dp", 1) * plan.get("cp", 1)
+        gathers = bool(options.get("overlap_param_gather")) and zero <= 1
+        data_ranks = plan.get("dp", 1) * cp
         buckets = max(40000000, 1000000 * data_ranks) if overlap else None
         self.chunks = []
         for chunk in range(vpp):
@@ -116,17 +187,13 @@ class Megatron:
                 pre_process=stage == 0 and chunk == 0,
                 post_process=stage == pp - 1 and chunk == vpp - 1,
                 position_embedding_type="rope", rotary_base=shape["rope_theta"],
-                share_embeddings_and_output_weights=False,
+                share_embeddings_and_output_weights=shape.get("tie_word_embeddings", False),
                 **({"vp_stage": chunk} if vpp > 1 else {})).to(self.device)
             part.model_type = ModelType.encoder_or_decoder
-            self.chunks.append(DistributedDataParallel(
-                self.config, DistributedDataParallelConfig(
-                    grad_reduce_in_fp32=True, overlap_grad_reduce=overlap,
-                    overlap_param_gather=gathers, use_distributed_optimizer=zero,
-                    bucket_size=buckets), part, disable_bucketing=chunk > 0))
+            self.chunks.append(data_parallel(case, self.config, part, zero, buckets, chunk == 0))
         self.optimizer = get_megatron_optimizer(
             OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
-                            clip_grad=1.0, use_distributed_optimizer=zero,
+                            clip_grad=1.0, use_distributed_optimizer=zero >= 1,
                             overlap_param_gather=gathers), self.chunks,
             use_gloo_process_groups=False)
         self.config.finalize_model_grads_func = finalize_model_grads
@@ -138,13 +205,14 @@ class Megatron:
         if gathers:
             self.config.param_sync_func = one([chunk.start_param_sync for chunk in self.chunks])
         self.run = get_forward_backward_func()
-        self.positions = torch.arange(self.sequence, device=self.device).unsqueeze(0)
+        self.positions = torch.arange(self.own_sequence, device=self.device).unsqueeze(0)
 
     def parameters(self):
         return sum(p.numel() for chunk in self.chunks for p in chunk.parameters())
 
     def forward(self, _, model, *__):
-        tokens = torch.randint(0, self.vocab, (self.batch, self.sequence + 1), device=self.device)
+        tokens = torch.randint(0, self.vocab, (self.batch, self.own_sequence + 1),
+                               device=self.device)
         output = model(tokens[:, :-1].contiguous(), self.positions.expand(self.batch, -1), None,
                        labels=tokens[:, 1:].contiguous())
 
