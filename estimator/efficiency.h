@@ -108,8 +108,7 @@ inline constexpr EfficiencyConstant kMultiTensorShare = {
     .value = 0.80,
     .source =
         "Transformer Engine's kernels over lists of tensors over a copy on H200: FusedAdam 3.34, "
-        "norm 3.42, scaling 3.63 of 4.23 TB/s (profiles of six steps of Megatron-core v0.16.1 with "
-        "Transformer Engine 2.11)"};
+        "norm 3.42, scaling 3.63 of 4.23 TB/s (data/measured/megatron_kernels_h200.txt)"};
 inline constexpr EfficiencyConstant kEngineRotaryShare = {
     .value = 0.41,
     .source =

@@ -81,6 +81,7 @@ def engine_settings(case):
         apply_rope_fusion=True, masked_softmax_fusion=True, persist_layer_norm=True,
         gradient_accumulation_fusion=options.get("gradient_accumulation_fusion", True),
         moe_grouped_gemm=options.get("moe_grouped_gemm", True),
+        moe_permute_fusion=options.get("moe_permute_fusion", False),
         attention_backend=AttnBackend[options.get("attention_backend", "auto")],
         cross_entropy_loss_fusion=loss != "unfused",
         cross_entropy_fusion_impl="te" if loss == "te_fused" else "native")
