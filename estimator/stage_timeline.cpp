@@ -307,9 +307,7 @@ void write_step(TimelineWriter& writer, StateTensors& state,
 // Whether main parameters are made beside the model's, all of them on the GPU: neither in
 // Megatron-FSDP's buffers nor by a precision-aware optimizer.
 bool has_plain_optimizer(const Plan& plan) {
-  return plan.zero <= 1 && plan.master_dtype == DType::kFp32 &&
-         plan.exp_avg_dtype == DType::kFp32 && plan.exp_avg_sq_dtype == DType::kFp32 &&
-         plan.offload.optimizer == 0.0;
+  return plan.zero <= 1 && !is_precision_aware(plan) && plan.offload.optimizer == 0.0;
 }
 
 std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
