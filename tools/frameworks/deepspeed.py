@@ -6,13 +6,18 @@ import torch
 from frameworks.absent import DEVICE
 
 
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "head_dim", "vocab_size", "rope_theta", "moe_intermediate_size",
+         "num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob")
+
+
 class DeepSpeed:
     """A step of deepspeed.initialize's engine as transformers' Trainer makes it: no key-value cache,
     the model's output is dropped before the backward pass, gradients are clipped."""
 
     def __init__(self, case, _world):
         import deepspeed
-        from transformers import LlamaConfig, LlamaForCausalLM
+        import transformers
 
         self.device = torch.device(DEVICE)
         shape, plan, options = case["model"], case["plan"], case.get("options", {})
@@ -33,17 +38,17 @@ class DeepSpeed:
         config = {"train_micro_batch_size_per_gpu": self.batch, "gradient_clipping": 1.0,
                   "gradient_accumulation_steps": self.microbatches, "bf16": {"enabled": True},
                   "zero_optimization": zero, **extra}
-        model_config = LlamaConfig(
-            **{key: shape[key] for key in (
-                "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                "num_key_value_heads", "vocab_size", "rope_theta")},
+        family = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe",
+                  "mixtral": "Mixtral"}[shape["model_type"]]
+        model_config = getattr(transformers, family + "Config")(
+            **{key: shape[key] for key in SIZES if key in shape},
             tie_word_embeddings=bool(shape.get("tie_word_embeddings")), use_cache=False,
             max_position_embeddings=self.sequence, attn_implementation="sdpa")
         sharded = (deepspeed.zero.Init(config_dict_or_path=config) if zero["stage"] == 3
                    else contextlib.nullcontext())
         torch.set_default_dtype(torch.bfloat16)
         with sharded, torch.device(self.device):
-            model = LlamaForCausalLM(model_config)
+            model = getattr(transformers, family + "ForCausalLM")(model_config)
         torch.set_default_dtype(torch.float32)
         if plan.get("recompute", {}).get("granularity", "none") == "full":
             model.gradient_checkpointing_enable()

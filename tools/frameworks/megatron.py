@@ -20,7 +20,7 @@ class Sdpa(torch.nn.Module):
         return out.permute(2, 0, 1, 3).reshape(s, b, -1)
 
 
-def megatron_modules(sequence_parallel, experts):
+def megatron_modules(sequence_parallel, experts, qk_norm):
     """The layers' specification: Megatron-core's local one with PyTorch's RMSNorm and attention."""
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.transformer import transformer_block
@@ -35,7 +35,10 @@ def megatron_modules(sequence_parallel, experts):
                                                     moe_grouped_gemm=False, normalization="RMSNorm")
     parts = spec.submodules
     parts.input_layernorm, parts.pre_mlp_layernorm = Norm, Norm
-    parts.self_attention.submodules.core_attention = Sdpa
+    attention = parts.self_attention.submodules
+    attention.core_attention = Sdpa
+    if qk_norm:
+        attention.q_layernorm, attention.k_layernorm = Norm, Norm
     transformer_block.LayerNormImpl = Norm
     moe_utils.te_general_gemm = None  # a name that only Transformer Engine defines
     return spec
@@ -48,7 +51,8 @@ def engine_modules(config):
     if config.num_moe_experts:
         return gpt_layer_specs.get_gpt_decoder_block_spec(
             config, use_transformer_engine=True, normalization="RMSNorm")
-    return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
+    return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
+        qk_layernorm=config.qk_layernorm)
 
 
 def megatron_config(ffn, experts, expert_tokens, **settings):
@@ -162,19 +166,21 @@ class Megatron:
         if kind == "selective":
             replay.update(recompute_modules=recompute["modules"])
         sequence_parallel = bool(plan.get("sequence_parallel", tp > 1))
-        experts = shape.get("num_local_experts", 0)
+        experts = shape.get("num_local_experts", shape.get("num_experts", 0))
+        qk_norm = shape["model_type"].startswith("qwen3")
         self.config = megatron_config(
-            shape["intermediate_size"], experts, shape.get("num_experts_per_tok"),
+            shape.get("moe_intermediate_size", shape["intermediate_size"]), experts, shape.get("num_experts_per_tok"),
             num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
             num_attention_heads=shape["num_attention_heads"],
-            num_query_groups=shape["num_key_value_heads"], tensor_model_parallel_size=tp,
+            num_query_groups=shape["num_key_value_heads"], kv_channels=shape.get("head_dim"),
+            qk_layernorm=qk_norm, tensor_model_parallel_size=tp,
             pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=virtual,
             context_parallel_size=cp, expert_model_parallel_size=ep,
             expert_tensor_parallel_size=plan.get("etp", 1), sequence_parallel=sequence_parallel,
             deallocate_pipeline_outputs=True, **replay,
             **(engine_settings(case) if engine else LOCAL))
         spec = (engine_modules(self.config) if engine
-                else megatron_modules(sequence_parallel, experts))
+                else megatron_modules(sequence_parallel, experts, qk_norm))
         stage = parallel_state.get_pipeline_model_parallel_rank()
         self.moe_tracker = moe_utils.get_moe_layer_wise_logging_tracker() if experts else {}
         overlap = bool(options.get("overlap_grad_reduce"))

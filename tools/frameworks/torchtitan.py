@@ -8,7 +8,8 @@ from frameworks.absent import DEVICE, AnythingModule, open_package
 
 def titan_settings():
     """torchtitan's job_config module, importable from where its own code expects it."""
-    for package in ("torchtitan", "torchtitan.config", "torchtitan.models.llama3"):
+    for package in ("torchtitan", "torchtitan.config", "torchtitan.models.llama3",
+                    "torchtitan.models.llama4", "torchtitan.models.qwen3"):
         open_package(package)
     from torchtitan.config import job_config
     sys.modules.setdefault("torch.utils.tensorboard",
@@ -20,6 +21,55 @@ def titan_settings():
     return job_config
 
 
+def llama3(shape, sequence):
+    """The model, its arguments and the function that makes it parallel."""
+    from torchtitan.models.llama3.infra.parallelize import parallelize_llama
+    from torchtitan.models.llama3.model.args import TransformerModelArgs
+    from torchtitan.models.llama3.model.model import Transformer
+
+    hidden = shape["hidden_size"]
+    return Transformer, TransformerModelArgs(
+        dim=hidden, n_layers=shape["num_hidden_layers"], n_heads=shape["num_attention_heads"],
+        n_kv_heads=shape["num_key_value_heads"], vocab_size=shape["vocab_size"], multiple_of=1,
+        ffn_dim_multiplier=(shape["intermediate_size"] + 0.5) / int(8 * hidden / 3),
+        rope_theta=shape["rope_theta"], max_seq_len=sequence), parallelize_llama
+
+
+def qwen3(shape, sequence):
+    """As llama3, of Qwen3 and its mixtures, with evenly loaded experts."""
+    from torchtitan.models.moe import MoEArgs
+    from torchtitan.models.qwen3.infra.parallelize import parallelize_qwen3
+    from torchtitan.models.qwen3.model.args import Qwen3ModelArgs
+    from torchtitan.models.qwen3.model.model import Qwen3Model
+
+    experts = shape.get("num_experts", 0)
+    mixture = {} if experts == 0 else dict(
+        moe_enabled=True, moe_inter_dim=shape["moe_intermediate_size"],
+        moe_args=MoEArgs(num_experts=experts, num_shared_experts=0,
+                         top_k=shape["num_experts_per_tok"], score_func="softmax", route_norm=True,
+                         score_before_experts=False, _debug_force_load_balance=True))
+    if experts and torch.distributed.get_backend() == "fake":
+        balance_dispatch()
+    return Qwen3Model, Qwen3ModelArgs(
+        dim=shape["hidden_size"], n_layers=shape["num_hidden_layers"],
+        n_heads=shape["num_attention_heads"], n_kv_heads=shape["num_key_value_heads"],
+        vocab_size=shape["vocab_size"], head_dim=shape["head_dim"],
+        hidden_dim=shape["intermediate_size"], rope_theta=shape["rope_theta"], max_seq_len=sequence,
+        enable_weight_tying=bool(shape.get("tie_word_embeddings")), **mixture), parallelize_qwen3
+
+
+def balance_dispatch():
+    """A rank alone is told that every other sends it as many tokens as it would send itself."""
+    from torchtitan.distributed import expert_parallel
+
+    def counts_of_all(counts, _output_splits, _input_splits, group):
+        ranks = torch.distributed.get_world_size(group)
+        own = counts.view(ranks, -1)[torch.distributed.get_rank(group)]
+        return own.repeat(ranks)
+
+    expert_parallel.all_to_all_single = counts_of_all
+
+
 class Titan:
     """A torchtitan training step of v0.2.2's trainer (torchtitan/train.py) on random tokens."""
 
@@ -28,9 +78,6 @@ class Titan:
         from torchtitan.components import loss as losses
         from torchtitan.distributed import ParallelDims, utils
         from torchtitan.distributed.pipeline_parallel import pipeline_llm
-        from torchtitan.models.llama3.infra.parallelize import parallelize_llama
-        from torchtitan.models.llama3.model.args import TransformerModelArgs
-        from torchtitan.models.llama3.model.model import Transformer
 
         self.utils, self.device = utils, torch.device(DEVICE)
         shape, plan, options = case["model"], case["plan"], case.get("options", {})
@@ -40,8 +87,8 @@ class Titan:
         self.vocab = shape["vocab_size"]
         replicas = plan.get("dp_replicate", 1)
         self.dims = ParallelDims(dp_replicate=replicas, dp_shard=plan.get("dp", 1) // replicas,
-                                 cp=plan.get("cp", 1), tp=plan.get("tp", 1), pp=pp, ep=1, etp=1,
-                                 world_size=world)
+                                 cp=plan.get("cp", 1), tp=plan.get("tp", 1), pp=pp,
+                                 ep=plan.get("ep", 1), etp=plan.get("etp", 1), world_size=world)
         config = job_config.JobConfig()
         config.training.seq_len = self.sequence
         config.training.local_batch_size = self.batch
@@ -56,24 +103,20 @@ class Titan:
         config.parallelism.pipeline_parallel_schedule = {
             "none": "1F1B", "1f1b": "1F1B", "gpipe": "GPipe",
             "interleaved_1f1b": "Interleaved1F1B"}[plan.get("schedule", "none")]
-        hidden = shape["hidden_size"]
-        arguments = TransformerModelArgs(
-            dim=hidden, n_layers=shape["num_hidden_layers"], n_heads=shape["num_attention_heads"],
-            n_kv_heads=shape["num_key_value_heads"], vocab_size=self.vocab, multiple_of=1,
-            ffn_dim_multiplier=(shape["intermediate_size"] + 0.5) / int(8 * hidden / 3),
-            rope_theta=shape["rope_theta"], max_seq_len=self.sequence)
+        build = qwen3 if shape["model_type"].startswith("qwen3") else llama3
+        transformer, arguments, parallelize = build(shape, self.sequence)
         self.dims.build_mesh()
         utils.set_determinism(self.dims, self.device, config.debug, distinct_seed_mesh_dims=["pp"])
         with torch.device("meta"):
-            model = Transformer(arguments)
+            model = transformer(arguments)
         self.loss = losses.build_cross_entropy_loss(config)
         self.schedule = None
         if pp > 1:
             self.schedule, self.parts, self.first, self.last = pipeline_llm(
-                model, self.dims, config, self.device, arguments, parallelize_llama, self.loss)
+                model, self.dims, config, self.device, arguments, parallelize, self.loss)
             del model
         else:
-            self.parts = [parallelize_llama(model, self.dims, config)]
+            self.parts = [parallelize(model, self.dims, config)]
         for part in self.parts:
             part.to_empty(device=self.device)
             with torch.no_grad():
@@ -128,7 +171,8 @@ class Titan:
             valid_tokens = self.utils.dist_sum(valid_tokens, self.dims.get_mesh("batch"))
         losses = [self.forward_backward(valid_tokens).detach() for _ in range(runs)]
         self.utils.clip_grad_norm_(self.all_parameters(), 1.0, foreach=True,
-                                   pp_mesh=self.dims.get_optional_mesh("pp"))
+                                   pp_mesh=self.dims.get_optional_mesh("pp"),
+                                   ep_enabled=self.dims.ep_enabled)
         for optimizer in self.optimizers:
             optimizer.step()
         return losses
