@@ -66,6 +66,14 @@ LayerKernels titan_kernels(double e) {
           .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
 }
 
+// models/qwen3/model/model.py: the norm of queries and keys 2, backward 5; products with cosine and
+// sine 4, negation and cat of the halves 3, sum 3; backward products 4, negation 1, the halves'
+// gradients in zeros 4, sums 6. Callers pass twice where there are norms.
+Passes rotation_by_halves(double e) {
+  return {.forward = {.streamed = 9 * e / 2, .rearranged = 3 * e / 2},
+          .backward = {.streamed = 15 * e / 2, .rearranged = 5 * e / 2}};
+}
+
 // The same block compiled: norms take the additions before them along, silu and product are one
 // kernel; the complex product stays PyTorch's own.
 LayerKernels compiled_titan_kernels(double e) {
@@ -183,8 +191,13 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = element_bytes(plan);
   switch (profile.memory_model) {
     case MemoryModel::kNative: return native_kernels(e);
-    case MemoryModel::kTorchtitan:
-      return profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
+    case MemoryModel::kTorchtitan: {
+      LayerKernels kernels = profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
+      if (job.model.qk_norm && !profile.compile) {
+        kernels.rotary = rotation_by_halves(e);
+      }
+      return kernels;
+    }
     case MemoryModel::kMegatronLocal: return local_kernels(e);
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron: return engine_kernels(job, e);
