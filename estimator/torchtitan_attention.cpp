@@ -68,8 +68,9 @@ void add_head_norms(TitanBlock& block, const AttentionSizes& sizes) {
   const Life life{.born = Step::kForwardQkv,
                   .last_forward_use = Step::kForwardLayout,
                   .dies = Step::kBackwardLayout};
-  const std::int64_t wide = block.is_autocast() ? sizes.query + sizes.key : 0;
-  if (!block.is_autocast()) {
+  const bool is_fused = !block.is_autocast() || block.is_compiled();
+  const std::int64_t wide = is_fused ? 0 : sizes.query + sizes.key;
+  if (is_fused) {
     block.keep_or_write_again("attention.key_projection", sizes.key, s.dtype, life,
                               "k*d*T/t: input of the norm of keys");
     if (!block.recomputes_ops()) {
@@ -96,6 +97,12 @@ void add_rotation_by_halves(TitanBlock& block, const AttentionSizes& sizes) {
                              .last_forward_use = Step::kForwardLayout,
                              .dies = Step::kBackwardLayout},
                             "2*d*s (2*d*T with cp): cast in every layer");
+  if (block.is_compiled()) {
+    block.rows.use("attention.rotation_gradient", sizes.query + sizes.key, DType::kFp32,
+                   Step::kBackwardLayout, Step::kBackwardLayout, "(a+k)*d*T/t: fp32, to the norms");
+    block.rows.split_last({sizes.query, sizes.key});
+    return;
+  }
   block.rows.use("attention.rotation", 3 * sizes.query + sizes.key, s.dtype, Step::kForwardLayout,
                  Step::kForwardLayout, "(3a+k)*d*T/t: normed, and both products of queries");
   block.rows.split_last({sizes.query, sizes.key, sizes.query, sizes.query});
@@ -187,13 +194,13 @@ void add_core(TitanBlock& block, const AttentionSizes& sizes) {
   rows.keep("attention.log_sum_exp", sizes.statistics, DType::kFp32, saved, "a*T/t");
   rows.keep("attention.output", sizes.query, s.dtype, saved, "a*d*T/t");
   if (block.recomputes_ops()) {
-    rows.keep(
-        "attention.query_projection", sizes.query, s.dtype,
-        {.born = Step::kForwardQkv,
-         .last_forward_use = Step::kForwardLayout,
-         .dies = block.norms_query_key() && !block.is_autocast() ? Step::kBackwardLayout
-                                                                 : kReplayed},
-        "a*d*T/t: first matmul, saved");
+    rows.keep("attention.query_projection", sizes.query, s.dtype,
+              {.born = Step::kForwardQkv,
+               .last_forward_use = Step::kForwardLayout,
+               .dies = block.norms_query_key() && (!block.is_autocast() || block.is_compiled())
+                           ? Step::kBackwardLayout
+                           : kReplayed},
+              "a*d*T/t: first matmul, saved");
   }
   if (block.plan.cp > 1 && (!block.is_compiled() || block.has_whole_layers())) {
     block.keep_or_write_again("attention.output_copy", sizes.query, s.dtype,

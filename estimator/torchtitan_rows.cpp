@@ -247,8 +247,10 @@ TitanParameters titan_parameters(const Job& job, const Plan& plan) {
                   (job.model.tied_embeddings ? embedding : 0)};
 }
 
+namespace {
+
 // A shared table's gradient is the head's, to which the embedding's is added.
-static void add_embedding_gradient(TitanBlock& block) {
+void add_embedding_gradient(TitanBlock& block) {
   BlockRow row = titan_embedding_gradient(block);
   if (!block.job.model.tied_embeddings) {
     block.rows.rows.push_back(std::move(row));
@@ -257,6 +259,8 @@ static void add_embedding_gradient(TitanBlock& block) {
   block.rows.use_as(Component::kGradients, "gradients.added", row.elements, row.dtype, row.born,
                     Step::kBackwardInput, "n/S (n on one GPU): until it is added to the head's");
 }
+
+}  // namespace
 
 // nn.Embedding, sharded by rows under tp: its backward makes the dense gradient of the whole table,
 // of which a rank then copies its rows.

@@ -24,17 +24,17 @@ struct TitanSizes {
   bool joins_batch = false;  // gathering sequences of several samples copies once more
   bool autocast = false;
   bool keeps_whole_table_gradient = false;  // a pipeline adds it up before rows are picked
-  bool norms_query_key = false;  // Qwen 3
+  bool norms_query_key = false;             // Qwen 3
   std::int64_t cp = 1;
 
-  std::int64_t sequence = 0;         // h*u in bf16
-  std::int64_t residual = 0;         // h*u of the residual stream: fp32 under autocast
-  std::int64_t gathered = 0;         // h*T in bf16
-  std::int64_t query = 0;            // a*d*T/t in bf16
-  std::int64_t key = 0;              // k*d*T/t in bf16
-  std::int64_t ffn = 0;              // f*T/t in bf16
-  std::int64_t statistics = 0;       // u in fp32
-  std::int64_t log_sum_exp = 0;      // a*T/t in fp32
+  std::int64_t sequence = 0;          // h*u in bf16
+  std::int64_t residual = 0;          // h*u of the residual stream: fp32 under autocast
+  std::int64_t gathered = 0;          // h*T in bf16
+  std::int64_t query = 0;             // a*d*T/t in bf16
+  std::int64_t key = 0;               // k*d*T/t in bf16
+  std::int64_t ffn = 0;               // f*T/t in bf16
+  std::int64_t statistics = 0;        // u in fp32
+  std::int64_t log_sum_exp = 0;       // a*T/t in fp32
   std::int64_t query_statistics = 0;  // of the norm of queries, fp32
   std::int64_t key_statistics = 0;
   std::int64_t angles = 0;   // rotations of all tokens, complex64; of Qwen 3 cosines, sines in fp32

@@ -152,15 +152,15 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
 }  // namespace
 
 std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage) {
-  TitanState state{.job = job,
-                   .plan = plan,
-                   .fsdp = fsdp_plan(job, plan),
-                   .parameters = titan_parameters(job, plan),
-                   .elements = stage_tensors(job, plan, stage).dense,
-                   .shard = dense_shard_size(job, plan),
-                   .tensors_of_layer =
-                       static_cast<std::int64_t>(titan_block(job, plan).layer_weights().size()),
-                   .block_gradients = 0};
+  TitanState state{
+      .job = job,
+      .plan = plan,
+      .fsdp = fsdp_plan(job, plan),
+      .parameters = titan_parameters(job, plan),
+      .elements = stage_tensors(job, plan, stage).dense,
+      .shard = dense_shard_size(job, plan),
+      .tensors_of_layer = static_cast<std::int64_t>(titan_block(job, plan).layer_weights().size()),
+      .block_gradients = 0};
   const std::int64_t layers = stage.num_layers;
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
   state.block_gradients = gradients_of_blocks(state, stage);

@@ -1,5 +1,5 @@
-// What torchtitan v0.2.2 accepts for its Llama 3 and Qwen3 models, and what of it is modelled. Sources:
-// torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
+// What torchtitan v0.2.2 accepts for its Llama 3 and Qwen3 models, and what of it is modelled.
+// Sources: torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
 // models/llama3/infra/parallelize.py, config/job_config.py.
 #include <algorithm>
 
@@ -61,8 +61,8 @@ bool is_llama3_or_qwen3(const ModelSpec& model) {
   const bool windowed = std::ranges::any_of(
       model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
   return plain && !windowed && model.attention == AttentionKind::kGqa && model.gated_ffn &&
-         (model.qk_norm || !model.tied_embeddings) && model.moe.num_experts == 0 && model.num_mtp_layers == 0 &&
-         model.norms_per_layer == 2;
+         (model.qk_norm || !model.tied_embeddings) && model.moe.num_experts == 0 &&
+         model.num_mtp_layers == 0 && model.norms_per_layer == 2;
 }
 
 constexpr ValidityRule kModel = {
@@ -77,15 +77,18 @@ constexpr ValidityRule kModel = {
                               "(Qwen3) alone");
         }};
 
-// TorchInductor's code for Qwen3's block has not been read yet.
+// TorchInductor's code for Qwen3's block with a ring has not been read yet.
 constexpr ValidityRule kCompiledQwen3 = {
     .name = "unsupported: compile",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.model.qk_norm && job.profile.compile; },
+    .reads = {PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.model.qk_norm && job.profile.compile && plan.cp > 1;
+        },
     .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "compile", "true with Qwen3",
-                              "false with Qwen3, either with Llama 3");
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "compile", "true for Qwen3 with cp " + number_text(plan.cp),
+                              "compile false, or cp 1");
         }};
 
 // models/qwen3/infra/parallelize.py keeps queries as DTensors of the tp mesh, which sdpa_input_fn
