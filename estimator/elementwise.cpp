@@ -66,6 +66,24 @@ LayerKernels titan_kernels(double e) {
           .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
 }
 
+// models/qwen3/model/model.py: the norm of queries and keys 2, backward 5; under autocast, whose
+// weights are fp32, as operations on fp32 (ATen rms_norm_composite): casts 6 and 6, square 8, mean
+// 4, products 8 and 8; backward casts, products of the output's gradient 24, sums 8, products of
+// the input's 24, spread mean 4, power, its double and their product 28, sum 12. Rotation: products
+// with cosine and sine 4, negation and cat of the halves 3, sum 3; backward products 4, negation 1,
+// the halves' gradients in zeros 4, sums 6. Callers pass twice where there are norms.
+Passes rotation_by_halves(double e, bool is_autocast) {
+  Passes passes{.forward = {.streamed = 7 * e / 2, .rearranged = 3 * e / 2},
+                .backward = {.streamed = 10 * e / 2, .rearranged = 5 * e / 2}};
+  const Passes norm =
+      is_autocast ? Passes{.forward = {.streamed = 28. / 2, .converted = 12. / 2},
+                           .backward = {.streamed = 100. / 2, .converted = 12. / 2}}
+                  : Passes{.forward = {.streamed = 2 * e / 2}, .backward = {.streamed = 5 * e / 2}};
+  passes.forward = passes.forward + norm.forward;
+  passes.backward = passes.backward + norm.backward;
+  return passes;
+}
+
 // The same block compiled: norms take the additions before them along, silu and product are one
 // kernel; the complex product stays PyTorch's own.
 LayerKernels compiled_titan_kernels(double e) {
@@ -183,8 +201,13 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = element_bytes(plan);
   switch (profile.memory_model) {
     case MemoryModel::kNative: return native_kernels(e);
-    case MemoryModel::kTorchtitan:
-      return profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
+    case MemoryModel::kTorchtitan: {
+      LayerKernels kernels = profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
+      if (job.model.qk_norm && !profile.compile) {
+        kernels.rotary = rotation_by_halves(e, plan.zero == 0);
+      }
+      return kernels;
+    }
     case MemoryModel::kMegatronLocal: return local_kernels(e);
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron: return engine_kernels(job, e);

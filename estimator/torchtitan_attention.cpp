@@ -61,15 +61,63 @@ void add_normed_input(TitanBlock& block) {
   }
 }
 
-// Rotated queries and keys; the rotation runs in fp32 on complex views.
-void add_rotary(TitanBlock& block, const AttentionSizes& sizes) {
+// Qwen 3's norms over heads. Fused, a norm keeps its input and statistics; under autocast, whose
+// weight is fp32, operations of their own keep input and result in fp32 (ATen rms_norm_composite).
+void add_head_norms(TitanBlock& block, const AttentionSizes& sizes) {
   const BlockShape& s = block.shape;
-  const Life life{.born = Step::kForwardLayout,
-                  .last_forward_use = Step::kForwardAttention,
-                  .dies = Step::kBackwardAttention};
+  const Life life{.born = Step::kForwardQkv,
+                  .last_forward_use = Step::kForwardLayout,
+                  .dies = Step::kBackwardLayout};
+  const bool is_fused = !block.is_autocast() || block.is_compiled();
+  const std::int64_t wide = is_fused ? 0 : sizes.query + sizes.key;
+  if (is_fused) {
+    block.keep_or_write_again("attention.key_projection", sizes.key, s.dtype, life,
+                              "k*d*T/t: input of the norm of keys");
+    if (!block.recomputes_ops()) {
+      block.rows.keep("attention.query_projection", sizes.query, s.dtype, life,
+                      "a*d*T/t: input of the norm of queries");
+    }
+  }
+  block.keep_or_write_again("attention.head_norm_input", wide, DType::kFp32, life,
+                            "(a+k)*d*T/t: fp32 under autocast");
+  block.keep_or_write_again("attention.head_norm_result", wide, DType::kFp32, life,
+                            "(a+k)*d*T/t: fp32 under autocast, before the weight");
+  block.keep_or_write_again("attention.head_norm_statistics",
+                            (s.query_heads + s.key_value_heads) * s.tokens, DType::kFp32, life,
+                            "(a+k)*T/t: reciprocal root mean square");
+}
+
+// Queries and keys of Qwen 3 are turned in bf16, one operation after the other.
+void add_rotation_by_halves(TitanBlock& block, const AttentionSizes& sizes) {
+  const BlockShape& s = block.shape;
+  const std::int64_t length = block.plan.cp > 1 ? s.tokens : block.job.sequence_length;
+  block.keep_or_write_again("attention.cosines_and_sines", 2 * length * block.job.model.head_dim,
+                            s.dtype,
+                            {.born = Step::kForwardLayout,
+                             .last_forward_use = Step::kForwardLayout,
+                             .dies = Step::kBackwardLayout},
+                            "2*d*s (2*d*T with cp): cast in every layer");
+  if (block.is_compiled()) {
+    block.rows.use("attention.rotation_gradient", sizes.query + sizes.key, DType::kFp32,
+                   Step::kBackwardLayout, Step::kBackwardLayout, "(a+k)*d*T/t: fp32, to the norms");
+    block.rows.split_last({sizes.query, sizes.key});
+    return;
+  }
+  block.rows.use("attention.rotation", 3 * sizes.query + sizes.key, s.dtype, Step::kForwardLayout,
+                 Step::kForwardLayout, "(3a+k)*d*T/t: normed, and both products of queries");
+  block.rows.split_last({sizes.query, sizes.key, sizes.query, sizes.query});
+  // Under autocast the norm's gradients, in fp32, of which the last finds its result freed.
+  const DType dtype = block.is_autocast() ? DType::kFp32 : s.dtype;
+  const std::int64_t parts = block.is_autocast() ? 4 : 3;
+  block.rows.use("attention.rotation_gradient", parts * sizes.query, dtype, Step::kBackwardLayout,
+                 Step::kBackwardLayout, "3*a*d*T/t: of both halves and of the product with sines");
+}
+
+// Llama's rotation runs in fp32 on complex views.
+void add_complex_rotation(TitanBlock& block, const AttentionSizes& sizes) {
   if (block.plan.cp > 1 && !block.is_compiled()) {
-    block.keep_or_write_again("attention.rotary_angles", s.tokens * block.job.model.head_dim,
-                              DType::kFp32,
+    block.keep_or_write_again("attention.rotary_angles",
+                              block.shape.tokens * block.job.model.head_dim, DType::kFp32,
                               {.born = Step::kForwardLayout,
                                .last_forward_use = Step::kForwardLayout,
                                .dies = Step::kBackwardLayout},
@@ -78,11 +126,24 @@ void add_rotary(TitanBlock& block, const AttentionSizes& sizes) {
   block.rows.use("attention.rotation", 2 * (sizes.query + sizes.key), DType::kFp32,
                  Step::kForwardLayout, Step::kForwardLayout, "2*(a+k)*d*T/t: fp32 in and out");
   block.rows.split_last({sizes.query, sizes.key, sizes.query, sizes.key});
-  block.keep_or_write_again("attention.query", sizes.query, s.dtype, life, "a*d*T/t: rotated");
-  block.keep_or_write_again("attention.key", sizes.key, s.dtype, life, "k*d*T/t: rotated");
   block.rows.use("attention.rotation_gradient", 2 * (sizes.query + sizes.key), DType::kFp32,
                  Step::kBackwardLayout, Step::kBackwardLayout, "2*(a+k)*d*T/t: fp32 in and out");
   block.rows.split_last({sizes.query, sizes.key, sizes.query, sizes.key});
+}
+
+void add_rotary(TitanBlock& block, const AttentionSizes& sizes) {
+  const BlockShape& s = block.shape;
+  const Life life{.born = Step::kForwardLayout,
+                  .last_forward_use = Step::kForwardAttention,
+                  .dies = Step::kBackwardAttention};
+  if (block.norms_query_key()) {
+    add_head_norms(block, sizes);
+    add_rotation_by_halves(block, sizes);
+  } else {
+    add_complex_rotation(block, sizes);
+  }
+  block.keep_or_write_again("attention.query", sizes.query, s.dtype, life, "a*d*T/t: rotated");
+  block.keep_or_write_again("attention.key", sizes.key, s.dtype, life, "k*d*T/t: rotated");
 }
 
 // Ring attention of torch.distributed.tensor with all-gathered keys and values: backward keeps fp32
@@ -133,10 +194,13 @@ void add_core(TitanBlock& block, const AttentionSizes& sizes) {
   rows.keep("attention.log_sum_exp", sizes.statistics, DType::kFp32, saved, "a*T/t");
   rows.keep("attention.output", sizes.query, s.dtype, saved, "a*d*T/t");
   if (block.recomputes_ops()) {
-    rows.keep(
-        "attention.query_projection", sizes.query, s.dtype,
-        {.born = Step::kForwardQkv, .last_forward_use = Step::kForwardLayout, .dies = kReplayed},
-        "a*d*T/t: first matmul, saved");
+    rows.keep("attention.query_projection", sizes.query, s.dtype,
+              {.born = Step::kForwardQkv,
+               .last_forward_use = Step::kForwardLayout,
+               .dies = block.norms_query_key() && (!block.is_autocast() || block.is_compiled())
+                           ? Step::kBackwardLayout
+                           : kReplayed},
+              "a*d*T/t: first matmul, saved");
   }
   if (block.plan.cp > 1 && (!block.is_compiled() || block.has_whole_layers())) {
     block.keep_or_write_again("attention.output_copy", sizes.query, s.dtype,

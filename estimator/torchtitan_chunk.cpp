@@ -53,6 +53,7 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
           case BlockKind::kSentOutput: break;
           case BlockKind::kEmbedding:
             add_end({sizes.table}, plan_of.reshards_forward);
+            groups.front().is_shared = job.model.tied_embeddings;
             has_embedding = true;
             break;
           case BlockKind::kHead:
@@ -199,7 +200,7 @@ void TitanChunk::enter_backward(std::size_t index) {
 
 void TitanChunk::leave_backward(ParameterGroup& group, bool with_weights) {
   if (!is_sharded_) {
-    if (group.accumulated.empty()) {
+    if (group.accumulated.empty() && !group.is_shared) {
       group.accumulated = std::exchange(group.gradients, {});
     }
     for (TapeTensor& gradient : group.gradients) { tape_.free(gradient); }

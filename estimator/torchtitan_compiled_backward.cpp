@@ -129,13 +129,36 @@ void CompiledLayer::replay_rotation(LayerTensors& layer) {
   }
 }
 
+void CompiledLayer::replay_halves(LayerTensors& layer) {
+  layer.key = tape_.make_product(sizes_.key);
+  layer.key_norm.statistics = tape_.make(sizes_.key_statistics);
+  layer.rotated_key = tape_.make(sizes_.key);
+  layer.query_norm.statistics = tape_.make(sizes_.query_statistics);
+  layer.rotated_query = tape_.make(sizes_.query);
+}
+
+// One kernel turns a gradient back, in fp32, another is the norm's.
+void CompiledLayer::halves_backward(LayerTensors& layer, AttentionGradients& gradients) {
+  TapeTensor wide_key = tape_.make(kWiden * sizes_.key);
+  const TapeTensor of_key = tape_.make(sizes_.key);
+  tape_.free(gradients.key);
+  gradients.key = of_key;
+  gradients.input = tape_.make(sizes_.gathered);
+  TapeTensor wide_query = tape_.make(kWiden * sizes_.query);
+  tape_.free(layer.cosines, layer.sines);
+  tape_.free(wide_query, layer.query, layer.query_norm.statistics);
+  tape_.free(wide_key, layer.key, layer.key_norm.statistics);
+}
+
 CompiledLayer::AttentionGradients CompiledLayer::attention_backward(LayerTensors& layer,
                                                                     LayerPass replay) {
   AttentionGradients gradients;
   gradients.output = tape_.make_product(sizes_.query);
-  if (replay == LayerPass::kReplayOps) {
+  if (replay == LayerPass::kReplayOps && sizes_.norms_query_key) {
+    replay_halves(layer);
+  } else if (replay == LayerPass::kReplayOps) {
     replay_rotation(layer);
-  } else {
+  } else if (!sizes_.norms_query_key) {
     layer.rotated_query = std::exchange(layer.query, {});
   }
   gradients.query = tape_.make(sizes_.query);
@@ -146,7 +169,12 @@ CompiledLayer::AttentionGradients CompiledLayer::attention_backward(LayerTensors
   if (sizes_.cp > 1) {
     ring_backward(layer, gradients);
   } else {
-    tape_.free(layer.log_sum_exp, layer.rotated_query, layer.key, layer.value);
+    TapeTensor& key = sizes_.norms_query_key ? layer.rotated_key : layer.key;
+    tape_.free(layer.log_sum_exp, layer.rotated_query, key, layer.value);
+  }
+  if (sizes_.norms_query_key) {
+    halves_backward(layer, gradients);
+    return gradients;
   }
   TapeTensor key = tape_.make(kWiden * sizes_.key);
   TapeTensor angles = tape_.make(sizes_.angle_gradient);

@@ -56,9 +56,34 @@ void CompiledLayer::project(LayerTensors& layer, LayerPass pass) {
   layer.value = product(layer, Weight::kValue, sizes_.key, pass);
 }
 
+// Norm and rotation of Qwen 3's heads are one kernel, whose outputs are tensors of their own.
+void CompiledLayer::rotate_halves(LayerTensors& layer, LayerPass pass, Leftovers& left) {
+  if (saves_all(pass)) {
+    layer.cosines = tape_.make(sizes_.cosines);
+    layer.sines = tape_.make(sizes_.cosines);
+    layer.query_norm.statistics = tape_.make(sizes_.query_statistics);
+    layer.rotated_query = tape_.make(sizes_.query);
+    layer.key_norm.statistics = tape_.make(sizes_.key_statistics);
+    layer.rotated_key = tape_.make(sizes_.key);
+    return;
+  }
+  TapeTensor query = sizes_.tensor_parallel ? tape_.make(sizes_.query)
+                                            : tape_.write_over(layer.norm, sizes_.query);
+  TapeTensor& held = saves_nothing(pass) ? layer.query : left.norm;
+  tape_.free(held);
+  held = query;
+  const TapeTensor key = tape_.make(sizes_.key);
+  tape_.free(layer.key);
+  layer.key = key;
+}
+
 // Rotated queries and keys lie where the products wrote theirs; where a product is saved, in the
 // buffer of the norm.
 void CompiledLayer::rotate(LayerTensors& layer, LayerPass pass, Leftovers& left) {
+  if (sizes_.norms_query_key) {
+    rotate_halves(layer, pass, left);
+    return;
+  }
   if (saves_nothing(pass)) {
     tape_.free(layer.norm);
   } else if (!saves_all(pass)) {

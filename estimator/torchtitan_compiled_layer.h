@@ -38,6 +38,7 @@ class CompiledLayer {
   TapeTensor product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
   void project(LayerTensors& layer, LayerPass pass);
   void rotate(LayerTensors& layer, LayerPass pass, Leftovers& left);
+  void rotate_halves(LayerTensors& layer, LayerPass pass, Leftovers& left);
   void attend(LayerTensors& layer, LayerPass pass, Leftovers& left);
   void attend_ring(LayerTensors& layer, LayerPass pass, Leftovers& left);
   void project_output(LayerTensors& layer, LayerPass pass, Leftovers& left);
@@ -50,6 +51,8 @@ class CompiledLayer {
                                              TapeTensor& of_output, LayerPass replay);
   AttentionGradients attention_backward(LayerTensors& layer, LayerPass replay);
   void replay_rotation(LayerTensors& layer);
+  void replay_halves(LayerTensors& layer);
+  void halves_backward(LayerTensors& layer, AttentionGradients& gradients);
   void ring_backward(LayerTensors& layer, AttentionGradients& gradients);
 
   TitanTape& tape_;

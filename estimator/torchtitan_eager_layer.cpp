@@ -58,6 +58,10 @@ TapeTensor EagerLayer::product(LayerTensors& layer, Weight weight, std::int64_t 
 }
 
 void EagerLayer::rotate(LayerTensors& layer, LayerPass pass) {
+  if (sizes_.norms_query_key) {
+    rotate_halves(layer, pass);
+    return;
+  }
   TapeTensor query = tape_.make(kWiden * sizes_.query);
   TapeTensor key = tape_.make(kWiden * sizes_.key);
   layer.angles = tape_.make(sizes_.cp > 1 ? sizes_.angles : 0);
@@ -270,6 +274,10 @@ void EagerLayer::feed_forward_backward(LayerTensors& layer, TapeTensor& gradient
 }
 
 void EagerLayer::rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key) {
+  if (sizes_.norms_query_key) {
+    rotate_halves_backward(layer, query, key);
+    return;
+  }
   // Gradients of the ring lie in other strides than complex numbers need.
   const auto turn = [&](TapeTensor& wide) {
     if (sizes_.cp > 1) {

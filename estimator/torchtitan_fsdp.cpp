@@ -55,7 +55,7 @@ void FullyShard::reduce(ParameterGroup& group) {
   TapeTensor output =
       tape_.make(kWiden * div_ceil(group.bytes(), shard_), AllocationStream::kReduce);
   tape_.free(named);
-  if (group.sharded_gradient.id == 0) {
+  if (group.sharded_gradient.id == 0 && !group.is_shared) {
     group.sharded_gradient = output;
   } else {
     tape_.free(output);

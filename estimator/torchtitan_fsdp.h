@@ -14,6 +14,7 @@ struct ParameterGroup {
   std::vector<std::int64_t> weights;  // bytes of each in bf16, on this rank before sharding
   bool reshards_forward = false;
   bool ends_with_table = false;  // the last weight is the embedding's or the head's
+  bool is_shared = false;        // of the head: its gradient is added to the head's
 
   TapeTensor gather_output = {};
   std::vector<TapeTensor> unsharded = {};    // parameters as the block reads them

@@ -34,12 +34,20 @@ struct ProductCasts {
   TapeTensor input;
 };
 
+// What backward needs of a norm over heads besides its input: of the fused kernel fp32 statistics;
+// under autocast, whose weight is fp32, of its operations the input and the result in fp32, too.
+struct HeadNorm {
+  TapeTensor statistics, wide_input, wide_result;
+};
+
 // What a layer holds of one microbatch.
 struct LayerTensors {
   TapeTensor input;
   TapeTensor norm, norm_statistics, gathered;
   TapeTensor query, key, value;  // of the projections
   TapeTensor angles, rotated_query, rotated_key;
+  HeadNorm query_norm, key_norm;  // of Qwen 3
+  TapeTensor cosines, sines;
   TapeTensor output, log_sum_exp, output_copy;
   TapeTensor reduced_output;  // of the reduce-scatter, where it is saved
   TapeTensor after_attention;
@@ -83,6 +91,12 @@ class EagerLayer {
   TapeTensor product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass,
                      bool computes = true);
   void rotate(LayerTensors& layer, LayerPass pass);
+  TapeTensor norm_heads(TapeTensor& input, HeadNorm& norm, std::int64_t statistics, LayerPass pass,
+                        bool keeps_input);
+  void norm_heads_backward(TapeTensor& gradient, TapeTensor& input, HeadNorm& norm,
+                           std::int64_t statistics);
+  void rotate_halves(LayerTensors& layer, LayerPass pass);
+  void rotate_halves_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
   void attend(LayerTensors& layer, LayerPass pass);
   void attention(LayerTensors& layer, LayerPass pass);
   void feed_forward(LayerTensors& layer, LayerPass pass);

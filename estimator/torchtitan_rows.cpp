@@ -238,11 +238,29 @@ FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
 }
 
 TitanParameters titan_parameters(const Job& job, const Plan& plan) {
-  return {.embedding = elements_on_rank(job, plan, embedding_parameters(job.model)),
+  // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
+  const std::int64_t embedding = elements_on_rank(job, plan, embedding_parameters(job.model));
+  return {.embedding = embedding,
           .layer = elements_on_rank(job, plan, layer_parameters(job.model, {})),
-          .layer_norms = 2 * job.model.hidden,
-          .head = elements_on_rank(job, plan, head_parameters(job.model))};
+          .layer_norms = 2 * job.model.hidden + (job.model.qk_norm ? 2 * job.model.head_dim : 0),
+          .head = elements_on_rank(job, plan, head_parameters(job.model)) +
+                  (job.model.tied_embeddings ? embedding : 0)};
 }
+
+namespace {
+
+// A shared table's gradient is the head's, to which the embedding's is added.
+void add_embedding_gradient(TitanBlock& block) {
+  BlockRow row = titan_embedding_gradient(block);
+  if (!block.job.model.tied_embeddings) {
+    block.rows.rows.push_back(std::move(row));
+    return;
+  }
+  block.rows.use_as(Component::kGradients, "gradients.added", row.elements, row.dtype, row.born,
+                    Step::kBackwardInput, "n/S (n on one GPU): until it is added to the head's");
+}
+
+}  // namespace
 
 // nn.Embedding, sharded by rows under tp: its backward makes the dense gradient of the whole table,
 // of which a rank then copies its rows.
@@ -264,7 +282,7 @@ void add_titan_embedding(TitanBlock& block) {
   rows.use("output_gradient", block.sequence(), residual, Step::kBackwardOutput,
            Step::kBackwardLogits, "h*u");
   if (block.is_autocast()) {  // the dense gradient is the parameter's own
-    rows.rows.push_back(titan_embedding_gradient(block));
+    add_embedding_gradient(block);
     return;
   }
   // A pipeline accumulates the whole table's gradient and picks its rows at the end.
@@ -285,7 +303,7 @@ void add_titan_embedding(TitanBlock& block) {
   if (!block.fsdp.reduces_each_backward) {
     add_titan_pipelined(block, own, block.plan.tp > 1 ? GroupEnd::kRowsOfTable : GroupEnd::kTable);
   }
-  rows.rows.push_back(titan_embedding_gradient(block));
+  add_embedding_gradient(block);
 }
 
 TitanBlock titan_block(const Job& job, const Plan& plan) {

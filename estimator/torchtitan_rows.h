@@ -2,7 +2,6 @@
 // in block_rows.h; n elements of a block's parameters on a rank, S the ranks that share them.
 #pragma once
 
-#include <array>
 #include <span>
 #include <vector>
 
@@ -37,11 +36,15 @@ inline bool runs_action_list(const Plan& plan) {
 struct TitanParameters {
   std::int64_t embedding = 0;
   std::int64_t layer = 0;
-  std::int64_t layer_norms = 0;  // of these, the two norms
-  std::int64_t head = 0;         // final norm and output
-  std::int64_t tensors_of_layer = 9;
+  std::int64_t layer_norms = 0;  // of these, the norms'
+  std::int64_t head = 0;         // final norm and output, a table of its own where it is tied, too
 };
 TitanParameters titan_parameters(const Job& job, const Plan& plan);
+
+// Llama 3 keeps half a head's rotations as complex64, Qwen 3 a head's cosines and sines in fp32.
+inline std::int64_t rotary_table_elements(const Job& job) {
+  return (job.model.qk_norm ? 2 : 1) * job.sequence_length * job.model.head_dim;
+}
 
 struct TitanBlock {
   const Job& job;
@@ -53,6 +56,7 @@ struct TitanBlock {
 
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }
+  bool norms_query_key() const { return job.model.qk_norm; }
   bool is_pipelined() const { return plan.pp > 1; }
   // Layers of which nothing is recomputed keep what their graph saves.
   bool has_whole_layers() const {
@@ -60,12 +64,18 @@ struct TitanBlock {
            plan.recompute.policy == "every_second_layer";
   }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
-  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms.
-  std::array<std::int64_t, 9> layer_weights() const {
+  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms, Qwen
+  // 3's of queries and keys last.
+  std::vector<std::int64_t> layer_weights() const {
     const std::int64_t query = shape.hidden * shape.query_width;
     const std::int64_t key = shape.hidden * shape.key_value_width;
     const std::int64_t width = shape.hidden * ffn_width();
-    return {query, key, key, query, width, width, width, shape.hidden, shape.hidden};
+    std::vector<std::int64_t> weights = {query, key,   key,          query,       width,
+                                         width, width, shape.hidden, shape.hidden};
+    if (job.model.qk_norm) {
+      weights.insert(weights.end(), 2, job.model.head_dim);
+    }
+    return weights;
   }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }

@@ -48,7 +48,11 @@ TitanSizes::TitanSizes(const Job& job, const Plan& plan) {
   ffn = kBf16 * block.ffn_width() * s.tokens;
   statistics = kFp32 * s.sharded_tokens;
   log_sum_exp = kFp32 * s.query_heads * s.tokens;
-  angles = kFp32 * s.tokens * job.model.head_dim;
+  norms_query_key = block.norms_query_key();
+  query_statistics = kFp32 * s.query_heads * s.tokens;
+  key_statistics = kFp32 * s.key_value_heads * s.tokens;
+  angles = (norms_query_key ? 2 : 1) * kFp32 * s.tokens * job.model.head_dim;
+  cosines = kBf16 * (cp > 1 ? s.tokens : job.sequence_length) * job.model.head_dim;
   angle_gradient = cp > 1 ? angles : kFp32 * job.sequence_length * job.model.head_dim;
   logits = kBf16 * s.local_vocab * s.tokens;
   table = kBf16 * s.local_vocab * s.hidden;
@@ -56,7 +60,7 @@ TitanSizes::TitanSizes(const Job& job, const Plan& plan) {
   table_workspace = table_workspace_bytes(s.tokens, rows, s.hidden);
   workspace = workspace_bytes(block, 1);
   half_workspace = cp > 1 ? workspace_bytes(block, 2) : 0;
-  const std::array<std::int64_t, 9> elements = block.layer_weights();
+  const std::vector<std::int64_t> elements = block.layer_weights();
   for (std::size_t i = 0; i < kNumWeights; ++i) { weights[i] = kBf16 * elements[i]; }
 }
 

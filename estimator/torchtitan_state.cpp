@@ -16,6 +16,7 @@ struct TitanState {
   TitanParameters parameters;
   std::int64_t elements = 0;  // of the stage, unsharded
   std::int64_t shard = 1;
+  std::int64_t tensors_of_layer = 0;
   std::int64_t block_gradients = 0;  // as the blocks make them, each rounded by itself
   StateRowList list = {.alignment_bytes = state_alignment_bytes(job)};
 
@@ -63,7 +64,8 @@ std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& sta
     return titan_gradient(block, elements, Step::kWeight).bytes;
   };
   return (stage.num_layers * bytes(p.layer) +
-          count_blocks(stage, BlockKind::kEmbedding) * titan_embedding_gradient(block).bytes +
+          (state.job.model.tied_embeddings ? 0 : 1) * count_blocks(stage, BlockKind::kEmbedding) *
+              titan_embedding_gradient(block).bytes +
           count_blocks(stage, BlockKind::kHead) * bytes(p.head)) /
          bytes_of(DType::kFp32);
 }
@@ -100,10 +102,9 @@ void add_root_gradient(TitanState& state, bool has_head) {
 }
 
 void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
-  constexpr std::int64_t kTensorsOfLayer = 9;
   state.add({.component = Component::kOptimizer,
              .name = "optimizer.step",
-             .elements = (layers * kTensorsOfLayer + ends) * kAllocatorRounding,
+             .elements = (layers * state.tensors_of_layer + ends) * kAllocatorRounding,
              .dtype = DType::kBool,
              .made_by_first_step = true,
              .formula = "one number a tensor, 512 bytes in the allocator"});
@@ -129,7 +130,8 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
     return bytes >= kSegmentOfOne && rest <= kLargestRest ? rest : 0;
   };
   std::int64_t ends = count_blocks(stage, BlockKind::kEmbedding) * end_of(p.embedding) +
-                      count_blocks(stage, BlockKind::kHead) * end_of(p.embedding);
+                      (state.job.model.tied_embeddings ? 0 : 1) *
+                          count_blocks(stage, BlockKind::kHead) * end_of(p.embedding);
   for (const std::int64_t weight : titan_block(state.job, state.plan).layer_weights()) {
     ends += stage.num_layers * end_of(weight);
   }
@@ -150,20 +152,23 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
 }  // namespace
 
 std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage) {
-  TitanState state{.job = job,
-                   .plan = plan,
-                   .fsdp = fsdp_plan(job, plan),
-                   .parameters = titan_parameters(job, plan),
-                   .elements = stage_tensors(job, plan, stage).dense,
-                   .shard = dense_shard_size(job, plan),
-                   .block_gradients = 0};
+  TitanState state{
+      .job = job,
+      .plan = plan,
+      .fsdp = fsdp_plan(job, plan),
+      .parameters = titan_parameters(job, plan),
+      .elements = stage_tensors(job, plan, stage).dense,
+      .shard = dense_shard_size(job, plan),
+      .tensors_of_layer = static_cast<std::int64_t>(titan_block(job, plan).layer_weights().size()),
+      .block_gradients = 0};
   const std::int64_t layers = stage.num_layers;
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
   state.block_gradients = gradients_of_blocks(state, stage);
   add_parameters(state);
   add_forward_casts(state, layers);
   add_root_gradient(state, stage.ends.has_head);
-  add_resident(state, layers, (has_embedding ? 1 : 0) + (stage.ends.has_head ? 2 : 0));
+  const std::int64_t tied = job.model.tied_embeddings ? 1 : 0;
+  add_resident(state, layers, (has_embedding ? 1 - tied : 0) + (stage.ends.has_head ? 2 : 0));
   add_block_ends(state, stage);
   return std::move(state.list.rows);
 }
@@ -189,11 +194,12 @@ SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const St
                    "receives (pipelining/stage.py, _prepare_forward_infra)"},
        {.component = Component::kWorkspace,
         .name = "rotary_table",
-        .elements = job.sequence_length * job.model.head_dim,
+        .elements = rotary_table_elements(job),
         .dtype = DType::kFp32,
         .copies = plan.vpp,
         .first = Phase::kStartUp,
-        .formula = "s*d: complex64 for half the head, one a model part"},
+        .formula = "s*d: complex64 for half the head (Qwen 3: 2*s*d, cosines and sines), one a "
+                   "model part"},
        {.component = Component::kWorkspace,
         .name = "token_ids",
         .elements = 2 * job.sequence_length * plan.micro_batch,

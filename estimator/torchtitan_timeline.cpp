@@ -67,12 +67,15 @@ Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
 // Rotary tables: made with the model, computed anew when weights are initialised
 // (models/llama3/model/model.py, precompute_freqs_cis).
 void Trainer::make_rotary_tables() {
-  const std::int64_t table = kFp32 * job_.sequence_length * job_.model.head_dim;
+  const std::int64_t table = kFp32 * rotary_table_elements(job_);
   for (TitanChunk& chunk : chunks_) {
+    // Qwen 3 (precompute_rope_cache): products, doubled, their cosines and sines, put together.
+    TapeTensor products = tape_.make(sizes_.norms_query_key ? table / 4 : 0);
     TapeTensor angles = tape_.make(table / 2);
     TapeTensor ones = tape_.make(table / 2);
+    TapeTensor sines = tape_.make(sizes_.norms_query_key ? table / 2 : 0);
     TapeTensor computed = tape_.make(table);
-    tape_.free(ones, angles);
+    tape_.free(ones, sines, angles, products);
     tape_.free(chunk.rotary_table);
     chunk.rotary_table = computed;
   }
@@ -82,10 +85,12 @@ void Trainer::build() {
   for (TitanChunk& chunk : chunks_) {
     for (const ParameterGroup& group : chunk.groups) {
       for (const std::int64_t weight : group.weights) {
-        tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+        if (!group.is_shared) {
+          tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+        }
       }
     }
-    chunk.rotary_table = tape_.make(kFp32 * job_.sequence_length * job_.model.head_dim);
+    chunk.rotary_table = tape_.make(kFp32 * rotary_table_elements(job_));
   }
   make_rotary_tables();
   constexpr std::int64_t kInt64 = 8;
@@ -119,6 +124,9 @@ void Trainer::make_optimizer_state() {
   for (const TitanChunk& chunk : chunks_) {
     for (const ParameterGroup& group : chunk.groups) {
       for (const std::int64_t weight : group.weights) {
+        if (group.is_shared) {
+          continue;
+        }
         tape_.make(kFp32);
         tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
         tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));

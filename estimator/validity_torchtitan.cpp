@@ -1,5 +1,5 @@
-// What torchtitan v0.2.2 accepts for its Llama 3 model, and what of it is modelled. Sources:
-// torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
+// What torchtitan v0.2.2 accepts for its Llama 3 and Qwen3 models, and what of it is modelled.
+// Sources: torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
 // models/llama3/infra/parallelize.py, config/job_config.py.
 #include <algorithm>
 
@@ -53,26 +53,67 @@ constexpr ValidityRule kRecompute = {
                               "every_second_matmul or every_second_layer");
         }};
 
-// models/llama3: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables.
-bool is_llama3(const ModelSpec& model) {
+// models/llama3: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables;
+// models/qwen3: the same with norms of queries and keys, tables tied or not.
+bool is_llama3_or_qwen3(const ModelSpec& model) {
   const bool plain = !model.qkv_bias && !model.attention_output_bias && !model.ffn_bias &&
-                     !model.qk_norm && !model.layer_norm && model.learned_positions == 0;
+                     !model.layer_norm && model.learned_positions == 0;
   const bool windowed = std::ranges::any_of(
       model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
   return plain && !windowed && model.attention == AttentionKind::kGqa && model.gated_ffn &&
-         !model.tied_embeddings && model.moe.num_experts == 0 && model.num_mtp_layers == 0 &&
-         model.norms_per_layer == 2;
+         (model.qk_norm || !model.tied_embeddings) && model.moe.num_experts == 0 &&
+         model.num_mtp_layers == 0 && model.norms_per_layer == 2;
 }
 
 constexpr ValidityRule kModel = {
     .name = "unsupported: model",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return !is_llama3(job.model); },
+    .broken = [](const Job& job, const Plan&) { return !is_llama3_or_qwen3(job.model); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model", job.model.name,
-                              "Llama 3: RMSNorm, grouped-query attention, SwiGLU, no biases, "
-                              "untied embeddings, no experts");
+                              "Llama 3 and Qwen3: RMSNorm, grouped-query attention, SwiGLU, no "
+                              "biases, no experts; tied embeddings with norms of queries and keys "
+                              "(Qwen3) alone");
+        }};
+
+// TorchInductor's code for Qwen3's block with a ring has not been read yet.
+constexpr ValidityRule kCompiledQwen3 = {
+    .name = "unsupported: compile",
+    .reads = {PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.model.qk_norm && job.profile.compile && plan.cp > 1;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "compile", "true for Qwen3 with cp " + number_text(plan.cp),
+                              "compile false, or cp 1");
+        }};
+
+// models/qwen3/infra/parallelize.py keeps queries as DTensors of the tp mesh, which sdpa_input_fn
+// of torch/distributed/tensor/experimental/_context_parallel/_attention.py asserts they are not.
+constexpr ValidityRule kQwen3TpOrCp = {
+    .name = "qwen3_tp_excludes_cp",
+    .reads = {PlanField::kTp, PlanField::kCp},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.qk_norm && plan.tp > 1 && plan.cp > 1; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "tp " + number_text(plan.tp) + " with cp " + number_text(plan.cp) +
+                 " fails an assertion of PyTorch in Qwen3's attention; valid: tp 1 or cp 1";
+        }};
+
+// Qwen3Model.init_weights (models/qwen3/model/model.py) asserts that both ends are there.
+constexpr ValidityRule kTiedOnOneStage = {
+    .name = "tied_embeddings_need_pp_1",
+    .reads = {PlanField::kPp},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.tied_embeddings && plan.pp > 1; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "pp " + number_text(plan.pp) +
+                 " divides the ends of a model with tied embeddings; valid: pp 1";
         }};
 
 // --- what torchtitan refuses, or runs as something else ------------------------------------------
@@ -166,6 +207,7 @@ constexpr std::array kRules = {
     kExpAvgSqDtype,
     kRecompute,
     kModel,
+    kCompiledQwen3,
     kFusedHeadDim,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
@@ -178,6 +220,8 @@ constexpr std::array kRules = {
     kWorldByTpCpPp,
     kHeadsByTp,
     kKvHeadsByTp,
+    kQwen3TpOrCp,
+    kTiedOnOneStage,
     kHeadsByKvHeads,
     kVocabByTp,
     kScheduleFitsPipeline,

@@ -310,6 +310,51 @@ TEST_CASE("price agrees with estimate to the byte for every behaviour") {
   }
 }
 
+// One H200, PyTorch 2.11, torchtitan v0.2.2, sequences of 4096; with dp 8 or tp 2 the other ranks
+// of the process group faked.
+TEST_CASE("Qwen3 peaks where torchtitan's did") {
+  const auto qwen3 = [](std::int64_t gpus, std::int64_t batch) {
+    Job job = job_1b(gpus, 4096, batch);
+    job.model.ffn = 6144;
+    job.model.head_dim = 128;
+    job.model.vocab = 32768;
+    job.model.qk_norm = true;
+    job.model.layers.resize(4);
+    return job;
+  };
+  CHECK(error_of(peak_of(qwen3(1, 2), alone(1)), 10'671'388'160) < 0.0005);
+  CHECK(error_of(peak_of(qwen3(8, 8), sharded(8)), 3'993'787'904) < 0.0005);
+  CHECK(error_of(peak_of(qwen3(8, 4), in_parallel(2, 1, 1, 4)), 2'657'730'048) < 0.0005);
+  CHECK(error_of(peak_of(qwen3(8, 4), in_parallel(1, 1, 2, 4)), 2'443'632'128) < 0.0005);
+  Job tied = qwen3(8, 8);
+  tied.model.hidden = 1024;
+  tied.model.num_heads = 16;
+  tied.model.ffn = 3072;
+  tied.model.vocab = 151936;
+  tied.model.tied_embeddings = true;
+  CHECK(error_of(peak_of(tied, sharded(8)), 9'048'366'592) < 0.0005);
+  Job compiled = qwen3(1, 1);
+  compiled.profile.compile = true;
+  CHECK(error_of(peak_of(compiled, alone(1)), 7'148'127'744) < 0.0005);
+}
+
+TEST_CASE("Qwen3 runs tp or cp, and its tied table on one stage") {
+  Job job = job_1b(8, 4096, 8);
+  job.model.qk_norm = true;
+  const auto rule = [&job](const Plan& plan) {
+    const std::optional<InvalidReason> reason = why_invalid(job, plan);
+    return reason ? reason->rule : "";
+  };
+  CHECK(rule(in_parallel(2, 1, 1, 4)).empty());
+  CHECK(rule(in_parallel(2, 1, 2, 2)) == "qwen3_tp_excludes_cp");
+  CHECK(rule(in_parallel(1, 2, 1, 4)).empty());
+  job.model.tied_embeddings = true;
+  CHECK(rule(in_parallel(1, 2, 1, 4)) == "tied_embeddings_need_pp_1");
+  CHECK(rule(sharded(8)).empty());
+  job.profile.compile = true;
+  CHECK(rule(in_parallel(1, 1, 2, 4)) == "unsupported: compile");
+}
+
 TEST_CASE("what torchtitan does not do is refused by name") {
   const auto rule = [](const Job& job, const Plan& plan) {
     const std::optional<InvalidReason> reason = why_invalid(job, plan);
