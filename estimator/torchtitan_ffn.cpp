@@ -87,7 +87,7 @@ void add_weight_casts(TitanBlock& block) {
                    "n: bf16 copies of the weights, cast again by the replay");
   }
   constexpr std::size_t kNorms = 2;  // the last of a layer's weights, not cast
-  const std::array<std::int64_t, 9> weights = block.layer_weights();
+  const std::vector<std::int64_t> weights = block.layer_weights();
   block.rows.split_last(std::span(weights).first(weights.size() - kNorms));
 }
 

@@ -13,14 +13,26 @@ std::int64_t ParameterGroup::bytes() const {
   return std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
 }
 
+// A group of one rank gathers nothing: FSDPParamGroup.unshard returns an empty result.
 void FullyShard::gather(ParameterGroup& group, AllocationStream stream) {
-  TapeTensor input = tape_.make(div_ceil(group.bytes(), shard_), stream);
+  if (group.shard == 1) {
+    return;
+  }
+  TapeTensor input = tape_.make(div_ceil(group.bytes(), group.shard), stream);
   group.gather_output = tape_.make(group.bytes(), stream);
   tape_.free(input);
 }
 
+// A group of one rank casts its parameters one by one instead (wait_for_unshard).
 void FullyShard::unshard(ParameterGroup& group, bool holds_output) {
-  for (const std::int64_t weight : group.weights) { group.unsharded.push_back(tape_.make(weight)); }
+  TapeTensor cast;
+  for (const std::int64_t weight : group.weights) {
+    if (group.shard == 1) {
+      tape_.replace(cast, weight);
+    }
+    group.unsharded.push_back(tape_.make(weight));
+  }
+  tape_.free(cast);
   if (holds_output) {
     tape_.free(held_output_);
     held_output_ = std::exchange(group.gather_output, {});
@@ -52,8 +64,12 @@ void FullyShard::reduce(ParameterGroup& group) {
   }
   free_all(group.gradients);
   free_all(group.accumulated);
-  TapeTensor output =
-      tape_.make(kWiden * div_ceil(group.bytes(), shard_), AllocationStream::kReduce);
+  const std::int64_t share = kWiden * div_ceil(group.bytes(), group.shard);
+  TapeTensor output = tape_.make(share, AllocationStream::kReduce);
+  if (group.shard == 1) {  // divided by the factor, 1, and copied
+    TapeTensor divided = tape_.make(share, AllocationStream::kReduce);
+    tape_.free(divided);
+  }
   tape_.free(named);
   if (group.sharded_gradient.id == 0) {
     group.sharded_gradient = output;

@@ -36,10 +36,10 @@ inline bool runs_action_list(const Plan& plan) {
 // Parameters on one rank, before they are sharded.
 struct TitanParameters {
   std::int64_t embedding = 0;
-  std::int64_t layer = 0;
+  std::int64_t layer = 0;        // but for experts that are a group of their own
   std::int64_t layer_norms = 0;  // of these, the two norms
   std::int64_t head = 0;         // final norm and output
-  std::int64_t tensors_of_layer = 9;
+  std::int64_t experts = 0;      // of a layer, where expert parallelism makes them their own group
 };
 TitanParameters titan_parameters(const Job& job, const Plan& plan);
 
@@ -60,13 +60,14 @@ struct TitanBlock {
            plan.recompute.policy == "every_second_layer";
   }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
-  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms.
-  std::array<std::int64_t, 9> layer_weights() const {
-    const std::int64_t query = shape.hidden * shape.query_width;
-    const std::int64_t key = shape.hidden * shape.key_value_width;
-    const std::int64_t width = shape.hidden * ffn_width();
-    return {query, key, key, query, width, width, width, shape.hidden, shape.hidden};
-  }
+  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
+  // together, and then the router) and the norms.
+  std::vector<std::int64_t> layer_weights() const;
+  std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
+  bool has_experts() const { return job.model.moe.num_experts > 0; }
+  // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,
+  // apply_fsdp).
+  bool groups_experts() const { return has_experts() && plan.ep > 1; }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compile; }
@@ -97,6 +98,7 @@ TitanBlock titan_block(const Job& job, const Plan& plan);
 // The gradient of a block's parameters as it stays after the block's backward.
 BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
 BlockRow titan_embedding_gradient(const TitanBlock& block);
+BlockRow titan_expert_gradient(const TitanBlock& block);  // of experts that are a group
 
 void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
 
@@ -111,7 +113,7 @@ struct TitanUnsharded {
 };
 void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
 // The last tensor of the parameters that are gathered and reduced together.
-enum class GroupEnd { kLayer, kTable, kRowsOfTable };
+enum class GroupEnd { kLayer, kExperts, kTable, kRowsOfTable };
 void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
 
 struct TitanInTurn {
@@ -123,6 +125,8 @@ struct TitanInTurn {
 void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
 void add_titan_attention(TitanBlock& block, BlockKind kind);
 void add_titan_ffn(TitanBlock& block);
+void add_titan_moe(TitanBlock& block);
+void add_titan_expert_group(TitanBlock& block, bool is_last);
 void add_titan_embedding(TitanBlock& block);
 void add_titan_head(TitanBlock& block);
 
