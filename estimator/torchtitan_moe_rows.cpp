@@ -119,7 +119,8 @@ void add_forward_rows(MoeRows& m) {
            {Step::kForwardDispatch, Step::kForwardUnsort, kFirstInput},
            "h*P: input of w1 and w3, every expert's rows padded to eights");
   }
-  m.use("experts.output", s.expert_input, Step::kForwardFc2, Step::kForwardUnsort, "h*P");
+  m.use("experts.output", s.expert_input, Step::kForwardFc2,
+        casts ? Step::kForwardFc2 : Step::kForwardUnsort, "h*P");
   if (casts) {
     m.use("experts.fp32_output", s.padded_rows, Step::kForwardFc2, Step::kForwardUnsort, "h*P");
   }
@@ -131,6 +132,21 @@ void add_forward_rows(MoeRows& m) {
          "h*n*T: in fp32 (bf16 under autocast), input of the weighted sum");
   m.use("experts.summed", s.summed, Step::kForwardCombine, Step::kForwardCombine, "h*T");
   m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
+}
+
+// A replay runs to its end before backward begins: what forward holds there besides what it saves.
+void add_replay(MoeRows& m) {
+  if (m.block.plan.recompute.granularity == RecomputeGranularity::kNone) {
+    return;
+  }
+  const TitanMoe& s = m.moe;
+  const std::int64_t output = m.block.is_autocast() ? 2 * s.padded_rows : s.expert_input;
+  const std::int64_t unsorting =
+      output + s.rows_and_zero + (s.exchanges ? s.rows : 0) - s.scored_rows;
+  const std::int64_t combining = s.rows + s.all_rows + s.summed + s.stream;
+  m.use("experts.forward_again", s.rows + s.order_weights + std::max(unsorting, combining),
+        Step::kBackwardOutput, Step::kBackwardOutput,
+        "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
 }
 
 void add_inner(MoeRows& m) {
@@ -239,6 +255,7 @@ void add_titan_moe(TitanBlock& block) {
   add_norm(m);
   add_router(m);
   add_forward_rows(m);
+  add_replay(m);
   add_inner(m);
   add_row_gradients(m);
   add_weight_gradients(m);
@@ -267,7 +284,7 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
       rows.use_as(comm, "fsdp.unsharded_experts", p.experts, dtype, Step::kForwardDispatch,
                   Step::kForwardUnsort, "n");
       rows.split_last(weights);
-      const bool replays = !block.has_whole_layers();
+      const bool replays = block.plan.recompute.granularity != RecomputeGranularity::kNone;
       rows.use_as(comm, "fsdp.unsharded_experts_again", p.experts, dtype,
                   replays ? Step::kBackwardOutput : kUnsort, kUnpad, "n: gathered again");
       rows.split_last(weights);

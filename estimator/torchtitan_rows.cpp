@@ -172,8 +172,10 @@ void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t befo
                "n: output of the block before, not freed yet");
   block.gather("fsdp.all_gather_input", div_ceil(own, shard), Step::kForwardInput,
                Step::kForwardInput, "n/S: this rank's shard, cast");
-  block.gather("fsdp.all_gather_output", own, Step::kForwardInput, Step::kForwardLogits,
-               "n: kept until the next block has been gathered");
+  const bool experts_follow = block.groups_experts() && own == block.parameters.layer;
+  block.gather("fsdp.all_gather_output", own, Step::kForwardInput,
+               experts_follow ? Step::kForwardDispatch : Step::kForwardLogits,
+               "n: kept until the next group has been gathered");
 }
 
 void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of) {
