@@ -70,7 +70,9 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
               if (groups_experts_) {
                 groups.push_back({.weights = in_bf16(block.expert_weights()),
                                   .shard = expert_shard_size(job, plan),
-                                  .reshards_forward = plan_of.reshards_forward});
+                                  .reshards_forward = plan_of.reshards_forward,
+                                  .ends_with_table = expert_shard_size(job, plan) > 1,
+                                  .splits_rows = block.splits_expert_rows()});
               }
               checkpointed_.push_back(unit.checkpointed);
             }

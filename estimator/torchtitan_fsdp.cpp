@@ -25,14 +25,19 @@ void FullyShard::gather(ParameterGroup& group, AllocationStream stream) {
 
 // A group of one rank casts its parameters one by one instead (wait_for_unshard).
 void FullyShard::unshard(ParameterGroup& group, bool holds_output) {
+  std::vector<TapeTensor> copies;
   TapeTensor cast;
   for (const std::int64_t weight : group.weights) {
     if (group.shard == 1) {
       tape_.replace(cast, weight);
     }
     group.unsharded.push_back(tape_.make(weight));
+    if (group.splits_rows) {  // rank by rank first, then row by row
+      copies.push_back(tape_.make(weight));
+    }
   }
   tape_.free(cast);
+  free_all(copies);
   if (holds_output) {
     tape_.free(held_output_);
     held_output_ = std::exchange(group.gather_output, {});
@@ -50,15 +55,26 @@ void FullyShard::reshard(ParameterGroup& group) {
   free_all(group.unsharded);
 }
 
+// Chunks of each gradient joined, rank by rank. The last gradient, which a variable still names.
+TapeTensor FullyShard::join_chunks(std::vector<TapeTensor>& gradients) {
+  TapeTensor named;
+  for (TapeTensor& gradient : gradients) {
+    tape_.free(named);
+    named = gradient;
+    gradient = tape_.make(named.bytes);
+  }
+  return named;
+}
+
 // foreach_reduce frees the gradients before it allocates its output, but for the one of the last
 // parameter, which the variable of a loop still names.
 void FullyShard::reduce(ParameterGroup& group) {
   reshard(group);
   tape_.free(reduction_input_);
-  reduction_input_ = tape_.make(kWiden * group.bytes());
   std::vector<TapeTensor>& last = group.accumulated.empty() ? group.gradients : group.accumulated;
-  TapeTensor named;
-  if (group.ends_with_table && !last.empty()) {
+  TapeTensor named = group.splits_rows ? join_chunks(last) : TapeTensor{};
+  reduction_input_ = tape_.make(kWiden * group.bytes());
+  if (named.id == 0 && group.ends_with_table && !last.empty()) {
     named = last.back();
     last.pop_back();
   }

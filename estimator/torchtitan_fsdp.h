@@ -14,7 +14,8 @@ struct ParameterGroup {
   std::vector<std::int64_t> weights;  // bytes of each in bf16, on this rank before sharding
   std::int64_t shard = 1;             // ranks that share them
   bool reshards_forward = false;
-  bool ends_with_table = false;  // the last weight is the embedding's or the head's
+  bool ends_with_table = false;  // the last weight is large: the embedding's, head's, an expert's
+  bool splits_rows = false;      // sharded by the second dimension (Shard(1))
 
   TapeTensor gather_output = {};
   std::vector<TapeTensor> unsharded = {};    // parameters as the block reads them
@@ -47,6 +48,7 @@ class FullyShard {
 
  private:
   void free_all(std::vector<TapeTensor>& tensors);
+  TapeTensor join_chunks(std::vector<TapeTensor>& gradients);
 
   TitanTape& tape_;
   TapeTensor held_output_;

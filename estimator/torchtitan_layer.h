@@ -125,6 +125,8 @@ class EagerLayer {
   // torchtitan_moe_layer.cpp
   void moe(LayerTensors& layer, LayerPass pass);
   void route(LayerTensors& layer, LayerPass pass);
+  void sort(std::int64_t rows);
+  void sort_positions(std::int64_t rows);
   void dispatch(LayerTensors& layer, LayerPass pass);
   TapeTensor expert_product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
   void run_experts(LayerTensors& layer, LayerPass pass);

@@ -6,6 +6,7 @@
 namespace shardplan {
 namespace {
 
+constexpr std::int64_t kInt64 = 8;
 constexpr std::int64_t kInt64OfInt32 = 2;
 
 bool graph_saves(LayerPass pass) {
@@ -45,14 +46,30 @@ void EagerLayer::route(LayerTensors& layer, LayerPass pass) {
   }
 }
 
+// Positions of rows, and CUB's copies of keys and values.
+void EagerLayer::sort(std::int64_t rows) {
+  TapeTensor positions = tape_.make(kInt64 * rows);
+  TapeTensor copies = tape_.make(2 * kInt64 * rows);
+  tape_.free(copies, positions);
+}
+
+// Of index_put_ with accumulation: keys, sorted, and where they were.
+void EagerLayer::sort_positions(std::int64_t rows) {
+  TapeTensor keys = tape_.make(kInt64 * rows);
+  TapeTensor sorted = tape_.make(kInt64 * rows);
+  TapeTensor origins = tape_.make(kInt64 * rows);
+  sort(rows);
+  tape_.free(origins, sorted, keys);
+}
+
 // Rows in the order of experts, padded to whole eights.
 void EagerLayer::dispatch(LayerTensors& layer, LayerPass pass) {
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
   TapeTensor sorted = tape_.make(s.order);
   m.order = tape_.make(s.order);
-  TapeTensor sort = tape_.make(index_sort_bytes(s.sent) - 2 * s.order);
-  tape_.free(sort, sorted);
+  sort(s.sent);
+  tape_.free(sorted);
   m.order_weights = tape_.make(s.order_weights);
   m.token_of_row = tape_.make(s.order);
   m.sent = tape_.make(s.rows);
@@ -219,8 +236,8 @@ TapeTensor EagerLayer::dispatch_backward(LayerTensors& layer, TapeTensor& of_pad
   MoeTensors& m = layer.moe;
   const auto add_rows = [&](std::int64_t bytes, std::int64_t rows, TapeTensor& gradient) {
     const TapeTensor sum = tape_.make(bytes);
-    TapeTensor sort = tape_.make(index_sort_bytes(rows));
-    tape_.free(sort, gradient);
+    sort_positions(rows);
+    tape_.free(gradient);
     return sum;
   };
   TapeTensor of_rows = add_rows(s.rows_and_zero, s.padded, of_padded);

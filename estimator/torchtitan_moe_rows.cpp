@@ -298,6 +298,12 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
       rows.rows.back().outlives_recompute = true;
       rows.split_last(weights);
     }
+    const std::int64_t copied = block.splits_expert_rows() ? p.experts : 0;
+    rows.use_as(comm, "fsdp.expert_copies", copied, dtype, Step::kForwardDispatch,
+                Step::kForwardDispatch, "n: rank by rank before row by row");
+    rows.use_as(comm, "fsdp.expert_copies_again", copied, dtype, kUnsort, kUnsort, "n");
+    rows.use_as(comm, "fsdp.expert_gradient_chunks", copied / 3, dtype, kReduce, kReduce,
+                "n/3: the last gradient beside its chunks, joined rank by rank");
     rows.use_as(comm, "fsdp.expert_reduction_input", p.experts, DType::kFp32, kReduce,
                 Step::kBackwardNorm, "n: fp32 reduce-scatter input, held until the block's");
   } else {

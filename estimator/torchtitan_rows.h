@@ -68,6 +68,10 @@ struct TitanBlock {
   // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,
   // apply_fsdp).
   bool groups_experts() const { return has_experts() && plan.ep > 1; }
+  // Where there are more shards than experts FSDP divides the second dimension, and copies.
+  bool splits_expert_rows() const {
+    return groups_experts() && expert_shard_size(job, plan) * plan.ep > job.model.moe.num_experts;
+  }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compile; }

@@ -208,7 +208,18 @@ constexpr ValidityRule kExpertsFillShards = {
                                "ep * etp", expert_ranks(plan));
         }};
 
-// FSDP pads a tensor of fewer experts than shards; with ep it shards the next dimension instead.
+std::int64_t sharded_experts(const Job& job, const Plan& plan) {
+  return shards_of(job, plan) * plan.tp / plan.etp;
+}
+
+bool splits_rows(const Job& job, const Plan& plan) {
+  const std::int64_t shards = sharded_experts(job, plan) / plan.ep;
+  return plan.ep > 1 && job.model.hidden % shards == 0 &&
+         job.model.moe.expert_ffn / plan.etp % shards == 0;
+}
+
+// FSDP pads a tensor of fewer experts than shards; with ep it shards the next dimension instead,
+// which they must divide (_fsdp_param.py, _init_sharded_param).
 constexpr ValidityRule kExpertsFillTheirShards = {
     .name = "unsupported: more shards than experts",
     .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
@@ -216,14 +227,15 @@ constexpr ValidityRule kExpertsFillTheirShards = {
     .broken =
         [](const Job& job, const Plan& plan) {
           return has_experts(job) && plan.zero == 3 &&
-                 shards_of(job, plan) * plan.tp / plan.etp > job.model.moe.num_experts;
+                 sharded_experts(job, plan) > job.model.moe.num_experts && !splits_rows(job, plan);
         },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "shards and ep of experts",
-                              number_text(shards_of(job, plan) * plan.tp / plan.etp),
+          return not_modelled(job, "shards of experts times ep",
+                              number_text(sharded_experts(job, plan)),
                               "at most " + number_text(job.model.moe.num_experts) +
-                                  " (num_experts)");
+                                  " (num_experts), or with ep shards that divide hidden and "
+                                  "expert width");
         }};
 
 // Chunks between the first, with the embedding, and the last, with the head.
