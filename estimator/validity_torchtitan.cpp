@@ -214,7 +214,7 @@ std::int64_t sharded_experts(const Job& job, const Plan& plan) {
 
 bool splits_rows(const Job& job, const Plan& plan) {
   const std::int64_t shards = sharded_experts(job, plan) / plan.ep;
-  return plan.ep > 1 && job.model.hidden % shards == 0 &&
+  return plan.ep > 1 && shards > 0 && job.model.hidden % shards == 0 &&
          job.model.moe.expert_ffn / plan.etp % shards == 0;
 }
 
