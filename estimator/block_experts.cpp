@@ -41,8 +41,7 @@ BlockTime titan_exchange(const BlockContext& context, double rows) {
   const double token_bytes = number(context.model().hidden) * context.element_bytes;
   const double bytes = rows * number(context.plan.etp) * token_bytes;
   const double one_way_s = all_to_all_s(cluster, context.ep, bytes);
-  const double sum_s =
-      context.plan.etp > 1 ? all_reduce_s(cluster, context.etp, bytes) : 0;
+  const double sum_s = context.plan.etp > 1 ? all_reduce_s(cluster, context.etp, bytes) : 0;
   const double tokens_bytes = number(context.tokens) * token_bytes;
   const double gather_s = context.plan.tp > 1 ? all_gather_s(cluster, context.tp, tokens_bytes) : 0;
   const double scatter_s =

@@ -32,8 +32,8 @@ constexpr HostCost kRouting = microseconds(1000, 1600);
 constexpr HostCost kExpert = microseconds(420, 680);
 
 // torchtitan's mixture has some fifty operators more than the feed-forward it stands for, forward,
-// and forty backward (models/moe; generate_permute_indices alone has fourteen), at the 20 us that an
-// eager layer takes for each of its own: counted, not measured.
+// and forty backward (models/moe; generate_permute_indices alone has fourteen), at the 20 us that
+// an eager layer takes for each of its own: counted, not measured.
 constexpr HostCost kTitanRouting = microseconds(1000, 800);
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,

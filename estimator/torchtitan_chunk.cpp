@@ -37,11 +37,10 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
   const std::int64_t norm = kBf16 * job.model.hidden;
   const auto add_end = [&](const std::vector<std::int64_t>& of_end, bool reshards_forward) {
     if (!root_holds_ends_) {
-      groups.push_back(
-          {.weights = of_end,
-           .shard = shard,
-           .reshards_forward = reshards_forward,
-           .ends_with_table = true});
+      groups.push_back({.weights = of_end,
+                        .shard = shard,
+                        .reshards_forward = reshards_forward,
+                        .ends_with_table = true});
       return;
     }
     if (!begins_with_end()) {
@@ -278,8 +277,7 @@ void TitanChunk::leave_experts_backward(std::size_t layer, LayerGradients& weigh
                                         bool with_weights) {
   ParameterGroup& group = group_of_experts(layer);
   for (const Weight weight : {Weight::kGate, Weight::kDown, Weight::kUp}) {
-    group.gradients.push_back(
-        std::exchange(weights.weights[static_cast<std::size_t>(weight)], {}));
+    group.gradients.push_back(std::exchange(weights.weights[static_cast<std::size_t>(weight)], {}));
   }
   leave_backward(group, with_weights);
 }

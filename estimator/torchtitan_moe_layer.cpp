@@ -269,10 +269,9 @@ void EagerLayer::route_backward(LayerTensors& layer, TapeTensor& of_tokens, Tape
   tape_.free(m.probabilities);
   TapeTensor of_logits = tape_.make(s.logits);
   tape_.free(of_scores);
-  TapeTensor addend =
-      product_backward(layer, weights, Weight::kRouter,
-                       sizes_.tensor_parallel ? sizes_.gathered : sizes_.sequence, of_logits,
-                       {&layer.ffn_norm, &layer.ffn_gathered});
+  TapeTensor addend = product_backward(layer, weights, Weight::kRouter,
+                                       sizes_.tensor_parallel ? sizes_.gathered : sizes_.sequence,
+                                       of_logits, {&layer.ffn_norm, &layer.ffn_gathered});
   add(of_tokens, addend, true);
   finish_weight(weights, Weight::kRouter);
 }

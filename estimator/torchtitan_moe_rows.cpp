@@ -44,12 +44,10 @@ void add_norm(MoeRows& m) {
                              .last_forward_use = Step::kForwardFfnNorm,
                              .dies = Step::kBackwardFfnNorm},
                             "u: reciprocal root mean square");
-  block.keep_or_write_again("ffn.norm_output",
-                            s.gathers_sequence ? block.gathered() : block.sequence(), s.dtype,
-                            {.born = Step::kForwardFfnNorm,
-                             .last_forward_use = Step::kForwardCombine,
-                             .dies = kScores},
-                            "h*T: input of the router (gathered under tp, cast under autocast)");
+  block.keep_or_write_again(
+      "ffn.norm_output", s.gathers_sequence ? block.gathered() : block.sequence(), s.dtype,
+      {.born = Step::kForwardFfnNorm, .last_forward_use = Step::kForwardCombine, .dies = kScores},
+      "h*T: input of the router (gathered under tp, cast under autocast)");
   if (casts || s.gathers_sequence) {
     block.rows.use("ffn.norm_local", block.sequence(), block.residual(), Step::kForwardFfnNorm,
                    Step::kForwardCombine, "h*u: before it is cast or gathered");
@@ -58,12 +56,10 @@ void add_norm(MoeRows& m) {
 
 void add_router(MoeRows& m) {
   const TitanMoe& s = m.moe;
-  const Life to_scores{.born = Step::kForwardRouter,
-                       .last_forward_use = Step::kForwardRouter,
-                       .dies = kScores};
-  const Life to_combine{.born = Step::kForwardRouter,
-                        .last_forward_use = Step::kForwardCombine,
-                        .dies = kCombine};
+  const Life to_scores{
+      .born = Step::kForwardRouter, .last_forward_use = Step::kForwardRouter, .dies = kScores};
+  const Life to_combine{
+      .born = Step::kForwardRouter, .last_forward_use = Step::kForwardCombine, .dies = kCombine};
   if (m.block.recomputes_ops()) {
     m.block.rows.keep("router.logits", m.of(s.logits), m.block.shape.dtype,
                       {.born = Step::kForwardRouter,
@@ -159,8 +155,7 @@ void add_inner(MoeRows& m) {
   m.keep("experts.up", inner, {Step::kForwardActivation, Step::kForwardActivation, activation},
          "fe/et*P: output of w3");
   m.keep("experts.product", inner,
-         {Step::kForwardActivation, Step::kForwardFc2, Step::kBackwardFc2},
-         "fe/et*P: input of w2");
+         {Step::kForwardActivation, Step::kForwardFc2, Step::kBackwardFc2}, "fe/et*P: input of w2");
   m.use("experts.product_gradient", inner, Step::kBackwardFc2, activation, "fe/et*P");
   m.use("experts.up_gradient", inner, activation, kSecondInput, "fe/et*P");
   m.use("experts.gate_gradient", inner, activation, kFirstInput, "fe/et*P: of silu, then of gate");
@@ -186,7 +181,8 @@ void add_row_gradients(MoeRows& m) {
     m.block.rows.use_as(Component::kCommunication, "experts.summed_rows", m.of(s.rows),
                         m.block.shape.dtype, kToTokens, kToTokens, "h*R: over tp");
   }
-  m.use("experts.token_order", index_sort_bytes(s.sent), kToTokens, kToTokens, "48 bytes*R: sorted");
+  m.use("experts.token_order", index_sort_bytes(s.sent), kToTokens, kToTokens,
+        "48 bytes*R: sorted");
   m.use("experts.token_gradient", s.stream, kToTokens, Step::kBackwardFfnNorm, "h*T");
   m.use("router.input_gradient", s.stream, kScores, kScores, "h*T");
   m.block.rows.use("ffn.norm_gradient", m.block.sequence(), m.block.residual(),

@@ -104,8 +104,7 @@ namespace {
 BlockRow shared_gradient(const TitanBlock& block, std::int64_t elements, std::int64_t shard,
                          Step born) {
   const bool waits = block.fsdp.is_sharded && !block.fsdp.reduces_each_backward;
-  const std::int64_t share =
-      block.fsdp.is_sharded && !waits ? div_ceil(elements, shard) : elements;
+  const std::int64_t share = block.fsdp.is_sharded && !waits ? div_ceil(elements, shard) : elements;
   BlockRow row{
       .component = Component::kGradients,
       .name = waits ? "gradients.accumulated" : "gradients.sharded",
@@ -224,8 +223,8 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
   const bool is_experts = end == GroupEnd::kExperts;
   const std::int64_t share = div_ceil(own, is_experts ? expert_shard_size(block.job, block.plan)
                                                       : dense_shard_size(block.job, block.plan));
-  add(comm, is_experts ? "fsdp.unsharded_experts" : "fsdp.unsharded_parameters", own, block.shape.dtype, RowOf::kGathered,
-      "n: gathered for all microbatches of the chunk");
+  add(comm, is_experts ? "fsdp.unsharded_experts" : "fsdp.unsharded_parameters", own,
+      block.shape.dtype, RowOf::kGathered, "n: gathered for all microbatches of the chunk");
   if (end == GroupEnd::kRowsOfTable) {
     add(Component::kGradients, "fsdp.table_gradient_rows", own, DType::kFp32, RowOf::kReduction,
         "V/t*h: this rank's rows of the table's gradient");
@@ -233,7 +232,7 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
   } else {
     // The experts' is reduced by itself, the larger of both counts.
     const std::int64_t together = std::max(block.parameters.experts, block.parameters.layer);
-    const std::int64_t input = is_experts                                           ? 0
+    const std::int64_t input = is_experts                                          ? 0
                                : end == GroupEnd::kLayer && block.groups_experts() ? together
                                                                                    : own;
     add(comm, "fsdp.reduction_input", input, DType::kFp32, RowOf::kReduction,
@@ -287,8 +286,7 @@ TitanParameters titan_parameters(const Job& job, const Plan& plan) {
       .head = elements_on_rank(job, plan, head_parameters(job.model)),
       .experts = 0};
   if (job.model.moe.num_experts > 0 && plan.ep > 1) {
-    for (const ParameterTensor& tensor :
-         layer_parameters(job.model, job.model.layers.front())) {
+    for (const ParameterTensor& tensor : layer_parameters(job.model, job.model.layers.front())) {
       parameters.experts +=
           tensor.sharding == Sharding::kExpert ? local_elements(job, plan, tensor) : 0;
     }

@@ -84,17 +84,16 @@ void add_forward_casts(TitanState& state, std::int64_t layers) {
   layers = recompute.policy == "every_second_layer" ? layers / 2 : layers;
   const TitanBlock block = titan_block(state.job, state.plan);
   const std::int64_t uncached = block.has_experts() ? 3 * block.expert_weights().front() : 0;
-  state.add(
-      {.component = Component::kParameters,
-       .name = kWeightCastsRow,
-       .elements = !state.fsdp.is_sharded && recomputes
-                       ? layers * (p.layer - p.layer_norms - uncached)
-                       : 0,
-       .dtype = DType::kBf16,
-       .first = Phase::kForward,
-       .last = Phase::kForward,
-       .formula = "N: bf16 copies of the layers' weights in autocast's cache",
-       .is_split = true});
+  state.add({.component = Component::kParameters,
+             .name = kWeightCastsRow,
+             .elements = !state.fsdp.is_sharded && recomputes
+                             ? layers * (p.layer - p.layer_norms - uncached)
+                             : 0,
+             .dtype = DType::kBf16,
+             .first = Phase::kForward,
+             .last = Phase::kForward,
+             .formula = "N: bf16 copies of the layers' weights in autocast's cache",
+             .is_split = true});
 }
 
 // The root's gradients wait for the last backward.
@@ -193,7 +192,9 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
 std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan) {
   const TitanParameters p = titan_parameters(job, plan);
   const bool is_sharded = fsdp_plan(job, plan).is_sharded;
-  return is_sharded ? 2 * (std::max(p.embedding, p.head) + p.layer + p.experts) * bytes_of(DType::kBf16) : 0;
+  return is_sharded
+             ? 2 * (std::max(p.embedding, p.head) + p.layer + p.experts) * bytes_of(DType::kBf16)
+             : 0;
 }
 
 SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {

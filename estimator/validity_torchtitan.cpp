@@ -60,8 +60,7 @@ bool is_llama3(const ModelSpec& model) {
   const bool windowed = std::ranges::any_of(
       model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
   return plain && !windowed && model.attention == AttentionKind::kGqa && model.gated_ffn &&
-         !model.tied_embeddings && model.num_mtp_layers == 0 &&
-         model.norms_per_layer == 2;
+         !model.tied_embeddings && model.num_mtp_layers == 0 && model.norms_per_layer == 2;
 }
 
 constexpr ValidityRule kModel = {
@@ -84,9 +83,8 @@ bool has_modelled_experts(const ModelSpec& model) {
 constexpr ValidityRule kExperts = {
     .name = "unsupported: experts",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) {
-      return has_experts(job) && !has_modelled_experts(job.model);
-    },
+    .broken = [](const Job& job,
+                 const Plan&) { return has_experts(job) && !has_modelled_experts(job.model); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "experts of", job.model.name,
@@ -97,19 +95,20 @@ constexpr ValidityRule kEagerExperts = {
     .name = "unsupported: compiled experts",
     .reads = {},
     .broken = [](const Job& job, const Plan&) { return has_experts(job) && job.profile.compile; },
-    .explain = [](const Job& job, const Plan&) {
-      return not_modelled(job, "compile with experts", "true", "false");
-    }};
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "compile with experts", "true", "false");
+        }};
 
 constexpr ValidityRule kExpertRoot = {
     .name = "unsupported: experts with root_holds_ends",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) {
-      return has_experts(job) && job.profile.root_holds_ends;
-    },
-    .explain = [](const Job& job, const Plan&) {
-      return not_modelled(job, "root_holds_ends with experts", "true", "false");
-    }};
+    .broken = [](const Job& job,
+                 const Plan&) { return has_experts(job) && job.profile.root_holds_ends; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "root_holds_ends with experts", "true", "false");
+        }};
 
 // --- what torchtitan refuses, or runs as something else ------------------------------------------
 

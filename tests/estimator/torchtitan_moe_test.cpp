@@ -80,11 +80,11 @@ TEST_CASE("a mixture's eager forward allocates and frees as traced") {
   constexpr std::int64_t kStream = 16'777'216;
   const std::vector<std::int64_t> traced = {
       kStream,                                        // norm
-      kRows,    kOneMore,     kPadded,    -kOneMore,  // picked, joined, padded
-      kInner,   kInner,       kInner,     kInner,     // w1, silu, w3, product
-      kPadded,  kOneMore,     -kPadded,               // w2, without padding
-      kRows,    2 * kRows,    2 * kStream,            // in order, in fp32, summed
-      kStream,  -2 * kStream, -kRows,     -kOneMore, -kRows, kStream, -kStream};
+      kRows,   kOneMore,     kPadded,     -kOneMore,  // picked, joined, padded
+      kInner,  kInner,       kInner,      kInner,     // w1, silu, w3, product
+      kPadded, kOneMore,     -kPadded,                // w2, without padding
+      kRows,   2 * kRows,    2 * kStream,             // in order, in fp32, summed
+      kStream, -2 * kStream, -kRows,      -kOneMore, -kRows, kStream, -kStream};
   REQUIRE(changes.size() > traced.size());
   std::vector<std::int64_t> last(changes.end() - std::ssize(traced), changes.end());
   std::vector<std::int64_t> sorted = traced;
@@ -138,8 +138,8 @@ TEST_CASE("a mixture's rows and its timeline peak alike") {
         }
         REQUIRE(first_broken_rule(job, plan) == nullptr);
         const PlanPieces whole = plan_pieces(job, plan);
-        const double played = static_cast<double>(
-            largest_sum(torchtitan_timeline(job, plan, whole.stages.at(0))));
+        const double played =
+            static_cast<double>(largest_sum(torchtitan_timeline(job, plan, whole.stages.at(0))));
         const double rows = static_cast<double>(whole.stages.at(0).peaks.peak_bytes);
         CAPTURE(ep);
         CAPTURE(policy);
