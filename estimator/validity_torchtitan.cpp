@@ -77,7 +77,8 @@ constexpr ValidityRule kModel = {
 // models/moe as Qwen3's arguments set it: a mixture in every layer, softmax, no shared experts.
 bool has_modelled_experts(const ModelSpec& model) {
   const MoeSpec& moe = model.moe;
-  return !model.has_dense_layers() && moe.shared_ffn == 0 && !moe.shared_gate && !moe.router_bias;
+  return model.family == "qwen3_moe" && !model.has_dense_layers() && moe.shared_ffn == 0 &&
+         !moe.shared_gate && !moe.router_bias;
 }
 
 constexpr ValidityRule kExperts = {
@@ -88,7 +89,7 @@ constexpr ValidityRule kExperts = {
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "experts of", job.model.name,
-                              "a mixture in every layer, without shared experts");
+                              "Qwen3: a mixture in every layer, without shared experts");
         }};
 
 constexpr ValidityRule kEagerExperts = {

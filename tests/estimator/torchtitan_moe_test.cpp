@@ -22,6 +22,7 @@ constexpr std::int64_t kWeight = std::int64_t{32} * 768 * 2048;  // of all exper
 Job mixture(std::int64_t gpus) {
   Job job = llama_job("torchtitan", {.hidden = 2048, .ffn = 768, .heads = 32, .layers = 4}, gpus,
                       4096, gpus);
+  job.model.family = "qwen3_moe";
   job.model.moe = {.num_experts = 32, .topk = 8, .expert_ffn = 768};
   for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
   return job;
