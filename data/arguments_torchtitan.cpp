@@ -170,6 +170,11 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   Plan& plan = run.plan;
   const std::int64_t world = run.job.cluster.world_size();
   plan = sizes_of(arguments, world);
+  // Without ep every expert is divided over tp (models/llama4/infra/parallelize.py,
+  // apply_moe_ep_tp).
+  if (run.job.model.moe.num_experts > 0 && plan.ep == 1) {
+    plan.etp = plan.tp;
+  }
   const std::int64_t sharded = plan.dp / plan.dp_replicate;
   plan.zero = sharded * plan.cp > 1 ? 3 : 0;
   // models/llama3/infra/parallelize.py: FSDP, which also gives bf16, needs two ranks to shard over.

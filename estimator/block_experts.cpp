@@ -32,6 +32,33 @@ BlockTime gathered_exchange(const BlockContext& context, double rows) {
   return time;
 }
 
+// torchtitan: every rank of tp that shares experts sends all rows of its tokens, and sums their
+// gradients; the tokens themselves are gathered in front and summed behind (v0.2.2
+// distributed/expert_parallel.py, TensorParallel and ExpertTensorParallel;
+// models/llama4/infra/parallelize.py, apply_moe_ep_tp).
+BlockTime titan_exchange(const BlockContext& context, double rows) {
+  const ClusterSpec& cluster = context.job.cluster;
+  const double token_bytes = number(context.model().hidden) * context.element_bytes;
+  const double bytes = rows * number(context.plan.etp) * token_bytes;
+  const double one_way_s = all_to_all_s(cluster, context.ep, bytes);
+  const double sum_s = context.plan.etp > 1 ? all_reduce_s(cluster, context.etp, bytes) : 0;
+  const double tokens_bytes = number(context.tokens) * token_bytes;
+  const double gather_s = context.plan.tp > 1 ? all_gather_s(cluster, context.tp, tokens_bytes) : 0;
+  const double scatter_s =
+      context.plan.tp > 1 ? reduce_scatter_s(cluster, context.tp, tokens_bytes) : 0;
+  BlockTime time = memory_bound(context, bytes, permutation_kernels(context.job));
+  const double share = context.job.profile.exposed_ep_share;
+  time.forward_ep_s = 2 * one_way_s * share;
+  time.backward_ep_s = (2 * one_way_s + sum_s) * share;
+  note_communication(context, PieceKind::kExpertParallel,
+                     context.plan.ep > 1 ? context.ep : context.etp,
+                     {.forward_s = 2 * one_way_s, .backward_s = 2 * one_way_s + sum_s},
+                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
+  add(time, tensor_parallel(context, {.forward_s = gather_s + scatter_s, .backward_s = gather_s},
+                            {.forward_s = gather_s + scatter_s, .backward_s = gather_s}));
+  return time;
+}
+
 }  // namespace
 
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
@@ -40,6 +67,9 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
   const ClusterSpec& cluster = context.job.cluster;
   if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
     return gathered_exchange(context, rows);
+  }
+  if (context.job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return titan_exchange(context, rows);
   }
   const double bytes = rows * number(context.model().hidden) * context.element_bytes;
   const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +

@@ -62,16 +62,18 @@ double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& pa
 }
 
 // torchtitan's selective policies: every second layer in full; or by operation, which keeps
-// attention, collectives and every second product and replays the other half and what is cheap.
+// attention, collectives and every second product and replays the other half and what is cheap. A
+// mixture's grouped products and all-to-alls are not among what it keeps
+// (models/qwen3/infra/parallelize.py, _op_sac_save_list).
 double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
   if (policy == "every_second_layer") {
     return layer.time.forward_total_s() / 2;
   }
   if (policy == "every_second_matmul") {
     const LayerReplay& parts = layer.replay;
-    return parts.norms.kernels_s +
+    return parts.norms.kernels_s + parts.routed.total_s + parts.routed_activation.total_s +
            (parts.projections.kernels_s + parts.mla_up.kernels_s + parts.ffn.kernels_s +
-            parts.routed.kernels_s + parts.routed_activation.kernels_s + parts.shared.kernels_s) /
+            parts.shared.kernels_s) /
                2;
   }
   throw std::logic_error("recompute policy without a time model: " + policy);

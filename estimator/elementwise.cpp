@@ -270,6 +270,29 @@ TableGradientKernels table_gradient_kernels(const Job& job, const Plan& plan) {
   }
 }
 
+namespace {
+
+// torchtitan's models/moe (moe.py, utils.py), one PyTorch kernel an operator; halves of a bf16
+// element's two bytes, w halves an element. Forward: rows picked 2w, a row of zeros joined 2w,
+// padded 2w, put back 2w, zeros w, put in order 2w, weighted sum. Backward: its gradient, picked
+// 2w, zeros and slice 3w, picked 2w, inputs' gradients added 3w, zeros and sorted addition 3w for
+// the padding and 2w + w/n for tokens. Under FSDP the sum runs in fp32, cast 3 on the way there and
+// back; under autocast rows are fp32, cast to bf16 for each of two products and the sum and back
+// behind the experts, 3 each.
+Passes titan_permutation_kernels(bool is_autocast, double tokens) {
+  const double w = is_autocast ? 2 : 1;
+  const double sum = is_autocast ? 1 : 2;
+  const double casts = is_autocast ? 4 * 3 : 3;
+  return {.forward = {.streamed = (2 + 2 + 2 + 1) * w + sum * (1 + tokens),
+                      .converted = casts,
+                      .rearranged = (2 + 2) * w},
+          .backward =
+              KernelBytes{.streamed = (2 + 3 + 2 + 3 + 1 + tokens) * w + sum, .converted = casts} +
+              at_share((2 + 1 + tokens) * w, kIndexAddShare)};
+}
+
+}  // namespace
+
 // Four times read and written: by the permutation and the sort behind the exchange, and on the way
 // back. Megatron's unfused permutation adds the rows up with atomics, on the way back and in
 // backward (core_v0.16.1 core/transformer/moe/moe_utils.py, unpermute, and index_select's
@@ -278,6 +301,9 @@ TableGradientKernels table_gradient_kernels(const Job& job, const Plan& plan) {
 Passes permutation_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   const double tokens = 1 / static_cast<double>(job.model.moe.topk);
+  if (profile.memory_model == MemoryModel::kTorchtitan) {
+    return titan_permutation_kernels(job.cluster.world_size() == 1, tokens);
+  }
   if (profile.memory_model == MemoryModel::kNative) {
     const KernelBytes once = {.fused = 2 * (1 + tokens)};
     return {.forward = once, .backward = once};

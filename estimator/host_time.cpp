@@ -31,6 +31,11 @@ constexpr HostCost titan_layer(double forward, double backward) {
 constexpr HostCost kRouting = microseconds(1000, 1600);
 constexpr HostCost kExpert = microseconds(420, 680);
 
+// torchtitan's mixture has some fifty operators more than the feed-forward it stands for, forward,
+// and forty backward (models/moe; generate_permute_indices alone has fourteen), at the 20 us that
+// an eager layer takes for each of its own: counted, not measured.
+constexpr HostCost kTitanRouting = microseconds(1000, 800);
+
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-...).
 constexpr HostCost kZero2Hooks = microseconds(0, 1700);
@@ -62,7 +67,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .tensor_parallel = microseconds(2840, 5160),
      .context_parallel = microseconds(1090, 2140),
      .both = microseconds(1280, 2120),
-     .routing = {},
+     .routing = kTitanRouting,
      .expert = {},
      .ends = microseconds(4000, 4500),
      .update_s = 600 * kMicro},

@@ -64,21 +64,21 @@ RecomputeGroups recompute_groups(const Plan& plan, std::int64_t layers) {
 // that the rank built is recomputed, counted over its chunks; and ends of a chunk are kinds of
 // their own: of a pipeline those that meet its buffers, a first layer and one without a head
 // behind.
-void append_titan_layers(std::vector<Unit>& units, const Plan& plan, const ModelChunk& chunk,
-                         std::int64_t layers_before) {
+void append_titan_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
+                         const ModelChunk& chunk, std::int64_t layers_before) {
   const std::int64_t layers = chunk.num_layers;
   const bool is_pipelined = plan.pp > 1;
-  const auto kind_of = [&](std::int64_t layer) {
+  const auto kind_at = [&](std::int64_t layer) {
     const bool is_first = layer == 0 && (is_pipelined || layers > 1);
     const bool is_last = layer + 1 == layers && !(is_pipelined && chunk.has_head);
     return is_first  ? BlockKind::kFirstLayer
            : is_last ? BlockKind::kLastLayer
-                     : BlockKind::kDenseLayer;
+                     : kind_of(job, chunk.first_layer + layer);
   };
   const bool all = plan.recompute.granularity == RecomputeGranularity::kFull;
   const bool every_second = plan.recompute.policy == "every_second_layer";
   for (std::int64_t i = 0; i < layers; ++i) {
-    append(units, kind_of(i), all || (every_second && (layers_before + i) % 2 == 1));
+    append(units, kind_at(i), all || (every_second && (layers_before + i) % 2 == 1));
   }
 }
 
@@ -111,7 +111,7 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
     single(BlockKind::kEmbedding, 1);
   }
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    append_titan_layers(layout.units, plan, chunk, stage.num_layers);
+    append_titan_layers(layout.units, job, plan, chunk, stage.num_layers);
   } else {
     append_layers(layout.units, job, plan, chunk);
   }

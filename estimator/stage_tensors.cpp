@@ -13,7 +13,7 @@ std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) 
   switch (kind) {
     case BlockKind::kEmbedding: return embedding_parameters(model);
     case BlockKind::kFirstLayer:
-    case BlockKind::kLastLayer:
+    case BlockKind::kLastLayer: return layer_parameters(model, model.layers.front());
     case BlockKind::kDenseLayer: return layer_parameters(model, {.is_moe = false});
     case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
     case BlockKind::kMtp: return mtp_parameters(model);

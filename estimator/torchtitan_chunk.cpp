@@ -6,12 +6,9 @@ namespace {
 constexpr std::int64_t kBf16 = 2;
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 
-std::vector<std::int64_t> layer_weights(const Job& job, const Plan& plan) {
-  std::vector<std::int64_t> weights;
-  for (const std::int64_t elements : titan_block(job, plan).layer_weights()) {
-    weights.push_back(kBf16 * elements);
-  }
-  return weights;
+std::vector<std::int64_t> in_bf16(std::vector<std::int64_t> elements) {
+  for (std::int64_t& of : elements) { of *= kBf16; }
+  return elements;
 }
 
 }  // namespace
@@ -29,20 +26,25 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
       replays_ops_(plan.recompute.policy == "every_second_matmul"),
       is_sharded_(plan.zero == 3),
       root_holds_ends_(plan.zero == 3 && job.profile.root_holds_ends),
+      groups_experts_(titan_block(job, plan).groups_experts()),
       is_pipelined_(plan.pp > 1),
       holds_last_output_(plan.pp > 1 && !runs_action_list(plan)),
       held_(static_cast<std::size_t>(microbatches)) {
   const FsdpPlan plan_of = fsdp_plan(job, plan);
-  const std::vector<std::int64_t> weights = layer_weights(job, plan);
+  const TitanBlock block = titan_block(job, plan);
+  const std::vector<std::int64_t> weights = in_bf16(block.layer_weights());
+  const std::int64_t shard = is_sharded_ ? dense_shard_size(job, plan) : 1;
   const std::int64_t norm = kBf16 * job.model.hidden;
   const auto add_end = [&](const std::vector<std::int64_t>& of_end, bool reshards_forward) {
     if (!root_holds_ends_) {
-      groups.push_back(
-          {.weights = of_end, .reshards_forward = reshards_forward, .ends_with_table = true});
+      groups.push_back({.weights = of_end,
+                        .shard = shard,
+                        .reshards_forward = reshards_forward,
+                        .ends_with_table = true});
       return;
     }
     if (!begins_with_end()) {
-      groups.insert(groups.begin(), ParameterGroup{});
+      groups.insert(groups.begin(), ParameterGroup{.weights = {}, .shard = shard});
     }
     groups.front().weights.insert(groups.front().weights.end(), of_end.begin(), of_end.end());
   };
@@ -62,7 +64,16 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
             break;
           default:
             for (std::int64_t layer = 0; layer < run.count; ++layer) {
-              groups.push_back({.weights = weights, .reshards_forward = plan_of.reshards_forward});
+              groups.push_back({.weights = weights,
+                                .shard = shard,
+                                .reshards_forward = plan_of.reshards_forward});
+              if (groups_experts_) {
+                groups.push_back({.weights = in_bf16(block.expert_weights()),
+                                  .shard = expert_shard_size(job, plan),
+                                  .reshards_forward = plan_of.reshards_forward,
+                                  .ends_with_table = expert_shard_size(job, plan) > 1,
+                                  .splits_rows = block.splits_expert_rows()});
+              }
               checkpointed_.push_back(unit.checkpointed);
             }
         }
@@ -102,11 +113,43 @@ void TitanChunk::layer_backward(LayerTensors& layer, TapeTensor& gradient, Layer
   }
 }
 
+void TitanChunk::gather(ParameterGroup& group) {
+  if (is_sharded_ && !group.is_gathered()) {
+    fsdp_.gather(group);
+  }
+}
+
 void TitanChunk::enter(ParameterGroup& group) {
   if (is_sharded_ && !group.is_unsharded()) {
-    fsdp_.gather(group);
+    gather(group);
     fsdp_.unshard(group, true);
   }
+}
+
+void TitanChunk::enter_experts(std::size_t layer, bool holds_output) {
+  ParameterGroup& group = group_of_experts(layer);
+  if (!group.is_unsharded()) {
+    gather(group);
+    fsdp_.unshard(group, holds_output);
+  }
+}
+
+// With expert parallelism a block gathers the next one ahead, experts and all (apply_fsdp,
+// set_modules_to_forward_prefetch).
+void TitanChunk::enter_layer(std::size_t layer) {
+  enter(group_of_layer(layer));
+  if (!groups_experts_) {
+    return;
+  }
+  if (layer + 1 < checkpointed_.size()) {
+    gather(group_of_layer(layer + 1));
+    gather(group_of_experts(layer + 1));
+  } else if (has_head) {
+    gather(group_of_head());
+  }
+  eager_.set_expert_hooks({.enter = [this, layer] { enter_experts(layer, true); },
+                           .leave_forward = [this, layer] { leave(group_of_experts(layer)); },
+                           .leave_backward = {}});
 }
 
 void TitanChunk::leave(ParameterGroup& group) {
@@ -120,13 +163,16 @@ void TitanChunk::forward_without_gradients() {
   TapeTensor stream;
   if (has_embedding) {
     enter(groups.front());
+    if (groups_experts_ && !checkpointed_.empty()) {
+      gather(group_of_layer(0));
+    }
     stream = embedding_.forward();
     leave(groups.front());
   }
   for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
     LayerTensors layer;
     layer.input = stream;
-    enter(group_of_layer(i));
+    enter_layer(i);
     stream = layer_forward(layer, LayerPass::kSavesNothing);
     leave(group_of_layer(i));
     tape_.free(layer.input);
@@ -151,12 +197,15 @@ void TitanChunk::forward(std::size_t microbatch) {
   TapeTensor stream;
   if (has_embedding) {
     enter(groups.front());
+    if (groups_experts_ && !checkpointed_.empty()) {
+      gather(group_of_layer(0));
+    }
     stream = embedding_.forward();
     leave(groups.front());
   }
   for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
     held.layers[i].input = stream;
-    enter(group_of_layer(i));
+    enter_layer(i);
     stream = layer_forward(held.layers[i], forward_pass(i));
     leave(group_of_layer(i));
   }
@@ -183,17 +232,25 @@ void TitanChunk::enter_backward(std::size_t index) {
   if (!is_sharded_) {
     return;
   }
-  const auto gather = [&](ParameterGroup& group) {
-    if (!group.is_unsharded() && group.gather_output.id == 0) {
-      fsdp_.gather(group);
-    }
-  };
   ParameterGroup& group = groups[index];
   if (!group.is_unsharded()) {
     gather(group);
     fsdp_.unshard(group, false);
   }
   if (index > 0) {
+    prefetch_backward(index);
+  }
+}
+
+// The group before; of a layer with its experts, but behind the head (apply_fsdp,
+// set_modules_to_backward_prefetch).
+void TitanChunk::prefetch_backward(std::size_t index) {
+  if (!groups_experts_ || index == index_of_layer(0)) {
+    gather(groups[index - 1]);
+    return;
+  }
+  gather(groups[index - 2]);
+  if (index != index_of_head() || !has_head) {
     gather(groups[index - 1]);
   }
 }
@@ -215,6 +272,15 @@ void TitanChunk::leave_backward(ParameterGroup& group, bool with_weights) {
     for (TapeTensor& gradient : group.gradients) { tape_.free(gradient); }
     group.gradients.clear();
   }
+}
+
+void TitanChunk::leave_experts_backward(std::size_t layer, LayerGradients& weights,
+                                        bool with_weights) {
+  ParameterGroup& group = group_of_experts(layer);
+  for (const Weight weight : {Weight::kGate, Weight::kDown, Weight::kUp}) {
+    group.gradients.push_back(std::exchange(weights.weights[static_cast<std::size_t>(weight)], {}));
+  }
+  leave_backward(group, with_weights);
 }
 
 void TitanChunk::head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights) {
@@ -241,6 +307,12 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
     enter_backward(index_of_layer(i));
     LayerGradients weights;
     weights.accumulates = !group.accumulated.empty();
+    if (groups_experts_) {
+      eager_.set_expert_hooks(
+          {.enter = [this, i] { enter_experts(i, false); },
+           .leave_forward = {},
+           .leave_backward = [&] { leave_experts_backward(i, weights, with_weights); }});
+    }
     layer_backward(held.layers[i], gradient, weights, replay_pass(i));
     for (const TapeTensor& weight : weights.weights) {
       if (weight.id != 0) {

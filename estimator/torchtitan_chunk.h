@@ -30,7 +30,8 @@ class TitanChunk {
 
   bool has_embedding = false;
   bool has_head = false;
-  // Embedding, layers, final norm and head; or the root's, with both ends, and layers.
+  // Embedding, layers, each before its experts where these are a group, final norm and head; or the
+  // root's, with both ends, and layers.
   std::vector<ParameterGroup> groups;
   TapeTensor rotary_table;
 
@@ -43,9 +44,10 @@ class TitanChunk {
 
   bool begins_with_end() const { return has_embedding || (has_head && root_holds_ends_); }
   std::size_t index_of_layer(std::size_t layer) const {
-    return layer + (begins_with_end() ? 1 : 0);
+    return layer * (groups_experts_ ? 2 : 1) + (begins_with_end() ? 1 : 0);
   }
   ParameterGroup& group_of_layer(std::size_t layer) { return groups[index_of_layer(layer)]; }
+  ParameterGroup& group_of_experts(std::size_t layer) { return groups[index_of_layer(layer) + 1]; }
   std::size_t index_of_head() const { return root_holds_ends_ ? 0 : groups.size() - 1; }
   ParameterGroup& group_of_head() { return groups[index_of_head()]; }
   LayerPass forward_pass(std::size_t layer) const;
@@ -53,10 +55,15 @@ class TitanChunk {
   TapeTensor layer_forward(LayerTensors& layer, LayerPass pass);
   void layer_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
                       LayerPass replay);
+  void gather(ParameterGroup& group);
   void enter(ParameterGroup& group);
+  void enter_layer(std::size_t layer);
+  void enter_experts(std::size_t layer, bool holds_output);
   void leave(ParameterGroup& group);
   void enter_backward(std::size_t index);
+  void prefetch_backward(std::size_t index);
   void leave_backward(ParameterGroup& group, bool with_weights);
+  void leave_experts_backward(std::size_t layer, LayerGradients& weights, bool with_weights);
   void head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights);
   void end_forward(Microbatch& held);
 
@@ -72,6 +79,7 @@ class TitanChunk {
   bool replays_ops_ = false;
   bool is_sharded_ = false;
   bool root_holds_ends_ = false;
+  bool groups_experts_ = false;
   bool is_pipelined_ = false;
   bool holds_last_output_ = false;  // the schedule's variable does, to the next forward
   std::vector<Microbatch> held_;

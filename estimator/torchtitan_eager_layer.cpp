@@ -149,6 +149,11 @@ void EagerLayer::feed_forward(LayerTensors& layer, LayerPass pass) {
   if (sizes_.tensor_parallel) {
     layer.ffn_gathered = gather(sizes_.joins_batch);
   }
+  if (sizes_.moe.exists) {
+    moe(layer, pass);
+    end_feed_forward(layer, pass);
+    return;
+  }
   const TapeTensor gate = product(layer, Weight::kGate, sizes_.ffn, pass, !replays_ops);
   layer.gate = replays_ops ? layer.gate : gate;
   layer.silu = tape_.make(sizes_.ffn);
@@ -170,7 +175,14 @@ void EagerLayer::feed_forward(LayerTensors& layer, LayerPass pass) {
     }
   }
   if (!graph_saves(pass)) {
-    tape_.free(layer.product, layer.ffn_gathered);
+    tape_.free(layer.product);
+  }
+  end_feed_forward(layer, pass);
+}
+
+void EagerLayer::end_feed_forward(LayerTensors& layer, LayerPass pass) {
+  if (!graph_saves(pass)) {
+    tape_.free(layer.ffn_gathered);
   }
   if (!graph_saves(pass) || sizes_.tensor_parallel || sizes_.autocast) {
     tape_.free(layer.ffn_norm);
@@ -181,6 +193,9 @@ TapeTensor EagerLayer::forward(LayerTensors& layer, LayerPass pass) {
   attention(layer, pass);
   feed_forward(layer, pass);
   TapeTensor output = tape_.make(sizes_.residual);
+  if (sizes_.moe.exists) {
+    tape_.free(layer.down);
+  }
   if (!saves_ops(pass)) {
     tape_.free(layer.down, layer.reduced_down);
   }
@@ -346,11 +361,16 @@ void EagerLayer::attention_backward(LayerTensors& layer, TapeTensor& gradient,
 
 void EagerLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
                           LayerPass replay) {
-  TapeTensor of_output = projection_gradient();
+  const bool has_experts = sizes_.moe.exists;
+  TapeTensor of_output = has_experts ? moe_output_gradient() : projection_gradient();
   if (is_replay(replay)) {
     forward(layer, replay);
   }
-  feed_forward_backward(layer, gradient, of_output, weights);
+  if (has_experts) {
+    moe_backward(layer, gradient, of_output, weights);
+  } else {
+    feed_forward_backward(layer, gradient, of_output, weights);
+  }
   attention_backward(layer, gradient, weights);
 }
 

@@ -13,14 +13,31 @@ std::int64_t ParameterGroup::bytes() const {
   return std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
 }
 
+// A group of one rank gathers nothing: FSDPParamGroup.unshard returns an empty result.
 void FullyShard::gather(ParameterGroup& group, AllocationStream stream) {
-  TapeTensor input = tape_.make(div_ceil(group.bytes(), shard_), stream);
+  if (group.shard == 1) {
+    return;
+  }
+  TapeTensor input = tape_.make(div_ceil(group.bytes(), group.shard), stream);
   group.gather_output = tape_.make(group.bytes(), stream);
   tape_.free(input);
 }
 
+// A group of one rank casts its parameters one by one instead (wait_for_unshard).
 void FullyShard::unshard(ParameterGroup& group, bool holds_output) {
-  for (const std::int64_t weight : group.weights) { group.unsharded.push_back(tape_.make(weight)); }
+  std::vector<TapeTensor> copies;
+  TapeTensor cast;
+  for (const std::int64_t weight : group.weights) {
+    if (group.shard == 1) {
+      tape_.replace(cast, weight);
+    }
+    group.unsharded.push_back(tape_.make(weight));
+    if (group.splits_rows) {  // rank by rank first, then row by row
+      copies.push_back(tape_.make(weight));
+    }
+  }
+  tape_.free(cast);
+  free_all(copies);
   if (holds_output) {
     tape_.free(held_output_);
     held_output_ = std::exchange(group.gather_output, {});
@@ -38,22 +55,37 @@ void FullyShard::reshard(ParameterGroup& group) {
   free_all(group.unsharded);
 }
 
+// Chunks of each gradient joined, rank by rank. The last gradient, which a variable still names.
+TapeTensor FullyShard::join_chunks(std::vector<TapeTensor>& gradients) {
+  TapeTensor named;
+  for (TapeTensor& gradient : gradients) {
+    tape_.free(named);
+    named = gradient;
+    gradient = tape_.make(named.bytes);
+  }
+  return named;
+}
+
 // foreach_reduce frees the gradients before it allocates its output, but for the one of the last
 // parameter, which the variable of a loop still names.
 void FullyShard::reduce(ParameterGroup& group) {
   reshard(group);
   tape_.free(reduction_input_);
-  reduction_input_ = tape_.make(kWiden * group.bytes());
   std::vector<TapeTensor>& last = group.accumulated.empty() ? group.gradients : group.accumulated;
-  TapeTensor named;
-  if (group.ends_with_table && !last.empty()) {
+  TapeTensor named = group.splits_rows ? join_chunks(last) : TapeTensor{};
+  reduction_input_ = tape_.make(kWiden * group.bytes());
+  if (named.id == 0 && group.ends_with_table && !last.empty()) {
     named = last.back();
     last.pop_back();
   }
   free_all(group.gradients);
   free_all(group.accumulated);
-  TapeTensor output =
-      tape_.make(kWiden * div_ceil(group.bytes(), shard_), AllocationStream::kReduce);
+  const std::int64_t share = kWiden * div_ceil(group.bytes(), group.shard);
+  TapeTensor output = tape_.make(share, AllocationStream::kReduce);
+  if (group.shard == 1) {  // divided by the factor, 1, and copied
+    TapeTensor divided = tape_.make(share, AllocationStream::kReduce);
+    tape_.free(divided);
+  }
   tape_.free(named);
   if (group.sharded_gradient.id == 0 && !group.is_shared) {
     group.sharded_gradient = output;

@@ -12,9 +12,11 @@ namespace shardplan {
 // The parameters of one block, gathered and reduced together.
 struct ParameterGroup {
   std::vector<std::int64_t> weights;  // bytes of each in bf16, on this rank before sharding
+  std::int64_t shard = 1;             // ranks that share them
   bool reshards_forward = false;
-  bool ends_with_table = false;  // the last weight is the embedding's or the head's
+  bool ends_with_table = false;  // the last weight is large: the embedding's, head's, an expert's
   bool is_shared = false;        // of the head: its gradient is added to the head's
+  bool splits_rows = false;      // sharded by the second dimension (Shard(1))
 
   TapeTensor gather_output = {};
   std::vector<TapeTensor> unsharded = {};    // parameters as the block reads them
@@ -24,11 +26,12 @@ struct ParameterGroup {
 
   std::int64_t bytes() const;  // of all weights in bf16
   bool is_unsharded() const { return !unsharded.empty(); }
+  bool is_gathered() const { return is_unsharded() || gather_output.id != 0; }
 };
 
 class FullyShard {
  public:
-  FullyShard(TitanTape& tape, std::int64_t shard) : tape_(tape), shard_(shard) {}
+  explicit FullyShard(TitanTape& tape) : tape_(tape) {}
 
   // All-gather; `stream`: that of the caller where a schedule asks for it ahead of the block
   // (get_all_gather_streams).
@@ -46,9 +49,9 @@ class FullyShard {
 
  private:
   void free_all(std::vector<TapeTensor>& tensors);
+  TapeTensor join_chunks(std::vector<TapeTensor>& gradients);
 
   TitanTape& tape_;
-  std::int64_t shard_;
   TapeTensor held_output_;
   TapeTensor reduction_input_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "estimator/allocation_tape.h"
@@ -40,6 +41,13 @@ struct HeadNorm {
   TapeTensor statistics, wide_input, wide_result;
 };
 
+// What a mixture of experts holds besides.
+struct MoeTensors {
+  TapeTensor logits, probabilities, choices, chosen, denominators, weights;
+  TapeTensor order, order_weights, token_of_row, slots;
+  TapeTensor sent, padded, returned, scored;
+};
+
 // What a layer holds of one microbatch.
 struct LayerTensors {
   TapeTensor input;
@@ -56,6 +64,7 @@ struct LayerTensors {
   TapeTensor down, reduced_down;
   std::array<ProductCasts, kNumWeights> casts;
   TapeTensor gathered_key_values;  // of all ranks, where a compiled block saves them
+  MoeTensors moe;
 };
 
 // Gradients of a layer's weights as backward makes them, before they are reduced.
@@ -74,9 +83,20 @@ struct RingGradients {
 };
 RingGradients play_ring_backward(TitanTape& tape, const TitanSizes& sizes);
 
+// What FSDP2 does where a layer's experts, a group of their own, begin and end. They may be entered
+// again: a replay leaves them gathered for backward.
+struct ExpertGroupHooks {
+  std::function<void()> enter;
+  std::function<void()> leave_forward;
+  std::function<void()> leave_backward;
+};
+
 class EagerLayer {
  public:
   EagerLayer(TitanTape& tape, const TitanSizes& sizes) : tape_(tape), sizes_(sizes) {}
+
+  // For the passes that follow; none: the experts are no group of their own.
+  void set_expert_hooks(ExpertGroupHooks hooks) { hooks_ = std::move(hooks); }
 
   // Reads layer.input; the new residual stream.
   TapeTensor forward(LayerTensors& layer, LayerPass pass);
@@ -100,6 +120,7 @@ class EagerLayer {
   void attend(LayerTensors& layer, LayerPass pass);
   void attention(LayerTensors& layer, LayerPass pass);
   void feed_forward(LayerTensors& layer, LayerPass pass);
+  void end_feed_forward(LayerTensors& layer, LayerPass pass);
   // Gradient of the input of a product in the dtype of the input.
   TapeTensor product_backward(LayerTensors& layer, LayerGradients& weights, Weight weight,
                               std::int64_t input_bytes, TapeTensor& gradient,
@@ -115,8 +136,32 @@ class EagerLayer {
   void attention_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights);
   void rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
 
+  // torchtitan_moe_layer.cpp
+  void moe(LayerTensors& layer, LayerPass pass);
+  void route(LayerTensors& layer, LayerPass pass);
+  void sort(std::int64_t rows);
+  void sort_positions(std::int64_t rows);
+  void dispatch(LayerTensors& layer, LayerPass pass);
+  TapeTensor expert_product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
+  void run_experts(LayerTensors& layer, LayerPass pass);
+  TapeTensor combine(LayerTensors& layer, LayerPass pass);
+  TapeTensor moe_output_gradient();
+  TapeTensor combine_backward(LayerTensors& layer, TapeTensor& of_output, TapeTensor& of_weights);
+  TapeTensor experts_backward(LayerTensors& layer, TapeTensor& of_output, LayerGradients& weights);
+  TapeTensor dispatch_backward(LayerTensors& layer, TapeTensor& of_padded);
+  void route_backward(LayerTensors& layer, TapeTensor& of_tokens, TapeTensor& of_weights,
+                      LayerGradients& weights);
+  void moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,
+                    LayerGradients& weights);
+  static void run(const std::function<void()>& hook) {
+    if (hook) {
+      hook();
+    }
+  }
+
   TitanTape& tape_;
   const TitanSizes& sizes_;
+  ExpertGroupHooks hooks_;
 };
 
 }  // namespace shardplan

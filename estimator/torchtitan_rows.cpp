@@ -2,6 +2,7 @@
 // Functions of PyTorch 2.11 are named in data/frameworks/torchtitan.md.
 #include "estimator/torchtitan_rows.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "estimator/parameters.h"
@@ -24,6 +25,7 @@ struct FsdpSizes {
   std::int64_t previous = 0;
   std::int64_t before = 0;  // of the block whose forward came before
   bool reshards_forward = false;
+  Step previous_until = Step::kBackwardNorm;
 };
 
 void add_gathered(TitanBlock& block, const FsdpSizes& sizes) {
@@ -46,7 +48,7 @@ void add_reduction(TitanBlock& block, const FsdpSizes& sizes) {
     return;
   }
   rows.use_as(comm, "fsdp.previous_reduction", sizes.previous, DType::kFp32, Step::kBackwardOutput,
-              Step::kBackwardNorm,
+              sizes.previous_until,
               "n: fp32 reduce-scatter input of the block before, held until the next one");
   rows.use_as(comm, "fsdp.reduction_input", sizes.own, DType::kFp32, Step::kBackwardInput,
               Step::kBackwardInput, "n: fp32 reduce-scatter input");
@@ -67,8 +69,17 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
     sizes.reshards_forward =
         block.job.profile.reshard_after_forward == ReshardAfterForward::kAlways;
   }
+  if (block.groups_experts()) {
+    const std::int64_t gathered = expert_shard_size(block.job, block.plan) > 1 ? p.experts : 0;
+    sizes.next += kind == BlockKind::kFirstLayer ? 0 : gathered;
+    sizes.before = kind == BlockKind::kFirstLayer ? p.embedding : gathered;
+    sizes.previous_until = Step::kBackwardFc1Weight;  // the experts' come next
+  }
   if (block.fsdp.is_sharded) {
     add_gathered(block, sizes);
+    if (block.groups_experts()) {
+      add_titan_expert_group(block, kind == BlockKind::kLastLayer);
+    }
     if (sizes.reshards_forward && block.fsdp.reduces_each_backward) {
       block.gather("fsdp.prefetched_parameters", sizes.next, Step::kBackwardOutput,
                    Step::kBackwardInput,
@@ -88,11 +99,12 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
 
 }  // namespace
 
-BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born) {
+namespace {
+
+BlockRow shared_gradient(const TitanBlock& block, std::int64_t elements, std::int64_t shard,
+                         Step born) {
   const bool waits = block.fsdp.is_sharded && !block.fsdp.reduces_each_backward;
-  const std::int64_t share = block.fsdp.is_sharded && !waits
-                                 ? div_ceil(elements, dense_shard_size(block.job, block.plan))
-                                 : elements;
+  const std::int64_t share = block.fsdp.is_sharded && !waits ? div_ceil(elements, shard) : elements;
   BlockRow row{
       .component = Component::kGradients,
       .name = waits ? "gradients.accumulated" : "gradients.sharded",
@@ -109,13 +121,33 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
       .is_made_again = block.fsdp.is_sharded && !waits,
       .stream =
           waits || !block.fsdp.is_sharded ? AllocationStream::kCompute : AllocationStream::kReduce};
-  // Reduced gradients lie in one tensor a block, others in one a parameter.
-  if (elements == block.parameters.layer && share == elements) {
-    row.bytes = 0;
-    for (const std::int64_t weight : block.layer_weights()) {
-      row.parts.push_back(round_up(weight * bytes_of(DType::kFp32), kAllocatorRounding));
-      row.bytes += row.parts.back();
-    }
+  return row;
+}
+
+// Reduced gradients lie in one tensor a block, others in one a parameter.
+void split(BlockRow& row, const std::vector<std::int64_t>& weights) {
+  row.bytes = 0;
+  for (const std::int64_t weight : weights) {
+    row.parts.push_back(round_up(weight * bytes_of(DType::kFp32), kAllocatorRounding));
+    row.bytes += row.parts.back();
+  }
+}
+
+}  // namespace
+
+BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born) {
+  BlockRow row = shared_gradient(block, elements, dense_shard_size(block.job, block.plan), born);
+  if (elements == block.parameters.layer && row.elements == elements) {
+    split(row, block.layer_weights());
+  }
+  return row;
+}
+
+BlockRow titan_expert_gradient(const TitanBlock& block) {
+  BlockRow row = shared_gradient(block, block.parameters.experts,
+                                 expert_shard_size(block.job, block.plan), Step::kWeight);
+  if (!block.fsdp.reduces_each_backward) {
+    split(row, block.expert_weights());
   }
   return row;
 }
@@ -139,8 +171,10 @@ void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t befo
                "n: output of the block before, not freed yet");
   block.gather("fsdp.all_gather_input", div_ceil(own, shard), Step::kForwardInput,
                Step::kForwardInput, "n/S: this rank's shard, cast");
-  block.gather("fsdp.all_gather_output", own, Step::kForwardInput, Step::kForwardLogits,
-               "n: kept until the next block has been gathered");
+  const bool experts_follow = block.groups_experts() && own == block.parameters.layer;
+  block.gather("fsdp.all_gather_output", own, Step::kForwardInput,
+               experts_follow ? Step::kForwardDispatch : Step::kForwardLogits,
+               "n: kept until the next group has been gathered");
 }
 
 void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of) {
@@ -186,15 +220,22 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
     }
   };
   const Component comm = Component::kCommunication;
-  const std::int64_t share = div_ceil(own, dense_shard_size(block.job, block.plan));
-  add(comm, "fsdp.unsharded_parameters", own, block.shape.dtype, RowOf::kGathered,
-      "n: gathered for all microbatches of the chunk");
+  const bool is_experts = end == GroupEnd::kExperts;
+  const std::int64_t share = div_ceil(own, is_experts ? expert_shard_size(block.job, block.plan)
+                                                      : dense_shard_size(block.job, block.plan));
+  add(comm, is_experts ? "fsdp.unsharded_experts" : "fsdp.unsharded_parameters", own,
+      block.shape.dtype, RowOf::kGathered, "n: gathered for all microbatches of the chunk");
   if (end == GroupEnd::kRowsOfTable) {
     add(Component::kGradients, "fsdp.table_gradient_rows", own, DType::kFp32, RowOf::kReduction,
         "V/t*h: this rank's rows of the table's gradient");
     add(comm, "fsdp.unsharded_until_reduced", own, block.shape.dtype, RowOf::kReduction, "n");
   } else {
-    add(comm, "fsdp.reduction_input", own, DType::kFp32, RowOf::kReduction,
+    // The experts' is reduced by itself, the larger of both counts.
+    const std::int64_t together = std::max(block.parameters.experts, block.parameters.layer);
+    const std::int64_t input = is_experts                                          ? 0
+                               : end == GroupEnd::kLayer && block.groups_experts() ? together
+                                                                                   : own;
+    add(comm, "fsdp.reduction_input", input, DType::kFp32, RowOf::kReduction,
         "n: fp32 reduce-scatter input");
     add(comm, "fsdp.reduction_output", end == GroupEnd::kTable ? share : 0, DType::kFp32,
         RowOf::kReduction, "n/S: of the reduce-scatter, while the table's gradient is still there");
@@ -240,11 +281,48 @@ FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
 TitanParameters titan_parameters(const Job& job, const Plan& plan) {
   // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
   const std::int64_t embedding = elements_on_rank(job, plan, embedding_parameters(job.model));
-  return {.embedding = embedding,
-          .layer = elements_on_rank(job, plan, layer_parameters(job.model, {})),
-          .layer_norms = 2 * job.model.hidden + (job.model.qk_norm ? 2 * job.model.head_dim : 0),
-          .head = elements_on_rank(job, plan, head_parameters(job.model)) +
-                  (job.model.tied_embeddings ? embedding : 0)};
+  TitanParameters parameters = {
+      .embedding = embedding,
+      .layer = elements_on_rank(job, plan, layer_parameters(job.model, job.model.layers.front())),
+      .layer_norms = 2 * job.model.hidden + (job.model.qk_norm ? 2 * job.model.head_dim : 0),
+      .head = elements_on_rank(job, plan, head_parameters(job.model)) +
+              (job.model.tied_embeddings ? embedding : 0),
+      .experts = 0};
+  if (job.model.moe.num_experts > 0 && plan.ep > 1) {
+    for (const ParameterTensor& tensor : layer_parameters(job.model, job.model.layers.front())) {
+      parameters.experts +=
+          tensor.sharding == Sharding::kExpert ? local_elements(job, plan, tensor) : 0;
+    }
+    parameters.layer -= parameters.experts;
+  }
+  return parameters;
+}
+
+std::vector<std::int64_t> TitanBlock::layer_weights() const {
+  const std::int64_t query = shape.hidden * shape.query_width;
+  const std::int64_t key = shape.hidden * shape.key_value_width;
+  std::vector<std::int64_t> weights = {query, key, key, query};
+  if (!has_experts()) {
+    weights.insert(weights.end(), 3, shape.hidden * ffn_width());
+  } else {
+    if (!groups_experts()) {
+      const std::vector<std::int64_t> experts = expert_weights();
+      weights.insert(weights.end(), experts.begin(), experts.end());
+    }
+    weights.push_back(shape.hidden * job.model.moe.num_experts);
+  }
+  weights.insert(weights.end(), 2, shape.hidden);
+  if (job.model.qk_norm) {
+    weights.insert(weights.end(), 2, job.model.head_dim);
+  }
+  return weights;
+}
+
+std::vector<std::int64_t> TitanBlock::expert_weights() const {
+  const MoeSpec& moe = job.model.moe;
+  const std::int64_t width =
+      div_ceil(moe.num_experts, plan.ep) * div_ceil(moe.expert_ffn, plan.etp) * shape.hidden;
+  return {width, width, width};
 }
 
 namespace {
@@ -321,9 +399,14 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
     case BlockKind::kHead: add_titan_head(block); break;
     case BlockKind::kFirstLayer:
     case BlockKind::kDenseLayer:
+    case BlockKind::kMoeLayer:
     case BlockKind::kLastLayer:
       add_titan_attention(block, kind);
-      add_titan_ffn(block);
+      if (block.has_experts()) {
+        add_titan_moe(block);
+      } else {
+        add_titan_ffn(block);
+      }
       add_layer_fsdp(block, kind);
       break;
     case BlockKind::kSentOutput:
@@ -333,7 +416,6 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
                        .dies = Step::kWeight},
                       "h*u: fwd_cache of pipelining/stage.py, to the end of the chunk's backward");
       break;
-    case BlockKind::kMoeLayer:
     case BlockKind::kMtp: break;
   }
   return std::move(block.rows.rows);

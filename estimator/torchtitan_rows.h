@@ -35,9 +35,10 @@ inline bool runs_action_list(const Plan& plan) {
 // Parameters on one rank, before they are sharded.
 struct TitanParameters {
   std::int64_t embedding = 0;
-  std::int64_t layer = 0;
+  std::int64_t layer = 0;        // but for experts that are a group of their own
   std::int64_t layer_norms = 0;  // of these, the norms'
   std::int64_t head = 0;         // final norm and output, a table of its own where it is tied, too
+  std::int64_t experts = 0;      // of a layer, where expert parallelism makes them their own group
 };
 TitanParameters titan_parameters(const Job& job, const Plan& plan);
 
@@ -64,18 +65,17 @@ struct TitanBlock {
            plan.recompute.policy == "every_second_layer";
   }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
-  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 and the norms, Qwen
-  // 3's of queries and keys last.
-  std::vector<std::int64_t> layer_weights() const {
-    const std::int64_t query = shape.hidden * shape.query_width;
-    const std::int64_t key = shape.hidden * shape.key_value_width;
-    const std::int64_t width = shape.hidden * ffn_width();
-    std::vector<std::int64_t> weights = {query, key,   key,          query,       width,
-                                         width, width, shape.hidden, shape.hidden};
-    if (job.model.qk_norm) {
-      weights.insert(weights.end(), 2, job.model.head_dim);
-    }
-    return weights;
+  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
+  // together, and then the router), the norms, and last Qwen3's of queries and keys.
+  std::vector<std::int64_t> layer_weights() const;
+  std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
+  bool has_experts() const { return job.model.moe.num_experts > 0; }
+  // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,
+  // apply_fsdp).
+  bool groups_experts() const { return has_experts() && plan.ep > 1; }
+  // Where there are more shards than experts FSDP divides the second dimension, and copies.
+  bool splits_expert_rows() const {
+    return groups_experts() && expert_shard_size(job, plan) * plan.ep > job.model.moe.num_experts;
   }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
@@ -107,6 +107,7 @@ TitanBlock titan_block(const Job& job, const Plan& plan);
 // The gradient of a block's parameters as it stays after the block's backward.
 BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
 BlockRow titan_embedding_gradient(const TitanBlock& block);
+BlockRow titan_expert_gradient(const TitanBlock& block);  // of experts that are a group
 
 void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
 
@@ -121,7 +122,7 @@ struct TitanUnsharded {
 };
 void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
 // The last tensor of the parameters that are gathered and reduced together.
-enum class GroupEnd { kLayer, kTable, kRowsOfTable };
+enum class GroupEnd { kLayer, kExperts, kTable, kRowsOfTable };
 void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
 
 struct TitanInTurn {
@@ -133,6 +134,8 @@ struct TitanInTurn {
 void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
 void add_titan_attention(TitanBlock& block, BlockKind kind);
 void add_titan_ffn(TitanBlock& block);
+void add_titan_moe(TitanBlock& block);
+void add_titan_expert_group(TitanBlock& block, bool is_last);
 void add_titan_embedding(TitanBlock& block);
 void add_titan_head(TitanBlock& block);
 

@@ -31,8 +31,11 @@ std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::
                               : (tokens / kTokensOfPart + std::min(tokens, rows)) * hidden * kFp32;
 }
 
-TitanSizes::TitanSizes(const Job& job, const Plan& plan) {
-  const TitanBlock block = titan_block(job, plan);
+TitanSizes::TitanSizes(const Job& job, const Plan& plan) : TitanSizes(titan_block(job, plan)) {}
+
+TitanSizes::TitanSizes(const TitanBlock& block) : moe(block) {
+  const Job& job = block.job;
+  const Plan& plan = block.plan;
   const BlockShape& s = block.shape;
   tensor_parallel = s.gathers_sequence;
   joins_batch = plan.micro_batch > 1;
@@ -60,8 +63,22 @@ TitanSizes::TitanSizes(const Job& job, const Plan& plan) {
   table_workspace = table_workspace_bytes(s.tokens, rows, s.hidden);
   workspace = workspace_bytes(block, 1);
   half_workspace = cp > 1 ? workspace_bytes(block, 2) : 0;
-  const std::vector<std::int64_t> elements = block.layer_weights();
-  for (std::size_t i = 0; i < kNumWeights; ++i) { weights[i] = kBf16 * elements[i]; }
+  set_weights(block);
+}
+
+void TitanSizes::set_weights(const TitanBlock& block) {
+  const BlockShape& s = block.shape;
+  const auto set = [this](Weight weight, std::int64_t elements) {
+    weights[static_cast<std::size_t>(weight)] = kBf16 * elements;
+  };
+  set(Weight::kQuery, s.hidden * s.query_width);
+  set(Weight::kKey, s.hidden * s.key_value_width);
+  set(Weight::kValue, s.hidden * s.key_value_width);
+  set(Weight::kOutput, s.hidden * s.query_width);
+  const std::int64_t width =
+      moe.exists ? block.expert_weights().front() : s.hidden * block.ffn_width();
+  for (const Weight weight : {Weight::kGate, Weight::kDown, Weight::kUp}) { set(weight, width); }
+  set(Weight::kRouter, moe.exists ? s.hidden * block.job.model.moe.num_experts : 0);
 }
 
 }  // namespace shardplan

@@ -4,13 +4,14 @@
 
 #include <array>
 
+#include "estimator/torchtitan_moe.h"
 #include "estimator/torchtitan_rows.h"
 
 namespace shardplan {
 
-// wq, wk, wv, wo, w1, w2, w3, then the two norms.
-enum class Weight { kQuery, kKey, kValue, kOutput, kGate, kDown, kUp };
-inline constexpr std::size_t kNumWeights = 7;
+// wq, wk, wv, wo, w1, w2, w3 (of all experts on the rank together), and the experts' router.
+enum class Weight { kQuery, kKey, kValue, kOutput, kGate, kDown, kUp, kRouter };
+inline constexpr std::size_t kNumWeights = 8;
 
 // The gradient of a table from more than 3072 tokens sums parts of at most ten tokens first
 // (ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu, NROWS_PER_THREAD).
@@ -19,6 +20,7 @@ std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::
 // Of one microbatch on one rank.
 struct TitanSizes {
   TitanSizes(const Job& job, const Plan& plan);
+  explicit TitanSizes(const TitanBlock& block);
 
   bool tensor_parallel = false;
   bool joins_batch = false;  // gathering sequences of several samples copies once more
@@ -47,7 +49,11 @@ struct TitanSizes {
   std::int64_t workspace = 0;        // cuDNN's backward, whole queries and keys
   std::int64_t half_workspace = 0;   // half the queries over all keys
   std::array<std::int64_t, kNumWeights> weights = {};  // in bf16
+  TitanMoe moe;
   std::int64_t weight(Weight name) const { return weights[static_cast<std::size_t>(name)]; }
+
+ private:
+  void set_weights(const TitanBlock& block);
 };
 
 }  // namespace shardplan

@@ -15,19 +15,23 @@ struct TitanState {
   FsdpPlan fsdp;
   TitanParameters parameters;
   std::int64_t elements = 0;  // of the stage, unsharded
+  std::int64_t experts = 0;   // beside these
   std::int64_t shard = 1;
-  std::int64_t tensors_of_layer = 0;
+  std::int64_t expert_shard = 1;
   std::int64_t block_gradients = 0;  // as the blocks make them, each rounded by itself
   StateRowList list = {.alignment_bytes = state_alignment_bytes(job)};
 
   std::int64_t share(std::int64_t count) const {
     return fsdp.is_sharded ? div_ceil(count, shard) : count;
   }
+  std::int64_t expert_share(std::int64_t count) const {
+    return fsdp.is_sharded ? div_ceil(count, expert_shard) : count;
+  }
   void add(const StateRow& row) { list.add(row); }
 };
 
 void add_parameters(TitanState& state) {
-  const std::int64_t share = state.share(state.elements);
+  const std::int64_t share = state.share(state.elements) + state.expert_share(state.experts);
   state.add({.component = Component::kParameters,
              .name = "parameters",
              .elements = share,
@@ -63,7 +67,8 @@ std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& sta
   const auto bytes = [&block](std::int64_t elements) {
     return titan_gradient(block, elements, Step::kWeight).bytes;
   };
-  return (stage.num_layers * bytes(p.layer) +
+  const std::int64_t experts = p.experts > 0 ? titan_expert_gradient(block).bytes : 0;
+  return (stage.num_layers * (bytes(p.layer) + experts) +
           (state.job.model.tied_embeddings ? 0 : 1) * count_blocks(stage, BlockKind::kEmbedding) *
               titan_embedding_gradient(block).bytes +
           count_blocks(stage, BlockKind::kHead) * bytes(p.head)) /
@@ -78,15 +83,18 @@ void add_forward_casts(TitanState& state, std::int64_t layers) {
   const bool recomputes =
       recompute.granularity != RecomputeGranularity::kNone && !state.job.profile.compile;
   layers = recompute.policy == "every_second_layer" ? layers / 2 : layers;
-  state.add(
-      {.component = Component::kParameters,
-       .name = kWeightCastsRow,
-       .elements = !state.fsdp.is_sharded && recomputes ? layers * (p.layer - p.layer_norms) : 0,
-       .dtype = DType::kBf16,
-       .first = Phase::kForward,
-       .last = Phase::kForward,
-       .formula = "N: bf16 copies of the layers' weights in autocast's cache",
-       .is_split = true});
+  const TitanBlock block = titan_block(state.job, state.plan);
+  const std::int64_t uncached = block.has_experts() ? 3 * block.expert_weights().front() : 0;
+  state.add({.component = Component::kParameters,
+             .name = kWeightCastsRow,
+             .elements = !state.fsdp.is_sharded && recomputes
+                             ? layers * (p.layer - p.layer_norms - uncached)
+                             : 0,
+             .dtype = DType::kBf16,
+             .first = Phase::kForward,
+             .last = Phase::kForward,
+             .formula = "N: bf16 copies of the layers' weights in autocast's cache",
+             .is_split = true});
 }
 
 // The root's gradients wait for the last backward.
@@ -102,9 +110,12 @@ void add_root_gradient(TitanState& state, bool has_head) {
 }
 
 void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
+  const TitanBlock block = titan_block(state.job, state.plan);
+  const std::int64_t of_layer = std::ssize(block.layer_weights()) +
+                                (block.groups_experts() ? std::ssize(block.expert_weights()) : 0);
   state.add({.component = Component::kOptimizer,
              .name = "optimizer.step",
-             .elements = (layers * state.tensors_of_layer + ends) * kAllocatorRounding,
+             .elements = (layers * of_layer + ends) * kAllocatorRounding,
              .dtype = DType::kBool,
              .made_by_first_step = true,
              .formula = "one number a tensor, 512 bytes in the allocator"});
@@ -123,17 +134,23 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
   constexpr std::int64_t kSegmentOfOne = 10 * kMiB;  // kMinLargeAlloc
   constexpr std::int64_t kLargestRest = kMiB;        // kSmallSize
   const TitanParameters& p = state.parameters;
-  const auto end_of = [&state](std::int64_t elements) {
-    const std::int64_t bytes =
-        round_up(state.share(elements) * bytes_of(DType::kFp32), kAllocatorRounding);
+  const auto end_of_share = [](std::int64_t elements) {
+    const std::int64_t bytes = round_up(elements * bytes_of(DType::kFp32), kAllocatorRounding);
     const std::int64_t rest = segment_bytes(bytes) - bytes;
     return bytes >= kSegmentOfOne && rest <= kLargestRest ? rest : 0;
   };
+  const auto end_of = [&](std::int64_t elements) { return end_of_share(state.share(elements)); };
   std::int64_t ends = count_blocks(stage, BlockKind::kEmbedding) * end_of(p.embedding) +
                       (state.job.model.tied_embeddings ? 0 : 1) *
                           count_blocks(stage, BlockKind::kHead) * end_of(p.embedding);
-  for (const std::int64_t weight : titan_block(state.job, state.plan).layer_weights()) {
+  const TitanBlock block = titan_block(state.job, state.plan);
+  for (const std::int64_t weight : block.layer_weights()) {
     ends += stage.num_layers * end_of(weight);
+  }
+  if (block.groups_experts()) {
+    for (const std::int64_t weight : block.expert_weights()) {
+      ends += stage.num_layers * end_of_share(state.expert_share(weight));
+    }
   }
   state.add({.component = Component::kWorkspace,
              .name = kAllocatorTailsRow,
@@ -152,15 +169,16 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
 }  // namespace
 
 std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage) {
-  TitanState state{
-      .job = job,
-      .plan = plan,
-      .fsdp = fsdp_plan(job, plan),
-      .parameters = titan_parameters(job, plan),
-      .elements = stage_tensors(job, plan, stage).dense,
-      .shard = dense_shard_size(job, plan),
-      .tensors_of_layer = static_cast<std::int64_t>(titan_block(job, plan).layer_weights().size()),
-      .block_gradients = 0};
+  const StageTensors tensors = stage_tensors(job, plan, stage);
+  TitanState state{.job = job,
+                   .plan = plan,
+                   .fsdp = fsdp_plan(job, plan),
+                   .parameters = titan_parameters(job, plan),
+                   .elements = tensors.dense,
+                   .experts = tensors.expert,
+                   .shard = dense_shard_size(job, plan),
+                   .expert_shard = expert_shard_size(job, plan),
+                   .block_gradients = 0};
   const std::int64_t layers = stage.num_layers;
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
   state.block_gradients = gradients_of_blocks(state, stage);
@@ -177,7 +195,9 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
 std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan) {
   const TitanParameters p = titan_parameters(job, plan);
   const bool is_sharded = fsdp_plan(job, plan).is_sharded;
-  return is_sharded ? 2 * (std::max(p.embedding, p.head) + p.layer) * bytes_of(DType::kBf16) : 0;
+  return is_sharded
+             ? 2 * (std::max(p.embedding, p.head) + p.layer + p.experts) * bytes_of(DType::kBf16)
+             : 0;
 }
 
 SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {

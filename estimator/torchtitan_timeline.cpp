@@ -35,7 +35,6 @@ class Trainer {
   const Plan& plan_;
   TitanSizes sizes_;
   TitanTape tape_;
-  std::int64_t shard_;
   FullyShard fsdp_;
   std::vector<ScheduleAction> actions_;
   std::vector<TitanChunk> chunks_;
@@ -52,8 +51,7 @@ Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
       plan_(plan),
       sizes_(job, plan),
       tape_(workspace_bytes(job)),
-      shard_(plan.zero == 3 ? dense_shard_size(job, plan) : 1),
-      fsdp_(tape_, shard_),
+      fsdp_(tape_),
       actions_(actions_to_peak(job, plan, pieces)) {
   std::int64_t microbatches = 0;
   for (const ScheduleAction& action : actions_) {
@@ -86,7 +84,7 @@ void Trainer::build() {
     for (const ParameterGroup& group : chunk.groups) {
       for (const std::int64_t weight : group.weights) {
         if (!group.is_shared) {
-          tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+          tape_.make(kFp32 * div_ceil(weight / kBf16, group.shard));
         }
       }
     }
@@ -128,8 +126,8 @@ void Trainer::make_optimizer_state() {
           continue;
         }
         tape_.make(kFp32);
-        tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
-        tape_.make(kFp32 * div_ceil(weight / kBf16, shard_));
+        tape_.make(kFp32 * div_ceil(weight / kBf16, group.shard));
+        tape_.make(kFp32 * div_ceil(weight / kBf16, group.shard));
       }
     }
   }

@@ -61,8 +61,8 @@ bool is_llama3_or_qwen3(const ModelSpec& model) {
   const bool windowed = std::ranges::any_of(
       model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
   return plain && !windowed && model.attention == AttentionKind::kGqa && model.gated_ffn &&
-         (model.qk_norm || !model.tied_embeddings) && model.moe.num_experts == 0 &&
-         model.num_mtp_layers == 0 && model.norms_per_layer == 2;
+         (model.qk_norm || !model.tied_embeddings) && model.num_mtp_layers == 0 &&
+         model.norms_per_layer == 2;
 }
 
 constexpr ValidityRule kModel = {
@@ -73,7 +73,7 @@ constexpr ValidityRule kModel = {
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model", job.model.name,
                               "Llama 3 and Qwen3: RMSNorm, grouped-query attention, SwiGLU, no "
-                              "biases, no experts; tied embeddings with norms of queries and keys "
+                              "biases; tied embeddings with norms of queries and keys "
                               "(Qwen3) alone");
         }};
 
@@ -114,6 +114,43 @@ constexpr ValidityRule kTiedOnOneStage = {
         [](const Job&, const Plan& plan) {
           return "pp " + number_text(plan.pp) +
                  " divides the ends of a model with tied embeddings; valid: pp 1";
+        }};
+
+// models/moe as Qwen3's arguments set it: a mixture in every layer, softmax, no shared experts.
+bool has_modelled_experts(const ModelSpec& model) {
+  const MoeSpec& moe = model.moe;
+  return model.family == "qwen3_moe" && !model.tied_embeddings && !model.has_dense_layers() &&
+         moe.shared_ffn == 0 && !moe.shared_gate && !moe.router_bias;
+}
+
+constexpr ValidityRule kExperts = {
+    .name = "unsupported: experts",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return has_experts(job) && !has_modelled_experts(job.model); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "experts of", job.model.name,
+                              "Qwen3: a mixture in every layer, without shared experts");
+        }};
+
+constexpr ValidityRule kEagerExperts = {
+    .name = "unsupported: compiled experts",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return has_experts(job) && job.profile.compile; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "compile with experts", "true", "false");
+        }};
+
+constexpr ValidityRule kExpertRoot = {
+    .name = "unsupported: experts with root_holds_ends",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return has_experts(job) && job.profile.root_holds_ends; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "root_holds_ends with experts", "true", "false");
         }};
 
 // --- what torchtitan refuses, or runs as something else ------------------------------------------
@@ -178,6 +215,71 @@ constexpr ValidityRule kLayersFillStages = {
                  number_text((job.model.num_layers() + 2) / 2);
         }};
 
+// distributed/parallel_dims.py, _validate; without ep every expert is divided over tp whatever
+// expert_tensor_parallel_degree says (models/llama4/infra/parallelize.py, apply_moe_ep_tp).
+constexpr ValidityRule kEtpFitsTp = {
+    .name = "etp_is_1_or_tp",
+    .reads = {PlanField::kTp, PlanField::kEp, PlanField::kEtp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.etp != plan.tp && (plan.ep == 1 || plan.etp != 1);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "etp " + number_text(plan.etp) + " with tp " + number_text(plan.tp) + " and ep " +
+                 number_text(plan.ep) + "; valid: " + number_text(plan.tp) +
+                 (plan.ep > 1 ? " or 1" : ", without ep tp divides every expert");
+        }};
+
+std::int64_t expert_ranks(const Plan& plan) {
+  return plan.ep * plan.etp;
+}
+
+// The mesh of experts: dp_shard * cp * tp ranks are efsdp * ep * etp (build_mesh).
+constexpr ValidityRule kExpertsFillShards = {
+    .name = "ep_etp_divide_shards",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
+              PlanField::kEp, PlanField::kEtp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && shards_of(job, plan) * plan.tp % expert_ranks(plan) != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("dp / dp_replicate * cp * tp", shards_of(job, plan) * plan.tp,
+                               "ep * etp", expert_ranks(plan));
+        }};
+
+std::int64_t sharded_experts(const Job& job, const Plan& plan) {
+  return shards_of(job, plan) * plan.tp / plan.etp;
+}
+
+bool splits_rows(const Job& job, const Plan& plan) {
+  const std::int64_t shards = sharded_experts(job, plan) / plan.ep;
+  return plan.ep > 1 && shards > 0 && job.model.hidden % shards == 0 &&
+         job.model.moe.expert_ffn / plan.etp % shards == 0;
+}
+
+// FSDP pads a tensor of fewer experts than shards; with ep it shards the next dimension instead,
+// which they must divide (_fsdp_param.py, _init_sharded_param).
+constexpr ValidityRule kExpertsFillTheirShards = {
+    .name = "unsupported: more shards than experts",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
+              PlanField::kEp, PlanField::kEtp, PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.zero == 3 &&
+                 sharded_experts(job, plan) > job.model.moe.num_experts && !splits_rows(job, plan);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "shards of experts times ep",
+                              number_text(sharded_experts(job, plan)),
+                              "at most " + number_text(job.model.moe.num_experts) +
+                                  " (num_experts), or with ep shards that divide hidden and "
+                                  "expert width");
+        }};
+
 // Chunks between the first, with the embedding, and the last, with the head.
 // components/optimizer.py gives each model part an optimizer of its own, and torch.optim.Optimizer
 // refuses a part without parameters.
@@ -208,6 +310,9 @@ constexpr std::array kRules = {
     kRecompute,
     kModel,
     kCompiledQwen3,
+    kExperts,
+    kEagerExperts,
+    kExpertRoot,
     kFusedHeadDim,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
@@ -236,7 +341,12 @@ constexpr std::array kRules = {
     kSequenceByTp,
     kFfnByTp,
     kExpertAxesNeedExperts,
+    kExpertsByEp,
+    kExpertFfnByEtp,
     kDpReplicate,
+    kEtpFitsTp,
+    kExpertsFillShards,
+    kExpertsFillTheirShards,
     kZeroFitsShards,
     kFp8NeedsGpu,
     kMicrobatchTooLarge,

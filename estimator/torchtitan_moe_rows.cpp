@@ -1,0 +1,314 @@
+// Mixture of experts of a torchtitan layer, each operation on its own (torchtitan_moe_layer.cpp
+// plays them). Letters in torchtitan_moe.h; R rows that a rank sends and receives.
+#include <algorithm>
+
+#include "estimator/torchtitan_moe.h"
+
+namespace shardplan {
+namespace {
+
+constexpr Step kCombine = Step::kBackwardCombine;
+constexpr Step kUnsort = Step::kBackwardUnsort;
+constexpr Step kSecondInput = Step::kBackwardFc1;       // of w3
+constexpr Step kFirstInput = Step::kBackwardFc1Reduce;  // of w1
+constexpr Step kUnpad = Step::kBackwardFc1Weight;
+constexpr Step kReduce = Step::kBackwardRouter;  // of the experts' gradients
+constexpr Step kToTokens = Step::kBackwardRouterInput;
+constexpr Step kScores = Step::kBackwardRouterWeight;
+
+struct MoeRows {
+  TitanBlock& block;
+  TitanMoe moe;
+
+  std::int64_t of(std::int64_t bytes) const { return bytes / bytes_of(block.shape.dtype); }
+  void keep(std::string_view name, std::int64_t bytes, Life life, std::string_view formula) {
+    block.keep_or_write_again(name, of(bytes), block.shape.dtype, life, formula);
+  }
+  void use(std::string_view name, std::int64_t bytes, Step born, Step dies,
+           std::string_view formula) {
+    block.rows.use(name, of(bytes), block.shape.dtype, born, dies, formula);
+  }
+};
+
+void add_norm(MoeRows& m) {
+  TitanBlock& block = m.block;
+  const BlockShape& s = block.shape;
+  const bool casts = block.is_autocast();
+  block.keep_or_write_again("ffn.input", block.sequence(), block.residual(),
+                            {.born = Step::kForwardProjection,
+                             .last_forward_use = Step::kForwardOutput,
+                             .dies = Step::kBackwardFfnNorm},
+                            "h*u: residual stream after attention");
+  block.keep_or_write_again("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
+                            {.born = Step::kForwardFfnNorm,
+                             .last_forward_use = Step::kForwardFfnNorm,
+                             .dies = Step::kBackwardFfnNorm},
+                            "u: reciprocal root mean square");
+  block.keep_or_write_again(
+      "ffn.norm_output", s.gathers_sequence ? block.gathered() : block.sequence(), s.dtype,
+      {.born = Step::kForwardFfnNorm, .last_forward_use = Step::kForwardCombine, .dies = kScores},
+      "h*T: input of the router (gathered under tp, cast under autocast)");
+  if (casts || s.gathers_sequence) {
+    block.rows.use("ffn.norm_local", block.sequence(), block.residual(), Step::kForwardFfnNorm,
+                   Step::kForwardCombine, "h*u: before it is cast or gathered");
+  }
+}
+
+void add_router(MoeRows& m) {
+  const TitanMoe& s = m.moe;
+  const Life to_scores{
+      .born = Step::kForwardRouter, .last_forward_use = Step::kForwardRouter, .dies = kScores};
+  const Life to_combine{
+      .born = Step::kForwardRouter, .last_forward_use = Step::kForwardCombine, .dies = kCombine};
+  if (m.block.recomputes_ops()) {
+    m.block.rows.keep("router.logits", m.of(s.logits), m.block.shape.dtype,
+                      {.born = Step::kForwardRouter,
+                       .last_forward_use = Step::kForwardRouter,
+                       .dies = Step::kBackwardOutput},
+                      "E*T: fifth matmul, saved");
+  } else {
+    m.use("router.logits", s.logits, Step::kForwardRouter, Step::kForwardRouter, "E*T");
+  }
+  m.use("router.fp32_scores", s.scores, Step::kForwardRouter, Step::kForwardRouter,
+        "E*T: input of softmax, then scores and biases added up");
+  m.keep("router.probabilities", s.scores, to_scores, "E*T: softmax in fp32");
+  m.keep("router.choices", s.choices, {Step::kForwardRouter, Step::kForwardCombine, kScores},
+         "n*T: chosen experts, int64");
+  m.keep("router.chosen", s.weights + s.denominators, to_scores,
+         "(n+1)*T: their probabilities and the sum of these");
+  m.keep("router.weights", s.weights, to_combine, "n*T: normalised, in fp32");
+  m.keep("router.order", s.order, to_combine, "R: rows in the order of experts, int64");
+  m.keep("router.token_of_row", s.order,
+         {Step::kForwardDispatch, Step::kForwardDispatch, kToTokens}, "R: int64");
+  m.keep("router.slots", s.slots, {Step::kForwardDispatch, Step::kForwardUnsort, kUnpad},
+         "P: row of every padded row, int32");
+  m.use("router.order_weights", s.order_weights, Step::kForwardDispatch, Step::kForwardCombine,
+        "R: in fp32, held by forward");
+  m.use("router.score_gradients", 2 * s.scores + s.logits, kScores, kScores,
+        "E*T: of softmax and of its input");
+}
+
+void add_forward_rows(MoeRows& m) {
+  const TitanMoe& s = m.moe;
+  const bool casts = m.block.is_autocast();
+  m.use("experts.sent", s.rows, Step::kForwardDispatch, Step::kForwardCombine,
+        "h*R: tokens by expert, held by forward");
+  m.use("experts.joined", s.rows_and_zero, Step::kForwardDispatch, Step::kForwardDispatch,
+        "h*(R+1): with a row of zeros");
+  if (s.exchanges) {
+    m.block.rows.use_as(Component::kCommunication, "experts.received", m.of(s.rows),
+                        m.block.shape.dtype, Step::kForwardDispatch, Step::kForwardDispatch,
+                        "h*R: after the all-to-all");
+    m.block.rows.use_as(Component::kCommunication, "experts.combined", m.of(s.rows),
+                        m.block.shape.dtype, Step::kForwardUnsort, Step::kForwardCombine,
+                        "h*R: after the all-to-all");
+  }
+  if (casts) {
+    m.use("experts.padded", s.padded_rows, Step::kForwardDispatch, Step::kForwardUnsort,
+          "h*P: in fp32");
+    m.keep("experts.input_of_w1", s.expert_input,
+           {Step::kForwardFc1, Step::kForwardFc1, kFirstInput}, "h*P: cast");
+    m.keep("experts.input_of_w3", s.expert_input,
+           {Step::kForwardActivation, Step::kForwardActivation, kSecondInput}, "h*P: cast again");
+  } else {
+    m.keep("experts.padded", s.padded_rows,
+           {Step::kForwardDispatch, Step::kForwardUnsort, kFirstInput},
+           "h*P: input of w1 and w3, every expert's rows padded to eights");
+  }
+  m.use("experts.output", s.expert_input, Step::kForwardFc2,
+        casts ? Step::kForwardFc2 : Step::kForwardUnsort, "h*P");
+  if (casts) {
+    m.use("experts.fp32_output", s.padded_rows, Step::kForwardFc2, Step::kForwardUnsort, "h*P");
+  }
+  m.use("experts.returned", s.rows_and_zero, Step::kForwardUnsort,
+        s.exchanges ? Step::kForwardUnsort : Step::kForwardCombine, "h*(R+1): without padding");
+  m.use("experts.unsorted", s.all_rows, Step::kForwardCombine, Step::kForwardCombine,
+        "h*n*T: in the order of tokens");
+  m.keep("experts.scored", s.scored_rows, {Step::kForwardCombine, Step::kForwardCombine, kCombine},
+         "h*n*T: in fp32 (bf16 under autocast), input of the weighted sum");
+  m.use("experts.summed", s.summed, Step::kForwardCombine, Step::kForwardCombine, "h*T");
+  m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
+}
+
+// A replay runs to its end before backward begins: what forward holds there besides what it saves.
+void add_replay(MoeRows& m) {
+  if (m.block.plan.recompute.granularity == RecomputeGranularity::kNone) {
+    return;
+  }
+  const TitanMoe& s = m.moe;
+  const std::int64_t output = m.block.is_autocast() ? 2 * s.padded_rows : s.expert_input;
+  const std::int64_t unsorting =
+      output + s.rows_and_zero + (s.exchanges ? s.rows : 0) - s.scored_rows;
+  const std::int64_t combining = s.rows + s.all_rows + s.summed + s.stream;
+  m.use("experts.forward_again", s.rows + s.order_weights + std::max(unsorting, combining),
+        Step::kBackwardOutput, Step::kBackwardOutput,
+        "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
+}
+
+void add_inner(MoeRows& m) {
+  const std::int64_t inner = m.moe.inner;
+  const Step activation = Step::kBackwardActivation;
+  m.keep("experts.gate", inner, {Step::kForwardFc1, Step::kForwardActivation, kSecondInput},
+         "fe/et*P: output of w1");
+  m.keep("experts.silu", inner, {Step::kForwardActivation, Step::kForwardActivation, activation},
+         "fe/et*P");
+  m.keep("experts.up", inner, {Step::kForwardActivation, Step::kForwardActivation, activation},
+         "fe/et*P: output of w3");
+  m.keep("experts.product", inner,
+         {Step::kForwardActivation, Step::kForwardFc2, Step::kBackwardFc2}, "fe/et*P: input of w2");
+  m.use("experts.product_gradient", inner, Step::kBackwardFc2, activation, "fe/et*P");
+  m.use("experts.up_gradient", inner, activation, kSecondInput, "fe/et*P");
+  m.use("experts.gate_gradient", inner, activation, kFirstInput, "fe/et*P: of silu, then of gate");
+}
+
+void add_row_gradients(MoeRows& m) {
+  const TitanMoe& s = m.moe;
+  m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
+  m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
+  const std::int64_t on_the_way =
+      std::max({s.scored_rows + s.all_rows, s.all_rows + s.rows, s.rows + s.rows_and_zero,
+                s.rows_and_zero + s.padded_rows});
+  m.use("experts.rows_on_the_way", on_the_way, kUnsort, kUnsort,
+        "h*n*T and h*R: from tokens to experts, two steps at a time");
+  m.use("experts.output_gradient", s.expert_input, Step::kBackwardFc2, Step::kBackwardFc2, "h*P");
+  m.use("experts.input_gradient", s.padded_rows, kSecondInput, kUnpad, "h*P: of w3, and the sum");
+  m.use("experts.second_input_gradient",
+        m.block.is_autocast() ? s.expert_input + s.padded_rows : s.padded_rows, kFirstInput,
+        kFirstInput, "h*P: of w1");
+  m.use("experts.row_gradient", s.rows_and_zero, kUnpad, kToTokens, "h*(R+1): padding dropped");
+  m.use("experts.row_order", index_sort_bytes(s.padded), kUnpad, kUnpad, "48 bytes*P: sorted");
+  if (s.sums_gradient) {
+    m.block.rows.use_as(Component::kCommunication, "experts.summed_rows", m.of(s.rows),
+                        m.block.shape.dtype, kToTokens, kToTokens, "h*R: over tp");
+  }
+  m.use("experts.token_order", index_sort_bytes(s.sent), kToTokens, kToTokens,
+        "48 bytes*R: sorted");
+  m.use("experts.token_gradient", s.stream, kToTokens, Step::kBackwardFfnNorm, "h*T");
+  m.use("router.input_gradient", s.stream, kScores, kScores, "h*T");
+  m.block.rows.use("ffn.norm_gradient", m.block.sequence(), m.block.residual(),
+                   Step::kBackwardFfnNorm, Step::kBackwardFfnNorm, "h*u");
+}
+
+// Until the layer's parameters, or those of the experts alone, are reduced.
+void add_weight_gradients(MoeRows& m) {
+  TitanBlock& block = m.block;
+  const Step last = block.groups_experts() ? kReduce : Step::kBackwardInput;
+  const std::int64_t weight = block.expert_weights().front();
+  const DType dtype = block.weight_gradient();
+  block.rows.use("experts.down_gradient", weight, dtype, Step::kBackwardFc2, last,
+                 "E/e*h*fe/et: gradient of w2");
+  block.rows.use("experts.up_weight_gradient", weight, dtype, kSecondInput, last,
+                 "E/e*h*fe/et: gradient of w3");
+  block.rows.use("experts.gate_weight_gradient", weight, dtype, kFirstInput, last,
+                 "E/e*h*fe/et: gradient of w1");
+  block.rows.use("router.weight_gradient", block.shape.hidden * block.job.model.moe.num_experts,
+                 dtype, kScores, Step::kBackwardInput, "E*h");
+}
+
+// bf16 copies of all weights, held by the graph; of the experts autocast caches none.
+void add_casts(MoeRows& m) {
+  TitanBlock& block = m.block;
+  const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
+  const DType dtype = block.shape.dtype;
+  if (block.has_whole_layers()) {
+    block.rows.keep("weight_casts", casts, dtype,
+                    {.born = Step::kForwardQkv,
+                     .last_forward_use = Step::kForwardFc2,
+                     .dies = Step::kBackwardQkv},
+                    "n: bf16 copies of the weights, held by the graph");
+  } else {
+    block.rows.use("experts.weight_cast", block.expert_weights().front(), dtype, Step::kForwardFc1,
+                   Step::kForwardFc2, "E*h*fe: bf16 copy for one product");
+    block.rows.use("weight_casts_again", casts, dtype, Step::kBackwardOutput, Step::kBackwardQkv,
+                   "n: bf16 copies of the weights, cast again by the replay");
+  }
+}
+
+void add_exchange_of_tp(MoeRows& m) {
+  TitanBlock& block = m.block;
+  const BlockShape& s = block.shape;
+  if (!s.gathers_sequence) {
+    return;
+  }
+  const Component comm = Component::kCommunication;
+  block.rows.use_as(comm, "ffn.partial_output", block.gathered(), s.dtype, Step::kForwardOutput,
+                    Step::kForwardOutput, "h*T: before the reduce-scatter");
+  block.rows.use_as(comm, "ffn.gathered_gradient", block.gathered(), s.dtype, Step::kBackwardOutput,
+                    Step::kBackwardOutput, "h*T");
+  if (block.recomputes_ops()) {
+    block.rows.keep("ffn.reduced_output", block.sequence(), s.dtype,
+                    {.born = Step::kForwardOutput,
+                     .last_forward_use = Step::kForwardOutput,
+                     .dies = Step::kBackwardOutput},
+                    "h*u: output of the reduce-scatter, saved");
+  }
+}
+
+}  // namespace
+
+void add_titan_moe(TitanBlock& block) {
+  MoeRows m{.block = block, .moe = TitanMoe(block)};
+  add_norm(m);
+  add_router(m);
+  add_forward_rows(m);
+  add_replay(m);
+  add_inner(m);
+  add_row_gradients(m);
+  add_weight_gradients(m);
+  add_exchange_of_tp(m);
+  if (block.is_autocast()) {
+    add_casts(m);
+  }
+}
+
+// The experts' parameters, a group of their own: gathered while the block before runs, with the
+// buffers of the next block's, and reduced before the rest of the block.
+void add_titan_expert_group(TitanBlock& block, bool is_last) {
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  const TitanParameters& p = block.parameters;
+  const std::int64_t shard = expert_shard_size(block.job, block.plan);
+  const std::int64_t gathered = shard > 1 ? p.experts : 0;
+  const DType dtype = block.shape.dtype;
+  const std::vector<std::int64_t> weights = block.expert_weights();
+  if (block.fsdp.reduces_each_backward) {
+    block.gather("fsdp.expert_gather_output", gathered, Step::kForwardInput, Step::kForwardLogits,
+                 "n: until the next block has been gathered");
+    block.gather("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
+                 Step::kForwardInput, Step::kForwardOutput, "n: of the next block");
+    if (block.fsdp.reshards_forward) {
+      rows.use_as(comm, "fsdp.unsharded_experts", p.experts, dtype, Step::kForwardDispatch,
+                  Step::kForwardUnsort, "n");
+      rows.split_last(weights);
+      const bool replays = block.plan.recompute.granularity != RecomputeGranularity::kNone;
+      rows.use_as(comm, "fsdp.unsharded_experts_again", p.experts, dtype,
+                  replays ? Step::kBackwardOutput : kUnsort, kUnpad, "n: gathered again");
+      rows.split_last(weights);
+    } else {
+      rows.keep("fsdp.unsharded_experts", p.experts, dtype,
+                {.born = Step::kForwardDispatch,
+                 .last_forward_use = Step::kForwardUnsort,
+                 .dies = kUnpad},
+                "n: not resharded after forward");
+      rows.rows.back().component = comm;
+      rows.rows.back().outlives_recompute = true;
+      rows.split_last(weights);
+    }
+    const std::int64_t copied = block.splits_expert_rows() ? p.experts : 0;
+    rows.use_as(comm, "fsdp.expert_copies", copied, dtype, Step::kForwardDispatch,
+                Step::kForwardDispatch, "n: rank by rank before row by row");
+    rows.use_as(comm, "fsdp.expert_copies_again", copied, dtype, kUnsort, kUnsort, "n");
+    rows.use_as(comm, "fsdp.expert_gradient_chunks", copied / 3, dtype, kReduce, kReduce,
+                "n/3: the last gradient beside its chunks, joined rank by rank");
+    rows.use_as(comm, "fsdp.expert_reduction_input", p.experts, DType::kFp32, kReduce,
+                Step::kBackwardNorm, "n: fp32 reduce-scatter input, held until the block's");
+  } else {
+    add_titan_pipelined(block, p.experts, GroupEnd::kExperts);
+    if (block.fsdp.reshards_forward) {
+      add_titan_gathered_in_turn(block, {.elements = p.experts, .next = 0});
+    }
+  }
+  rows.rows.push_back(titan_expert_gradient(block));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,179 @@
+// torchtitan's mixture of experts: allocation traces of torchtitan v0.2.2 with PyTorch 2.11 on an
+// H200 (the other ranks of the process group faked), sizes counted by hand, laws.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "estimator/estimate.h"
+#include "estimator/price.h"
+#include "estimator/torchtitan_layer.h"
+#include "estimator/torchtitan_timeline.h"
+#include "estimator/validity.h"
+#include "tests/estimator/llama_job.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kWeight = std::int64_t{32} * 768 * 2048;  // of all experts together
+
+// 32 experts of width 768, eight a token, in each of four layers.
+Job mixture(std::int64_t gpus) {
+  Job job = llama_job("torchtitan", {.hidden = 2048, .ffn = 768, .heads = 32, .layers = 4}, gpus,
+                      4096, gpus);
+  job.model.family = "qwen3_moe";
+  job.model.moe = {.num_experts = 32, .topk = 8, .expert_ffn = 768};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  return job;
+}
+
+Plan sharded(std::int64_t dp, std::int64_t ep) {
+  Plan plan;
+  plan.dp = dp;
+  plan.ep = ep;
+  plan.zero = dp > 1 ? 3 : 0;
+  return plan;
+}
+
+// Allocations (positive) and frees of a MiB and more.
+std::vector<std::int64_t> large_changes(const std::vector<AllocationEvent>& events) {
+  std::unordered_map<std::int64_t, std::int64_t> bytes;
+  std::vector<std::int64_t> changes;
+  for (const AllocationEvent& event : events) {
+    const std::int64_t change = event.bytes > 0 ? event.bytes : -bytes.at(event.id);
+    bytes[event.id] = event.bytes;
+    if (std::abs(change) >= kMiB) {
+      changes.push_back(change);
+    }
+  }
+  return changes;
+}
+
+std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
+  std::unordered_map<std::int64_t, std::int64_t> bytes;
+  std::int64_t sum = 0;
+  std::int64_t most = 0;
+  for (const AllocationEvent& event : events) {
+    std::int64_t& held = bytes[event.id];
+    sum += round_up(event.bytes, kAllocatorRounding) - held;
+    held = round_up(event.bytes, kAllocatorRounding);
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+TEST_CASE("a mixture's eager forward allocates and frees as traced") {
+  const Job job = mixture(8);
+  const Plan plan = sharded(8, 1);
+  const TitanSizes sizes(job, plan);
+  TitanTape tape(0);
+  EagerLayer eager(tape, sizes);
+  LayerTensors layer;
+  layer.input = tape.make(sizes.sequence);
+  eager.forward(layer, LayerPass::kSaves);
+  const std::vector<std::int64_t> changes = large_changes(tape.take_events());
+  // From the norm in front to the sum behind: 32768 rows of 2048, 33024 with padding.
+  constexpr std::int64_t kRows = 134'217'728;
+  constexpr std::int64_t kOneMore = kRows + 4096;
+  constexpr std::int64_t kPadded = 135'266'304;
+  constexpr std::int64_t kInner = 50'724'864;
+  constexpr std::int64_t kStream = 16'777'216;
+  const std::vector<std::int64_t> traced = {
+      kStream,                                        // norm
+      kRows,   kOneMore,     kPadded,     -kOneMore,  // picked, joined, padded
+      kInner,  kInner,       kInner,      kInner,     // w1, silu, w3, product
+      kPadded, kOneMore,     -kPadded,                // w2, without padding
+      kRows,   2 * kRows,    2 * kStream,             // in order, in fp32, summed
+      kStream, -2 * kStream, -kRows,      -kOneMore, -kRows, kStream, -kStream};
+  REQUIRE(changes.size() > traced.size());
+  std::vector<std::int64_t> last(changes.end() - std::ssize(traced), changes.end());
+  std::vector<std::int64_t> sorted = traced;
+  // Frees in a row, which no allocation tells apart, sorted.
+  const auto frees = std::ssize(traced) - 5;
+  std::sort(last.begin() + frees, last.begin() + frees + 3);
+  std::sort(sorted.begin() + frees, sorted.begin() + frees + 3);
+  CHECK(last == sorted);
+}
+
+TEST_CASE("experts divide over ep, and FSDP shares the rest of them") {
+  for (const std::int64_t ep : {1, 2, 4, 8}) {
+    const StageMemory stage = estimate_memory(mixture(8), sharded(8, ep)).stages.at(0);
+    const auto row = std::ranges::find(stage.rows, std::string_view("parameters"), &Row::name);
+    REQUIRE(row != stage.rows.end());
+    const Job job = mixture(8);
+    CHECK(row->bytes >= 4 * count_parameters(job.model) / 8);
+    CHECK(row->bytes <= 4 * count_parameters(job.model) / 8 + 64 * kAllocatorRounding);
+  }
+}
+
+TEST_CASE("experts that are a group of their own are gathered and reduced by themselves") {
+  const Job job = mixture(8);
+  const Plan plan = sharded(8, 4);
+  const PlanPieces whole = plan_pieces(job, plan);
+  const std::vector<AllocationEvent> events = torchtitan_timeline(job, plan, whole.stages.at(0));
+  const auto count = [&events](std::int64_t bytes, AllocationStream stream) {
+    return std::ranges::count_if(events, [&](const AllocationEvent& event) {
+      return event.bytes == bytes && event.stream == stream;
+    });
+  };
+  constexpr std::int64_t kOfRank = 3 * kWeight / 4;
+  // Three steps of four layers, gathered for forward and for backward.
+  CHECK(count(2 * kOfRank, AllocationStream::kGather) == 3 * 4 * 2);
+  CHECK(count(4 * kOfRank, AllocationStream::kCompute) == 3 * 4);
+  CHECK(count(4 * kOfRank / 2, AllocationStream::kReduce) == 3 * 4);
+}
+
+TEST_CASE("a mixture's rows and its timeline peak alike") {
+  for (const std::int64_t vocab : {4096, 32768}) {
+    for (const std::int64_t ep : {1, 2, 8}) {
+      for (const char* policy : {"none", "full", "every_second_matmul", "every_second_layer"}) {
+        Job job = mixture(8);
+        job.model.vocab = vocab;
+        Plan plan = sharded(8, ep);
+        const std::string_view name = policy;
+        if (name == "full") {
+          plan.recompute.granularity = RecomputeGranularity::kFull;
+        } else if (name != "none") {
+          plan.recompute = {.granularity = RecomputeGranularity::kSelective, .policy = policy};
+        }
+        REQUIRE(first_broken_rule(job, plan) == nullptr);
+        const PlanPieces whole = plan_pieces(job, plan);
+        const double played =
+            static_cast<double>(largest_sum(torchtitan_timeline(job, plan, whole.stages.at(0))));
+        const double rows = static_cast<double>(whole.stages.at(0).peaks.peak_bytes);
+        CAPTURE(ep);
+        CAPTURE(policy);
+        CHECK(played / rows == doctest::Approx(1).epsilon(0.01));
+      }
+    }
+  }
+}
+
+TEST_CASE("what torchtitan's mixtures do not do is refused by name") {
+  const auto rule = [](const Job& job, const Plan& plan) -> std::string_view {
+    const ValidityRule* broken = first_broken_rule(job, plan);
+    return broken == nullptr ? "" : broken->name;
+  };
+  Job job = mixture(8);
+  CHECK(rule(job, sharded(8, 8)) == "");
+  CHECK(rule(job, sharded(8, 3)) == "experts_divisible_by_ep");
+  CHECK(rule(job, sharded(8, 16)) == "ep_etp_divide_shards");
+  Plan plan = sharded(4, 1);
+  plan.tp = 2;
+  plan.sequence_parallel = true;
+  CHECK(rule(job, plan) == "etp_is_1_or_tp");
+  plan.etp = 2;
+  CHECK(rule(job, plan) == "");
+  job.model.moe.shared_ffn = 768;
+  CHECK(rule(job, sharded(8, 8)) == "unsupported: experts");
+  job = mixture(8);
+  job.profile.compile = true;
+  CHECK(rule(job, sharded(8, 8)) == "unsupported: compiled experts");
+  job = mixture(64);
+  CHECK(rule(job, sharded(64, 1)) == "unsupported: more shards than experts");
+  CHECK(rule(job, sharded(64, 8)) == "");
+}
+
+}  // namespace
+}  // namespace shardplan
