@@ -23,10 +23,8 @@ BlockTime norms(const BlockContext& context) {
       context.kernels.norm);
 }
 
-// q and k norms pass over the same elements once more.
 BlockTime rotary(const BlockContext& context, std::int64_t width) {
-  const double passes = context.model().qk_norm ? 2 : 1;
-  return memory_bound(context, passes * number(context.tokens * width), context.kernels.rotary);
+  return memory_bound(context, number(context.tokens * width), context.kernels.rotary);
 }
 
 BlockTime gqa_projections(const BlockContext& context) {

@@ -2,7 +2,6 @@
 #include "estimator/deepspeed_buckets.h"
 
 #include <algorithm>
-#include <array>
 
 #include "estimator/block_rows.h"
 #include "estimator/units.h"
@@ -34,15 +33,17 @@ std::int64_t share_elements(std::span<const FlatRange> tensors, std::int64_t ran
 // deepspeed_tensors in the order in which a backward pass makes their gradients; a table that both
 // ends use at its end.
 std::vector<std::size_t> backward_order(const ModelSpec& model) {
-  constexpr std::array<std::size_t, 9> kLayer = {6, 5, 4, 8, 3, 2, 1, 0, 7};
-  const std::size_t final_norm = 1 + kLayer.size() * model.layers.size();
+  const std::vector<std::size_t> of_layer =
+      model.qk_norm ? std::vector<std::size_t>{8, 7, 6, 10, 3, 2, 5, 1, 4, 0, 9}
+                    : std::vector<std::size_t>{6, 5, 4, 8, 3, 2, 1, 0, 7};
+  const std::size_t final_norm = 1 + of_layer.size() * model.layers.size();
   std::vector<std::size_t> order;
   if (!model.tied_embeddings) {
     order.push_back(final_norm + 1);
   }
   order.push_back(final_norm);
   for (std::size_t layer = model.layers.size(); layer-- > 0;) {
-    for (const std::size_t i : kLayer) { order.push_back(1 + kLayer.size() * layer + i); }
+    for (const std::size_t i : of_layer) { order.push_back(1 + of_layer.size() * layer + i); }
   }
   order.push_back(0);
   return order;
@@ -142,7 +143,11 @@ std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
   const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
   const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
   const std::int64_t ffn = model.hidden * model.ffn;
-  const std::array layer = {query, key, key, query, ffn, ffn, ffn, model.hidden, model.hidden};
+  std::vector<std::int64_t> layer = {query, key, key, query};
+  if (model.qk_norm) {
+    layer.insert(layer.end(), 2, model.head_dim);
+  }
+  layer.insert(layer.end(), {ffn, ffn, ffn, model.hidden, model.hidden});
   const std::int64_t table = model.vocab * model.hidden;
   std::vector<std::int64_t> tensors = {table};
   for (std::size_t i = 0; i < model.layers.size(); ++i) {

@@ -21,12 +21,15 @@ LlamaSizes::LlamaSizes(const Job& job, const Plan& plan) {
   num_layers = job.model.num_layers();
   ties_tables = job.model.tied_embeddings;
   has_grouped_heads = job.model.num_heads != job.model.num_kv_heads;
+  norms_heads = job.model.qk_norm;
   token_ids = bytes_of(DType::kInt64) * s.tokens;
   rotary_angles = kFp32 * job.sequence_length * job.model.head_dim;
   sequence = half * s.hidden * s.tokens;
-  statistics = kFp32 * s.tokens;
   query = half * s.query_width * s.tokens;
   key = half * s.key_value_width * s.tokens;
+  norm = {.input = sequence, .statistics = kFp32 * s.tokens};
+  query_norm = {.input = query, .statistics = kFp32 * s.query_heads * s.tokens};
+  key_norm = {.input = key, .statistics = kFp32 * s.key_value_heads * s.tokens};
   ffn = half * job.model.ffn * s.tokens;
   log_sum_exp = kFp32 * s.query_heads * s.tokens;
   logits = half * s.local_vocab * s.tokens;
@@ -35,11 +38,12 @@ LlamaSizes::LlamaSizes(const Job& job, const Plan& plan) {
   for (std::int64_t& bytes : parameters) { bytes *= half; }
 }
 
-// deepspeed_tensors: the table; q, k, v, o, gate, up, down and both norms of every layer; the final
-// norm; the head, where it has a table of its own.
+// In the order of deepspeed_tensors.
 ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
-  constexpr std::int64_t kPerLayer = 9;
-  const std::int64_t first = 1 + kPerLayer * layer;
+  const std::int64_t head_norms = sizes_.norms_heads ? 2 : 0;
+  const std::int64_t per_layer = 9 + head_norms;
+  const std::int64_t first = 1 + per_layer * layer;
+  const std::int64_t ffn = first + 4 + head_norms;
   const auto of = [&](std::int64_t parameter) {
     return ModuleCall{.module = module, .parameter = parameter};
   };
@@ -49,13 +53,15 @@ ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
     case Module::kKey: return of(first + 1);
     case Module::kValue: return of(first + 2);
     case Module::kOutput: return of(first + 3);
-    case Module::kGate: return of(first + 4);
-    case Module::kUp: return of(first + 5);
-    case Module::kDown: return of(first + 6);
-    case Module::kAttentionNorm: return of(first + 7);
-    case Module::kFfnNorm: return of(first + 8);
-    case Module::kFinalNorm: return of(1 + kPerLayer * sizes_.num_layers);
-    case Module::kHead: return of(sizes_.ties_tables ? 0 : 2 + kPerLayer * sizes_.num_layers);
+    case Module::kQueryNorm: return of(first + 4);
+    case Module::kKeyNorm: return of(first + 5);
+    case Module::kGate: return of(ffn);
+    case Module::kUp: return of(ffn + 1);
+    case Module::kDown: return of(ffn + 2);
+    case Module::kAttentionNorm: return of(ffn + 3);
+    case Module::kFfnNorm: return of(ffn + 4);
+    case Module::kFinalNorm: return of(1 + per_layer * sizes_.num_layers);
+    case Module::kHead: return of(sizes_.ties_tables ? 0 : 2 + per_layer * sizes_.num_layers);
     case Module::kCausalLm:
     case Module::kModel:
     case Module::kRotary:
@@ -65,6 +71,14 @@ ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
     case Module::kActivation: break;
   }
   return of(ModuleCall::kNoParameter);
+}
+
+const NormSizes& EagerLlama::sizes_of(const ModuleCall& norm) const {
+  switch (norm.module) {
+    case Module::kQueryNorm: return sizes_.query_norm;
+    case Module::kKeyNorm: return sizes_.key_norm;
+    default: return sizes_.norm;
+  }
 }
 
 TapeTensor EagerLlama::product(const ModuleCall& linear, std::int64_t bytes) {
@@ -90,25 +104,38 @@ void EagerLlama::rotary() {
 }
 
 void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves) {
+  const auto [input, statistics] = sizes_of(norm);
   hooks_.before_forward(norm);
-  tensors.input = tape_.make(kWiden * sizes_.sequence);
-  TapeTensor squares = tape_.make(kWiden * sizes_.sequence);
-  TapeTensor mean = tape_.make(sizes_.statistics);
+  tensors.input = tape_.make(kWiden * input);
+  TapeTensor squares = tape_.make(kWiden * input);
+  TapeTensor mean = tape_.make(statistics);
   tape_.free(squares);
-  TapeTensor shifted = tape_.make(sizes_.statistics);
-  tensors.root = tape_.make(sizes_.statistics);
+  TapeTensor shifted = tape_.make(statistics);
+  tensors.root = tape_.make(statistics);
   tape_.free(shifted);
-  TapeTensor scaled = tape_.make(kWiden * sizes_.sequence);
+  TapeTensor scaled = tape_.make(kWiden * input);
   if (!saves) {
     tape_.free(tensors.root, tensors.input);
   }
-  tensors.normed = tape_.make(sizes_.sequence);
-  tensors.output = tape_.make(sizes_.sequence);
+  tensors.normed = tape_.make(input);
+  tensors.output = tape_.make(input);
   if (!saves) {
     tape_.free(tensors.normed);
   }
   tape_.free(scaled, mean);
   hooks_.after_forward(norm);
+}
+
+// Of queries or keys. What the norm saves is made of its input, which its caller holds.
+TapeTensor EagerLlama::project(const ModuleCall& linear, const ModuleCall& norm, LlamaNorm& tensors,
+                               bool saves) {
+  TapeTensor projected = product(linear, sizes_of(norm).input);
+  if (!sizes_.norms_heads) {
+    return projected;
+  }
+  norm_forward(norm, tensors, saves);
+  tape_.free(projected);
+  return std::exchange(tensors.output, {});
 }
 
 // x*cos + rotate_half(x)*sin; nothing of it is saved but the result, by the attention.
@@ -127,8 +154,10 @@ TapeTensor EagerLlama::rotate(std::int64_t bytes) {
 // Flash attention reads keys and values of fewer heads as they are (use_gqa_in_sdpa).
 TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
   hooks_.before_forward(call(Module::kAttention, index));
-  TapeTensor query = product(call(Module::kQuery, index), sizes_.query);
-  TapeTensor key = product(call(Module::kKey, index), sizes_.key);
+  TapeTensor query = project(call(Module::kQuery, index), call(Module::kQueryNorm, index),
+                             layer.query_norm, saves);
+  TapeTensor key =
+      project(call(Module::kKey, index), call(Module::kKeyNorm, index), layer.key_norm, saves);
   layer.value = product(call(Module::kValue, index), sizes_.key);
   layer.query = rotate(sizes_.query);
   layer.key = rotate(sizes_.key);
@@ -250,10 +279,11 @@ TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t i
 // squares; the square's factor 2*x is computed anew (pow_backward).
 TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
                                      TapeTensor& of_output) {
-  const std::int64_t wide = kWiden * sizes_.sequence;
+  const auto [input, statistics] = sizes_of(norm);
+  const std::int64_t wide = kWiden * input;
   hooks_.before_backward(norm);
-  TapeTensor of_normed = tape_.make(sizes_.sequence);
-  TapeTensor products = tape_.make(sizes_.sequence);
+  TapeTensor of_normed = tape_.make(input);
+  TapeTensor products = tape_.make(input);
   const TapeTensor of_weight =
       tape_.make(sizes_.parameters[static_cast<std::size_t>(norm.parameter)]);
   tape_.free(products, of_output, tensors.normed);
@@ -262,9 +292,9 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   tape_.free(of_normed);
   TapeTensor of_roots = tape_.make(wide);
   TapeTensor of_input = tape_.make(wide);
-  TapeTensor of_root = tape_.make(sizes_.statistics);
+  TapeTensor of_root = tape_.make(statistics);
   tape_.free(of_roots, of_scaled);
-  tape_.replace(of_root, sizes_.statistics);
+  tape_.replace(of_root, statistics);
   TapeTensor of_squares = tape_.make(wide);
   tape_.free(of_root);
   TapeTensor power = tape_.make(wide);
@@ -272,14 +302,13 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   TapeTensor by_square = tape_.make(wide);
   tape_.free(power, doubled, of_squares, tensors.input, tensors.root);
   tape_.free(by_square);
-  const TapeTensor gradient = tape_.make(sizes_.sequence);
+  const TapeTensor gradient = tape_.make(input);
   tape_.free(of_input);
   hooks_.after_backward(norm);
   return gradient;
 }
 
-// Halves of the turned gradient in tensors of zeros; the result is copied into the projection's
-// layout when that is reached.
+// Halves of the turned gradient in tensors of zeros.
 TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
   const std::int64_t bytes = gradient.bytes;
   TapeTensor by_sines = tape_.make(bytes);
@@ -291,6 +320,15 @@ TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
   TapeTensor by_cosines = tape_.make(bytes);
   tape_.free(gradient, by_cosines);
   return sum;
+}
+
+// From that of a turned tensor to that of its projection, into whose layout it is copied at last.
+void EagerLlama::unturned_gradient(const ModuleCall& norm, LlamaNorm& tensors,
+                                   TapeTensor& gradient) {
+  if (sizes_.norms_heads) {
+    gradient = norm_backward(norm, tensors, gradient);
+  }
+  tape_.replace(gradient, gradient.bytes);
 }
 
 void EagerLlama::add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place) {
@@ -341,10 +379,10 @@ void EagerLlama::attention_backward(std::int64_t index, LlamaLayer& layer, TapeT
   TapeTensor turned_key = rotate_backward(of_key);
   TapeTensor turned_query = rotate_backward(of_query);
   TapeTensor of_input = product_backward(call(Module::kValue, index), sizes_.sequence, {&of_value});
-  tape_.replace(turned_key, sizes_.key);
+  unturned_gradient(call(Module::kKeyNorm, index), layer.key_norm, turned_key);
   TapeTensor addend = product_backward(call(Module::kKey, index), sizes_.sequence, {&turned_key});
   tape_.free(addend);
-  tape_.replace(turned_query, sizes_.query);
+  unturned_gradient(call(Module::kQueryNorm, index), layer.query_norm, turned_query);
   addend = product_backward(call(Module::kQuery, index), sizes_.sequence,
                             {&turned_query, &layer.norm.output});
   tape_.free(addend);

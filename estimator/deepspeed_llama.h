@@ -1,6 +1,8 @@
-// Hugging Face's Llama under eager autograd as DeepSpeed trains it: every tensor in the order in
-// which it is made and freed. Source: transformers 4.57 models/llama/modeling_llama.py,
-// loss/loss_utils.py, and PyTorch 2.11's backward formulas (tools/autograd/derivatives.yaml).
+// Hugging Face's Llama and Qwen3 under eager autograd as DeepSpeed trains them: every tensor in the
+// order in which it is made and freed. Source: transformers 4.57 models/llama/modeling_llama.py,
+// models/qwen3/modeling_qwen3.py (the same with q_norm and k_norm between the projections and the
+// rotary embedding), loss/loss_utils.py, and PyTorch 2.11's backward formulas
+// (tools/autograd/derivatives.yaml).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,9 @@ enum class Module {
   kAttentionNorm,
   kAttention,
   kQuery,
+  kQueryNorm,
   kKey,
+  kKeyNorm,
   kValue,
   kOutput,
   kFfnNorm,
@@ -59,6 +63,12 @@ class DeepspeedZero {
   virtual void take(std::int64_t parameter, TapeTensor gradient) = 0;
 };
 
+// Of a norm: of its input, and of one fp32 value for every row of it.
+struct NormSizes {
+  std::int64_t input = 0;
+  std::int64_t statistics = 0;
+};
+
 // Bytes of tensors of one microbatch; letters as in block_rows.h.
 struct LlamaSizes {
   LlamaSizes(const Job& job, const Plan& plan);
@@ -66,12 +76,15 @@ struct LlamaSizes {
   std::int64_t num_layers = 0;
   bool ties_tables = false;
   bool has_grouped_heads = false;
+  bool norms_heads = false;              // q_norm and k_norm
   std::int64_t token_ids = 0;            // T in int64
   std::int64_t rotary_angles = 0;        // s*d in fp32
   std::int64_t sequence = 0;             // h*T in bf16
-  std::int64_t statistics = 0;           // T in fp32
   std::int64_t query = 0;                // a*d*T in bf16
   std::int64_t key = 0;                  // k*d*T in bf16
+  NormSizes norm;                        // h*T in bf16, T
+  NormSizes query_norm;                  // a*d*T in bf16, a*T
+  NormSizes key_norm;                    // k*d*T in bf16, k*T
   std::int64_t ffn = 0;                  // f*T in bf16
   std::int64_t log_sum_exp = 0;          // a*T in fp32
   std::int64_t logits = 0;               // V*T in bf16
@@ -86,7 +99,7 @@ struct LlamaNorm {
 
 struct LlamaLayer {
   TapeTensor input;
-  LlamaNorm norm;
+  LlamaNorm norm, query_norm, key_norm;
   TapeTensor query, key, value, output, log_sum_exp;
   LlamaNorm ffn_norm;
   TapeTensor gate, silu, up, product;
@@ -103,9 +116,12 @@ class EagerLlama {
 
  private:
   ModuleCall call(Module module, std::int64_t layer = 0) const;
+  const NormSizes& sizes_of(const ModuleCall& norm) const;
   TapeTensor product(const ModuleCall& linear, std::int64_t bytes);
   void rotary();
   void norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves);
+  TapeTensor project(const ModuleCall& linear, const ModuleCall& norm, LlamaNorm& tensors,
+                     bool saves);
   TapeTensor rotate(std::int64_t bytes);
   TapeTensor attention_forward(std::int64_t index, LlamaLayer& layer, bool saves);
   TapeTensor ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves);
@@ -116,6 +132,7 @@ class EagerLlama {
                               std::initializer_list<TapeTensor*> last_used);
   TapeTensor norm_backward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& of_output);
   TapeTensor rotate_backward(TapeTensor& gradient);
+  void unturned_gradient(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& gradient);
   void add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place);
   void ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient, bool in_place);
   void attention_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient);

@@ -1,8 +1,9 @@
-// Row tables of Hugging Face's Llama in eager PyTorch, as DeepSpeed trains it. Source:
+// Row tables of Hugging Face's Llama and Qwen3 in eager PyTorch, as DeepSpeed trains them. Source:
 // transformers 4.57 models/llama/modeling_llama.py (LlamaRMSNorm, LlamaAttention, LlamaMLP),
-// integrations/sdpa_attention.py, loss/loss_utils.py (ForCausalLMLoss), and for gradients
-// deepspeed_buckets.h. No tensor, sequence or pipeline parallelism. Letters in block_rows.h; N
-// parameters, S data-parallel ranks, R the bucket's elements.
+// models/qwen3/modeling_qwen3.py (Qwen3Attention), integrations/sdpa_attention.py,
+// loss/loss_utils.py (ForCausalLMLoss), and for gradients deepspeed_buckets.h. No tensor, sequence
+// or pipeline parallelism. Letters in block_rows.h; N parameters, S data-parallel ranks, R the
+// bucket's elements.
 #include <algorithm>
 #include <stdexcept>
 
@@ -92,6 +93,23 @@ void add_norm(EagerBlock& b, std::string_view cast, std::string_view normed,
              "5h*T: gradients of the input and of its square, and what the square's is made of");
 }
 
+// The norm of queries or of keys, as add_norm's; the projection's output goes when it has returned,
+// and its own is what the rotary embedding takes.
+void add_head_norm(EagerBlock& b, std::string_view cast, std::string_view normed,
+                   std::string_view gradient, std::int64_t heads, Step backward) {
+  const std::int64_t rows = heads * b.s.tokens;
+  const std::int64_t elements = b.job.model.head_dim * rows;
+  const Life saved{
+      .born = Step::kForwardQkv, .last_forward_use = Step::kForwardQkv, .dies = backward};
+  b.rows.keep(cast, elements + rows, DType::kFp32, saved,
+              "(d+1)*a*T of queries, (d+1)*k*T of keys: input in fp32, root of the mean square");
+  b.rows.keep(normed, elements, b.s.dtype, saved,
+              "a*d*T, k*d*T: cast back, saved by the product with the weight");
+  b.rows.use(gradient, 5 * elements, DType::kFp32, backward, backward,
+             "5a*d*T, 5k*d*T: gradients of the input and of its square, and what the square's is "
+             "made of");
+}
+
 // Without a mask on CUDA the attention itself takes fewer key and value heads (use_gqa_in_sdpa), so
 // that nothing repeats them; its backward makes their gradients for every query head and adds them
 // up (flash-attention csrc/flash_attn/flash_api.cpp mha_bwd: dk_expanded, dv_expanded).
@@ -106,6 +124,12 @@ void add_attention(EagerBlock& b) {
   const bool is_grouped = b.job.model.num_heads != b.job.model.num_kv_heads;
   rows.use("attention.projections", query + key_value / 2, s.dtype, Step::kForwardQkv,
            Step::kForwardProjection, "(a+k)*d*T: q and k, held by the forward's local variables");
+  if (b.job.model.qk_norm) {
+    add_head_norm(b, "attention.query_norm_fp32", "attention.query_normed",
+                  "attention.query_norm_gradients", s.query_heads, Step::kBackwardQkv);
+    add_head_norm(b, "attention.key_norm_fp32", "attention.key_normed",
+                  "attention.key_norm_gradients", s.key_value_heads, Step::kBackwardQkvGather);
+  }
   rows.use("attention.rotary_parts", 2 * query, s.dtype, Step::kForwardLayout, Step::kForwardLayout,
            "2*a*d*T: rotate_half and the products with cos and sin");
   rows.keep("attention.qkv", query + key_value, s.dtype, saved,

@@ -107,6 +107,37 @@ LayerKernels local_kernels(double e) {
           .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
 }
 
+// q_layernorm and k_layernorm of the local layers, torch.nn.RMSNorm: forward 2, backward 5 (two
+// kernels, for input and weight). Keys, and queries that were not copied out of the packed
+// projection, are made contiguous in front of either (layer_norm_kernel.cu).
+Passes local_head_norm(const ModelSpec& model, double e) {
+  const double heads = static_cast<double>(model.num_heads);
+  const double keys = static_cast<double>(model.num_kv_heads);
+  const double strided = model.num_kv_heads < model.num_heads ? keys / (heads + keys) : 1;
+  return {.forward = {.streamed = 2 * e, .rearranged = 2 * e * strided},
+          .backward = {.streamed = 5 * e, .rearranged = 2 * e * strided}};
+}
+
+// Qwen3RMSNorm on heads (modeling_qwen3.py), operator by operator: forward as huggingface_kernels'
+// norm. Backward the gradient lies as the rotary embedding's backward left it, heads before tokens,
+// what was saved with tokens before heads: kernels that read both are products with the normed
+// value 3 in bf16, with the root 2, with the input 3 and the sum of both gradients 3 in fp32.
+Passes huggingface_head_norm(double e) {
+  return {
+      .forward = {.streamed = 12, .converted = 4 * e + 16},
+      .backward = {.streamed = 36 + e, .converted = 4 * e + 8, .rearranged = 3 * e + 8 + 12 + 12}};
+}
+
+// Norms of q and of k, beside the rotary embedding. Unless counted by kernel they pass over the
+// same elements as that once more.
+Passes head_norm(const Job& job, const Passes& rotary, double e) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kMegatronLocal: return local_head_norm(job.model, e);
+    case MemoryModel::kDeepspeed: return huggingface_head_norm(e);
+    default: return rotary;
+  }
+}
+
 // Hugging Face's modeling_llama.py, as DeepSpeed runs it: one PyTorch kernel an operator. Norm: to
 // fp32, square, mean, product with the root, back, product with the weight; backward the gradients
 // of all of them, two in fp32 added up. Rotary embedding: products with cosine and sine, negation
@@ -196,7 +227,9 @@ double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes) {
   return memory_bound_s(gpu, as_fused);
 }
 
-LayerKernels layer_kernels(const Job& job, const Plan& plan) {
+namespace {
+
+LayerKernels kernels_without_head_norms(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const double e = element_bytes(plan);
   switch (profile.memory_model) {
@@ -215,6 +248,18 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
     case MemoryModel::kDeepspeed: return huggingface_kernels(e);
   }
   throw std::logic_error("layer_kernels: unknown memory model");
+}
+
+}  // namespace
+
+LayerKernels layer_kernels(const Job& job, const Plan& plan) {
+  LayerKernels kernels = kernels_without_head_norms(job, plan);
+  if (job.model.qk_norm) {
+    const Passes norm = head_norm(job, kernels.rotary, element_bytes(plan));
+    kernels.rotary = {.forward = kernels.rotary.forward + norm.forward,
+                      .backward = kernels.rotary.backward + norm.backward};
+  }
+  return kernels;
 }
 
 // One pass over bf16 logits with the gradient in place 2 + 2 + 2; Transformer Engine's: maximum and

@@ -31,7 +31,7 @@ struct Passes {
 // Bytes of a profile's kernels, by what they are multiplied with.
 struct LayerKernels {
   Passes norm = {};    // one norm with its residual addition, per element of the hidden state
-  Passes rotary = {};  // per element of queries and keys
+  Passes rotary = {};  // with norms of heads, per element of queries and keys
   Passes copies = {};  // around attention, per element of queries
   Passes gated = {};   // SwiGLU, per element of one half of its input
   Passes plain = {};   // an activation without a gate

@@ -41,6 +41,15 @@ constexpr HostCost kTitanRouting = microseconds(1000, 800);
 constexpr HostCost kZero2Hooks = microseconds(0, 1700);
 constexpr HostCost kZero3Hooks = microseconds(2900, 4000);
 constexpr HostCost kZero3Ends = microseconds(5000, 9000);
+// A layer has 9 gradients and 13 modules; norms of q and of k add two of either.
+constexpr double kZero2HeadNorms = 2.0 / 9;
+constexpr double kZero3HeadNorms = 2.0 / 13;
+
+// Launches of q's and k's norms, not measured: of Hugging Face's layer, 38 kernels forward and
+// about 80 backward in the times below, each norm has 8 and 16; of Megatron-core's local ones each
+// is one operator of 2 and 3 kernels, whose weight the hooks of gradients meet as well.
+constexpr HostCost kEagerHeadNorms = microseconds(380, 640);
+constexpr HostCost kLocalHeadNorms = microseconds(80, 200);
 
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
@@ -188,6 +197,14 @@ HostCost graphed(CudaGraphs graphs, const HostCost& eager) {
   throw std::logic_error("graphed: unknown graphs");
 }
 
+HostCost head_norm_launches(MemoryModel model) {
+  switch (model) {
+    case MemoryModel::kDeepspeed: return kEagerHeadNorms;
+    case MemoryModel::kMegatronLocal: return kLocalHeadNorms;
+    default: return {};
+  }
+}
+
 }  // namespace
 
 double shardings_per_microbatch(const Job& job, const Plan& plan) {
@@ -217,7 +234,11 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   add(cost, plan.cp > 1 ? 1 : 0, row->context_parallel);
   add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row->both);
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
-    add(cost, 1, plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+    const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
+    add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+  }
+  if (job.model.qk_norm) {
+    add(cost, 1, head_norm_launches(job.profile.memory_model));
   }
   if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
     add(cost, 1, kEngineFp8);

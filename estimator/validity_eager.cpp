@@ -48,8 +48,16 @@ constexpr ValidityRule kGqaOnly = {
                   const Plan&) { return not_modelled(job, "model.attention", "mla", "gqa"); }};
 constexpr ValidityRule kGatedOnly =
     kOnlyValues<"unsupported: model.gated_ffn", &ModelSpec::gated_ffn, true>;
-constexpr ValidityRule kNoQkNorm =
-    kOnlyValues<"unsupported: model.qk_norm", &ModelSpec::qk_norm, false>;
+// models/llama.py and models/qwen.py (Qwen 2) at both commits that are modelled.
+constexpr ValidityRule kNoQkNorm = {
+    .name = "unsupported: model.qk_norm",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.model.qk_norm; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.qk_norm", "true",
+                              "false, as no model of nanotron norms queries and keys");
+        }};
 constexpr ValidityRule kTwoNorms =
     kOnlyValues<"unsupported: model.norms_per_layer", &ModelSpec::norms_per_layer, 2>;
 
@@ -166,7 +174,6 @@ constexpr std::array kDeepspeedRules = {
     kNoExperts,
     kGqaOnly,
     kGatedOnly,
-    kNoQkNorm,
     kTwoNorms,
     kNoMtp,
     kOffloadOptimizerUnsupported,

@@ -239,8 +239,6 @@ constexpr ValidityRule kLocalAttention = {
     .broken = [](const Job& job, const Plan&) { return job.model.is_mla(); },
     .explain = [](const Job& job,
                   const Plan&) { return not_modelled(job, "model.attention", "mla", "gqa"); }};
-constexpr ValidityRule kLocalQkNorm =
-    kOnlyValues<"unsupported: model.qk_norm", &ModelSpec::qk_norm, false>;
 constexpr ValidityRule kLocalNorms =
     kOnlyValues<"unsupported: model.norms_per_layer", &ModelSpec::norms_per_layer, 2>;
 constexpr ValidityRule kLocalMtp =
@@ -274,7 +272,6 @@ constexpr std::array kLocalRules = {
     kLocalCp,
     kLocalAttention,
     kFusedHeadDim,
-    kLocalQkNorm,
     kLocalNorms,
     kLocalMtp,
     kGradDtype,

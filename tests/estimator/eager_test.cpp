@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "data/library.h"
 #include "estimator/block_memory.h"
 #include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_state.h"
+#include "estimator/deepspeed_timeline.h"
 #include "estimator/eager_rows.h"
 #include "estimator/estimate.h"
 #include "estimator/layer_partition.h"
@@ -45,6 +48,22 @@ std::int64_t row_bytes(const MemoryEstimate& memory, std::string_view name) {
   std::int64_t bytes = 0;
   for (const Row& row : memory.stages.front().rows) { bytes += row.name == name ? row.bytes : 0; }
   return bytes;
+}
+
+// Of what DeepSpeed's first rank has allocated in its second step and later.
+std::int64_t most_alive(const Job& job, const Plan& plan) {
+  const std::size_t first = deepspeed_timeline(job, plan, 0, 1).size();
+  std::unordered_map<std::int64_t, std::int64_t> bytes_of_tensor;
+  std::int64_t alive = 0;
+  std::int64_t most = 0;
+  std::size_t seen = 0;
+  for (const AllocationEvent& event : deepspeed_timeline(job, plan, 0, 2)) {
+    std::int64_t& bytes = bytes_of_tensor[event.id];
+    alive += event.bytes > 0 ? event.bytes : -bytes;
+    bytes = event.bytes;
+    most = ++seen > first ? std::max(most, alive) : 0;
+  }
+  return most;
 }
 
 }  // namespace
@@ -238,6 +257,58 @@ TEST_CASE("Hugging Face's attention saves keys and values of the key and value h
   const auto saved = std::ranges::find(rows, "attention.qkv", &BlockRow::name);
   REQUIRE(saved != rows.end());
   CHECK(saved->bytes == 2 * (32 + 8 + 8) * 128 * 1024);
+}
+
+// modeling_qwen3.py, Qwen3Attention.__init__: norms of q and k behind the four projections.
+TEST_CASE("Qwen3's tensors stand in the order of its modules") {
+  Job job = small_job();
+  job.model.qk_norm = true;
+  CHECK(deepspeed_tensors(job.model) == std::vector<std::int64_t>{256'000, 65'536, 32'768, 32'768,
+                                                                  65'536, 64, 64, 131'072, 131'072,
+                                                                  131'072, 256, 256, 256, 256'000});
+}
+
+// Backward: head and final norm; down, up; gate, norm, o, v, norm of k; k, norm of q, q, norm; the
+// table: none of these finds room for the next in a bucket of 262,400, but v and k would.
+TEST_CASE("gradients of norms of heads come before those of their projections") {
+  const Library library;
+  Job job = small_job();
+  job.model.qk_norm = true;
+  apply_option(job.profile, "reduce_bucket_elements", "262400", library);
+  const DeepspeedBuckets buckets = deepspeed_buckets(job, plan_with(3, DType::kBf16));
+  CHECK(buckets.flat_in_layers == 131'072 + 131'072);
+  CHECK(buckets.flat_at_end == 32'768 + 64 + 65'536 + 256);
+}
+
+// A head of q or k: 128 wide, twice in bf16 and 4 bytes each in fp32, and the root of its square's
+// mean. At the loss every layer has them, recomputed layers none; norms' weights are 256 a layer,
+// 2 + 4 + 8 bytes each.
+TEST_CASE("Qwen3's norms of q and k save six bytes an element and four a head") {
+  for (const bool recomputes : {false, true}) {
+    CAPTURE(recomputes);
+    Job job = job_of("deepspeed", 1);
+    job.cluster.gpus_per_node = 1;
+    job.global_batch = 1;
+    job.sequence_length = 16384;
+    job.model.layers.resize(4);
+    Plan plan = plan_with(1, DType::kBf16);
+    plan.recompute.granularity =
+        recomputes ? RecomputeGranularity::kFull : RecomputeGranularity::kNone;
+    plan.recompute.num_layers = 1;
+    const std::int64_t without = most_alive(job, plan);
+    job.model.qk_norm = true;
+    const std::int64_t saved = recomputes ? 0 : (32 + 8) * (6 * 128 + 4) * 16384;
+    CHECK(most_alive(job, plan) - without == 4 * (saved + 14 * 256));
+  }
+}
+
+TEST_CASE("no model of nanotron norms queries and keys") {
+  Job job = job_of("nanotron", 1);
+  job.model.qk_norm = true;
+  const auto broken = why_invalid(job, plan_with(1, DType::kFp32));
+  REQUIRE(broken);
+  CHECK(broken->rule == "unsupported: model.qk_norm");
+  CHECK(broken->message.find("no model of nanotron") != std::string::npos);
 }
 
 TEST_CASE("nanotron keeps the whole fp32 gradient buffer under ZeRO-1, and buckets without it") {

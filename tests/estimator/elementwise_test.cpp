@@ -91,6 +91,25 @@ TEST_CASE("the kernels of Megatron-core's layer with Transformer Engine take wha
   CHECK(microseconds(layer(kernels, &Passes::backward)) == doctest::Approx(backward).epsilon(0.1));
 }
 
+// Qwen3RMSNorm is LlamaRMSNorm: forward on heads as on tokens, less the residual addition of 3
+// elements. Of local layers a norm of the heads reads and writes what is there.
+TEST_CASE("norms of heads are counted as norms") {
+  for (const MemoryModel model : {MemoryModel::kDeepspeed, MemoryModel::kMegatronLocal}) {
+    Job job = job_of(model);
+    const LayerKernels without = layer_kernels(job, {});
+    job.model.qk_norm = true;
+    job.model.num_heads = 32;
+    job.model.num_kv_heads = 8;
+    const KernelBytes with = layer_kernels(job, {}).rotary.forward;
+    const KernelBytes& norm = without.norm.forward;
+    CHECK(with.streamed - without.rotary.forward.streamed == norm.streamed - 3 * 2);
+    CHECK(with.converted - without.rotary.forward.converted == norm.converted);
+    // k alone, one of five heads, is made contiguous.
+    CHECK(with.rearranged - without.rotary.forward.rearranged ==
+          doctest::Approx(model == MemoryModel::kDeepspeed ? 0 : 2 * 2 / 5.));
+  }
+}
+
 TEST_CASE("learned positions are added once, not turned into every layer") {
   Job job = engine_job();
   CHECK(layer_kernels(job, {}).rotary.forward.fused > 0);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "data/library.h"
+#include "estimator/block_memory.h"
 #include "estimator/estimate.h"
 
 namespace shardplan {
@@ -33,6 +34,15 @@ std::int64_t kept_bytes(const MemoryEstimate& estimate, const std::string& prefi
   return bytes;
 }
 
+std::int64_t layer_bytes(const Job& job, std::string_view name) {
+  std::int64_t bytes = 0;
+  const BlockSet blocks = block_set(job, Plan{});
+  for (const BlockRow& row : blocks[static_cast<std::size_t>(BlockKind::kDenseLayer)].rows) {
+    bytes += row.name == name ? row.bytes : 0;
+  }
+  return bytes;
+}
+
 bool has_row(const MemoryEstimate& estimate, const std::string& name) {
   return std::ranges::any_of(estimate.stages.front().rows,
                              [&](const Row& row) { return row.name == name; });
@@ -47,6 +57,42 @@ TEST_CASE("a layer under the local spec keeps 14h + 6kd + 6f and what goes with 
   const MemoryEstimate estimate = estimate_memory(small_llama(1), Plan{});
   const std::int64_t per_token = 14 * 2048 + 6 * 8 * 64 + 4 * 32 + 6 * 8192 + 8 + 8 * 64;
   CHECK(kept_bytes(estimate, "layer.dense.") == 4096 * per_token + 1024);
+}
+
+// q copied out of the packed groups 2h, else forgotten when attention has returned, and an fp32
+// statistic for every head of q and of k. With as many kv heads as heads q stays where it is.
+TEST_CASE("norms of q and k keep q as it was projected and one value a head") {
+  for (const auto& [kv_heads, copied] : {std::pair{8, 2048}, std::pair{32, 0}}) {
+    CAPTURE(kv_heads);
+    Job job = small_llama(1);
+    job.model.num_kv_heads = kv_heads;
+    const std::int64_t without = kept_bytes(estimate_memory(job, Plan{}), "layer.dense.");
+    job.model.qk_norm = true;
+    const std::int64_t with = kept_bytes(estimate_memory(job, Plan{}), "layer.dense.");
+    CHECK(with - without == 4096 * (2 * copied + 4 * (32 + kv_heads)));
+  }
+}
+
+// Traced on one H200, 32 and 8 heads of 128, 4096 tokens: forward 32 MiB for q, 32 for its norm, 8
+// and 8 for k's view made contiguous and its norm; backward 8 and 8 for k, 32 for q and 1 for sums
+// over 32 of its 131,072 rows, of which k has too few.
+TEST_CASE("norms of q and k make the tensors that were traced") {
+  Job job = small_llama(1);
+  job.model.head_dim = 128;
+  job.model.qk_norm = true;
+  const auto mebibytes = [&](std::string_view name) {
+    return static_cast<double>(layer_bytes(job, name)) / (1 << 20);
+  };
+  CHECK(mebibytes("attention.query_copy") == 32);
+  CHECK(mebibytes("attention.contiguous_query") == 0);
+  CHECK(mebibytes("attention.query_norm_output") == 32);
+  CHECK(mebibytes("attention.contiguous_key") == 8);
+  CHECK(mebibytes("attention.key_norm_output") == 8);
+  CHECK(mebibytes("attention.contiguous_key_again") == 8);
+  CHECK(mebibytes("attention.key_norm_input_gradient") == 8);
+  CHECK(mebibytes("attention.key_norm_weight_parts") == 0);
+  CHECK(mebibytes("attention.query_norm_input_gradient") == 32);
+  CHECK(mebibytes("attention.query_norm_weight_parts") == 1);
 }
 
 TEST_CASE("recompute of mlp drops gate, up and product, core_attn the softmax statistics") {
