@@ -187,18 +187,21 @@ std::size_t num_pipelines(const PriceFreedom& open) {
   return num_blocks(open) * num_values(open.rank_order);
 }
 
-// FSDP changes the blocks of torchtitan, other choices of ZeRO do not: one value of either.
+// FSDP changes the blocks of torchtitan and of Megatron-core (what its products add to), other
+// choices of ZeRO do not: one value of either.
 std::vector<std::int64_t> zeros_seen_by_blocks(const Job& job, const PriceFreedom& open) {
   std::vector<std::int64_t> zeros;
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
     return open.zero;
   }
-  if (job.profile.memory_model != MemoryModel::kTorchtitan) {
+  const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
+  if (!is_titan && job.profile.memory_model != MemoryModel::kMegatron) {
     return zeros;
   }
+  const std::int64_t least = is_titan ? 3 : 2;
   for (const bool is_sharded : {false, true}) {
     const auto found = std::ranges::find_if(
-        open.zero, [&](std::int64_t zero) { return (zero == 3) == is_sharded; });
+        open.zero, [&](std::int64_t zero) { return (zero >= least) == is_sharded; });
     if (found != open.zero.end()) {
       zeros.push_back(*found);
     }
@@ -214,7 +217,8 @@ struct PipelineFloor {
 
 // compute_s: kernels of the busiest rank, forward and backward, over all microbatches. Links and
 // recomputation change nothing in it, and no pipeline is shorter. Recomputation only adds work: an
-// open choice counts as none. Gradients of fewer bytes only take less.
+// open choice counts as none. Gradients of fewer bytes only take less, but under Megatron-FSDP:
+// their type decides whether products add to them.
 PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   PipelineFloor floor;
   const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
@@ -237,8 +241,15 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceF
       visit();
     }
   };
+  const auto of_gradients = [&] {
+    if (is_megatron_fsdp(pieces.job, at)) {
+      each(open.grad_dtype, at.grad_dtype, of_zero);
+    } else {
+      of_zero();
+    }
+  };
   const std::vector<std::int64_t> zeros = zeros_seen_by_blocks(pieces.job, open);
-  each_block(pieces, open, at, [&] { each(zeros, at.zero, of_zero); });
+  each_block(pieces, open, at, [&] { each(zeros, at.zero, of_gradients); });
   return floor;
 }
 

@@ -40,13 +40,19 @@ std::int64_t PricePieces::shardings(const Plan& plan) const {
 }
 
 const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
+  // Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches
+  // (block_fp8.cpp).
+  const bool shares_rounding =
+      job.profile.memory_model == MemoryModel::kMegatron && plan.precision == Precision::kFp8;
+  const std::int64_t microbatches = shares_rounding ? num_microbatches(job, plan) : 0;
   const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
                               number(plan.precision)) *
                                  16 +
                              number(plan.grad_dtype);
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
-       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor), shardings(plan)},
+       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
+       shares_rounding ? packed(microbatches, shardings(plan)) : shardings(plan)},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 

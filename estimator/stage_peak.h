@@ -107,7 +107,7 @@ inline std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateSum& sta
   const std::int64_t between_steps = state.alive(Phase::kIdle);
   const std::int64_t dynamic = allocated_bytes - between_steps + state.of(&StateBytes::remade);
   return allocated_bytes + state.of(&StateBytes::side_streams) +
-         state.of(&StateBytes::start_up_only) + between_steps / 16 + 3 * dynamic + kSegments;
+         state.of(&StateBytes::start_up_only) + between_steps / 8 + 3 * dynamic + kSegments;
 }
 
 // Whether the gradients of a chunk's blocks are all there, and whether the running action is the

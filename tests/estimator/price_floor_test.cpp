@@ -214,7 +214,7 @@ TEST_CASE("every floor by itself is no more than the least of all plans of its b
   int branches = 0;
   int with_experts = 0;
   int bounding = 0;  // memory floors beyond nothing
-  for (int i = 0; i < 550; ++i) {
+  for (int i = 0; i < 700; ++i) {
     RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
       continue;

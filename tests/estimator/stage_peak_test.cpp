@@ -314,7 +314,8 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
   int outcomes = 0;  // as the capacities say
   // Played tensor by tensor against counted by rows.
   std::vector<double> torchtitan;
-  std::vector<double> pipelines;  // of it, eager
+  std::vector<double> compiled_tp;  // of it, for which the rows know no order of kernels
+  std::vector<double> pipelines;    // of it, eager
   std::vector<double> deepspeed;
   for (int i = 0; i < 1500; ++i) {
     const RandomCase drawn = random.next();
@@ -329,10 +330,15 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
     const MemoryModel model = drawn.job.profile.memory_model;
     const std::int64_t largest = largest_sum(events, start_up_events(drawn));
     if (model == MemoryModel::kTorchtitan || model == MemoryModel::kDeepspeed) {
-      (model == MemoryModel::kTorchtitan ? torchtitan : deepspeed)
-          .push_back(static_cast<double>(largest) / static_cast<double>(stage.peaks.peak_bytes));
-      if (shards_in_pipeline(drawn.job, drawn.plan) && !drawn.job.profile.compile) {
-        pipelines.push_back(torchtitan.back());
+      const double two_ways =
+          static_cast<double>(largest) / static_cast<double>(stage.peaks.peak_bytes);
+      const bool is_compiled = drawn.job.profile.compile;
+      (model == MemoryModel::kDeepspeed   ? deepspeed
+       : is_compiled && drawn.plan.tp > 1 ? compiled_tp
+                                          : torchtitan)
+          .push_back(two_ways);
+      if (shards_in_pipeline(drawn.job, drawn.plan) && !is_compiled) {
+        pipelines.push_back(two_ways);
       }
     } else {
       // Megatron-core's start-up is played weight by weight, without norms; with local layers the
@@ -370,7 +376,8 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
                                  [bound](double ratio) { return std::abs(ratio - 1) < bound; });
   };
   CHECK(2 * within(torchtitan, 0.001) > std::ssize(torchtitan));
-  CHECK(20 * within(torchtitan, 0.03) > 19 * std::ssize(torchtitan));
+  CHECK(50 * within(torchtitan, 0.03) > 49 * std::ssize(torchtitan));
+  CHECK(2 * within(compiled_tp, 0.03) > std::ssize(compiled_tp));
   CHECK(2 * within(pipelines, 0.001) > std::ssize(pipelines));
   CHECK(20 * within(pipelines, 0.03) > 19 * std::ssize(pipelines));
   CHECK(std::ranges::min(pipelines) > 0.97);
