@@ -11,18 +11,7 @@ constexpr Step kReplayed = Step::kBackwardOutput;
 
 void add_normed_input(TitanBlock& block) {
   const BlockShape& s = block.shape;
-  // The compiled block keeps the output of wo and adds the residual again.
-  block.keep_or_write_again("ffn.input", block.sequence(),
-                            block.is_compiled() ? s.dtype : block.residual(),
-                            {.born = Step::kForwardProjection,
-                             .last_forward_use = Step::kForwardOutput,
-                             .dies = Step::kBackwardFfnNorm},
-                            "h*u: residual stream after attention");
-  block.keep_or_write_again("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
-                            {.born = Step::kForwardFfnNorm,
-                             .last_forward_use = Step::kForwardFfnNorm,
-                             .dies = Step::kBackwardFfnNorm},
-                            "u: reciprocal root mean square");
+  add_titan_ffn_input(block);
   const std::int64_t copies = block.is_autocast() && !block.is_compiled() ? 2 : 1;
   const bool gathered = s.gathers_sequence && (!block.is_compiled() || block.has_whole_layers());
   block.keep_or_write_again("ffn.norm_output",
@@ -92,6 +81,21 @@ void add_weight_casts(TitanBlock& block) {
 }
 
 }  // namespace
+
+// The compiled block keeps the output of wo and adds the residual again.
+void add_titan_ffn_input(TitanBlock& block) {
+  block.keep_or_write_again("ffn.input", block.sequence(),
+                            block.is_compiled() ? block.shape.dtype : block.residual(),
+                            {.born = Step::kForwardProjection,
+                             .last_forward_use = Step::kForwardOutput,
+                             .dies = Step::kBackwardFfnNorm},
+                            "h*u: residual stream after attention");
+  block.keep_or_write_again("ffn.norm_statistics", block.shape.sharded_tokens, DType::kFp32,
+                            {.born = Step::kForwardFfnNorm,
+                             .last_forward_use = Step::kForwardFfnNorm,
+                             .dies = Step::kBackwardFfnNorm},
+                            "u: reciprocal root mean square");
+}
 
 void add_titan_ffn(TitanBlock& block) {
   const BlockShape& s = block.shape;

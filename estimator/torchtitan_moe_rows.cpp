@@ -34,16 +34,7 @@ void add_norm(MoeRows& m) {
   TitanBlock& block = m.block;
   const BlockShape& s = block.shape;
   const bool casts = block.is_autocast();
-  block.keep_or_write_again("ffn.input", block.sequence(), block.residual(),
-                            {.born = Step::kForwardProjection,
-                             .last_forward_use = Step::kForwardOutput,
-                             .dies = Step::kBackwardFfnNorm},
-                            "h*u: residual stream after attention");
-  block.keep_or_write_again("ffn.norm_statistics", s.sharded_tokens, DType::kFp32,
-                            {.born = Step::kForwardFfnNorm,
-                             .last_forward_use = Step::kForwardFfnNorm,
-                             .dies = Step::kBackwardFfnNorm},
-                            "u: reciprocal root mean square");
+  add_titan_ffn_input(block);
   block.keep_or_write_again(
       "ffn.norm_output", s.gathers_sequence ? block.gathered() : block.sequence(), s.dtype,
       {.born = Step::kForwardFfnNorm, .last_forward_use = Step::kForwardCombine, .dies = kScores},

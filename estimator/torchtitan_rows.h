@@ -134,6 +134,8 @@ struct TitanInTurn {
 void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
 void add_titan_attention(TitanBlock& block, BlockKind kind);
 void add_titan_ffn(TitanBlock& block);
+// Input and statistics of the norm before a feed-forward part or a mixture.
+void add_titan_ffn_input(TitanBlock& block);
 void add_titan_moe(TitanBlock& block);
 void add_titan_expert_group(TitanBlock& block, bool is_last);
 void add_titan_embedding(TitanBlock& block);
