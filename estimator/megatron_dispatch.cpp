@@ -35,6 +35,17 @@ std::int64_t padded_rows(const MegatronBlock& block, std::int64_t rows) {
                                              : rows + div_ceil(experts * (align - 1), 2);
 }
 
+void add_expert_input(MegatronBlock& block, const Dispatch& dispatch, bool recomputed,
+                      std::string_view formula) {
+  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
+                    block.linear_elements(block.shape.hidden * dispatch.padded),
+                    block.linear_dtype(),
+                    {.born = Step::kForwardDispatch,
+                     .last_forward_use = Step::kForwardFc1,
+                     .dies = block.weight_step(Step::kBackwardFc1)},
+                    formula);
+}
+
 // The forward's local variables keep every stage of the dispatched tokens alive until the experts'
 // outputs are combined: permuted and received rows, expert outputs before and after unsorting
 // (MoELayer.forward, routed_experts_compute).
@@ -58,12 +69,8 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
     rows.use_as(comm, "experts.gathered_tokens", h * dispatch.gathered, s.dtype,
                 Step::kForwardDispatch, Step::kForwardDispatch, "topk*h*u*I*et");
   }
-  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(h * dispatch.padded), block.linear_dtype(),
-                    {.born = Step::kForwardDispatch,
-                     .last_forward_use = Step::kForwardFc1,
-                     .dies = block.weight_step(Step::kBackwardFc1)},
-                    "topk*h*u*I*et: tokens in expert order, input of the grouped product");
+  add_expert_input(block, dispatch, recomputed,
+                   "topk*h*u*I*et: tokens in expert order, input of the grouped product");
   add_expert_ends(block, h * dispatch.padded, "topk*h*u*I*et");
   rows.use("experts.unsorted_output", h * dispatch.received, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
@@ -88,12 +95,8 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
   RowList& rows = block.rows;
   const std::int64_t h = s.hidden;
   const Component comm = Component::kCommunication;
-  keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(h * dispatch.padded), block.linear_dtype(),
-                    {.born = Step::kForwardDispatch,
-                     .last_forward_use = Step::kForwardFc1,
-                     .dies = block.weight_step(Step::kBackwardFc1)},
-                    "topk*h*u*et*I: tokens in expert order, input of the products");
+  add_expert_input(block, dispatch, recomputed,
+                   "topk*h*u*et*I: tokens in expert order, input of the products");
   add_expert_ends(block, h * dispatch.padded, "topk*h*u*et*I");
   rows.use("experts.unsorted_output", h * dispatch.all_tokens, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");

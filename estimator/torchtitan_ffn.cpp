@@ -60,9 +60,18 @@ void add_gate(TitanBlock& block, std::int64_t width) {
   }
 }
 
+void add_weight_casts(TitanBlock& block) {
+  add_titan_weight_casts(block);
+  constexpr std::size_t kProducts = 7;  // the norms behind them are not cast
+  const std::vector<std::int64_t> weights = block.layer_weights();
+  block.rows.split_last(std::span(weights).first(kProducts));
+}
+
+}  // namespace
+
 // bf16 copies of a layer's weights: held by the graph, or by autocast's cache (a row of the state)
 // and cast again by the replay.
-void add_weight_casts(TitanBlock& block) {
+void add_titan_weight_casts(TitanBlock& block) {
   const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
   const DType dtype = block.shape.dtype;
   if (block.has_whole_layers()) {
@@ -75,12 +84,7 @@ void add_weight_casts(TitanBlock& block) {
     block.rows.use("weight_casts_again", casts, dtype, Step::kBackwardOutput, Step::kBackwardQkv,
                    "n: bf16 copies of the weights, cast again by the replay");
   }
-  constexpr std::size_t kProducts = 7;  // the norms behind them are not cast
-  const std::vector<std::int64_t> weights = block.layer_weights();
-  block.rows.split_last(std::span(weights).first(kProducts));
 }
-
-}  // namespace
 
 // The compiled block keeps the output of wo and adds the residual again.
 void add_titan_ffn_input(TitanBlock& block) {

@@ -196,23 +196,14 @@ void add_weight_gradients(MoeRows& m) {
                  dtype, kScores, Step::kBackwardInput, "E*h");
 }
 
-// bf16 copies of all weights, held by the graph; of the experts autocast caches none.
+// Beside those of every weight: of the experts autocast caches none.
 void add_casts(MoeRows& m) {
   TitanBlock& block = m.block;
-  const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
-  const DType dtype = block.shape.dtype;
-  if (block.has_whole_layers()) {
-    block.rows.keep("weight_casts", casts, dtype,
-                    {.born = Step::kForwardQkv,
-                     .last_forward_use = Step::kForwardFc2,
-                     .dies = Step::kBackwardQkv},
-                    "n: bf16 copies of the weights, held by the graph");
-  } else {
-    block.rows.use("experts.weight_cast", block.expert_weights().front(), dtype, Step::kForwardFc1,
-                   Step::kForwardFc2, "E*h*fe: bf16 copy for one product");
-    block.rows.use("weight_casts_again", casts, dtype, Step::kBackwardOutput, Step::kBackwardQkv,
-                   "n: bf16 copies of the weights, cast again by the replay");
+  if (!block.has_whole_layers()) {
+    block.rows.use("experts.weight_cast", block.expert_weights().front(), block.shape.dtype,
+                   Step::kForwardFc1, Step::kForwardFc2, "E*h*fe: bf16 copy for one product");
   }
+  add_titan_weight_casts(block);
 }
 
 void add_exchange_of_tp(MoeRows& m) {
@@ -253,7 +244,8 @@ void add_titan_moe(TitanBlock& block) {
 }
 
 // The experts' parameters, a group of their own: gathered while the block before runs, with the
-// buffers of the next block's, and reduced before the rest of the block.
+// buffers of the next block's, and reduced before the rest of the block. Nothing with experts runs
+// in a pipeline (validity_torchtitan.cpp, qwen3_needs_pp_1).
 void add_titan_expert_group(TitanBlock& block, bool is_last) {
   RowList& rows = block.rows;
   const Component comm = Component::kCommunication;
@@ -262,43 +254,35 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
   const std::int64_t gathered = shard > 1 ? p.experts : 0;
   const DType dtype = block.shape.dtype;
   const std::vector<std::int64_t> weights = block.expert_weights();
-  if (block.fsdp.reduces_each_backward) {
-    block.gather("fsdp.expert_gather_output", gathered, Step::kForwardInput, Step::kForwardLogits,
-                 "n: until the next block has been gathered");
-    block.gather("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
-                 Step::kForwardInput, Step::kForwardOutput, "n: of the next block");
-    if (block.fsdp.reshards_forward) {
-      rows.use_as(comm, "fsdp.unsharded_experts", p.experts, dtype, Step::kForwardDispatch,
-                  Step::kForwardUnsort, "n");
-      rows.split_last(weights);
-      const bool replays = block.plan.recompute.granularity != RecomputeGranularity::kNone;
-      rows.use_as(comm, "fsdp.unsharded_experts_again", p.experts, dtype,
-                  replays ? Step::kBackwardOutput : kUnsort, kUnpad, "n: gathered again");
-      rows.split_last(weights);
-    } else {
-      rows.keep("fsdp.unsharded_experts", p.experts, dtype,
-                {.born = Step::kForwardDispatch,
-                 .last_forward_use = Step::kForwardUnsort,
-                 .dies = kUnpad},
-                "n: not resharded after forward");
-      rows.rows.back().component = comm;
-      rows.rows.back().outlives_recompute = true;
-      rows.split_last(weights);
-    }
-    const std::int64_t copied = block.splits_expert_rows() ? p.experts : 0;
-    rows.use_as(comm, "fsdp.expert_copies", copied, dtype, Step::kForwardDispatch,
-                Step::kForwardDispatch, "n: rank by rank before row by row");
-    rows.use_as(comm, "fsdp.expert_copies_again", copied, dtype, kUnsort, kUnsort, "n");
-    rows.use_as(comm, "fsdp.expert_gradient_chunks", copied / 3, dtype, kReduce, kReduce,
-                "n/3: the last gradient beside its chunks, joined rank by rank");
-    rows.use_as(comm, "fsdp.expert_reduction_input", p.experts, DType::kFp32, kReduce,
-                Step::kBackwardNorm, "n: fp32 reduce-scatter input, held until the block's");
+  block.gather("fsdp.expert_gather_output", gathered, Step::kForwardInput, Step::kForwardLogits,
+               "n: until the next block has been gathered");
+  block.gather("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
+               Step::kForwardInput, Step::kForwardOutput, "n: of the next block");
+  if (block.fsdp.reshards_forward) {
+    rows.use_as(comm, "fsdp.unsharded_experts", p.experts, dtype, Step::kForwardDispatch,
+                Step::kForwardUnsort, "n");
+    rows.split_last(weights);
+    const bool replays = block.plan.recompute.granularity != RecomputeGranularity::kNone;
+    rows.use_as(comm, "fsdp.unsharded_experts_again", p.experts, dtype,
+                replays ? Step::kBackwardOutput : kUnsort, kUnpad, "n: gathered again");
+    rows.split_last(weights);
   } else {
-    add_titan_pipelined(block, p.experts, GroupEnd::kExperts);
-    if (block.fsdp.reshards_forward) {
-      add_titan_gathered_in_turn(block, {.elements = p.experts, .next = 0});
-    }
+    rows.keep(
+        "fsdp.unsharded_experts", p.experts, dtype,
+        {.born = Step::kForwardDispatch, .last_forward_use = Step::kForwardUnsort, .dies = kUnpad},
+        "n: not resharded after forward");
+    rows.rows.back().component = comm;
+    rows.rows.back().outlives_recompute = true;
+    rows.split_last(weights);
   }
+  const std::int64_t copied = block.splits_expert_rows() ? p.experts : 0;
+  rows.use_as(comm, "fsdp.expert_copies", copied, dtype, Step::kForwardDispatch,
+              Step::kForwardDispatch, "n: rank by rank before row by row");
+  rows.use_as(comm, "fsdp.expert_copies_again", copied, dtype, kUnsort, kUnsort, "n");
+  rows.use_as(comm, "fsdp.expert_gradient_chunks", copied / 3, dtype, kReduce, kReduce,
+              "n/3: the last gradient beside its chunks, joined rank by rank");
+  rows.use_as(comm, "fsdp.expert_reduction_input", p.experts, DType::kFp32, kReduce,
+              Step::kBackwardNorm, "n: fp32 reduce-scatter input, held until the block's");
   rows.rows.push_back(titan_expert_gradient(block));
 }
 

@@ -220,22 +220,15 @@ void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end) {
     }
   };
   const Component comm = Component::kCommunication;
-  const bool is_experts = end == GroupEnd::kExperts;
-  const std::int64_t share = div_ceil(own, is_experts ? expert_shard_size(block.job, block.plan)
-                                                      : dense_shard_size(block.job, block.plan));
-  add(comm, is_experts ? "fsdp.unsharded_experts" : "fsdp.unsharded_parameters", own,
-      block.shape.dtype, RowOf::kGathered, "n: gathered for all microbatches of the chunk");
+  const std::int64_t share = div_ceil(own, dense_shard_size(block.job, block.plan));
+  add(comm, "fsdp.unsharded_parameters", own, block.shape.dtype, RowOf::kGathered,
+      "n: gathered for all microbatches of the chunk");
   if (end == GroupEnd::kRowsOfTable) {
     add(Component::kGradients, "fsdp.table_gradient_rows", own, DType::kFp32, RowOf::kReduction,
         "V/t*h: this rank's rows of the table's gradient");
     add(comm, "fsdp.unsharded_until_reduced", own, block.shape.dtype, RowOf::kReduction, "n");
   } else {
-    // The experts' is reduced by itself, the larger of both counts.
-    const std::int64_t together = std::max(block.parameters.experts, block.parameters.layer);
-    const std::int64_t input = is_experts                                          ? 0
-                               : end == GroupEnd::kLayer && block.groups_experts() ? together
-                                                                                   : own;
-    add(comm, "fsdp.reduction_input", input, DType::kFp32, RowOf::kReduction,
+    add(comm, "fsdp.reduction_input", own, DType::kFp32, RowOf::kReduction,
         "n: fp32 reduce-scatter input");
     add(comm, "fsdp.reduction_output", end == GroupEnd::kTable ? share : 0, DType::kFp32,
         RowOf::kReduction, "n/S: of the reduce-scatter, while the table's gradient is still there");

@@ -122,7 +122,7 @@ struct TitanUnsharded {
 };
 void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
 // The last tensor of the parameters that are gathered and reduced together.
-enum class GroupEnd { kLayer, kExperts, kTable, kRowsOfTable };
+enum class GroupEnd { kLayer, kTable, kRowsOfTable };
 void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
 
 struct TitanInTurn {
@@ -136,6 +136,8 @@ void add_titan_attention(TitanBlock& block, BlockKind kind);
 void add_titan_ffn(TitanBlock& block);
 // Input and statistics of the norm before a feed-forward part or a mixture.
 void add_titan_ffn_input(TitanBlock& block);
+// bf16 copies of a layer's weights, under autocast.
+void add_titan_weight_casts(TitanBlock& block);
 void add_titan_moe(TitanBlock& block);
 void add_titan_expert_group(TitanBlock& block, bool is_last);
 void add_titan_embedding(TitanBlock& block);
