@@ -51,6 +51,16 @@ constexpr double kZero3HeadNorms = 2.0 / 13;
 constexpr HostCost kEagerHeadNorms = microseconds(380, 640);
 constexpr HostCost kLocalHeadNorms = microseconds(80, 200);
 
+// Transformer Engine's, and its mixtures: of data/measured/host_steps_h200.jsonl, on a host that
+// takes 1.62 times as long for a dense layer as the DGX H100 of the times below (3.5 ms), divided
+// by that and over the directions as a layer's time is. Norms of q and k take 0.9 (2 layers) to 1.6
+// ms (6). Grouped experts still have a weight, a product and hooks each: between 8, 32 and 128 of
+// them 0.22 ms a microbatch, of which a quarter of 0.25 once a step (1 against 4 microbatches);
+// routing 3.4 ms.
+constexpr HostCost kEngineHeadNorms = microseconds(290, 470);
+constexpr HostCost kEngineRouting = microseconds(810, 1290);
+constexpr HostCost kGroupedExpert = microseconds(37, 60);
+
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
 // between models of 2 and 6. `sharded` is with FSDP2; tensor and context parallelism come on top
@@ -63,8 +73,9 @@ struct HostRow {
   HostCost tensor_parallel;
   HostCost context_parallel;
   HostCost both;
-  HostCost routing;  // of a layer with experts: router, permutations, exchanges
-  HostCost expert;   // of each expert, where they run one after the other
+  HostCost routing;              // of a layer with experts: router, permutations, exchanges
+  HostCost expert;               // of each expert, where they run one after the other
+  HostCost grouped_expert = {};  // of each expert, where one call runs all
   HostCost ends;
   double update_s = 0;  // clipping and optimizer, a layer
 };
@@ -115,8 +126,9 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .tensor_parallel = microseconds(380, 0),
      .context_parallel = microseconds(650, 1250),
      .both = {},
-     .routing = microseconds(600, 960),
+     .routing = kEngineRouting,
      .expert = microseconds(250, 410),
+     .grouped_expert = kGroupedExpert,
      .ends = microseconds(1750, 2250),
      .update_s = 0},
     // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
@@ -163,12 +175,14 @@ const HostRow* row_of(const FrameworkProfile& profile) {
 // (gpt3_weekly_mcore_tp2_pp2_current_scaling_native_fp8_tp_pp_sp_tp_overlap, as above).
 constexpr HostCost kEngineFp8 = microseconds(950, 1510);
 
-// Hosts of A100 took 1.38 to 1.46 times as long as those of H100 for the tests above, of GB200 1.28
-// to 1.55 times; of B200 there are none.
+// Hosts of A100 took 1.38 to 1.46 times as long as those of H100 for the tests above, of GB200
+// (Grace) 1.28 to 1.55 times. Of B200 there are none: a DGX B200 has the generation of Xeon after a
+// DGX H100's, taken to be as fast.
 double host_factor(const Job& job) {
-  const std::int64_t capability = job.cluster.gpu.compute_capability;
-  const bool is_hopper = capability >= 90 && capability < 100;
-  return job.profile.memory_model == MemoryModel::kMegatron && !is_hopper ? 1.4 : 1;
+  const GpuSpec& gpu = job.cluster.gpu;
+  const bool as_dgx_h100 =
+      (gpu.compute_capability >= 90 && gpu.compute_capability < 100) || gpu.id.starts_with("B200");
+  return job.profile.memory_model == MemoryModel::kMegatron && !as_dgx_h100 ? 1.4 : 1;
 }
 
 HostCost scaled(double factor, const HostCost& cost) {
@@ -201,6 +215,7 @@ HostCost head_norm_launches(MemoryModel model) {
   switch (model) {
     case MemoryModel::kDeepspeed: return kEagerHeadNorms;
     case MemoryModel::kMegatronLocal: return kLocalHeadNorms;
+    case MemoryModel::kMegatron: return kEngineHeadNorms;
     default: return {};
   }
 }
@@ -247,9 +262,9 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   cost = graphed(graphs, cost);
   if (layer.is_moe && (graphs == CudaGraphs::kNone || graphs == CudaGraphs::kAttention)) {
     const bool in_turn = !job.profile.moe_grouped_gemm || row->model == MemoryModel::kMegatronLocal;
-    const std::int64_t experts = in_turn ? div_ceil(job.model.moe.num_experts, plan.ep) : 0;
+    const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
     add(cost, 1, row->routing);
-    add(cost, static_cast<double>(experts), row->expert);
+    add(cost, static_cast<double>(experts), in_turn ? row->expert : row->grouped_expert);
   }
   return scaled(host_factor(job), cost);
 }

@@ -148,7 +148,7 @@ def megatron_parts(layers, tp, experts, hidden=512, ffn=1024, heads=8, kv_heads=
         ffn, experts, expert_tokens, num_layers=layers, hidden_size=hidden,
         num_attention_heads=heads, num_query_groups=kv_heads, tensor_model_parallel_size=tp,
         sequence_parallel=tp > 1)
-    spec = megatron_modules(tp > 1, experts)
+    spec = megatron_modules(tp > 1, experts, qk_norm=False)
     model = GPTModel(config, spec, vocab, sequence, position_embedding_type="rope",
                      share_embeddings_and_output_weights=False).to(DEVICE)
     ddp = DistributedDataParallel(
