@@ -122,13 +122,13 @@ TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   CHECK(step_s(3, 6) == doctest::Approx(0.300).epsilon(0.06));
 }
 
-TEST_CASE("grouped experts cost the host their routing, however many there are") {
+TEST_CASE("grouped experts cost the host more the more there are") {
   Job job = transformer_engine();
   job.model.moe = {.num_experts = 8, .topk = 4, .expert_ffn = 1024};
   const double eight = both(host_cost(job, {}, {.is_moe = true}));
   CHECK(eight > both(host_cost(job, {}, {})));
   job.model.moe.num_experts = 128;
-  CHECK(both(host_cost(job, {}, {.is_moe = true})) == eight);
+  CHECK(both(host_cost(job, {}, {.is_moe = true})) > eight);
   job.profile.moe_grouped_gemm = false;
   CHECK(both(host_cost(job, {}, {.is_moe = true})) > 10 * eight);
 }
