@@ -116,7 +116,11 @@ std::vector<SearchQuestion> sweep_questions(const Options& options, const Librar
   return questions;
 }
 
-// Every run of the library's files with a step time: measured over predicted.
+// Of a step's time the share from which on the host decides it.
+constexpr double kHostDecides = 0.25;
+
+// Every run of the library's files with a step time: measured over predicted. Runs that the host
+// decides tell of the machine they ran on; a job worth a sweep keeps its GPUs busy.
 std::vector<double> time_ratios(const std::string& framework, const Library& library) {
   std::vector<double> ratios;
   for (const std::string& file : library.case_files()) {
@@ -137,7 +141,10 @@ std::vector<double> time_ratios(const std::string& framework, const Library& lib
         continue;
       }
       if (const auto measured = measured_step_s(*run.measured, run.job)) {
-        ratios.push_back(*measured / estimate_step_time(run.job, run.plan).total_s);
+        const StepTime predicted = estimate_step_time(run.job, run.plan);
+        if (predicted.host_s < kHostDecides * predicted.total_s) {
+          ratios.push_back(*measured / predicted.total_s);
+        }
       }
     }
   }

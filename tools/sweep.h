@@ -30,7 +30,8 @@ void add_extras(const SearchExtras& extras, Table& search_table);  // columns of
 std::string with_extras(const SearchExtras& extras, const std::string& search_json);
 
 // 10th to 90th percentile of measured over predicted step times: of the framework's runs that the
-// library has, of all frameworks where it has none.
+// library has, of all frameworks where it has none. Steps that wait for the host for a quarter of
+// their time or more are left out.
 StepTimeSpread step_time_spread(const std::string& framework, const Library& library);
 
 struct SweepReport {
