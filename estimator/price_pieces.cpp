@@ -215,7 +215,8 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
 
 }  // namespace
 
-// Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well;
+// Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well, but not the
+// order of ranks, which moves no byte;
 // Megatron-FSDP's buffers the ranks that share the state, and what else their stage has.
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
@@ -228,12 +229,12 @@ BlockKey PricePieces::block_key(const Plan& plan) {
     key[5] = wide_axes
                  .find({packed(grid().dense_shard, grid().expert_shard),
                         packed(grid().dp, 16 * plan.zero + number(plan.grad_dtype)),
-                        packed(plan.vpp, split_number)},
+                        packed(plan.vpp, split_number), 0},
                        [](WideAxes&) {})
                  .number;
   } else if (is_wide) {
     key[5] = wide_axes
-                 .find({packed(grid_piece->number, plan.zero),
+                 .find({packed(grid().dp, plan.dp_replicate), packed(plan.pp, plan.zero),
                         packed(dtypes_number(plan), number(plan.schedule)),
                         packed(plan.vpp, split_number)},
                        [](WideAxes&) {})

@@ -274,7 +274,7 @@ struct PricePieces {
   PieceMemo<GridPiece, 4> grid_pieces{1024};
   PieceMemo<SplitPiece, 2> split_pieces{1024};
   PieceMemo<KindPiece, 6> kind_pieces{16384};
-  PieceMemo<WideAxes, 3> wide_axes{4096};
+  PieceMemo<WideAxes, 4> wide_axes{4096};
   BlockMemo block_pieces{2048};
   PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};

@@ -129,6 +129,30 @@ TEST_CASE("a price does not depend on what its table priced before") {
   CHECK(failures == 0);
 }
 
+TEST_CASE("the order of ranks moves no byte that a step allocates") {
+  const Library library;
+  RandomJobs random(library, 5);
+  int compared = 0;
+  int moved = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const RandomCase drawn = random.next();
+    Plan reversed = drawn.plan;
+    std::ranges::reverse(reversed.rank_order);
+    if (why_invalid(drawn.job, reversed)) {
+      continue;
+    }
+    const MemoryEstimate one = estimate_memory(drawn.job, drawn.plan);
+    const MemoryEstimate other = estimate_memory(drawn.job, reversed);
+    moved += std::ranges::equal(one.stages, other.stages, {}, &StageMemory::allocated_bytes,
+                                &StageMemory::allocated_bytes)
+                 ? 0
+                 : 1;
+    ++compared;
+  }
+  CHECK(moved == 0);
+  CHECK(compared > 300);
+}
+
 TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
   const Library library;
   RandomJobs random(library, 3);
