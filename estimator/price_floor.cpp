@@ -215,17 +215,46 @@ struct PipelineFloor {
   double total_s = kNoTime;
 };
 
+// Of the open orders of ranks the first of those whose groups lie on the same links: work knows
+// nothing else of an order.
+const std::vector<RankOrder>& orders_seen_by_work(PricePieces& pieces, const Plan& plan,
+                                                  std::size_t freedom) {
+  if (pieces.freedoms[freedom].rank_order.empty()) {
+    return pieces.freedoms[freedom].rank_order;
+  }
+  const std::int64_t is_v = plan.schedule == Schedule::kZbv ? 1 : 0;
+  return pieces.order_pieces
+      .find({packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.pp, plan.dp),
+             packed(plan.dp_replicate, 2 * static_cast<std::int64_t>(freedom) + is_v)},
+            [&](std::vector<RankOrder>& orders) {
+              orders.clear();
+              std::vector<std::pair<std::int64_t, std::int64_t>> seen;
+              Plan at = plan;
+              each(pieces.freedoms[freedom].rank_order, at.rank_order, [&] {
+                pieces.begin(at);
+                const std::pair links(pieces.grid().links, pieces.grid().pp_links);
+                if (std::ranges::find(seen, links) == seen.end()) {
+                  seen.push_back(links);
+                  orders.push_back(at.rank_order);
+                }
+              });
+            })
+      .value;
+}
+
 // compute_s: kernels of the busiest rank, forward and backward, over all microbatches. Links and
 // recomputation change nothing in it, and no pipeline is shorter. Recomputation only adds work: an
 // open choice counts as none. Gradients of fewer bytes only take less, but under Megatron-FSDP:
 // their type decides whether products add to them.
-PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
+  const PriceFreedom& open = pieces.freedoms[freedom];
   PipelineFloor floor;
   const bool times_pipelines = num_pipelines(open) <= kMostPipelines;
   Plan at = plan;
   at.recompute = times_pipelines && open.recompute.empty() ? plan.recompute : Recompute{};
   at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
   choose_smallest_gradients(open, at);
+  const std::vector<RankOrder>& orders = orders_seen_by_work(pieces, at, freedom);
   const auto of_zero = [&] {
     const auto visit = [&] {
       pieces.begin(at);
@@ -236,7 +265,7 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, const PriceF
       floor.total_s = std::min(floor.total_s, times_pipelines ? work.pipeline_s : compute_s);
     };
     if (times_pipelines) {
-      each(open.rank_order, at.rank_order, visit);
+      each(orders, at.rank_order, visit);
     } else {
       visit();
     }
@@ -397,7 +426,7 @@ TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom) {
     return floor;
   }
   each_running_schedule(pieces, plan, open, [&](Plan& at) {
-    const PipelineFloor before = pipeline_floor(pieces, at, open);
+    const PipelineFloor before = pipeline_floor(pieces, at, freedom);
     const double after_s = update_floor(pieces, at, freedom) * kRounding;
     const double compute_s = before.compute_s * kRounding;
     floor.compute_s = std::min(floor.compute_s, compute_s);

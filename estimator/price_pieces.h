@@ -34,6 +34,8 @@
 
 namespace shardplan {
 
+using RankOrder = std::array<Dimension, 4>;
+
 struct GridPiece {
   std::int64_t dp = 1;
   std::int64_t dense_shard = 1;
@@ -272,6 +274,7 @@ struct PricePieces {
   ModelTimes model_time_space;  // of the times of this number
   std::int64_t model_time_number = 0;
   PieceMemo<GridPiece, 4> grid_pieces{1024};
+  PieceMemo<std::vector<RankOrder>, 4> order_pieces{1024};  // see price_floor.cpp
   PieceMemo<SplitPiece, 2> split_pieces{1024};
   PieceMemo<KindPiece, 6> kind_pieces{16384};
   PieceMemo<WideAxes, 4> wide_axes{4096};
