@@ -85,9 +85,9 @@ std::vector<std::int64_t> read_layers_per_chunk(const JsonValue& value, const st
 }
 
 // "pp-dp-cp-tp", slowest to fastest.
-std::array<Dimension, 4> read_rank_order(ObjectReader& reader) {
+RankOrder read_rank_order(ObjectReader& reader) {
   const std::string text = reader.string("rank_order");
-  std::array<Dimension, 4> order{};
+  RankOrder order{};
   std::size_t num_found = 0;
   std::size_t at = 0;
   while (at <= text.size() && num_found < order.size()) {

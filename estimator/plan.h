@@ -60,6 +60,8 @@ struct Offload {
   friend bool operator==(const Offload&, const Offload&) = default;
 };
 
+using RankOrder = std::array<Dimension, 4>;  // of all four, slowest first
+
 struct Plan {
   std::int64_t tp = 1;
   std::int64_t cp = 1;
@@ -76,8 +78,8 @@ struct Plan {
   Schedule schedule = Schedule::kNone;
   std::vector<std::int64_t> layers_per_chunk = {};  // pp * vpp entries in model order; empty: even
   CpMethod cp_method = CpMethod::kRing;
-  std::array<Dimension, 4> rank_order = {Dimension::kPp, Dimension::kDp, Dimension::kCp,
-                                         Dimension::kTp};  // slowest to fastest
+  RankOrder rank_order = {Dimension::kPp, Dimension::kDp, Dimension::kCp,
+                          Dimension::kTp};  // slowest to fastest
   Precision precision = Precision::kBf16;
   DType grad_dtype = DType::kFp32;    // gradients as accumulated and reduced
   DType master_dtype = DType::kFp32;  // main parameters of the optimizer

@@ -254,7 +254,8 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, std::size_t 
   at.recompute = times_pipelines && open.recompute.empty() ? plan.recompute : Recompute{};
   at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
   choose_smallest_gradients(open, at);
-  const std::vector<RankOrder>& orders = orders_seen_by_work(pieces, at, freedom);
+  const std::vector<RankOrder>& orders =
+      times_pipelines ? orders_seen_by_work(pieces, at, freedom) : open.rank_order;
   const auto of_zero = [&] {
     const auto visit = [&] {
       pieces.begin(at);

@@ -27,7 +27,7 @@ struct PriceFreedom {
   std::vector<DType> exp_avg_dtype;
   std::vector<DType> exp_avg_sq_dtype;
   std::vector<Offload> offload;
-  std::vector<std::array<Dimension, 4>> rank_order;
+  std::vector<RankOrder> rank_order;
 };
 
 // Adds a level of the search to a table. Returns its number.

@@ -216,8 +216,8 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
 }  // namespace
 
 // Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well, but not the
-// order of ranks, which moves no byte;
-// Megatron-FSDP's buffers the ranks that share the state, and what else their stage has.
+// order of ranks, which moves no byte; Megatron-FSDP's buffers the ranks that share the state, and
+// what else their stage has.
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
                packed(plan.ep, plan.etp),

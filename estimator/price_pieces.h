@@ -34,8 +34,6 @@
 
 namespace shardplan {
 
-using RankOrder = std::array<Dimension, 4>;
-
 struct GridPiece {
   std::int64_t dp = 1;
   std::int64_t dense_shard = 1;

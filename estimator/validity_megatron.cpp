@@ -49,9 +49,8 @@ constexpr ValidityRule kExpAvgSqDtype =
                 DType::kFp16, DType::kBf16, DType::kFp8>;
 
 // tp-cp-ep-dp-pp, or with --use-tp-pp-dp-mapping tp-cp-ep-pp-dp; here slowest first.
-const std::array<Dimension, 4> kDefaultOrder = Plan{}.rank_order;
-constexpr std::array<Dimension, 4> kTpPpDpOrder = {Dimension::kDp, Dimension::kPp, Dimension::kCp,
-                                                   Dimension::kTp};
+const RankOrder kDefaultOrder = Plan{}.rank_order;
+constexpr RankOrder kTpPpDpOrder = {Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp};
 
 constexpr ValidityRule kRankOrder = {
     .name = "unsupported: rank_order",

@@ -90,7 +90,7 @@ std::string not_modelled(const Job& job, std::string_view field, std::string_vie
          job.profile.name + " " + job.profile.version + "; modelled: " + std::string(modelled);
 }
 
-std::string rank_order_text(const std::array<Dimension, 4>& order) {
+std::string rank_order_text(const RankOrder& order) {
   std::string list;
   for (const Dimension dimension : order) { append_item(list, ",", name_of(dimension)); }
   return list;

@@ -34,7 +34,7 @@ std::string product_text(std::initializer_list<Factor> factors);
 std::string not_modelled(const Job& job, std::string_view field, std::string_view found,
                          std::string_view modelled);
 
-std::string rank_order_text(const std::array<Dimension, 4>& order);
+std::string rank_order_text(const RankOrder& order);
 
 // Messages that need more than a line.
 std::string explain_sizes_positive(const Job& job, const Plan& plan);

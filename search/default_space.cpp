@@ -272,10 +272,9 @@ std::vector<Recompute> all_recompute_choices(const Job& job, std::vector<Recompu
                    supported(job, "recompute.modules", &Plan::recompute, std::move(choices)));
 }
 
-std::vector<std::array<Dimension, 4>> all_rank_orders(const Job& job,
-                                                      const std::array<Dimension, 4>& first) {
-  std::array<Dimension, 4> order = {Dimension::kPp, Dimension::kDp, Dimension::kCp, Dimension::kTp};
-  std::vector<std::array<Dimension, 4>> orders = {first};
+std::vector<RankOrder> all_rank_orders(const Job& job, const RankOrder& first) {
+  RankOrder order = {Dimension::kPp, Dimension::kDp, Dimension::kCp, Dimension::kTp};
+  std::vector<RankOrder> orders = {first};
   do {
     if (order != first) {
       orders.push_back(order);

@@ -68,8 +68,7 @@ bool has_one_rank(const Job& job, const Plan& plan, Dimension dimension) {
 }
 
 // The order as a number that leaves out dimensions of one rank: they may stand anywhere.
-std::int64_t order_of_several_ranks(const Job& job, const Plan& plan,
-                                    const std::array<Dimension, 4>& order) {
+std::int64_t order_of_several_ranks(const Job& job, const Plan& plan, const RankOrder& order) {
   std::int64_t number = 0;
   for (const Dimension dimension : order) {
     if (!has_one_rank(job, plan, dimension)) {
@@ -81,7 +80,7 @@ std::int64_t order_of_several_ranks(const Job& job, const Plan& plan,
 
 std::optional<Plan> other_rank_order(const Job& job, const SearchSpace& space, const Plan& plan,
                                      const RuleList& rules) {
-  const auto is_same_order = [&](const std::array<Dimension, 4>& order) {
+  const auto is_same_order = [&](const RankOrder& order) {
     return order_of_several_ranks(job, plan, order) ==
            order_of_several_ranks(job, plan, plan.rank_order);
   };

@@ -44,8 +44,8 @@ struct SearchSpace {
   std::vector<Recompute> recompute;        // none, selective sets, full by layer, full for n layers
   std::vector<Precision> precision;        // bf16
   std::vector<double> moe_buffer_factor = {1};
-  std::vector<std::array<Dimension, 4>> rank_order;  // tp fastest, then cp, dp, pp
-  std::vector<DType> grad_dtype;                     // the profile's default
+  std::vector<RankOrder> rank_order;  // tp fastest, then cp, dp, pp
+  std::vector<DType> grad_dtype;      // the profile's default
   std::vector<DType> master_dtype = {DType::kFp32};
   std::vector<DType> exp_avg_dtype = {DType::kFp32};
   std::vector<DType> exp_avg_sq_dtype = {DType::kFp32};

@@ -41,7 +41,7 @@ std::string value_word(double value) {
 std::string value_word(const Recompute& value) {
   return recompute_text(value);
 }
-std::string value_word(const std::array<Dimension, 4>& value) {
+std::string value_word(const RankOrder& value) {
   return dimensions_text(value);
 }
 std::string value_word(const Offload& value) {

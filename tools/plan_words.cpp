@@ -267,18 +267,18 @@ std::string recompute_text(const Recompute& recompute) {
   return text;
 }
 
-std::string dimensions_text(const std::array<Dimension, 4>& order) {
+std::string dimensions_text(const RankOrder& order) {
   std::vector<std::string> names;
   names.reserve(order.size());
   for (const Dimension dimension : order) { names.push_back(std::string(name_of(dimension))); }
   return joined(names, "-");
 }
 
-std::array<Dimension, 4> parse_rank_order(const std::string& word, const std::string& place) {
+RankOrder parse_rank_order(const std::string& word, const std::string& place) {
   std::string commas = word;
   std::replace(commas.begin(), commas.end(), '-', ',');
   const std::vector<std::string> pieces = parse_list(commas, place);
-  std::array<Dimension, 4> order{};
+  RankOrder order{};
   std::set<std::string> seen;
   for (std::size_t i = 0; i < pieces.size() && i < order.size(); ++i) {
     order[i] = value_of<Dimension>(parse_choice(pieces[i], words_of(kDimensions), place)).value();

@@ -51,9 +51,9 @@ Plan with_open_etp(const Job& job, Plan base);
 std::string options_that_differ(const Plan& base, const Plan& plan);
 
 std::string recompute_text(const Recompute& recompute);  // "full/uniform/1", "selective/core_attn"
-std::string dimensions_text(const std::array<Dimension, 4>& order);  // "pp-dp-cp-tp"
+std::string dimensions_text(const RankOrder& order);     // "pp-dp-cp-tp"
 // Also with commas.
-std::array<Dimension, 4> parse_rank_order(const std::string& word, const std::string& place);
+RankOrder parse_rank_order(const std::string& word, const std::string& place);
 
 // "tp=8": only this value. "tp=1..8": of the axis's values those within the range. "tp=1,2,4":
 // exactly these. InputError for unknown axes and values.

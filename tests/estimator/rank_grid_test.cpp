@@ -22,7 +22,7 @@ using Ranks = std::vector<std::int64_t>;
 
 // Plans that fill 64 ranks in every rank order, dense and with experts.
 std::vector<Plan> plans_of_64_ranks() {
-  std::array<Dimension, 4> order = {Dimension::kPp, Dimension::kDp, Dimension::kCp, Dimension::kTp};
+  RankOrder order = {Dimension::kPp, Dimension::kDp, Dimension::kCp, Dimension::kTp};
   std::ranges::sort(order);
   std::vector<Plan> plans;
   do {

@@ -131,9 +131,8 @@ TEST_CASE("native refuses just the plans whose experts are shared across machine
     (is_refused ? refused : kept) += 1;
   };
   using enum Dimension;
-  for (const std::array<Dimension, 4>& order :
-       {std::array{kPp, kDp, kCp, kTp}, std::array{kDp, kPp, kCp, kTp},
-        std::array{kDp, kCp, kTp, kPp}}) {
+  for (const RankOrder& order : {std::array{kPp, kDp, kCp, kTp}, std::array{kDp, kPp, kCp, kTp},
+                                 std::array{kDp, kCp, kTp, kPp}}) {
     for (const std::int64_t tp : {1, 2, 4}) {
       for (const std::int64_t pp : {1, 2, 4}) {
         for (const std::int64_t ep : {1, 2, 4, 8}) {

@@ -181,7 +181,7 @@ TEST_CASE("a search of a run's file keeps what it does not search, and tries the
     CHECK(space.exp_avg_dtype == std::vector<DType>{own.exp_avg_dtype});
     CHECK(space.exp_avg_sq_dtype == std::vector<DType>{own.exp_avg_sq_dtype});
     CHECK(space.offload == std::vector<Offload>{own.offload});
-    CHECK(space.rank_order == std::vector<std::array<Dimension, 4>>{own.rank_order});
+    CHECK(space.rank_order == std::vector<RankOrder>{own.rank_order});
     const auto has = [](const auto& values, const auto& value) {
       return std::ranges::find(values, value) != values.end();
     };
