@@ -96,11 +96,11 @@ struct StateBytes {
   std::int64_t made_by_first_step = 0;
   std::int64_t ends_before_made = 0;
   std::int64_t not_in_first_step = 0;
-  std::int64_t start_up_only = 0;
-  std::int64_t remade = 0;        // of rows that are made in every step and live on between steps
-  std::int64_t side_streams = 0;  // most that lives on streams other than that of compute
-  std::int64_t widened = 0;       // of kWidenedStateRow and kCastMomentRow
-  std::int64_t frame = 0;         // native: of the gradient norm, on the frame
+  std::int64_t start_up_only = 0;  // freed before the first step
+  std::int64_t remade = 0;         // of rows that are made in every step and live on between steps
+  std::int64_t side_streams = 0;   // most that lives on streams other than that of compute
+  std::int64_t widened = 0;        // of kWidenedStateRow and kCastMomentRow
+  std::int64_t frame = 0;          // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
   void add(const StateBytes& other) {

@@ -34,6 +34,7 @@ class TitanChunk {
   // root's, with both ends, and layers.
   std::vector<ParameterGroup> groups;
   TapeTensor rotary_table;
+  TapeTensor untied_table;  // until the first step
 
  private:
   struct Microbatch {

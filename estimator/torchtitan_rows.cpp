@@ -271,6 +271,11 @@ FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
           .root_holds_ends = plan.zero == 3 && job.profile.root_holds_ends};
 }
 
+bool fsdp_unties_table(const Job& job, const Plan& plan) {
+  const FsdpPlan fsdp = fsdp_plan(job, plan);
+  return job.model.tied_embeddings && fsdp.is_sharded && !fsdp.root_holds_ends;
+}
+
 TitanParameters titan_parameters(const Job& job, const Plan& plan) {
   // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
   const std::int64_t embedding = elements_on_rank(job, plan, embedding_parameters(job.model));

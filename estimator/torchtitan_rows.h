@@ -25,6 +25,9 @@ struct FsdpPlan {
   bool root_holds_ends = false;       // embedding, final norm and head are one group
 };
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
+// FSDP2 shards a tied table twice where embedding and head are groups of their own, and finds the
+// one in both places only when the first forward begins (torch _fsdp_param_group.py, lazy_init).
+bool fsdp_unties_table(const Job& job, const Plan& plan);
 
 // Schedules of several chunks a rank run a list of actions (_PipelineScheduleRuntime of
 // torch.distributed.pipelining); those of one, loops that hold their last variables.

@@ -39,6 +39,16 @@ void add_parameters(TitanState& state) {
              .first = Phase::kStartUp,
              .formula = "N/S (N on one GPU): fp32",
              .is_split = true});
+  state.add({.component = Component::kParameters,
+             .name = "fsdp.untied_table",
+             .elements = fsdp_unties_table(state.job, state.plan)
+                             ? state.share(state.parameters.embedding)
+                             : 0,
+             .dtype = DType::kFp32,
+             .first = Phase::kStartUp,
+             .last = Phase::kBuilt,
+             .formula = "V*h/S: of the head's own group, until the first forward meets the "
+                        "embedding's in its place"});
   const bool by_blocks = state.fsdp.reduces_each_backward;
   state.add(
       {.component = Component::kGradients,

@@ -88,6 +88,10 @@ void Trainer::build() {
         }
       }
     }
+    if (fsdp_unties_table(job_, plan_)) {
+      const ParameterGroup& first = chunk.groups.front();
+      chunk.untied_table = tape_.make(kFp32 * div_ceil(first.weights.back() / kBf16, first.shard));
+    }
     chunk.rotary_table = tape_.make(kFp32 * rotary_table_elements(job_));
   }
   make_rotary_tables();
@@ -182,7 +186,10 @@ void Trainer::play(std::size_t action) {
 }
 
 void Trainer::step() {
-  for (TitanChunk& chunk : chunks_) { chunk.free_gradients(); }
+  for (TitanChunk& chunk : chunks_) {
+    tape_.free(chunk.untied_table);
+    chunk.free_gradients();
+  }
   if (is_first_step_ && is_pipelined()) {
     infer_shapes();
   }
