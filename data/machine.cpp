@@ -159,6 +159,7 @@ ClusterSpec read_shape(ObjectReader& reader, const ClusterSpec& usual) {
     cluster.host_memory_bytes_per_s = kGB * reader.number("host_memory_gb_per_s", 1, kMaxRate) /
                                       static_cast<double>(cluster.gpus_per_node);
   }
+  cluster.host_slowdown = reader.number_or("host_slowdown", usual.host_slowdown, 0.01, 100);
   cluster.usd_per_gpu_hour =
       reader.number_or("usd_per_gpu_hour", usual.usd_per_gpu_hour, 0, kMaxRate);
   const double limit_gib = reader.number_or("memory_limit_gib", 0, 0, 1e6);

@@ -273,6 +273,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
                   .replay = replay_of(context.job, layer, parts),
                   .host = host_cost(context.job, context.plan, layer),
                   .compiled = context.job.profile.compile,
+                  .host_slowdown = context.job.cluster.host_slowdown,
                   .launch_blocking = context.job.profile.launch_blocking};
   BlockTime& time = known.time;
   set_host(time, known.host, known.launch_blocking);
@@ -284,7 +285,8 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   BlockTime& time = layer.time;
   time.recompute_s = replayed_s(recompute, layer);
   const HostCost& host = layer.host;
-  const HostCost replay = host_replay_cost(recompute, layer.compiled, host.forward_s);
+  const HostCost replay =
+      host_replay_cost(recompute, layer.compiled, host.forward_s, layer.host_slowdown);
   const HostCost beyond = exceeding(
       {.forward_s = host.forward_s + replay.forward_s,
        .backward_s = host.backward_s + replay.backward_s},

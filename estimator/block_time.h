@@ -68,6 +68,7 @@ struct LayerTime {
   LayerReplay replay;
   HostCost host;
   bool compiled = false;  // torch.compile decides what is replayed
+  double host_slowdown = 1;
   bool launch_blocking = false;
 };
 

@@ -51,12 +51,14 @@ constexpr double kZero3HeadNorms = 2.0 / 13;
 constexpr HostCost kEagerHeadNorms = microseconds(380, 640);
 constexpr HostCost kLocalHeadNorms = microseconds(80, 200);
 
-// Transformer Engine's, and its mixtures: of data/measured/host_steps_h200.jsonl, on a host that
-// takes 1.62 times as long for a dense layer as the DGX H100 of the times below (3.5 ms), divided
-// by that and over the directions as a layer's time is. Norms of q and k take 0.9 (2 layers) to 1.6
-// ms (6). Grouped experts still have a weight, a product and hooks each: between 8, 32 and 128 of
-// them 0.22 ms a microbatch, of which a quarter of 0.25 once a step (1 against 4 microbatches);
-// routing 3.4 ms.
+// The virtual H200 machine of data/measured: a dense layer of Transformer Engine takes 3.5 ms there
+// (host_steps_h200.jsonl), on the DGX H100 of the times below 2.16.
+constexpr double kMeasuringHost = 1.62;
+
+// Transformer Engine's, and its mixtures: of the same file, divided by that and over the directions
+// as a layer's time is. Norms of q and k take 0.9 (2 layers) to 1.6 ms (6). Grouped experts still
+// have a weight, a product and hooks each: between 8, 32 and 128 of them 0.22 ms a microbatch, of
+// which a quarter of 0.25 once a step (1 against 4 microbatches); routing 3.4 ms.
 constexpr HostCost kEngineHeadNorms = microseconds(290, 470);
 constexpr HostCost kEngineRouting = microseconds(810, 1290);
 constexpr HostCost kGroupedExpert = microseconds(37, 60);
@@ -66,6 +68,7 @@ constexpr HostCost kGroupedExpert = microseconds(37, 60);
 // between models of 2 and 6. `sharded` is with FSDP2; tensor and context parallelism come on top
 // of that, `both` where they meet.
 struct HostRow {
+  double host_slowdown;  // of the machine that it was measured on
   MemoryModel model;
   bool compiled;
   HostCost layer;
@@ -80,7 +83,8 @@ struct HostRow {
   double update_s = 0;  // clipping and optimizer, a layer
 };
 constexpr std::array<HostRow, 6> kHostRows = {{
-    {.model = MemoryModel::kTorchtitan,
+    {.host_slowdown = kMeasuringHost,
+     .model = MemoryModel::kTorchtitan,
      .compiled = false,
      .layer = titan_layer(1880, 1520),
      .sharded = microseconds(1260, 680),
@@ -91,7 +95,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .expert = {},
      .ends = microseconds(4000, 4500),
      .update_s = 600 * kMicro},
-    {.model = MemoryModel::kTorchtitan,
+    {.host_slowdown = kMeasuringHost,
+     .model = MemoryModel::kTorchtitan,
      .compiled = true,
      .layer = titan_layer(900, 1890),
      .sharded = microseconds(1260, 680),
@@ -102,7 +107,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .expert = {},
      .ends = microseconds(3000, 2500),
      .update_s = 500 * kMicro},
-    {.model = MemoryModel::kMegatronLocal,
+    {.host_slowdown = kMeasuringHost,
+     .model = MemoryModel::kMegatronLocal,
      .compiled = false,
      .layer = microseconds(1380, 2210),
      .sharded = {},
@@ -119,7 +125,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
     // and 22 for what is once a step; with cp 2, 292 ms of 8 and 258 of 4 microbatches leave 1.8
     // and 2.0 ms a layer more. All else divided as that of the local layers, which took 1.66 times
     // as long on the machine of the other rows; the update is a few launches of FusedAdam.
-    {.model = MemoryModel::kMegatron,
+    {.host_slowdown = 1,
+     .model = MemoryModel::kMegatron,
      .compiled = false,
      .layer = microseconds(830, 1330),
      .sharded = {},
@@ -133,7 +140,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .update_s = 0},
     // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
     // and 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, ds-host-z1-...).
-    {.model = MemoryModel::kDeepspeed,
+    {.host_slowdown = kMeasuringHost,
+     .model = MemoryModel::kDeepspeed,
      .compiled = false,
      .layer = microseconds(900, 1600),
      .sharded = {},
@@ -148,7 +156,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
     // its gradients: 5.0 ms from models of 2 and 6 layers (data/measured/nanotron_h200.jsonl,
     // nano-host-...), 3.3 on another machine; between them, divided as the local layers'.
     // Collectives 40 a call.
-    {.model = MemoryModel::kNanotron,
+    {.host_slowdown = kMeasuringHost,
+     .model = MemoryModel::kNanotron,
      .compiled = false,
      .layer = microseconds(1600, 2600),
      .sharded = {},
@@ -175,14 +184,9 @@ const HostRow* row_of(const FrameworkProfile& profile) {
 // (gpt3_weekly_mcore_tp2_pp2_current_scaling_native_fp8_tp_pp_sp_tp_overlap, as above).
 constexpr HostCost kEngineFp8 = microseconds(950, 1510);
 
-// Hosts of A100 took 1.38 to 1.46 times as long as those of H100 for the tests above, of GB200
-// (Grace) 1.28 to 1.55 times. Of B200 there are none: a DGX B200 has the generation of Xeon after a
-// DGX H100's, taken to be as fast.
-double host_factor(const Job& job) {
-  const GpuSpec& gpu = job.cluster.gpu;
-  const bool as_dgx_h100 =
-      (gpu.compute_capability >= 90 && gpu.compute_capability < 100) || gpu.id.starts_with("B200");
-  return job.profile.memory_model == MemoryModel::kMegatron && !as_dgx_h100 ? 1.4 : 1;
+// What the host of this cluster takes over that on which the row was measured.
+double host_factor(const Job& job, const HostRow& row) {
+  return job.cluster.host_slowdown / row.host_slowdown;
 }
 
 HostCost scaled(double factor, const HostCost& cost) {
@@ -266,12 +270,14 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     add(cost, 1, row->routing);
     add(cost, static_cast<double>(experts), in_turn ? row->expert : row->grouped_expert);
   }
-  return scaled(host_factor(job), cost);
+  return scaled(host_factor(job, *row), cost);
 }
 
 // Eager torchtitan's choice by operators passes every operator through Python once more: 900 us
 // forward, and 3950 us instead of a forward's 3140, 2764 in whole runs, backward (the same file).
-HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s) {
+HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s,
+                          double host_slowdown) {
+  const double slower = host_slowdown / kMeasuringHost;
   const bool by_operator = recompute.policy == "every_second_matmul";
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return {};
@@ -280,7 +286,7 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
   }
   if (by_operator) {
     return compiled ? HostCost{}
-                    : HostCost{.forward_s = 900 * kMicro, .backward_s = 1.43 * forward_s};
+                    : HostCost{.forward_s = 900 * kMicro * slower, .backward_s = 1.43 * forward_s};
   }
   if (recompute.policy == "every_second_layer") {
     return {.forward_s = 0, .backward_s = forward_s / 2};
@@ -289,24 +295,27 @@ HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forw
   // and runs the module again, takes 0.7 to 1 ms a layer of Megatron-core
   // (data/measured/frameworks_h200.jsonl, host-smol-*).
   constexpr double kCheckpoint = 700 * kMicro;
-  return {.forward_s = 0, .backward_s = std::min(kCheckpoint, forward_s)};
+  return {.forward_s = 0, .backward_s = std::min(kCheckpoint * slower, forward_s)};
 }
 
 HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   HostCost cost;
   const HostRow* row = row_of(job.profile);
-  if (row != nullptr && job.profile.cuda_graphs != CudaGraphs::kIteration) {
+  if (row == nullptr) {
+    return cost;
+  }
+  if (job.profile.cuda_graphs != CudaGraphs::kIteration) {
     add(cost, 1, row->ends);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 3) {
     add(cost, 1, kZero3Ends);
   }
-  return scaled(host_factor(job), cost);
+  return scaled(host_factor(job, *row), cost);
 }
 
 double host_update_s(const Job& job) {
   const HostRow* row = row_of(job.profile);
-  return row == nullptr ? 0 : row->update_s;
+  return row == nullptr ? 0 : host_factor(job, *row) * row->update_s;
 }
 
 }  // namespace shardplan

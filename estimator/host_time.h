@@ -15,8 +15,9 @@ struct HostCost {
 HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer);
 
 // What replaying a forward of `forward_s` adds to a microbatch of one layer: to its forward what
-// deciding takes, to its backward what replaying takes.
-HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s);
+// deciding takes, to its backward what replaying takes. `host_slowdown`: of ClusterSpec.
+HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s,
+                          double host_slowdown);
 
 // With a pipeline torchtitan gathers once a step, and reduces after the last microbatch.
 bool gathers_once(const FrameworkProfile& profile, const Plan& plan);

@@ -192,6 +192,11 @@ TEST_CASE("a GPU has its share of the host's memory bandwidth") {
         doctest::Approx(16 * 4800e6 * 8 / 8));
   CHECK(cluster_of(R"({"gpu": "h100", "host_memory_gb_per_s": 400})").host_memory_bytes_per_s ==
         doctest::Approx(50e9));
+  CHECK(library.cluster("1x8-h100").host_slowdown == 1);
+  CHECK(library.cluster("2x8-a100").host_slowdown == 1.4);
+  CHECK(library.cluster("1x8-h200").host_slowdown == 1.62);
+  CHECK(library.cluster("dgx-h200").host_slowdown == 1);
+  CHECK(cluster_of(R"({"gpu": "h200", "host_slowdown": 1.2})").host_slowdown == 1.2);
 }
 
 TEST_CASE("a shipped cluster takes other counts as NODESxGPUS-NAME") {

@@ -8,9 +8,13 @@
 namespace shardplan {
 namespace {
 
+// Of the machine that data/measured is of.
+constexpr double kMachine = 1.62;
+
 Job titan() {
   Job job;
   job.profile.memory_model = MemoryModel::kTorchtitan;
+  job.cluster.host_slowdown = kMachine;
   return job;
 }
 
@@ -44,19 +48,20 @@ TEST_CASE("compiled layers cost the host less than eager ones") {
 TEST_CASE("replaying a layer costs its forward again, and choosing by operators more") {
   Recompute full;
   full.granularity = RecomputeGranularity::kFull;
-  CHECK(host_replay_cost(full, false, 3e-3).backward_s == 3e-3);
+  CHECK(host_replay_cost(full, false, 3e-3, kMachine).backward_s == 3e-3);
   Recompute by_operator;
   by_operator.granularity = RecomputeGranularity::kSelective;
   by_operator.policy = "every_second_matmul";
   // Of a sharded layer's forward, 3.14 ms measured and 0.8 of the layer's 1.88 in whole runs.
-  CHECK(both(host_replay_cost(by_operator, false, 2.764e-3)) ==
+  CHECK(both(host_replay_cost(by_operator, false, 2.764e-3, kMachine)) ==
         doctest::Approx(0.9e-3 + 3.95e-3).epsilon(0.01));
-  CHECK(both(host_replay_cost(by_operator, true, 3.14e-3)) == 0);
+  CHECK(both(host_replay_cost(by_operator, true, 3.14e-3, kMachine)) == 0);
   Recompute modules;
   modules.granularity = RecomputeGranularity::kSelective;
   modules.modules.core_attn = true;
-  CHECK(both(host_replay_cost(modules, false, 1.38e-3)) == doctest::Approx(0.7e-3).epsilon(0.02));
-  CHECK(both(host_replay_cost({}, false, 3e-3)) == 0);
+  CHECK(both(host_replay_cost(modules, false, 1.38e-3, kMachine)) ==
+        doctest::Approx(0.7e-3).epsilon(0.02));
+  CHECK(both(host_replay_cost({}, false, 3e-3, kMachine)) == 0);
 }
 
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
@@ -95,14 +100,13 @@ TEST_CASE("layers of Transformer Engine cost the host what tests of Megatron-LM 
     return 1e3 * (6 * both(host_cost(job, plan, {})) + both(host_cost_of_ends(job, {})));
   };
   Job job = transformer_engine();
-  job.cluster.gpu.compute_capability = 90;
   const double once_ms = 22;
   CHECK(9 * microbatch_ms(job, {.tp = 4}) + once_ms == doctest::Approx(195).epsilon(0.02));
   CHECK(5 * microbatch_ms(job, {.tp = 2}) + once_ms == doctest::Approx(118).epsilon(0.02));
   CHECK(9 * microbatch_ms(job, {.tp = 2, .cp = 2}) + once_ms == doctest::Approx(292).epsilon(0.03));
   CHECK(33 * microbatch_ms(job, {.tp = 2, .precision = Precision::kFp8}) + once_ms ==
         doctest::Approx(1147).epsilon(0.03));
-  job.cluster.gpu.compute_capability = 80;
+  job.cluster.host_slowdown = 1.4;  // A100
   CHECK(5 * microbatch_ms(job, {.tp = 2}) + once_ms == doctest::Approx(171).epsilon(0.1));
 }
 
@@ -110,6 +114,7 @@ TEST_CASE("layers of Transformer Engine cost the host what tests of Megatron-LM 
 TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   Job job;
   job.profile.memory_model = MemoryModel::kDeepspeed;
+  job.cluster.host_slowdown = kMachine;
   const auto step_s = [&](std::int64_t zero, double layers) {
     const Plan plan{.zero = zero};
     return 4 * (layers * both(host_cost(job, plan, {})) + both(host_cost_of_ends(job, plan)));
@@ -151,6 +156,29 @@ TEST_CASE("the more of a step is CUDA graphs, the less the host has to launch") 
   CHECK(both(host_cost_of_ends(job, {})) > 0);
   CHECK(costs(CudaGraphs::kIteration).second == 0);
   CHECK(both(host_cost_of_ends(job, {})) == 0);
+}
+
+TEST_CASE("a host that is twice as slow takes twice the time for everything that it launches") {
+  for (Job job : {titan(), transformer_engine()}) {
+    const auto all = [&](double slowdown) {
+      job.cluster.host_slowdown = slowdown;
+      Recompute by_operator;
+      by_operator.granularity = RecomputeGranularity::kSelective;
+      by_operator.policy = "every_second_matmul";
+      const HostCost layer = host_cost(job, {.tp = 2, .zero = 3}, {.is_moe = true});
+      return both(layer) + both(host_cost_of_ends(job, {})) + host_update_s(job) +
+             both(host_replay_cost(by_operator, false, layer.forward_s, slowdown));
+    };
+    CHECK(all(2) == doctest::Approx(2 * all(1)));
+  }
+}
+
+// data/measured/host_steps_h200.jsonl: 3.5 ms a layer of Transformer Engine where a DGX H100's
+// tests took 2.16.
+TEST_CASE("a layer of Transformer Engine takes as long as on the machine that was measured") {
+  Job job = transformer_engine();
+  job.cluster.host_slowdown = kMachine;
+  CHECK(both(host_cost(job, {}, {})) == doctest::Approx(3.5e-3).epsilon(0.01));
 }
 
 }  // namespace
