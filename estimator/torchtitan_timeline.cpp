@@ -46,6 +46,11 @@ std::int64_t workspace_bytes(const Job& job) {
   return job.profile.fixed_workspace_bytes;
 }
 
+// This rank's part of a weight, in fp32.
+std::int64_t shard_bytes(const ParameterGroup& group, std::int64_t weight) {
+  return kFp32 * div_ceil(weight / kBf16, group.shard);
+}
+
 Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
     : job_(job),
       plan_(plan),
@@ -84,13 +89,13 @@ void Trainer::build() {
     for (const ParameterGroup& group : chunk.groups) {
       for (const std::int64_t weight : group.weights) {
         if (!group.is_shared) {
-          tape_.make(kFp32 * div_ceil(weight / kBf16, group.shard));
+          tape_.make(shard_bytes(group, weight));
         }
       }
     }
     if (fsdp_unties_table(job_, plan_)) {
       const ParameterGroup& first = chunk.groups.front();
-      chunk.untied_table = tape_.make(kFp32 * div_ceil(first.weights.back() / kBf16, first.shard));
+      chunk.untied_table = tape_.make(shard_bytes(first, first.weights.back()));
     }
     chunk.rotary_table = tape_.make(kFp32 * rotary_table_elements(job_));
   }
@@ -130,8 +135,8 @@ void Trainer::make_optimizer_state() {
           continue;
         }
         tape_.make(kFp32);
-        tape_.make(kFp32 * div_ceil(weight / kBf16, group.shard));
-        tape_.make(kFp32 * div_ceil(weight / kBf16, group.shard));
+        tape_.make(shard_bytes(group, weight));
+        tape_.make(shard_bytes(group, weight));
       }
     }
   }
