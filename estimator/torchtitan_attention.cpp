@@ -50,7 +50,7 @@ void add_normed_input(TitanBlock& block) {
                              .last_forward_use = Step::kForwardNorm,
                              .dies = Step::kBackwardNorm},
                             "u: reciprocal root mean square");
-  if (block.is_compiled() && s.gathers_sequence && !block.has_whole_layers()) {
+  if (block.compiles_blocks() && s.gathers_sequence && !block.has_whole_layers()) {
     block.keep_or_write_again("attention.norm_output", block.sequence(), s.dtype, life,
                               "h*u: gathered again in backward");
     return;
@@ -73,9 +73,9 @@ void add_head_norms(TitanBlock& block, const AttentionSizes& sizes) {
   if (is_fused) {
     block.keep_or_write_again("attention.key_projection", sizes.key, s.dtype, life,
                               "k*d*T/t: input of the norm of keys");
-    if (!block.recomputes_ops()) {
-      block.rows.keep("attention.query_projection", sizes.query, s.dtype, life,
-                      "a*d*T/t: input of the norm of queries");
+    if (!block.recomputes_ops() || block.compiles_parts()) {
+      block.keep_or_write_again("attention.query_projection", sizes.query, s.dtype, life,
+                                "a*d*T/t: input of the norm of queries");
     }
   }
   block.keep_or_write_again("attention.head_norm_input", wide, DType::kFp32, life,
@@ -87,16 +87,42 @@ void add_head_norms(TitanBlock& block, const AttentionSizes& sizes) {
                             "(a+k)*T/t: reciprocal root mean square");
 }
 
+// FSDP casts the table that a block is called with (torch _fsdp_state.py, _pre_forward), and a
+// checkpoint holds what it is called with to the end of backward. With cp positions are picked.
+void add_cosines_and_sines(TitanBlock& block) {
+  const BlockShape& s = block.shape;
+  const std::int64_t head_dim = block.job.model.head_dim;
+  const bool is_ring = block.plan.cp > 1;
+  const bool checkpoints = block.plan.recompute.granularity != RecomputeGranularity::kNone;
+  if (block.is_autocast() || is_ring) {
+    const std::int64_t length = is_ring ? s.tokens : block.job.sequence_length;
+    block.keep_or_write_again("attention.cosines_and_sines", 2 * length * head_dim, s.dtype,
+                              {.born = Step::kForwardLayout,
+                               .last_forward_use = Step::kForwardLayout,
+                               .dies = Step::kBackwardLayout},
+                              "2*d*s (2*d*T with cp): cast in every layer");
+  }
+  if (block.is_autocast()) {
+    return;
+  }
+  constexpr std::string_view kName = "attention.rotary_cast";
+  const std::int64_t elements = 2 * block.job.sequence_length * head_dim;
+  if (is_ring && !checkpoints) {
+    block.rows.use(kName, elements, s.dtype, Step::kForwardInput, Step::kForwardOutput, "2*d*s");
+    return;
+  }
+  block.rows.keep(kName, elements, s.dtype,
+                  {.born = Step::kForwardInput,
+                   .last_forward_use = Step::kForwardOutput,
+                   .dies = checkpoints ? Step::kBackwardInput : Step::kBackwardLayout},
+                  "2*d*s: cosines and sines, cast for the block");
+  block.rows.rows.back().outlives_recompute = true;
+}
+
 // Queries and keys of Qwen 3 are turned in bf16, one operation after the other.
 void add_rotation_by_halves(TitanBlock& block, const AttentionSizes& sizes) {
   const BlockShape& s = block.shape;
-  const std::int64_t length = block.plan.cp > 1 ? s.tokens : block.job.sequence_length;
-  block.keep_or_write_again("attention.cosines_and_sines", 2 * length * block.job.model.head_dim,
-                            s.dtype,
-                            {.born = Step::kForwardLayout,
-                             .last_forward_use = Step::kForwardLayout,
-                             .dies = Step::kBackwardLayout},
-                            "2*d*s (2*d*T with cp): cast in every layer");
+  add_cosines_and_sines(block);
   if (block.is_compiled()) {
     block.rows.use("attention.rotation_gradient", sizes.query + sizes.key, DType::kFp32,
                    Step::kBackwardLayout, Step::kBackwardLayout, "(a+k)*d*T/t: fp32, to the norms");
@@ -180,20 +206,40 @@ void add_ring(TitanBlock& block, const AttentionSizes& sizes) {
            backward, "dQ, dK, dV and cuDNN's workspace of a round, half queries or half keys");
 }
 
+// A checkpoint by operations keeps every round's output and merges them again.
+void add_merged_rounds(TitanBlock& block, const AttentionSizes& sizes, const Life& saved) {
+  if (block.recomputes_ops()) {
+    block.rows.keep("attention.round_outputs", (block.plan.cp + 1) * sizes.query / 2,
+                    block.shape.dtype,
+                    {.born = Step::kForwardAttention,
+                     .last_forward_use = Step::kForwardProjection,
+                     .dies = kReplayed},
+                    "(c+1)/2*a*d*T/t: of the first round, and of half the queries in the others");
+  }
+  block.keep_or_write_again("attention.output", sizes.query, block.shape.dtype, saved, "a*d*T/t");
+}
+
 void add_core(TitanBlock& block, const AttentionSizes& sizes) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const Life saved{.born = Step::kForwardAttention,
                    .last_forward_use = Step::kForwardProjection,
                    .dies = Step::kBackwardAttention};
-  rows.keep("attention.value", sizes.key, s.dtype,
-            {.born = Step::kForwardQkv,
-             .last_forward_use = Step::kForwardAttention,
-             .dies = Step::kBackwardAttention},
-            "k*d*T/t");
+  const Life value{.born = Step::kForwardQkv,
+                   .last_forward_use = Step::kForwardAttention,
+                   .dies = Step::kBackwardAttention};
+  if (block.compiles_parts()) {
+    block.keep_or_write_again("attention.value", sizes.key, s.dtype, value, "k*d*T/t");
+  } else {
+    rows.keep("attention.value", sizes.key, s.dtype, value, "k*d*T/t");
+  }
   rows.keep("attention.log_sum_exp", sizes.statistics, DType::kFp32, saved, "a*T/t");
-  rows.keep("attention.output", sizes.query, s.dtype, saved, "a*d*T/t");
-  if (block.recomputes_ops()) {
+  if (block.compiles_parts() && block.plan.cp > 1) {
+    add_merged_rounds(block, sizes, saved);
+  } else {
+    rows.keep("attention.output", sizes.query, s.dtype, saved, "a*d*T/t");
+  }
+  if (block.recomputes_ops() && !block.compiles_parts()) {
     rows.keep("attention.query_projection", sizes.query, s.dtype,
               {.born = Step::kForwardQkv,
                .last_forward_use = Step::kForwardLayout,
@@ -202,7 +248,7 @@ void add_core(TitanBlock& block, const AttentionSizes& sizes) {
                            : kReplayed},
               "a*d*T/t: first matmul, saved");
   }
-  if (block.plan.cp > 1 && (!block.is_compiled() || block.has_whole_layers())) {
+  if (block.plan.cp > 1 && (!block.compiles_blocks() || block.has_whole_layers())) {
     block.keep_or_write_again("attention.output_copy", sizes.query, s.dtype,
                               {.born = Step::kForwardAttention,
                                .last_forward_use = Step::kForwardProjection,
@@ -229,8 +275,14 @@ void add_compiled_ring(TitanBlock& block, const AttentionSizes& sizes) {
   const Life life{.born = Step::kForwardLayout,
                   .last_forward_use = Step::kForwardAttention,
                   .dies = Step::kBackwardAttention};
-  block.rows.keep("attention.gathered_kept", 2 * block.plan.cp * sizes.key, block.shape.dtype, life,
-                  "2c*k*d*T/t: all ranks' keys and values");
+  constexpr std::string_view kGathered = "attention.gathered_kept";
+  const std::int64_t elements = 2 * block.plan.cp * sizes.key;
+  constexpr std::string_view kFormula = "2c*k*d*T/t: all ranks' keys and values";
+  if (block.compiles_parts()) {
+    block.keep_or_write_again(kGathered, elements, block.shape.dtype, life, kFormula);
+    return;
+  }
+  block.rows.keep(kGathered, elements, block.shape.dtype, life, kFormula);
   if (block.recomputes_ops()) {
     block.rows.keep("attention.key_kept", sizes.key, block.shape.dtype, life, "k*d*T/t: rotated");
   }

@@ -1,5 +1,7 @@
 #include "estimator/torchtitan_chunk.h"
 
+#include "estimator/torchtitan_compiled_mixture.h"
+
 namespace shardplan {
 namespace {
 
@@ -11,6 +13,13 @@ std::vector<std::int64_t> in_bf16(std::vector<std::int64_t> elements) {
   return elements;
 }
 
+std::unique_ptr<EagerLayer> eager_layer(const Job& job, TitanTape& tape, const TitanSizes& sizes) {
+  if (job.profile.compile && sizes.moe.exists) {
+    return std::make_unique<CompiledMixture>(tape, sizes);
+  }
+  return std::make_unique<EagerLayer>(tape, sizes);
+}
+
 }  // namespace
 
 TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes, TitanTape& tape,
@@ -18,9 +27,9 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
     : tape_(tape),
       sizes_(sizes),
       fsdp_(fsdp),
-      eager_(tape, sizes),
+      eager_(eager_layer(job, tape, sizes)),
       compiled_(tape, sizes),
-      is_compiled_(job.profile.compile),
+      compiles_blocks_(job.profile.compile && !sizes.moe.exists),
       embedding_(tape, sizes),
       head_(tape, sizes, job.profile.compile && job.profile.compile_loss, plan.pp > 1),
       replays_ops_(plan.recompute.policy == "every_second_matmul"),
@@ -101,16 +110,17 @@ LayerPass TitanChunk::replay_pass(std::size_t layer) const {
 }
 
 TapeTensor TitanChunk::layer_forward(LayerTensors& layer, LayerPass pass) {
-  return is_compiled_ ? compiled_.forward(layer, pass) : eager_.forward(layer, pass);
+  return compiles_blocks_ ? compiled_.forward(layer, pass) : eager_->forward(layer, pass);
 }
 
 void TitanChunk::layer_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
                                 LayerPass replay) {
-  if (is_compiled_) {
+  if (compiles_blocks_) {
     compiled_.backward(layer, gradient, weights, replay);
   } else {
-    eager_.backward(layer, gradient, weights, replay);
+    eager_->backward(layer, gradient, weights, replay);
   }
+  tape_.free(layer.rotary_cast);
 }
 
 void TitanChunk::gather(ParameterGroup& group) {
@@ -147,9 +157,9 @@ void TitanChunk::enter_layer(std::size_t layer) {
   } else if (has_head) {
     gather(group_of_head());
   }
-  eager_.set_expert_hooks({.enter = [this, layer] { enter_experts(layer, true); },
-                           .leave_forward = [this, layer] { leave(group_of_experts(layer)); },
-                           .leave_backward = {}});
+  eager_->set_expert_hooks({.enter = [this, layer] { enter_experts(layer, true); },
+                            .leave_forward = [this, layer] { leave(group_of_experts(layer)); },
+                            .leave_backward = {}});
 }
 
 void TitanChunk::leave(ParameterGroup& group) {
@@ -204,10 +214,15 @@ void TitanChunk::forward(std::size_t microbatch) {
     leave(groups.front());
   }
   for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
-    held.layers[i].input = stream;
+    LayerTensors& layer = held.layers[i];
+    layer.input = stream;
+    layer.rotary_cast = tape_.make(sizes_.rotary_cast);
     enter_layer(i);
-    stream = layer_forward(held.layers[i], forward_pass(i));
+    stream = layer_forward(layer, forward_pass(i));
     leave(group_of_layer(i));
+    if (forward_pass(i) == LayerPass::kSaves) {  // else an input that a checkpoint holds
+      tape_.free(layer.rotary_cast);
+    }
   }
   if (has_head) {
     held.head.input = stream;
@@ -308,7 +323,7 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
     LayerGradients weights;
     weights.accumulates = !group.accumulated.empty();
     if (groups_experts_) {
-      eager_.set_expert_hooks(
+      eager_->set_expert_hooks(
           {.enter = [this, i] { enter_experts(i, false); },
            .leave_forward = {},
            .leave_backward = [&] { leave_experts_backward(i, weights, with_weights); }});

@@ -1,6 +1,7 @@
 // The blocks of one model chunk, forward and backward of one microbatch after the other.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "estimator/stage_layout.h"
@@ -71,9 +72,9 @@ class TitanChunk {
   TitanTape& tape_;
   const TitanSizes& sizes_;
   FullyShard& fsdp_;
-  EagerLayer eager_;
+  std::unique_ptr<EagerLayer> eager_;  // of a compiled mixture, between its graphs
   CompiledLayer compiled_;
-  bool is_compiled_ = false;
+  bool compiles_blocks_ = false;  // as a whole
   TitanEmbedding embedding_;
   TitanHead head_;
   std::vector<bool> checkpointed_;  // by layer

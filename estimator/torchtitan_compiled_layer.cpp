@@ -59,8 +59,12 @@ void CompiledLayer::project(LayerTensors& layer, LayerPass pass) {
 // Norm and rotation of Qwen 3's heads are one kernel, whose outputs are tensors of their own.
 void CompiledLayer::rotate_halves(LayerTensors& layer, LayerPass pass, Leftovers& left) {
   if (saves_all(pass)) {
-    layer.cosines = tape_.make(sizes_.cosines);
-    layer.sines = tape_.make(sizes_.cosines);
+    if (sizes_.autocast) {
+      layer.cosines = tape_.make(sizes_.cosines);
+      layer.sines = tape_.make(sizes_.cosines);
+    } else {
+      layer.cosines = std::exchange(layer.rotary_cast, {});
+    }
     layer.query_norm.statistics = tape_.make(sizes_.query_statistics);
     layer.rotated_query = tape_.make(sizes_.query);
     layer.key_norm.statistics = tape_.make(sizes_.key_statistics);

@@ -12,8 +12,9 @@ constexpr Step kReplayed = Step::kBackwardOutput;
 void add_normed_input(TitanBlock& block) {
   const BlockShape& s = block.shape;
   add_titan_ffn_input(block);
-  const std::int64_t copies = block.is_autocast() && !block.is_compiled() ? 2 : 1;
-  const bool gathered = s.gathers_sequence && (!block.is_compiled() || block.has_whole_layers());
+  const std::int64_t copies = block.is_autocast() && !block.compiles_blocks() ? 2 : 1;
+  const bool gathered =
+      s.gathers_sequence && (!block.compiles_blocks() || block.has_whole_layers());
   block.keep_or_write_again("ffn.norm_output",
                             copies * (gathered ? block.gathered() : block.sequence()), s.dtype,
                             {.born = Step::kForwardFfnNorm,
@@ -26,7 +27,7 @@ void add_normed_input(TitanBlock& block) {
 // and up; of one that does not, a gradient is written over what it uses up. Every second layer
 // replays, where the stage's last layer is one of them: there activations are at their most.
 bool replays_compiled(const TitanBlock& block) {
-  return block.is_compiled() && block.plan.recompute.granularity != RecomputeGranularity::kNone;
+  return block.compiles_blocks() && block.plan.recompute.granularity != RecomputeGranularity::kNone;
 }
 
 void add_gate(TitanBlock& block, std::int64_t width) {
@@ -41,7 +42,7 @@ void add_gate(TitanBlock& block, std::int64_t width) {
   const Life to_activation{.born = Step::kForwardActivation,
                            .last_forward_use = Step::kForwardActivation,
                            .dies = Step::kBackwardActivation};
-  if (!block.is_compiled()) {
+  if (!block.compiles_blocks()) {
     block.keep_or_write_again("ffn.silu", width, s.dtype, to_activation, "f*T/t");
   }
   block.keep_or_write_again("ffn.up", width, s.dtype, to_activation, "f*T/t: output of w3");
@@ -52,7 +53,7 @@ void add_gate(TitanBlock& block, std::int64_t width) {
                             "f*T/t: input of w2");
   rows.use("ffn.product_gradient", width, s.dtype, Step::kBackwardFc2, Step::kBackwardActivation,
            "f*T/t");
-  const bool writes_over = block.is_compiled() && !replays;
+  const bool writes_over = block.compiles_blocks() && !replays;
   rows.use("ffn.gate_up_gradients", (writes_over ? 1 : 2) * width, s.dtype,
            Step::kBackwardActivation, Step::kBackwardFc1, "2f*T/t");
   if (!writes_over) {
@@ -72,7 +73,8 @@ void add_weight_casts(TitanBlock& block) {
 // bf16 copies of a layer's weights: held by the graph, or by autocast's cache (a row of the state)
 // and cast again by the replay.
 void add_titan_weight_casts(TitanBlock& block) {
-  const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms;
+  const std::int64_t experts = block.compiles_parts() ? 3 * block.expert_weights().front() : 0;
+  const std::int64_t casts = block.parameters.layer - block.parameters.layer_norms - experts;
   const DType dtype = block.shape.dtype;
   if (block.has_whole_layers()) {
     block.rows.keep("weight_casts", casts, dtype,
@@ -89,7 +91,7 @@ void add_titan_weight_casts(TitanBlock& block) {
 // The compiled block keeps the output of wo and adds the residual again.
 void add_titan_ffn_input(TitanBlock& block) {
   block.keep_or_write_again("ffn.input", block.sequence(),
-                            block.is_compiled() ? block.shape.dtype : block.residual(),
+                            block.compiles_blocks() ? block.shape.dtype : block.residual(),
                             {.born = Step::kForwardProjection,
                              .last_forward_use = Step::kForwardOutput,
                              .dies = Step::kBackwardFfnNorm},
@@ -108,7 +110,7 @@ void add_titan_ffn(TitanBlock& block) {
   add_normed_input(block);
   add_gate(block, block.ffn_width() * s.tokens);
   rows.use("ffn.output", block.gathered(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*T");
-  if (block.recomputes_ops() && !block.is_compiled()) {
+  if (block.recomputes_ops() && !block.compiles_blocks()) {
     rows.keep(
         "ffn.output_kept", block.gathered(), s.dtype,
         {.born = Step::kForwardOutput, .last_forward_use = Step::kForwardOutput, .dies = kReplayed},

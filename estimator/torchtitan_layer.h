@@ -55,6 +55,7 @@ struct LayerTensors {
   TapeTensor query, key, value;  // of the projections
   TapeTensor angles, rotated_query, rotated_key;
   HeadNorm query_norm, key_norm;  // of Qwen 3
+  TapeTensor rotary_cast;         // Qwen 3's table in bf16, which FSDP casts for the block
   TapeTensor cosines, sines;
   TapeTensor output, log_sum_exp, output_copy;
   TapeTensor reduced_output;  // of the reduce-scatter, where it is saved
@@ -63,7 +64,8 @@ struct LayerTensors {
   TapeTensor gate, silu, up, product;
   TapeTensor down, reduced_down;
   std::array<ProductCasts, kNumWeights> casts;
-  TapeTensor gathered_key_values;  // of all ranks, where a compiled block saves them
+  TapeTensor gathered_key_values;        // of all ranks, where a compiled block saves them
+  std::vector<TapeTensor> ring_outputs;  // of every round, where operations are saved
   MoeTensors moe;
 };
 
@@ -94,6 +96,7 @@ struct ExpertGroupHooks {
 class EagerLayer {
  public:
   EagerLayer(TitanTape& tape, const TitanSizes& sizes) : tape_(tape), sizes_(sizes) {}
+  virtual ~EagerLayer() = default;
 
   // For the passes that follow; none: the experts are no group of their own.
   void set_expert_hooks(ExpertGroupHooks hooks) { hooks_ = std::move(hooks); }
@@ -105,7 +108,7 @@ class EagerLayer {
   void backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
                 LayerPass replay);
 
- private:
+ protected:
   TapeTensor gather(bool joins);
   TapeTensor reduce(bool is_saved);
   TapeTensor product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass,
@@ -115,10 +118,11 @@ class EagerLayer {
                         bool keeps_input);
   void norm_heads_backward(TapeTensor& gradient, TapeTensor& input, HeadNorm& norm,
                            std::int64_t statistics);
+  void take_rotary(LayerTensors& layer, LayerPass pass);
   void rotate_halves(LayerTensors& layer, LayerPass pass);
   void rotate_halves_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
   void attend(LayerTensors& layer, LayerPass pass);
-  void attention(LayerTensors& layer, LayerPass pass);
+  virtual void attention(LayerTensors& layer, LayerPass pass);
   void feed_forward(LayerTensors& layer, LayerPass pass);
   void end_feed_forward(LayerTensors& layer, LayerPass pass);
   // Gradient of the input of a product in the dtype of the input.
@@ -127,30 +131,33 @@ class EagerLayer {
                               std::initializer_list<TapeTensor*> last_used);
   void finish_weight(LayerGradients& weights, Weight weight);
   void add(TapeTensor& sum, TapeTensor& addend, bool in_place);
-  void norm_backward(TapeTensor& gradient, TapeTensor& of_output, TapeTensor& input,
-                     TapeTensor& statistics);
+  virtual void norm_backward(TapeTensor& gradient, TapeTensor& of_output, TapeTensor& input,
+                             TapeTensor& statistics);
   TapeTensor reduce_gradient(TapeTensor& sum);
   TapeTensor projection_gradient();
   void feed_forward_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,
                              LayerGradients& weights);
-  void attention_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights);
+  virtual void attention_backward(LayerTensors& layer, TapeTensor& gradient,
+                                  LayerGradients& weights);
   void rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
 
   // torchtitan_moe_layer.cpp
   void moe(LayerTensors& layer, LayerPass pass);
-  void route(LayerTensors& layer, LayerPass pass);
+  virtual void route(LayerTensors& layer, LayerPass pass);
   void sort(std::int64_t rows);
   void sort_positions(std::int64_t rows);
   void dispatch(LayerTensors& layer, LayerPass pass);
   TapeTensor expert_product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
+  virtual TapeTensor expert_products(LayerTensors& layer, LayerPass pass);
   void run_experts(LayerTensors& layer, LayerPass pass);
   TapeTensor combine(LayerTensors& layer, LayerPass pass);
   TapeTensor moe_output_gradient();
   TapeTensor combine_backward(LayerTensors& layer, TapeTensor& of_output, TapeTensor& of_weights);
-  TapeTensor experts_backward(LayerTensors& layer, TapeTensor& of_output, LayerGradients& weights);
+  virtual TapeTensor experts_backward(LayerTensors& layer, TapeTensor& of_output,
+                                      LayerGradients& weights);
   TapeTensor dispatch_backward(LayerTensors& layer, TapeTensor& of_padded);
-  void route_backward(LayerTensors& layer, TapeTensor& of_tokens, TapeTensor& of_weights,
-                      LayerGradients& weights);
+  virtual void route_backward(LayerTensors& layer, TapeTensor& of_tokens, TapeTensor& of_weights,
+                              LayerGradients& weights);
   void moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,
                     LayerGradients& weights);
   static void run(const std::function<void()>& hook) {

@@ -99,9 +99,8 @@ TapeTensor EagerLayer::expert_product(LayerTensors& layer, Weight weight, std::i
   return output;
 }
 
-void EagerLayer::run_experts(LayerTensors& layer, LayerPass pass) {
+TapeTensor EagerLayer::expert_products(LayerTensors& layer, LayerPass pass) {
   const TitanMoe& s = sizes_.moe;
-  MoeTensors& m = layer.moe;
   layer.gate = expert_product(layer, Weight::kGate, s.inner, pass);
   layer.silu = tape_.make(s.inner);
   if (!graph_saves(pass)) {
@@ -119,6 +118,13 @@ void EagerLayer::run_experts(LayerTensors& layer, LayerPass pass) {
   if (!graph_saves(pass)) {
     tape_.free(layer.product);
   }
+  return output;
+}
+
+void EagerLayer::run_experts(LayerTensors& layer, LayerPass pass) {
+  const TitanMoe& s = sizes_.moe;
+  MoeTensors& m = layer.moe;
+  TapeTensor output = expert_products(layer, pass);
   m.returned = tape_.make(s.rows_and_zero);
   TapeTensor slots = tape_.make(kInt64OfInt32 * s.slots);
   tape_.free(slots);
@@ -192,9 +198,6 @@ TapeTensor EagerLayer::combine_backward(LayerTensors& layer, TapeTensor& of_outp
   TapeTensor slots = tape_.make(kInt64OfInt32 * s.slots);
   TapeTensor of_padded = tape_.make(s.padded_rows);
   tape_.free(slots, of_rows);
-  if (sizes_.autocast) {
-    tape_.replace(of_padded, s.expert_input);
-  }
   return of_padded;
 }
 
@@ -202,6 +205,9 @@ TapeTensor EagerLayer::experts_backward(LayerTensors& layer, TapeTensor& of_outp
                                         LayerGradients& weights) {
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
+  if (sizes_.autocast) {
+    tape_.replace(of_output, s.expert_input);
+  }
   const auto backward = [&](Weight weight, std::int64_t bytes, TapeTensor& gradient,
                             TapeTensor& last_used) {
     ProductCasts& casts = layer.casts[static_cast<std::size_t>(weight)];

@@ -51,18 +51,23 @@ void add_router(MoeRows& m) {
       .born = Step::kForwardRouter, .last_forward_use = Step::kForwardRouter, .dies = kScores};
   const Life to_combine{
       .born = Step::kForwardRouter, .last_forward_use = Step::kForwardCombine, .dies = kCombine};
-  if (m.block.recomputes_ops()) {
+  if (m.block.recomputes_ops() && !m.block.compiles_parts()) {
     m.block.rows.keep("router.logits", m.of(s.logits), m.block.shape.dtype,
                       {.born = Step::kForwardRouter,
                        .last_forward_use = Step::kForwardRouter,
                        .dies = Step::kBackwardOutput},
                       "E*T: fifth matmul, saved");
-  } else {
+  } else if (!m.block.compiles_parts()) {
     m.use("router.logits", s.logits, Step::kForwardRouter, Step::kForwardRouter, "E*T");
   }
-  m.use("router.fp32_scores", s.scores, Step::kForwardRouter, Step::kForwardRouter,
-        "E*T: input of softmax, then scores and biases added up");
-  m.keep("router.probabilities", s.scores, to_scores, "E*T: softmax in fp32");
+  m.use("router.fp32_scores", m.block.compiles_parts() ? 0 : s.scores, Step::kForwardRouter,
+        Step::kForwardRouter, "E*T: input of softmax, then scores and biases added up");
+  if (m.block.compiles_parts()) {
+    m.keep("router.probabilities", s.logits + 2 * s.denominators, to_scores,
+           "E*T in bf16, 2*T: logits, their maxima and sums of exponentials");
+  } else {
+    m.keep("router.probabilities", s.scores, to_scores, "E*T: softmax in fp32");
+  }
   m.keep("router.choices", s.choices, {Step::kForwardRouter, Step::kForwardCombine, kScores},
          "n*T: chosen experts, int64");
   m.keep("router.chosen", s.weights + s.denominators, to_scores,
@@ -99,8 +104,10 @@ void add_forward_rows(MoeRows& m) {
           "h*P: in fp32");
     m.keep("experts.input_of_w1", s.expert_input,
            {Step::kForwardFc1, Step::kForwardFc1, kFirstInput}, "h*P: cast");
-    m.keep("experts.input_of_w3", s.expert_input,
-           {Step::kForwardActivation, Step::kForwardActivation, kSecondInput}, "h*P: cast again");
+    if (!m.block.compiles_parts()) {
+      m.keep("experts.input_of_w3", s.expert_input,
+             {Step::kForwardActivation, Step::kForwardActivation, kSecondInput}, "h*P: cast again");
+    }
   } else {
     m.keep("experts.padded", s.padded_rows,
            {Step::kForwardDispatch, Step::kForwardUnsort, kFirstInput},
@@ -136,7 +143,25 @@ void add_replay(MoeRows& m) {
         "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
 }
 
+// The gradient of gate is written over the output of w3.
+void add_compiled_inner(MoeRows& m) {
+  const std::int64_t inner = m.moe.inner;
+  const Step activation = Step::kBackwardActivation;
+  m.keep("experts.gate", inner, {Step::kForwardFc1, Step::kForwardActivation, activation},
+         "fe/et*P: output of w1");
+  m.keep("experts.up", inner, {Step::kForwardActivation, Step::kForwardActivation, kFirstInput},
+         "fe/et*P: output of w3, in backward the gradient of w1's");
+  m.keep("experts.product", inner,
+         {Step::kForwardActivation, Step::kForwardFc2, Step::kBackwardFc2}, "fe/et*P: input of w2");
+  m.use("experts.product_gradient", inner, Step::kBackwardFc2, activation, "fe/et*P");
+  m.use("experts.up_gradient", inner, activation, kSecondInput, "fe/et*P");
+}
+
 void add_inner(MoeRows& m) {
+  if (m.block.compiles_parts()) {
+    add_compiled_inner(m);
+    return;
+  }
   const std::int64_t inner = m.moe.inner;
   const Step activation = Step::kBackwardActivation;
   m.keep("experts.gate", inner, {Step::kForwardFc1, Step::kForwardActivation, kSecondInput},
@@ -152,6 +177,29 @@ void add_inner(MoeRows& m) {
   m.use("experts.gate_gradient", inner, activation, kFirstInput, "fe/et*P: of silu, then of gate");
 }
 
+void add_input_gradients(MoeRows& m) {
+  const TitanMoe& s = m.moe;
+  m.use("experts.output_gradient", s.expert_input, Step::kBackwardFc2, Step::kBackwardFc2, "h*P");
+  m.use("experts.input_gradient", s.padded_rows, kSecondInput, kUnpad, "h*P: of w3, and the sum");
+  m.use("experts.second_input_gradient",
+        m.block.is_autocast() ? s.expert_input + s.padded_rows : s.padded_rows, kFirstInput,
+        kFirstInput, "h*P: of w1");
+}
+
+// The graph holds the gradient it is called with to its end. w1's gradient comes where its input
+// has been freed; under autocast both come before their sum, in fp32.
+void add_compiled_input_gradients(MoeRows& m) {
+  const TitanMoe& s = m.moe;
+  const bool casts = m.block.is_autocast();
+  m.use("experts.output_gradient", s.padded_rows, Step::kBackwardFc2, kFirstInput,
+        "h*P: in fp32 under autocast");
+  m.use("experts.cast_output_gradient", casts ? 2 * s.expert_input : 0, Step::kBackwardFc2,
+        Step::kBackwardFc2, "2h*P: by rows, and as the product reads it");
+  m.use("experts.input_gradient", s.padded_rows, kSecondInput, kUnpad, "h*P: of w3, and the sum");
+  m.use("experts.addends", casts ? 2 * s.expert_input : 0, kSecondInput, kSecondInput,
+        "2h*P: of w1 and w3 before they are added up");
+}
+
 void add_row_gradients(MoeRows& m) {
   const TitanMoe& s = m.moe;
   m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
@@ -161,11 +209,11 @@ void add_row_gradients(MoeRows& m) {
                 s.rows_and_zero + s.padded_rows});
   m.use("experts.rows_on_the_way", on_the_way, kUnsort, kUnsort,
         "h*n*T and h*R: from tokens to experts, two steps at a time");
-  m.use("experts.output_gradient", s.expert_input, Step::kBackwardFc2, Step::kBackwardFc2, "h*P");
-  m.use("experts.input_gradient", s.padded_rows, kSecondInput, kUnpad, "h*P: of w3, and the sum");
-  m.use("experts.second_input_gradient",
-        m.block.is_autocast() ? s.expert_input + s.padded_rows : s.padded_rows, kFirstInput,
-        kFirstInput, "h*P: of w1");
+  if (m.block.compiles_parts()) {
+    add_compiled_input_gradients(m);
+  } else {
+    add_input_gradients(m);
+  }
   m.use("experts.row_gradient", s.rows_and_zero, kUnpad, kToTokens, "h*(R+1): padding dropped");
   m.use("experts.row_order", index_sort_bytes(s.padded), kUnpad, kUnpad, "48 bytes*P: sorted");
   if (s.sums_gradient) {
@@ -180,9 +228,30 @@ void add_row_gradients(MoeRows& m) {
                    Step::kBackwardFfnNorm, Step::kBackwardFfnNorm, "h*u");
 }
 
+// In bf16 each where its weight's cast was, and when all are there cast to fp32, which frees them
+// one by one.
+void add_cast_weight_gradients(MoeRows& m) {
+  TitanBlock& block = m.block;
+  const std::int64_t weight = block.expert_weights().front();
+  const DType dtype = block.shape.dtype;
+  block.rows.use("experts.down_gradient", weight, dtype, Step::kBackwardActivation, kSecondInput,
+                 "E*h*fe: gradient of w2, in bf16");
+  block.rows.use("experts.weight_gradients", 3 * weight, block.weight_gradient(), kFirstInput,
+                 Step::kBackwardInput, "3*E*h*fe: gradients of w1, w2 and w3");
+  block.rows.split_last({weight, weight, weight});
+  block.rows.use("experts.last_gradient", weight, dtype, kFirstInput, kFirstInput,
+                 "E*h*fe: in bf16, not yet freed");
+  block.rows.use("router.weight_gradient", block.shape.hidden * block.job.model.moe.num_experts,
+                 block.weight_gradient(), kScores, Step::kBackwardInput, "E*h");
+}
+
 // Until the layer's parameters, or those of the experts alone, are reduced.
 void add_weight_gradients(MoeRows& m) {
   TitanBlock& block = m.block;
+  if (block.compiles_parts() && block.is_autocast()) {
+    add_cast_weight_gradients(m);
+    return;
+  }
   const Step last = block.groups_experts() ? kReduce : Step::kBackwardInput;
   const std::int64_t weight = block.expert_weights().front();
   const DType dtype = block.weight_gradient();
@@ -196,10 +265,27 @@ void add_weight_gradients(MoeRows& m) {
                  dtype, kScores, Step::kBackwardInput, "E*h");
 }
 
+// Saved in the layout that backward reads; products read another, in one buffer.
+void add_compiled_casts(MoeRows& m) {
+  TitanBlock& block = m.block;
+  const std::int64_t weight = block.expert_weights().front();
+  const auto keep = [&](std::string_view name, Step born, Step dies) {
+    m.keep(name, 2 * weight, {.born = born, .last_forward_use = Step::kForwardFc2, .dies = dies},
+           "E*h*fe: bf16 copy");
+  };
+  keep("experts.gate_cast", Step::kForwardFc1, Step::kBackwardActivation);
+  keep("experts.up_cast", Step::kForwardActivation, Step::kBackwardActivation);
+  keep("experts.down_cast", Step::kForwardFc2, Step::kBackwardFc2);
+  m.use("experts.weight_cast", 2 * weight, Step::kForwardFc1, Step::kForwardFc2,
+        "E*h*fe: bf16 copy as the product reads it");
+}
+
 // Beside those of every weight: of the experts autocast caches none.
 void add_casts(MoeRows& m) {
   TitanBlock& block = m.block;
-  if (!block.has_whole_layers()) {
+  if (block.compiles_parts()) {
+    add_compiled_casts(m);
+  } else if (!block.has_whole_layers()) {
     block.rows.use("experts.weight_cast", block.expert_weights().front(), block.shape.dtype,
                    Step::kForwardFc1, Step::kForwardFc2, "E*h*fe: bf16 copy for one product");
   }

@@ -122,17 +122,27 @@ void EagerLayer::norm_heads_backward(TapeTensor& gradient, TapeTensor& input, He
   tape_.free(sum);
 }
 
+// Casts of the table, or, where FSDP has cast it for the block, parts of that, with cp picked by
+// position.
+void EagerLayer::take_rotary(LayerTensors& layer, LayerPass pass) {
+  if (sizes_.autocast) {
+    layer.cosines = tape_.make(sizes_.cosines);
+    layer.sines = tape_.make(sizes_.cosines);
+  } else if (sizes_.cp > 1) {
+    layer.cosines = tape_.make(2 * sizes_.cosines);
+  } else if (pass == LayerPass::kSaves) {
+    layer.cosines = std::exchange(layer.rotary_cast, {});
+  }
+}
+
 void EagerLayer::rotate_halves(LayerTensors& layer, LayerPass pass) {
   const bool keeps = graph_saves(pass) && !sizes_.autocast;
   TapeTensor query = norm_heads(layer.query, layer.query_norm, sizes_.query_statistics, pass,
                                 keeps || pass == LayerPass::kSavesOps);
   TapeTensor key = norm_heads(layer.key, layer.key_norm, sizes_.key_statistics, pass, keeps);
-  TapeTensor picked = tape_.make(sizes_.cp > 1 ? sizes_.angles : 0);  // by position
-  layer.cosines = tape_.make(sizes_.cosines);
-  layer.sines = tape_.make(sizes_.cosines);
+  take_rotary(layer, pass);
   layer.rotated_query = turn(tape_, sizes_.query);
   layer.rotated_key = turn(tape_, sizes_.key);
-  tape_.free(picked);
   if (!graph_saves(pass)) {
     tape_.free(layer.cosines, layer.sines);
   }

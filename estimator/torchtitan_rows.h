@@ -83,6 +83,10 @@ struct TitanBlock {
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compile; }
+  // A dense block is one graph. Of a mixture attention, router and the experts' products are graphs
+  // of their own, which save the same whatever is recomputed.
+  bool compiles_blocks() const { return is_compiled() && !has_experts(); }
+  bool compiles_parts() const { return is_compiled() && has_experts(); }
   bool compiles_loss() const { return job.profile.compile && job.profile.compile_loss; }
   // Gradients of weights within a block: autocast casts each to fp32 as it is made.
   DType weight_gradient() const { return residual(); }

@@ -54,8 +54,9 @@ TitanSizes::TitanSizes(const TitanBlock& block) : moe(block) {
   norms_query_key = block.norms_query_key();
   query_statistics = kFp32 * s.query_heads * s.tokens;
   key_statistics = kFp32 * s.key_value_heads * s.tokens;
-  angles = (norms_query_key ? 2 : 1) * kFp32 * s.tokens * job.model.head_dim;
+  angles = kFp32 * s.tokens * job.model.head_dim;
   cosines = kBf16 * (cp > 1 ? s.tokens : job.sequence_length) * job.model.head_dim;
+  rotary_cast = norms_query_key && !autocast ? kBf16 * rotary_table_elements(job) : 0;
   angle_gradient = cp > 1 ? angles : kFp32 * job.sequence_length * job.model.head_dim;
   logits = kBf16 * s.local_vocab * s.tokens;
   table = kBf16 * s.local_vocab * s.hidden;

@@ -39,8 +39,9 @@ struct TitanSizes {
   std::int64_t log_sum_exp = 0;       // a*T/t in fp32
   std::int64_t query_statistics = 0;  // of the norm of queries, fp32
   std::int64_t key_statistics = 0;
-  std::int64_t angles = 0;   // rotations of all tokens, complex64; of Qwen 3 cosines, sines in fp32
-  std::int64_t cosines = 0;  // of one head in bf16, as many sines
+  std::int64_t angles = 0;       // rotations of all tokens, complex64
+  std::int64_t cosines = 0;      // of one head in bf16, as many sines
+  std::int64_t rotary_cast = 0;  // cosines and sines of the whole sequence, where FSDP casts them
   std::int64_t angle_gradient = 0;   // of one sample's, conjugated
   std::int64_t logits = 0;           // V*T/t in bf16
   std::int64_t table = 0;            // V/t*h in bf16

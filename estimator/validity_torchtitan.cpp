@@ -83,7 +83,7 @@ constexpr ValidityRule kCompiledQwen3 = {
     .reads = {PlanField::kCp},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return job.model.qk_norm && job.profile.compile && plan.cp > 1;
+          return job.model.qk_norm && job.profile.compile && plan.cp > 1 && !has_experts(job);
         },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -133,13 +133,18 @@ constexpr ValidityRule kExperts = {
                               "Qwen3: a mixture in every layer, without shared experts");
         }};
 
-constexpr ValidityRule kEagerExperts = {
+// TorchInductor's graphs of attention have been read with norms of queries and keys alone.
+constexpr ValidityRule kCompiledExperts = {
     .name = "unsupported: compiled experts",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return has_experts(job) && job.profile.compile; },
+    .broken =
+        [](const Job& job, const Plan&) {
+          return has_experts(job) && job.profile.compile && !job.model.qk_norm;
+        },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "compile with experts", "true", "false");
+          return not_modelled(job, "compile with experts", "true without norms of queries and keys",
+                              "false, or with them");
         }};
 
 constexpr ValidityRule kExpertRoot = {
@@ -310,7 +315,7 @@ constexpr std::array kRules = {
     kModel,
     kCompiledQwen3,
     kExperts,
-    kEagerExperts,
+    kCompiledExperts,
     kExpertRoot,
     kFusedHeadDim,
     kOffloadOptimizerUnsupported,

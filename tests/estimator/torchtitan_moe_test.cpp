@@ -8,7 +8,7 @@
 
 #include "estimator/estimate.h"
 #include "estimator/price.h"
-#include "estimator/torchtitan_layer.h"
+#include "estimator/torchtitan_compiled_mixture.h"
 #include "estimator/torchtitan_timeline.h"
 #include "estimator/validity.h"
 #include "tests/estimator/llama_job.h"
@@ -96,6 +96,92 @@ TEST_CASE("a mixture's eager forward allocates and frees as traced") {
   CHECK(last == sorted);
 }
 
+// The same with norms of queries and keys, as Qwen3 has them.
+Job qwen3_mixture(std::int64_t gpus) {
+  Job job = mixture(gpus);
+  job.model.qk_norm = true;
+  job.model.num_kv_heads = 4;
+  job.model.head_dim = 128;
+  return job;
+}
+
+TEST_CASE("a compiled mixture's graphs save and drop as traced") {
+  Job job = qwen3_mixture(8);
+  job.profile.compile = true;
+  const TitanSizes sizes(job, sharded(8, 1));
+  TitanTape tape(0);
+  CompiledMixture layer_of(tape, sizes);
+  LayerTensors layer;
+  layer.input = tape.make(sizes.sequence);
+  layer.rotary_cast = tape.make(sizes.rotary_cast);
+  layer_of.forward(layer, LayerPass::kSaves);
+  constexpr std::int64_t kRows = 134'217'728;
+  constexpr std::int64_t kOneMore = kRows + 4096;
+  constexpr std::int64_t kPadded = 135'266'304;
+  constexpr std::int64_t kInner = 50'724'864;
+  constexpr std::int64_t kStream = 16'777'216;
+  constexpr std::int64_t kQuery = 33'554'432;
+  constexpr std::int64_t kKey = 4'194'304;
+  constexpr std::int64_t kRotary = 2'097'152;
+  const std::vector<std::int64_t> forward = {
+      kStream, kRotary,  // input and what FSDP casts for the block
+      kStream, kQuery,       kKey,     kKey,      kQuery,    kKey,      kQuery,
+      kStream, kStream,      -kStream,  // norm to the sum behind attention
+      kStream, kRows,        kOneMore, kPadded,   -kOneMore, kInner,    kInner,
+      kInner,  kPadded,      kOneMore, -kPadded,  kRows,     2 * kRows, 2 * kStream,
+      kStream, -2 * kStream, -kRows,   -kOneMore, -kRows,    kStream,   -kStream};
+  std::vector<std::int64_t> changes = large_changes(tape.take_events());
+  std::vector<std::int64_t> traced = forward;
+  const auto frees = std::ssize(traced) - 5;
+  REQUIRE(changes.size() == traced.size());
+  std::sort(changes.begin() + frees, changes.begin() + frees + 3);
+  std::sort(traced.begin() + frees, traced.begin() + frees + 3);
+  CHECK(changes == traced);
+}
+
+TEST_CASE("under full recompute a compiled mixture saves nothing but its input and the table") {
+  Job job = qwen3_mixture(8);
+  job.profile.compile = true;
+  for (const std::int64_t ep : {1, 8}) {
+    const TitanSizes sizes(job, sharded(8, ep));
+    TitanTape tape(0);
+    CompiledMixture layer_of(tape, sizes);
+    LayerTensors layer;
+    layer_of.forward(layer, LayerPass::kSavesNothing);
+    std::unordered_map<std::int64_t, std::int64_t> held;
+    for (const AllocationEvent& event : tape.take_events()) { held[event.id] = event.bytes; }
+    std::int64_t left = 0;
+    for (const auto& [id, bytes] : held) { left += bytes; }
+    CHECK(left == sizes.sequence);  // the output
+  }
+}
+
+TEST_CASE("FSDP's cast of the rotary table stays with every checkpointed block") {
+  // 2 * 4096 * 128 numbers of 2 bytes in each of 4 layers; without recompute they are what
+  // attention saves of it anyway.
+  constexpr std::int64_t kCast = 2 * 4096 * 128 * 2;
+  for (const bool compile : {false, true}) {
+    Job job = qwen3_mixture(8);
+    job.profile.compile = compile;
+    Plan plan = sharded(8, 1);
+    plan.recompute.granularity = RecomputeGranularity::kFull;
+    const PlanPieces whole = plan_pieces(job, plan);
+    std::int64_t held = 0;
+    std::int64_t most = 0;
+    std::unordered_map<std::int64_t, bool> is_cast;
+    for (const AllocationEvent& event : torchtitan_timeline(job, plan, whole.stages.at(0))) {
+      if (event.bytes == kCast && event.stream == AllocationStream::kCompute) {
+        is_cast[event.id] = true;
+        most = std::max(most, ++held);
+      } else if (event.bytes == 0 && is_cast[event.id]) {
+        is_cast[event.id] = false;
+        --held;
+      }
+    }
+    CHECK(most >= 4);
+  }
+}
+
 TEST_CASE("experts divide over ep, and FSDP shares the rest of them") {
   for (const std::int64_t ep : {1, 2, 4, 8}) {
     const StageMemory stage = estimate_memory(mixture(8), sharded(8, ep)).stages.at(0);
@@ -124,12 +210,13 @@ TEST_CASE("experts that are a group of their own are gathered and reduced by the
   CHECK(count(4 * kOfRank / 2, AllocationStream::kReduce) == 3 * 4);
 }
 
-TEST_CASE("a mixture's rows and its timeline peak alike") {
+void check_peaks_alike(const Job& of, bool compile) {
   for (const std::int64_t vocab : {4096, 32768}) {
     for (const std::int64_t ep : {1, 2, 8}) {
       for (const char* policy : {"none", "full", "every_second_matmul", "every_second_layer"}) {
-        Job job = mixture(8);
+        Job job = of;
         job.model.vocab = vocab;
+        job.profile.compile = compile;
         Plan plan = sharded(8, ep);
         const std::string_view name = policy;
         if (name == "full") {
@@ -148,6 +235,12 @@ TEST_CASE("a mixture's rows and its timeline peak alike") {
       }
     }
   }
+}
+
+TEST_CASE("a mixture's rows and its timeline peak alike") {
+  check_peaks_alike(mixture(8), false);
+  check_peaks_alike(qwen3_mixture(8), false);
+  check_peaks_alike(qwen3_mixture(8), true);
 }
 
 TEST_CASE("what torchtitan's mixtures do not do is refused by name") {
@@ -170,6 +263,8 @@ TEST_CASE("what torchtitan's mixtures do not do is refused by name") {
   job = mixture(8);
   job.profile.compile = true;
   CHECK(rule(job, sharded(8, 8)) == "unsupported: compiled experts");
+  job.model.qk_norm = true;
+  CHECK(rule(job, sharded(8, 8)) == "");
   job = mixture(64);
   CHECK(rule(job, sharded(64, 1)) == "unsupported: more shards than experts");
   CHECK(rule(job, sharded(64, 8)) == "");
