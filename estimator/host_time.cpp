@@ -35,6 +35,10 @@ constexpr HostCost kExpert = microseconds(420, 680);
 // and forty backward (models/moe; generate_permute_indices alone has fourteen), at the 20 us that
 // an eager layer takes for each of its own: counted, not measured.
 constexpr HostCost kTitanRouting = microseconds(1000, 800);
+// Compiled in parts: models of 2 and 6 layers leave 4.1 ms a layer and microbatch
+// (data/measured/host_steps_h200.jsonl, host-titan-moe32-compiled-...), 1.9 more than a dense block
+// as one graph takes in runs; divided as the eager one's.
+constexpr HostCost kTitanCompiledRouting = microseconds(1050, 850);
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-...).
@@ -103,7 +107,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .tensor_parallel = microseconds(610, 1360),
      .context_parallel = microseconds(50, 540),
      .both = {},
-     .routing = {},
+     .routing = kTitanCompiledRouting,
      .expert = {},
      .ends = microseconds(3000, 2500),
      .update_s = 500 * kMicro},
