@@ -187,23 +187,32 @@ void add_ring(TitanBlock& block, const AttentionSizes& sizes) {
   rows.use("attention.ring_output", 3 * sizes.query, DType::kFp32, Step::kForwardAttention,
            Step::kForwardAttention, "3*a*d*T/t: merged fp32 output and its parts");
   rows.split_last({sizes.query, sizes.query, sizes.query});
-  if (!block.is_compiled()) {
-    rows.use_as(comm, "attention.gathered_again", (2 * c + 2) * sizes.key, s.dtype, backward,
-                backward, "(2c+2)*k*d*T/t: this rank's keys and values, and all ranks'");
-    rows.split_last({2 * sizes.key, 2 * c * sizes.key});
+  const std::int64_t element = bytes_of(s.dtype);
+  const std::int64_t last = element * (sizes.query + sizes.key) + workspace_bytes(block, 1, 2);
+  const std::int64_t first =
+      element * (sizes.query / 2 + 2 * sizes.key) + workspace_bytes(block, 2, 1);
+  const std::int64_t second = std::max(first, last);
+  if (block.is_compiled()) {
+    const std::int64_t exchanged = 4 * sizes.key * bytes_of(DType::kFp32);
+    const std::int64_t used_up = 4 * sizes.key * element;
+    const std::int64_t rounds =
+        std::max(workspace_bytes(block, 1, 1), exchanged + second - used_up);
+    rows.use("attention.ring_rounds", div_ceil(rounds, element), s.dtype, backward, backward,
+             "cuDNN's workspace of the first round; or of the second with its dQ and 4k*d*T/t in "
+             "fp32, sent and received, where keys and values have been freed");
+    return;
   }
+  rows.use_as(comm, "attention.gathered_again", (2 * c + 2) * sizes.key, s.dtype, backward,
+              backward, "(2c+2)*k*d*T/t: this rank's keys and values, and all ranks'");
+  rows.split_last({2 * sizes.key, 2 * c * sizes.key});
   rows.use("attention.ring_gradients", sizes.query + 2 * sizes.key, DType::kFp32, backward,
            backward, "(a+2k)*d*T/t: fp32 sums of all rounds");
   rows.split_last({sizes.query, sizes.key, sizes.key});
   rows.use_as(comm, "attention.ring_exchange", 4 * sizes.key, DType::kFp32, backward, backward,
               "4k*d*T/t: fp32 gradients of keys and values, sent and received");
   rows.split_last({2 * sizes.key, 2 * sizes.key});
-  const std::int64_t element = bytes_of(s.dtype);
-  const std::int64_t last = element * (sizes.query + sizes.key) + workspace_bytes(block, 1, 2);
-  const std::int64_t first =
-      element * (sizes.query / 2 + 2 * sizes.key) + workspace_bytes(block, 2, 1);
-  rows.use("attention.second_round", div_ceil(std::max(first, last), element), s.dtype, backward,
-           backward, "dQ, dK, dV and cuDNN's workspace of a round, half queries or half keys");
+  rows.use("attention.second_round", div_ceil(second, element), s.dtype, backward, backward,
+           "dQ, dK, dV and cuDNN's workspace of a round, half queries or half keys");
 }
 
 // A checkpoint by operations keeps every round's output and merges them again.

@@ -88,7 +88,7 @@ CompiledLayer::FeedForwardGradients CompiledLayer::feed_forward_backward(LayerTe
 // Gradients of keys and values go round in fp32, those of queries are added up at the end.
 void CompiledLayer::ring_backward(LayerTensors& layer, AttentionGradients& gradients) {
   const std::int64_t pair = kWiden * kKeyValue * sizes_.key;
-  tape_.free(layer.key, layer.value);
+  tape_.free(layer.rotated_key.id != 0 ? layer.rotated_key : layer.key, layer.value);
   TapeTensor sent = tape_.make(pair);
   tape_.free(gradients.key, gradients.value);
   TapeTensor received = tape_.make(pair);
@@ -130,6 +130,10 @@ void CompiledLayer::replay_rotation(LayerTensors& layer) {
 }
 
 void CompiledLayer::replay_halves(LayerTensors& layer) {
+  if (sizes_.cp > 1) {  // rotated keys are saved
+    layer.rotated_query = tape_.make(sizes_.query);
+    return;
+  }
   layer.key = tape_.make_product(sizes_.key);
   layer.key_norm.statistics = tape_.make(sizes_.key_statistics);
   layer.rotated_key = tape_.make(sizes_.key);
@@ -139,6 +143,14 @@ void CompiledLayer::replay_halves(LayerTensors& layer) {
 
 // One kernel turns a gradient back, in fp32, another is the norm's.
 void CompiledLayer::halves_backward(LayerTensors& layer, AttentionGradients& gradients) {
+  if (sizes_.cp > 1) {  // a ring's are added up in fp32
+    TapeTensor sum = tape_.make(kWiden * sizes_.query);
+    tape_.free(gradients.query);
+    TapeTensor in_order = tape_.make(kWiden * sizes_.query);
+    tape_.free(sum);
+    gradients.query = tape_.make(sizes_.query);
+    tape_.free(in_order);
+  }
   TapeTensor wide_key = tape_.make(kWiden * sizes_.key);
   const TapeTensor of_key = tape_.make(sizes_.key);
   tape_.free(gradients.key);

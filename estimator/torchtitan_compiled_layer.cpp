@@ -59,26 +59,24 @@ void CompiledLayer::project(LayerTensors& layer, LayerPass pass) {
 // Norm and rotation of Qwen 3's heads are one kernel, whose outputs are tensors of their own.
 void CompiledLayer::rotate_halves(LayerTensors& layer, LayerPass pass, Leftovers& left) {
   if (saves_all(pass)) {
-    if (sizes_.autocast) {
-      layer.cosines = tape_.make(sizes_.cosines);
-      layer.sines = tape_.make(sizes_.cosines);
-    } else {
-      layer.cosines = std::exchange(layer.rotary_cast, {});
-    }
+    save_rotary(tape_, sizes_, layer);
     layer.query_norm.statistics = tape_.make(sizes_.query_statistics);
     layer.rotated_query = tape_.make(sizes_.query);
     layer.key_norm.statistics = tape_.make(sizes_.key_statistics);
     layer.rotated_key = tape_.make(sizes_.key);
     return;
   }
-  TapeTensor query = sizes_.tensor_parallel ? tape_.make(sizes_.query)
-                                            : tape_.write_over(layer.norm, sizes_.query);
+  const bool keeps_norm = sizes_.tensor_parallel || sizes_.cp > 1;
+  TapeTensor query =
+      keeps_norm ? tape_.make(sizes_.query) : tape_.write_over(layer.norm, sizes_.query);
   TapeTensor& held = saves_nothing(pass) ? layer.query : left.norm;
   tape_.free(held);
   held = query;
-  const TapeTensor key = tape_.make(sizes_.key);
-  tape_.free(layer.key);
-  layer.key = key;
+  if (sizes_.cp == 1 || saves_nothing(pass)) {  // else over the product
+    const TapeTensor key = tape_.make(sizes_.key);
+    tape_.free(layer.key);
+    layer.key = key;
+  }
 }
 
 // Rotated queries and keys lie where the products wrote theirs; where a product is saved, in the
@@ -170,6 +168,10 @@ void CompiledLayer::attend_ring(LayerTensors& layer, LayerPass pass, Leftovers& 
       }
     }
     tape_.free(output, log_sum_exp);
+  }
+  if (sizes_.norms_query_key && !saves_all(pass)) {
+    tape_.free(left.norm);
+    left.norm = std::exchange(layer.norm, {});
   }
 }
 

@@ -26,15 +26,9 @@ void CompiledMixture::norm_backward(TapeTensor& gradient, TapeTensor& of_output,
 
 // --- attention -----------------------------------------------------------------------------------
 
-// A ring picks cosines and sines for the positions of one sequence; for several samples that is
-// part of the kernel.
 void CompiledMixture::rotate(LayerTensors& layer, LayerPass pass) {
-  if (sizes_.cp > 1 && sizes_.joins_batch) {
-    if (pass == LayerPass::kSaves) {
-      layer.cosines = std::exchange(layer.rotary_cast, {});
-    }
-  } else {
-    take_rotary(layer, pass);
+  if (pass == LayerPass::kSaves || layer.rotary_cast.id == 0) {
+    save_rotary(tape_, sizes_, layer);
   }
   layer.query_norm.statistics = tape_.make(sizes_.query_statistics);
   layer.rotated_query = tape_.make(sizes_.query);

@@ -61,6 +61,28 @@ void add_gate(TitanBlock& block, std::int64_t width) {
   }
 }
 
+// The compiled block adds gradients to the residual stream's in its last kernel.
+void add_input_gradients(TitanBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const bool waits = block.compiles_blocks();
+  const Step added = Step::kBackwardQkv;
+  const bool reduces = s.gathers_sequence;
+  rows.use("ffn.input_gradients", 2 * block.gathered(), s.dtype, Step::kBackwardFc1,
+           waits && !reduces ? added : Step::kBackwardFc1, "2h*T: of w1 and w3");
+  rows.split_last({block.gathered(), block.gathered()});
+  if (!waits) {
+    rows.use("ffn.norm_gradient", 2 * block.sequence(), block.residual(), Step::kBackwardFfnNorm,
+             Step::kBackwardFfnNorm, "2h*u");
+    rows.split_last({block.sequence(), block.sequence()});
+    return;
+  }
+  rows.use("ffn.reduced_gradient", reduces ? block.sequence() : 0, s.dtype, Step::kBackwardFfnNorm,
+           added, "h*u: of both, after the reduce-scatter");
+  rows.use("ffn.norm_gradient", block.sequence(), block.residual(), Step::kBackwardFfnNorm, added,
+           "h*u");
+}
+
 void add_weight_casts(TitanBlock& block) {
   add_titan_weight_casts(block);
   constexpr std::size_t kProducts = 7;  // the norms behind them are not cast
@@ -133,12 +155,7 @@ void add_titan_ffn(TitanBlock& block) {
   rows.use("ffn.gate_up_weight_gradients", 2 * weight, block.weight_gradient(), Step::kBackwardFc1,
            Step::kBackwardInput, "2h*f/t: gradients of w1 and w3");
   rows.split_last({weight, weight});
-  rows.use("ffn.input_gradients", 2 * block.gathered(), s.dtype, Step::kBackwardFc1,
-           Step::kBackwardFc1, "2h*T: of w1 and w3");
-  rows.split_last({block.gathered(), block.gathered()});
-  rows.use("ffn.norm_gradient", 2 * block.sequence(), block.residual(), Step::kBackwardFfnNorm,
-           Step::kBackwardFfnNorm, "2h*u");
-  rows.split_last({block.sequence(), block.sequence()});
+  add_input_gradients(block);
   if (block.is_autocast()) {
     add_weight_casts(block);
   }

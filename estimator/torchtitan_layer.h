@@ -78,6 +78,9 @@ struct LayerGradients {
 // Ring attention of torch.distributed.tensor (experimental/_attention.py), first rank of the ring:
 // from the second round on half the queries over all keys.
 void play_ring_forward(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
+// Cosines and sines as a graph of Qwen 3's attention saves them: casts, or the block's, of which a
+// ring picks those of its positions; for several samples that is part of the kernel.
+void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
 // Leaves the gradients of queries (bf16) and of keys and values (bf16, one tensor).
 struct RingGradients {
   TapeTensor query;

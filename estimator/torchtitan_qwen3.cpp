@@ -51,6 +51,17 @@ void turn_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines, TapeTen
 
 }  // namespace
 
+void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer) {
+  if (sizes.autocast) {
+    layer.cosines = tape.make(sizes.cosines);
+    layer.sines = tape.make(sizes.cosines);
+  } else if (sizes.cp > 1 && !sizes.joins_batch) {
+    layer.cosines = tape.make(2 * sizes.cosines);
+  } else {
+    layer.cosines = std::exchange(layer.rotary_cast, {});
+  }
+}
+
 // ATen/native/layer_norm.cpp, rms_norm_symint: fused where weight and input have one dtype, else
 // rms_norm_composite.
 TapeTensor EagerLayer::norm_heads(TapeTensor& input, HeadNorm& norm, std::int64_t statistics,

@@ -77,20 +77,6 @@ constexpr ValidityRule kModel = {
                               "(Qwen3) alone");
         }};
 
-// TorchInductor's code for Qwen3's block with a ring has not been read yet.
-constexpr ValidityRule kCompiledQwen3 = {
-    .name = "unsupported: compile",
-    .reads = {PlanField::kCp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return job.model.qk_norm && job.profile.compile && plan.cp > 1 && !has_experts(job);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "compile", "true for Qwen3 with cp " + number_text(plan.cp),
-                              "compile false, or cp 1");
-        }};
-
 // models/qwen3/infra/parallelize.py keeps queries as DTensors of the tp mesh, which sdpa_input_fn
 // of torch/distributed/tensor/experimental/_context_parallel/_attention.py asserts they are not.
 constexpr ValidityRule kQwen3TpOrCp = {
@@ -313,7 +299,6 @@ constexpr std::array kRules = {
     kExpAvgSqDtype,
     kRecompute,
     kModel,
-    kCompiledQwen3,
     kExperts,
     kCompiledExperts,
     kExpertRoot,
