@@ -271,12 +271,9 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
                   .replay = replay_of(context.job, layer, parts),
-                  .host = host_cost(context.job, context.plan, layer),
-                  .compiled = context.job.profile.compile,
-                  .host_slowdown = context.job.cluster.host_slowdown,
-                  .launch_blocking = context.job.profile.launch_blocking};
+                  .host = layer_host(context.job, context.plan, layer)};
   BlockTime& time = known.time;
-  set_host(time, known.host, known.launch_blocking);
+  set_host(time, known.host.launches, known.host.waits);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
 }
@@ -284,13 +281,12 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
 void add_recompute(const Recompute& recompute, LayerTime& layer) {
   BlockTime& time = layer.time;
   time.recompute_s = replayed_s(recompute, layer);
-  const HostCost& host = layer.host;
-  const HostCost replay =
-      host_replay_cost(recompute, layer.compiled, host.forward_s, layer.host_slowdown);
+  const HostCost& launches = layer.host.launches;
+  const HostCost replay = host_replay_cost(recompute, layer.host);
   const HostCost beyond = exceeding(
-      {.forward_s = host.forward_s + replay.forward_s,
-       .backward_s = host.backward_s + replay.backward_s},
-      time.forward_total_s(), time.backward_total_s() + time.recompute_s, layer.launch_blocking);
+      {.forward_s = launches.forward_s + replay.forward_s,
+       .backward_s = launches.backward_s + replay.backward_s},
+      time.forward_total_s(), time.backward_total_s() + time.recompute_s, layer.host.waits);
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 

@@ -66,10 +66,7 @@ struct LayerTime {
   std::int64_t layer_kind = 0;  // index of the first layer with an equal LayerSpec
   BlockTime time;
   LayerReplay replay;
-  HostCost host;
-  bool compiled = false;  // torch.compile decides what is replayed
-  double host_slowdown = 1;
-  bool launch_blocking = false;
+  LayerHost host;
 };
 
 // Which layers of a model are alike.

@@ -277,29 +277,62 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   return scaled(host_factor(job, *row), cost);
 }
 
-// Eager torchtitan's choice by operators passes every operator through Python once more: 900 us
-// forward, and 3950 us instead of a forward's 3140, 2764 in whole runs, backward (the same file).
-HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s,
-                          double host_slowdown) {
-  const double slower = host_slowdown / kMeasuringHost;
-  const bool by_operator = recompute.policy == "every_second_matmul";
+namespace {
+
+// Operators that a layer's forward dispatches in torchtitan, as its checkpoint by operators meets
+// them, and what each costs it, there and when it is replayed: with and without that checkpoint six
+// models differ by 51 to 98 us an operator (data/measured/host_cost_h200.json, frameworks_again),
+// whole runs on other days' machines by 50 to 100: between.
+// Autocast dispatches casts, and norms over heads operation by operation.
+constexpr HostCost kChosenOperator = microseconds(25, 43);
+
+double dispatched_operators(const Job& job, const Plan& plan, const LayerSpec& layer) {
+  const bool casts = plan.zero == 0;
+  const double dense = job.model.qk_norm ? (casts ? 91 : 63) : (casts ? 71 : 59);
+  const double alone = dense + (layer.is_moe ? (casts ? 56 : 52) : 0);
+  // cp alone leaves what they cost as it is (titan:cp=2,ac=op of the same file). With tp they were
+  // not counted: as the time of a forward grows.
+  if (plan.tp == 1) {
+    return alone;
+  }
+  Plan unsplit = plan;
+  unsplit.tp = 1;
+  unsplit.cp = 1;
+  return alone * host_cost(job, plan, layer).forward_s / host_cost(job, unsplit, layer).forward_s;
+}
+
+}  // namespace
+
+LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer) {
+  // A checkpoint around core_attn or mlp of Megatron-core's, which keeps the generators' states and
+  // runs the module again, takes 0.7 to 1 ms (data/measured/frameworks_h200.jsonl, host-smol-*).
+  constexpr double kCheckpoint = 700 * kMicro;
+  LayerHost host{.launches = host_cost(job, plan, layer),
+                 .chosen_by_operator = {},
+                 .checkpoint_s = kCheckpoint * job.cluster.host_slowdown / kMeasuringHost,
+                 .waits = job.profile.launch_blocking};
+  const HostRow* row = row_of(job.profile);
+  if (row != nullptr && row->model == MemoryModel::kTorchtitan && !row->compiled) {
+    add(host.chosen_by_operator, dispatched_operators(job, plan, layer),
+        scaled(host_factor(job, *row), kChosenOperator));
+  }
+  return host;
+}
+
+HostCost host_replay_cost(const Recompute& recompute, const LayerHost& host) {
+  const double forward_s = host.launches.forward_s;
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return {};
     case RecomputeGranularity::kFull: return {.forward_s = 0, .backward_s = forward_s};
     case RecomputeGranularity::kSelective: break;
   }
-  if (by_operator) {
-    return compiled ? HostCost{}
-                    : HostCost{.forward_s = 900 * kMicro * slower, .backward_s = 1.43 * forward_s};
+  if (recompute.policy == "every_second_matmul") {
+    return host.chosen_by_operator;
   }
   if (recompute.policy == "every_second_layer") {
     return {.forward_s = 0, .backward_s = forward_s / 2};
   }
-  // Modules of each layer: a checkpoint around core_attn or mlp, which keeps the generators' states
-  // and runs the module again, takes 0.7 to 1 ms a layer of Megatron-core
-  // (data/measured/frameworks_h200.jsonl, host-smol-*).
-  constexpr double kCheckpoint = 700 * kMicro;
-  return {.forward_s = 0, .backward_s = std::min(kCheckpoint * slower, forward_s)};
+  return {.forward_s = 0, .backward_s = std::min(host.checkpoint_s, forward_s)};
 }
 
 HostCost host_cost_of_ends(const Job& job, const Plan& plan) {

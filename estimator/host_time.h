@@ -14,10 +14,18 @@ struct HostCost {
 // One layer of this kind, without recomputation.
 HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer);
 
-// What replaying a forward of `forward_s` adds to a microbatch of one layer: to its forward what
-// deciding takes, to its backward what replaying takes. `host_slowdown`: of ClusterSpec.
-HostCost host_replay_cost(const Recompute& recompute, bool compiled, double forward_s,
-                          double host_slowdown);
+// The same, and what recomputation of it would cost beside.
+struct LayerHost {
+  HostCost launches;
+  HostCost chosen_by_operator;  // of a checkpoint that passes every operator through Python
+  double checkpoint_s = 0;      // of one around a module
+  bool waits = false;           // for every kernel: nothing hides behind the GPU
+};
+LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer);
+
+// What recomputation adds to a microbatch of one layer: to its forward what deciding takes, to its
+// backward what replaying takes.
+HostCost host_replay_cost(const Recompute& recompute, const LayerHost& host);
 
 // With a pipeline torchtitan gathers once a step, and reduces after the last microbatch.
 bool gathers_once(const FrameworkProfile& profile, const Plan& plan);

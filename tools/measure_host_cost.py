@@ -3,6 +3,8 @@
 
 usage: measure_host_cost.py OUT.json CASE...
 CASE: titan:tp=2,cp=2,dp=1,ac=full,compile=0   torchtitan's Llama 3 model, as its trainer builds it
+      titan:model=qwen3,experts=32             its Qwen3 model, with ac=op also the operators that
+                                               one layer's forward dispatches
       megatron:tp=2,experts=32                 Megatron-core's GPTModel with local layers
       kernels:FRAMEWORK[,LAYERS]               kernels of 2 or LAYERS layers of an 8B model on 8192
                                                tokens: titan, titan_compiled or megatron
@@ -26,7 +28,7 @@ import torch.distributed as dist
 
 from frameworks.absent import DEVICE
 from frameworks.megatron import megatron_config, megatron_modules
-from frameworks.torchtitan import titan_settings
+from frameworks.torchtitan import llama3, qwen3, titan_settings
 
 KNOWN = re.compile("(titan|megatron)(:|$)|kernels:(titan|titan_compiled|megatron)(,[0-9]+)?$|"
                    "attention:(flash|cudnn)$")
@@ -69,15 +71,30 @@ def start_group(world):
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
 
 
-def titan_parts(layers, tp, cp, dp, ac, compile_, hidden=512, heads=8, kv_heads=2, sequence=512,
-                vocab=1024, ffn_multiplier=None):
+def count_chosen_operators(parts):
+    """Operators that pass through the choice by operators of torch.utils.checkpoint in a forward."""
+    from torch.utils import checkpoint
+    mode = checkpoint._CachingTorchDispatchMode
+    dispatch, calls = mode.__torch_dispatch__, []
+
+    def counted(self, func, types, args=(), kwargs=None):
+        calls.append(func)
+        return dispatch(self, func, types, args, kwargs)
+
+    mode.__torch_dispatch__ = counted
+    state = {}
+    for _, call in parts:
+        call(state)
+    mode.__torch_dispatch__ = dispatch
+    return len(calls)
+
+
+def titan_parts(layers, tp, cp, dp, ac, compile_, hidden=512, ffn=1536, heads=8, kv_heads=2,
+                sequence=512, vocab=1024, model="llama3", experts=0):
     job_config = titan_settings()
     from torchtitan.components.loss import cross_entropy_loss
     from torchtitan.distributed import ParallelDims, utils
     from torchtitan.distributed.context_parallel import prepare_context_parallel_input
-    from torchtitan.models.llama3.infra.parallelize import parallelize_llama
-    from torchtitan.models.llama3.model.args import TransformerModelArgs
-    from torchtitan.models.llama3.model.model import Transformer
 
     dims = ParallelDims(dp_replicate=1, dp_shard=dp, cp=cp, tp=tp, pp=1, ep=1, etp=1,
                         world_size=tp * cp * dp)
@@ -86,14 +103,16 @@ def titan_parts(layers, tp, cp, dp, ac, compile_, hidden=512, heads=8, kv_heads=
     config.activation_checkpoint.mode = {"none": "none", "full": "full"}.get(ac, "selective")
     config.activation_checkpoint.selective_ac_option = "op"
     config.compile.enable = bool(compile_)
-    model_args = TransformerModelArgs(dim=hidden, n_layers=layers, n_heads=heads,
-                                      n_kv_heads=kv_heads, vocab_size=vocab, max_seq_len=sequence,
-                                      ffn_dim_multiplier=ffn_multiplier)
+    shape = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+                 num_key_value_heads=kv_heads, vocab_size=vocab, intermediate_size=ffn,
+                 head_dim=hidden // heads, rope_theta=1e6, num_experts=experts,
+                 num_experts_per_tok=2, moe_intermediate_size=256)
+    transformer, arguments, parallelize = (qwen3 if model == "qwen3" else llama3)(shape, sequence)
     torch._dynamo.reset()
     dims.build_mesh()
     with torch.device("meta"):
-        model = Transformer(model_args)
-    parallelize_llama(model, dims, config)
+        model = transformer(arguments)
+    parallelize(model, dims, config)
     model.to_empty(device=DEVICE)
     with torch.no_grad():
         model.init_weights()
@@ -248,7 +267,7 @@ def run_case(case):
         else:
             start_group(2)
             parts = titan_parts(layers, 1, 1, 2, "none", int(framework == "titan_compiled"),
-                                ffn_multiplier=1.3, **big)
+                                ffn=14336, **big)
         return kernel_table(parts, layers)
     options = options_of(text)
     if kind == "attention":
@@ -256,8 +275,18 @@ def run_case(case):
     if kind == "titan":
         tp, cp, dp = (options.get(key, 1) for key in ("tp", "cp", "dp"))
         start_group(tp * cp * dp)
-        return per_layer(lambda layers: titan_parts(layers, tp, cp, dp, options.get("ac", "none"),
-                                                    options.get("compile", 0)))
+        ac = options.get("ac", "none")
+
+        def build(layers):
+            return titan_parts(layers, tp, cp, dp, ac, options.get("compile", 0),
+                               model=options.get("model", "llama3"),
+                               experts=options.get("experts", 0))
+
+        result = per_layer(build)
+        if ac == "op" and not options.get("compile", 0):
+            few, many = count_chosen_operators(build(2)), count_chosen_operators(build(6))
+            result["operators_per_layer"] = (many - few) // 4
+        return result
     start_group(options.get("tp", 1))
     return per_layer(lambda layers: megatron_parts(layers, options.get("tp", 1),
                                                    options.get("experts", 0)))

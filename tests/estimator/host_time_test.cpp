@@ -46,22 +46,36 @@ TEST_CASE("compiled layers cost the host less than eager ones") {
 }
 
 TEST_CASE("replaying a layer costs its forward again, and choosing by operators more") {
+  Job job = titan();
+  Plan plan = {.zero = 3};
   Recompute full;
   full.granularity = RecomputeGranularity::kFull;
-  CHECK(host_replay_cost(full, false, 3e-3, kMachine).backward_s == 3e-3);
-  Recompute by_operator;
-  by_operator.granularity = RecomputeGranularity::kSelective;
-  by_operator.policy = "every_second_matmul";
-  // Of a sharded layer's forward, 3.14 ms measured and 0.8 of the layer's 1.88 in whole runs.
-  CHECK(both(host_replay_cost(by_operator, false, 2.764e-3, kMachine)) ==
-        doctest::Approx(0.9e-3 + 3.95e-3).epsilon(0.01));
-  CHECK(both(host_replay_cost(by_operator, true, 3.14e-3, kMachine)) == 0);
+  const LayerHost host = layer_host(job, plan, {});
+  CHECK(host_replay_cost(full, host).backward_s == host_cost(job, plan, {}).forward_s);
+  CHECK(both(host_replay_cost({}, host)) == 0);
   Recompute modules;
   modules.granularity = RecomputeGranularity::kSelective;
   modules.modules.core_attn = true;
-  CHECK(both(host_replay_cost(modules, false, 1.38e-3, kMachine)) ==
-        doctest::Approx(0.7e-3).epsilon(0.02));
-  CHECK(both(host_replay_cost({}, false, 3e-3, kMachine)) == 0);
+  CHECK(both(host_replay_cost(modules, host)) == doctest::Approx(0.7e-3).epsilon(0.02));
+}
+
+TEST_CASE("a choice by operators costs the host for each, as measured within a third") {
+  Recompute by_operator;
+  by_operator.granularity = RecomputeGranularity::kSelective;
+  by_operator.policy = "every_second_matmul";
+  Job job = titan();
+  const auto milliseconds = [&](std::int64_t zero, const LayerSpec& layer) {
+    return 1e3 * both(host_replay_cost(by_operator, layer_host(job, {.zero = zero}, layer)));
+  };
+  // Forward and backward of a layer with the choice less the same without.
+  CHECK(milliseconds(3, {}) == doctest::Approx(0.90 + 3.98).epsilon(0.2));  // another day's
+  CHECK(milliseconds(0, {}) == doctest::Approx(2.51 + 3.60).epsilon(0.33));
+  job.model.qk_norm = true;
+  CHECK(milliseconds(0, {}) == doctest::Approx(3.56 + 5.25).epsilon(0.33));
+  CHECK(milliseconds(3, {.is_moe = true}) == doctest::Approx(3.60 + 4.95).epsilon(0.33));
+  CHECK(milliseconds(0, {.is_moe = true}) == doctest::Approx(5.73 + 5.78).epsilon(0.33));
+  job.profile.compile = true;
+  CHECK(milliseconds(0, {}) == 0);
 }
 
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
@@ -167,7 +181,7 @@ TEST_CASE("a host that is twice as slow takes twice the time for everything that
       by_operator.policy = "every_second_matmul";
       const HostCost layer = host_cost(job, {.tp = 2, .zero = 3}, {.is_moe = true});
       return both(layer) + both(host_cost_of_ends(job, {})) + host_update_s(job) +
-             both(host_replay_cost(by_operator, false, layer.forward_s, slowdown));
+             both(host_replay_cost(by_operator, layer_host(job, {}, {})));
     };
     CHECK(all(2) == doctest::Approx(2 * all(1)));
   }
