@@ -84,6 +84,12 @@ Passes rotation_by_halves(double e, bool is_autocast) {
   return passes;
 }
 
+// Compiled, norm and rotation are one kernel, 2; backward the rotation to fp32 e + 4, the norm's
+// 4 + 2e, and for its weight 4 + e. Callers pass twice.
+Passes compiled_rotation_by_halves(double e) {
+  return {.forward = {.streamed = 2 * e / 2}, .backward = {.streamed = (12 + 4 * e) / 2}};
+}
+
 // The same block compiled: norms take the additions before them along, silu and product are one
 // kernel; the complex product stays PyTorch's own.
 LayerKernels compiled_titan_kernels(double e) {
@@ -236,8 +242,9 @@ LayerKernels kernels_without_head_norms(const Job& job, const Plan& plan) {
     case MemoryModel::kNative: return native_kernels(e);
     case MemoryModel::kTorchtitan: {
       LayerKernels kernels = profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
-      if (job.model.qk_norm && !profile.compile) {
-        kernels.rotary = rotation_by_halves(e, plan.zero == 0);
+      if (job.model.qk_norm) {
+        kernels.rotary = profile.compile ? compiled_rotation_by_halves(e)
+                                         : rotation_by_halves(e, plan.zero == 0);
       }
       return kernels;
     }
