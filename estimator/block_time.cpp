@@ -283,10 +283,10 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_s = replayed_s(recompute, layer);
   const HostCost& launches = layer.host.launches;
   const HostCost replay = host_replay_cost(recompute, layer.host);
-  const HostCost beyond = exceeding(
-      {.forward_s = launches.forward_s + replay.forward_s,
-       .backward_s = launches.backward_s + replay.backward_s},
-      time.forward_total_s(), time.backward_total_s() + time.recompute_s, layer.host.waits);
+  const HostCost beyond = exceeding({.forward_s = launches.forward_s + replay.forward_s,
+                                     .backward_s = launches.backward_s + replay.backward_s},
+                                    time.forward_total_s(),
+                                    time.backward_total_s() + time.recompute_s, layer.host.waits);
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 

@@ -202,6 +202,15 @@ void add(HostCost& cost, double count, const HostCost& more) {
   cost.backward_s += count * more.backward_s;
 }
 
+// What tensor and context parallelism add.
+HostCost split_launches(const HostRow& row, const Plan& plan) {
+  HostCost cost;
+  add(cost, plan.tp > 1 ? 1 : 0, row.tensor_parallel);
+  add(cost, plan.cp > 1 ? 1 : 0, row.context_parallel);
+  add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row.both);
+  return cost;
+}
+
 // A dense layer as its host launches it. A graph is one autograd function each way, which takes
 // what one linear layer's does, forward and backward 189 us (host_cost_h200.json). Besides
 // attention, its projections and norms a layer has two of four products and the activation: a
@@ -253,9 +262,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   }
   add(cost, 1, row->layer);
   add(cost, shardings_per_microbatch(job, plan), row->sharded);
-  add(cost, plan.tp > 1 ? 1 : 0, row->tensor_parallel);
-  add(cost, plan.cp > 1 ? 1 : 0, row->context_parallel);
-  add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row->both);
+  add(cost, 1, split_launches(*row, plan));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
     const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
     add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
@@ -289,16 +296,14 @@ constexpr HostCost kChosenOperator = microseconds(25, 43);
 double dispatched_operators(const Job& job, const Plan& plan, const LayerSpec& layer) {
   const bool casts = plan.zero == 0;
   const double dense = job.model.qk_norm ? (casts ? 91 : 63) : (casts ? 71 : 59);
-  const double alone = dense + (layer.is_moe ? (casts ? 56 : 52) : 0);
-  // cp alone leaves what they cost as it is (titan:cp=2,ac=op of the same file). With tp they were
-  // not counted: as the time of a forward grows.
-  if (plan.tp == 1) {
-    return alone;
-  }
-  Plan unsplit = plan;
-  unsplit.tp = 1;
-  unsplit.cp = 1;
-  return alone * host_cost(job, plan, layer).forward_s / host_cost(job, unsplit, layer).forward_s;
+  return dense + (layer.is_moe ? (casts ? 56 : 52) : 0);
+}
+
+// cp alone leaves what they cost as it is (titan:cp=2,ac=op of the same file). With tp they were
+// not counted: as the time of a forward grows.
+double growth_with_tp(const HostRow& row, const Plan& plan, double forward_s, double slower) {
+  const double split_s = slower * split_launches(row, plan).forward_s;
+  return plan.tp > 1 ? forward_s / (forward_s - split_s) : 1;
 }
 
 }  // namespace
@@ -313,8 +318,10 @@ LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer) {
                  .waits = job.profile.launch_blocking};
   const HostRow* row = row_of(job.profile);
   if (row != nullptr && row->model == MemoryModel::kTorchtitan && !row->compiled) {
-    add(host.chosen_by_operator, dispatched_operators(job, plan, layer),
-        scaled(host_factor(job, *row), kChosenOperator));
+    const double slower = host_factor(job, *row);
+    const double growth = growth_with_tp(*row, plan, host.launches.forward_s, slower);
+    add(host.chosen_by_operator, growth * dispatched_operators(job, plan, layer),
+        scaled(slower, kChosenOperator));
   }
   return host;
 }

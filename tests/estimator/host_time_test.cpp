@@ -78,6 +78,19 @@ TEST_CASE("a choice by operators costs the host for each, as measured within a t
   CHECK(milliseconds(0, {}) == 0);
 }
 
+TEST_CASE("a plan that leaves dp to the cluster costs the host what it does with dp") {
+  Job job = titan();
+  job.cluster.nodes = 2;
+  job.cluster.gpus_per_node = 8;
+  job.global_batch = 16;
+  Plan plan = {.tp = 2, .cp = 2, .pp = 2, .zero = 3};
+  const LayerHost left = layer_host(job, plan, {});
+  plan.dp = 2;
+  const LayerHost given = layer_host(job, plan, {});
+  CHECK(both(left.chosen_by_operator) == both(given.chosen_by_operator));
+  CHECK(both(left.launches) == both(given.launches));
+}
+
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
   Job job;
   job.profile.memory_model = MemoryModel::kMegatronLocal;
