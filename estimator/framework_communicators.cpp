@@ -11,7 +11,10 @@ namespace shardplan {
 
 // Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
 // the world (barrier), on its gradient group, and on the group over which the gradient norm is
-// reduced, even where such a group is the rank alone. Userbuffers meet in groups of their own
+// reduced, even where such a group is the rank alone. Delayed scaling in fp8 reduces the largest
+// values over all ranks of the stage (get_amax_reduction_group; Transformer Engine v2.11
+// pytorch/quantization.py, reduce_and_update_fp8_tensors: only where there are several).
+// Userbuffers meet in groups of their own
 // (Transformer Engine v2.9 pytorch/module/base.py, initialize_ub, by NCCL as Megatron-core has it;
 // common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp: barriers of both).
 std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
@@ -19,6 +22,8 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
   const bool experts_apart = grid.has_experts && plan.ep > 1;
   const bool buffers = has_user_buffers(grid.job, plan);
   const bool hybrid = plan.dp_replicate > 1;
+  const bool scales_later =
+      plan.precision == Precision::kFp8 && grid.job.profile.fp8_recipe == Fp8Recipe::kDelayed;
   const std::int64_t stage = grid.world / plan.pp;
   const std::int64_t expert_ranks = plan.etp * plan.ep;
   const std::int64_t expert_dp = grid.size(GroupKind::kExpertDp);
@@ -33,7 +38,7 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
       {"pp", plan.pp, grid.pipeline()},
       {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
       {"position_embedding", 1, {}, grid.first_stage},
-      {"tp_dp_cp", stage, {}},
+      {"tp_dp_cp", stage, {.ring = scales_later && stage > 1}},
       {"tp_dp", stage / plan.cp, {}},
       {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
       {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
@@ -51,7 +56,8 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
 
 // DeepSpeed's data-parallel group is a clone of the world (utils/groups.py, _clone_world_group);
 // init_process_group gets a device, so that both have a communicator, even of one rank
-// (comm/torch.py, init_process_group).
+// (comm/torch.py, init_process_group). The engine leaves that of the world unused; a trainer around
+// it, as Hugging Face's, gathers the loss over it.
 std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid) {
   return {{{"world", grid.world, {.ring = true}}, {"dp", grid.dp, {.ring = true}}}};
 }
@@ -61,15 +67,19 @@ std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid) {
 // _init_process_groups), and others have a communicator each, even where they have the same ranks.
 // All are used: world by the broadcast of the seed (set_determinism), pp by the norm of the
 // gradients (clip_grad_norm_), batch by the count of tokens, loss by the logged loss (train.py), cp
-// by the all-to-all of key and value gradients (_templated_ring_attention_backward).
-std::array<Communicator, 8> torchtitan_communicators(const GroupGrid& grid) {
+// by the all-to-all of key and value gradients (_templated_ring_attention_backward). With ep
+// experts have a mesh of their own, over which their tokens move and the norm of their gradients is
+// summed (distributed/utils.py, _clip_grad_norm_with_ep).
+std::array<Communicator, 11> torchtitan_communicators(const GroupGrid& grid) {
   const Plan& plan = grid.plan;
   const std::int64_t shards = grid.dp / plan.dp_replicate * plan.cp;
+  const std::int64_t etp = plan.ep > 1 ? plan.etp : 1;
+  const std::int64_t expert_shards = plan.ep > 1 ? shards * plan.tp / (plan.ep * etp) : 1;
   const auto with_ring = [](Connections connections) {
     connections.ring = true;
     return connections;
   };
-  std::array<Communicator, 8> groups = {{
+  std::array<Communicator, 11> groups = {{
       {"world", grid.world, {.ring = true}},
       {"pp", plan.pp, with_ring(grid.pipeline())},
       {"batch", grid.dp, {.ring = true}},
@@ -78,6 +88,9 @@ std::array<Communicator, 8> torchtitan_communicators(const GroupGrid& grid) {
       {"fsdp", shards, {.ring = true}},
       {"cp", plan.cp, with_ring(plan.cp > 1 ? grid.all_peers(GroupKind::kCp) : Connections{})},
       {"tp", plan.tp, {.ring = true}},
+      {"ep", plan.ep, with_ring(plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{})},
+      {"efsdp", expert_shards, {.ring = true}},
+      {"etp", etp, {.ring = true}},
   }};
   for (Communicator& group : std::span(groups).subspan(1)) {
     group.exists = group.ranks > 1 && group.ranks < grid.world;

@@ -94,6 +94,6 @@ struct GroupGrid {
 
 std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid);
 std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid);
-std::array<Communicator, 8> torchtitan_communicators(const GroupGrid& grid);
+std::array<Communicator, 11> torchtitan_communicators(const GroupGrid& grid);
 
 }  // namespace shardplan

@@ -218,7 +218,7 @@ const OutsidePiece& PricePieces::outside(const Plan& plan) {
       .find({packed(grid_piece->number, plan.vpp),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
              layers_tell ? split_piece->number : 0,
-             buffers ? packed(plan.micro_batch, number(plan.precision)) : 0},
+             packed(buffers ? plan.micro_batch : 0, number(plan.precision))},
             [&](OutsidePiece& piece) {
               piece = {};
               piece.first = outside_bytes(job, plan, 0);

@@ -75,7 +75,8 @@ Case case_of(const MeasuredOutside& row) {
   return found;
 }
 
-// One rank of torchtitan v0.2.2 on the same machine; all ranks of a layout agreed within 4 MiB.
+// One rank of torchtitan v0.2.2 on the same machine, that with experts on two H100 SXM; all ranks
+// of a layout agreed within 4 MiB.
 struct TitanOutside {
   std::int64_t tp = 1;
   std::int64_t pp = 1;
@@ -83,9 +84,10 @@ struct TitanOutside {
   std::int64_t dp_shard = 1;
   std::int64_t dp_replicate = 1;
   std::int64_t outside_mib = 0;
+  std::int64_t ep = 1;
 };
 
-constexpr std::array<TitanOutside, 14> kTitan = {{
+constexpr std::array<TitanOutside, 15> kTitan = {{
     {1, 1, 1, 1, 1, 766},
     {1, 1, 1, 2, 1, 1612},
     {1, 1, 1, 4, 1, 1614},
@@ -100,6 +102,7 @@ constexpr std::array<TitanOutside, 14> kTitan = {{
     {2, 1, 1, 2, 2, 4043},
     {1, 2, 2, 1, 1, 4380},
     {1, 2, 4, 1, 1, 5150},
+    {1, 1, 1, 2, 1, 2062, 2},
 }};
 
 Case case_of(const TitanOutside& row) {
@@ -110,7 +113,9 @@ Case case_of(const TitanOutside& row) {
   found.plan.dp = row.dp_shard * row.dp_replicate;
   found.plan.dp_replicate = row.dp_replicate;
   found.plan.cp_method = CpMethod::kRing;
+  found.plan.ep = row.ep;
   found.job.model.layers.resize(32);
+  found.job.model.moe.num_experts = row.ep > 1 ? 32 : 0;
   found.job.cluster.gpus_per_node = row.tp * row.pp * row.cp * found.plan.dp;
   found.job.profile.memory_model = MemoryModel::kTorchtitan;
   return found;
@@ -308,6 +313,44 @@ TEST_CASE("expert all-to-all connects every peer inside NVLink, and one pool bey
   CHECK(ep_bytes(8) == (197 + 2688) * kMiB);
   CHECK(ep_bytes(2) == (197 + 384) * kMiB);
   CHECK(ep_bytes(64) == (197 + 2688 + 512) * kMiB);
+}
+
+TEST_CASE("torchtitan's experts have groups of their own where ep divides them") {
+  Job job = job_on(1, MemoryModel::kTorchtitan);
+  job.model.moe.num_experts = 64;
+  Plan plan = {.tp = 2, .dp = 4};
+  plan.zero = 3;
+  const auto has = [&](const std::string& name) {
+    return has_row(outside_rows(job, plan, 0), "communicator." + name);
+  };
+  CHECK_FALSE(has("ep"));
+  CHECK_FALSE(has("efsdp"));
+  plan.ep = 4;
+  CHECK(has("ep"));
+  CHECK(has("efsdp"));
+  CHECK_FALSE(has("etp"));
+  plan.ep = 2;
+  plan.etp = 2;
+  CHECK(has("etp"));
+  plan.ep = 8;  // all ranks: torch's default group
+  plan.etp = 1;
+  CHECK_FALSE(has("ep"));
+  CHECK_FALSE(has("efsdp"));
+}
+
+// Two H100 SXM (data/measured/frameworks_two_gpus_h100.jsonl): tp 2 in bf16 and, with delayed
+// scaling, in fp8.
+TEST_CASE("delayed scaling has a communicator of all ranks of its stage") {
+  Job job = job_on(1, MemoryModel::kMegatron);
+  job.cluster.gpus_per_node = 2;
+  Plan plan = {.tp = 2};
+  plan.zero = 1;
+  const auto outside_mib = [&] { return outside_bytes(job, plan, 0) / kMiB; };
+  CHECK(std::abs(outside_mib() - 2972) <= 20);
+  plan.precision = Precision::kFp8;
+  CHECK(std::abs(outside_mib() - 3458) <= 20);
+  job.profile.fp8_recipe = Fp8Recipe::kTensorwise;
+  CHECK(std::abs(outside_mib() - 2972) <= 20);
 }
 
 TEST_CASE("tied embeddings connect the ends of the pipeline, not its middle") {
