@@ -182,6 +182,9 @@ class Megatron:
         spec = (engine_modules(self.config) if engine
                 else megatron_modules(sequence_parallel, experts, qk_norm))
         stage = parallel_state.get_pipeline_model_parallel_rank()
+        self.tensor_group = parallel_state.get_tensor_model_parallel_group()
+        self.batch_source = parallel_state.get_tensor_model_parallel_src_rank()
+        self.broadcasts_batch = engine and stage in (0, pp - 1)
         self.moe_tracker = moe_utils.get_moe_layer_wise_logging_tracker() if experts else {}
         overlap = bool(options.get("overlap_grad_reduce"))
         gathers = bool(options.get("overlap_param_gather")) and zero <= 1
@@ -220,6 +223,8 @@ class Megatron:
     def forward(self, _, model, *__):
         tokens = torch.randint(0, self.vocab, (self.batch, self.own_sequence + 1),
                                device=self.device)
+        if self.broadcasts_batch:  # as pretrain_gpt.py, over a group of one as well
+            torch.distributed.broadcast(tokens, self.batch_source, group=self.tensor_group)
         output = model(tokens[:, :-1].contiguous(), self.positions.expand(self.batch, -1), None,
                        labels=tokens[:, 1:].contiguous())
 
