@@ -13,9 +13,7 @@ namespace {
 
 constexpr std::int64_t kFp32 = 4;
 constexpr std::int64_t kFp64 = 8;
-// Defaults of runtime/zero/config.py: stage3_param_persistence_threshold,
-// stage3_max_reuse_distance.
-constexpr std::int64_t kPersistentElements = 100'000;
+// Default of runtime/zero/config.py: stage3_max_reuse_distance.
 constexpr std::int64_t kReuseElements = 1'000'000'000;
 constexpr std::int64_t kNever = -1;
 
@@ -36,7 +34,7 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTap
   for (const std::int64_t elements : deepspeed_tensors(job.model)) {
     parameters_.push_back({.elements = elements,
                            .part = div_ceil(elements, ranks_),
-                           .persists = elements <= kPersistentElements});
+                           .persists = elements <= kZero3PersistentElements});
   }
 }
 

@@ -13,6 +13,10 @@
 
 namespace shardplan {
 
+// Parameters of no more elements stay whole on every rank: stage3_param_persistence_threshold's
+// default (runtime/zero/config.py).
+inline constexpr std::int64_t kZero3PersistentElements = 100'000;
+
 class PartitionedZero final : public DeepspeedZero {
  public:
   PartitionedZero(const Job& job, const Plan& plan, AllocationTape& tape);

@@ -4,6 +4,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "estimator/deepspeed_partitioned.h"
 #include "estimator/units.h"
 
 namespace shardplan {
@@ -41,9 +42,18 @@ constexpr HostCost kTitanRouting = microseconds(1000, 800);
 constexpr HostCost kTitanCompiledRouting = microseconds(1050, 850);
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
-// ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-...).
+// ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
+// gathers of the three weights of these layers that are large enough).
 constexpr HostCost kZero2Hooks = microseconds(0, 1700);
-constexpr HostCost kZero3Hooks = microseconds(2900, 4000);
+constexpr HostCost kZero3Hooks = microseconds(2300, 3520);
+// What ZeRO-3 adds for each weight that it gathers and lets go of, in either direction; with
+// several ranks; and for each of those, which AllGatherCoalescedHandle.wait puts together one by
+// one (runtime/zero/partition_parameters.py of 0.19.6). Shares of the hooks above, from Python's
+// time on a CPU with collectives that move nothing (torch's group "fake" of 1 to 256 ranks): 14
+// gathers instead of 4 take a fifth more, with 2 ranks a third, with 64 two thirds.
+constexpr HostCost kZero3Gather = microseconds(200, 160);
+constexpr HostCost kZero3SharedGather = microseconds(60, 50);
+constexpr HostCost kZero3GatheredRank = microseconds(3, 3);
 constexpr HostCost kZero3Ends = microseconds(5000, 9000);
 // A layer has 9 gradients and 13 modules; norms of q and of k add two of either.
 constexpr double kZero2HeadNorms = 2.0 / 9;
@@ -228,6 +238,33 @@ HostCost graphed(CudaGraphs graphs, const HostCost& eager) {
   throw std::logic_error("graphed: unknown graphs");
 }
 
+// Weights of a layer that ZeRO-3 divides: smaller ones stay on every rank.
+double divided_weights(const ModelSpec& model) {
+  const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
+  const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
+  const std::int64_t ffn = model.hidden * model.ffn;
+  double count = 0;
+  for (const std::int64_t elements : {query, key, key, query, ffn, ffn, ffn}) {
+    count += elements > kZero3PersistentElements ? 1 : 0;
+  }
+  return count;
+}
+
+// What the hooks of ZeRO-2 and 3 add to a layer.
+HostCost zero_hooks(const Job& job, const Plan& plan) {
+  HostCost cost;
+  const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
+  add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+  if (plan.zero == 3) {
+    const double weights = divided_weights(job.model);
+    const auto ranks = static_cast<double>(data_parallel_size(job, plan));
+    add(cost, weights, kZero3Gather);
+    add(cost, ranks > 1 ? weights : 0, kZero3SharedGather);
+    add(cost, weights * (ranks - 1), kZero3GatheredRank);
+  }
+  return cost;
+}
+
 HostCost head_norm_launches(MemoryModel model) {
   switch (model) {
     case MemoryModel::kDeepspeed: return kEagerHeadNorms;
@@ -264,8 +301,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   add(cost, shardings_per_microbatch(job, plan), row->sharded);
   add(cost, 1, split_launches(*row, plan));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
-    const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
-    add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+    add(cost, 1, zero_hooks(job, plan));
   }
   if (job.model.qk_norm) {
     add(cost, 1, head_norm_launches(job.profile.memory_model));

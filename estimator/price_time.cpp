@@ -28,12 +28,13 @@ std::int64_t layers_seen_by_time(const Job& job, const Recompute& recompute) {
 }  // namespace
 
 // torchtitan's hosts gather and reduce for a microbatch; DeepSpeed's hooks, and how often it copies
-// gradients, follow ZeRO; Megatron-FSDP may have to make weight gradients of their own.
+// gradients, follow ZeRO, and ZeRO-3's its ranks; Megatron-FSDP may have to make weight gradients
+// of their own.
 std::int64_t PricePieces::shardings(const Plan& plan) const {
   switch (job.profile.memory_model) {
     case MemoryModel::kTorchtitan:
       return std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan));
-    case MemoryModel::kDeepspeed: return plan.zero;
+    case MemoryModel::kDeepspeed: return packed(plan.zero, grid().dp);
     case MemoryModel::kMegatron: return fuses_weight_gradients(job, plan) ? 0 : 1;
     default: return 0;
   }

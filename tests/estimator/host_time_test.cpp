@@ -91,6 +91,31 @@ TEST_CASE("a plan that leaves dp to the cluster costs the host what it does with
   CHECK(both(left.launches) == both(given.launches));
 }
 
+TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more ranks") {
+  Job job;
+  job.profile.memory_model = MemoryModel::kDeepspeed;
+  job.cluster.host_slowdown = kMachine;
+  job.model.hidden = 256;
+  job.model.ffn = 512;
+  job.model.num_heads = 4;
+  job.model.num_kv_heads = 4;
+  job.model.head_dim = 64;
+  const auto hooks_ms = [&](std::int64_t ranks) {
+    job.cluster.gpus_per_node = ranks;
+    return 1e3 * (both(host_cost(job, {.zero = 3}, {})) - both(host_cost(job, {.zero = 1}, {})));
+  };
+  const double small = hooks_ms(1);
+  CHECK(small == doctest::Approx(6.9).epsilon(0.01));  // ds-host-z3-l2 and -l6 less ds-host-z1
+  job.model.hidden = 4096;
+  job.model.ffn = 14336;
+  job.model.num_heads = 32;
+  job.model.head_dim = 128;
+  // Python's time on a CPU, collectives that move nothing, over that of the small model.
+  CHECK(hooks_ms(1) / small == doctest::Approx(1.20).epsilon(0.02));
+  CHECK(hooks_ms(2) / small == doctest::Approx(1.31).epsilon(0.02));
+  CHECK(hooks_ms(8) / small == doctest::Approx(1.43).epsilon(0.06));
+}
+
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
   Job job;
   job.profile.memory_model = MemoryModel::kMegatronLocal;
