@@ -47,13 +47,14 @@ constexpr HostCost kTitanCompiledRouting = microseconds(1050, 850);
 constexpr HostCost kZero2Hooks = microseconds(0, 1700);
 constexpr HostCost kZero3Hooks = microseconds(2300, 3520);
 // What ZeRO-3 adds for each weight that it gathers and lets go of, in either direction; with
-// several ranks; and for each of those, which AllGatherCoalescedHandle.wait puts together one by
-// one (runtime/zero/partition_parameters.py of 0.19.6). Shares of the hooks above, from Python's
-// time on a CPU with collectives that move nothing (torch's group "fake" of 1 to 256 ranks): 14
-// gathers instead of 4 take a fifth more, with 2 ranks a third, with 64 two thirds.
+// several ranks; and for each of those where several weights share a gather, whose parts
+// AllGatherCoalescedHandle.wait puts together one by one (runtime/zero/partition_parameters.py of
+// 0.19.6). Shares of the hooks above, from Python's time on a CPU with collectives that move
+// nothing (Llama-3-8B's layers in torch's group "fake" of 1 to 256 ranks): 14 gathers instead of 4
+// take a fifth more, with 2 ranks a third, with 64 two thirds.
 constexpr HostCost kZero3Gather = microseconds(200, 160);
 constexpr HostCost kZero3SharedGather = microseconds(60, 50);
-constexpr HostCost kZero3GatheredRank = microseconds(3, 3);
+constexpr HostCost kZero3GatheredRank = microseconds(4, 4);
 constexpr HostCost kZero3Ends = microseconds(5000, 9000);
 // A layer has 9 gradients and 13 modules; norms of q and of k add two of either.
 constexpr double kZero2HeadNorms = 2.0 / 9;
@@ -238,16 +239,40 @@ HostCost graphed(CudaGraphs graphs, const HostCost& eager) {
   throw std::logic_error("graphed: unknown graphs");
 }
 
-// Weights of a layer that ZeRO-3 divides: smaller ones stay on every rank.
-double divided_weights(const ModelSpec& model) {
+// Weights of a layer that ZeRO-3 divides, smaller ones stay on every rank; and those of them that
+// share a gather, which takes weights until it exceeds the prefetch bucket
+// (partitioned_param_coordinator.py, fetch_sub_module).
+struct DividedWeights {
+  double all = 0;
+  double gathered_together = 0;
+};
+
+DividedWeights divided_weights(const Job& job) {
+  const ModelSpec& model = job.model;
   const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
   const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
   const std::int64_t ffn = model.hidden * model.ffn;
-  double count = 0;
+  DividedWeights found;
+  double in_gather = 0;
+  std::int64_t gathered = 0;
+  const auto end_gather = [&] {
+    found.gathered_together += in_gather > 1 ? in_gather : 0;
+    in_gather = 0;
+    gathered = 0;
+  };
   for (const std::int64_t elements : {query, key, key, query, ffn, ffn, ffn}) {
-    count += elements > kZero3PersistentElements ? 1 : 0;
+    if (elements <= kZero3PersistentElements) {
+      continue;
+    }
+    found.all += 1;
+    in_gather += 1;
+    gathered += elements;
+    if (gathered >= job.profile.prefetch_bucket_elements) {
+      end_gather();
+    }
   }
-  return count;
+  end_gather();
+  return found;
 }
 
 // What the hooks of ZeRO-2 and 3 add to a layer.
@@ -256,11 +281,11 @@ HostCost zero_hooks(const Job& job, const Plan& plan) {
   const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
   add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
   if (plan.zero == 3) {
-    const double weights = divided_weights(job.model);
+    const DividedWeights weights = divided_weights(job);
     const auto ranks = static_cast<double>(data_parallel_size(job, plan));
-    add(cost, weights, kZero3Gather);
-    add(cost, ranks > 1 ? weights : 0, kZero3SharedGather);
-    add(cost, weights * (ranks - 1), kZero3GatheredRank);
+    add(cost, weights.all, kZero3Gather);
+    add(cost, ranks > 1 ? weights.all : 0, kZero3SharedGather);
+    add(cost, weights.gathered_together * (ranks - 1), kZero3GatheredRank);
   }
   return cost;
 }

@@ -114,6 +114,11 @@ TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more 
   CHECK(hooks_ms(1) / small == doctest::Approx(1.20).epsilon(0.02));
   CHECK(hooks_ms(2) / small == doctest::Approx(1.31).epsilon(0.02));
   CHECK(hooks_ms(8) / small == doctest::Approx(1.43).epsilon(0.06));
+  // Ranks cost less where more weights are gathered alone.
+  const double together = hooks_ms(512);
+  job.profile.prefetch_bucket_elements = 1;
+  CHECK(hooks_ms(512) < together / 2);
+  CHECK(hooks_ms(512) == hooks_ms(2));
 }
 
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
