@@ -32,9 +32,7 @@ struct MegatronBlock {
   // What another module has saved in bf16 anyway is cast to fp8 again in backward rather than saved
   // by the linear layer too; delayed scaling cannot (core_v0.16.1 core/transformer/{attention,
   // multi_latent_attention}.py and moe/shared_experts.py, set_save_original_input).
-  bool saves_fp8_of_saved() const {
-    return plan.precision == Precision::kFp8 && job.profile.fp8_recipe == Fp8Recipe::kDelayed;
-  }
+  bool saves_fp8_of_saved() const { return uses_delayed_scaling(job, plan); }
   // Of that type, in one layout, with the scales that lie beside them.
   std::int64_t linear_elements(std::int64_t values) const {
     return plan.precision == Precision::kFp8 ? fp8_activation_bytes(job, values) : values;

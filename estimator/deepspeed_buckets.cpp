@@ -139,7 +139,7 @@ std::int64_t zero1_reduction(const Reduction& reduction, std::int64_t rank,
 
 }  // namespace
 
-std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
+std::vector<std::int64_t> deepspeed_layer_tensors(const ModelSpec& model) {
   const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
   const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
   const std::int64_t ffn = model.hidden * model.ffn;
@@ -148,6 +148,11 @@ std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
     layer.insert(layer.end(), 2, model.head_dim);
   }
   layer.insert(layer.end(), {ffn, ffn, ffn, model.hidden, model.hidden});
+  return layer;
+}
+
+std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
+  const std::vector<std::int64_t> layer = deepspeed_layer_tensors(model);
   const std::int64_t table = model.vocab * model.hidden;
   std::vector<std::int64_t> tensors = {table};
   for (std::size_t i = 0; i < model.layers.size(); ++i) {

@@ -14,9 +14,10 @@
 namespace shardplan {
 
 // Elements of the model's tensors in the order in which the optimizer has them in one flat tensor:
-// the table; q, k, v, o, norms of q and of k where the model has them, gate, up, down and both
-// norms of every layer; the final norm; the head, where it has a table of its own.
+// the table; those of every layer; the final norm; the head, where it has a table of its own.
 std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model);
+// Of a layer: q, k, v, o, norms of q and of k where the model has them, gate, up, down, both norms.
+std::vector<std::int64_t> deepspeed_layer_tensors(const ModelSpec& model);
 
 // Elements [begin, end) of the flat tensor.
 struct FlatRange {

@@ -13,11 +13,37 @@ namespace {
 
 constexpr std::int64_t kFp32 = 4;
 constexpr std::int64_t kFp64 = 8;
-// Default of runtime/zero/config.py: stage3_max_reuse_distance.
+// Defaults of runtime/zero/config.py: stage3_param_persistence_threshold,
+// stage3_max_reuse_distance.
+constexpr std::int64_t kPersistentElements = 100'000;
 constexpr std::int64_t kReuseElements = 1'000'000'000;
 constexpr std::int64_t kNever = -1;
 
 }  // namespace
+
+DividedTensors zero3_divided_tensors(const Job& job) {
+  DividedTensors found;
+  double in_gather = 0;
+  std::int64_t gathered = 0;
+  const auto end_gather = [&] {
+    found.all += in_gather;
+    found.gathered_together += in_gather > 1 ? in_gather : 0;
+    in_gather = 0;
+    gathered = 0;
+  };
+  for (const std::int64_t elements : deepspeed_layer_tensors(job.model)) {
+    if (elements <= kPersistentElements) {
+      continue;
+    }
+    in_gather += 1;
+    gathered += elements;
+    if (gathered >= job.profile.prefetch_bucket_elements) {
+      end_gather();
+    }
+  }
+  end_gather();
+  return found;
+}
 
 PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTape& tape)
     : tape_(tape),
@@ -34,7 +60,7 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTap
   for (const std::int64_t elements : deepspeed_tensors(job.model)) {
     parameters_.push_back({.elements = elements,
                            .part = div_ceil(elements, ranks_),
-                           .persists = elements <= kZero3PersistentElements});
+                           .persists = elements <= kPersistentElements});
   }
 }
 

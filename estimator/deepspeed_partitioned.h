@@ -13,9 +13,13 @@
 
 namespace shardplan {
 
-// Parameters of no more elements stay whole on every rank: stage3_param_persistence_threshold's
-// default (runtime/zero/config.py).
-inline constexpr std::int64_t kZero3PersistentElements = 100'000;
+// Tensors of a layer that are divided, small ones stay on every rank; and those of them that share
+// a gather, which takes tensors until it exceeds the prefetch bucket.
+struct DividedTensors {
+  double all = 0;
+  double gathered_together = 0;
+};
+DividedTensors zero3_divided_tensors(const Job& job);
 
 class PartitionedZero final : public DeepspeedZero {
  public:

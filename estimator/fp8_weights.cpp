@@ -18,6 +18,10 @@ bool fp8_scales_tensors(const Job& job) {
          job.profile.fp8_recipe == Fp8Recipe::kTensorwise;
 }
 
+bool uses_delayed_scaling(const Job& job, const Plan& plan) {
+  return plan.precision == Precision::kFp8 && job.profile.fp8_recipe == Fp8Recipe::kDelayed;
+}
+
 bool keeps_fp8_weights(const Job& job, const Plan& plan) {
   return job.profile.fp8_param_gather && plan.precision == Precision::kFp8;
 }

@@ -24,6 +24,9 @@ bool gathers_through_gradients(const Job& job, const Plan& plan);
 // One scale for all values of a tensor: delayed and tensorwise.
 bool fp8_scales_tensors(const Job& job);
 
+// Scales of the largest values of steps before.
+bool uses_delayed_scaling(const Job& job, const Plan& plan);
+
 // Copies in fp8 of what two products read along different sides: a weight, for forward and for its
 // input gradient; an output gradient. One value a tensor scales both alike, and from compute
 // capability 10.0 on products take either layout; below, one is the other transposed. A weight's

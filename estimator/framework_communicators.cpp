@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "estimator/fp8_weights.h"
 #include "estimator/user_buffers.h"
 
 namespace shardplan {
@@ -22,8 +23,7 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
   const bool experts_apart = grid.has_experts && plan.ep > 1;
   const bool buffers = has_user_buffers(grid.job, plan);
   const bool hybrid = plan.dp_replicate > 1;
-  const bool scales_later =
-      plan.precision == Precision::kFp8 && grid.job.profile.fp8_recipe == Fp8Recipe::kDelayed;
+  const bool scales_later = uses_delayed_scaling(grid.job, plan);
   const std::int64_t stage = grid.world / plan.pp;
   const std::int64_t expert_ranks = plan.etp * plan.ep;
   const std::int64_t expert_dp = grid.size(GroupKind::kExpertDp);
@@ -41,7 +41,7 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
       {"tp_dp_cp", stage, {.ring = scales_later && stage > 1}},
       {"tp_dp", stage / plan.cp, {}},
       {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
-      {"ep", plan.ep, plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{}},
+      {"ep", plan.ep, grid.all_peers(GroupKind::kEp)},
       {"etp", plan.etp, {.ring = grid.has_experts && plan.etp > 1}},
       {"etp_ep", expert_ranks, {.ring = experts_apart}},
       {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && plan.zero == 0}},
@@ -86,9 +86,9 @@ std::array<Communicator, 11> torchtitan_communicators(const GroupGrid& grid) {
       {"loss", grid.dp * plan.cp, {.ring = true}},
       {"dp_replicate", plan.dp_replicate, {.ring = true}},
       {"fsdp", shards, {.ring = true}},
-      {"cp", plan.cp, with_ring(plan.cp > 1 ? grid.all_peers(GroupKind::kCp) : Connections{})},
+      {"cp", plan.cp, with_ring(grid.all_peers(GroupKind::kCp))},
       {"tp", plan.tp, {.ring = true}},
-      {"ep", plan.ep, with_ring(plan.ep > 1 ? grid.all_peers(GroupKind::kEp) : Connections{})},
+      {"ep", plan.ep, with_ring(grid.all_peers(GroupKind::kEp))},
       {"efsdp", expert_shards, {.ring = true}},
       {"etp", etp, {.ring = true}},
   }};

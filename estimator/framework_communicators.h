@@ -40,7 +40,7 @@ struct GroupGrid {
 
   std::int64_t size(GroupKind kind) const { return group_shape(job, plan, kind).size; }
 
-  // All-to-all: every other rank is a peer.
+  // All-to-all: every other rank is a peer, none of a group of one.
   Connections all_peers(GroupKind kind) const {
     const GroupShape shape = group_shape(job, plan, kind);
     return {.ring = false,

@@ -239,49 +239,13 @@ HostCost graphed(CudaGraphs graphs, const HostCost& eager) {
   throw std::logic_error("graphed: unknown graphs");
 }
 
-// Weights of a layer that ZeRO-3 divides, smaller ones stay on every rank; and those of them that
-// share a gather, which takes weights until it exceeds the prefetch bucket
-// (partitioned_param_coordinator.py, fetch_sub_module).
-struct DividedWeights {
-  double all = 0;
-  double gathered_together = 0;
-};
-
-DividedWeights divided_weights(const Job& job) {
-  const ModelSpec& model = job.model;
-  const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
-  const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
-  const std::int64_t ffn = model.hidden * model.ffn;
-  DividedWeights found;
-  double in_gather = 0;
-  std::int64_t gathered = 0;
-  const auto end_gather = [&] {
-    found.gathered_together += in_gather > 1 ? in_gather : 0;
-    in_gather = 0;
-    gathered = 0;
-  };
-  for (const std::int64_t elements : {query, key, key, query, ffn, ffn, ffn}) {
-    if (elements <= kZero3PersistentElements) {
-      continue;
-    }
-    found.all += 1;
-    in_gather += 1;
-    gathered += elements;
-    if (gathered >= job.profile.prefetch_bucket_elements) {
-      end_gather();
-    }
-  }
-  end_gather();
-  return found;
-}
-
 // What the hooks of ZeRO-2 and 3 add to a layer.
 HostCost zero_hooks(const Job& job, const Plan& plan) {
   HostCost cost;
   const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
   add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
   if (plan.zero == 3) {
-    const DividedWeights weights = divided_weights(job);
+    const DividedTensors weights = zero3_divided_tensors(job);
     const auto ranks = static_cast<double>(data_parallel_size(job, plan));
     add(cost, weights.all, kZero3Gather);
     add(cost, ranks > 1 ? weights.all : 0, kZero3SharedGather);
