@@ -18,7 +18,7 @@ namespace shardplan {
 // Userbuffers meet in groups of their own
 // (Transformer Engine v2.9 pytorch/module/base.py, initialize_ub, by NCCL as Megatron-core has it;
 // common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp: barriers of both).
-std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
+std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
   const Plan& plan = grid.plan;
   const bool experts_apart = grid.has_experts && plan.ep > 1;
   const bool buffers = has_user_buffers(grid.job, plan);
@@ -36,6 +36,10 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
       {"tp_pp", plan.tp * plan.pp, {.ring = plan.zero == 0}},
       {"tp", plan.tp, {.ring = plan.tp > 1 || grid.uses_tp_alone()}},
       {"pp", plan.pp, grid.pipeline()},
+      grid.previous_stage(),
+      grid.next_stage(),
+      grid.pair("cp.previous", GroupKind::kCp, grid.ring_in_pairs()),
+      grid.pair("cp.next", GroupKind::kCp, grid.ring_in_pairs()),
       {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
       {"position_embedding", 1, {}, grid.first_stage},
       {"tp_dp_cp", stage, {.ring = scales_later && stage > 1}},
@@ -51,6 +55,33 @@ std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid) {
       {"optimizer_instance", grid.world / plan.dp_replicate, {.ring = plan.zero > 0}},
       {"userbuffers_world", grid.world, {.ring = buffers}, buffers},
       {"userbuffers_tp", plan.tp, {.ring = buffers}, buffers && plan.tp < grid.world},
+  }};
+}
+
+// Groups of ParallelContext (nanotron parallel/context.py), of which those of equal ranks are one,
+// beside torch's default group and one more of all ranks. Each runs a collective: barriers, counts
+// of parameters over tp and over pp, also where that is the rank alone, the norm over tp and pp, the
+// loss over dp (trainer.py); tied weights have a group of their ranks (parallel/tied_parameters.py).
+std::array<Communicator, 10> nanotron_communicators(const GroupGrid& grid) {
+  const Plan& plan = grid.plan;
+  const bool alone = plan.tp == 1 || plan.pp == 1 || grid.dp == 1;
+  const auto used = [](std::string_view name, std::int64_t ranks, bool exists) {
+    return Communicator{name, ranks, {.ring = exists}, exists};
+  };
+  Communicator pipeline = used("pp", plan.pp, plan.pp > 1);
+  pipeline.connections.near_peers = grid.pipeline().near_peers;
+  pipeline.connections.has_network_peers = grid.pipeline().has_network_peers;
+  return {{
+      used("default", grid.world, true),
+      used("world", grid.world, true),
+      used("tp", plan.tp, plan.tp > 1),
+      used("dp", grid.dp, grid.dp > 1),
+      pipeline,
+      grid.previous_stage(),
+      grid.next_stage(),
+      used("tp_pp", plan.tp * plan.pp, plan.tp > 1 && plan.pp > 1),
+      used("embedding", 2, plan.pp > 2 && grid.embedding_is_shared()),
+      used("alone", 1, alone),
   }};
 }
 

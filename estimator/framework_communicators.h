@@ -16,7 +16,8 @@ struct Connections {
   bool ring = false;               // all-reduce, all-gather, reduce-scatter
   std::int64_t near_peers = 0;     // send and receive inside the NVLink domain
   bool has_network_peers = false;  // and across it
-  bool any() const { return ring || near_peers > 0 || has_network_peers; }
+  bool elsewhere = false;          // made for the other direction of a peer counted elsewhere
+  bool any() const { return ring || near_peers > 0 || has_network_peers || elsewhere; }
 };
 
 struct Communicator {
@@ -54,18 +55,51 @@ struct GroupGrid {
     return {.ring = false, .near_peers = near ? count : 0, .has_network_peers = !near};
   }
 
+  // Sends one by one, and not in batches, go over a communicator of the two ranks, which PyTorch
+  // makes where the group has none from its start (distributed/c10d/ProcessGroupNCCL.cpp,
+  // pointToPoint): nanotron's (parallel/pipeline_parallel/p2p.py), those of Megatron-core that run
+  // beside other chunks (core/pipeline_parallel/p2p_communication.py, _p2p_ops), and Transformer
+  // Engine's ring beyond two ranks (v2.11 attention/dot_product_attention/context_parallel.py,
+  // batch_p2p_comm).
+  bool pipeline_in_pairs() const {
+    const bool one_by_one = job.profile.memory_model == MemoryModel::kNanotron ||
+                            (job.profile.overlap_p2p_comm && plan.vpp > 1);
+    return plan.pp > 1 && one_by_one && !job.profile.eager_communicators;
+  }
+  bool ring_in_pairs() const {
+    return plan.cp > 2 && plan.cp_method == CpMethod::kRing && !job.profile.eager_communicators;
+  }
+  Communicator pair(std::string_view name, GroupKind kind, bool exists) const {
+    return {name, 2, exists ? neighbours(kind, 1) : Connections{}, exists};
+  }
+
+  bool wraps_around() const {
+    return plan.schedule == Schedule::kInterleaved1F1B ||
+           plan.schedule == Schedule::kInterleavedZeroBubble;
+  }
+  Communicator previous_stage() const {
+    return pair("pp.previous", GroupKind::kPp,
+                pipeline_in_pairs() && (wraps_around() || !first_stage));
+  }
+  // Of two stages that wrap around Megatron-core has one direction in the world's group.
+  Communicator next_stage() const {
+    const bool exists = pipeline_in_pairs() && (wraps_around() || !last_stage);
+    if (exists && plan.pp == 2 && wraps_around()) {
+      return {"pp.next", 2, {.elsewhere = true}};
+    }
+    return pair("pp.next", GroupKind::kPp, exists);
+  }
+
   Connections pipeline() const {
-    if (plan.pp == 1) {
+    if (plan.pp == 1 || pipeline_in_pairs()) {
       return {};
     }
-    const bool wraps_around = plan.schedule == Schedule::kInterleaved1F1B ||
-                              plan.schedule == Schedule::kInterleavedZeroBubble;
-    const bool two_sided = plan.pp > 2 && (wraps_around || !end_stage);
+    const bool two_sided = plan.pp > 2 && (wraps_around() || !end_stage);
     return neighbours(GroupKind::kPp, two_sided ? 2 : 1);
   }
 
   Connections context_parallel() const {
-    if (plan.cp == 1) {
+    if (plan.cp == 1 || ring_in_pairs()) {
       return {};
     }
     switch (plan.cp_method) {
@@ -92,7 +126,8 @@ struct GroupGrid {
   }
 };
 
-std::array<Communicator, 23> megatron_communicators(const GroupGrid& grid);
+std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid);
+std::array<Communicator, 10> nanotron_communicators(const GroupGrid& grid);
 std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid);
 std::array<Communicator, 11> torchtitan_communicators(const GroupGrid& grid);
 

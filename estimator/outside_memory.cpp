@@ -241,6 +241,10 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
     visit_communicators(deepspeed_communicators(grid), Creation::kAll, prices, origin, visit);
     return;
   }
+  if (job.profile.memory_model == MemoryModel::kNanotron) {
+    visit_communicators(nanotron_communicators(grid), Creation::kAll, prices, origin, visit);
+    return;
+  }
   visit_communicators(megatron_communicators(grid),
                       job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, prices,
                       origin, visit);
