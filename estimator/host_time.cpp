@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "estimator/deepspeed_partitioned.h"
+#include "estimator/number.h"
 #include "estimator/units.h"
 
 namespace shardplan {
@@ -16,10 +17,12 @@ constexpr HostCost microseconds(double forward, double backward) {
   return {.forward_s = forward * kMicro, .backward_s = backward * kMicro};
 }
 
-// torchtitan's own layers take less than that measurement says, by as much as 24 whole runs bound
-// by the host need (data/measured/h200_frameworks.jsonl, frameworks_h200.jsonl); what sharding, tp
-// and cp add does not.
-constexpr double kTitanLayerInRuns = 0.8;
+// torchtitan's own layers take less than that measurement says, as models of 2 and 6 layers on one
+// GPU leave (data/measured/host_steps_h200.jsonl, host_steps_h100.jsonl), and sharding them with
+// NCCL takes more than with collectives that do nothing: the two together are what 24 whole runs
+// bound by the host need (h200_frameworks.jsonl, frameworks_h200.jsonl).
+constexpr double kTitanLayerInRuns = 0.65;
+constexpr HostCost kTitanSharded = microseconds(1500, 950);
 
 constexpr HostCost titan_layer(double forward, double backward) {
   return microseconds(kTitanLayerInRuns * forward, kTitanLayerInRuns * backward);
@@ -32,14 +35,16 @@ constexpr HostCost titan_layer(double forward, double backward) {
 constexpr HostCost kRouting = microseconds(1000, 1600);
 constexpr HostCost kExpert = microseconds(420, 680);
 
-// torchtitan's mixture has some fifty operators more than the feed-forward it stands for, forward,
-// and forty backward (models/moe; generate_permute_indices alone has fourteen), at the 20 us that
-// an eager layer takes for each of its own: counted, not measured.
-constexpr HostCost kTitanRouting = microseconds(1000, 800);
-// Compiled in parts: models of 2 and 6 layers leave 4.1 ms a layer and microbatch
-// (data/measured/host_steps_h200.jsonl, host-titan-moe32-compiled-...), 1.9 more than a dense block
-// as one graph takes in runs; divided as the eager one's.
-constexpr HostCost kTitanCompiledRouting = microseconds(1050, 850);
+// torchtitan's mixture beside the feed-forward that it stands for, some fifty operators forward and
+// forty backward: 2.2 ms a layer and microbatch with sharding on two H100 (host_steps_h100.jsonl,
+// host-two-titan-dp2-moe32-l6 less -dp2-l6, over the speed of that host), 2.6 and 3.0 on single
+// GPUs; compiled in parts 2.5 (host_steps_h200.jsonl, host-titan-moe32-compiled-...). Divided as the
+// operators.
+constexpr HostCost kTitanRouting = microseconds(1400, 1100);
+// Experts on several ranks: exchanges both ways, whose sizes are read on the host, and a group of
+// shards of their own (host-two-titan-ep2-moe32-..., less the same without ep).
+constexpr HostCost kTitanExperts = microseconds(2200, 1950);
+constexpr HostCost kTitanCompiledExperts = microseconds(3500, 3200);
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
@@ -65,6 +70,9 @@ constexpr double kZero3HeadNorms = 2.0 / 13;
 // is one operator of 2 and 3 kernels, whose weight the hooks of gradients meet as well.
 constexpr HostCost kEagerHeadNorms = microseconds(380, 640);
 constexpr HostCost kLocalHeadNorms = microseconds(80, 200);
+// Of eager torchtitan 0.6 ms, as models of 2 and 6 layers with and without them leave
+// (data/measured/host_steps_h200.jsonl, host-titan-dense-... and -llama-...).
+constexpr HostCost kTitanHeadNorms = microseconds(200, 400);
 
 // The virtual H200 machine of data/measured: a dense layer of Transformer Engine takes 3.5 ms there
 // (host_steps_h200.jsonl), on the DGX H100 of the times below 2.16.
@@ -91,36 +99,43 @@ struct HostRow {
   HostCost tensor_parallel;
   HostCost context_parallel;
   HostCost both;
+  HostCost expert_parallel = {};
   HostCost routing;              // of a layer with experts: router, permutations, exchanges
   HostCost expert;               // of each expert, where they run one after the other
   HostCost grouped_expert = {};  // of each expert, where one call runs all
   HostCost ends;
-  double update_s = 0;  // clipping and optimizer, a layer
+  HostCost sharded_ends = {};
+  double update_s = 0;         // clipping and optimizer, a layer
+  double expert_update_s = 0;  // and each of its experts
 };
 constexpr std::array<HostRow, 6> kHostRows = {{
     {.host_slowdown = kMeasuringHost,
      .model = MemoryModel::kTorchtitan,
      .compiled = false,
      .layer = titan_layer(1880, 1520),
-     .sharded = microseconds(1260, 680),
+     .sharded = kTitanSharded,
      .tensor_parallel = microseconds(2840, 5160),
      .context_parallel = microseconds(1090, 2140),
      .both = microseconds(1280, 2120),
+     .expert_parallel = kTitanExperts,
      .routing = kTitanRouting,
      .expert = {},
-     .ends = microseconds(4000, 4500),
+     .ends = microseconds(700, 800),
+     .sharded_ends = microseconds(3300, 3700),
      .update_s = 600 * kMicro},
     {.host_slowdown = kMeasuringHost,
      .model = MemoryModel::kTorchtitan,
      .compiled = true,
      .layer = titan_layer(900, 1890),
-     .sharded = microseconds(1260, 680),
+     .sharded = kTitanSharded,
      .tensor_parallel = microseconds(610, 1360),
      .context_parallel = microseconds(50, 540),
      .both = {},
-     .routing = kTitanCompiledRouting,
+     .expert_parallel = kTitanCompiledExperts,
+     .routing = kTitanRouting,
      .expert = {},
-     .ends = microseconds(3000, 2500),
+     .ends = microseconds(700, 800),
+     .sharded_ends = microseconds(2300, 1700),
      .update_s = 500 * kMicro},
     {.host_slowdown = kMeasuringHost,
      .model = MemoryModel::kMegatronLocal,
@@ -138,21 +153,26 @@ constexpr std::array<HostRow, 6> kHostRows = {{
     // (data/published/megatron_ci.jsonl; 12 layers, not deterministic): 195 ms with tp 4, pp 2 and
     // 8 microbatches against 118 with tp 2, pp 2 and 4 leave 19.3 ms for six layers and one end,
     // and 22 for what is once a step; with cp 2, 292 ms of 8 and 258 of 4 microbatches leave 1.8
-    // and 2.0 ms a layer more. All else divided as that of the local layers, which took 1.66 times
-    // as long on the machine of the other rows; the update is a few launches of FusedAdam.
+    // and 2.0 ms a layer more. With tp 2 a layer takes a third longer than with dp 2, and one end
+    // less than one layer (models of 2 and 6 layers on two H100, host_steps_h100.jsonl,
+    // host-two-te-...). Forward and backward divided as the local layers'. The update is a few
+    // launches of FusedAdam, and copies of every weight: with 32 experts in each of six layers steps
+    // of one and of four microbatches leave 51 ms for what is once a step (host_steps_h200.jsonl,
+    // host-te-moe32-l6), 34 on another machine.
     {.host_slowdown = 1,
      .model = MemoryModel::kMegatron,
      .compiled = false,
      .layer = microseconds(830, 1330),
      .sharded = {},
-     .tensor_parallel = microseconds(380, 0),
+     .tensor_parallel = microseconds(420, 300),
      .context_parallel = microseconds(650, 1250),
      .both = {},
      .routing = kEngineRouting,
      .expert = microseconds(250, 410),
      .grouped_expert = kGroupedExpert,
-     .ends = microseconds(1750, 2250),
-     .update_s = 0},
+     .ends = microseconds(900, 1100),
+     .update_s = 0,
+     .expert_update_s = 110 * kMicro},
     // Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
     // and 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, ds-host-z1-...).
     {.host_slowdown = kMeasuringHost,
@@ -254,8 +274,9 @@ HostCost zero_hooks(const Job& job, const Plan& plan) {
   return cost;
 }
 
-HostCost head_norm_launches(MemoryModel model) {
-  switch (model) {
+HostCost head_norm_launches(const FrameworkProfile& profile) {
+  switch (profile.memory_model) {
+    case MemoryModel::kTorchtitan: return profile.compile ? HostCost{} : kTitanHeadNorms;
     case MemoryModel::kDeepspeed: return kEagerHeadNorms;
     case MemoryModel::kMegatronLocal: return kLocalHeadNorms;
     case MemoryModel::kMegatron: return kEngineHeadNorms;
@@ -289,11 +310,12 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   add(cost, 1, row->layer);
   add(cost, shardings_per_microbatch(job, plan), row->sharded);
   add(cost, 1, split_launches(*row, plan));
+  add(cost, layer.is_moe && plan.ep > 1 ? 1 : 0, row->expert_parallel);
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
     add(cost, 1, zero_hooks(job, plan));
   }
   if (job.model.qk_norm) {
-    add(cost, 1, head_norm_launches(job.profile.memory_model));
+    add(cost, 1, head_norm_launches(job.profile));
   }
   if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
     add(cost, 1, kEngineFp8);
@@ -375,6 +397,7 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   }
   if (job.profile.cuda_graphs != CudaGraphs::kIteration) {
     add(cost, 1, row->ends);
+    add(cost, shardings_per_microbatch(job, plan), row->sharded_ends);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 3) {
     add(cost, 1, kZero3Ends);
@@ -382,9 +405,15 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   return scaled(host_factor(job, *row), cost);
 }
 
-double host_update_s(const Job& job) {
+double host_update_s(const Job& job, const Plan& plan) {
   const HostRow* row = row_of(job.profile);
-  return row == nullptr ? 0 : host_factor(job, *row) * row->update_s;
+  if (row == nullptr) {
+    return 0;
+  }
+  const auto mixtures = std::ranges::count(job.model.layers, true, &LayerSpec::is_moe);
+  const double experts = number(mixtures * div_ceil(job.model.moe.num_experts, plan.ep)) /
+                         number(std::ssize(job.model.layers));
+  return host_factor(job, *row) * (row->update_s + experts * row->expert_update_s);
 }
 
 }  // namespace shardplan

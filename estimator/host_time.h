@@ -35,7 +35,7 @@ double shardings_per_microbatch(const Job& job, const Plan& plan);
 // Embedding, head and loss of one microbatch.
 HostCost host_cost_of_ends(const Job& job, const Plan& plan);
 
-// Clipping and optimizer, per layer on this rank.
-double host_update_s(const Job& job);
+// Clipping and optimizer, per layer on this rank: a mean where some have experts.
+double host_update_s(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

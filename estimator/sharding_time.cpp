@@ -330,7 +330,7 @@ double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& group
                                          held * buffer_kernels(job, plan, replicas) +
                                          fp8_kernels(job, plan, groups, parameters));
   const double layers = number(std::ssize(job.model.layers)) / number(plan.pp);
-  const double seconds = std::max(kernels_s, layers * host_update_s(job));
+  const double seconds = std::max(kernels_s, layers * host_update_s(job, plan));
   if (plan.offload.optimizer == 0) {
     return seconds;
   }

@@ -14,8 +14,9 @@ deepspeed: the model of the transformers that is installed (Llama, Qwen3 and the
 of ZeRO 1 to 3 around it, with PyTorch's fused AdamW; "ds_config" in a case adds to its configuration.
 nanotron: its Llama and its trainer's step (tools/frameworks/nanotron.py).
 All are found on PYTHONPATH. One process a rank; cases of one rank run side by side on all GPUs.
---quiet: one case at a time, and no other process loads PyTorch meanwhile: for steps of which the
-host is the bottleneck.
+--quiet: one case at a time, and no other process loads PyTorch meanwhile, a dozen having done so
+before: for steps of which the host is the bottleneck. Ranks say how fast their host was then
+(measure_host_speed.py).
 --ranks (or a list "simulate_ranks" in the case): only these ranks run, each alone on a GPU, in
 torch's process group "fake", whose collectives move nothing: a plan of any number of GPUs shows
 what a rank allocates, but neither its times nor what NCCL takes.
@@ -35,7 +36,9 @@ import tempfile
 import time
 import traceback
 
-WARMUPS, STEPS = 3, 4
+WARMUPS, STEPS, QUIET_STEPS = 3, 4, 12
+LOADED_AT_ONCE = 12  # cases of --quiet
+LOADED = ".loaded"  # beside a worker's answer: it has imported what it needs
 MANY_QUEUES = ("torchtitan", "deepspeed")  # the others ask for CUDA_DEVICE_MAX_CONNECTIONS=1
 NOT_WRITTEN = ("simulate_ranks", "trace", "profile", "ds_config", "fp8_recipe")  # members of a case that are for this tool
 
@@ -50,8 +53,8 @@ def world_of(case):
     return plan.get("tp", 1) * plan.get("cp", 1) * plan.get("pp", 1) * plan.get("dp", 1)
 
 
-def trainer_of(case, world):
-    """Imports the framework of the case, and no other."""
+def trainer_of(case):
+    """The class of the framework, which alone is imported."""
     if case["framework"] == "torchtitan":
         from frameworks.torchtitan import Titan as Trainer
     elif case["framework"] == "deepspeed":
@@ -60,10 +63,10 @@ def trainer_of(case, world):
         from frameworks.nanotron import Nanotron as Trainer
     else:
         from frameworks.megatron import Megatron as Trainer
-    return Trainer(case, world)
+    return Trainer
 
 
-def measure(case, rank, fake):
+def measure(case, rank, fake, quiet):
     """The object of measured.ranks and the times of the steps after warm-up."""
     import torch
     import torch.distributed as dist
@@ -92,7 +95,7 @@ def measure(case, rank, fake):
         dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
     if "trace" in case:
         cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=4000000)
-    trainer = trainer_of(case, world)
+    trainer = trainer_of(case)(case, world)
     result["parameters"] = trainer.parameters()
     if not getattr(trainer, "keeps_collector", False):
         gc.disable()  # as torchtitan's trainer: collections between steps only
@@ -101,7 +104,7 @@ def measure(case, rank, fake):
     if cuda:
         result["allocated_after_init"] = cuda.memory_allocated()
         cuda.reset_peak_memory_stats()
-    for index in range(WARMUPS + STEPS):
+    for index in range(WARMUPS + (QUIET_STEPS if quiet else STEPS)):
         if cuda:
             cuda.synchronize()
         begin = time.perf_counter()
@@ -125,6 +128,9 @@ def measure(case, rank, fake):
             result["device_used_end"], result["reserved_end"] = used(), cuda.memory_reserved()
         result["device_total"] = cuda.mem_get_info()[1]
         result["allocation_retries"] = stats["num_alloc_retries"]
+    if quiet and cuda:
+        import measure_host_speed
+        result["host_us_per_layer"] = measure_host_speed.host_us_per_layer()
     if "trace" in case:
         write_trace(f"{case['trace']}.{rank}.csv")
     if "profile" in case:
@@ -169,16 +175,20 @@ def write_profile(step, path):
             file.write(f"{calls[name]},{total[name]:.0f},{name[:200]}\n")
 
 
-def worker(case_file, rank, out, fake):
+def worker(case_file, rank, out, fake, quiet):
     with open(case_file, encoding="utf-8") as file:
         case = json.load(file)
     import torch  # before its turn comes: takes seconds, and no GPU
     import torch.distributed
+    if quiet:  # which GPU it gets is known
+        with contextlib.suppress(Exception):  # told when its turn comes
+            trainer_of(case)
+    write_whole(out + LOADED, True)
     while not (gpus := json_of(os.path.join(os.path.dirname(case_file), "gpus.json"))):
         time.sleep(0.05)
     os.environ["CUDA_VISIBLE_DEVICES"] = str(gpus[str(rank)])
     try:
-        found, times = measure(case, rank, fake)
+        found, times = measure(case, rank, fake, quiet)
         answer = {"status": "ok", "rank": found, "times": times}
     except Exception as problem:  # recorded: other cases still count
         ran_out = type(problem).__name__ == "OutOfMemoryError"
@@ -198,7 +208,7 @@ def write_whole(path, value):
 class Job:
     """One case and its processes, or with `fake` one of its ranks; they wait for start()."""
 
-    def __init__(self, case, fake, port):
+    def __init__(self, case, fake, port, quiet):
         self.case, self.fake, self.gpus = case, fake, []
         self.folder = tempfile.TemporaryDirectory()
         self.begin, self.late = None, False
@@ -207,19 +217,26 @@ class Job:
             json.dump(case, file)
         self.ranks = list(range(world_of(case))) if fake is None else [fake]
         self.outs, self.errors, self.processes = [], [], []
-        for rank in self.ranks:
+        for index, rank in enumerate(self.ranks):
             out = os.path.join(self.folder.name, f"{rank}.json")
             self.errors.append(os.path.join(self.folder.name, f"{rank}.stderr"))
             environment = dict(
                 os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world_of(case)),
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_NVLS_ENABLE="0",
                 CUDA_DEVICE_MAX_CONNECTIONS="8" if case["framework"] in MANY_QUEUES else "1")
+            if quiet:
+                environment["CUDA_VISIBLE_DEVICES"] = str(index)
             self.outs.append(out)
             with open(self.errors[-1], "w", encoding="utf-8") as errors:
                 self.processes.append(subprocess.Popen(
                     [sys.executable, os.path.abspath(__file__), "--worker", path, str(rank), out,
-                     "fake" if fake is not None else "real"], env=environment,
+                     "fake" if fake is not None else "real", "quiet" if quiet else "busy"],
+                    env=environment,
                     stdout=subprocess.DEVNULL, stderr=errors))
+
+    def is_loaded(self):
+        return all(process.poll() is not None or os.path.exists(out + LOADED)
+                   for process, out in zip(self.processes, self.outs))
 
     def start(self, gpus):
         self.gpus, self.begin = gpus, time.monotonic()
@@ -249,7 +266,10 @@ class Job:
             if self.fake is None:
                 times = max((a["times"] for a in answers), key=sum)
                 measured["step_times_s"] = times
+            speeds = [a["rank"].pop("host_us_per_layer", None) for a in answers]
             measured["ranks"] = [a["rank"] for a in answers]
+            if speeds[0]:
+                measured["run"] = {"host_us_per_layer": speeds}
         self.folder.cleanup()
         line = {key: value for key, value in self.case.items() if key not in NOT_WRITTEN}
         return dict(line, measured=measured)
@@ -297,10 +317,10 @@ def main():
     while jobs or ready or running:
         if time.monotonic() - begin > 60 * given.minutes:
             jobs = []
-        ahead = (0 if running else 1) if given.quiet else 2
+        ahead = (0 if running or ready else LOADED_AT_ONCE) if given.quiet else 2
         while jobs and len(ready) < ahead:
             port += 1
-            ready.append(Job(*jobs.pop(0), port))
+            ready.append(Job(*jobs.pop(0), port, given.quiet))
         for job in [job for job in running if job.ended(given.limit_s)]:
             running.remove(job)
             free += job.gpus
@@ -311,8 +331,12 @@ def main():
             print(f"{line['id']}: {measured['status']} {measured.get('step_times_s', '')} "
                   f"{measured.get('reason', '')[:200]} after {time.monotonic() - job.begin:.0f} s",
                   flush=True)
-        is_free = not running if given.quiet else ready and len(ready[0].ranks) <= len(free)
+        if given.quiet:
+            is_free = not running and all(job.is_loaded() for job in ready)
+        else:
+            is_free = ready and len(ready[0].ranks) <= len(free)
         if ready and is_free:
+            free.sort()
             running.append(ready.pop(0))
             running[-1].start([free.pop(0) for _ in running[-1].ranks])
         time.sleep(0.1)
@@ -320,6 +344,7 @@ def main():
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--worker":
-        worker(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] == "fake")
+        worker(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] == "fake",
+               sys.argv[6] == "quiet")
     else:
         main()

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""How fast this host launches eager PyTorch, for host_slowdown in a GPU or cluster file.
+
+usage: measure_host_speed.py
+A Llama layer of plain PyTorch on tensors so small that its kernels are never waited for: what the
+forward and the backward pass take is the host's time. Medians of steps of 8 layers.
+"""
+import json
+import statistics
+import time
+
+import torch
+from torch.nn import functional
+
+HIDDEN, FFN, HEADS, TOKENS, LAYERS = 256, 512, 4, 64, 8
+WARMUPS, STEPS = 5, 40
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        linear = lambda rows, columns: torch.nn.Linear(rows, columns, bias=False)
+        self.norms = torch.nn.ModuleList([torch.nn.RMSNorm(HIDDEN), torch.nn.RMSNorm(HIDDEN)])
+        self.query, self.key, self.value, self.out = (linear(HIDDEN, HIDDEN) for _ in range(4))
+        self.gate, self.up, self.down = linear(HIDDEN, FFN), linear(HIDDEN, FFN), linear(FFN, HIDDEN)
+
+    def heads(self, projected, angles):
+        x = projected.view(1, TOKENS, HEADS, HIDDEN // HEADS)
+        if angles is not None:
+            first, second = x.chunk(2, dim=-1)
+            x = x * angles + torch.cat((-second, first), dim=-1) * angles
+        return x.transpose(1, 2)
+
+    def forward(self, x, angles):
+        y = self.norms[0](x)
+        attended = functional.scaled_dot_product_attention(
+            self.heads(self.query(y), angles), self.heads(self.key(y), angles),
+            self.heads(self.value(y), None), is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(1, TOKENS, HIDDEN))
+        y = self.norms[1](x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+def host_us_per_layer(device="cuda"):
+    """Microseconds of a layer: {"forward": F, "backward": B}."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS)).to(device, torch.bfloat16)
+    start = torch.randn(1, TOKENS, HIDDEN, device=device, dtype=torch.bfloat16)
+    angles = torch.randn(TOKENS, 1, HIDDEN // HEADS, device=device, dtype=torch.bfloat16)
+    forward, backward = [], []
+    for step in range(WARMUPS + STEPS):
+        layers.zero_grad()
+        synchronize()
+        begin = time.perf_counter()
+        x = start
+        for layer in layers:
+            x = layer(x, angles)
+        loss = x.sum()
+        middle = time.perf_counter()
+        loss.backward()
+        end = time.perf_counter()
+        if step >= WARMUPS:
+            forward.append(middle - begin)
+            backward.append(end - middle)
+    synchronize()
+    return {name: round(1e6 * statistics.median(times) / LAYERS, 1)
+            for name, times in (("forward", forward), ("backward", backward))}
+
+
+if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        raise SystemExit("found no GPU, expected one: on a CPU the kernels' own time counts")
+    print(json.dumps(host_us_per_layer()))
