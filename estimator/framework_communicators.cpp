@@ -60,8 +60,9 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
 
 // Groups of ParallelContext (nanotron parallel/context.py), of which those of equal ranks are one,
 // beside torch's default group and one more of all ranks. Each runs a collective: barriers, counts
-// of parameters over tp and over pp, also where that is the rank alone, the norm over tp and pp, the
-// loss over dp (trainer.py); tied weights have a group of their ranks (parallel/tied_parameters.py).
+// of parameters over tp and over pp, also where that is the rank alone, the norm over tp and pp,
+// the loss over dp (trainer.py); tied weights have a group of their ranks
+// (parallel/tied_parameters.py).
 std::array<Communicator, 10> nanotron_communicators(const GroupGrid& grid) {
   const Plan& plan = grid.plan;
   const bool alone = plan.tp == 1 || plan.pp == 1 || grid.dp == 1;

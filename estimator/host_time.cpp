@@ -38,8 +38,8 @@ constexpr HostCost kExpert = microseconds(420, 680);
 // torchtitan's mixture beside the feed-forward that it stands for, some fifty operators forward and
 // forty backward: 2.2 ms a layer and microbatch with sharding on two H100 (host_steps_h100.jsonl,
 // host-two-titan-dp2-moe32-l6 less -dp2-l6, over the speed of that host), 2.6 and 3.0 on single
-// GPUs; compiled in parts 2.5 (host_steps_h200.jsonl, host-titan-moe32-compiled-...). Divided as the
-// operators.
+// GPUs; compiled in parts 2.5 (host_steps_h200.jsonl, host-titan-moe32-compiled-...). Divided as
+// the operators.
 constexpr HostCost kTitanRouting = microseconds(1400, 1100);
 // Experts on several ranks: exchanges both ways, whose sizes are read on the host, and a group of
 // shards of their own (host-two-titan-ep2-moe32-..., less the same without ep).
@@ -156,9 +156,9 @@ constexpr std::array<HostRow, 6> kHostRows = {{
     // and 2.0 ms a layer more. With tp 2 a layer takes a third longer than with dp 2, and one end
     // less than one layer (models of 2 and 6 layers on two H100, host_steps_h100.jsonl,
     // host-two-te-...). Forward and backward divided as the local layers'. The update is a few
-    // launches of FusedAdam, and copies of every weight: with 32 experts in each of six layers steps
-    // of one and of four microbatches leave 51 ms for what is once a step (host_steps_h200.jsonl,
-    // host-te-moe32-l6), 34 on another machine.
+    // launches of FusedAdam, and copies of every weight: with 32 experts in each of six layers
+    // steps of one and of four microbatches leave 51 ms for what is once a step
+    // (host_steps_h200.jsonl, host-te-moe32-l6), 34 on another machine.
     {.host_slowdown = 1,
      .model = MemoryModel::kMegatron,
      .compiled = false,

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How fast this host launches eager PyTorch, for host_slowdown in a GPU or cluster file.
+"""How fast this host launches eager PyTorch, and host_slowdown for its GPU or cluster file.
 
 usage: measure_host_speed.py
 A Llama layer of plain PyTorch on tensors so small that its kernels are never waited for: what the
-forward and the backward pass take is the host's time. Medians of steps of 8 layers.
+forward and the backward pass take is the host's time. Medians of 20 rounds of 40 steps, 8 layers each.
+Nothing else should run on this host meanwhile.
 """
 import json
 import statistics
@@ -13,7 +14,11 @@ import torch
 from torch.nn import functional
 
 HIDDEN, FFN, HEADS, TOKENS, LAYERS = 256, 512, 4, 64, 8
-WARMUPS, STEPS = 5, 40
+WARMUPS, STEPS, ROUNDS = 5, 40, 20
+# Microseconds of a layer, both ways, on a host of host_slowdown 1 (a DGX H100): with these the
+# estimates of 46 steps that waited for four hosts are met in the median, single frameworks within a
+# fifth (data/measured/host_steps_h100.jsonl). No DGX has been measured with this script.
+UNIT_US = 1050
 
 
 class Layer(torch.nn.Module):
@@ -70,4 +75,7 @@ def host_us_per_layer(device="cuda"):
 if __name__ == "__main__":
     if not torch.cuda.is_available():
         raise SystemExit("found no GPU, expected one: on a CPU the kernels' own time counts")
-    print(json.dumps(host_us_per_layer()))
+    rounds = [host_us_per_layer() for _ in range(ROUNDS)]
+    layer = {way: statistics.median(one[way] for one in rounds) for way in ("forward", "backward")}
+    print(json.dumps({"host_us_per_layer": layer,
+                      "host_slowdown": round(sum(layer.values()) / UNIT_US, 2)}))

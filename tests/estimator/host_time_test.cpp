@@ -37,8 +37,8 @@ TEST_CASE("what tp and cp add to torchtitan's eager layers is what was measured"
 }
 
 // Differences of models of 2 and 6 layers, a layer: on the H200's machine two microbatches on one
-// GPU (host_steps_h200.jsonl, host-titan-llama-...); on two H100 with NCCL one microbatch, on a host
-// 2.42 / 1.62 times as slow (host_steps_h100.jsonl, host-two-titan-...).
+// GPU (host_steps_h200.jsonl, host-titan-llama-...); on two H100 with NCCL one microbatch, on a
+// host 2.42 / 1.62 times as slow (host_steps_h100.jsonl, host-two-titan-...).
 TEST_CASE("torchtitan's layers cost the host what models of 2 and 6 layers leave, within a fifth") {
   Job job = titan();
   const double update_ms = 1e3 * host_update_s(job, {});
