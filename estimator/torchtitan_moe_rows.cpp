@@ -370,6 +370,9 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
   rows.use_as(comm, "fsdp.expert_reduction_input", p.experts, DType::kFp32, kReduce,
               Step::kBackwardNorm, "n: fp32 reduce-scatter input, held until the block's");
   rows.rows.push_back(titan_expert_gradient(block));
+  rows.use_as(comm, "fsdp.expert_gradients_divided", shard > 1 ? 0 : p.experts, DType::kFp32,
+              Step::kBackwardRouterInput, Step::kBackwardRouterInput,
+              "n: by the factor 1, where a group of one rank copies its input (foreach_reduce)");
 }
 
 }  // namespace shardplan

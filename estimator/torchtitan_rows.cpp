@@ -144,8 +144,9 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
 }
 
 BlockRow titan_expert_gradient(const TitanBlock& block) {
-  BlockRow row = shared_gradient(block, block.parameters.experts,
-                                 expert_shard_size(block.job, block.plan), Step::kWeight);
+  BlockRow row = shared_gradient(
+      block, block.parameters.experts, expert_shard_size(block.job, block.plan),
+      block.fsdp.reduces_each_backward ? Step::kBackwardRouterInput : Step::kWeight);
   if (!block.fsdp.reduces_each_backward) {
     split(row, block.expert_weights());
   }
