@@ -93,12 +93,21 @@ void add_attention(NanotronBlock& b) {
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardAttention},
             "a*d*T/t: saved by flash attention");
-  rows.keep("attention.projection_input", b.plan.micro_batch > 1 ? query : 0, s.dtype,
+  // More than one sequence makes the transposed view non-contiguous. F.linear saves the copy; the
+  // product that scatters its sums by itself (_RowLinearAsyncCommunication; after v0.4, with the
+  // buffers that stay) the view.
+  const std::int64_t copied = b.plan.micro_batch > 1 ? query : 0;
+  const bool saves_view = s.gathers_sequence && b.job.profile.keeps_gather_buffers;
+  rows.keep("attention.projection_input", saves_view ? 0 : copied, s.dtype,
             {.born = Step::kForwardProjection,
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardProjection},
-            "a*d*T/t: copied, because more than one sequence makes the transposed view "
-            "non-contiguous");
+            "a*d*T/t: a contiguous copy of the view");
+  rows.use("attention.projection_input_copy", saves_view ? copied : 0, s.dtype,
+           Step::kForwardProjection, Step::kForwardProjection, "a*d*T/t: for the product");
+  rows.use("attention.projection_input_again", saves_view ? copied : 0, s.dtype,
+           Step::kBackwardProjection, Step::kBackwardProjection,
+           "a*d*T/t: for the product of the weight's gradient");
   rows.use("attention.projection_output", b.sequence(), s.dtype, Step::kForwardProjection,
            Step::kForwardOutput, "h*u: the layer's local variable holds attention's answer");
   keep_gradient(rows, "attention.projection_weight_gradient", s.hidden * s.query_width, s.dtype,

@@ -406,6 +406,27 @@ TEST_CASE("nanotron v0.4 saves gathered inputs, later versions keep two gather b
   }
 }
 
+// parallel/tensor_parallel/functional.py: F.linear saves the contiguous copy of attention's answer,
+// 2 * 4096 bytes a token and layer; _RowLinearAsyncCommunication the view that it was copied from.
+TEST_CASE(
+    "nanotron keeps a copy of attention's answer for several sequences, unless tp scatters it") {
+  for (const std::int64_t tp : {1, 2}) {
+    Job job = job_of("nanotron", 1);
+    Plan plan = plan_with(1, DType::kFp32);
+    plan.tp = tp;
+    plan.sequence_parallel = tp > 1;
+    job.sequence_length = 16384;
+    job.global_batch = 64;
+    const std::int64_t one = estimate_memory(job, plan).stages.front().allocated_bytes;
+    job.sequence_length = 8192;
+    plan.micro_batch = 2;
+    const std::int64_t two = estimate_memory(job, plan).stages.front().allocated_bytes;
+    const std::int64_t copies = tp == 1 ? std::int64_t{32} * 2 * 4096 * 16384 : 0;
+    const std::int64_t tables = std::int64_t{32} * 2 * 128 * 8192;  // of half the positions
+    CHECK(std::abs(two - one - (copies - tables)) <= kMiB);
+  }
+}
+
 TEST_CASE("a stage without a layer has a state of nothing and no peak in an action") {
   Job job = job_of("megatron", 8);
   Plan plan;
