@@ -7,7 +7,8 @@ usage: measure_frameworks.py CASES.jsonl OUT.jsonl [--ranks R,R,...] [--quiet] [
 torchtitan: its Llama 3 and Qwen3 models, parallelism, loss and pipeline, and the steps of its
 trainer; the experts of a mixture are evenly loaded (debug.moe_force_load_balance).
 megatron-core-local: Megatron-core's GPTModel with local layers, PyTorch's RMSNorm, attention and
-AdamW, its schedules, data parallelism and optimizer (data/measured/README.md, h200_frameworks.jsonl).
+AdamW (FusedAdam where the case says fused_optimizer), its schedules, data parallelism and optimizer
+(data/measured/README.md, h200_frameworks.jsonl).
 megatron: the same with Transformer Engine, APEX' fused gradients if they are found, and Megatron-LM's
 defaults; ZeRO-2 and 3 are Megatron-FSDP; "fp8_recipe" in a case is --fp8-recipe.
 deepspeed: the model of the transformers that is installed (Llama, Qwen3 and their mixtures), its loss and a DeepSpeed engine

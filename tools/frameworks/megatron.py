@@ -134,6 +134,7 @@ class Megatron:
         from megatron.core.distributed import finalize_model_grads
         from megatron.core.enums import ModelType
         from megatron.core.models.gpt.gpt_model import GPTModel
+        from megatron.core import optimizer as optimizers
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.pipeline_parallel import get_forward_backward_func
         from megatron.core.transformer.moe import moe_utils
@@ -201,6 +202,8 @@ class Megatron:
                 **({"vp_stage": chunk} if vpp > 1 else {})).to(self.device)
             part.model_type = ModelType.encoder_or_decoder
             self.chunks.append(data_parallel(case, self.config, part, zero, buckets, chunk == 0))
+        if not engine and not options.get("fused_optimizer"):  # Transformer Engine's, if it is found
+            optimizers.Adam, optimizers.USING_PYTORCH_OPTIMIZER = torch.optim.AdamW, True
         self.optimizer = get_megatron_optimizer(
             OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
                             clip_grad=1.0, use_distributed_optimizer=zero >= 1,
