@@ -203,7 +203,7 @@ class Megatron:
             part.model_type = ModelType.encoder_or_decoder
             self.chunks.append(data_parallel(case, self.config, part, zero, buckets, chunk == 0))
         if not engine and not options.get("fused_optimizer"):  # Transformer Engine's, if it is found
-            optimizers.Adam, optimizers.USING_PYTORCH_OPTIMIZER = torch.optim.AdamW, True
+            optimizers.USING_PYTORCH_OPTIMIZER = True
         self.optimizer = get_megatron_optimizer(
             OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
                             clip_grad=1.0, use_distributed_optimizer=zero >= 1,
