@@ -9,9 +9,12 @@
 #include "estimator/allocator_totals.h"
 #include "estimator/price.h"
 #include "tools/plan_words.h"
+#include "tools/text.h"
 
 namespace shardplan {
 namespace {
+
+constexpr double kShareWorthSaying = 0.05;
 
 // One field that frameworks have defaults for: its value as text, and the plans with its other
 // values.
@@ -218,6 +221,15 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
   }
   if (!prediction.has_numbers()) {
     return stated;
+  }
+  const StepTime& time = prediction.time;
+  if (time.host_s >= kShareWorthSaying * time.total_s) {
+    const std::string text =
+        "host_slowdown: " + exact_text(question.job.cluster.host_slowdown) +
+        ", of this cluster's hosts (a DGX H100's: 1), for which GPUs wait " +
+        percent(time.host_s / time.total_s) +
+        " of the step; tools/measure_host_speed.py measures it for a cluster file";
+    stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
   }
   const PredictedStatus verdict = prediction.status;
   const std::string& framework = question.job.profile.name;

@@ -58,6 +58,23 @@ TEST_CASE("what is assumed here is told from what the framework does by itself")
   CHECK(contains(text, "defaults of megatron core_v0.16.1: schedule: none,"));
 }
 
+TEST_CASE("a step that waits for the host says what host it is taken for, others do not") {
+  const auto assumed = [](const char* sequence, const char* framework, const char* cluster) {
+    return assumption_named(
+        run_shardplan({"estimate", "--model", "llama3.2-1b", "--cluster", cluster, "--framework",
+                       framework, "--micro-batch", "1", "--global-batch", "64", "--sequence-length",
+                       sequence, "--format", "json"}),
+        "host_slowdown");
+  };
+  const auto [text, kind] = assumed("1024", "megatron", "1x8-h100");
+  CHECK(text.starts_with("host_slowdown: 1, "));
+  CHECK(contains(text, "tools/measure_host_speed.py"));
+  CHECK(kind == "estimator");
+  CHECK(assumed("1024", "megatron", "1x8-a100").first.starts_with("host_slowdown: 1.4, "));
+  CHECK(assumed("16384", "megatron", "1x8-h100").first.empty());
+  CHECK(assumed("1024", "native", "1x8-h100").first.empty());
+}
+
 // torchtitan v0.2.2 config/job_config.py, ActivationCheckpoint: mode selective, option 2.
 TEST_CASE("torchtitan recomputes every second layer unless told otherwise") {
   const Words words = {"estimate", "--model",           "llama3-8b", "--cluster",
