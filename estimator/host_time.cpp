@@ -20,7 +20,8 @@ constexpr HostCost microseconds(double forward, double backward) {
 // torchtitan's own layers take less than that measurement says, as models of 2 and 6 layers on one
 // GPU leave (data/measured/host_steps_h200.jsonl, host_steps_h100.jsonl), and sharding them with
 // NCCL takes more than with collectives that do nothing: the two together are what 24 whole runs
-// bound by the host need (h200_frameworks.jsonl, frameworks_h200.jsonl).
+// bound by the host need (h200_frameworks.jsonl, frameworks_h200.jsonl). So with the ends, of which
+// the same models leave 1.5 ms on one GPU and all of the measurement with sharding.
 constexpr double kTitanLayerInRuns = 0.65;
 constexpr HostCost kTitanSharded = microseconds(1500, 950);
 
