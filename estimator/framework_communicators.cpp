@@ -9,6 +9,14 @@
 #include "estimator/user_buffers.h"
 
 namespace shardplan {
+namespace {
+
+Connections with_ring(Connections connections) {
+  connections.ring = true;
+  return connections;
+}
+
+}  // namespace
 
 // Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
 // the world (barrier), on its gradient group, and on the group over which the gradient norm is
@@ -66,23 +74,17 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
 std::array<Communicator, 10> nanotron_communicators(const GroupGrid& grid) {
   const Plan& plan = grid.plan;
   const bool alone = plan.tp == 1 || plan.pp == 1 || grid.dp == 1;
-  const auto used = [](std::string_view name, std::int64_t ranks, bool exists) {
-    return Communicator{name, ranks, {.ring = exists}, exists};
-  };
-  Communicator pipeline = used("pp", plan.pp, plan.pp > 1);
-  pipeline.connections.near_peers = grid.pipeline().near_peers;
-  pipeline.connections.has_network_peers = grid.pipeline().has_network_peers;
   return {{
-      used("default", grid.world, true),
-      used("world", grid.world, true),
-      used("tp", plan.tp, plan.tp > 1),
-      used("dp", grid.dp, grid.dp > 1),
-      pipeline,
+      {"default", grid.world, {.ring = true}},
+      {"world", grid.world, {.ring = true}},
+      {"tp", plan.tp, {.ring = true}, plan.tp > 1},
+      {"dp", grid.dp, {.ring = true}, grid.dp > 1},
+      {"pp", plan.pp, with_ring(grid.pipeline()), plan.pp > 1},
       grid.previous_stage(),
       grid.next_stage(),
-      used("tp_pp", plan.tp * plan.pp, plan.tp > 1 && plan.pp > 1),
-      used("embedding", 2, plan.pp > 2 && grid.embedding_is_shared()),
-      used("alone", 1, alone),
+      {"tp_pp", plan.tp * plan.pp, {.ring = true}, plan.tp > 1 && plan.pp > 1},
+      {"embedding", 2, {.ring = true}, plan.pp > 2 && grid.embedding_is_shared()},
+      {"alone", 1, {.ring = true}, alone},
   }};
 }
 
@@ -107,10 +109,6 @@ std::array<Communicator, 11> torchtitan_communicators(const GroupGrid& grid) {
   const std::int64_t shards = grid.dp / plan.dp_replicate * plan.cp;
   const std::int64_t etp = plan.ep > 1 ? plan.etp : 1;
   const std::int64_t expert_shards = plan.ep > 1 ? shards * plan.tp / (plan.ep * etp) : 1;
-  const auto with_ring = [](Connections connections) {
-    connections.ring = true;
-    return connections;
-  };
   std::array<Communicator, 11> groups = {{
       {"world", grid.world, {.ring = true}},
       {"pp", plan.pp, with_ring(grid.pipeline())},

@@ -311,7 +311,6 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   add(cost, 1, row->layer);
   add(cost, shardings_per_microbatch(job, plan), row->sharded);
   add(cost, 1, split_launches(*row, plan));
-  add(cost, layer.is_moe && plan.ep > 1 ? 1 : 0, row->expert_parallel);
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
     add(cost, 1, zero_hooks(job, plan));
   }
@@ -327,6 +326,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     const bool in_turn = !job.profile.moe_grouped_gemm || row->model == MemoryModel::kMegatronLocal;
     const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
     add(cost, 1, row->routing);
+    add(cost, plan.ep > 1 ? 1 : 0, row->expert_parallel);
     add(cost, static_cast<double>(experts), in_turn ? row->expert : row->grouped_expert);
   }
   return scaled(host_factor(job, *row), cost);

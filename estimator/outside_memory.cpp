@@ -233,22 +233,20 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
   const GroupGrid grid{.job = job, .plan = plan, .pp_rank = pp_rank};
   visit_process(prices, origin_of(gpu.context_bytes), origin_of(gpu.library_bytes), visit);
   const Origin origin = origin_of(gpu.first_communicator_bytes);
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    visit_communicators(torchtitan_communicators(grid), Creation::kAll, prices, origin, visit);
-    return;
+  const auto visit_groups = [&](const auto& communicators, Creation creation) {
+    visit_communicators(communicators, creation, prices, origin, visit);
+  };
+  switch (job.profile.memory_model) {
+    case MemoryModel::kTorchtitan:
+      return visit_groups(torchtitan_communicators(grid), Creation::kAll);
+    case MemoryModel::kDeepspeed:
+      return visit_groups(deepspeed_communicators(grid), Creation::kAll);
+    case MemoryModel::kNanotron: return visit_groups(nanotron_communicators(grid), Creation::kAll);
+    default:
+      visit_groups(megatron_communicators(grid),
+                   job.profile.eager_communicators ? Creation::kAll : Creation::kUsed);
+      visit_user_buffers(job, plan, visit);
   }
-  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    visit_communicators(deepspeed_communicators(grid), Creation::kAll, prices, origin, visit);
-    return;
-  }
-  if (job.profile.memory_model == MemoryModel::kNanotron) {
-    visit_communicators(nanotron_communicators(grid), Creation::kAll, prices, origin, visit);
-    return;
-  }
-  visit_communicators(megatron_communicators(grid),
-                      job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, prices,
-                      origin, visit);
-  visit_user_buffers(job, plan, visit);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 usage: measure_host_speed.py
 A Llama layer of plain PyTorch on tensors so small that its kernels are never waited for: what the
-forward and the backward pass take is the host's time. Medians of 20 rounds of 40 steps, 8 layers each.
+forward and the backward pass take is the host's time. Medians of 20 rounds of 40 steps of 8 layers.
 Nothing else should run on this host meanwhile.
 """
 import json
@@ -46,16 +46,15 @@ class Layer(torch.nn.Module):
         return x + self.down(functional.silu(self.gate(y)) * self.up(y))
 
 
-def host_us_per_layer(device="cuda"):
+def host_us_per_layer():
     """Microseconds of a layer: {"forward": F, "backward": B}."""
-    synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS)).to(device, torch.bfloat16)
-    start = torch.randn(1, TOKENS, HIDDEN, device=device, dtype=torch.bfloat16)
-    angles = torch.randn(TOKENS, 1, HIDDEN // HEADS, device=device, dtype=torch.bfloat16)
+    layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS)).to("cuda", torch.bfloat16)
+    start = torch.randn(1, TOKENS, HIDDEN, device="cuda", dtype=torch.bfloat16)
+    angles = torch.randn(TOKENS, 1, HIDDEN // HEADS, device="cuda", dtype=torch.bfloat16)
     forward, backward = [], []
     for step in range(WARMUPS + STEPS):
         layers.zero_grad()
-        synchronize()
+        torch.cuda.synchronize()
         begin = time.perf_counter()
         x = start
         for layer in layers:
@@ -67,7 +66,7 @@ def host_us_per_layer(device="cuda"):
         if step >= WARMUPS:
             forward.append(middle - begin)
             backward.append(end - middle)
-    synchronize()
+    torch.cuda.synchronize()
     return {name: round(1e6 * statistics.median(times) / LAYERS, 1)
             for name, times in (("forward", forward), ("backward", backward))}
 

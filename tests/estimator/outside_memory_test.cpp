@@ -421,6 +421,8 @@ TEST_CASE("sends one by one have a communicator for each peer, where none was ma
   CHECK(communicators(ring, "cp") == 197 + 384);
   ring.cp = 4;
   CHECK(communicators(ring, "cp") == 2 * (197 + 384));
+  job.profile.eager_communicators = true;
+  CHECK(communicators(ring, "cp") == 197 + 2 * 384);
 }
 
 TEST_CASE("tied embeddings connect the ends of the pipeline, not its middle") {

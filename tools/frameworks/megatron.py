@@ -130,11 +130,10 @@ class Megatron:
     """A step of Megatron-core (megatron/training/training.py, train_step) on random tokens."""
 
     def __init__(self, case, _world):
-        from megatron.core import parallel_state, tensor_parallel
+        from megatron.core import optimizer as optimizers, parallel_state, tensor_parallel
         from megatron.core.distributed import finalize_model_grads
         from megatron.core.enums import ModelType
         from megatron.core.models.gpt.gpt_model import GPTModel
-        from megatron.core import optimizer as optimizers
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.pipeline_parallel import get_forward_backward_func
         from megatron.core.transformer.moe import moe_utils
