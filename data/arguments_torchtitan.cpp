@@ -13,12 +13,13 @@ namespace {
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 27;
 
-// torchtitan/models/{llama3,qwen3}/__init__.py: the flavors with the shape of a published model.
+// torchtitan/models/{llama3,qwen3,deepseek_v3}/__init__.py: the flavors with the shape of a
+// published model.
 struct Flavor {
   std::string_view name;
   std::string_view preset;
 };
-constexpr std::array<Flavor, 11> kFlavors = {{
+constexpr std::array<Flavor, 14> kFlavors = {{
     {.name = "llama3/8B", .preset = "llama3-8b"},
     {.name = "llama3/70B", .preset = "llama3-70b"},
     {.name = "llama3/405B", .preset = "llama3.1-405b"},
@@ -30,6 +31,9 @@ constexpr std::array<Flavor, 11> kFlavors = {{
     {.name = "qwen3/32B", .preset = "qwen3-32b"},
     {.name = "qwen3/30B-A3B", .preset = "qwen3-30b-a3b"},
     {.name = "qwen3/235B-A22B", .preset = "qwen3-235b-a22b"},
+    {.name = "deepseek_v3/16B", .preset = "deepseek-v2-lite"},
+    {.name = "deepseek_v3/236B", .preset = "deepseek-v2"},
+    {.name = "deepseek_v3/671B", .preset = "deepseek-v3"},
 }};
 
 // The tests' own small model: dim 256, 6 layers, 16 heads, FFN 2/3 of 4 dim up to 256.
@@ -56,7 +60,9 @@ ModelSpec model_of(const RunArguments& arguments, const Library& library) {
   std::vector<std::string> names = {"llama3/debugmodel"};
   for (const Flavor& flavor : kFlavors) {
     if (flavor.name == name) {
-      return library.model(std::string(flavor.preset)).model;
+      ModelSpec model = library.model(std::string(flavor.preset)).model;
+      model.num_mtp_layers = 0;  // of which torchtitan has none
+      return model;
     }
     names.emplace_back(flavor.name);
   }
@@ -232,10 +238,11 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
   const auto has = [&](const char* part) {
     return parts.empty() || std::ranges::find(parts, part) != parts.end();
   };
-  if (compiles && has("loss") && !has("model")) {
-    refuse(run, "compile.components " + joined(parts) + ": the loss is described with the model");
+  want(run, "compile", compiles && (has("model") || has("loss")) ? "true" : "false", library);
+  want(run, "compile_layers", has("model") ? "true" : "false", library);
+  if (run.job.model.is_mla()) {  // attn_type of those flavors
+    want(run, "attention_backend", "flex", library);
   }
-  want(run, "compile", compiles && has("model") ? "true" : "false", library);
   want(run, "compile_loss", has("loss") ? "true" : "false", library);
   want(run, "reshard_after_forward",
        arguments.word_or("parallelism.fsdp_reshard_after_forward", "default",

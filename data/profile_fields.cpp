@@ -48,6 +48,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
     {"compile", &FrameworkProfile::compile},
+    {"compile_layers", &FrameworkProfile::compile_layers},
     {"compile_loss", &FrameworkProfile::compile_loss},
     {"root_holds_ends", &FrameworkProfile::root_holds_ends},
     {"reshard_after_forward", &FrameworkProfile::reshard_after_forward},

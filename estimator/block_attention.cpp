@@ -5,6 +5,7 @@
 #include "estimator/block_context_parallel.h"
 #include "estimator/block_rows_megatron.h"
 #include "estimator/block_work.h"
+#include "estimator/efficiency.h"
 #include "estimator/number.h"
 
 namespace shardplan {
@@ -79,7 +80,11 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
       .is_flash2 = backend == AttentionBackend::kFlash};
   BlockTime time;
   time.forward_flops = work.forward_flops();
-  const ForwardBackward calls = attention_calls_s(context, layer, work);
+  ForwardBackward calls = attention_calls_s(context, layer, work);
+  if (backend == AttentionBackend::kFlex) {
+    calls.forward_s /= kFlexForwardShare.value;
+    calls.backward_s /= kFlexBackwardShare.value;
+  }
   time.forward_s = context.clock.attention * calls.forward_s;
   time.backward_input_s =
       context.clock.attention * calls.backward_s + deterministic_s(context, work, backend);

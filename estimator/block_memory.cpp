@@ -10,7 +10,7 @@ namespace shardplan {
 namespace {
 
 constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
-    "embedding",  "layer.first", "layer.dense", "layer.moe",
+    "embedding",  "layer.first", "layer.dense", "layer.first_moe", "layer.moe",
     "layer.last", "mtp",         "head",        "sent_output"};
 
 constexpr std::string_view kInputRow = "input";
@@ -265,6 +265,9 @@ bool has_block(const Job& job, BlockKind kind) {
     case BlockKind::kFirstLayer:
     case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
     case BlockKind::kDenseLayer: return job.model.has_dense_layers();
+    case BlockKind::kFirstMoeLayer:
+      return job.profile.memory_model == MemoryModel::kTorchtitan && job.model.has_dense_layers() &&
+             job.model.has_moe_layers();
     case BlockKind::kMoeLayer: return job.model.has_moe_layers();
     case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
   }

@@ -17,19 +17,20 @@
 namespace shardplan {
 
 // kSentOutput: what a chunk keeps of its output after sending it on, where a profile keeps it.
-// kFirstLayer, kLastLayer: dense layers at the ends of a chunk, where a profile's buffers of
-// neighbouring blocks make them differ from the rest.
+// kFirstLayer, kLastLayer: layers at the ends of a chunk, kFirstMoeLayer: behind one without
+// experts, where a profile's buffers of neighbouring blocks make them differ from the rest.
 enum class BlockKind {
   kEmbedding,
   kFirstLayer,
   kDenseLayer,
+  kFirstMoeLayer,
   kMoeLayer,
   kLastLayer,
   kMtp,
   kHead,
   kSentOutput,
 };
-inline constexpr std::int64_t kNumBlockKinds = 8;
+inline constexpr std::int64_t kNumBlockKinds = 9;
 
 // Where a row lies in the dynamic arena of a profile that has one.
 enum class Place {

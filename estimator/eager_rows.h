@@ -49,6 +49,7 @@ std::vector<BlockRow> eager_rows(const Job& job, const Plan& plan, BlockKind kin
     case BlockKind::kSentOutput: break;
     case BlockKind::kMoeLayer:
     case BlockKind::kFirstLayer:
+    case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:
     case BlockKind::kMtp: throw std::logic_error("eager_rows: a layer that has no rows");
   }

@@ -79,6 +79,14 @@ inline constexpr EfficiencyConstant kFlash2ForwardShare = {
         "TFLOP/s (flash_fwd_kernel in data/measured/torch_kernels_h200.json)"};
 inline constexpr EfficiencyConstant kFlash2BackwardShare = {
     .value = 0.5, .source = "the same backward: 255 of 490-530"};
+inline constexpr EfficiencyConstant kFlexForwardShare = {
+    .value = 0.49,
+    .source =
+        "flex_attention with a causal mask over cuDNN, 4096 tokens, latent attention of 16 and 128 "
+        "heads on H100: 298 and 292 of 603 TFLOP/s (triton_tem_fused_flex_attention of PyTorch "
+        "2.11, profiles of torchtitan's DeepSeek-V3)"};
+inline constexpr EfficiencyConstant kFlexBackwardShare = {
+    .value = 0.28, .source = "the same backward: 141 and 136 of 497"};
 inline constexpr EfficiencyConstant kCopyShare = {
     .value = 0.85,
     .source =

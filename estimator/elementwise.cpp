@@ -9,6 +9,7 @@
 #include "estimator/efficiency.h"
 #include "estimator/kernel_time.h"
 #include "estimator/megatron_fsdp.h"
+#include "estimator/number.h"
 
 namespace shardplan {
 namespace {
@@ -64,6 +65,25 @@ LayerKernels titan_kernels(double e) {
                      .backward = {.streamed = 2 * e + 16}},
           .gated = {.forward = {.streamed = 5 * e}, .backward = {.streamed = 9 * e}},
           .plain = {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}};
+}
+
+// models/deepseek_v3/model/model.py, Attention: the turned parts of queries to fp32, their product,
+// and back; queries and keys put together of two parts; the norms of latent queries and keys.
+// Backward the same way, keys' and values' gradients put together as the projection's output lies.
+// As bytes an element of queries, and of keys without rotation and values.
+Passes latent_rotation(const ModelSpec& model, double e) {
+  const MlaSpec& mla = model.mla;
+  const double heads = number(model.num_heads);
+  const double turned = heads * number(mla.qk_rope_head_dim);
+  const double query = heads * number(mla.qk_head_dim());
+  const double key_value = heads * number(mla.qk_nope_head_dim + mla.v_head_dim);
+  const double latent = number(mla.q_lora_rank + mla.kv_lora_rank);
+  const KernelBytes forward{.streamed = turned * (e + 4) + 2 * e * latent,
+                            .rearranged = turned * (e + 12) + 2 * e * 2 * query};
+  const KernelBytes backward{.streamed = turned * 20 + 5 * e * latent + e * query,
+                             .rearranged = 2 * e * (query + key_value)};
+  const double width = query + key_value;
+  return {.forward = 1 / width * forward, .backward = 1 / width * backward};
 }
 
 // models/qwen3/model/model.py: the norm of queries and keys 2, backward 5; under autocast, whose
@@ -241,10 +261,14 @@ LayerKernels kernels_without_head_norms(const Job& job, const Plan& plan) {
   switch (profile.memory_model) {
     case MemoryModel::kNative: return native_kernels(e);
     case MemoryModel::kTorchtitan: {
-      LayerKernels kernels = profile.compile ? compiled_titan_kernels(e) : titan_kernels(e);
+      LayerKernels kernels =
+          profile.compiles_layers() ? compiled_titan_kernels(e) : titan_kernels(e);
+      if (job.model.is_mla()) {
+        kernels.rotary = latent_rotation(job.model, e);
+      }
       if (job.model.qk_norm) {
-        kernels.rotary = profile.compile ? compiled_rotation_by_halves(e)
-                                         : rotation_by_halves(e, plan.zero == 0);
+        kernels.rotary = profile.compiles_layers() ? compiled_rotation_by_halves(e)
+                                                   : rotation_by_halves(e, plan.zero == 0);
       }
       return kernels;
     }
@@ -280,9 +304,8 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
-    return profile.compile && profile.compile_loss
-               ? Passes{.forward = {.streamed = 4}, .backward = {.streamed = 4}}
-               : kEagerLoss;
+    return profile.compiles_loss() ? Passes{.forward = {.streamed = 4}, .backward = {.streamed = 4}}
+                                   : kEagerLoss;
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
     return {.forward = kEagerLoss.forward,

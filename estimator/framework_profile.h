@@ -48,6 +48,7 @@ enum class AttentionBackend {
   kFused,    // cuDNN: works in the layout of the products
   kFlash,    // FlashAttention 2: batch first, so its output is copied back to sequence first
   kUnfused,  // batched products and softmax: the probabilities are saved
+  kFlex,     // PyTorch's flex_attention, a Triton kernel
 };
 
 // How tokens reach the experts of other ranks.
@@ -137,11 +138,12 @@ inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
     {.value = AllocatorKind::kCaching, .name = "caching"},
     {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
 }};
-inline constexpr std::array<NamedValue<AttentionBackend>, 4> kAttentionBackends = {{
+inline constexpr std::array<NamedValue<AttentionBackend>, 5> kAttentionBackends = {{
     {.value = AttentionBackend::kAuto, .name = "auto"},
     {.value = AttentionBackend::kFused, .name = "fused"},
     {.value = AttentionBackend::kFlash, .name = "flash"},
     {.value = AttentionBackend::kUnfused, .name = "unfused"},
+    {.value = AttentionBackend::kFlex, .name = "flex"},
 }};
 inline constexpr std::array<NamedValue<MoeDispatcher>, 2> kMoeDispatchers = {{
     {.value = MoeDispatcher::kAllToAll, .name = "alltoall"},
@@ -251,10 +253,10 @@ struct FrameworkProfile {
   bool launch_blocking = false;  // the host waits for each kernel: nothing runs beside another
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module
   bool deallocate_pipeline_outputs = true;
-  bool fused_optimizer = true;  // no temporary of one fp32 copy in the optimizer step
-  bool compile =
-      false;  // torch.compile of every transformer block and, if compile_loss, of the loss
-  bool compile_loss = true;      // where compile is on: of the loss as well
+  bool fused_optimizer = true;   // no temporary of one fp32 copy in the optimizer step
+  bool compile = false;          // torch.compile of what the next two say
+  bool compile_layers = true;    // where compile is on: of every transformer block
+  bool compile_loss = true;      // and of the loss
   bool root_holds_ends = false;  // embedding, final norm and head are one FSDP group, the root's
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::kDefault;
   bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition
@@ -308,6 +310,9 @@ struct FrameworkProfile {
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
   std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients: 1 after the
                                       // last backward pass, 2 in every microbatch
+
+  bool compiles_layers() const { return compile && compile_layers; }
+  bool compiles_loss() const { return compile && compile_loss; }
 };
 
 }  // namespace shardplan

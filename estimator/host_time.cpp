@@ -47,6 +47,12 @@ constexpr HostCost kTitanRouting = microseconds(1400, 1100);
 constexpr HostCost kTitanExperts = microseconds(2200, 1950);
 constexpr HostCost kTitanCompiledExperts = microseconds(3500, 3200);
 
+// DeepSeek's latent attention instead of grouped queries, and its shared experts: what six layers
+// on two H100 take more than that, over the speed of that host (host_steps_h100.jsonl,
+// host-ds-...).
+constexpr HostCost kTitanLatent = microseconds(450, 350);
+constexpr HostCost kTitanShared = microseconds(150, 130);
+
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
 // gathers of the three weights of these layers that are large enough).
@@ -208,7 +214,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
 
 const HostRow* row_of(const FrameworkProfile& profile) {
   for (const HostRow& row : kHostRows) {
-    if (row.model == profile.memory_model && row.compiled == profile.compile) {
+    if (row.model == profile.memory_model && row.compiled == profile.compiles_layers()) {
       return &row;
     }
   }
@@ -277,7 +283,7 @@ HostCost zero_hooks(const Job& job, const Plan& plan) {
 
 HostCost head_norm_launches(const FrameworkProfile& profile) {
   switch (profile.memory_model) {
-    case MemoryModel::kTorchtitan: return profile.compile ? HostCost{} : kTitanHeadNorms;
+    case MemoryModel::kTorchtitan: return profile.compiles_layers() ? HostCost{} : kTitanHeadNorms;
     case MemoryModel::kDeepspeed: return kEagerHeadNorms;
     case MemoryModel::kMegatronLocal: return kLocalHeadNorms;
     case MemoryModel::kMegatron: return kEngineHeadNorms;
@@ -317,6 +323,10 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   if (job.model.qk_norm) {
     add(cost, 1, head_norm_launches(job.profile));
   }
+  if (job.profile.memory_model == MemoryModel::kTorchtitan && job.model.is_mla()) {
+    add(cost, 1, kTitanLatent);
+    add(cost, layer.is_moe && job.model.moe.shared_ffn > 0 ? 1 : 0, kTitanShared);
+  }
   if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
     add(cost, 1, kEngineFp8);
   }
@@ -338,13 +348,23 @@ namespace {
 // them, and what each costs it, there and when it is replayed: with and without that checkpoint six
 // models differ by 51 to 98 us an operator (data/measured/host_cost_h200.json, frameworks_again),
 // whole runs on other days' machines by 50 to 100: between.
-// Autocast dispatches casts, and norms over heads operation by operation.
+// Autocast dispatches casts, and norms over heads operation by operation. Latent attention
+// dispatches 37 more, 48 with latent queries, shared experts 6, as one layer on a CPU shows;
+// exchanges of experts were not counted: what host-ds-moe-l6-ep2-op leaves for them.
 constexpr HostCost kChosenOperator = microseconds(25, 43);
 
 double dispatched_operators(const Job& job, const Plan& plan, const LayerSpec& layer) {
   const bool casts = plan.zero == 0;
-  const double dense = job.model.qk_norm ? (casts ? 91 : 63) : (casts ? 71 : 59);
-  return dense + (layer.is_moe ? (casts ? 56 : 52) : 0);
+  constexpr double kExchange = 45;
+  double operators = job.model.qk_norm ? (casts ? 91 : 63) : (casts ? 71 : 59);
+  if (job.model.is_mla()) {
+    operators += job.model.mla.q_lora_rank > 0 ? 48 : 37;
+  }
+  if (layer.is_moe) {
+    operators +=
+        (casts ? 56 : 52) + (plan.ep > 1 ? kExchange : 0) + (job.model.moe.shared_ffn > 0 ? 6 : 0);
+  }
+  return operators;
 }
 
 // cp alone leaves what they cost as it is (titan:cp=2,ac=op of the same file). With tp they were

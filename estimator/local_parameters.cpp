@@ -44,6 +44,10 @@ StageContents contents_of(const Job& job, const Plan& plan, std::int64_t pp_rank
 }  // namespace
 
 std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTensor& tensor) {
+  // A buffer there (models/moe/moe.py, expert_bias).
+  if (job.profile.memory_model == MemoryModel::kTorchtitan && tensor.name == "router_bias") {
+    return 0;
+  }
   switch (tensor.sharding) {
     case Sharding::kReplicated: return tensor.elements;
     case Sharding::kExpert: return div_exact(tensor.elements, plan.ep * plan.etp);

@@ -152,6 +152,7 @@ std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, Bloc
                       .rows = rows};
   switch (kind) {
     case BlockKind::kFirstLayer:
+    case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:
     case BlockKind::kMtp: break;
     case BlockKind::kEmbedding:

@@ -136,6 +136,7 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
       add_native_head(block);
       break;
     case BlockKind::kFirstLayer:
+    case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:
     case BlockKind::kDenseLayer:
       add_native_attention(block);

@@ -71,9 +71,13 @@ void append_titan_layers(std::vector<Unit>& units, const Job& job, const Plan& p
   const auto kind_at = [&](std::int64_t layer) {
     const bool is_first = layer == 0 && (is_pipelined || layers > 1);
     const bool is_last = layer + 1 == layers && !(is_pipelined && chunk.has_head);
-    return is_first  ? BlockKind::kFirstLayer
-           : is_last ? BlockKind::kLastLayer
-                     : kind_of(job, chunk.first_layer + layer);
+    const std::int64_t at = chunk.first_layer + layer;
+    const bool is_first_moe = at > 0 && kind_of(job, at) == BlockKind::kMoeLayer &&
+                              kind_of(job, at - 1) == BlockKind::kDenseLayer;
+    return is_first       ? BlockKind::kFirstLayer
+           : is_last      ? BlockKind::kLastLayer
+           : is_first_moe ? BlockKind::kFirstMoeLayer
+                          : kind_of(job, at);
   };
   const bool all = plan.recompute.granularity == RecomputeGranularity::kFull;
   const bool every_second = plan.recompute.policy == "every_second_layer";

@@ -12,9 +12,10 @@ namespace {
 std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) {
   switch (kind) {
     case BlockKind::kEmbedding: return embedding_parameters(model);
-    case BlockKind::kFirstLayer:
-    case BlockKind::kLastLayer: return layer_parameters(model, model.layers.front());
+    case BlockKind::kFirstLayer: return layer_parameters(model, model.layers.front());
+    case BlockKind::kLastLayer: return layer_parameters(model, model.layers.back());
     case BlockKind::kDenseLayer: return layer_parameters(model, {.is_moe = false});
+    case BlockKind::kFirstMoeLayer:
     case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
     case BlockKind::kMtp: return mtp_parameters(model);
     case BlockKind::kHead: return head_parameters(model);
@@ -245,6 +246,7 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
       shapes.push_back({.rows = div_ceil(model.hidden, plan.tp), .columns = 2 * model.hidden});
       break;
     case BlockKind::kFirstLayer:
+    case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:
     case BlockKind::kDenseLayer:
     case BlockKind::kMoeLayer: break;

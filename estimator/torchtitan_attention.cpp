@@ -41,7 +41,7 @@ void add_normed_input(TitanBlock& block) {
                   .last_forward_use = Step::kForwardQkv,
                   .dies = Step::kBackwardQkv};
   // Under autocast each of the three products casts its input for itself.
-  const std::int64_t copies = block.is_autocast() && !block.job.profile.compile ? 3 : 1;
+  const std::int64_t copies = block.is_autocast() && !block.is_compiled() ? 3 : 1;
   const std::int64_t elements = copies * (s.gathers_sequence ? block.gathered() : block.sequence());
   const std::string_view formula =
       "h*T (gathered under tp; three casts under autocast): input of the products";

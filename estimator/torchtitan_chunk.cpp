@@ -14,7 +14,7 @@ std::vector<std::int64_t> in_bf16(std::vector<std::int64_t> elements) {
 }
 
 std::unique_ptr<EagerLayer> eager_layer(const Job& job, TitanTape& tape, const TitanSizes& sizes) {
-  if (job.profile.compile && sizes.moe.exists) {
+  if (job.profile.compiles_layers() && sizes.moe.exists) {
     return std::make_unique<CompiledMixture>(tape, sizes);
   }
   return std::make_unique<EagerLayer>(tape, sizes);
@@ -22,26 +22,25 @@ std::unique_ptr<EagerLayer> eager_layer(const Job& job, TitanTape& tape, const T
 
 }  // namespace
 
-TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes, TitanTape& tape,
-                       FullyShard& fsdp, const ChunkLayout& layout, std::int64_t microbatches)
+TitanChunk::TitanChunk(const Job& job, const Plan& plan, const SizesOfLayers& sizes,
+                       TitanTape& tape, FullyShard& fsdp, const ChunkLayout& layout,
+                       std::int64_t microbatches)
     : tape_(tape),
-      sizes_(sizes),
+      sizes_(sizes.back()),
       fsdp_(fsdp),
-      eager_(eager_layer(job, tape, sizes)),
-      compiled_(tape, sizes),
-      compiles_blocks_(job.profile.compile && !sizes.moe.exists),
-      embedding_(tape, sizes),
-      head_(tape, sizes, job.profile.compile && job.profile.compile_loss, plan.pp > 1),
+      eager_{eager_layer(job, tape, sizes.front()), eager_layer(job, tape, sizes.back())},
+      compiled_(tape, sizes_),
+      compiles_blocks_(job.profile.compiles_layers() && !sizes_.moe.exists),
+      embedding_(tape, sizes_),
+      head_(tape, sizes_, job.profile.compiles_loss(), plan.pp > 1),
       replays_ops_(plan.recompute.policy == "every_second_matmul"),
       is_sharded_(plan.zero == 3),
       root_holds_ends_(plan.zero == 3 && job.profile.root_holds_ends),
-      groups_experts_(titan_block(job, plan).groups_experts()),
+      prefetches_layers_(plan.ep > 1),
       is_pipelined_(plan.pp > 1),
       holds_last_output_(plan.pp > 1 && !runs_action_list(plan)),
       held_(static_cast<std::size_t>(microbatches)) {
   const FsdpPlan plan_of = fsdp_plan(job, plan);
-  const TitanBlock block = titan_block(job, plan);
-  const std::vector<std::int64_t> weights = in_bf16(block.layer_weights());
   const std::int64_t shard = is_sharded_ ? dense_shard_size(job, plan) : 1;
   const std::int64_t norm = kBf16 * job.model.hidden;
   const auto add_end = [&](const std::vector<std::int64_t>& of_end, bool reshards_forward) {
@@ -63,62 +62,74 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes
         switch (run.kind) {
           case BlockKind::kSentOutput: break;
           case BlockKind::kEmbedding:
-            add_end({sizes.table}, plan_of.reshards_forward);
+            add_end({sizes_.table}, plan_of.reshards_forward);
             groups.front().is_shared = job.model.tied_embeddings;
             has_embedding = true;
             break;
           case BlockKind::kHead:
-            add_end({norm, sizes.table}, plan_of.reshards_head);
+            add_end({norm, sizes_.table}, plan_of.reshards_head);
             has_head = true;
             break;
           default:
+            const TitanBlock block = titan_block(job, plan, is_moe_layer(job, run.kind));
             for (std::int64_t layer = 0; layer < run.count; ++layer) {
-              groups.push_back({.weights = weights,
-                                .shard = shard,
-                                .reshards_forward = plan_of.reshards_forward});
-              if (groups_experts_) {
-                groups.push_back({.weights = in_bf16(block.expert_weights()),
-                                  .shard = expert_shard_size(job, plan),
-                                  .reshards_forward = plan_of.reshards_forward,
-                                  .ends_with_table = expert_shard_size(job, plan) > 1,
-                                  .splits_rows = block.splits_expert_rows()});
-              }
-              checkpointed_.push_back(unit.checkpointed);
+              add_layer(block, unit.checkpointed);
             }
         }
       }
     }
   }
   if (root_holds_ends_ && job.profile.reshard_after_forward == ReshardAfterForward::kDefault &&
-      !checkpointed_.empty()) {
-    group_of_layer(checkpointed_.size() - 1).reshards_forward = false;
+      !layers_.empty()) {
+    group_of_layer(layers_.size() - 1).reshards_forward = false;
+  }
+}
+
+void TitanChunk::add_layer(const TitanBlock& block, bool checkpointed) {
+  const std::size_t first = begins_with_end() ? 1 : 0;
+  layers_.push_back({.is_moe = block.has_experts(),
+                     .checkpointed = checkpointed,
+                     .group = groups.size() - first,
+                     .groups_experts = block.groups_experts()});
+  const bool reshards_forward = block.fsdp.reshards_forward;
+  groups.push_back({.weights = in_bf16(block.layer_weights()),
+                    .shard = is_sharded_ ? dense_shard_size(block.job, block.plan) : 1,
+                    .reshards_forward = reshards_forward,
+                    .ends_with_table = block.ends_with_linear()});
+  if (block.groups_experts()) {
+    const std::int64_t shard = expert_shard_size(block.job, block.plan);
+    groups.push_back({.weights = in_bf16(block.expert_weights()),
+                      .shard = shard,
+                      .reshards_forward = reshards_forward,
+                      .ends_with_table = shard > 1,
+                      .splits_rows = block.splits_expert_rows()});
   }
 }
 
 LayerPass TitanChunk::forward_pass(std::size_t layer) const {
-  if (checkpointed_[layer]) {
+  if (layers_[layer].checkpointed) {
     return LayerPass::kSavesNothing;
   }
   return replays_ops_ ? LayerPass::kSavesOps : LayerPass::kSaves;
 }
 
 LayerPass TitanChunk::replay_pass(std::size_t layer) const {
-  if (checkpointed_[layer]) {
+  if (layers_[layer].checkpointed) {
     return LayerPass::kReplay;
   }
   return replays_ops_ ? LayerPass::kReplayOps : LayerPass::kSaves;
 }
 
-TapeTensor TitanChunk::layer_forward(LayerTensors& layer, LayerPass pass) {
-  return compiles_blocks_ ? compiled_.forward(layer, pass) : eager_->forward(layer, pass);
+TapeTensor TitanChunk::layer_forward(std::size_t index, LayerTensors& layer, LayerPass pass) {
+  return compiles_blocks_ ? compiled_.forward(layer, pass) : eager(index).forward(layer, pass);
 }
 
-void TitanChunk::layer_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
-                                LayerPass replay) {
+void TitanChunk::layer_backward(std::size_t index, LayerTensors& layer, TapeTensor& gradient,
+                                LayerGradients& weights) {
   if (compiles_blocks_) {
-    compiled_.backward(layer, gradient, weights, replay);
+    compiled_.backward(layer, gradient, weights, replay_pass(index));
   } else {
-    eager_->backward(layer, gradient, weights, replay);
+    eager(index).backward(layer, gradient, weights, replay_pass(index));
   }
   tape_.free(layer.rotary_cast);
 }
@@ -148,18 +159,23 @@ void TitanChunk::enter_experts(std::size_t layer, bool holds_output) {
 // set_modules_to_forward_prefetch).
 void TitanChunk::enter_layer(std::size_t layer) {
   enter(group_of_layer(layer));
-  if (!groups_experts_) {
+  if (!prefetches_layers_) {
     return;
   }
-  if (layer + 1 < checkpointed_.size()) {
+  if (layer + 1 < layers_.size()) {
     gather(group_of_layer(layer + 1));
-    gather(group_of_experts(layer + 1));
+    if (layers_[layer + 1].groups_experts) {
+      gather(group_of_experts(layer + 1));
+    }
   } else if (has_head) {
     gather(group_of_head());
   }
-  eager_->set_expert_hooks({.enter = [this, layer] { enter_experts(layer, true); },
-                            .leave_forward = [this, layer] { leave(group_of_experts(layer)); },
-                            .leave_backward = {}});
+  if (!layers_[layer].groups_experts) {
+    return;
+  }
+  eager(layer).set_expert_hooks({.enter = [this, layer] { enter_experts(layer, true); },
+                                 .leave_forward = [this, layer] { leave(group_of_experts(layer)); },
+                                 .leave_backward = {}});
 }
 
 void TitanChunk::leave(ParameterGroup& group) {
@@ -168,22 +184,26 @@ void TitanChunk::leave(ParameterGroup& group) {
   }
 }
 
+void TitanChunk::gather_first_layer() {
+  if (prefetches_layers_ && !layers_.empty()) {
+    gather(group_of_layer(0));
+  }
+}
+
 void TitanChunk::forward_without_gradients() {
   tape_.enter_thread(false);
   TapeTensor stream;
   if (has_embedding) {
     enter(groups.front());
-    if (groups_experts_ && !checkpointed_.empty()) {
-      gather(group_of_layer(0));
-    }
+    gather_first_layer();
     stream = embedding_.forward();
     leave(groups.front());
   }
-  for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     LayerTensors layer;
     layer.input = stream;
     enter_layer(i);
-    stream = layer_forward(layer, LayerPass::kSavesNothing);
+    stream = layer_forward(i, layer, LayerPass::kSavesNothing);
     leave(group_of_layer(i));
     tape_.free(layer.input);
   }
@@ -203,22 +223,20 @@ void TitanChunk::forward_without_gradients() {
 void TitanChunk::forward(std::size_t microbatch) {
   tape_.enter_thread(false);
   Microbatch& held = held_[microbatch];
-  held.layers.assign(checkpointed_.size(), {});
+  held.layers.assign(layers_.size(), {});
   TapeTensor stream;
   if (has_embedding) {
     enter(groups.front());
-    if (groups_experts_ && !checkpointed_.empty()) {
-      gather(group_of_layer(0));
-    }
+    gather_first_layer();
     stream = embedding_.forward();
     leave(groups.front());
   }
-  for (std::size_t i = 0; i < checkpointed_.size(); ++i) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     LayerTensors& layer = held.layers[i];
     layer.input = stream;
     layer.rotary_cast = tape_.make(sizes_.rotary_cast);
     enter_layer(i);
-    stream = layer_forward(layer, forward_pass(i));
+    stream = layer_forward(i, layer, forward_pass(i));
     leave(group_of_layer(i));
     if (forward_pass(i) == LayerPass::kSaves) {  // else an input that a checkpoint holds
       tape_.free(layer.rotary_cast);
@@ -260,13 +278,15 @@ void TitanChunk::enter_backward(std::size_t index) {
 // The group before; of a layer with its experts, but behind the head (apply_fsdp,
 // set_modules_to_backward_prefetch).
 void TitanChunk::prefetch_backward(std::size_t index) {
-  if (!groups_experts_ || index == index_of_layer(0)) {
+  if (!prefetches_layers_ || index == index_of_layer(0)) {
     gather(groups[index - 1]);
     return;
   }
-  gather(groups[index - 2]);
-  if (index != index_of_head() || !has_head) {
-    gather(groups[index - 1]);
+  std::size_t before = layers_.size() - 1;
+  while (index_of_layer(before) >= index) { --before; }
+  gather(group_of_layer(before));
+  if (layers_[before].groups_experts && (index != index_of_head() || !has_head)) {
+    gather(group_of_experts(before));
   }
 }
 
@@ -317,18 +337,18 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
   if (has_head) {
     head_backward(held, gradient, with_weights);
   }
-  for (std::size_t i = checkpointed_.size(); i-- > 0;) {
+  for (std::size_t i = layers_.size(); i-- > 0;) {
     ParameterGroup& group = group_of_layer(i);
     enter_backward(index_of_layer(i));
     LayerGradients weights;
     weights.accumulates = !group.accumulated.empty();
-    if (groups_experts_) {
-      eager_->set_expert_hooks(
+    if (layers_[i].groups_experts) {
+      eager(i).set_expert_hooks(
           {.enter = [this, i] { enter_experts(i, false); },
            .leave_forward = {},
            .leave_backward = [&] { leave_experts_backward(i, weights, with_weights); }});
     }
-    layer_backward(held.layers[i], gradient, weights, replay_pass(i));
+    layer_backward(i, held.layers[i], gradient, weights);
     for (const TapeTensor& weight : weights.weights) {
       if (weight.id != 0) {
         group.gradients.push_back(weight);

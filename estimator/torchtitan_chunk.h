@@ -1,6 +1,7 @@
 // The blocks of one model chunk, forward and backward of one microbatch after the other.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -10,9 +11,12 @@
 
 namespace shardplan {
 
+// Of layers without experts and with; where a model has one kind only, both are of that.
+using SizesOfLayers = std::array<TitanSizes, 2>;
+
 class TitanChunk {
  public:
-  TitanChunk(const Job& job, const Plan& plan, const TitanSizes& sizes, TitanTape& tape,
+  TitanChunk(const Job& job, const Plan& plan, const SizesOfLayers& sizes, TitanTape& tape,
              FullyShard& fsdp, const ChunkLayout& layout, std::int64_t microbatches);
 
   void forward_without_gradients();
@@ -46,7 +50,7 @@ class TitanChunk {
 
   bool begins_with_end() const { return has_embedding || (has_head && root_holds_ends_); }
   std::size_t index_of_layer(std::size_t layer) const {
-    return layer * (groups_experts_ ? 2 : 1) + (begins_with_end() ? 1 : 0);
+    return layers_[layer].group + (begins_with_end() ? 1 : 0);
   }
   ParameterGroup& group_of_layer(std::size_t layer) { return groups[index_of_layer(layer)]; }
   ParameterGroup& group_of_experts(std::size_t layer) { return groups[index_of_layer(layer) + 1]; }
@@ -54,9 +58,12 @@ class TitanChunk {
   ParameterGroup& group_of_head() { return groups[index_of_head()]; }
   LayerPass forward_pass(std::size_t layer) const;
   LayerPass replay_pass(std::size_t layer) const;
-  TapeTensor layer_forward(LayerTensors& layer, LayerPass pass);
-  void layer_backward(LayerTensors& layer, TapeTensor& gradient, LayerGradients& weights,
-                      LayerPass replay);
+  EagerLayer& eager(std::size_t layer) { return *eager_[layers_[layer].is_moe ? 1 : 0]; }
+  void add_layer(const TitanBlock& block, bool checkpointed);
+  void gather_first_layer();
+  TapeTensor layer_forward(std::size_t index, LayerTensors& layer, LayerPass pass);
+  void layer_backward(std::size_t index, LayerTensors& layer, TapeTensor& gradient,
+                      LayerGradients& weights);
   void gather(ParameterGroup& group);
   void enter(ParameterGroup& group);
   void enter_layer(std::size_t layer);
@@ -72,16 +79,23 @@ class TitanChunk {
   TitanTape& tape_;
   const TitanSizes& sizes_;
   FullyShard& fsdp_;
-  std::unique_ptr<EagerLayer> eager_;  // of a compiled mixture, between its graphs
+  std::array<std::unique_ptr<EagerLayer>, 2> eager_;  // as their sizes; of a compiled mixture,
+                                                      // between its graphs
   CompiledLayer compiled_;
   bool compiles_blocks_ = false;  // as a whole
   TitanEmbedding embedding_;
   TitanHead head_;
-  std::vector<bool> checkpointed_;  // by layer
+  struct Layer {
+    bool is_moe = false;
+    bool checkpointed = false;
+    std::size_t group = 0;  // counted from the first layer's
+    bool groups_experts = false;
+  };
+  std::vector<Layer> layers_;
   bool replays_ops_ = false;
   bool is_sharded_ = false;
   bool root_holds_ends_ = false;
-  bool groups_experts_ = false;
+  bool prefetches_layers_ = false;  // with expert parallelism
   bool is_pipelined_ = false;
   bool holds_last_output_ = false;  // the schedule's variable does, to the next forward
   std::vector<Microbatch> held_;

@@ -101,6 +101,10 @@ void EagerLayer::attention(LayerTensors& layer, LayerPass pass) {
   if (!graph_saves(pass)) {
     tape_.free(layer.norm_statistics);
   }
+  if (sizes_.mla.exists) {
+    latent_attention(layer, pass);
+    return;
+  }
   if (sizes_.tensor_parallel) {
     layer.gathered = gather(sizes_.joins_batch);
   }
@@ -154,19 +158,25 @@ void EagerLayer::feed_forward(LayerTensors& layer, LayerPass pass) {
     end_feed_forward(layer, pass);
     return;
   }
-  const TapeTensor gate = product(layer, Weight::kGate, sizes_.ffn, pass, !replays_ops);
-  layer.gate = replays_ops ? layer.gate : gate;
+  const auto multiply = [&](Weight weight, std::int64_t bytes, TapeTensor& output) {
+    const bool is_there = replays_ops && sizes_.saves_product(weight);
+    const TapeTensor computed = product(layer, weight, bytes, pass, !is_there);
+    output = is_there ? output : computed;
+  };
+  multiply(Weight::kGate, sizes_.ffn, layer.gate);
   layer.silu = tape_.make(sizes_.ffn);
-  if (pass == LayerPass::kSavesNothing) {
+  if (!keeps(Weight::kGate, pass)) {
     tape_.free(layer.gate);
   }
-  layer.up = product(layer, Weight::kUp, sizes_.ffn, pass);
+  multiply(Weight::kUp, sizes_.ffn, layer.up);
   layer.product = tape_.make(sizes_.ffn);
   if (!graph_saves(pass)) {
-    tape_.free(layer.silu, layer.up);
+    tape_.free(layer.silu);
   }
-  const TapeTensor down = product(layer, Weight::kDown, sizes_.gathered, pass, !replays_ops);
-  layer.down = replays_ops ? layer.down : down;
+  if (!keeps(Weight::kUp, pass)) {
+    tape_.free(layer.up);
+  }
+  multiply(Weight::kDown, sizes_.gathered, layer.down);
   if (sizes_.tensor_parallel) {
     const TapeTensor reduced = reduce(replays_ops);
     layer.reduced_down = replays_ops ? layer.reduced_down : reduced;
@@ -196,7 +206,7 @@ TapeTensor EagerLayer::forward(LayerTensors& layer, LayerPass pass) {
   if (sizes_.moe.exists) {
     tape_.free(layer.down);
   }
-  if (!saves_ops(pass)) {
+  if (!saves_ops(pass) || !sizes_.saves_product(Weight::kDown)) {
     tape_.free(layer.down, layer.reduced_down);
   }
   if (!graph_saves(pass)) {
@@ -320,6 +330,10 @@ void EagerLayer::rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTen
 
 void EagerLayer::attention_backward(LayerTensors& layer, TapeTensor& gradient,
                                     LayerGradients& weights) {
+  if (sizes_.mla.exists) {
+    latent_attention_backward(layer, gradient, weights);
+    return;
+  }
   TapeTensor of_projection = projection_gradient();
   TapeTensor of_output = product_backward(layer, weights, Weight::kOutput, sizes_.query,
                                           of_projection, {&layer.output_copy});

@@ -2,7 +2,7 @@
 // eager mode; the compiled block recomputes silu in backward.
 #include <span>
 
-#include "estimator/torchtitan_rows.h"
+#include "estimator/torchtitan_sizes.h"
 
 namespace shardplan {
 namespace {
@@ -34,18 +34,27 @@ void add_gate(TitanBlock& block, std::int64_t width) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const bool replays = replays_compiled(block);
-  rows.keep("ffn.gate", width, s.dtype,
-            {.born = Step::kForwardFc1,
-             .last_forward_use = Step::kForwardActivation,
-             .dies = replays ? Step::kBackwardActivation : Step::kBackwardFc1},
-            "f*T/t: output of w1");
+  const TitanSizes sizes(block);
+  const auto keep_product = [&](Weight weight, std::string_view name, Life life,
+                                std::string_view formula) {
+    if (sizes.saves_product(weight)) {
+      rows.keep(name, width, s.dtype, life, formula);
+    } else {
+      block.keep_or_write_again(name, width, s.dtype, life, formula);
+    }
+  };
+  keep_product(Weight::kGate, "ffn.gate",
+               {.born = Step::kForwardFc1,
+                .last_forward_use = Step::kForwardActivation,
+                .dies = replays ? Step::kBackwardActivation : Step::kBackwardFc1},
+               "f*T/t: output of w1");
   const Life to_activation{.born = Step::kForwardActivation,
                            .last_forward_use = Step::kForwardActivation,
                            .dies = Step::kBackwardActivation};
   if (!block.compiles_blocks()) {
     block.keep_or_write_again("ffn.silu", width, s.dtype, to_activation, "f*T/t");
   }
-  block.keep_or_write_again("ffn.up", width, s.dtype, to_activation, "f*T/t: output of w3");
+  keep_product(Weight::kUp, "ffn.up", to_activation, "f*T/t: output of w3");
   block.keep_or_write_again("ffn.product", width, s.dtype,
                             {.born = Step::kForwardActivation,
                              .last_forward_use = Step::kForwardFc2,
@@ -132,7 +141,8 @@ void add_titan_ffn(TitanBlock& block) {
   add_normed_input(block);
   add_gate(block, block.ffn_width() * s.tokens);
   rows.use("ffn.output", block.gathered(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*T");
-  if (block.recomputes_ops() && !block.compiles_blocks()) {
+  const bool saves_output = TitanSizes(block).saves_product(Weight::kDown);
+  if (saves_output && block.recomputes_ops() && !block.compiles_blocks()) {
     rows.keep(
         "ffn.output_kept", block.gathered(), s.dtype,
         {.born = Step::kForwardOutput, .last_forward_use = Step::kForwardOutput, .dies = kReplayed},

@@ -46,6 +46,15 @@ struct MoeTensors {
   TapeTensor logits, probabilities, choices, chosen, denominators, weights;
   TapeTensor order, order_weights, token_of_row, slots;
   TapeTensor sent, padded, returned, scored;
+  TapeTensor saved_received, saved_returned;  // of exchanges, for the replay
+  TapeTensor shared_gate, shared_silu, shared_up, shared_product, shared_down;
+};
+
+// What latent attention holds besides queries, keys, its output and statistics.
+struct LatentTensors {
+  TapeTensor query_down, query_norm;
+  TapeTensor key_value_down, key_value_norm, key_value;
+  TapeTensor projected;  // its output, where a checkpoint by operations saves it
 };
 
 // What a layer holds of one microbatch.
@@ -55,7 +64,8 @@ struct LayerTensors {
   TapeTensor query, key, value;  // of the projections
   TapeTensor angles, rotated_query, rotated_key;
   HeadNorm query_norm, key_norm;  // of Qwen 3
-  TapeTensor rotary_cast;         // Qwen 3's table in bf16, which FSDP casts for the block
+  LatentTensors latent;
+  TapeTensor rotary_cast;  // Qwen 3's table in bf16, which FSDP casts for the block
   TapeTensor cosines, sines;
   TapeTensor output, log_sum_exp, output_copy;
   TapeTensor reduced_output;  // of the reduce-scatter, where it is saved
@@ -144,7 +154,25 @@ class EagerLayer {
                                   LayerGradients& weights);
   void rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
 
+  // torchtitan_latent_layer.cpp
+  bool keeps(Weight weight, LayerPass pass) const;
+  TapeTensor product_or_saved(Weight weight, std::int64_t bytes, LayerPass pass, TapeTensor& saved);
+  TapeTensor turn_in_fp32(std::int64_t bytes);
+  TapeTensor latent_queries(LayerTensors& layer, LayerPass pass);
+  TapeTensor latent_key_values(LayerTensors& layer, LayerPass pass, TapeTensor& turned_key);
+  void latent_attention(LayerTensors& layer, LayerPass pass);
+  TapeTensor norm_latent_backward(TapeTensor& of_output, TapeTensor& input, TapeTensor& statistics,
+                                  bool copies);
+  void latent_attention_backward(LayerTensors& layer, TapeTensor& gradient,
+                                 LayerGradients& weights);
+  TapeTensor latent_query_backward(LayerTensors& layer, TapeTensor& of_query,
+                                   LayerGradients& weights);
+  TapeTensor latent_key_value_backward(LayerTensors& layer, TapeTensor& of_key,
+                                       TapeTensor& of_value, LayerGradients& weights);
+
   // torchtitan_moe_layer.cpp
+  void shared_experts(LayerTensors& layer, LayerPass pass);
+  TapeTensor shared_backward(LayerTensors& layer, LayerGradients& weights);
   void moe(LayerTensors& layer, LayerPass pass);
   virtual void route(LayerTensors& layer, LayerPass pass);
   void sort(std::int64_t rows);
@@ -155,7 +183,8 @@ class EagerLayer {
   void run_experts(LayerTensors& layer, LayerPass pass);
   TapeTensor combine(LayerTensors& layer, LayerPass pass);
   TapeTensor moe_output_gradient();
-  TapeTensor combine_backward(LayerTensors& layer, TapeTensor& of_output, TapeTensor& of_weights);
+  TapeTensor combine_backward(LayerTensors& layer, TapeTensor& of_output, TapeTensor& of_weights,
+                              TapeTensor& of_shared_input, LayerGradients& weights);
   virtual TapeTensor experts_backward(LayerTensors& layer, TapeTensor& of_output,
                                       LayerGradients& weights);
   TapeTensor dispatch_backward(LayerTensors& layer, TapeTensor& of_padded);

@@ -25,6 +25,7 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
     return;
   }
   exchanges = plan.ep > 1;
+  saves_exchanges = exchanges && block.job.model.is_mla();
   sums_gradient = plan.etp > 1;
   tokens = s.tokens;
   chosen = moe.topk * tokens;
@@ -52,6 +53,7 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
   const std::int64_t scored = block.is_autocast() ? kBf16 : kFp32;
   scored_rows = scored * s.hidden * chosen;
   summed = scored * s.hidden * tokens;
+  shared_inner = kBf16 * moe.shared_ffn * tokens;
 }
 
 }  // namespace shardplan

@@ -13,8 +13,9 @@ struct TitanMoe {
   explicit TitanMoe(const TitanBlock& block);
 
   bool exists = false;
-  bool exchanges = false;      // ep > 1
-  bool sums_gradient = false;  // every rank of tp or etp has a part of each expert
+  bool exchanges = false;        // ep > 1
+  bool saves_exchanges = false;  // a checkpoint by operations does (DeepSeek's list of them)
+  bool sums_gradient = false;    // every rank of tp or etp has a part of each expert
 
   // Elements.
   std::int64_t tokens = 0;   // T: a router sees them all, under tp as well
@@ -42,6 +43,7 @@ struct TitanMoe {
   std::int64_t all_rows = 0;       // w*h*n*T
   std::int64_t scored_rows = 0;    // h*n*T in fp32; in bf16 under autocast
   std::int64_t summed = 0;         // h*T in the same
+  std::int64_t shared_inner = 0;   // fs*T in bf16: width of the shared experts; 0: none
 };
 
 // Temporaries of index_put_ with accumulation: positions, sorted, where they were, and CUB's copies

@@ -19,13 +19,14 @@ bool graph_saves(LayerPass pass) {
 void EagerLayer::route(LayerTensors& layer, LayerPass pass) {
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
-  const bool replays_ops = pass == LayerPass::kReplayOps;
-  const TapeTensor logits = product(layer, Weight::kRouter, s.logits, pass, !replays_ops);
-  m.logits = replays_ops ? m.logits : logits;
+  const bool is_saved = sizes_.saves_product(Weight::kRouter);
+  const bool is_there = pass == LayerPass::kReplayOps && is_saved;
+  const TapeTensor logits = product(layer, Weight::kRouter, s.logits, pass, !is_there);
+  m.logits = is_there ? m.logits : logits;
   TapeTensor wide = tape_.make(s.scores);
   m.probabilities = tape_.make(s.scores);
   tape_.free(wide);
-  if (pass != LayerPass::kSavesOps) {
+  if (pass != LayerPass::kSavesOps || !is_saved) {
     tape_.free(m.logits);
   }
   TapeTensor biased = tape_.make(s.scores);
@@ -77,11 +78,16 @@ void EagerLayer::dispatch(LayerTensors& layer, LayerPass pass) {
     tape_.free(m.token_of_row);
   }
   run(hooks_.enter);
-  TapeTensor received = tape_.make(s.exchanges ? s.rows : 0);
+  const bool is_received = pass == LayerPass::kReplayOps && s.saves_exchanges;
+  TapeTensor received =
+      is_received ? std::exchange(m.saved_received, {}) : tape_.make(s.exchanges ? s.rows : 0);
   m.slots = tape_.make(s.slots);
   TapeTensor joined = tape_.make(s.rows_and_zero);
   TapeTensor slots = tape_.make(kInt64OfInt32 * s.slots);
   m.padded = tape_.make(s.padded_rows);
+  if (pass == LayerPass::kSavesOps && s.saves_exchanges) {
+    m.saved_received = std::exchange(received, {});
+  }
   tape_.free(slots, joined, received);
 }
 
@@ -128,7 +134,10 @@ void EagerLayer::run_experts(LayerTensors& layer, LayerPass pass) {
   m.returned = tape_.make(s.rows_and_zero);
   TapeTensor slots = tape_.make(kInt64OfInt32 * s.slots);
   tape_.free(slots);
-  if (s.exchanges) {
+  if (pass == LayerPass::kReplayOps && s.saves_exchanges) {
+    tape_.free(m.returned);
+    m.returned = std::exchange(m.saved_returned, {});
+  } else if (s.exchanges) {
     tape_.replace(m.returned, s.rows);
   }
   tape_.free(output);
@@ -138,6 +147,32 @@ void EagerLayer::run_experts(LayerTensors& layer, LayerPass pass) {
   }
   if (!graph_saves(pass) || sizes_.autocast) {
     tape_.free(m.padded);
+  }
+}
+
+// A feed-forward part of their own that all tokens pass.
+void EagerLayer::shared_experts(LayerTensors& layer, LayerPass pass) {
+  const std::int64_t inner = sizes_.moe.shared_inner;
+  MoeTensors& m = layer.moe;
+  if (inner == 0) {
+    return;
+  }
+  m.shared_gate = product_or_saved(Weight::kSharedGate, inner, pass, m.shared_gate);
+  m.shared_silu = tape_.make(inner);
+  if (!keeps(Weight::kSharedGate, pass)) {
+    tape_.free(m.shared_gate);
+  }
+  m.shared_up = product_or_saved(Weight::kSharedUp, inner, pass, m.shared_up);
+  m.shared_product = tape_.make(inner);
+  if (!graph_saves(pass)) {
+    tape_.free(m.shared_silu);
+  }
+  if (!keeps(Weight::kSharedUp, pass)) {
+    tape_.free(m.shared_up);
+  }
+  m.shared_down = product_or_saved(Weight::kSharedDown, sizes_.gathered, pass, m.shared_down);
+  if (!graph_saves(pass)) {
+    tape_.free(m.shared_product);
   }
 }
 
@@ -151,8 +186,18 @@ TapeTensor EagerLayer::combine(LayerTensors& layer, LayerPass pass) {
   if (!graph_saves(pass)) {
     tape_.free(m.scored);
   }
-  const TapeTensor output = tape_.make(s.stream);
-  tape_.free(summed, unsorted, m.returned, m.sent, m.order_weights);
+  TapeTensor output = tape_.make(s.stream);
+  tape_.free(summed);
+  if (s.shared_inner > 0) {
+    tape_.replace(output, s.stream);
+  }
+  if (pass == LayerPass::kSavesOps && s.saves_exchanges) {
+    m.saved_returned = std::exchange(m.returned, {});
+  }
+  if (pass != LayerPass::kSavesOps || !sizes_.saves_product(Weight::kSharedDown)) {
+    tape_.free(m.shared_down);
+  }
+  tape_.free(unsorted, m.returned, m.sent, m.order_weights);
   if (!graph_saves(pass)) {
     tape_.free(m.choices, m.weights, m.order);
   }
@@ -163,6 +208,7 @@ void EagerLayer::moe(LayerTensors& layer, LayerPass pass) {
   route(layer, pass);
   dispatch(layer, pass);
   run_experts(layer, pass);
+  shared_experts(layer, pass);
   layer.down = combine(layer, pass);
   if (sizes_.tensor_parallel) {
     const bool replays_ops = pass == LayerPass::kReplayOps;
@@ -180,8 +226,32 @@ TapeTensor EagerLayer::moe_output_gradient() {
   return summed;
 }
 
+// The gradient of their input; that of their output is the layer's own.
+TapeTensor EagerLayer::shared_backward(LayerTensors& layer, LayerGradients& weights) {
+  const std::int64_t inner = sizes_.moe.shared_inner;
+  MoeTensors& m = layer.moe;
+  if (inner == 0) {
+    return {};
+  }
+  TapeTensor none;
+  TapeTensor of_product =
+      product_backward(layer, weights, Weight::kSharedDown, inner, none, {&m.shared_product});
+  TapeTensor of_up = tape_.make(inner);
+  TapeTensor of_silu = tape_.make(inner);
+  tape_.free(of_product, m.shared_up, m.shared_silu);
+  const TapeTensor sum =
+      product_backward(layer, weights, Weight::kSharedUp, sizes_.gathered, of_up, {});
+  TapeTensor of_gate = tape_.make(inner);
+  tape_.free(of_silu, m.shared_gate);
+  TapeTensor addend =
+      product_backward(layer, weights, Weight::kSharedGate, sizes_.gathered, of_gate, {});
+  tape_.free(addend);  // added in place
+  return sum;
+}
+
 TapeTensor EagerLayer::combine_backward(LayerTensors& layer, TapeTensor& of_output,
-                                        TapeTensor& of_weights) {
+                                        TapeTensor& of_weights, TapeTensor& of_shared_input,
+                                        LayerGradients& weights) {
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
   TapeTensor of_rows = tape_.make_product(s.scored_rows);
@@ -190,6 +260,7 @@ TapeTensor EagerLayer::combine_backward(LayerTensors& layer, TapeTensor& of_outp
   tape_.replace(of_rows, s.all_rows);
   tape_.replace(of_rows, s.rows);
   tape_.free(m.order);
+  of_shared_input = shared_backward(layer, weights);
   run(hooks_.enter);
   if (s.exchanges) {
     tape_.replace(of_rows, s.rows);
@@ -285,9 +356,14 @@ void EagerLayer::route_backward(LayerTensors& layer, TapeTensor& of_tokens, Tape
 void EagerLayer::moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,
                               LayerGradients& weights) {
   TapeTensor of_weights;
-  TapeTensor of_padded = combine_backward(layer, of_output, of_weights);
+  TapeTensor of_norm;
+  TapeTensor of_padded = combine_backward(layer, of_output, of_weights, of_norm, weights);
   TapeTensor of_rows = experts_backward(layer, of_padded, weights);
-  TapeTensor of_norm = dispatch_backward(layer, of_rows);
+  TapeTensor of_tokens = dispatch_backward(layer, of_rows);
+  if (of_norm.id == 0) {
+    of_norm = std::exchange(of_tokens, {});
+  }
+  tape_.free(of_tokens);
   route_backward(layer, of_norm, of_weights, weights);
   if (sizes_.tensor_parallel) {  // this rank's part of what all have
     tape_.replace(of_norm, sizes_.sequence);

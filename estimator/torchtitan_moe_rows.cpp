@@ -2,7 +2,7 @@
 // plays them). Letters in torchtitan_moe.h; R rows that a rank sends and receives.
 #include <algorithm>
 
-#include "estimator/torchtitan_moe.h"
+#include "estimator/torchtitan_sizes.h"
 
 namespace shardplan {
 namespace {
@@ -18,7 +18,8 @@ constexpr Step kScores = Step::kBackwardRouterWeight;
 
 struct MoeRows {
   TitanBlock& block;
-  TitanMoe moe;
+  TitanSizes sizes;
+  TitanMoe moe = sizes.moe;
 
   std::int64_t of(std::int64_t bytes) const { return bytes / bytes_of(block.shape.dtype); }
   void keep(std::string_view name, std::int64_t bytes, Life life, std::string_view formula) {
@@ -51,7 +52,8 @@ void add_router(MoeRows& m) {
       .born = Step::kForwardRouter, .last_forward_use = Step::kForwardRouter, .dies = kScores};
   const Life to_combine{
       .born = Step::kForwardRouter, .last_forward_use = Step::kForwardCombine, .dies = kCombine};
-  if (m.block.recomputes_ops() && !m.block.compiles_parts()) {
+  const bool saves_logits = m.block.recomputes_ops() && m.sizes.saves_product(Weight::kRouter);
+  if (saves_logits && !m.block.compiles_parts()) {
     m.block.rows.keep("router.logits", m.of(s.logits), m.block.shape.dtype,
                       {.born = Step::kForwardRouter,
                        .last_forward_use = Step::kForwardRouter,
@@ -84,6 +86,25 @@ void add_router(MoeRows& m) {
         "E*T: of softmax and of its input");
 }
 
+// A checkpoint by operations may save both.
+void add_exchanged(MoeRows& m) {
+  RowList& rows = m.block.rows;
+  const std::int64_t elements = m.of(m.moe.rows);
+  const DType dtype = m.block.shape.dtype;
+  constexpr std::string_view kFormula = "h*R: after the all-to-all";
+  const auto add = [&](std::string_view name, Step born, Step dies) {
+    if (m.block.recomputes_ops() && m.moe.saves_exchanges) {
+      rows.keep(name, elements, dtype,
+                {.born = born, .last_forward_use = dies, .dies = Step::kBackwardOutput}, kFormula);
+      rows.rows.back().component = Component::kCommunication;
+    } else {
+      rows.use_as(Component::kCommunication, name, elements, dtype, born, dies, kFormula);
+    }
+  };
+  add("experts.received", Step::kForwardDispatch, Step::kForwardDispatch);
+  add("experts.combined", Step::kForwardUnsort, Step::kForwardCombine);
+}
+
 void add_forward_rows(MoeRows& m) {
   const TitanMoe& s = m.moe;
   const bool casts = m.block.is_autocast();
@@ -92,12 +113,7 @@ void add_forward_rows(MoeRows& m) {
   m.use("experts.joined", s.rows_and_zero, Step::kForwardDispatch, Step::kForwardDispatch,
         "h*(R+1): with a row of zeros");
   if (s.exchanges) {
-    m.block.rows.use_as(Component::kCommunication, "experts.received", m.of(s.rows),
-                        m.block.shape.dtype, Step::kForwardDispatch, Step::kForwardDispatch,
-                        "h*R: after the all-to-all");
-    m.block.rows.use_as(Component::kCommunication, "experts.combined", m.of(s.rows),
-                        m.block.shape.dtype, Step::kForwardUnsort, Step::kForwardCombine,
-                        "h*R: after the all-to-all");
+    add_exchanged(m);
   }
   if (casts) {
     m.use("experts.padded", s.padded_rows, Step::kForwardDispatch, Step::kForwardUnsort,
@@ -128,6 +144,15 @@ void add_forward_rows(MoeRows& m) {
   m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
 }
 
+// What a checkpoint by operations keeps for the replay of latent attention alone.
+std::int64_t dropped_by_attention(const MoeRows& m) {
+  if (!m.block.recomputes_ops() || !m.sizes.mla.exists) {
+    return 0;
+  }
+  return (m.sizes.saves_product(Weight::kQuery) ? m.sizes.mla.query : 0) +
+         (m.sizes.saves_product(Weight::kOutput) ? m.sizes.sequence : 0);
+}
+
 // A replay runs to its end before backward begins: what forward holds there besides what it saves.
 void add_replay(MoeRows& m) {
   if (m.block.plan.recompute.granularity == RecomputeGranularity::kNone) {
@@ -135,12 +160,72 @@ void add_replay(MoeRows& m) {
   }
   const TitanMoe& s = m.moe;
   const std::int64_t output = m.block.is_autocast() ? 2 * s.padded_rows : s.expert_input;
+  // Of saved rows those that were received are dropped by then, those that return are there.
+  const bool has_returned = m.block.recomputes_ops() && s.saves_exchanges;
+  const std::int64_t dropped = dropped_by_attention(m) + (has_returned ? s.rows : 0);
   const std::int64_t unsorting =
-      output + s.rows_and_zero + (s.exchanges ? s.rows : 0) - s.scored_rows;
-  const std::int64_t combining = s.rows + s.all_rows + s.summed + s.stream;
-  m.use("experts.forward_again", s.rows + s.order_weights + std::max(unsorting, combining),
-        Step::kBackwardOutput, Step::kBackwardOutput,
-        "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
+      output + s.rows_and_zero + (s.exchanges && !has_returned ? s.rows : 0) - s.scored_rows;
+  const std::int64_t combining = (has_returned ? 0 : s.rows) + s.all_rows + s.summed + s.stream +
+                                 (s.shared_inner > 0 ? m.sizes.sequence : 0);
+  m.use("experts.forward_again",
+        s.rows + s.order_weights + std::max(unsorting, combining) - dropped, Step::kBackwardOutput,
+        Step::kBackwardOutput, "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
+}
+
+// The shared experts run behind the others, and back before them.
+void add_shared(MoeRows& m) {
+  const std::int64_t inner = m.moe.shared_inner;
+  if (inner == 0) {
+    return;
+  }
+  const Step born = Step::kForwardUnsort;
+  const Step activation = Step::kBackwardSharedActivation;
+  const auto keep_product = [&](Weight weight, std::string_view name, Step dies,
+                                std::string_view formula) {
+    const Life life{.born = born, .last_forward_use = born, .dies = dies};
+    if (m.sizes.saves_product(weight)) {
+      m.block.rows.keep(name, m.of(inner), m.block.shape.dtype, life, formula);
+    } else {
+      m.keep(name, inner, life, formula);
+    }
+  };
+  keep_product(Weight::kSharedGate, "shared.gate", Step::kBackwardSharedFc1,
+               "fs*T: output of their w1");
+  keep_product(Weight::kSharedUp, "shared.up", activation, "fs*T: output of their w3");
+  m.keep("shared.silu", inner, {born, born, activation}, "fs*T");
+  m.keep("shared.product", inner, {born, born, Step::kBackwardSharedFc2},
+         "fs*T: input of their w2");
+  m.use("shared.output", m.sizes.sequence, born, Step::kForwardCombine, "h*T");
+  if (m.block.recomputes_ops() && m.sizes.saves_product(Weight::kSharedDown)) {
+    m.block.rows.keep("shared.output_kept", m.of(m.sizes.sequence), m.block.shape.dtype,
+                      {.born = Step::kForwardOutput,
+                       .last_forward_use = Step::kForwardOutput,
+                       .dies = Step::kBackwardOutput},
+                      "h*T: saved though backward does not use it");
+  }
+}
+
+void add_shared_gradients(MoeRows& m) {
+  const TitanMoe& s = m.moe;
+  const std::int64_t inner = s.shared_inner;
+  const Step activation = Step::kBackwardSharedActivation;
+  const Step input = Step::kBackwardSharedFc1;
+  m.use("experts.rows_waiting", s.rows, Step::kBackwardSharedFc2, Step::kBackwardSharedFc1Weight,
+        "h*R: gradients of rows, until the shared experts are done");
+  m.use("shared.product_gradient", inner, Step::kBackwardSharedFc2, activation, "fs*T");
+  m.use("shared.gate_up_gradients", 2 * inner, activation, input, "2*fs*T");
+  m.block.rows.split_last({m.of(inner), m.of(inner)});
+  m.use("shared.input_gradients", m.sizes.sequence, input, input, "h*T: of their w1");
+  m.use("shared.input_gradient", m.sizes.sequence, input, Step::kBackwardFfnNorm,
+        "h*T: of all experts once it has been added to");
+  const std::int64_t weight = m.of(m.sizes.weight(Weight::kSharedGate));
+  const auto of_weight = [&](std::string_view name, Step born) {
+    m.block.rows.use(name, weight, m.block.weight_gradient(), born, Step::kBackwardInput,
+                     "h*fs: gradient of a shared weight");
+  };
+  of_weight("shared.down_gradient", Step::kBackwardSharedFc2);
+  of_weight("shared.up_weight_gradient", input);
+  of_weight("shared.gate_weight_gradient", input);
 }
 
 // The gradient of gate is written over the output of w3.
@@ -204,11 +289,17 @@ void add_row_gradients(MoeRows& m) {
   const TitanMoe& s = m.moe;
   m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
   m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
-  const std::int64_t on_the_way =
-      std::max({s.scored_rows + s.all_rows, s.all_rows + s.rows, s.rows + s.rows_and_zero,
-                s.rows_and_zero + s.padded_rows});
-  m.use("experts.rows_on_the_way", on_the_way, kUnsort, kUnsort,
-        "h*n*T and h*R: from tokens to experts, two steps at a time");
+  const bool has_shared = s.shared_inner > 0;
+  const std::int64_t from_tokens = std::max(s.scored_rows + s.all_rows, s.all_rows + s.rows);
+  const std::int64_t to_experts =
+      std::max(s.rows + s.rows_and_zero, s.rows_and_zero + s.padded_rows);
+  m.use("experts.rows_on_the_way", has_shared ? to_experts : std::max(from_tokens, to_experts),
+        kUnsort, kUnsort, "h*n*T and h*R: from tokens to experts, two steps at a time");
+  if (has_shared) {
+    m.use("experts.rows_from_tokens", from_tokens, Step::kBackwardSharedGather,
+          Step::kBackwardSharedGather, "h*n*T and h*R: two steps at a time");
+    add_shared_gradients(m);
+  }
   if (m.block.compiles_parts()) {
     add_compiled_input_gradients(m);
   } else {
@@ -222,7 +313,8 @@ void add_row_gradients(MoeRows& m) {
   }
   m.use("experts.token_order", index_sort_bytes(s.sent), kToTokens, kToTokens,
         "48 bytes*R: sorted");
-  m.use("experts.token_gradient", s.stream, kToTokens, Step::kBackwardFfnNorm, "h*T");
+  m.use("experts.token_gradient", s.stream, kToTokens,
+        has_shared ? kToTokens : Step::kBackwardFfnNorm, "h*T");
   m.use("router.input_gradient", s.stream, kScores, kScores, "h*T");
   m.block.rows.use("ffn.norm_gradient", m.block.sequence(), m.block.residual(),
                    Step::kBackwardFfnNorm, Step::kBackwardFfnNorm, "h*u");
@@ -315,12 +407,13 @@ void add_exchange_of_tp(MoeRows& m) {
 }  // namespace
 
 void add_titan_moe(TitanBlock& block) {
-  MoeRows m{.block = block, .moe = TitanMoe(block)};
+  MoeRows m{.block = block, .sizes = TitanSizes(block)};
   add_norm(m);
   add_router(m);
   add_forward_rows(m);
   add_replay(m);
   add_inner(m);
+  add_shared(m);
   add_row_gradients(m);
   add_weight_gradients(m);
   add_exchange_of_tp(m);

@@ -54,12 +54,40 @@ void add_reduction(TitanBlock& block, const FsdpSizes& sizes) {
               Step::kBackwardInput, "n: fp32 reduce-scatter input");
 }
 
+// The layers before and behind one of that kind, whose buffers its own meet. Dense layers before
+// the first with experts are of one kind: all of them as the last.
+struct Neighbours {
+  TitanParameters before;
+  TitanParameters behind;
+};
+
+Neighbours neighbours_of(const TitanBlock& block, BlockKind kind) {
+  const std::vector<LayerSpec>& layers = block.job.model.layers;
+  const auto of = [&](bool is_moe) {
+    return is_moe == block.is_moe ? block.parameters
+                                  : titan_parameters(block.job, block.plan, is_moe);
+  };
+  const bool has_one = layers.size() < 2;
+  switch (kind) {
+    case BlockKind::kFirstLayer: return {of(block.is_moe), of(has_one || layers[1].is_moe)};
+    case BlockKind::kDenseLayer: return {of(false), of(block.job.model.has_moe_layers())};
+    case BlockKind::kFirstMoeLayer: return {of(false), of(true)};
+    case BlockKind::kLastLayer:
+      return {of(has_one ? block.is_moe : layers[layers.size() - 2].is_moe), of(block.is_moe)};
+    default: return {of(block.is_moe), of(block.is_moe)};
+  }
+}
+
 void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
   const TitanParameters& p = block.parameters;
+  const Neighbours near = neighbours_of(block, kind);
+  const auto gathered_experts = [&block](const TitanParameters& of) {
+    return expert_shard_size(block.job, block.plan) > 1 ? of.experts : 0;
+  };
   FsdpSizes sizes{.own = p.layer,
-                  .next = kind == BlockKind::kFirstLayer ? p.embedding : p.layer,
-                  .previous = kind == BlockKind::kLastLayer ? p.head : p.layer,
-                  .before = kind == BlockKind::kFirstLayer ? p.embedding : p.layer,
+                  .next = kind == BlockKind::kFirstLayer ? p.embedding : near.before.layer,
+                  .previous = kind == BlockKind::kLastLayer ? p.head : near.behind.layer,
+                  .before = kind == BlockKind::kFirstLayer ? p.embedding : near.before.layer,
                   .reshards_forward = block.fsdp.reshards_forward};
   if (block.fsdp.root_holds_ends && kind == BlockKind::kFirstLayer) {
     sizes.next = 0;  // there already
@@ -69,16 +97,20 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
     sizes.reshards_forward =
         block.job.profile.reshard_after_forward == ReshardAfterForward::kAlways;
   }
+  if (kind != BlockKind::kFirstLayer && near.before.experts > 0) {
+    sizes.next += gathered_experts(near.before);
+    sizes.before = gathered_experts(near.before);
+  }
   if (block.groups_experts()) {
-    const std::int64_t gathered = expert_shard_size(block.job, block.plan) > 1 ? p.experts : 0;
-    sizes.next += kind == BlockKind::kFirstLayer ? 0 : gathered;
-    sizes.before = kind == BlockKind::kFirstLayer ? p.embedding : gathered;
     sizes.previous_until = Step::kBackwardFc1Weight;  // the experts' come next
   }
   if (block.fsdp.is_sharded) {
     add_gathered(block, sizes);
     if (block.groups_experts()) {
       add_titan_expert_group(block, kind == BlockKind::kLastLayer);
+    } else if (block.plan.ep > 1) {
+      block.gather("fsdp.next_gather_output", near.behind.layer + gathered_experts(near.behind),
+                   Step::kForwardInput, Step::kForwardOutput, "n: of the next block");
     }
     if (sizes.reshards_forward && block.fsdp.reduces_each_backward) {
       block.gather("fsdp.prefetched_parameters", sizes.next, Step::kBackwardOutput,
@@ -277,18 +309,19 @@ bool fsdp_unties_table(const Job& job, const Plan& plan) {
   return job.model.tied_embeddings && fsdp.is_sharded && !fsdp.root_holds_ends;
 }
 
-TitanParameters titan_parameters(const Job& job, const Plan& plan) {
+TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) {
+  const std::vector<ParameterTensor> layer = layer_parameters(job.model, {.is_moe = is_moe});
   // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
   const std::int64_t embedding = elements_on_rank(job, plan, embedding_parameters(job.model));
   TitanParameters parameters = {
       .embedding = embedding,
-      .layer = elements_on_rank(job, plan, layer_parameters(job.model, job.model.layers.front())),
+      .layer = elements_on_rank(job, plan, layer),
       .layer_norms = 2 * job.model.hidden + (job.model.qk_norm ? 2 * job.model.head_dim : 0),
       .head = elements_on_rank(job, plan, head_parameters(job.model)) +
               (job.model.tied_embeddings ? embedding : 0),
       .experts = 0};
-  if (job.model.moe.num_experts > 0 && plan.ep > 1) {
-    for (const ParameterTensor& tensor : layer_parameters(job.model, job.model.layers.front())) {
+  if (plan.ep > 1) {
+    for (const ParameterTensor& tensor : layer) {
       parameters.experts +=
           tensor.sharding == Sharding::kExpert ? local_elements(job, plan, tensor) : 0;
     }
@@ -297,7 +330,41 @@ TitanParameters titan_parameters(const Job& job, const Plan& plan) {
   return parameters;
 }
 
+std::vector<std::int64_t> TitanBlock::latent_weights() const {
+  const MlaSpec& mla = job.model.mla;
+  const std::int64_t heads = job.model.num_heads;
+  const std::int64_t query = heads * mla.qk_head_dim();
+  std::vector<std::int64_t> weights;
+  if (mla.q_lora_rank > 0) {
+    weights = {shape.hidden * mla.q_lora_rank, mla.q_lora_rank, mla.q_lora_rank * query};
+  } else {
+    weights = {shape.hidden * query};
+  }
+  weights.insert(weights.end(),
+                 {shape.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim), mla.kv_lora_rank,
+                  mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                  heads * mla.v_head_dim * shape.hidden});
+  return weights;
+}
+
+// DeepSeek's blocks have their norms before what follows them.
 std::vector<std::int64_t> TitanBlock::layer_weights() const {
+  if (job.model.is_mla()) {
+    std::vector<std::int64_t> weights = latent_weights();
+    weights.insert(weights.end(), 2, shape.hidden);
+    if (!has_experts()) {
+      weights.insert(weights.end(), 3, shape.hidden * ffn_width());
+      return weights;
+    }
+    if (!groups_experts()) {
+      const std::vector<std::int64_t> experts = expert_weights();
+      weights.insert(weights.end(), experts.begin(), experts.end());
+    }
+    weights.push_back(shape.hidden * job.model.moe.num_experts);
+    weights.insert(weights.end(), job.model.moe.shared_ffn > 0 ? 3 : 0,
+                   shape.hidden * job.model.moe.shared_ffn);
+    return weights;
+  }
   const std::int64_t query = shape.hidden * shape.query_width;
   const std::int64_t key = shape.hidden * shape.key_value_width;
   std::vector<std::int64_t> weights = {query, key, key, query};
@@ -383,24 +450,57 @@ void add_titan_embedding(TitanBlock& block) {
   add_embedding_gradient(block);
 }
 
-TitanBlock titan_block(const Job& job, const Plan& plan) {
+TitanBlock titan_block(const Job& job, const Plan& plan, bool is_moe) {
   return {.job = job,
           .plan = plan,
+          .is_moe = is_moe,
           .shape = block_shape(job, plan),
           .fsdp = fsdp_plan(job, plan),
-          .parameters = titan_parameters(job, plan)};
+          .parameters = titan_parameters(job, plan, is_moe)};
+}
+
+bool is_moe_layer(const Job& job, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kDenseLayer: return false;
+    case BlockKind::kFirstMoeLayer:
+    case BlockKind::kMoeLayer: return true;
+    case BlockKind::kEmbedding:
+    case BlockKind::kFirstLayer: return job.model.layers.front().is_moe;
+    default: return job.model.layers.back().is_moe;
+  }
+}
+
+std::vector<TitanLayers> titan_layers(const Job& job, const Plan& plan, const StageLayout& stage) {
+  std::vector<TitanLayers> layers;
+  for (const bool is_moe : {false, true}) {
+    std::int64_t count = 0;
+    for (const BlockKind kind :
+         {BlockKind::kFirstLayer, BlockKind::kDenseLayer, BlockKind::kFirstMoeLayer,
+          BlockKind::kMoeLayer, BlockKind::kLastLayer}) {
+      count += is_moe_layer(job, kind) == is_moe ? count_blocks(stage, kind) : 0;
+    }
+    if (count > 0) {
+      layers.push_back({.block = titan_block(job, plan, is_moe), .count = count});
+    }
+  }
+  return layers;
 }
 
 std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  TitanBlock block = titan_block(job, plan);
+  TitanBlock block = titan_block(job, plan, is_moe_layer(job, kind));
   switch (kind) {
     case BlockKind::kEmbedding: add_titan_embedding(block); break;
     case BlockKind::kHead: add_titan_head(block); break;
     case BlockKind::kFirstLayer:
     case BlockKind::kDenseLayer:
+    case BlockKind::kFirstMoeLayer:
     case BlockKind::kMoeLayer:
     case BlockKind::kLastLayer:
-      add_titan_attention(block, kind);
+      if (job.model.is_mla()) {
+        add_titan_latent_attention(block);
+      } else {
+        add_titan_attention(block, kind);
+      }
       if (block.has_experts()) {
         add_titan_moe(block);
       } else {

@@ -43,7 +43,7 @@ struct TitanParameters {
   std::int64_t head = 0;         // final norm and output, a table of its own where it is tied, too
   std::int64_t experts = 0;      // of a layer, where expert parallelism makes them their own group
 };
-TitanParameters titan_parameters(const Job& job, const Plan& plan);
+TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe);
 
 // Llama 3 keeps half a head's rotations as complex64, Qwen 3 a head's cosines and sines in fp32.
 inline std::int64_t rotary_table_elements(const Job& job) {
@@ -53,6 +53,7 @@ inline std::int64_t rotary_table_elements(const Job& job) {
 struct TitanBlock {
   const Job& job;
   const Plan& plan;
+  bool is_moe = false;  // a layer with experts; of an end, the layers beside it
   BlockShape shape;
   FsdpPlan fsdp;
   TitanParameters parameters;
@@ -68,11 +69,16 @@ struct TitanBlock {
            plan.recompute.policy == "every_second_layer";
   }
   std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
+  // The last of them is no small norm or router: DeepSeek's w3, of the experts shared or of the
+  // layer.
+  bool ends_with_linear() const { return job.model.is_mla(); }
   // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
   // together, and then the router), the norms, and last Qwen3's of queries and keys.
   std::vector<std::int64_t> layer_weights() const;
+  // Of latent attention: wq_a, its norm and wq_b, or wq; wkv_a, its norm, wkv_b, wo.
+  std::vector<std::int64_t> latent_weights() const;
   std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
-  bool has_experts() const { return job.model.moe.num_experts > 0; }
+  bool has_experts() const { return is_moe; }
   // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,
   // apply_fsdp).
   bool groups_experts() const { return has_experts() && plan.ep > 1; }
@@ -82,12 +88,12 @@ struct TitanBlock {
   }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
-  bool is_compiled() const { return job.profile.compile; }
+  bool is_compiled() const { return job.profile.compiles_layers(); }
   // A dense block is one graph. Of a mixture attention, router and the experts' products are graphs
   // of their own, which save the same whatever is recomputed.
   bool compiles_blocks() const { return is_compiled() && !has_experts(); }
   bool compiles_parts() const { return is_compiled() && has_experts(); }
-  bool compiles_loss() const { return job.profile.compile && job.profile.compile_loss; }
+  bool compiles_loss() const { return job.profile.compiles_loss(); }
   // Gradients of weights within a block: autocast casts each to fp32 as it is made.
   DType weight_gradient() const { return residual(); }
   DType residual() const { return is_autocast() ? DType::kFp32 : shape.dtype; }
@@ -110,7 +116,15 @@ struct TitanBlock {
   }
 };
 
-TitanBlock titan_block(const Job& job, const Plan& plan);
+TitanBlock titan_block(const Job& job, const Plan& plan, bool is_moe);
+// Whether a layer of that kind has experts: the first of DeepSeek's may have none.
+bool is_moe_layer(const Job& job, BlockKind kind);
+// The layers of a stage by kind, those with experts apart.
+struct TitanLayers {
+  TitanBlock block;
+  std::int64_t count = 0;
+};
+std::vector<TitanLayers> titan_layers(const Job& job, const Plan& plan, const StageLayout& stage);
 // The gradient of a block's parameters as it stays after the block's backward.
 BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
 BlockRow titan_embedding_gradient(const TitanBlock& block);
@@ -140,6 +154,7 @@ struct TitanInTurn {
 };
 void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
 void add_titan_attention(TitanBlock& block, BlockKind kind);
+void add_titan_latent_attention(TitanBlock& block);
 void add_titan_ffn(TitanBlock& block);
 // Input and statistics of the norm before a feed-forward part or a mixture.
 void add_titan_ffn_input(TitanBlock& block);

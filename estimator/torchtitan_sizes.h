@@ -9,9 +9,39 @@
 
 namespace shardplan {
 
-// wq, wk, wv, wo, w1, w2, w3 (of all experts on the rank together), and the experts' router.
-enum class Weight { kQuery, kKey, kValue, kOutput, kGate, kDown, kUp, kRouter };
-inline constexpr std::size_t kNumWeights = 8;
+// wq, wk, wv, wo, w1, w2, w3 (of all experts on the rank together), and the experts' router. Of
+// latent attention wq_b or wq, wkv_a and wkv_b, and wq_a; w1, w2, w3 of the shared experts.
+enum class Weight {
+  kQuery,
+  kKey,
+  kValue,
+  kOutput,
+  kQueryDown,
+  kGate,
+  kDown,
+  kUp,
+  kRouter,
+  kSharedGate,
+  kSharedDown,
+  kSharedUp
+};
+inline constexpr std::size_t kNumWeights = 12;
+
+// Multi-head latent attention (models/deepseek_v3), of one microbatch on one rank in bf16.
+struct TitanMla {
+  explicit TitanMla(const TitanBlock& block);
+
+  bool exists = false;
+  bool is_flex = false;             // flex_attention; else scaled_dot_product_attention
+  std::int64_t query_down = 0;      // q_lora_rank*T
+  std::int64_t query = 0;           // a*(nope+rope)*T, of keys as well
+  std::int64_t query_rotary = 0;    // a*rope*T
+  std::int64_t key_value_down = 0;  // (kv_lora_rank+rope)*T
+  std::int64_t key_value_norm = 0;  // kv_lora_rank*T
+  std::int64_t key_rotary = 0;      // rope*T
+  std::int64_t key_value = 0;       // a*(nope+v)*T: keys without rotation, and values
+  std::int64_t output = 0;          // a*v*T
+};
 
 // The gradient of a table from more than 3072 tokens sums parts of at most ten tokens first
 // (ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu, NROWS_PER_THREAD).
@@ -19,7 +49,7 @@ std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::
 
 // Of one microbatch on one rank.
 struct TitanSizes {
-  TitanSizes(const Job& job, const Plan& plan);
+  TitanSizes(const Job& job, const Plan& plan, bool is_moe);
   explicit TitanSizes(const TitanBlock& block);
 
   bool tensor_parallel = false;
@@ -51,10 +81,17 @@ struct TitanSizes {
   std::int64_t half_workspace = 0;   // half the queries over all keys
   std::array<std::int64_t, kNumWeights> weights = {};  // in bf16
   TitanMoe moe;
+  TitanMla mla;
+  // Whether a checkpoint by operations saves that product's output: every second one in the order
+  // of forward, but of those that operators of their own compute.
+  std::array<bool, kNumWeights> saves = {};
+  bool saves_product(Weight name) const { return saves[static_cast<std::size_t>(name)]; }
   std::int64_t weight(Weight name) const { return weights[static_cast<std::size_t>(name)]; }
 
  private:
   void set_weights(const TitanBlock& block);
+  void set_latent_weights(const TitanBlock& block);
+  void set_saved_products();
 };
 
 }  // namespace shardplan

@@ -13,7 +13,8 @@ struct TitanState {
   const Job& job;
   const Plan& plan;
   FsdpPlan fsdp;
-  TitanParameters parameters;
+  TitanBlock ends;  // of the ends alone
+  std::vector<TitanLayers> layers;
   std::int64_t elements = 0;  // of the stage, unsharded
   std::int64_t experts = 0;   // beside these
   std::int64_t shard = 1;
@@ -42,7 +43,7 @@ void add_parameters(TitanState& state) {
   state.add({.component = Component::kParameters,
              .name = "fsdp.untied_table",
              .elements = fsdp_unties_table(state.job, state.plan)
-                             ? state.share(state.parameters.embedding)
+                             ? state.share(state.ends.parameters.embedding)
                              : 0,
              .dtype = DType::kFp32,
              .first = Phase::kStartUp,
@@ -72,34 +73,39 @@ void add_parameters(TitanState& state) {
 
 // Elements of the gradients as the blocks make them, each filling whole allocator blocks.
 std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& stage) {
-  const TitanBlock block = titan_block(state.job, state.plan);
-  const TitanParameters& p = state.parameters;
-  const auto bytes = [&block](std::int64_t elements) {
+  const auto bytes = [](const TitanBlock& block, std::int64_t elements) {
     return titan_gradient(block, elements, Step::kWeight).bytes;
   };
-  const std::int64_t experts = p.experts > 0 ? titan_expert_gradient(block).bytes : 0;
-  return (stage.num_layers * (bytes(p.layer) + experts) +
+  std::int64_t sum = 0;
+  for (const TitanLayers& layers : state.layers) {
+    const TitanParameters& p = layers.block.parameters;
+    const std::int64_t experts = p.experts > 0 ? titan_expert_gradient(layers.block).bytes : 0;
+    sum += layers.count * (bytes(layers.block, p.layer) + experts);
+  }
+  return (sum +
           (state.job.model.tied_embeddings ? 0 : 1) * count_blocks(stage, BlockKind::kEmbedding) *
-              titan_embedding_gradient(block).bytes +
-          count_blocks(stage, BlockKind::kHead) * bytes(p.head)) /
+              titan_embedding_gradient(state.ends).bytes +
+          count_blocks(stage, BlockKind::kHead) * bytes(state.ends, state.ends.parameters.head)) /
          bytes_of(DType::kFp32);
 }
 
 // Under autocast and recompute the casts of a block live in autocast's cache, to the end of
 // forward; without recompute the graph holds them (rows of the blocks).
-void add_forward_casts(TitanState& state, std::int64_t layers) {
-  const TitanParameters& p = state.parameters;
+void add_forward_casts(TitanState& state) {
   const Recompute& recompute = state.plan.recompute;
   const bool recomputes =
-      recompute.granularity != RecomputeGranularity::kNone && !state.job.profile.compile;
-  layers = recompute.policy == "every_second_layer" ? layers / 2 : layers;
-  const TitanBlock block = titan_block(state.job, state.plan);
-  const std::int64_t uncached = block.has_experts() ? 3 * block.expert_weights().front() : 0;
+      recompute.granularity != RecomputeGranularity::kNone && !state.job.profile.compiles_layers();
+  std::int64_t casts = 0;
+  for (const TitanLayers& layers : state.layers) {
+    const TitanBlock& block = layers.block;
+    const std::int64_t uncached = block.has_experts() ? 3 * block.expert_weights().front() : 0;
+    const bool half = recompute.policy == "every_second_layer";
+    casts += (half ? layers.count / 2 : layers.count) *
+             (block.parameters.layer - block.parameters.layer_norms - uncached);
+  }
   state.add({.component = Component::kParameters,
              .name = kWeightCastsRow,
-             .elements = !state.fsdp.is_sharded && recomputes
-                             ? layers * (p.layer - p.layer_norms - uncached)
-                             : 0,
+             .elements = !state.fsdp.is_sharded && recomputes ? casts : 0,
              .dtype = DType::kBf16,
              .first = Phase::kForward,
              .last = Phase::kForward,
@@ -112,20 +118,22 @@ void add_root_gradient(TitanState& state, bool has_head) {
   const bool waits = state.fsdp.root_holds_ends && state.fsdp.reduces_each_backward && has_head;
   state.add({.component = Component::kGradients,
              .name = "fsdp.root_gradient",
-             .elements = waits ? state.parameters.head : 0,
+             .elements = waits ? state.ends.parameters.head : 0,
              .dtype = DType::kBf16,
              .first = Phase::kBackward,
              .last = Phase::kBackward,
              .formula = "n: of final norm and head, unsharded until the embedding's is there"});
 }
 
-void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
-  const TitanBlock block = titan_block(state.job, state.plan);
-  const std::int64_t of_layer = std::ssize(block.layer_weights()) +
-                                (block.groups_experts() ? std::ssize(block.expert_weights()) : 0);
+void add_resident(TitanState& state, std::int64_t ends) {
+  std::int64_t tensors = ends;
+  for (const auto& [block, count] : state.layers) {
+    tensors += count * (std::ssize(block.layer_weights()) +
+                        (block.groups_experts() ? std::ssize(block.expert_weights()) : 0));
+  }
   state.add({.component = Component::kOptimizer,
              .name = "optimizer.step",
-             .elements = (layers * of_layer + ends) * kAllocatorRounding,
+             .elements = tensors * kAllocatorRounding,
              .dtype = DType::kBool,
              .made_by_first_step = true,
              .formula = "one number a tensor, 512 bytes in the allocator"});
@@ -143,7 +151,7 @@ void add_resident(TitanState& state, std::int64_t layers, std::int64_t ends) {
 void add_block_ends(TitanState& state, const StageLayout& stage) {
   constexpr std::int64_t kSegmentOfOne = 10 * kMiB;  // kMinLargeAlloc
   constexpr std::int64_t kLargestRest = kMiB;        // kSmallSize
-  const TitanParameters& p = state.parameters;
+  const TitanParameters& p = state.ends.parameters;
   const auto end_of_share = [](std::int64_t elements) {
     const std::int64_t bytes = round_up(elements * bytes_of(DType::kFp32), kAllocatorRounding);
     const std::int64_t rest = segment_bytes(bytes) - bytes;
@@ -153,13 +161,13 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
   std::int64_t ends = count_blocks(stage, BlockKind::kEmbedding) * end_of(p.embedding) +
                       (state.job.model.tied_embeddings ? 0 : 1) *
                           count_blocks(stage, BlockKind::kHead) * end_of(p.embedding);
-  const TitanBlock block = titan_block(state.job, state.plan);
-  for (const std::int64_t weight : block.layer_weights()) {
-    ends += stage.num_layers * end_of(weight);
-  }
-  if (block.groups_experts()) {
+  for (const auto& [block, count] : state.layers) {
+    for (const std::int64_t weight : block.layer_weights()) { ends += count * end_of(weight); }
+    if (!block.groups_experts()) {
+      continue;
+    }
     for (const std::int64_t weight : block.expert_weights()) {
-      ends += stage.num_layers * end_of_share(state.expert_share(weight));
+      ends += count * end_of_share(state.expert_share(weight));
     }
   }
   state.add({.component = Component::kWorkspace,
@@ -183,31 +191,37 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
   TitanState state{.job = job,
                    .plan = plan,
                    .fsdp = fsdp_plan(job, plan),
-                   .parameters = titan_parameters(job, plan),
+                   .ends = titan_block(job, plan, false),
+                   .layers = titan_layers(job, plan, stage),
                    .elements = tensors.dense,
                    .experts = tensors.expert,
                    .shard = dense_shard_size(job, plan),
                    .expert_shard = expert_shard_size(job, plan),
                    .block_gradients = 0};
-  const std::int64_t layers = stage.num_layers;
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
   state.block_gradients = gradients_of_blocks(state, stage);
   add_parameters(state);
-  add_forward_casts(state, layers);
+  add_forward_casts(state);
   add_root_gradient(state, stage.ends.has_head);
   const std::int64_t tied = job.model.tied_embeddings ? 1 : 0;
-  add_resident(state, layers, (has_embedding ? 1 - tied : 0) + (stage.ends.has_head ? 2 : 0));
+  add_resident(state, (has_embedding ? 1 - tied : 0) + (stage.ends.has_head ? 2 : 0));
   add_block_ends(state, stage);
   return std::move(state.list.rows);
 }
 
 // Two outputs, of the largest blocks that follow each other, and an input.
 std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan) {
-  const TitanParameters p = titan_parameters(job, plan);
-  const bool is_sharded = fsdp_plan(job, plan).is_sharded;
-  return is_sharded
-             ? 2 * (std::max(p.embedding, p.head) + p.layer + p.experts) * bytes_of(DType::kBf16)
-             : 0;
+  if (!fsdp_plan(job, plan).is_sharded) {
+    return 0;
+  }
+  std::int64_t most = 0;
+  for (const bool is_moe : {false, true}) {
+    if (is_moe ? job.model.has_moe_layers() : job.model.has_dense_layers()) {
+      const TitanParameters p = titan_parameters(job, plan, is_moe);
+      most = std::max(most, std::max(p.embedding, p.head) + p.layer + p.experts);
+    }
+  }
+  return 2 * most * bytes_of(DType::kBf16);
 }
 
 SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {

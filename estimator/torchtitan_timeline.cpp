@@ -33,7 +33,8 @@ class Trainer {
 
   const Job& job_;
   const Plan& plan_;
-  TitanSizes sizes_;
+  SizesOfLayers layer_sizes_;
+  const TitanSizes& sizes_;
   TitanTape tape_;
   FullyShard fsdp_;
   std::vector<ScheduleAction> actions_;
@@ -54,7 +55,9 @@ std::int64_t shard_bytes(const ParameterGroup& group, std::int64_t weight) {
 Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
     : job_(job),
       plan_(plan),
-      sizes_(job, plan),
+      layer_sizes_{TitanSizes(job, plan, !job.model.has_dense_layers()),
+                   TitanSizes(job, plan, job.model.has_moe_layers())},
+      sizes_(layer_sizes_.back()),
       tape_(workspace_bytes(job)),
       fsdp_(tape_),
       actions_(actions_to_peak(job, plan, pieces)) {
@@ -63,7 +66,7 @@ Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
     microbatches = std::max(microbatches, action.microbatch + 1);
   }
   for (const ChunkLayout& chunk : pieces.layout.chunks) {
-    chunks_.emplace_back(job, plan, sizes_, tape_, fsdp_, chunk, microbatches);
+    chunks_.emplace_back(job, plan, layer_sizes_, tape_, fsdp_, chunk, microbatches);
   }
 }
 

@@ -54,27 +54,95 @@ constexpr ValidityRule kRecompute = {
         }};
 
 // models/llama3: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables;
-// models/qwen3: the same with norms of queries and keys, tables tied or not.
-bool is_llama3_or_qwen3(const ModelSpec& model) {
+// models/qwen3: the same with norms of queries and keys, tables tied or not; models/deepseek_v3:
+// latent attention without biases.
+bool is_described(const ModelSpec& model) {
   const bool plain = !model.qkv_bias && !model.attention_output_bias && !model.ffn_bias &&
                      !model.layer_norm && model.learned_positions == 0;
   const bool windowed = std::ranges::any_of(
       model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
-  return plain && !windowed && model.attention == AttentionKind::kGqa && model.gated_ffn &&
-         (model.qk_norm || !model.tied_embeddings) && model.num_mtp_layers == 0 &&
+  return plain && !windowed && model.gated_ffn && (model.qk_norm || !model.tied_embeddings) &&
          model.norms_per_layer == 2;
 }
 
 constexpr ValidityRule kModel = {
     .name = "unsupported: model",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return !is_llama3_or_qwen3(job.model); },
+    .broken = [](const Job& job, const Plan&) { return !is_described(job.model); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model", job.model.name,
-                              "Llama 3 and Qwen3: RMSNorm, grouped-query attention, SwiGLU, no "
-                              "biases; tied embeddings with norms of queries and keys "
-                              "(Qwen3) alone");
+                              "Llama 3, Qwen3 and DeepSeek-V2 and V3: RMSNorm, grouped-query or "
+                              "latent attention, SwiGLU, no biases; tied embeddings with norms of "
+                              "queries and keys (Qwen3) alone");
+        }};
+
+// models/deepseek_v3/model/model.py has no module behind the last layer.
+constexpr ValidityRule kNoMultiTokenPrediction = {
+    .name = "multi_token_prediction_needs_another_framework",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.model.num_mtp_layers > 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "torchtitan v0.2.2 has no multi-token prediction, model " + job.model.name +
+                 " has " + number_text(job.model.num_mtp_layers) +
+                 " module of it; valid: num_nextn_predict_layers 0";
+        }};
+
+bool is_latent(const Job& job) {
+  return job.model.is_mla();
+}
+
+// What of DeepSeek's models has been read from its traces (torchtitan_latent_layer.cpp).
+constexpr ValidityRule kLatentOnOneRankOf = {
+    .name = "unsupported: latent attention over ranks",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return is_latent(job) && (plan.tp > 1 || plan.cp > 1 || plan.pp > 1);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "latent attention",
+                              "tp " + number_text(plan.tp) + ", cp " + number_text(plan.cp) +
+                                  ", pp " + number_text(plan.pp),
+                              "tp 1, cp 1, pp 1 with dp and ep");
+        }};
+
+constexpr ValidityRule kLatentSharded = {
+    .name = "unsupported: latent attention on one GPU",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job, const Plan& plan) { return is_latent(job) && plan.zero != 3; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "latent attention under zero", number_text(plan.zero),
+                              "3, over two shards or more");
+        }};
+
+constexpr ValidityRule kLatentEager = {
+    .name = "unsupported: compiled latent attention",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return is_latent(job) && (job.profile.compiles_layers() || job.profile.root_holds_ends);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "latent attention", "compiled, or with root_holds_ends",
+                              "compile_layers false (the loss alone), root_holds_ends false");
+        }};
+
+constexpr ValidityRule kFlexIsLatent = {
+    .name = "unsupported: flex attention",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.attention_backend == AttentionBackend::kFlex && !is_latent(job);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_backend", "flex without latent attention",
+                              "auto or flash");
         }};
 
 // models/qwen3/infra/parallelize.py keeps queries as DTensors of the tp mesh, which sdpa_input_fn
@@ -101,9 +169,13 @@ constexpr ValidityRule kQwen3OnOneStage = {
                  ", which torchtitan v0.2.2 does not support for Qwen3; valid: pp 1";
         }};
 
-// models/moe as Qwen3's arguments set it: a mixture in every layer, softmax, no shared experts.
+// models/moe as Qwen3's arguments set it, a mixture in every layer, without shared experts; and as
+// DeepSeek's, with them.
 bool has_modelled_experts(const ModelSpec& model) {
   const MoeSpec& moe = model.moe;
+  if (model.is_mla()) {
+    return !moe.shared_gate;
+  }
   return model.family == "qwen3_moe" && !model.tied_embeddings && !model.has_dense_layers() &&
          moe.shared_ffn == 0 && !moe.shared_gate && !moe.router_bias;
 }
@@ -116,7 +188,8 @@ constexpr ValidityRule kExperts = {
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "experts of", job.model.name,
-                              "Qwen3: a mixture in every layer, without shared experts");
+                              "Qwen3: a mixture in every layer, without shared experts; and of "
+                              "DeepSeek-V2 and V3");
         }};
 
 // TorchInductor's graphs of attention have been read with norms of queries and keys alone.
@@ -125,7 +198,7 @@ constexpr ValidityRule kCompiledExperts = {
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return has_experts(job) && job.profile.compile && !job.model.qk_norm;
+          return has_experts(job) && job.profile.compiles_layers() && !job.model.qk_norm;
         },
     .explain =
         [](const Job& job, const Plan&) {
@@ -299,6 +372,11 @@ constexpr std::array kRules = {
     kExpAvgSqDtype,
     kRecompute,
     kModel,
+    kNoMultiTokenPrediction,
+    kLatentOnOneRankOf,
+    kLatentSharded,
+    kLatentEager,
+    kFlexIsLatent,
     kExperts,
     kCompiledExperts,
     kExpertRoot,

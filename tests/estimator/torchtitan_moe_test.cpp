@@ -66,7 +66,7 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
 TEST_CASE("a mixture's eager forward allocates and frees as traced") {
   const Job job = mixture(8);
   const Plan plan = sharded(8, 1);
-  const TitanSizes sizes(job, plan);
+  const TitanSizes sizes(job, plan, true);
   TitanTape tape(0);
   EagerLayer eager(tape, sizes);
   LayerTensors layer;
@@ -108,7 +108,7 @@ Job qwen3_mixture(std::int64_t gpus) {
 TEST_CASE("a compiled mixture's graphs save and drop as traced") {
   Job job = qwen3_mixture(8);
   job.profile.compile = true;
-  const TitanSizes sizes(job, sharded(8, 1));
+  const TitanSizes sizes(job, sharded(8, 1), true);
   TitanTape tape(0);
   CompiledMixture layer_of(tape, sizes);
   LayerTensors layer;
@@ -143,7 +143,7 @@ TEST_CASE("under full recompute a compiled mixture saves nothing but its input a
   Job job = qwen3_mixture(8);
   job.profile.compile = true;
   for (const std::int64_t ep : {1, 8}) {
-    const TitanSizes sizes(job, sharded(8, ep));
+    const TitanSizes sizes(job, sharded(8, ep), true);
     TitanTape tape(0);
     CompiledMixture layer_of(tape, sizes);
     LayerTensors layer;

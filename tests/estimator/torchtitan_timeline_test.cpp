@@ -78,7 +78,7 @@ TEST_CASE("a table's gradient is freed after its reduction has an output, a laye
 TEST_CASE("a recomputed eager layer's forward allocates and frees as traced") {
   const Job job = job_of(3072, 24, 28, 2, 2048, 2);
   const Plan plan = sharded(2);
-  const TitanSizes sizes(job, plan);
+  const TitanSizes sizes(job, plan, false);
   TitanTape tape(0);
   EagerLayer layer(tape, sizes);
   LayerTensors tensors;
@@ -108,7 +108,7 @@ TEST_CASE("a compiled layer's forward that saves allocates and frees as traced")
   job.model.ffn = 14336;
   job.profile.compile = true;
   const Plan plan = sharded(8);
-  const TitanSizes sizes(job, plan);
+  const TitanSizes sizes(job, plan, false);
   TitanTape tape(0);
   CompiledLayer layer(tape, sizes);
   LayerTensors tensors;

@@ -9,7 +9,8 @@ from frameworks.absent import DEVICE, AnythingModule, open_package
 def titan_settings():
     """torchtitan's job_config module, importable from where its own code expects it."""
     for package in ("torchtitan", "torchtitan.config", "torchtitan.models.llama3",
-                    "torchtitan.models.llama4", "torchtitan.models.qwen3"):
+                    "torchtitan.models.llama4", "torchtitan.models.qwen3",
+                    "torchtitan.models.deepseek_v3"):
         open_package(package)
     from torchtitan.config import job_config
     sys.modules.setdefault("torch.utils.tensorboard",
@@ -21,7 +22,7 @@ def titan_settings():
     return job_config
 
 
-def llama3(shape, sequence):
+def llama3(shape, sequence, _options):
     """The model, its arguments and the function that makes it parallel."""
     from torchtitan.models.llama3.infra.parallelize import parallelize_llama
     from torchtitan.models.llama3.model.args import TransformerModelArgs
@@ -35,7 +36,7 @@ def llama3(shape, sequence):
         rope_theta=shape["rope_theta"], max_seq_len=sequence), parallelize_llama
 
 
-def qwen3(shape, sequence):
+def qwen3(shape, sequence, _options):
     """As llama3, of Qwen3 and its mixtures, with evenly loaded experts."""
     from torchtitan.models.moe import MoEArgs
     from torchtitan.models.qwen3.infra.parallelize import parallelize_qwen3
@@ -56,6 +57,36 @@ def qwen3(shape, sequence):
         vocab_size=shape["vocab_size"], head_dim=shape["head_dim"],
         hidden_dim=shape["intermediate_size"], rope_theta=shape["rope_theta"], max_seq_len=sequence,
         enable_weight_tying=bool(shape.get("tie_word_embeddings")), **mixture), parallelize_qwen3
+
+
+def deepseek_v3(shape, sequence, options):
+    """As qwen3, of DeepSeek-V2 and V3."""
+    from torchtitan.models.deepseek_v3.infra.parallelize import parallelize_deepseekv3
+    from torchtitan.models.deepseek_v3.model.args import DeepSeekV3ModelArgs
+    from torchtitan.models.deepseek_v3.model.model import DeepSeekV3Model
+    from torchtitan.models.moe import MoEArgs
+
+    if torch.distributed.get_backend() == "fake":
+        balance_dispatch()
+    groups = shape.get("n_group") or 1
+    arguments = DeepSeekV3ModelArgs(
+        max_seq_len=sequence, vocab_size=shape["vocab_size"], dim=shape["hidden_size"],
+        inter_dim=shape["intermediate_size"], moe_inter_dim=shape["moe_intermediate_size"],
+        n_layers=shape["num_hidden_layers"], n_dense_layers=shape["first_k_dense_replace"],
+        n_heads=shape["num_attention_heads"], q_lora_rank=shape.get("q_lora_rank") or 0,
+        kv_lora_rank=shape["kv_lora_rank"], qk_nope_head_dim=shape["qk_nope_head_dim"],
+        qk_rope_head_dim=shape["qk_rope_head_dim"], v_head_dim=shape["v_head_dim"],
+        attn_type="flex" if options.get("attention_backend") == "flex" else "sdpa",
+        moe_args=MoEArgs(num_experts=shape["n_routed_experts"],
+                         num_shared_experts=shape["n_shared_experts"],
+                         top_k=shape["num_experts_per_tok"],
+                         num_expert_groups=groups if groups > 1 else None,
+                         num_limited_groups=shape["topk_group"] if groups > 1 else None,
+                         score_func=shape.get("scoring_func", "softmax"),
+                         route_norm=bool(shape.get("norm_topk_prob")), route_scale=1.0,
+                         score_before_experts=False, _debug_force_load_balance=True))
+    arguments.moe_impl = "standard"
+    return DeepSeekV3Model, arguments, parallelize_deepseekv3
 
 
 def balance_dispatch():
@@ -97,14 +128,17 @@ class Titan:
         config.activation_checkpoint.selective_ac_option = (
             "2" if recompute.get("policy") == "every_second_layer" else "op")
         config.compile.enable = bool(options.get("compile"))
+        if not options.get("compile_layers", True):
+            config.compile.components = ["loss"]
         config.parallelism.fsdp_reshard_after_forward = options.get("reshard_after_forward", "default")
         config.parallelism.pipeline_parallel_degree = pp
         config.parallelism.pipeline_parallel_microbatch_size = training["micro_batch"]
         config.parallelism.pipeline_parallel_schedule = {
             "none": "1F1B", "1f1b": "1F1B", "gpipe": "GPipe",
             "interleaved_1f1b": "Interleaved1F1B"}[plan.get("schedule", "none")]
-        build = qwen3 if shape["model_type"].startswith("qwen3") else llama3
-        transformer, arguments, parallelize = build(shape, self.sequence)
+        build = next((of for start, of in (("qwen3", qwen3), ("deepseek", deepseek_v3))
+                      if shape["model_type"].startswith(start)), llama3)
+        transformer, arguments, parallelize = build(shape, self.sequence, options)
         self.dims.build_mesh()
         utils.set_determinism(self.dims, self.device, config.debug, distinct_seed_mesh_dims=["pp"])
         with torch.device("meta"):
@@ -142,6 +176,8 @@ class Titan:
         from torchtitan.distributed.context_parallel import prepare_context_parallel_input
         inputs, labels = self.microbatch()
         extra = {}
+        if getattr(self.parts[0].model_args, "attn_type", "sdpa") == "flex":
+            extra["attention_masks"] = self.parts[0].get_attention_masks(inputs, None)
         if self.dims.cp_enabled:
             inputs, labels, extra = prepare_context_parallel_input(
                 inputs, labels, extra, self.dims.get_mesh("cp"), self.device, "headtail")
