@@ -251,7 +251,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   run.uses = arguments.uses();
   run.unsupported = why_refused(arguments);
   run.job.cluster = cluster;
-  run.job.model = megatron_model(arguments);
+  run.job.model = megatron_model(arguments, run.notes);
   read_megatron_plan(arguments, run);
   read_training(arguments, run);
   read_optimizer(arguments, run);

@@ -11,7 +11,8 @@ inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 24;  // of widths an
 inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;  // of layers, ranks, sequences
 
-ModelSpec megatron_model(const RunArguments& arguments);
+// What nothing states and is taken stands in `notes`.
+ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>& notes);
 // "unsupported: ..." for the first setting that is refused whatever the others are, else "".
 std::string why_refused(const RunArguments& arguments);
 

@@ -1,5 +1,6 @@
 // The model that Megatron-LM arguments describe.
 #include <algorithm>
+#include <array>
 
 #include "data/arguments_megatron.h"
 #include "data/json_message.h"
@@ -16,28 +17,67 @@ std::int64_t required(const RunArguments& arguments, const char* name, const cha
   throw arguments.error(name, "found nothing, expected an integer");
 }
 
+std::string found_text(const RunArguments& arguments, const char* name) {
+  const std::vector<std::string> texts = arguments.texts(name);
+  std::string text = "found ";
+  if (texts.empty()) {
+    return text + "nothing";
+  }
+  return text.append("\"").append(shown(texts.front(), Encoding::kUnchecked)).append("\"");
+}
+
+InputError unknown_vocabulary(const RunArguments& arguments, const char* tokenizer) {
+  return arguments.error(tokenizer, found_text(arguments, tokenizer) +
+                                        ", whose vocabulary is not in the arguments; expected "
+                                        "--vocab-size beside it, or --set vocab-size=N");
+}
+
+// Of forks, whose tokenizers are no GPT-2's whatever --tokenizer-type says, and of other
+// tokenizers.
+constexpr std::array<const char*, 7> kOtherTokenizers = {
+    "--patch-tokenizer-type",   "--extra-vocab-size", "--tokenizer-model",    "--tokenizer-path",
+    "--tokenizer-name-or-path", "--hf-tokenizer",     "--special-tokens-file"};
+
+// GPT2BPETokenizer has the tokens of its vocabulary file: those of GPT-2's published one, unless
+// another file or tokenizer is named. A name with a variable or a <placeholder> says nothing.
+std::int64_t gpt2_vocabulary(const RunArguments& arguments, std::vector<std::string>& notes) {
+  constexpr std::int64_t kGpt2Tokens = 50257;  // huggingface.co/openai-community/gpt2 vocab.json
+  const std::string file = arguments.text_or("--vocab-file", "");
+  const bool is_gpt2 = in_lower_case(file).find("gpt2") != std::string::npos;
+  const bool is_open = file.empty() || file.find_first_of("$<") != std::string::npos;
+  const auto* const other =
+      std::ranges::find_if(kOtherTokenizers, [&](const char* name) { return arguments.has(name); });
+  if (other != kOtherTokenizers.end() || (!is_gpt2 && !is_open)) {
+    throw unknown_vocabulary(arguments, other == kOtherTokenizers.end() ? "--vocab-file" : *other);
+  }
+  if (!is_gpt2) {
+    notes.emplace_back(arguments
+                           .error("--vocab-file", found_text(arguments, "--vocab-file") +
+                                                      ", took GPT-2's " +
+                                                      std::to_string(kGpt2Tokens) +
+                                                      " tokens; --set vocab-size=N says otherwise")
+                           .what());
+  }
+  return kGpt2Tokens;
+}
+
 // The tokenizer's vocabulary; padding is the profile's. training/tokenizer/tokenizer.py.
-std::int64_t vocabulary(const RunArguments& arguments) {
-  if (const std::optional<std::int64_t> padded =
-          arguments.integer("--padded-vocab-size", 1, kMaxSize)) {
-    return *padded;
+std::int64_t vocabulary(const RunArguments& arguments, std::vector<std::string>& notes) {
+  for (const char* stated : {"--padded-vocab-size", "--vocab-size"}) {
+    if (const std::optional<std::int64_t> size = arguments.integer(stated, 1, kMaxSize)) {
+      const bool adds_end = stated == std::string_view("--vocab-size") &&
+                            arguments.text_or("--tokenizer-type", "") == "NullTokenizer";
+      return adds_end ? *size + 1 : *size;  // and an end-of-document token
+    }
   }
-  // pretrain_gpt.py sets this default.
-  const std::string tokenizer = arguments.text_or("--tokenizer-type", "GPT2BPETokenizer");
-  const std::optional<std::int64_t> stated = arguments.integer("--vocab-size", 1, kMaxSize);
-  if (tokenizer == "GPT2BPETokenizer") {
-    return 50257;  // of the published vocabulary file; --vocab-size is not read
-  }
-  if (!stated && !why_refused(arguments).empty()) {
+  if (!why_refused(arguments).empty()) {
     return 1;  // of no run that is estimated
   }
-  if (!stated) {
-    throw arguments.error("--tokenizer-type",
-                          "found \"" + shown(tokenizer, Encoding::kUnchecked) +
-                              "\", whose vocabulary is not in the arguments; expected --vocab-size "
-                              "beside it, or --set vocab-size=N");
+  // pretrain_gpt.py sets this default.
+  if (arguments.text_or("--tokenizer-type", "GPT2BPETokenizer") == "GPT2BPETokenizer") {
+    return gpt2_vocabulary(arguments, notes);
   }
-  return tokenizer == "NullTokenizer" ? *stated + 1 : *stated;  // and an end-of-document token
+  throw unknown_vocabulary(arguments, "--tokenizer-type");
 }
 
 void read_widths(const RunArguments& arguments, ModelSpec& model) {
@@ -170,7 +210,7 @@ std::string why_refused(const RunArguments& arguments) {
   return arguments.first_refused();
 }
 
-ModelSpec megatron_model(const RunArguments& arguments) {
+ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>& notes) {
   ModelSpec model;
   model.name = "of the arguments";
   model.family = "gpt";
@@ -182,7 +222,7 @@ ModelSpec megatron_model(const RunArguments& arguments) {
   read_positions(arguments, model);
   read_experts(arguments, model);
   read_windows(arguments, model);
-  model.vocab = vocabulary(arguments);
+  model.vocab = vocabulary(arguments, notes);
   model.tied_embeddings = !arguments.has("--untie-embeddings-and-output-weights");
   model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxCount);
   return model;

@@ -23,13 +23,14 @@ struct RunSettings {
 };
 
 struct RunReading {
-  std::string framework;         // name of the profile
-  bool has_profile = false;      // the library knows it; else `job.profile` is unset
-  Job job;                       // all of it, for the cluster given
-  Plan plan;                     // with the framework's defaults
-  bool batch_stated = false;     // else the global batch is one microbatch of every rank
-  std::string unsupported;       // "unsupported: ...": why no estimate is possible; "" if it is
-  std::vector<SettingUse> uses;  // every setting, in order
+  std::string framework;           // name of the profile
+  bool has_profile = false;        // the library knows it; else `job.profile` is unset
+  Job job;                         // all of it, for the cluster given
+  Plan plan;                       // with the framework's defaults
+  bool batch_stated = false;       // else the global batch is one microbatch of every rank
+  std::string unsupported;         // "unsupported: ...": why no estimate is possible; "" if it is
+  std::vector<SettingUse> uses;    // every setting, in order
+  std::vector<std::string> notes;  // what was taken without the run's saying so
 };
 
 // The arguments with the sizes over them.

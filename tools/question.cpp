@@ -212,6 +212,8 @@ GivenJob job_of_run(const Options& options, const Library& library) {
   RunReading reading = read_run(settings, cluster, library);
   result.run = GivenRun{.file = file, .reading = std::move(reading), .set_words = taken};
   result.job = result.run->reading.job;
+  const std::vector<std::string>& notes = result.run->reading.notes;
+  result.warnings.insert(result.warnings.end(), notes.begin(), notes.end());
   count_settings(*result.run, result.warnings);
   return result;
 }

@@ -108,6 +108,37 @@ TEST_CASE("an absent argument is asked for by file and name; a vocabulary only w
             .unsupported.starts_with("unsupported: --tokenizer-type BertWordPieceCase: another"));
 }
 
+// core/tokenizers/text/libraries: the GPT-2 tokenizer has as many tokens as its vocabulary file.
+TEST_CASE("a vocabulary is stated, of GPT-2's file, or asked for") {
+  const std::string sizes =
+      R"({"--num-layers": 2, "--hidden-size": 64, "--num-attention-heads": 4, "--seq-length": 64,
+          "--max-position-embeddings": 64, "--micro-batch-size": 1, "--bf16": true)";
+  const std::string gpt2 = sizes + R"(, "--tokenizer-type": "GPT2BPETokenizer")";
+  const auto vocab = [](const std::string& json) { return reading_of(json + "}").job.model.vocab; };
+  const auto notes = [](const std::string& json) { return reading_of(json + "}").notes; };
+  const auto asks = [](const std::string& json) {
+    return message_of([&] {
+             reading_of(json + "}");
+           }).find("expected --vocab-size beside it, or --set vocab-size=N") != std::string::npos;
+  };
+  for (const std::string& start : {sizes, gpt2}) {
+    CHECK(vocab(start + R"(, "--vocab-size": 1000)") == 1000);
+    CHECK(notes(start + R"(, "--vocab-size": 1000)").empty());
+    CHECK(vocab(start + R"(, "--vocab-file": "a/gpt2-vocab.json")") == 50257);
+    CHECK(notes(start + R"(, "--vocab-file": "a/gpt2-vocab.json")").empty());
+    CHECK(asks(start + R"(, "--vocab-file": "nordic_131072/vocab.json")"));
+    CHECK(vocab(start + R"(, "--vocab-file": "b/vocab.json", "--vocab-size": 9)") == 9);
+    CHECK(asks(start + R"(, "--patch-tokenizer-type": "LLamaTokenizer")"));
+    CHECK(asks(start + R"(, "--extra-vocab-size": 421)"));
+    CHECK(vocab(start) == 50257);
+    REQUIRE(notes(start).size() == 1);
+    CHECK(notes(start)[0] ==
+          "run.json: --vocab-file: found nothing, took GPT-2's 50257 tokens; --set vocab-size=N "
+          "says otherwise");
+    CHECK(notes(start + R"(, "--vocab-file": "$2")").size() == 1);  // of a name that nothing sets
+  }
+}
+
 TEST_CASE("Megatron arguments become the plan that Megatron runs") {
   const RunReading run = gpt7b_with("");
   CHECK(run.plan.pp == 4);
