@@ -1,6 +1,7 @@
 #include "data/model_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -342,6 +343,32 @@ ModelConfig read_wrapped(const JsonValue& config, const Wrapper& wrapper, const 
   return {.model = std::move(text.model), .warnings = std::move(text.warnings)};
 }
 
+bool has_no_head(std::string_view architecture) {
+  constexpr std::array kHeadless = std::to_array<std::string_view>(
+      {"ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "Model"});
+  return !architecture.ends_with("LMHeadModel") &&
+         std::ranges::any_of(
+             kHeadless, [&](std::string_view ending) { return architecture.ends_with(ending); });
+}
+
+// Classifiers, reward models and bare decoders are counted as the language model of their type.
+void read_architectures(ObjectReader& fields, ModelConfig& config) {
+  if (!fields.has("architectures")) {
+    return;
+  }
+  const std::vector<JsonValue>& names = fields.value("architectures").items;
+  const auto headless =
+      std::ranges::find_if(names, [](const JsonValue& name) { return has_no_head(name.string); });
+  if (headless != names.end()) {
+    const ModelSpec& model = config.model;
+    const std::int64_t head = model.tied_embeddings ? 0 : model.vocab * model.hidden;
+    const std::string found = "found " + headless->string +
+                              ", a model without a language-model head; one is counted, of " +
+                              std::to_string(head) + " parameters, and its loss";
+    config.warnings.emplace_back(fields.error("architectures", found).what());
+  }
+}
+
 }  // namespace
 
 ModelConfig read_model_config(const JsonValue& config, const std::string& name,
@@ -358,6 +385,7 @@ ModelConfig read_model_config(const JsonValue& config, const std::string& name,
   } else {
     throw unknown_model_type(fields, model_type);
   }
+  read_architectures(fields, result);
   result.model.name = name;
   return result;
 }

@@ -117,6 +117,30 @@ TEST_CASE("rotary settings of every version change nothing and warn of nothing")
   CHECK(count_parameters(v5.model) == kToy);
 }
 
+// transformers models/llama/modeling_llama.py: score and no lm_head; LlamaModel: neither.
+TEST_CASE("an architecture without a language-model head is warned about, with what the head has") {
+  const auto warnings = [](const std::string& architecture, bool tied = false) {
+    const std::string text = R"({"architectures": [")" + architecture + R"("],
+      "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+      "num_attention_heads": 4, "vocab_size": 100, "tie_word_embeddings": )" +
+                             (tied ? "true}" : "false}");
+    return read_model_config(parse_json(text, "x.json"), "x", "x.json", UnknownKeys::kRefuse)
+        .warnings;
+  };
+  for (const std::string name :
+       {"LlamaForSequenceClassification", "LlamaForTokenClassification",
+        "LlamaForQuestionAnswering", "LlamaForRewardModel", "LlamaModel"}) {
+    REQUIRE(warnings(name).size() == 1);
+    CHECK(warnings(name)[0] == "x.json:1: /architectures: found " + name +
+                                   ", a model without a language-model head; one is counted, of " +
+                                   std::to_string(kToyTable) + " parameters, and its loss");
+    CHECK(warnings(name, true)[0].find("one is counted, of 0 parameters") != std::string::npos);
+  }
+  for (const std::string name : {"LlamaForCausalLM", "GPT2LMHeadModel", "LLaMAHeadModelOfMine"}) {
+    CHECK(warnings(name).empty());
+  }
+}
+
 TEST_CASE("two dtypes that differ give one warning") {
   const ModelConfig config = fixture("dtype_both");
   REQUIRE(config.warnings.size() == 1);
