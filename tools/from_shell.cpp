@@ -15,12 +15,25 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+std::string file_name(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
 void check_program(const Launch& launch) {
   if (const OtherProgram* const other = other_program(launch.program)) {
-    throw InputError(launch.place + ": found " +
-                     launch.program.substr(launch.program.rfind('/') + 1) + ", which " +
+    throw InputError(launch.place + ": found " + file_name(launch.program) + ", which " +
                      std::string(other->what) +
                      ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
+  }
+}
+
+// A program of another name is read as if it were Megatron-LM's.
+void note_program(const Launch& launch, const RunSettings& settings,
+                  std::vector<std::string>& notes) {
+  const std::string name = file_name(launch.program);
+  if (settings.format == RunFormat::kMegatron && !name.empty() &&
+      !name.starts_with("pretrain_gpt")) {
+    notes.push_back(launch.place + ": " + name + " is taken for Megatron-LM's pretrain_gpt.py");
   }
 }
 
@@ -96,6 +109,7 @@ class ScriptReader {
     check_program(launch);
     check_choices(script, launch, notes);
     RunSettings settings = settings_of_launch(launch, file_, request_.path, library_, notes);
+    note_program(launch, settings, notes);
     settings.variables = {script.mentioned.begin(), script.mentioned.end()};
     for (const auto& [name, value] : launch.environment) {
       const auto line = script.export_line.find(name);

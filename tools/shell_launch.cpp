@@ -10,20 +10,32 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Programs of Megatron-LM beside pretrain_gpt.py, by a part of their names. Others, such as a
-// user's own, are taken for a pretrain_gpt.py.
-constexpr std::array<OtherProgram, 10> kOtherPrograms = {{
+// Programs of Megatron-LM and its forks that train no GPT decoder, by a part of their names or,
+// with a '/' in front, by its beginning. Others, such as a user's own, are taken for a
+// pretrain_gpt.py.
+constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
     {.part = "pretrain_bert", .what = "trains a BERT"},
     {.part = "pretrain_t5", .what = "trains a T5"},
     {.part = "pretrain_ict", .what = "trains a retriever"},
     {.part = "pretrain_retro", .what = "trains a retrieval model"},
+    {.part = "sft_retro", .what = "trains a retrieval model"},
     {.part = "pretrain_vision", .what = "trains a vision model"},
     {.part = "pretrain_vlm", .what = "trains a vision and language model"},
     {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
     {.part = "train_rl", .what = "trains by reinforcement learning"},
+    {.part = "grpo", .what = "trains by reinforcement learning"},
+    {.part = "chatlearn", .what = "trains by reinforcement learning"},
     {.part = "generat", .what = "generates text"},
     {.part = "inference", .what = "runs inference"},
-}};
+    {.part = "/evaluat", .what = "evaluates a model"},
+    {.part = "/eval_", .what = "evaluates a model"},
+    {.part = "/main.py", .folder = "tasks/", .what = "runs a task on a trained model"},
+    {.part = "convert", .what = "converts a checkpoint"},
+    {.part = "hf2", .what = "converts a checkpoint"},
+    {.part = "2hf", .what = "converts a checkpoint"},
+    {.part = "quantize", .what = "quantizes a model"},
+    {.part = "/preprocess", .what = "prepares data"},
+});
 
 // Options that only a training has.
 const Words kTrainingArguments = {
@@ -160,9 +172,10 @@ std::int64_t num_gpus_of(const Words& launcher, const Words& job) {
 }  // namespace
 
 const OtherProgram* other_program(const std::string& word) {
-  const std::string name = word.substr(word.rfind('/') + 1);
+  const std::string path = "/" + word;
+  const std::string name = path.substr(path.rfind('/'));
   const auto* const other = std::ranges::find_if(kOtherPrograms, [&](const OtherProgram& each) {
-    return name.find(each.part) != std::string::npos;
+    return name.find(each.part) != std::string::npos && path.find(each.folder) != std::string::npos;
   });
   return other == kOtherPrograms.end() ? nullptr : other;
 }

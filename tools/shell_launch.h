@@ -28,9 +28,10 @@ std::vector<Launch> launches_of(const ShellScript& script);
 // Those of them that train: with an argument of a model's or a plan's sizes. All if none has one.
 std::vector<Launch> trainings_of(const ShellScript& script);
 
-// A program that trains no GPT decoder, by a part of its name.
+// A program that trains no GPT decoder, by a part of its name and of its path.
 struct OtherProgram {
   std::string_view part;
+  std::string_view folder = "";
   std::string_view what;
 };
 const OtherProgram* other_program(const std::string& word);  // nullptr: it may train one

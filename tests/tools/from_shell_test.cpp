@@ -144,6 +144,27 @@ TEST_CASE("a launcher in Python is not the program") {
   CHECK(value_of(read("python wrap.py pretrain_gpt.py --num-layers 4"), "--num-layers") == "4");
 }
 
+TEST_CASE("a program that trains no GPT is refused by name, one of another name is said") {
+  const auto found = [](const std::string& program) {
+    return message_of([&] { read("\ntorchrun " + program + " --num-layers 4 --seq-length 8"); });
+  };
+  for (const std::string name :
+       {"evaluate_megatron_llama.py", "a/convert.py", "hf2mcore_qwen2.py", "tools/mcore2hf.py",
+        "pp_checkpoint_converter.py", "quantize.py", "preprocess_data.py", "run_grpo_math.py"}) {
+    CHECK(
+        found(name).starts_with("run.sh:2: found " + name.substr(name.find('/') + 1) + ", which "));
+  }
+  for (const std::string name : {"tasks/main.py", "../../tasks/msdp/main.py"}) {
+    CHECK(found(name).starts_with("run.sh:2: found main.py, which runs a task"));
+  }
+  CHECK(read(kTrain).notes.empty());
+  for (const std::string name : {"main.py", "a/train_and_evaluate.py", "pretrain_llama.py"}) {
+    const Read run = read("\ntorchrun " + name + " --num-layers 4");
+    CHECK(run.notes == Words{"run.sh:2: " + name.substr(name.find('/') + 1) +
+                             " is taken for Megatron-LM's pretrain_gpt.py"});
+  }
+}
+
 TEST_CASE("several trainings are listed, and one is chosen by its line or its variable") {
   const std::string two = kTrain + "--micro-batch-size 1\n" + kTrain + "--micro-batch-size 2\n";
   CHECK(message_of([&] { read(two); }) ==
