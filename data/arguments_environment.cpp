@@ -5,6 +5,7 @@
 
 #include "data/json_message.h"
 #include "data/run_settings.h"
+#include "estimator/validity_megatron_overlap.h"
 
 namespace shardplan {
 namespace {
@@ -82,6 +83,25 @@ void read_workspace(const Setting& setting, RunReading& run, const Library& libr
   }
 }
 
+// One kernel runs at a time: what would run beside another does not, and Megatron-LM starts all the
+// same.
+void read_overlaps_as_off(const Setting& setting, RunReading& run) {
+  FrameworkProfile& profile = run.job.profile;
+  std::string found;
+  for (const std::string& overlap : overlaps_of(profile, run.plan)) {
+    found += (found.empty() ? "" : ", ") + overlap;
+  }
+  if (!found.empty()) {
+    run.notes.push_back(setting.place + "one kernel runs at a time; read as off: " + found);
+  }
+  profile.overlap_grad_reduce = false;
+  profile.overlap_param_gather = false;
+  profile.overlap_p2p_comm = false;
+  profile.overlap_moe_expert_parallel_comm = false;
+  profile.tp_overlap = TpOverlap::kExposed;
+  profile.cp_overlap = CpOverlap::kExposed;
+}
+
 // As PyTorch reads it; a profile without the option counts no time of the host's waiting.
 void read_launch_blocking(const Setting& setting, RunReading& run, const Library& library) {
   if (setting.values.front() != "1") {
@@ -91,6 +111,7 @@ void read_launch_blocking(const Setting& setting, RunReading& run, const Library
       profile_options(library, library.key_of(run.job.profile));
   if (std::ranges::find(options, "launch_blocking", &ProfileOption::name) != options.end()) {
     try_option(run.job.profile, "launch_blocking", "true", library);
+    read_overlaps_as_off(setting, run);
   }
 }
 

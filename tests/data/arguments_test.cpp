@@ -307,6 +307,20 @@ TEST_CASE("a host that waits for each kernel is read from the environment") {
   CHECK_FALSE(gpt7b_with("").job.profile.launch_blocking);
 }
 
+TEST_CASE("a host that waits for each kernel overlaps nothing, whatever the arguments ask for") {
+  const std::string more = R"(, "--context-parallel-size": 2, "--tp-comm-overlap": true)";
+  const RunReading run = gpt7b_with(more, R"({"CUDA_LAUNCH_BLOCKING": "1"})");
+  CHECK(run.job.profile.launch_blocking);
+  CHECK_FALSE(why_invalid(run.job, run.plan));
+  REQUIRE(run.notes.size() == 1);
+  CHECK(run.notes[0] ==
+        "run.json:10: /environment/CUDA_LAUNCH_BLOCKING: one kernel runs at a time; read as off: "
+        "overlap_grad_reduce true, overlap_param_gather true, overlap_p2p_comm true, tp_overlap "
+        "pieces, cp_overlap attention");
+  CHECK(gpt7b_with(more, R"({"CUDA_LAUNCH_BLOCKING": "0"})").notes.empty());
+  CHECK(gpt7b_with(more).job.profile.overlap_grad_reduce);
+}
+
 TEST_CASE("cuBLAS' workspaces are those of the environment, or what deterministic runs need") {
   CHECK(gpt7b_with("").job.profile.torch_workspace_bytes == 8 * 4096 * 1024);
   const std::string small = R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})";
