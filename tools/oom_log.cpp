@@ -162,8 +162,8 @@ OomEvent allocator_event(std::string_view before, std::string_view message) {
   event.allocated = size_after(message, "Of the allocated memory ");
   event.allocated = event.allocated ? event.allocated : size_before(message, " already allocated");
   event.reserved = size_before(message, " reserved in total");
-  event.reserved = event.reserved ? event.reserved : size_before(message, " cached)");
-  const auto unused = size_before(message, " is reserved by PyTorch but unallocated");
+  auto unused = size_before(message, " is reserved by PyTorch but unallocated");
+  unused = unused ? unused : size_before(message, " cached)");  // reserved - allocated: 1.0 to 1.3
   if (!event.reserved && unused && event.allocated) {
     event.reserved = PrintedBytes{.text = "",
                                   .low = event.allocated->low + unused->low,

@@ -119,6 +119,12 @@ TEST_CASE("older messages differ in spelling, order and punctuation") {
   CHECK(event.free->text == "19.75 MiB");
   CHECK(event.allocated->text == "8.77 GiB");
   CHECK(event.reserved->text == "13.71 GiB");
+  // 1.0 to 1.3: cached is what is not allocated, as its comment says of "the only remaining".
+  event = events_of(
+      "RuntimeError: CUDA out of memory. Tried to allocate 32.00 MiB (GPU 0; 4.00 GiB total "
+      "capacity; 2.92 GiB already allocated; 3.60 MiB free; 8.01 MiB cached)")[0];
+  CHECK(event.allocated->text == "2.92 GiB");
+  CHECK(event.reserved->text == "2.93 GiB");
   // With a limit set by the process, and with private pools.
   event = events_of(
       "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total capacity of 79.10 GiB of "
