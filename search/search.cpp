@@ -260,15 +260,20 @@ std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions&
       std::floor(options.memory_threshold * static_cast<double>(capacity)));
 }
 
+std::int64_t basis_bytes(const StageMemory& stage, MemoryBasis basis) {
+  switch (basis) {
+    case MemoryBasis::kAllocated: return stage.allocated_bytes;
+    case MemoryBasis::kReserved: return stage.reserved_bytes;
+    case MemoryBasis::kRequired: return stage.required_bytes;
+    case MemoryBasis::kDeviceUsed: return stage.device_used_bytes;
+  }
+  throw std::logic_error("basis_bytes: unknown basis");
+}
+
 std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis) {
   std::int64_t bytes = 0;
   for (const StageMemory& stage : memory.stages) {
-    switch (basis) {
-      case MemoryBasis::kAllocated: bytes = std::max(bytes, stage.allocated_bytes); break;
-      case MemoryBasis::kReserved: bytes = std::max(bytes, stage.reserved_bytes); break;
-      case MemoryBasis::kRequired: bytes = std::max(bytes, stage.required_bytes); break;
-      case MemoryBasis::kDeviceUsed: bytes = std::max(bytes, stage.device_used_bytes); break;
-    }
+    bytes = std::max(bytes, basis_bytes(stage, basis));
   }
   return bytes;
 }

@@ -88,6 +88,7 @@ struct SearchOptions {
 // Bytes that a plan may use, rounded down.
 std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions& options);
 
+std::int64_t basis_bytes(const StageMemory& stage, MemoryBasis basis);
 // The basis total of the stage that has most of it.
 std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis);
 

@@ -21,6 +21,16 @@ const StageMemory& deciding_stage(const MemoryEstimate& memory) {
   });
 }
 
+// " of stage 3", where it is not the stage that is shown first.
+std::string most_at(const MemoryEstimate& memory, MemoryBasis basis) {
+  const auto most = std::ranges::max_element(
+      memory.stages, {}, [&](const StageMemory& stage) { return basis_bytes(stage, basis); });
+  const StageMemory& first = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+  return basis_bytes(first, basis) == basis_bytes(*most, basis)
+             ? ""
+             : " of stage " + std::to_string(most->pp_rank);
+}
+
 }  // namespace
 
 std::string fit_reason(const Job& job, const MemoryEstimate& memory) {
@@ -55,8 +65,9 @@ bool keeps_share(const Job& job, const MemoryEstimate& memory, const MemoryRule&
 }
 
 std::string share_text(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule) {
-  return std::string(name_of(rule.share.basis)) + " " + gib(basis_bytes(memory, rule.share.basis)) +
-         (keeps_share(job, memory, rule) ? " <= " : " > ") +
+  const MemoryBasis basis = rule.share.basis;
+  return std::string(name_of(basis)) + " " + gib(basis_bytes(memory, basis)) +
+         most_at(memory, basis) + (keeps_share(job, memory, rule) ? " <= " : " > ") +
          gib(memory_limit_bytes(job.cluster, rule.share)) + " GiB, " +
          percent(rule.share.memory_threshold) + " of the memory";
 }

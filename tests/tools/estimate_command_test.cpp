@@ -262,6 +262,35 @@ TEST_CASE("a threshold that the user sets decides the verdict") {
   CHECK(contains(run.out, "rule broken"));
 }
 
+TEST_CASE("the rule names its stage where another one is shown first") {
+  const Words job = {"estimate", "--model",       "llama3-8b", "--cluster",
+                     "1x8-h100", "--pp",          "4",         "--sequence-length",
+                     "4096",     "--recompute",   "full",      "--global-batch",
+                     "16",       "--micro-batch", "1"};
+  const auto most = [&](const std::string& field) {
+    Words words = job;
+    words.insert(words.end(), {"--format", "json"});
+    const JsonValue answer = json_of(run_shardplan(words));
+    std::int64_t stage = 0;
+    std::int64_t bytes = 0;
+    for (const JsonValue& each : at(at(answer, "predicted"), "stages").items) {
+      if (at(each, field).integer > bytes) {
+        bytes = at(each, field).integer;
+        stage = at(each, "stage").integer;
+      }
+    }
+    return stage;
+  };
+  REQUIRE(most("device_used") != most("peak_allocated"));
+  const std::string out = run_shardplan(job).out;
+  const std::string rule =
+      out.substr(out.find("rule kept"), out.find("\nmodel") - out.find("rule"));
+  CHECK(contains(rule, " of stage " + std::to_string(most("peak_allocated")) + " <= "));
+  Words device = job;
+  device.insert(device.end(), {"--memory-basis", "device_used"});
+  CHECK_FALSE(contains(run_shardplan(device).out, " of stage "));
+}
+
 TEST_CASE("the largest sequence keeps the memory rule and the next one does not") {
   const Words common = {"--tp", "2", "--pp", "2", "--recompute", "full", "--format", "json"};
   Words words = common;
