@@ -5,7 +5,7 @@
 #include <array>
 
 #include "data/json_message.h"
-#include "data/run_settings.h"
+#include "data/torchtitan_names.h"
 
 namespace shardplan {
 namespace {
@@ -328,63 +328,17 @@ void read_refusals(const RunArguments& arguments, RunReading& run) {
   }
 }
 
-// What settings of older releases are called now.
-struct Renamed {
-  std::string_view old_name;
-  std::string_view name;
-};
-constexpr std::array<Renamed, 4> kRenamed = {{
-    {.old_name = "training.batch_size", .name = "training.local_batch_size"},
-    {.old_name = "training.compile", .name = "compile.enable"},
-    {.old_name = "training.data_parallel_degree", .name = "parallelism.data_parallel_shard_degree"},
-    {.old_name = "optimizer.fused", .name = "optimizer.implementation"},
-}};
-
-std::string name_today(const std::string& name, const ArgumentTable& table) {
-  const auto* const renamed = std::ranges::find(kRenamed, name, &Renamed::old_name);
-  if (renamed != kRenamed.end()) {
-    return "; its name is now " + std::string(renamed->name);
-  }
-  const std::string ending = name.substr(std::min(name.rfind('.'), name.size() - 1));
-  std::vector<std::string> names;
-  std::vector<std::string> moved;  // of this name in another section
-  for (const ArgumentRow& row : table.rows) {
-    names.push_back(row.name);
-    if (row.name.ends_with(ending)) {
-      moved.push_back(row.name);
-    }
-  }
-  if (moved.size() == 1) {
-    return "; its name is now " + moved.front();
-  }
-  return suggestion(name, names);
-}
-
-// config/manager.py, _dict_to_dataclass: torchtitan does not start with a name it does not know.
-// A module of the user's may add names; such a run is refused for the module.
-void refuse_unknown(const RunArguments& arguments, const ArgumentTable& table) {
-  if (arguments.has("job.custom_config_module") ||
-      arguments.has("experimental.custom_args_module")) {
-    return;
-  }
-  for (const SettingUse& use : arguments.uses()) {
-    if (use.effect == SettingEffect::kUnknown) {
-      throw arguments.error(use.name, "found a setting that torchtitan " + table.version +
-                                          " does not have, expected one of its own" +
-                                          name_today(use.name, table));
-    }
-  }
-}
-
 }  // namespace
 
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library) {
   const ArgumentTable table = argument_table(library, "torchtitan");
-  const RunArguments own(settings.file, settings.arguments, table);
-  const RunArguments arguments(settings.file, resized_arguments(settings), table);
-  refuse_unknown(arguments, table);
   RunReading run;
+  RunSettings today = settings;
+  today.arguments = with_names_of_today(settings, table, run.notes);
+  const RunArguments own(settings.file, today.arguments, table);
+  const RunArguments arguments(settings.file, resized_arguments(today), table);
+  refuse_unknown_names(settings.file, arguments, table);
   run.framework = "torchtitan";
   run.uses = arguments.uses();
   run.unsupported = arguments.first_refused();

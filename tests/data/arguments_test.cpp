@@ -580,6 +580,7 @@ using Pairs = std::vector<std::pair<std::string, std::string>>;
 RunReading torchtitan_with(const Pairs& settings) {
   RunSettings run;
   run.format = RunFormat::kTorchtitan;
+  run.file = "t.toml";
   run.arguments = {{.name = "model.flavor", .values = {"8B"}, .place = ""},
                    {.name = "training.local_batch_size", .values = {"4"}, .place = ""}};
   for (const auto& [name, value] : settings) {
@@ -633,16 +634,44 @@ TEST_CASE("a step of several pipeline passes has several bubbles, which no sched
   CHECK(torchtitan_with({{"training.global_batch_size", "64"}}).unsupported.empty());
 }
 
-TEST_CASE("a name that torchtitan does not have is refused with the name it has today") {
-  const auto ending = [](const std::string& name) {
-    const std::string message = message_of([&] { torchtitan_with({{name, "2"}}); });
-    REQUIRE(message.starts_with("t.toml: " + name + ": found a setting that torchtitan v0.2.2"));
-    return message.substr(message.find(';') + 2);
+TEST_CASE("names that torchtitan does not have are refused together, one with what may be meant") {
+  const auto message = [](const Pairs& pairs) {
+    return message_of([&] { torchtitan_with(pairs); });
   };
-  CHECK(ending("training.batch_size") == "its name is now training.local_batch_size");
-  CHECK(ending("training.tensor_parallel_degree") ==
-        "its name is now parallelism.tensor_parallel_degree");
-  CHECK(ending("training.seqlen").find("training.seq_len") != std::string::npos);
+  CHECK(message({{"optimizer.fused", "true"}})
+            .ends_with("; its name is now optimizer.implementation"));
+  CHECK(message({{"training.seqlen", "2"}})
+            .starts_with("t.toml: training.seqlen: found a setting that torchtitan v0.2.2 does"));
+  CHECK(message({{"training.seqlen", "2"}}).find("training.seq_len") != std::string::npos);
+  CHECK(message({{"training.img_size", "256"}, {"encoder.t5_encoder", "x"}}) ==
+        "t.toml: found 2 settings that torchtitan v0.2.2 does not have, expected its own: "
+        "training.img_size, encoder.t5_encoder");
+}
+
+TEST_CASE("names that torchtitan had in earlier releases are read as those of today, and said") {
+  const RunReading run = torchtitan_with({{"training.batch_size", "2"},
+                                          {"training.tensor_parallel_degree", "2"},
+                                          {"experimental.pipeline_parallel_degree", "2"},
+                                          {"training.compile", "true"},
+                                          {"training.seed", "1"},
+                                          {"checkpoint.enable_checkpoint", "false"},
+                                          {"checkpoint.last_save_model_weights_only", "true"},
+                                          {"job.print_args", "false"},
+                                          {"job.use_for_integration_test", "true"},
+                                          {"float8.filter_fqns", "output"}});
+  CHECK(run.unsupported.empty());
+  CHECK(run.plan.tp == 2);
+  CHECK(run.plan.pp == 2);
+  CHECK(run.job.profile.compile);
+  REQUIRE(run.notes.size() == 1);
+  CHECK(run.notes[0].starts_with(
+      "t.toml: names of another torchtitan, read as those of v0.2.2: training.batch_size as "
+      "training.local_batch_size, training.tensor_parallel_degree as parallelism."));
+  CHECK(run.notes[0].ends_with("float8.filter_fqns as quantize.linear.float8.filter_fqns"));
+  CHECK(torchtitan_with({}).notes.empty());
+  CHECK(message_of([] {
+          torchtitan_with({{"float8.enable_float8_linear", "true"}});
+        }).starts_with("t.toml: float8.enable_float8_linear: found a setting"));
 }
 
 TEST_CASE("every table of arguments can be read, and gives each a meaning and a source") {
