@@ -38,7 +38,7 @@ std::int64_t take_line(std::string& path) {
 }  // namespace
 
 RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
-                               const std::vector<std::string>& set_words, const Library& library) {
+                               ScriptRequest request, const Library& library) {
   std::string file = path;
   const std::int64_t line = take_line(file);
   const auto* const kind = std::ranges::find_if(
@@ -52,7 +52,8 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
   if (kind->read != nullptr) {
     return kind->read(text, file);
   }
-  const ScriptRequest request{.set_words = set_words, .line = line, .path = file};
+  request.line = line;
+  request.path = file;
   return settings_from_shell(text, file, notes, request, library);
 }
 

@@ -13,14 +13,17 @@ struct ScriptRequest {
   std::vector<std::string> set_words = {};  // NAME=VALUE; variables of the script, "1" its first
                                             // argument
   std::int64_t line = 0;                    // where the training begins; 0: it has one
-  std::string path = {};  // beside which other scripts are looked for; "": nowhere
+  std::string path = {};          // beside which other scripts are looked for; "": nowhere
+  std::int64_t num_gpus = 0;      // whatever the launcher's number is; 0: the launcher's
+  std::int64_t cluster_gpus = 0;  // where the script leaves the number open and may mean this one
 };
 
 // By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml; behind a
 // script may stand ":LINE", where the training meant begins. InputError for what cannot be read.
-// `notes` receives a line for each thing that was taken with a guess.
+// `notes` receives a line for each thing that was taken with a guess. Of `request` line and path
+// are those of `path`.
 RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
-                               const std::vector<std::string>& set_words, const Library& library);
+                               ScriptRequest request, const Library& library);
 
 // InputError where the script starts no training or several different ones, and where a setting
 // that `library` says matters depends on what the script does not decide.

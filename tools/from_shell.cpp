@@ -15,6 +15,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+constexpr const char* kNumGpus = "the number of GPUs";  // among what a training says of itself
+
 std::string file_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
@@ -179,8 +181,8 @@ class ScriptReader {
       }
     }
     std::erase_if(values, [&](const auto& each) { return !matters(each.first); });
-    if (launch.num_gpus > 0) {
-      values["the number of GPUs"] = std::to_string(launch.num_gpus);
+    if (launch.num_gpus > 0 && request_.num_gpus == 0) {
+      values[kNumGpus] = std::to_string(launch.num_gpus);
     }
     return values;
   }
@@ -338,17 +340,26 @@ class ScriptReader {
     return effect;
   }
 
+  // The options that decide what differs.
+  static std::string answer_to(const Effect& effect) {
+    const bool is_number = effect.name == kNumGpus;
+    if (is_number && effect.variable.empty()) {
+      return "--num-gpus N";
+    }
+    const std::string variable = effect.variable.empty()
+                                     ? effect.name.substr(effect.name.find_first_not_of('-'))
+                                     : effect.variable;
+    return "--set " + variable + "=VALUE" + (is_number ? " or --num-gpus N" : "");
+  }
+
   // An error where the choice must be made, else a note.
   static void report(const ShellChoice& choice, const Effect& effect,
                      std::vector<std::string>& notes) {
     const std::string what = choice.place + ": '" + choice.text + "'";
     const std::string depends = effect.name + " depends on it";
     if (choice.missing.empty()) {
-      const std::string variable = effect.variable.empty()
-                                       ? effect.name.substr(effect.name.find_first_not_of('-'))
-                                       : effect.variable;
       throw InputError(what + ": found a condition that cannot be decided here, and " + depends +
-                       "; expected --set " + variable + "=VALUE");
+                       "; expected " + answer_to(effect));
     }
     const std::string set = "--set " + *choice.missing.begin() + "=VALUE";
     if (effect.resolves) {
@@ -373,7 +384,10 @@ class ScriptReader {
           ++readings;
         }
       }
-      if (effect.name.empty() || given_.choices.contains(choice.key) ||
+      const bool is_clusters =  // or not stated, which is the cluster's too
+          effect.name == kNumGpus &&
+          (launch.num_gpus == request_.cluster_gpus || launch.num_gpus == 0);
+      if (effect.name.empty() || is_clusters || given_.choices.contains(choice.key) ||
           (!choice.missing.empty() && !said.insert(choice.missing).second)) {
         continue;
       }

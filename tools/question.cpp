@@ -205,7 +205,11 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
 GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
-  RunSettings settings = settings_from_file(file, result.warnings, all_of(options, "set"), library);
+  const ScriptRequest request{
+      .set_words = all_of(options, "set"),
+      .num_gpus = count_or(options, "num-gpus", 0),
+      .cluster_gpus = library.cluster(required_text(options, "cluster")).world_size()};
+  RunSettings settings = settings_from_file(file, result.warnings, request, library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
   override_sizes(settings, options);

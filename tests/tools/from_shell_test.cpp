@@ -214,6 +214,32 @@ TEST_CASE("a condition on files or programs is asked for only where a size depen
   CHECK(value_of(read(script, {"M=4"}), "--micro-batch-size") == "4");
 }
 
+TEST_CASE(
+    "a number of GPUs that the script leaves open is the user's, or the cluster's if it fits") {
+  const auto either = [](const std::string& one, const std::string& other) {
+    const std::string training = " pretrain_gpt.py --num-layers 4\n";
+    return "if grep -q a b; then\n  " + one + training + "else\n  " + other + training + "fi\n";
+  };
+  const std::string script = either("torchrun --nproc_per_node 8", "torchrun --nproc_per_node 16");
+  const auto answer = [&](const std::string& text, std::int64_t num_gpus, std::int64_t cluster) {
+    return message_of([&] {
+      std::vector<std::string> notes;
+      settings_from_shell(text, "run.sh", notes, {.num_gpus = num_gpus, .cluster_gpus = cluster});
+    });
+  };
+  CHECK(answer(script, 0, 32) ==
+        "run.sh:1: 'grep -q a b': found a condition that cannot be decided here, and the number of "
+        "GPUs depends on it; expected --num-gpus N");
+  CHECK(answer(script, 0, 16) == "no error");
+  CHECK(answer(script, 8, 16) == "no error");
+  CHECK(answer(either("torchrun --nproc_per_node 8", "srun"), 0, 32) == "no error");
+  const std::string variable =
+      "if grep -q a b; then N=4; else N=8; fi\ntorchrun --nproc_per_node $N pretrain_gpt.py "
+      "--num-layers 4";
+  CHECK(answer(variable, 0, 16).ends_with("; expected --set N=VALUE or --num-gpus N"));
+  CHECK(answer(variable, 16, 0) == "no error");
+}
+
 TEST_CASE("a script that exits before it trains says where and what would help") {
   const std::string usage = "if [ $# -lt 1 ]; then echo usage; exit 1; fi\n" + kTrain + "--x $1";
   CHECK(message_of([&] {
@@ -292,7 +318,7 @@ TEST_CASE("a script that starts torchtitan gives its configuration with the comm
   CHECK(run.job.sequence_length == 8192);
   CHECK(run.unsupported.empty());
   CHECK(message_of([&] {
-          settings_from_file(script, notes, {"CONFIG=u.toml"}, library);
+          settings_from_file(script, notes, {.set_words = {"CONFIG=u.toml"}}, library);
         }).find("run_train.sh:6: --job.config_file: found no file 'u.toml' beside the script") !=
         std::string::npos);
 }
