@@ -9,6 +9,7 @@
 #include "tools/from_file.h"
 #include "tools/from_launch.h"
 #include "tools/shell_launch.h"
+#include "tools/shell_program.h"
 
 namespace shardplan {
 namespace {
@@ -16,28 +17,6 @@ namespace {
 using Words = std::vector<std::string>;
 
 constexpr const char* kNumGpus = "the number of GPUs";  // among what a training says of itself
-
-std::string file_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
-void check_program(const Launch& launch) {
-  if (const OtherProgram* const other = other_program(launch.program)) {
-    throw InputError(launch.place + ": found " + file_name(launch.program) + ", which " +
-                     std::string(other->what) +
-                     ", expected a program that trains a GPT decoder, such as pretrain_gpt.py");
-  }
-}
-
-// A program of another name is read as if it were Megatron-LM's.
-void note_program(const Launch& launch, const RunSettings& settings,
-                  std::vector<std::string>& notes) {
-  const std::string name = file_name(launch.program);
-  if (settings.format == RunFormat::kMegatron && !name.empty() &&
-      !name.starts_with("pretrain_gpt")) {
-    notes.push_back(launch.place + ": " + name + " is taken for Megatron-LM's pretrain_gpt.py");
-  }
-}
 
 std::string from_variable(const std::string& file, const std::string& name) {
   return file + ": no command starts a .py file: the arguments in " + name +
@@ -109,6 +88,7 @@ class ScriptReader {
     }
     const Launch launch = the_one(trainings);
     check_program(launch);
+    check_arguments(launch, request_.set_words);
     check_choices(script, launch, notes);
     RunSettings settings = settings_of_launch(launch, file_, request_.path, library_, notes);
     note_program(launch, settings, notes);
@@ -191,11 +171,11 @@ class ScriptReader {
   std::vector<Launch> chosen(const ShellScript& script) const {
     std::vector<Launch> all = trainings_of(script);
     const bool trains = std::ranges::any_of(
-        all, [](const Launch& each) { return other_program(each.program) == nullptr; });
+        all, [](const Launch& each) { return !is_other_program(each.program); });
     std::vector<Launch> kept;
     for (Launch& each : all) {
       const bool is_meant = request_.line == 0 || each.line == request_.line;
-      const bool is_other = trains && other_program(each.program) != nullptr;
+      const bool is_other = trains && is_other_program(each.program);
       const bool is_known =
           std::ranges::any_of(kept, [&](const Launch& known) { return told(known) == told(each); });
       if (is_meant && !is_other && !is_known) {

@@ -1,7 +1,6 @@
 #include "tools/shell_launch.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -9,33 +8,6 @@ namespace shardplan {
 namespace {
 
 using Words = std::vector<std::string>;
-
-// Programs of Megatron-LM and its forks that train no GPT decoder, by a part of their names or,
-// with a '/' in front, by its beginning. Others, such as a user's own, are taken for a
-// pretrain_gpt.py.
-constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
-    {.part = "pretrain_bert", .what = "trains a BERT"},
-    {.part = "pretrain_t5", .what = "trains a T5"},
-    {.part = "pretrain_ict", .what = "trains a retriever"},
-    {.part = "pretrain_retro", .what = "trains a retrieval model"},
-    {.part = "sft_retro", .what = "trains a retrieval model"},
-    {.part = "pretrain_vision", .what = "trains a vision model"},
-    {.part = "pretrain_vlm", .what = "trains a vision and language model"},
-    {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
-    {.part = "train_rl", .what = "trains by reinforcement learning"},
-    {.part = "grpo", .what = "trains by reinforcement learning"},
-    {.part = "chatlearn", .what = "trains by reinforcement learning"},
-    {.part = "generat", .what = "generates text"},
-    {.part = "inference", .what = "runs inference"},
-    {.part = "/evaluat", .what = "evaluates a model"},
-    {.part = "/eval_", .what = "evaluates a model"},
-    {.part = "/main.py", .folder = "tasks/", .what = "runs a task on a trained model"},
-    {.part = "convert", .what = "converts a checkpoint"},
-    {.part = "hf2", .what = "converts a checkpoint"},
-    {.part = "2hf", .what = "converts a checkpoint"},
-    {.part = "quantize", .what = "quantizes a model"},
-    {.part = "/preprocess", .what = "prepares data"},
-});
 
 // Options that only a training has.
 const Words kTrainingArguments = {
@@ -171,13 +143,8 @@ std::int64_t num_gpus_of(const Words& launcher, const Words& job) {
 
 }  // namespace
 
-const OtherProgram* other_program(const std::string& word) {
-  const std::string path = "/" + word;
-  const std::string name = path.substr(path.rfind('/'));
-  const auto* const other = std::ranges::find_if(kOtherPrograms, [&](const OtherProgram& each) {
-    return name.find(each.part) != std::string::npos && path.find(each.folder) != std::string::npos;
-  });
-  return other == kOtherPrograms.end() ? nullptr : other;
+bool has_training_argument(const std::vector<std::string>& words) {
+  return std::ranges::any_of(words, is_training_argument);
 }
 
 std::map<std::string, std::string> slurm_variables(const std::string& script) {
@@ -240,7 +207,7 @@ std::vector<Launch> trainings_of(const ShellScript& script) {
   std::vector<Launch> all = launches_of(script);
   std::vector<Launch> trainings;
   for (const Launch& launch : all) {
-    if (std::ranges::any_of(launch.arguments, is_training_argument)) {
+    if (has_training_argument(launch.arguments)) {
       trainings.push_back(launch);
     }
   }

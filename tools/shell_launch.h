@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/shell_words.h"
@@ -28,13 +27,8 @@ std::vector<Launch> launches_of(const ShellScript& script);
 // Those of them that train: with an argument of a model's or a plan's sizes. All if none has one.
 std::vector<Launch> trainings_of(const ShellScript& script);
 
-// A program that trains no GPT decoder, by a part of its name and of its path.
-struct OtherProgram {
-  std::string_view part;
-  std::string_view folder = "";
-  std::string_view what;
-};
-const OtherProgram* other_program(const std::string& word);  // nullptr: it may train one
+// Whether one of the words is an argument that only a training has, such as --num-layers.
+bool has_training_argument(const std::vector<std::string>& words);
 
 // #SBATCH --nodes=4 and its like, by the variables that Slurm makes of them: SLURM_NNODES, ...
 std::map<std::string, std::string> slurm_variables(const std::string& script);

@@ -165,6 +165,17 @@ TEST_CASE("a program that trains no GPT is refused by name, one of another name 
   }
 }
 
+TEST_CASE("a program without an argument of Megatron-LM is said to be another's") {
+  const std::string script =
+      "\naccelerate launch train.py --model_name_or_path a --bf16 --per_device_train_batch_size "
+      "1\n";
+  CHECK(message_of([&] { read(script); }) ==
+        "run.sh:2: found train.py without an argument of Megatron-LM, expected a program with "
+        "--num-layers and its like, or torchtitan with --job.config_file");
+  CHECK(value_of(read("torchrun train.py $MODEL_ARGS --bf16"), "--bf16").empty());
+  CHECK(value_of(read(script, {"num_layers=4"}), "--model_name_or_path") == "a");
+}
+
 TEST_CASE("several trainings are listed, and one is chosen by its line or its variable") {
   const std::string two = kTrain + "--micro-batch-size 1\n" + kTrain + "--micro-batch-size 2\n";
   CHECK(message_of([&] { read(two); }) ==
