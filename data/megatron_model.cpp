@@ -115,6 +115,19 @@ void read_norms_and_biases(const RunArguments& arguments, ModelSpec& model) {
   model.qkv_bias = (biases || arguments.has("--add-qkv-bias")) && !is_mla;
 }
 
+// Positions of time, height and width: core/models/gpt/gpt_model.py.
+void note_images(const RunArguments& arguments, std::vector<std::string>& notes) {
+  const char* const kind = "--position-embedding-type";
+  const char* const section = "--mrope-section";
+  if (arguments.has(section) || arguments.text_or(kind, "") == "mrope") {
+    notes.emplace_back(arguments
+                           .error(arguments.has(section) ? section : kind,
+                                  "found positions of text and images: counts the text model only, "
+                                  "without the vision tower")
+                           .what());
+  }
+}
+
 void read_positions(const RunArguments& arguments, ModelSpec& model) {
   const std::string kind =
       arguments.has("--use-rotary-position-embeddings")
@@ -219,6 +232,7 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   read_widths(arguments, model);
   read_mla(arguments, model);
   read_norms_and_biases(arguments, model);
+  note_images(arguments, notes);
   read_positions(arguments, model);
   read_experts(arguments, model);
   read_windows(arguments, model);

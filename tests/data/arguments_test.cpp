@@ -75,6 +75,19 @@ TEST_CASE("the older word for no table of positions is taken where Megatron-LM t
         std::string::npos);
 }
 
+TEST_CASE("positions of text and images are counted as those of the text, and said") {
+  const auto notes = [](const std::string& json) { return gpt7b_with(", " + json).notes; };
+  CHECK(notes(R"("--position-embedding-type": "rope")").empty());
+  for (const std::string json :
+       {R"("--position-embedding-type": "mrope")",
+        R"("--use-rotary-position-embeddings": true, "--mrope-section": [24, 20, 20])"}) {
+    REQUIRE(notes(json).size() == 1);
+    CHECK(notes(json)[0].ends_with(
+        "found positions of text and images: counts the text model only, without the vision "
+        "tower"));
+  }
+}
+
 TEST_CASE("switches with a --no form take no value") {
   const RunReading run = gpt7b_with(R"(, "--rl-use-sequence-packing": true)");
   CHECK(use_named(run, "--rl-use-sequence-packing").effect == SettingEffect::kNone);
