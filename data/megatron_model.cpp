@@ -39,12 +39,14 @@ constexpr std::array<const char*, 7> kOtherTokenizers = {
     "--tokenizer-name-or-path", "--hf-tokenizer",     "--special-tokens-file"};
 
 // GPT2BPETokenizer has the tokens of its vocabulary file: those of GPT-2's published one, unless
-// another file or tokenizer is named. A name with a variable or a <placeholder> says nothing.
+// another file or tokenizer is named. Its plain name, which is GPT-2's and others', a variable and
+// a <placeholder> say nothing.
 std::int64_t gpt2_vocabulary(const RunArguments& arguments, std::vector<std::string>& notes) {
   constexpr std::int64_t kGpt2Tokens = 50257;  // huggingface.co/openai-community/gpt2 vocab.json
   const std::string file = arguments.text_or("--vocab-file", "");
   const bool is_gpt2 = in_lower_case(file).find("gpt2") != std::string::npos;
-  const bool is_open = file.empty() || file.find_first_of("$<") != std::string::npos;
+  const bool is_open = file.empty() || file.find_first_of("$<") != std::string::npos ||
+                       file.substr(file.rfind('/') + 1) == "vocab.json";
   const auto* const other =
       std::ranges::find_if(kOtherTokenizers, [&](const char* name) { return arguments.has(name); });
   if (other != kOtherTokenizers.end() || (!is_gpt2 && !is_open)) {

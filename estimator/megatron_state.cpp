@@ -361,6 +361,7 @@ LocalParameters whole_parameters(const Job& job, const Plan& plan, const StageLa
   Job whole_job = job;
   Plan whole = plan;
   whole_job.profile.vocab_multiple *= plan.tp;
+  whole.dp *= plan.tp;  // so that experts divide over as many ranks; 0 stays what others leave
   whole.tp = whole.etp = 1;
   const StageTensors tensors = stage_tensors(whole_job, whole, stage);
   return {.dense = tensors.dense, .expert = tensors.expert};

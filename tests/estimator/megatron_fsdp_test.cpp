@@ -306,6 +306,24 @@ TEST_CASE("experts are a bucket of their own, and stay where no rank has the sam
   CHECK(dense.elements == std::int64_t{4096} * (4096 + 2048 + 4096 + 8) + 2 * 16384);
 }
 
+// Experts over ranks of tp: dp alone is no multiple of ep.
+TEST_CASE("dp stated answers as dp that the other sizes leave") {
+  Job job = llama_job("megatron", kSmall, 16, 4096, 16);
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 14336};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  Plan plan;
+  plan.tp = 8;
+  plan.ep = 4;
+  plan.sequence_parallel = true;
+  for (const std::int64_t zero : {2, 3}) {
+    plan.zero = zero;
+    Plan stated = plan;
+    stated.dp = 2;
+    CHECK(estimate_memory(job, stated).stages.at(0).allocated_bytes ==
+          estimate_memory(job, plan).stages.at(0).allocated_bytes);
+  }
+}
+
 TEST_CASE("one rank alone gathers and reduces nothing") {
   Job job = llama_job("megatron", kSmall, 1, 2048, 1);
   job.profile.gradient_accumulation_fusion = false;
