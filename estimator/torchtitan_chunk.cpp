@@ -98,11 +98,11 @@ void TitanChunk::add_layer(const TitanBlock& block, bool checkpointed) {
                     .ends_with_table = block.ends_with_linear()});
   if (block.groups_experts()) {
     const std::int64_t shard = expert_shard_size(block.job, block.plan);
-    groups.push_back({.weights = in_bf16(block.expert_weights()),
+    groups.push_back({.weights = in_bf16(block.sharded_expert_weights()),
                       .shard = shard,
                       .reshards_forward = reshards_forward,
                       .ends_with_table = shard > 1,
-                      .splits_rows = block.splits_expert_rows()});
+                      .splits_rows = block.splits_rows()});
   }
 }
 

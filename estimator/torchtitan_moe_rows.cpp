@@ -8,6 +8,7 @@ namespace shardplan {
 namespace {
 
 constexpr Step kCombine = Step::kBackwardCombine;
+constexpr Step kGather = Step::kBackwardSharedFc1Weight;  // of the experts' parameters
 constexpr Step kUnsort = Step::kBackwardUnsort;
 constexpr Step kSecondInput = Step::kBackwardFc1;       // of w3
 constexpr Step kFirstInput = Step::kBackwardFc1Reduce;  // of w1
@@ -210,8 +211,6 @@ void add_shared_gradients(MoeRows& m) {
   const std::int64_t inner = s.shared_inner;
   const Step activation = Step::kBackwardSharedActivation;
   const Step input = Step::kBackwardSharedFc1;
-  m.use("experts.rows_waiting", s.rows, Step::kBackwardSharedFc2, Step::kBackwardSharedFc1Weight,
-        "h*R: gradients of rows, until the shared experts are done");
   m.use("shared.product_gradient", inner, Step::kBackwardSharedFc2, activation, "fs*T");
   m.use("shared.gate_up_gradients", 2 * inner, activation, input, "2*fs*T");
   m.block.rows.split_last({m.of(inner), m.of(inner)});
@@ -290,6 +289,9 @@ void add_row_gradients(MoeRows& m) {
   m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
   m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
   const bool has_shared = s.shared_inner > 0;
+  m.use("experts.rows_waiting", has_shared || s.exchanges ? s.rows : 0,
+        has_shared ? Step::kBackwardSharedFc2 : kGather, kGather,
+        "h*R: gradients of rows, until shared experts are done and the others gathered");
   const std::int64_t from_tokens = std::max(s.scored_rows + s.all_rows, s.all_rows + s.rows);
   const std::int64_t to_experts =
       std::max(s.rows + s.rows_and_zero, s.rows_and_zero + s.padded_rows);
@@ -432,7 +434,7 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
   const std::int64_t shard = expert_shard_size(block.job, block.plan);
   const std::int64_t gathered = shard > 1 ? p.experts : 0;
   const DType dtype = block.shape.dtype;
-  const std::vector<std::int64_t> weights = block.expert_weights();
+  const std::vector<std::int64_t> weights = block.sharded_expert_weights();
   block.gather("fsdp.expert_gather_output", gathered, Step::kForwardInput, Step::kForwardLogits,
                "n: until the next block has been gathered");
   block.gather("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
@@ -443,8 +445,10 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
     rows.split_last(weights);
     const bool replays = block.plan.recompute.granularity != RecomputeGranularity::kNone;
     rows.use_as(comm, "fsdp.unsharded_experts_again", p.experts, dtype,
-                replays ? Step::kBackwardOutput : kUnsort, kUnpad, "n: gathered again");
+                replays ? Step::kBackwardOutput : kGather, kUnpad, "n: gathered again");
     rows.split_last(weights);
+    block.gather("fsdp.expert_gather_again", replays ? 0 : gathered, kGather, kGather,
+                 "n: until it has been copied, beside that of the block whose backward is next");
   } else {
     rows.keep(
         "fsdp.unsharded_experts", p.experts, dtype,
@@ -454,7 +458,7 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
     rows.rows.back().outlives_recompute = true;
     rows.split_last(weights);
   }
-  const std::int64_t copied = block.splits_expert_rows() ? p.experts : 0;
+  const std::int64_t copied = block.splits_rows() ? p.experts : 0;
   rows.use_as(comm, "fsdp.expert_copies", copied, dtype, Step::kForwardDispatch,
               Step::kForwardDispatch, "n: rank by rank before row by row");
   rows.use_as(comm, "fsdp.expert_copies_again", copied, dtype, kUnsort, kUnsort, "n");

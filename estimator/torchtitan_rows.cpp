@@ -309,6 +309,18 @@ bool fsdp_unties_table(const Job& job, const Plan& plan) {
   return job.model.tied_embeddings && fsdp.is_sharded && !fsdp.root_holds_ends;
 }
 
+bool splits_expert_rows(const Job& job, const Plan& plan) {
+  return plan.ep > 1 && expert_shard_size(job, plan) * plan.ep > job.model.moe.num_experts;
+}
+
+std::int64_t padded_experts(const Job& job, const Plan& plan, std::int64_t elements) {
+  const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
+  if (plan.zero != 3 || experts == 0 || splits_expert_rows(job, plan)) {
+    return elements;
+  }
+  return elements / experts * round_up(experts, expert_shard_size(job, plan));
+}
+
 TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) {
   const std::vector<ParameterTensor> layer = layer_parameters(job.model, {.is_moe = is_moe});
   // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
@@ -320,13 +332,13 @@ TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) 
       .head = elements_on_rank(job, plan, head_parameters(job.model)) +
               (job.model.tied_embeddings ? embedding : 0),
       .experts = 0};
-  if (plan.ep > 1) {
-    for (const ParameterTensor& tensor : layer) {
-      parameters.experts +=
-          tensor.sharding == Sharding::kExpert ? local_elements(job, plan, tensor) : 0;
-    }
-    parameters.layer -= parameters.experts;
+  std::int64_t experts = 0;
+  for (const ParameterTensor& tensor : layer) {
+    experts += tensor.sharding == Sharding::kExpert ? local_elements(job, plan, tensor) : 0;
   }
+  const std::int64_t padded = padded_experts(job, plan, experts);
+  parameters.experts = plan.ep > 1 ? padded : 0;
+  parameters.layer += (plan.ep > 1 ? 0 : padded) - experts;
   return parameters;
 }
 
@@ -357,7 +369,7 @@ std::vector<std::int64_t> TitanBlock::layer_weights() const {
       return weights;
     }
     if (!groups_experts()) {
-      const std::vector<std::int64_t> experts = expert_weights();
+      const std::vector<std::int64_t> experts = sharded_expert_weights();
       weights.insert(weights.end(), experts.begin(), experts.end());
     }
     weights.push_back(shape.hidden * job.model.moe.num_experts);
@@ -372,7 +384,7 @@ std::vector<std::int64_t> TitanBlock::layer_weights() const {
     weights.insert(weights.end(), 3, shape.hidden * ffn_width());
   } else {
     if (!groups_experts()) {
-      const std::vector<std::int64_t> experts = expert_weights();
+      const std::vector<std::int64_t> experts = sharded_expert_weights();
       weights.insert(weights.end(), experts.begin(), experts.end());
     }
     weights.push_back(shape.hidden * job.model.moe.num_experts);
@@ -381,6 +393,12 @@ std::vector<std::int64_t> TitanBlock::layer_weights() const {
   if (job.model.qk_norm) {
     weights.insert(weights.end(), 2, job.model.head_dim);
   }
+  return weights;
+}
+
+std::vector<std::int64_t> TitanBlock::sharded_expert_weights() const {
+  std::vector<std::int64_t> weights = expert_weights();
+  for (std::int64_t& weight : weights) { weight = padded_experts(job, plan, weight); }
   return weights;
 }
 

@@ -36,6 +36,14 @@ inline bool runs_action_list(const Plan& plan) {
 }
 
 // Parameters on one rank, before they are sharded.
+// Of so many elements of a rank's experts: FSDP shards their first dimension and pads it to a
+// multiple of the ranks, what it gathers and reduces likewise (_fsdp_param.py, _init_sharded_param;
+// _fsdp_common.py, _get_dim0_padded_size).
+std::int64_t padded_experts(const Job& job, const Plan& plan, std::int64_t elements);
+// Where ep and there are more shards than experts it divides the second dimension instead, and
+// copies (models/llama4/infra/parallelize.py, apply_fsdp).
+bool splits_expert_rows(const Job& job, const Plan& plan);
+
 struct TitanParameters {
   std::int64_t embedding = 0;
   std::int64_t layer = 0;        // but for experts that are a group of their own
@@ -78,14 +86,12 @@ struct TitanBlock {
   // Of latent attention: wq_a, its norm and wq_b, or wq; wkv_a, its norm, wkv_b, wo.
   std::vector<std::int64_t> latent_weights() const;
   std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
+  std::vector<std::int64_t> sharded_expert_weights() const;  // the same with padded_experts
   bool has_experts() const { return is_moe; }
   // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,
   // apply_fsdp).
   bool groups_experts() const { return has_experts() && plan.ep > 1; }
-  // Where there are more shards than experts FSDP divides the second dimension, and copies.
-  bool splits_expert_rows() const {
-    return groups_experts() && expert_shard_size(job, plan) * plan.ep > job.model.moe.num_experts;
-  }
+  bool splits_rows() const { return groups_experts() && splits_expert_rows(job, plan); }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compiles_layers(); }

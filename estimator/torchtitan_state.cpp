@@ -166,7 +166,7 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
     if (!block.groups_experts()) {
       continue;
     }
-    for (const std::int64_t weight : block.expert_weights()) {
+    for (const std::int64_t weight : block.sharded_expert_weights()) {
       ends += count * end_of_share(state.expert_share(weight));
     }
   }
@@ -194,7 +194,7 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
                    .ends = titan_block(job, plan, false),
                    .layers = titan_layers(job, plan, stage),
                    .elements = tensors.dense,
-                   .experts = tensors.expert,
+                   .experts = padded_experts(job, plan, tensors.expert),
                    .shard = dense_shard_size(job, plan),
                    .expert_shard = expert_shard_size(job, plan),
                    .block_gradients = 0};

@@ -193,6 +193,22 @@ TEST_CASE("experts divide over ep, and FSDP shares the rest of them") {
   }
 }
 
+// 32 experts over 24 ranks are two on each of 16; the first rank holds two as well as a rank of 16.
+TEST_CASE("FSDP pads the experts of a rank to a multiple of those that share them") {
+  const auto experts = [](std::int64_t dp, std::int64_t ep) {
+    const StageMemory stage = estimate_memory(mixture(dp), sharded(dp, ep)).stages.at(0);
+    const auto row = std::ranges::find(stage.rows, std::string_view("parameters"), &Row::name);
+    REQUIRE(row != stage.rows.end());
+    const Job job = mixture(dp);
+    return row->bytes / 4 - (count_parameters(job.model) - 4 * 3 * kWeight) / dp;
+  };
+  constexpr std::int64_t kExpert = kWeight / 32;
+  constexpr std::int64_t kRounding = 64 * kAllocatorRounding / 4;
+  CHECK(std::abs(experts(24, 1) - 4 * 3 * 2 * kExpert) <= kRounding);
+  CHECK(std::abs(experts(16, 1) - 4 * 3 * 2 * kExpert) <= kRounding);
+  CHECK(std::abs(experts(24, 2) - 4 * 3 * 2 * kExpert) <= kRounding);  // 16 over 12
+}
+
 TEST_CASE("experts that are a group of their own are gathered and reduced by themselves") {
   const Job job = mixture(8);
   const Plan plan = sharded(8, 4);
