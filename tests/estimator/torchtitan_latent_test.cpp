@@ -10,6 +10,7 @@
 #include "estimator/torchtitan_layer.h"
 #include "estimator/torchtitan_timeline.h"
 #include "estimator/validity.h"
+#include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
@@ -42,23 +43,9 @@ Plan sharded(std::int64_t dp, std::int64_t ep) {
   return plan;
 }
 
-// Allocations (positive) and frees of a MiB and more, in units of 2^17 bytes.
-std::vector<std::int64_t> large_changes(const std::vector<AllocationEvent>& events) {
-  constexpr std::int64_t kUnit = 1 << 17;
-  std::unordered_map<std::int64_t, std::int64_t> bytes;
-  std::vector<std::int64_t> changes;
-  for (const AllocationEvent& event : events) {
-    const std::int64_t change = event.bytes > 0 ? event.bytes : -bytes.at(event.id);
-    bytes[event.id] = event.bytes;
-    if (std::abs(change) >= kMiB) {
-      changes.push_back(change / kUnit);
-    }
-  }
-  return changes;
-}
-
-// Of 4096 tokens: the stream; latent queries; queries (keys likewise), their part that is turned;
-// latent keys and values with that part and without; keys without it and values; the output.
+// In units of 2^17 bytes, of 4096 tokens: the stream; latent queries; queries (keys likewise),
+// their part that is turned; latent keys and values with that part and without; keys without it and
+// values; the output.
 constexpr std::int64_t kStream = 64;
 constexpr std::int64_t kLatentQuery = 48;
 constexpr std::int64_t kQuery = 192;
@@ -87,6 +74,7 @@ TEST_CASE("latent attention allocates and frees as traced") {
       kQuery,    kOutput,      kStream,                            // keys, attention, wo
       -kQuery,   -kTurned,     kStream,      -kStream};            // residual
   std::vector<std::int64_t> changes = large_changes(tape.take_events());
+  for (std::int64_t& change : changes) { change /= 1 << 17; }
   REQUIRE(changes.size() > traced.size());
   changes.resize(traced.size());
   CHECK(changes == traced);
@@ -124,19 +112,6 @@ TEST_CASE("a checkpoint by operations saves every second product, but for the ro
     CHECK(without.saves_product(weight));
   }
   for (const Weight weight : {kKey, kOutput, kUp}) { CHECK(!without.saves_product(weight)); }
-}
-
-std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
-  std::unordered_map<std::int64_t, std::int64_t> bytes;
-  std::int64_t sum = 0;
-  std::int64_t most = 0;
-  for (const AllocationEvent& event : events) {
-    std::int64_t& held = bytes[event.id];
-    sum += round_up(event.bytes, kAllocatorRounding) - held;
-    held = round_up(event.bytes, kAllocatorRounding);
-    most = std::max(most, sum);
-  }
-  return most;
 }
 
 TEST_CASE("DeepSeek's rows and its timeline peak alike") {

@@ -11,6 +11,7 @@
 #include "estimator/torchtitan_compiled_mixture.h"
 #include "estimator/torchtitan_timeline.h"
 #include "estimator/validity.h"
+#include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
@@ -34,33 +35,6 @@ Plan sharded(std::int64_t dp, std::int64_t ep) {
   plan.ep = ep;
   plan.zero = dp > 1 ? 3 : 0;
   return plan;
-}
-
-// Allocations (positive) and frees of a MiB and more.
-std::vector<std::int64_t> large_changes(const std::vector<AllocationEvent>& events) {
-  std::unordered_map<std::int64_t, std::int64_t> bytes;
-  std::vector<std::int64_t> changes;
-  for (const AllocationEvent& event : events) {
-    const std::int64_t change = event.bytes > 0 ? event.bytes : -bytes.at(event.id);
-    bytes[event.id] = event.bytes;
-    if (std::abs(change) >= kMiB) {
-      changes.push_back(change);
-    }
-  }
-  return changes;
-}
-
-std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
-  std::unordered_map<std::int64_t, std::int64_t> bytes;
-  std::int64_t sum = 0;
-  std::int64_t most = 0;
-  for (const AllocationEvent& event : events) {
-    std::int64_t& held = bytes[event.id];
-    sum += round_up(event.bytes, kAllocatorRounding) - held;
-    held = round_up(event.bytes, kAllocatorRounding);
-    most = std::max(most, sum);
-  }
-  return most;
 }
 
 TEST_CASE("a mixture's eager forward allocates and frees as traced") {
