@@ -8,10 +8,6 @@ constexpr std::int64_t kKeyValue = 2;         // keys and values in one tensor
 constexpr std::int64_t kHalf = 2;             // half the queries from the second round of a ring on
 constexpr std::int64_t kNormRowsOfPart = 16;  // whose gradients of a norm's weight are one row
 
-bool graph_saves(LayerPass pass) {
-  return pass != LayerPass::kSavesNothing && pass != LayerPass::kSavesOps;
-}
-
 }  // namespace
 
 // Parts of the gradient of the weight, in fp32, besides.

@@ -30,11 +30,10 @@ bool replays_compiled(const TitanBlock& block) {
   return block.compiles_blocks() && block.plan.recompute.granularity != RecomputeGranularity::kNone;
 }
 
-void add_gate(TitanBlock& block, std::int64_t width) {
+void add_gate(TitanBlock& block, const TitanSizes& sizes, std::int64_t width) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const bool replays = replays_compiled(block);
-  const TitanSizes sizes(block);
   const auto keep_product = [&](Weight weight, std::string_view name, Life life,
                                 std::string_view formula) {
     if (sizes.saves_product(weight)) {
@@ -138,10 +137,11 @@ void add_titan_ffn(TitanBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const std::int64_t weight = s.hidden * block.ffn_width();
+  const TitanSizes sizes(block);
   add_normed_input(block);
-  add_gate(block, block.ffn_width() * s.tokens);
+  add_gate(block, sizes, block.ffn_width() * s.tokens);
   rows.use("ffn.output", block.gathered(), s.dtype, Step::kForwardFc2, Step::kForwardOutput, "h*T");
-  const bool saves_output = TitanSizes(block).saves_product(Weight::kDown);
+  const bool saves_output = sizes.saves_product(Weight::kDown);
   if (saves_output && block.recomputes_ops() && !block.compiles_blocks()) {
     rows.keep(
         "ffn.output_kept", block.gathered(), s.dtype,

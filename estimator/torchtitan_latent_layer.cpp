@@ -7,10 +7,6 @@ namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 
-bool graph_saves(LayerPass pass) {
-  return pass != LayerPass::kSavesNothing && pass != LayerPass::kSavesOps;
-}
-
 }  // namespace
 
 // Whether the output of a product is there when forward is over.

@@ -20,6 +20,11 @@ enum class LayerPass {
   kReplayOps,     // again but for the operations that were saved
 };
 
+// Whether what autograd needs outlives the pass.
+inline bool graph_saves(LayerPass pass) {
+  return pass != LayerPass::kSavesNothing && pass != LayerPass::kSavesOps;
+}
+
 // The tape, and what depends on where in the step an operation runs.
 class TitanTape : public ProductTape {
  public:

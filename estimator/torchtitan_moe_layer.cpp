@@ -9,10 +9,6 @@ namespace {
 constexpr std::int64_t kInt64 = 8;
 constexpr std::int64_t kInt64OfInt32 = 2;
 
-bool graph_saves(LayerPass pass) {
-  return pass != LayerPass::kSavesNothing && pass != LayerPass::kSavesOps;
-}
-
 }  // namespace
 
 // Weights of the chosen experts. The router's locals live until it returns.

@@ -8,10 +8,6 @@ namespace {
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 constexpr std::int64_t kHalf = 2;   // of a head
 
-bool graph_saves(LayerPass pass) {
-  return pass != LayerPass::kSavesNothing && pass != LayerPass::kSavesOps;
-}
-
 // x * cos + rotate_half(x) * sin
 TapeTensor turn(TitanTape& tape, std::int64_t bytes) {
   TapeTensor by_cosine = tape.make(bytes);

@@ -13,6 +13,7 @@
 #include "estimator/validity.h"
 #include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/llama_job.h"
+#include "tests/estimator/titan_peaks.h"
 
 namespace shardplan {
 namespace {
@@ -200,40 +201,25 @@ TEST_CASE("experts that are a group of their own are gathered and reduced by the
   CHECK(count(4 * kOfRank / 2, AllocationStream::kReduce) == 3 * 4);
 }
 
-void check_peaks_alike(const Job& of, bool compile) {
+void check_mixture(const Job& of, bool compile) {
   for (const std::int64_t vocab : {4096, 32768}) {
     for (const std::int64_t ep : {1, 2, 8}) {
-      for (const char* policy : {"none", "full", "every_second_matmul", "every_second_layer"}) {
-        Job job = of;
-        job.model.vocab = vocab;
-        job.profile.compile = compile;
-        Plan plan = sharded(8, ep);
-        const std::string_view name = policy;
-        if (name == "full") {
-          plan.recompute.granularity = RecomputeGranularity::kFull;
-        } else if (name != "none") {
-          plan.recompute = {.granularity = RecomputeGranularity::kSelective, .policy = policy};
-        }
-        REQUIRE(first_broken_rule(job, plan) == nullptr);
-        const PlanPieces whole = plan_pieces(job, plan);
-        const double played =
-            static_cast<double>(largest_sum(torchtitan_timeline(job, plan, whole.stages.at(0))));
-        const double rows = static_cast<double>(whole.stages.at(0).peaks.peak_bytes);
-        CAPTURE(ep);
-        CAPTURE(policy);
-        CHECK(played / rows == doctest::Approx(1).epsilon(0.01));
-      }
+      Job job = of;
+      job.model.vocab = vocab;
+      job.profile.compile = compile;
+      CAPTURE(ep);
+      check_peaks_alike(job, sharded(8, ep));
     }
   }
 }
 
 TEST_CASE("a mixture's rows and its timeline peak alike") {
-  check_peaks_alike(mixture(8), false);
-  check_peaks_alike(qwen3_mixture(8), false);
-  check_peaks_alike(qwen3_mixture(8), true);
+  check_mixture(mixture(8), false);
+  check_mixture(qwen3_mixture(8), false);
+  check_mixture(qwen3_mixture(8), true);
   Job few_tokens = mixture(8);  // whose peak is where experts' gradients are reduced
   few_tokens.sequence_length = 512;
-  check_peaks_alike(few_tokens, false);
+  check_mixture(few_tokens, false);
 }
 
 TEST_CASE("what torchtitan's mixtures do not do is refused by name") {
