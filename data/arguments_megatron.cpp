@@ -211,12 +211,36 @@ void read_fp8(const RunArguments& arguments, RunReading& run, const Options& opt
   }
 }
 
-void read_optimizer(const RunArguments& arguments, RunReading& run) {
+void read_muon(const RunArguments& arguments, RunReading& run, const Options& options) {
+  const std::string parts =
+      arguments.word_or("--muon-tp-mode", "blockwise", {"blockwise", "duplicated", "distributed"});
+  if (run.plan.tp > 1 && parts != "blockwise") {
+    refuse(run, "--muon-tp-mode " + parts + ": blockwise is described");
+  }
+  const std::string products =
+      arguments.word_or("--muon-fp32-matmul-prec", "medium", {"low", "medium", "high"});
+  if (products != "medium") {
+    refuse(run, "--muon-fp32-matmul-prec " + products + ": medium is described");
+  }
+  constexpr std::int64_t kSteps = 5;
+  const std::int64_t steps = arguments.integer_or("--muon-num-ns-steps", kSteps, 1, kMaxCount);
+  if (steps != kSteps) {
+    refuse(run, "--muon-num-ns-steps " + std::to_string(steps) + ": 5 are described");
+  }
+  if (arguments.has("--muon-use-nesterov")) {
+    want(run, {"muon_nesterov", "true"}, options);
+  }
+}
+
+void read_optimizer(const RunArguments& arguments, RunReading& run, const Options& options) {
   const std::string optimizer = arguments.text_or("--optimizer", "adam");
   if (optimizer == "sgd") {
     run.job.optimizer = OptimizerKind::kSgdMomentum;
+  } else if (optimizer == "muon" || optimizer == "dist_muon") {
+    run.job.optimizer = optimizer == "muon" ? OptimizerKind::kMuon : OptimizerKind::kDistMuon;
+    read_muon(arguments, run, options);
   } else if (optimizer != "adam") {
-    refuse(run, "--optimizer " + optimizer + ": adam and sgd are described");
+    refuse(run, "--optimizer " + optimizer + ": adam, sgd, muon and dist_muon are described");
   }
 }
 
@@ -254,7 +278,6 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   run.job.model = megatron_model(arguments, run.notes);
   read_megatron_plan(arguments, run);
   read_training(arguments, run);
-  read_optimizer(arguments, run);
   const bool local =
       arguments.word_or("--transformer-impl", "transformer_engine",
                         {"transformer_engine", "local", "inference_optimized"}) == "local";
@@ -270,6 +293,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     read_kernels(arguments, run, options);
     read_surroundings(arguments, run, options);
     read_fp8(arguments, run, options);
+    read_optimizer(arguments, run, options);
     if (run.job.profile.gradient_accumulation_fusion &&
         !fuses_weight_gradients(run.job, run.plan)) {
       refuse(run,

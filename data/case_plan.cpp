@@ -4,6 +4,7 @@
 
 #include "data/case_line.h"
 #include "data/case_members.h"
+#include "estimator/muon.h"
 
 namespace shardplan {
 
@@ -167,7 +168,7 @@ Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::str
     return std::ranges::find(given, name) == given.end();
   };
   if (is_absent("zero")) {
-    plan.zero = profile.default_zero;
+    plan.zero = uses_muon(job) ? 0 : profile.default_zero;
   }
   if (is_absent("sequence_parallel")) {
     plan.sequence_parallel = plan.tp > 1 && profile.default_sequence_parallel;

@@ -184,7 +184,7 @@ const ProfileOption& find_option(const std::vector<ProfileOption>& options, cons
   throw InputError(opening + "found unknown option \"" + shown(name, Encoding::kUnchecked) +
                    "\", expected " +
                    (names.empty() ? "none: profile " + framework + " has no options"
-                                  : "an option of profile " + framework + ": " + joined(names)) +
+                                  : "one that `shardplan list options " + framework + "` shows") +
                    suggestion(name, names));
 }
 

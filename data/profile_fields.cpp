@@ -47,6 +47,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"fsdp_whole_moments", &FrameworkProfile::fsdp_whole_moments},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
+    {"muon_nesterov", &FrameworkProfile::muon_nesterov},
     {"compile", &FrameworkProfile::compile},
     {"compile_layers", &FrameworkProfile::compile_layers},
     {"compile_loss", &FrameworkProfile::compile_loss},

@@ -34,6 +34,7 @@ struct AllocationEvent {
 struct BuiltStage {
   std::vector<AllocationEvent> events;
   std::vector<std::int64_t> optimizer_elements;
+  std::size_t second_moments = 0;  // Megatron-core: so many of them, the first ones, have one
   // What the second step frees first, none if 0, and the tensors that it makes in its place.
   std::int64_t rebuilt_id = 0;
   std::vector<std::int64_t> rebuilt_bytes;

@@ -11,6 +11,7 @@
 
 #include "estimator/block_rows.h"
 #include "estimator/caching_allocator.h"
+#include "estimator/muon.h"
 
 namespace shardplan {
 namespace {
@@ -177,6 +178,30 @@ class TailCounter {
   std::vector<std::int64_t> bytes_;
 };
 
+// Muon's is fp32 whatever a plan says.
+DType state_dtype(const Job& job, DType chosen) {
+  return uses_muon(job) ? DType::kFp32 : chosen;
+}
+
+// What AdamW updates, then Muon's matrices.
+void set_muon_elements(BuiltStage& found, const Job& job, const Plan& plan,
+                       const StageLayout& stage) {
+  const std::vector<MuonTensor> tensors = muon_tensors(job, plan, held_blocks(job, stage));
+  const std::vector<MuonTensor> own = fullest_muon_tensors(job, plan, tensors);
+  const auto add = [&](bool matrices) {
+    for (const MuonTensor& tensor : own) {
+      if (tensor.is_matrix == matrices) {
+        found.optimizer_elements.insert(found.optimizer_elements.end(),
+                                        static_cast<std::size_t>(tensor.count), tensor.elements());
+      }
+    }
+  };
+  found.optimizer_elements.clear();
+  add(false);
+  found.second_moments = found.optimizer_elements.size();
+  add(true);
+}
+
 }  // namespace
 
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -211,9 +236,13 @@ BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout
     add_buffers(start, plan, tensors.chunks[chunk], ids[chunk]);
   }
   found.optimizer_elements.insert(found.optimizer_elements.end(), experts.begin(), experts.end());
+  found.second_moments = found.optimizer_elements.size();
+  if (uses_muon(job)) {
+    set_muon_elements(found, job, plan, stage);
+  }
   for (const std::int64_t elements : found.optimizer_elements) {
     const std::int64_t clone = start.allocate(bytes(elements, type));
-    start.allocate(bytes(elements, plan.master_dtype));
+    start.allocate(bytes(elements, state_dtype(job, plan.master_dtype)));
     start.free(clone);
   }
   found.events = std::move(start.events);
@@ -226,13 +255,15 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
   TailCounter counter(job.profile.allocator);
   for (const AllocationEvent& event : start.events) { counter.add(event); }
   AllocatorTails tails{.start_up_bytes = counter.tails()};
-  for (const std::int64_t elements : start.optimizer_elements) {
-    counter.allocate(bytes(elements, plan.exp_avg_dtype));
-    counter.allocate(bytes(elements, plan.exp_avg_sq_dtype));
+  for (std::size_t i = 0; i < start.optimizer_elements.size(); ++i) {
+    counter.allocate(bytes(start.optimizer_elements[i], state_dtype(job, plan.exp_avg_dtype)));
+    if (i < start.second_moments) {
+      counter.allocate(bytes(start.optimizer_elements[i], state_dtype(job, plan.exp_avg_sq_dtype)));
+    }
   }
   tails.optimizer_bytes = counter.tails() - tails.start_up_bytes;
-  for (const std::int64_t elements : start.optimizer_elements) {
-    counter.allocate(bytes(elements, DType::kFp32));
+  for (std::size_t i = 0; i < start.second_moments; ++i) {
+    counter.allocate(bytes(start.optimizer_elements[i], DType::kFp32));
   }
   tails.step_bytes = counter.tails() - tails.start_up_bytes - tails.optimizer_bytes;
   return tails;

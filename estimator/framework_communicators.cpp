@@ -20,7 +20,8 @@ Connections with_ring(Connections connections) {
 
 // Groups of core/parallel_state.py in the order of their creation. Every rank runs collectives on
 // the world (barrier), on its gradient group, and on the group over which the gradient norm is
-// reduced, even where such a group is the rank alone. Delayed scaling in fp8 reduces the largest
+// reduced, even where such a group is the rank alone: dist_muon's is the world
+// (layer_wise_optimizer.py, get_grad_norm). Delayed scaling in fp8 reduces the largest
 // values over all ranks of the stage (get_amax_reduction_group; Transformer Engine v2.11
 // pytorch/quantization.py, reduce_and_update_fp8_tensors: only where there are several).
 // Userbuffers meet in groups of their own
@@ -32,6 +33,7 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
   const bool buffers = has_user_buffers(grid.job, plan);
   const bool hybrid = plan.dp_replicate > 1;
   const bool scales_later = uses_delayed_scaling(grid.job, plan);
+  const bool norm_by_model = plan.zero == 0 && grid.job.optimizer != OptimizerKind::kDistMuon;
   const std::int64_t stage = grid.world / plan.pp;
   const std::int64_t expert_ranks = plan.etp * plan.ep;
   const std::int64_t expert_dp = grid.size(GroupKind::kExpertDp);
@@ -41,7 +43,7 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
       {"dp_cp_shard", grid.dp * plan.cp / plan.dp_replicate, {.ring = hybrid}, hybrid},
       {"dp", grid.dp, {}},
       {"cp", plan.cp, grid.context_parallel()},
-      {"tp_pp", plan.tp * plan.pp, {.ring = plan.zero == 0}},
+      {"tp_pp", plan.tp * plan.pp, {.ring = norm_by_model}},
       {"tp", plan.tp, {.ring = plan.tp > 1 || grid.uses_tp_alone()}},
       {"pp", plan.pp, grid.pipeline()},
       grid.previous_stage(),
@@ -56,7 +58,7 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
       {"ep", plan.ep, grid.all_peers(GroupKind::kEp)},
       {"etp", plan.etp, {.ring = grid.has_experts && plan.etp > 1}},
       {"etp_ep", expert_ranks, {.ring = experts_apart}},
-      {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && plan.zero == 0}},
+      {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && norm_by_model}},
       {"expert_dp", expert_dp, {.ring = experts_apart}},
       {"expert_dp_shard", expert_dp / plan.dp_replicate, {.ring = experts_apart && hybrid}, hybrid},
       {"expert_dp_replica", plan.dp_replicate, {.ring = hybrid}, hybrid},

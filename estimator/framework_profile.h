@@ -254,6 +254,7 @@ struct FrameworkProfile {
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module
   bool deallocate_pipeline_outputs = true;
   bool fused_optimizer = true;   // no temporary of one fp32 copy in the optimizer step
+  bool muon_nesterov = false;    // Muon's updates look ahead by Nesterov's momentum
   bool compile = false;          // torch.compile of what the next two say
   bool compile_layers = true;    // where compile is on: of every transformer block
   bool compile_loss = true;      // and of the loss

@@ -426,6 +426,15 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   return scaled(host_factor(job, *row), cost);
 }
 
+// Newton-Schulz iterations on one matrix are about 27 operators and a look at the stack, which the
+// package's log asks for: pairs of runs with AdamW and with Muon, 96 matrices in 16 layers and 148
+// in 4 with experts, leave 0.4 to 0.5 ms for each on a host 1.22 times as slow
+// (data/measured/muon_h100.jsonl, muon-host-...).
+double host_orthogonalize_s(const Job& job) {
+  constexpr double kMatrix = 350 * kMicro;
+  return kMatrix * job.cluster.host_slowdown;
+}
+
 double host_update_s(const Job& job, const Plan& plan) {
   const HostRow* row = row_of(job.profile);
   if (row == nullptr) {

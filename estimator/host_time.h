@@ -35,6 +35,9 @@ double shardings_per_microbatch(const Job& job, const Plan& plan);
 // Embedding, head and loss of one microbatch.
 HostCost host_cost_of_ends(const Job& job, const Plan& plan);
 
+// Muon's update of one matrix.
+double host_orthogonalize_s(const Job& job);
+
 // Clipping and optimizer, per layer on this rank: a mean where some have experts.
 double host_update_s(const Job& job, const Plan& plan);
 

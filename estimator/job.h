@@ -12,11 +12,14 @@
 
 namespace shardplan {
 
-enum class OptimizerKind { kAdamW, kSgdMomentum };
+// kMuon and kDistMuon: Megatron-LM's, by muon.h.
+enum class OptimizerKind { kAdamW, kSgdMomentum, kMuon, kDistMuon };
 enum class TrainedParameters { kAll, kAdapters };
-inline constexpr std::array<NamedValue<OptimizerKind>, 2> kOptimizerKinds = {{
+inline constexpr std::array<NamedValue<OptimizerKind>, 4> kOptimizerKinds = {{
     {.value = OptimizerKind::kAdamW, .name = "adamw"},
     {.value = OptimizerKind::kSgdMomentum, .name = "sgd_momentum"},
+    {.value = OptimizerKind::kMuon, .name = "muon"},
+    {.value = OptimizerKind::kDistMuon, .name = "dist_muon"},
 }};
 inline constexpr std::array<NamedValue<TrainedParameters>, 2> kTrainedParameters = {{
     {.value = TrainedParameters::kAll, .name = "all"},

@@ -13,6 +13,7 @@
 #include "estimator/fp8_weights.h"
 #include "estimator/megatron_fp8_rows.h"
 #include "estimator/megatron_fsdp.h"
+#include "estimator/muon.h"
 #include "estimator/resident_rows.h"
 
 namespace shardplan {
@@ -25,11 +26,13 @@ struct MegatronState {
   const StageTensors& tensors;
   std::int64_t dense_shard = 1;   // S
   std::int64_t expert_shard = 1;  // S_x
+  MuonShare muon = {};            // where it is the optimizer
   StateRowList rows = {};
 
   bool shards_optimizer() const { return plan.zero >= 1; }
   bool shards_gradients() const { return plan.zero >= 2; }
   bool shards_parameters() const { return plan.zero >= 3; }
+  bool has_muon() const { return uses_muon(job); }
   bool keeps_fp8() const { return keeps_fp8_weights(job, plan); }
   bool gathers_apart() const { return gathers_through_gradients(job, plan); }
   DType parameter_dtype() const { return activation_dtype(plan.precision); }
@@ -67,7 +70,9 @@ struct Group {
   std::int64_t padding = 0;
   std::int64_t fp8_padding = 0;
   std::int64_t shard = 1;
-  std::int64_t whole = 0;  // elements before tensor parallelism divides them; 0: not asked for
+  std::int64_t whole = 0;    // elements before tensor parallelism divides them; 0: not asked for
+  std::int64_t updated = 0;  // by this rank
+  std::int64_t second_moment = 0;  // of these, where AdamW updates them
 };
 
 void add_optimizer_row(MegatronState& state, std::string_view name, std::int64_t elements,
@@ -84,8 +89,25 @@ void add_optimizer_row(MegatronState& state, std::string_view name, std::int64_t
 constexpr std::string_view kWholeMoment =
     "t*N: a moment of whole parameters, made by the first optimizer step";
 
+// Main parameters (core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params), one moment of
+// matrices, both of what AdamW updates.
+void add_muon(MegatronState& state, const Group& group) {
+  if (state.plan.precision != Precision::kFp32) {
+    add_optimizer_row(state, group.names.master, group.updated, DType::kFp32, Phase::kBuilt,
+                      "N, with dist_muon of the fullest rank: main parameters");
+  }
+  add_optimizer_row(state, group.names.exp_avg, group.updated, DType::kFp32, Phase::kForward,
+                    "of these the moment of matrices and AdamW's first");
+  add_optimizer_row(state, group.names.exp_avg_sq, group.second_moment, DType::kFp32,
+                    Phase::kForward, "of embedding, head and vectors, which AdamW updates");
+}
+
 void add_optimizer(MegatronState& state, const Group& group) {
   const Plan& plan = state.plan;
+  if (state.has_muon()) {
+    add_muon(state, group);
+    return;
+  }
   const std::int64_t share =
       state.shards_optimizer() ? div_ceil(group.elements, group.shard) : group.elements;
   const std::int64_t on_gpu = scaled(share, 1 - plan.offload.optimizer);
@@ -272,10 +294,14 @@ bool hands_over_main_parameters(const MegatronState& state) {
 void add_optimizer_step(MegatronState& state) {
   const Plan& plan = state.plan;
   const bool shards = state.shards_optimizer();
-  const std::int64_t dense = div_ceil(state.tensors.dense, shards ? state.dense_shard : 1);
-  const std::int64_t expert = div_ceil(state.tensors.expert, shards ? state.expert_shard : 1);
+  const std::int64_t dense = state.has_muon()
+                                 ? state.muon.dense
+                                 : div_ceil(state.tensors.dense, shards ? state.dense_shard : 1);
+  const std::int64_t expert = state.has_muon()
+                                  ? state.muon.expert
+                                  : div_ceil(state.tensors.expert, shards ? state.expert_shard : 1);
   const std::int64_t share = dense + expert;
-  const bool precision_aware = is_precision_aware(plan);
+  const bool precision_aware = is_precision_aware(plan) && !state.has_muon();
   const bool fsdp = is_megatron_fsdp(state.job, plan);
   if (state.grad_dtype() != DType::kFp32 &&
       (!precision_aware || hands_over_main_parameters(state))) {
@@ -302,13 +328,56 @@ void add_optimizer_step(MegatronState& state) {
   if (!state.job.profile.fused_optimizer) {
     state.add({.component = Component::kTemporaries,
                .name = kStepTemporaryRow,
-               .elements = at_once,
+               .elements = state.has_muon() ? state.muon.dense_second_moment : at_once,
                .dtype = DType::kFp32,
                .first = Phase::kOptimizer,
                .last = Phase::kOptimizer,
                .formula = "N/S: torch's foreach AdamW makes one fp32 list of the roots of the "
                           "second moment (torch/optim/adam.py, _multi_tensor_adam)"});
   }
+}
+
+void add_muon_temporary(MegatronState& state, std::string_view name, std::int64_t elements,
+                        std::int64_t copies, std::string_view formula) {
+  state.add({.component = Component::kTemporaries,
+             .name = name,
+             .elements = elements,
+             .dtype = DType::kFp32,
+             .copies = copies,
+             .first = Phase::kOptimizer,
+             .last = Phase::kOptimizer,
+             .ends_before_made = true,  // AdamW's moments, which are more
+             .formula = formula});
+}
+
+void add_muon_step(MegatronState& state) {
+  const MuonTemporary& update = state.muon.temporary;
+  add_muon_temporary(state, "muon.update", update.matrix, 3,
+                     "r c: the matrix with the largest update orthogonalised, scaled, and scaled "
+                     "again; of qkv its queries");
+  add_muon_temporary(state, "muon.nesterov", update.changed, 1,
+                     "r c: its gradient with Nesterov's momentum");
+  add_muon_temporary(state, "muon.parts", update.parts, 1,
+                     "r c: queries, keys and values of qkv copied apart");
+  const MuonGather& gather = state.muon.gather;
+  const std::int64_t ranks = std::max(gather.ranks, std::int64_t{1});
+  const auto add_gathered = [&](std::string_view name, std::int64_t elements, std::int64_t copies,
+                                std::string_view formula) {
+    state.add({.component = Component::kCommunication,
+               .name = name,
+               .elements = elements,
+               .dtype = state.parameter_dtype(),
+               .copies = copies,
+               .first = Phase::kParameterGather,
+               .last = Phase::kParameterGather,
+               .formula = formula});
+  };
+  add_gathered("muon.gathered_parameters", gather.all / ranks, gather.ranks,
+               "N: updated parameters, a tensor for each data-parallel rank (N/ranks in the mean)");
+  add_gathered("muon.own_parameters", gather.own + gather.all % ranks, 1,
+               "the fullest rank's own, flat");
+  add_gathered("muon.flat_parameters", gather.flat, 1,
+               "N: where all ranks have as many, their flat copy");
 }
 
 void add_dummy_gradients(MegatronState& state) {
@@ -372,6 +441,11 @@ bool is_precision_aware(const Plan& plan) {
          plan.exp_avg_sq_dtype != DType::kFp32;
 }
 
+bool has_plain_optimizer(const Job& job, const Plan& plan) {
+  return plan.zero <= 1 && !is_precision_aware(plan) && plan.offload.optimizer == 0.0 &&
+         !keeps_fp8_weights(job, plan);
+}
+
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors) {
   MegatronState state{.job = job,
@@ -382,6 +456,9 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                       .expert_shard = expert_state_shards(job, plan)};
   constexpr std::size_t kManyRows = 32;  // room for the usual number
   state.rows.rows.reserve(kManyRows);
+  if (state.has_muon()) {
+    state.muon = fullest_muon_share(job, plan, muon_tensors(job, plan, held_blocks(job, stage)));
+  }
   const LocalParameters whole =
       has_whole_moments(state) ? whole_parameters(job, plan, stage) : LocalParameters{};
   add_built_parameters(state);
@@ -392,19 +469,23 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                     .padding = tensors.dense_padding,
                     .fp8_padding = tensors.linear_padding,
                     .shard = state.dense_shard,
-                    .whole = whole.dense});
+                    .whole = whole.dense,
+                    .updated = state.muon.dense,
+                    .second_moment = state.muon.dense_second_moment});
   add_group(state, {.names = kExpertNames,
                     .elements = tensors.expert,
                     .fp8 = keeps_fp8 ? tensors.expert : 0,
                     .padding = keeps_fp8 ? 0 : tensors.expert_padding,
                     .fp8_padding = keeps_fp8 ? tensors.expert_padding : 0,
                     .shard = state.expert_shard,
-                    .whole = whole.expert});
+                    .whole = whole.expert,
+                    .updated = state.muon.expert});
   if (plan.precision == Precision::kFp8) {
     for (const StateRow& row : megatron_fp8_rows(job, plan, stage, tensors)) { state.add(row); }
   }
   add_gathered(state);
   add_optimizer_step(state);
+  add_muon_step(state);
   add_dummy_gradients(state);
   for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { state.add(row); }
   return std::move(state.rows.rows);

@@ -14,6 +14,10 @@ namespace shardplan {
 // The optimizer takes gradients of other types than fp32 (--use-precision-aware-optimizer).
 bool is_precision_aware(const Plan& plan);
 
+// Whether main parameters are made beside the model's in bf16, all of them on the GPU: neither in
+// Megatron-FSDP's buffers nor by a precision-aware optimizer, nor of weights kept in fp8.
+bool has_plain_optimizer(const Job& job, const Plan& plan);
+
 std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);
 

@@ -12,7 +12,7 @@ bool has_microbatches(const Job& job, const Plan& plan) {
 }
 
 // Every value makes rows smaller the fewer bytes it has, and adds none but those of
-// StateBytes::widened.
+// StateBytes::widened; ends of blocks are by chance.
 void choose_smallest(const std::vector<DType>& open, DType& axis) {
   if (!open.empty()) {
     axis = *std::ranges::min_element(open, {}, [](DType dtype) { return bytes_of(dtype); });
@@ -27,10 +27,13 @@ void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
   choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
 }
 
-std::int64_t widened_bytes(const PriceFreedom& open, const StateBytes& state) {
-  const bool is_open =
-      !open.master_dtype.empty() || !open.exp_avg_dtype.empty() || !open.exp_avg_sq_dtype.empty();
-  return is_open ? state.widened : 0;
+StateBytes least_state(const PriceFreedom& open, const StateBytes& state) {
+  StateBytes least = state;
+  if (!open.master_dtype.empty() || !open.exp_avg_dtype.empty() || !open.exp_avg_sq_dtype.empty()) {
+    for (std::int64_t& bytes : least.alive) { bytes -= state.block_ends; }
+    least.alive[static_cast<std::size_t>(Phase::kOptimizer)] -= state.widened;
+  }
+  return least;
 }
 
 void choose_smallest_gradients(const PriceFreedom& open, Plan& plan) {

@@ -43,9 +43,9 @@ void each(const std::vector<bool>& open, bool& axis, const Visit& visit) {
 
 // The branch's smallest optimizer: moments and main parameters.
 void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan);
-// Bytes of the optimizer step that the smallest types have and larger ones may not have, where they
-// were open: no part of a floor.
-std::int64_t widened_bytes(const PriceFreedom& open, const StateBytes& state);
+// The state of these without what they have and larger types may not have, where types are open:
+// copies of the optimizer step, and ends of blocks.
+StateBytes least_state(const PriceFreedom& open, const StateBytes& state);
 
 // The same for gradients.
 void choose_smallest_gradients(const PriceFreedom& open, Plan& plan);

@@ -21,8 +21,7 @@ std::int64_t fullest_rank_bytes(const PriceFreedom& open, const StatePiece& stat
                                 const ActivationPiece& activations) {
   std::int64_t peak = 0;
   for (const RankActivations& rank : activations.ranks) {
-    StateBytes least = states.classes[rank.stage_class];
-    least.alive[static_cast<std::size_t>(Phase::kOptimizer)] -= widened_bytes(open, least);
+    const StateBytes least = least_state(open, states.classes[rank.stage_class]);
     const StateSum state = {.one = least, .other = rank.buffers};
     peak = std::max(peak, alive_peak_bytes(state, rank.actions));
   }

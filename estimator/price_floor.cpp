@@ -102,10 +102,7 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
                 const std::array<std::int64_t, 3> ranks = ranks_of(at);
                 for (std::size_t i = 0; i < ranks.size(); ++i) {
                   const std::int64_t of = split.of_rank[static_cast<std::size_t>(ranks[i])];
-                  const StateBytes& state = classes[static_cast<std::size_t>(of)];
-                  PhaseBytes least = state.alive;
-                  least[static_cast<std::size_t>(Phase::kOptimizer)] -= widened_bytes(open, state);
-                  lower(floor[i], least);
+                  lower(floor[i], least_state(open, classes[static_cast<std::size_t>(of)]).alive);
                 }
               };
               each(open.precision, at.precision, [&] {

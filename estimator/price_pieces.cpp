@@ -252,9 +252,9 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
       .find({block_axes[0], experts ? packed(ep_seen_by(job, plan, kind), plan.etp) : 0,
              microbatch_axes_number(plan, cp_method) + number(kind), recompute_number(seen),
              experts ? block_axes[4] : 0,
-             is_wide || kind == BlockKind::kHead ? block_axes[5]
-             : fuses_weight_gradients(job, plan) ? 0
-                                                 : 1},
+             is_wide || kind == BlockKind::kHead || kind == BlockKind::kMtp ? block_axes[5]
+             : fuses_weight_gradients(job, plan)                            ? 0
+                                                                            : 1},
             [&](KindPiece& piece) {
               const BlockMemory block = block_memory(job, plan, kind);
               BlockSummaries alone{};

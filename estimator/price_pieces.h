@@ -161,7 +161,7 @@ struct WorkPiece {
 // Of every kind of rank what it reduces and gathers, and the parameters that it updates.
 struct ReductionPiece {
   std::vector<RankUpdate> ranks;  // without the optimizer, which more axes change
-  std::vector<LocalParameters> held;
+  std::vector<RankParameters> held;
 };
 
 // Beside the allocator, by place in the pipeline.

@@ -139,7 +139,7 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
         piece.held.clear();
         for (const RankParameters& rank : parameters(plan)) {
           piece.ranks.push_back(rank_update(job, plan, grid().groups, rank));
-          piece.held.push_back(rank.held);
+          piece.held.push_back(rank);
         }
       });
 }

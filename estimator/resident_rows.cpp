@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "estimator/allocator_tails.h"
+#include "estimator/megatron_state.h"
+#include "estimator/muon.h"
 #include "estimator/units.h"
 #include "estimator/user_buffers.h"
 
@@ -25,7 +27,7 @@ struct ResidentRows {
 // products (pytorch/module/base.py, get_workspace, get_multi_stream_cublas_workspace). torch makes
 // one for each handle, and handles belong to a thread: products outside Transformer Engine, those
 // of the head and the router, run forward in the main thread and backward in autograd's
-// (aten/src/ATen/cuda/CublasHandlePool.cpp).
+// (aten/src/ATen/cuda/CublasHandlePool.cpp), and those of Muon's step in the main thread.
 void add_cublas_workspaces(ResidentRows& state) {
   const bool is_moe =
       count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
@@ -50,7 +52,7 @@ void add_cublas_workspaces(ResidentRows& state) {
              .name = "cublas_workspace",
              .elements = chosen > 0 ? chosen : by_default,
              .dtype = DType::kBool,
-             .copies = torch_multiplies ? 2 : 0,
+             .copies = torch_multiplies ? 2 : (uses_muon(state.job) ? 1 : 0),
              .formula = "torch's, one for the main thread and one for autograd's",
              .origin = Origin::kDocumented,
              .made_by = is_local ? MadeBy::kFirstProducts : MadeBy::kPhase});
@@ -77,7 +79,7 @@ void add_resident(ResidentRows& state) {
 
 // Blocks of the caching allocator that are larger than the tensors in them.
 void add_allocator_tails(ResidentRows& state) {
-  if (!state.is_local()) {
+  if (!state.is_local() && !has_plain_optimizer(state.job, state.plan)) {
     return;
   }
   const AllocatorTails tails = allocator_tails(state.job, state.plan, state.stage, state.tensors);

@@ -250,7 +250,7 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
                                is_fsdp ? Carrier::kWideNccl : Carrier::kNccl);
   update.beside_gathers =
       beside_rates(job.cluster, over, Collective::kAllGather, carrier_of(job, over));
-  update.optimizer_s = optimizer_s(job, plan, groups, held);
+  update.optimizer_s = optimizer_s(job, plan, groups, parameters);
   return update;
 }
 
@@ -273,7 +273,10 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   const bool sums_whole = plan.zero <= job.profile.all_reduced_zero;
   double seconds = 0;
   switch (plan.zero) {
-    case 0: seconds = beside(update.all_reduce_s, backward_s); break;
+    case 0:
+      seconds =
+          beside(update.all_reduce_s, backward_s) + (divides_muon(job, plan) ? update.gather_s : 0);
+      break;
     case 1:
       seconds = (sums_whole ? update.all_reduce_s : beside(reduce_s, backward_s)) +
                 beside(update.gather_s, forward_s);
@@ -312,12 +315,40 @@ KernelBytes fp8_kernels(const Job& job, const Plan& plan, const ShardingGroups& 
                    updated * fp8_cast_kernel_bytes(job, plan)};
 }
 
+// Of matrices the norm and scaling of gradients, and the weight's copy, as AdamW's have them
+// (update_kernels); gathered parameters go into a flat tensor and out of it.
+double muon_step_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
+                   const RankParameters& rank) {
+  constexpr double kFp32Bytes = 4;
+  const std::vector<MuonTensor> tensors = muon_tensors(job, plan, rank.blocks);
+  double matrices = 0;
+  double others = 0;
+  for (const MuonTensor& tensor : fullest_muon_tensors(job, plan, tensors)) {
+    (tensor.is_matrix ? matrices : others) += number(tensor.count * tensor.elements());
+  }
+  const double held = number(rank.held.total());
+  const std::int64_t replicas = groups.dense_shard.size * groups.dense_replica.size;
+  const double copied = divides_muon(job, plan) ? matrices + others + held : 0;
+  const KernelBytes of_matrices = at_share(3 * kFp32Bytes, kMultiTensorShare) +
+                                  KernelBytes{.fused = kFp32Bytes + weight_bytes(plan)};
+  const double kernels_s =
+      elementwise_s(job.cluster.gpu, others * update_kernels(job, plan) + matrices * of_matrices +
+                                         held * buffer_kernels(job, plan, replicas) +
+                                         copied * KernelBytes{.streamed = 2 * weight_bytes(plan)});
+  const double layers = number(std::ssize(job.model.layers)) / number(plan.pp);
+  return std::max(kernels_s, layers * host_update_s(job, plan)) + muon_s(job, plan, tensors);
+}
+
 // The offloaded share crosses PCIe to the host, which updates it in its own memory, and back:
 // one after the other without --overlap-cpu-optimizer-d2h-h2d, and with it little less, as the host
 // takes the most (Megatron-LM core_v0.16.1 core/optimizer/cpu_offloading/hybrid_optimizer.py, step;
 // the host's AdamW is torch's, core/optimizer/__init__.py).
 double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                   const LocalParameters& parameters) {
+                   const RankParameters& rank) {
+  if (uses_muon(job)) {
+    return muon_step_s(job, plan, groups, rank);
+  }
+  const LocalParameters& parameters = rank.held;
   const double dense_shards = plan.zero > 0 ? number(groups.dense_shard.size) : 1;
   const double expert_shards = plan.zero > 0 ? number(groups.expert_shard.size) : 1;
   const double elements =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "estimator/job.h"
+#include "estimator/muon.h"
 #include "estimator/parameters.h"
 #include "estimator/rank_grid.h"
 
@@ -43,6 +44,7 @@ struct RankParameters {
   LocalParameters held;
   LocalParameters regathered = {};  // our own trainer's, for a backward pass under ZeRO 3
   std::int64_t tied_elements = 0;   // of the embedding table that the end stages share
+  HeldBlocks blocks = {};           // what Muon's matrices are in
 };
 
 RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& groups,
@@ -60,6 +62,6 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
                                std::int64_t microbatches, const MicrobatchWork& work);
 
 double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                   const LocalParameters& parameters);
+                   const RankParameters& parameters);
 
 }  // namespace shardplan

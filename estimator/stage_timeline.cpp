@@ -132,8 +132,7 @@ void write_weight(TimelineWriter& writer, const std::vector<FlatUnit>& units,
 // everything else is one tensor a copy.
 std::vector<std::int64_t> tensor_bytes(const StateRow& row,
                                        const std::vector<std::int64_t>& parameters) {
-  if (row.name == kAllocatorTailsRow || row.name == kOptimizerTailsRow ||
-      row.name == kStepTailsRow) {
+  if (is_block_ends(row.name)) {
     return {};
   }
   const bool is_split = row.is_split || row.component == Component::kOptimizer ||
@@ -304,12 +303,6 @@ void write_step(TimelineWriter& writer, StateTensors& state,
   }
 }
 
-// Whether main parameters are made beside the model's, all of them on the GPU: neither in
-// Megatron-FSDP's buffers nor by a precision-aware optimizer.
-bool has_plain_optimizer(const Plan& plan) {
-  return plan.zero <= 1 && !is_precision_aware(plan) && plan.offload.optimizer == 0.0;
-}
-
 std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
                                                const StageLayout& layout) {
   std::vector<std::int64_t> bytes = dummy_gradients(job, plan, layout);
@@ -324,7 +317,7 @@ BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layo
     case MemoryModel::kMegatronLocal:
       return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
     case MemoryModel::kMegatron:
-      if (has_plain_optimizer(plan)) {
+      if (has_plain_optimizer(job, plan)) {
         return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
       }
       break;

@@ -48,6 +48,7 @@ void StateBytes::add(const StateRow& row) {
   not_in_first_step += row.not_in_first_step ? bytes : 0;
   frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;
   widened += row.name == kWidenedStateRow || row.name == kCastMomentRow ? bytes : 0;
+  block_ends += is_block_ends(row.name) ? bytes : 0;
   start_up_only += row.last <= Phase::kBuilt ? bytes : 0;
   remade += row.first > Phase::kForward && row.last == Phase::kIdle && !row.made_by_first_step
                 ? bytes

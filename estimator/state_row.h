@@ -45,6 +45,9 @@ inline constexpr std::string_view kCastMomentRow = "optimizer.cast_moment";
 inline constexpr std::string_view kAllocatorTailsRow = "allocator.block_ends";
 inline constexpr std::string_view kOptimizerTailsRow = "allocator.optimizer_block_ends";
 inline constexpr std::string_view kStepTailsRow = "allocator.step_block_ends";
+constexpr bool is_block_ends(std::string_view row) {
+  return row == kAllocatorTailsRow || row == kOptimizerTailsRow || row == kStepTailsRow;
+}
 
 // What allocates a row of the state in a replay of the allocator: the phase it begins with, the
 // first gather of a product's input, the first product of every thread (forward's and autograd's),
@@ -100,6 +103,7 @@ struct StateBytes {
   std::int64_t remade = 0;         // of rows that are made in every step and live on between steps
   std::int64_t side_streams = 0;   // most that lives on streams other than that of compute
   std::int64_t widened = 0;        // of kWidenedStateRow and kCastMomentRow
+  std::int64_t block_ends = 0;     // of the three rows of ends of blocks
   std::int64_t frame = 0;          // native: of the gradient norm, on the frame
 
   void add(const StateRow& row);
@@ -114,6 +118,7 @@ struct StateBytes {
     remade += other.remade;
     side_streams += other.side_streams;
     widened += other.widened;
+    block_ends += other.block_ends;
     frame += other.frame;
   }
 };

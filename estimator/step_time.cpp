@@ -211,6 +211,29 @@ LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes
 
 }  // namespace
 
+namespace {
+
+HeldBlocks held_blocks(const Job& job, const StepLayout& layout, const ModelTimes& times,
+                       std::size_t rank) {
+  HeldBlocks held;
+  for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
+    const ChunkKind& chunk = layout.chunks[i];
+    const std::int64_t chunks = layout.pipeline.rank_chunks[rank][i];
+    for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
+      const std::size_t layer = static_cast<std::size_t>(times.layers[kind].layer_kind);
+      (job.model.layers[layer].is_moe ? held.moe_layers : held.dense_layers) +=
+          chunks * chunk.layers()[kind];
+    }
+    held.tables += chunk.is_first ? chunks : 0;
+    held.tables += chunk.is_last && !job.model.tied_embeddings ? chunks : 0;
+    held.mtp_modules += chunk.is_last ? chunks * job.model.num_mtp_layers : 0;
+    held.has_final_norm = held.has_final_norm || (chunk.is_last && chunks > 0);
+  }
+  return held;
+}
+
+}  // namespace
+
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times) {
   std::vector<ChunkWork> works(layout.chunks.size());
@@ -232,7 +255,8 @@ std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& la
     parameters.dense += ends_apart && holds_head ? table : 0;
     ranks.push_back({.held = parameters,
                      .regathered = regathered_parameters(layout, times, rank),
-                     .tied_elements = ends_apart ? table : 0});
+                     .tied_elements = ends_apart ? table : 0,
+                     .blocks = held_blocks(job, layout, times, rank)});
   }
   return ranks;
 }

@@ -169,7 +169,8 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
-    kAdamWOnly,
+    kAdamWOrMuon,
+    kMuonAlone,
     kBlockwiseOnHopper,
     kFp8ParamGatherFsdp,
     // accepted
@@ -289,7 +290,8 @@ constexpr std::array kLocalRules = {
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,
-    kAdamWOnly,
+    kAdamWOrMuon,
+    kMuonAlone,
     // accepted
     kWorldByTpCpPp,
     kHeadsByTp,

@@ -5,9 +5,11 @@
 #include <string>
 
 #include "estimator/megatron_fsdp.h"
+#include "estimator/muon.h"
 #include "estimator/validity.h"
 #include "estimator/validity_sizes.h"
 #include "estimator/validity_text.h"
+#include "estimator/validity_unsupported.h"
 
 namespace shardplan {
 
@@ -96,6 +98,34 @@ inline constexpr ValidityRule kFsdpReplicasWithoutExperts = {
           return "num_experts " + number_text(job.model.moe.num_experts) + " with zero " +
                  number_text(plan.zero) + " and dp_replicate " + number_text(plan.dp_replicate) +
                  "; valid: dp_replicate 1, or zero 0, 1";
+        }};
+
+inline constexpr ValidityRule kAdamWOrMuon =
+    kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
+                OptimizerKind::kMuon, OptimizerKind::kDistMuon>;
+
+// training/arguments.py, validate_args, and core/optimizer/muon.py: without the distributed
+// optimizer, Megatron-FSDP, overlaps and fp16. Learned positions are a matrix that it updates,
+// which is not described.
+inline constexpr ValidityRule kMuonAlone = {
+    .name = "muon_needs_zero_0_and_no_overlaps",
+    .reads = {PlanField::kZero, PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return uses_muon(job) &&
+                 (plan.zero > 0 || plan.precision == Precision::kFp16 ||
+                  job.profile.overlap_grad_reduce || job.profile.overlap_param_gather ||
+                  job.model.learned_positions > 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const auto word = [](bool value) { return std::string(value ? "true" : "false"); };
+          return "optimizer " + std::string(name_of(job.optimizer)) + " with zero " +
+                 number_text(plan.zero) + ", precision " + std::string(name_of(plan.precision)) +
+                 ", overlap_grad_reduce " + word(job.profile.overlap_grad_reduce) +
+                 ", overlap_param_gather " + word(job.profile.overlap_param_gather) +
+                 ", learned_positions " + number_text(job.model.learned_positions) +
+                 "; valid: zero 0, bf16 or fp8, no overlap, no learned positions";
         }};
 
 // Whether buckets of Megatron-FSDP may end beyond what is counted.

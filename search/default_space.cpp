@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "estimator/block_memory.h"
+#include "estimator/muon.h"
 #include "estimator/validity.h"
 #include "search/search.h"
 #include "search/space.h"
@@ -162,6 +163,9 @@ void move_to_front(std::vector<Value>& values, Value first) {
 }
 
 std::vector<std::int64_t> zero_stages(const Job& job) {
+  if (uses_muon(job)) {
+    return {0};
+  }
   auto stages = supported<std::int64_t>(job, "zero", &Plan::zero, {0, 1, 2, 3});
   move_to_front(stages, job.profile.default_zero);
   return stages;

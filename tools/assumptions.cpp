@@ -7,6 +7,7 @@
 
 #include "data/json_message.h"
 #include "estimator/allocator_totals.h"
+#include "estimator/muon.h"
 #include "estimator/price.h"
 #include "tools/plan_words.h"
 #include "tools/text.h"
@@ -256,7 +257,8 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
   add_own("precision", std::string(name_of(question.plan.precision)), !has_precision);
   const bool has_experts = question.job.model.moe.num_experts > 0;
   for (const ProfileOption& option : profile_options(library, key)) {
-    const bool means_something = has_experts || !option.name.starts_with("moe_");
+    const bool means_something = (has_experts || !option.name.starts_with("moe_")) &&
+                                 (uses_muon(question.job) || !option.name.starts_with("muon_"));
     if (means_something && !is_among(question.given_options, option.name)) {
       stated.push_back(assumption_of(
           {.name = option.name,

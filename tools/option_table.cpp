@@ -195,7 +195,9 @@ std::vector<OptionRow> top_rows() {
 std::vector<OptionRow> search_rows() {
   return {
       repeated(text("fix", "AXIS=VALUE", "only this value of an axis, as in tp=8; repeatable")),
-      flag("headroom", "of every plan shown: GiB left, largest micro-batch and sequence that fit"),
+      flag("headroom",
+           "of every plan shown: GiB left, largest micro-batch, with as many of them, and sequence "
+           "that fit"),
       flag("families", "every value of every axis: how many plans fit, why not, what would pass"),
       repeated(text("range", "AXIS=A..B|A,B",
                     "only values within a range, or exactly these; repeatable")),

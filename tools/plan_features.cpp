@@ -62,6 +62,9 @@ std::vector<std::string> plan_features(const Job& job, const Plan& plan,
   if (plan.pp > 1) {
     features.push_back("schedule " + std::string(name_of(plan.schedule)));
   }
+  if (job.optimizer != OptimizerKind::kAdamW) {
+    features.push_back("optimizer " + std::string(name_of(job.optimizer)));
+  }
   features.push_back("zero " + std::to_string(plan.zero));
   features.push_back(recompute_feature(plan.recompute));
   features.push_back("precision " + std::string(name_of(plan.precision)));

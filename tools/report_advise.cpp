@@ -83,6 +83,9 @@ std::string options_of(const AdviseReport& report, const JudgedPlan& changed) {
     plan.dp = data_parallel_size(changed.job, plan);
   }
   std::string text = options_of_plan(plan, with_open_etp(changed.job, before));
+  if (report.question.microbatches_given) {
+    text.append(" --num-microbatches ").append(std::to_string(num_microbatches(changed.job, plan)));
+  }
   for (const std::string& field : profile_field_names()) {
     const std::string value = profile_field_text(changed.job.profile, field);
     if (value != profile_field_text(report.question.job.profile, field)) {

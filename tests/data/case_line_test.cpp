@@ -94,7 +94,7 @@ TEST_CASE("a rank that ran alone in a fake process group says nothing of the dev
       }
     }
   }
-  CHECK(simulated == 26 + 41 + 59 + 21 + 9 + 68 + 14);
+  CHECK(simulated == 26 + 41 + 59 + 21 + 9 + 68 + 14 + 9);
 }
 
 TEST_CASE("a measured Megatron-core run reads as it was written") {
@@ -357,8 +357,8 @@ TEST_CASE("wrong training members are refused") {
         at + "/micro_batch: found 1025 sequences of 1048576 tokens, expected at most 1073741824 "
              "tokens in a microbatch");
   CHECK(why_training(R"({"sequence_length": 1, "global_batch": 8, "optimizer": "adam"})") ==
-        at + "/optimizer: found \"adam\", expected one of adamw, sgd_momentum; did you mean "
-             "\"adamw\"?");
+        at + "/optimizer: found \"adam\", expected one of adamw, sgd_momentum, muon, "
+             "dist_muon; did you mean \"adamw\"?");
 }
 
 TEST_CASE("wrong lines are refused where they are wrong") {

@@ -20,13 +20,15 @@ std::vector<GpuSpec> all_gpus() {
 
 // Multiply-adds of one SM and clock, dense bf16 with fp32 accumulation, times two: architecture
 // whitepapers of A100 (512 a tensor core), H100 (1024), Blackwell (2048) and Ada (256; the GeForce
-// parts run half of it).
+// parts of Ada and Blackwell run half of it).
 double bf16_flops_per_sm_and_clock(const GpuSpec& gpu) {
   switch (gpu.compute_capability) {
     case 80: return 2048;
     case 89: return gpu.id.starts_with("RTX") ? 512 : 1024;
     case 90: return 4096;
-    case 100: return 8192;
+    case 100:
+    case 103: return 8192;
+    case 120: return 512;
     default: return 0;
   }
 }
@@ -40,7 +42,8 @@ ClusterSpec cluster_of(const std::string& json) {
 TEST_CASE("the GPUs that people train on are shipped") {
   const Library library;
   for (const char* name : {"a100", "a100-40gb", "a100-pcie", "h100", "h100-pcie", "h100-nvl",
-                           "h200", "b200", "gb200", "l40s", "rtx4090", "H200-SXM-141GB", "H100"}) {
+                           "h200", "b200", "gb200", "b300", "gb300", "h20", "h800", "a800", "l40s",
+                           "rtx4090", "rtx5090", "H200-SXM-141GB", "H100"}) {
     CAPTURE(name);
     CHECK_FALSE(library.gpu(name).id.empty());
   }
@@ -71,7 +74,8 @@ TEST_CASE("rates are dense: they ask for a clock that the chip has") {
     CAPTURE(gpu.id);
     const double clock_hz =
         gpu.bf16_flops_per_s / static_cast<double>(gpu.num_sms) / bf16_flops_per_sm_and_clock(gpu);
-    CHECK(clock_hz > 1.35e9);
+    const bool is_throttled = gpu.id.starts_with("H20-");  // its products, by export rules
+    CHECK((clock_hz > 1.35e9) == !is_throttled);
     CHECK(clock_hz < 2.6e9);
     CHECK(gpu.fp16_flops_per_s == gpu.bf16_flops_per_s);
     CHECK(gpu.fp32_flops_per_s < gpu.bf16_flops_per_s);
@@ -267,8 +271,8 @@ TEST_CASE("wrong cluster names say what was found and what would be right") {
         "cluster: found 134217728 GPUs in all, expected an integer from 1 to 1048576");
   CHECK(why("99999999999999999999x8-h200") ==
         "cluster: found 9223372036854775807 nodes, expected an integer from 1 to 131072");
-  const std::string misspelt = why("1x8-h2OO");
-  CHECK(misspelt.starts_with("cluster: found GPU \"h2oo\", expected a path to a file or one of "));
+  const std::string misspelt = why("1x8-hh200");
+  CHECK(misspelt.starts_with("cluster: found GPU \"hh200\", expected a path to a file or one of "));
   CHECK(misspelt.ends_with("; did you mean \"h200\"?"));
   const std::string no_gpu = why("1x8");
   CHECK(no_gpu.starts_with("cluster: found \"1x8\", expected NODESxGPUS-GPU such as 1x8-h200"));

@@ -147,7 +147,10 @@ TEST_CASE(
   job.global_batch = 64;
   const StageMemory stage = estimate_memory(job, Plan{.zero = 1}).stages.front();
   constexpr std::int64_t kN = 8030261248;  // divides over 8 ranks without padding
-  CHECK(stage.built_bytes == 6 * kN + 4 * kN / 8);
+  const auto ends = std::ranges::find(stage.rows, "allocator.block_ends", &Row::name);
+  REQUIRE(ends != stage.rows.end());
+  CHECK(ends->total_bytes() < kN / 1000);
+  CHECK(stage.built_bytes == 6 * kN + 4 * kN / 8 + ends->total_bytes());
   CHECK(stage.steady_bytes == stage.allocated_bytes);
 }
 
@@ -258,6 +261,10 @@ TEST_CASE("more tokens, a longer sequence or more layers never need less memory"
           drawn.job.model.layers.end();
       RandomCase larger = drawn;
       growth.grow(larger);
+      // More layers may deal the tables to two ranks instead of one.
+      if (drawn.job.optimizer == OptimizerKind::kDistMuon) {
+        continue;
+      }
       if (!uniform || first_broken_rule(larger.job, larger.plan) != nullptr) {
         continue;
       }
@@ -284,7 +291,8 @@ TEST_CASE("twice the data-parallel ranks halve the sharded state, up to rounding
     RandomCase wider = drawn;
     wider.job.cluster.nodes *= 2;
     wider.job.global_batch *= 2;
-    if (first_broken_rule(wider.job, wider.plan) != nullptr) {
+    const bool deals_whole_tensors = drawn.job.optimizer == OptimizerKind::kDistMuon;
+    if (deals_whole_tensors || first_broken_rule(wider.job, wider.plan) != nullptr) {
       continue;
     }
     ++compared;

@@ -34,6 +34,13 @@ Job with_experts_together(Job job, const Plan& plan) {
   return job;
 }
 
+// Muon's update where the plan may have it, divided over the ranks or not.
+Job with_muon(const Job& job, const Plan& plan) {
+  Job changed = job;
+  changed.optimizer = plan.micro_batch % 2 == 0 ? OptimizerKind::kMuon : OptimizerKind::kDistMuon;
+  return first_broken_rule(changed, plan) == nullptr ? changed : job;
+}
+
 }  // namespace
 
 RandomJobs::RandomJobs(const Library& library, std::uint64_t seed)
@@ -227,7 +234,9 @@ RandomCase RandomJobs::next(const FrameworkProfile& profile) {
       // fujii2024 rounds uneven splits up, which no schedule can time: left out.
       if (first_broken_rule(asked, candidate) == nullptr &&
           !layers_per_chunk(asked, candidate).empty()) {
-        return {.job = asked, .plan = candidate};
+        ++num_drawn_;
+        return {.job = num_drawn_ % 3 == 0 ? with_muon(asked, candidate) : asked,
+                .plan = candidate};
       }
     }
   }

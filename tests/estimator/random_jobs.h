@@ -43,6 +43,7 @@ class RandomJobs {
   std::vector<FrameworkProfile> profiles_;
   ClusterSpec cluster_;
   std::mt19937_64 random_;
+  std::int64_t num_drawn_ = 0;  // every third case has Muon if it can
 };
 
 }  // namespace shardplan

@@ -104,7 +104,7 @@ TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO di
   const double whole_s = 34e9 / (4.8e12 * 0.85);
   const auto seconds = [&](std::int64_t zero) {
     const Plan plan = {.zero = zero};
-    return optimizer_s(job, plan, ShardingGroups(job, plan), parameters);
+    return optimizer_s(job, plan, ShardingGroups(job, plan), {.held = parameters});
   };
   CHECK(seconds(0) == doctest::Approx(whole_s));
   CHECK(seconds(1) == doctest::Approx(whole_s / 8));
@@ -119,7 +119,8 @@ TEST_CASE("Megatron-core's update moves 50 bytes per parameter and took what was
   job.cluster.gpus_per_node = 1;
   job.cluster.gpu.times.emplace().copy_bytes_per_s = 4.225e12;
   const auto seconds = [&](const Plan& plan, std::int64_t parameters) {
-    return optimizer_s(job, plan, ShardingGroups(job, plan), {.dense = parameters, .expert = 0});
+    return optimizer_s(job, plan, ShardingGroups(job, plan),
+                       {.held = {.dense = parameters, .expert = 0}});
   };
   const double billion = 1e9 / 4.225e12;
   CHECK(seconds({.zero = 1}, 1'000'000'000) == doctest::Approx(billion * (40 / 0.8 + 10 / 0.93)));
@@ -146,7 +147,7 @@ TEST_CASE("an optimizer on the host crosses PCIe and runs at the GPU's share of 
   const LocalParameters parameters = {.dense = 8'000'000'000, .expert = 0};
   const auto seconds = [&](double share) {
     const Plan plan = {.zero = 1, .offload = {.optimizer = share}};
-    return optimizer_s(job, plan, ShardingGroups(job, plan), parameters);
+    return optimizer_s(job, plan, ShardingGroups(job, plan), {.held = parameters});
   };
   // A billion parameters a rank: 4 bytes to the host, 2 back, 180 bytes' time in its memory; the
   // gradients of all eight are zeroed and divided where they are.

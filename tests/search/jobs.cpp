@@ -138,6 +138,11 @@ Job random_small_job(std::mt19937_64& random) {
   job.cluster = cluster_of(one_of(random, {1, 2}), one_of(random, {2, 4, 6, 8}));
   job.sequence_length = one_of(random, {1024, 2048});
   job.global_batch = one_of(random, {16, 24, 48});
+  const bool is_megatron = job.profile.memory_model == MemoryModel::kMegatron ||
+                           job.profile.memory_model == MemoryModel::kMegatronLocal;
+  if (is_megatron && random() % 4 == 0) {
+    job.optimizer = random() % 2 == 0 ? OptimizerKind::kMuon : OptimizerKind::kDistMuon;
+  }
   return job;
 }
 

@@ -250,8 +250,11 @@ TEST_CASE("the options of every advice give the plan that was judged") {
   const Words job = {"--model",           "llama3-8b", "--cluster",      "1x8-h100",
                      "--sequence-length", "8192",      "--global-batch", "64"};
   const auto with = [&](const std::string& options) { return with_options(job, options); };
+  const Words counted = {"--model",           "llama3-8b", "--cluster",          "1x8-h100",
+                         "--sequence-length", "8192",      "--num-microbatches", "4",
+                         "--micro-batch",     "2"};
   std::int64_t advices = 0;
-  for (const Words& run : {with("--tp 2 --pp 2 --vpp 2 --dp 2"), with("--micro-batch 2"),
+  for (const Words& run : {with("--tp 2 --pp 2 --vpp 2 --dp 2"), with("--micro-batch 2"), counted,
                            Words{"--from", path, "--cluster", "1x8-h100"}}) {
     Words asked = {"advise", "--top", "4", "--format", "json"};
     asked.insert(asked.end(), run.begin(), run.end());

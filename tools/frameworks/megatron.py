@@ -126,6 +126,13 @@ def data_parallel(case, config, part, zero, buckets, is_first):
     return wrapped
 
 
+def gather_nothing(gathered, _own, group):
+    """Moves nothing, and allocates what ProcessGroupNCCL does: tensors of one size are gathered flat
+    (torch's group "fake" copies the rank's own into all, which fails where sizes differ)."""
+    if len({tensor.numel() for tensor in gathered}) == 1:
+        torch.empty(len(gathered) * gathered[0].numel(), dtype=gathered[0].dtype, device=gathered[0].device)
+
+
 class Megatron:
     """A step of Megatron-core (megatron/training/training.py, train_step) on random tokens."""
 
@@ -143,7 +150,8 @@ class Megatron:
         training = case["training"]
         tp, pp, vpp, ep = (plan.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
         virtual = vpp if vpp > 1 else None
-        zero = plan.get("zero", 1)  # not given: Megatron-core's distributed optimizer
+        adam = training.get("optimizer", "adamw") == "adamw"
+        zero = plan.get("zero", int(adam))  # not given: Megatron-core's distributed optimizer
         engine = case["framework"] == "megatron"
         cp = plan.get("cp", 1)
         self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
@@ -203,11 +211,18 @@ class Megatron:
             self.chunks.append(data_parallel(case, self.config, part, zero, buckets, chunk == 0))
         if not engine and not options.get("fused_optimizer"):  # Transformer Engine's, if it is found
             optimizers.USING_PYTORCH_OPTIMIZER = True
-        self.optimizer = get_megatron_optimizer(
+        kind, make, settings = training.get("optimizer", "adamw"), get_megatron_optimizer, {}
+        if kind != "adamw":  # training.py, setup_model_and_optimizer
+            from megatron.core.optimizer.muon import get_megatron_muon_optimizer as make
+            if torch.distributed.get_backend() == "fake":
+                torch.distributed.all_gather = gather_nothing
+            settings = dict(layer_wise_distributed_optimizer=kind == "dist_muon")
+        self.optimizer = make(
             OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
                             clip_grad=1.0, use_distributed_optimizer=zero >= 1,
+                            muon_use_nesterov=bool(options.get("muon_nesterov")),
                             overlap_param_gather=gathers), self.chunks,
-            use_gloo_process_groups=False)
+            use_gloo_process_groups=False, **settings)
         self.config.finalize_model_grads_func = finalize_model_grads
         self.config.grad_scale_func = self.optimizer.scale_loss
         one = (lambda calls: calls[0]) if vpp == 1 else list

@@ -1,0 +1,288 @@
+#include "estimator/muon.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "estimator/elementwise.h"
+#include "estimator/host_time.h"
+#include "estimator/kernel_time.h"
+#include "estimator/number.h"
+#include "estimator/parameters.h"
+#include "estimator/stage_tensors.h"
+
+namespace shardplan {
+namespace {
+
+// arguments.py: --muon-num-ns-steps, and the quintic coefficients, of which there are as many.
+constexpr double kSteps = 5;
+
+// Vectors, and the matrices that are no linear layer's.
+void add_others(std::vector<MuonTensor>& tensors, const Job& job, const Plan& plan,
+                const std::vector<ParameterTensor>& block, std::int64_t count) {
+  for (const ParameterTensor& tensor : block) {
+    if (tensor.is_linear || tensor.sharding == Sharding::kVocab) {
+      continue;
+    }
+    const std::int64_t elements = local_elements(job, plan, tensor);
+    const bool is_matrix = tensor.name == "router" || tensor.name == "shared.gate";
+    const std::int64_t columns = is_matrix ? job.model.hidden : 1;
+    tensors.push_back({.rows = div_exact(elements, columns),
+                       .columns = columns,
+                       .count = count,
+                       .is_matrix = is_matrix});
+  }
+}
+
+void add_block(std::vector<MuonTensor>& tensors, const Job& job, const Plan& plan, BlockKind kind,
+               const std::vector<ParameterTensor>& block, std::int64_t count) {
+  if (count == 0) {
+    return;
+  }
+  add_others(tensors, job, plan, block, count);
+  const std::vector<WeightShape> experts =
+      kind == BlockKind::kMoeLayer ? expert_weight_shapes(job, plan) : std::vector<WeightShape>{};
+  bool is_first = true;
+  for (const WeightShape& shape : weight_shapes(job, plan, kind)) {
+    const bool is_expert = std::ranges::find(experts, shape) != experts.end();
+    const bool is_packed = is_first && !job.model.is_mla() && kind != BlockKind::kMtp;
+    tensors.push_back(
+        {.rows = shape.rows,
+         .columns = shape.columns,
+         .count = count * shape.count,
+         .key_rows = is_packed ? div_ceil(job.model.num_kv_heads, plan.tp) * job.model.head_dim : 0,
+         .is_matrix = true,
+         .is_expert = is_expert});
+    is_first = false;
+  }
+}
+
+// Ranks that share the state of such a tensor; experts have a list of their own with ep alone.
+std::int64_t ranks_of(const Job& job, const Plan& plan, bool is_apart) {
+  if (!divides_muon(job, plan)) {
+    return 1;
+  }
+  return is_apart ? expert_state_shards(job, plan) : dense_shard_size(job, plan);
+}
+
+// Deals tensors to ranks 0, 1, .. r-1, r-1, .. 1, 0 and again.
+class Dealer {
+ public:
+  explicit Dealer(std::int64_t ranks) : ranks_(ranks) {}
+
+  // Of the next `count` tensors those of the rank.
+  std::int64_t dealt(std::int64_t rank, std::int64_t count) const {
+    return before(rank, next_ + count) - before(rank, next_);
+  }
+  void skip(std::int64_t count) { next_ += count; }
+
+ private:
+  std::int64_t before(std::int64_t rank, std::int64_t position) const {
+    const std::int64_t rest = position % (2 * ranks_);
+    return 2 * (position / (2 * ranks_)) + (rest > rank ? 1 : 0) +
+           (rest > 2 * ranks_ - 1 - rank ? 1 : 0);
+  }
+
+  std::int64_t ranks_;
+  std::int64_t next_ = 0;
+};
+
+bool is_apart(const Plan& plan, const MuonTensor& tensor) {
+  return tensor.is_expert && plan.ep > 1;
+}
+
+// What the rank gets of the tensors that are, or are not, experts' with ranks of their own.
+std::vector<MuonTensor> dealt_to(const Job& job, const Plan& plan,
+                                 const std::vector<MuonTensor>& tensors, bool apart,
+                                 std::int64_t rank) {
+  Dealer dealer(ranks_of(job, plan, apart));
+  std::vector<MuonTensor> own;
+  for (const MuonTensor& tensor : tensors) {
+    if (is_apart(plan, tensor) != apart) {
+      continue;
+    }
+    own.push_back(tensor);
+    own.back().count = dealer.dealt(rank, tensor.count);
+    dealer.skip(tensor.count);
+  }
+  std::erase_if(own, [](const MuonTensor& tensor) { return tensor.count == 0; });
+  return own;
+}
+
+// Main parameter and moments, in elements.
+std::int64_t state_elements(const std::vector<MuonTensor>& tensors) {
+  std::int64_t elements = 0;
+  for (const MuonTensor& tensor : tensors) {
+    elements += tensor.count * tensor.elements() * (tensor.is_matrix ? 2 : 3);
+  }
+  return elements;
+}
+
+std::int64_t elements_of(const std::vector<MuonTensor>& tensors) {
+  std::int64_t elements = 0;
+  for (const MuonTensor& tensor : tensors) { elements += tensor.count * tensor.elements(); }
+  return elements;
+}
+
+// The most of what `measure` says of the tensors that a rank gets.
+template <class Measure>
+auto most_dealt(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors,
+                bool apart, Measure measure) {
+  std::vector<MuonTensor> fullest = dealt_to(job, plan, tensors, apart, 0);
+  auto most = measure(fullest);
+  for (std::int64_t rank = 1; rank < ranks_of(job, plan, apart); ++rank) {
+    std::vector<MuonTensor> own = dealt_to(job, plan, tensors, apart, rank);
+    const auto amount = measure(own);
+    if (amount > most) {
+      most = amount;
+      fullest = std::move(own);
+    }
+  }
+  return std::pair(most, std::move(fullest));
+}
+
+// _allgather_helper; ProcessGroupNCCL, allgather: equal sizes are gathered in one piece.
+MuonGather gather_of(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors,
+                     bool apart) {
+  const std::int64_t ranks = ranks_of(job, plan, apart);
+  if (ranks == 1) {
+    return {};
+  }
+  std::vector<MuonTensor> held;
+  std::ranges::copy_if(tensors, std::back_inserter(held),
+                       [&](const MuonTensor& tensor) { return is_apart(plan, tensor) == apart; });
+  const std::int64_t all = elements_of(held);
+  const std::int64_t most = most_dealt(job, plan, tensors, apart, elements_of).first;
+  return {.ranks = ranks, .all = all, .own = most, .flat = most * ranks == all ? all : 0};
+}
+
+// Newton-Schulz ends with the orthogonalised matrix in fp32, that scaled, and scaled once more;
+// with Nesterov's momentum the gradient so changed stands beside. Queries, keys and values are
+// copied apart first.
+MuonTemporary temporary_of(const Job& job, const MuonTensor& tensor) {
+  if (!tensor.is_matrix) {
+    return {};
+  }
+  return {.matrix = (tensor.rows - 2 * tensor.key_rows) * tensor.columns,
+          .changed = job.profile.muon_nesterov ? tensor.elements() : 0,
+          .parts = tensor.key_rows > 0 ? tensor.elements() : 0};
+}
+
+// X X^T, its square with it, and X times that, in every step.
+double orthogonalize_s(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
+  const auto [small, large] = std::minmax(rows, columns);
+  const auto product_s = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return gemm_s(gpu, Precision::kBf16, {.m = m, .n = n, .k = k});
+  };
+  return kSteps * (product_s(small, small, large) + product_s(small, small, small) +
+                   product_s(small, large, small));
+}
+
+// Per element of a matrix: decay of the main parameter 8, moment 12, norm 4, normalised 8, to bf16
+// 6, in every step the copy that the product adds to 4 and its reading 2, to fp32 6, scaled twice
+// 8, update 12; per element of the square matrix in every step twice 6, of which one is read.
+KernelBytes matrix_kernels(double elements, double square) {
+  return {.streamed = elements * (8 + 12 + 4 + 8 + 6 * kSteps + 2 * 8 + 12) + square * 6 * kSteps,
+          .converted = elements * (6 + 6)};
+}
+
+double matrix_s(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
+  const double small = number(std::min(rows, columns));
+  return orthogonalize_s(gpu, rows, columns) +
+         elementwise_s(gpu, matrix_kernels(number(rows * columns), small * small));
+}
+
+double update_s(const GpuSpec& gpu, const MuonTensor& tensor) {
+  if (!tensor.is_matrix) {
+    return 0;
+  }
+  const std::int64_t first = tensor.rows - 2 * tensor.key_rows;
+  const double keys_s = tensor.key_rows > 0 ? matrix_s(gpu, tensor.key_rows, tensor.columns) : 0;
+  return matrix_s(gpu, first, tensor.columns) + 2 * keys_s;
+}
+
+}  // namespace
+
+bool uses_muon(const Job& job) {
+  return job.optimizer == OptimizerKind::kMuon || job.optimizer == OptimizerKind::kDistMuon;
+}
+
+bool divides_muon(const Job& job, const Plan& plan) {
+  return job.optimizer == OptimizerKind::kDistMuon && dense_shard_size(job, plan) > 1;
+}
+
+HeldBlocks held_blocks(const Job& job, const StageLayout& stage) {
+  HeldBlocks held = {.dense_layers = count_blocks(stage, BlockKind::kDenseLayer),
+                     .moe_layers = count_blocks(stage, BlockKind::kMoeLayer),
+                     .mtp_modules = count_blocks(stage, BlockKind::kMtp),
+                     .tables = stage.ends.has_embedding ? 1 : 0,
+                     .has_final_norm = stage.ends.has_head};
+  held.tables += stage.ends.has_head && !job.model.tied_embeddings ? 1 : 0;
+  for (const ChunkLayout& chunk : stage.chunks) { held.tables += chunk.has_embedding_copy ? 1 : 0; }
+  return held;
+}
+
+std::vector<MuonTensor> muon_tensors(const Job& job, const Plan& plan, const HeldBlocks& held) {
+  const ModelSpec& model = job.model;
+  std::vector<MuonTensor> tensors;
+  add_block(tensors, job, plan, BlockKind::kDenseLayer, layer_parameters(model, {}),
+            held.dense_layers);
+  add_block(tensors, job, plan, BlockKind::kMoeLayer, layer_parameters(model, {.is_moe = true}),
+            held.moe_layers);
+  if (held.mtp_modules > 0) {
+    add_block(tensors, job, plan, BlockKind::kMtp, mtp_parameters(model), held.mtp_modules);
+  }
+  if (held.has_final_norm) {
+    add_others(tensors, job, plan, head_parameters(model), 1);
+  }
+  if (held.tables > 0) {
+    tensors.push_back(
+        {.rows = local_elements(job, plan, table_parameters(model).front()), .count = held.tables});
+  }
+  std::ranges::stable_sort(tensors, [](const MuonTensor& one, const MuonTensor& other) {
+    return std::pair(one.elements(), !one.is_matrix) <
+           std::pair(other.elements(), !other.is_matrix);
+  });
+  return tensors;
+}
+
+std::vector<MuonTensor> fullest_muon_tensors(const Job& job, const Plan& plan,
+                                             const std::vector<MuonTensor>& tensors) {
+  std::vector<MuonTensor> own = most_dealt(job, plan, tensors, false, state_elements).second;
+  const std::vector<MuonTensor> experts =
+      most_dealt(job, plan, tensors, true, state_elements).second;
+  own.insert(own.end(), experts.begin(), experts.end());
+  return own;
+}
+
+MuonShare fullest_muon_share(const Job& job, const Plan& plan,
+                             const std::vector<MuonTensor>& tensors) {
+  MuonShare share;
+  for (const MuonTensor& tensor : fullest_muon_tensors(job, plan, tensors)) {
+    const std::int64_t elements = tensor.count * tensor.elements();
+    (tensor.is_expert ? share.expert : share.dense) += elements;
+    share.dense_second_moment += tensor.is_matrix ? 0 : elements;
+    share.temporary =
+        std::ranges::max(share.temporary, temporary_of(job, tensor), {}, &MuonTemporary::total);
+  }
+  share.gather = std::ranges::max(gather_of(job, plan, tensors, false),
+                                  gather_of(job, plan, tensors, true), {}, &MuonGather::total);
+  return share;
+}
+
+double muon_s(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors) {
+  const auto seconds = [&](const std::vector<MuonTensor>& own) {
+    double kernels_s = 0;
+    double matrices = 0;
+    for (const MuonTensor& tensor : own) {
+      kernels_s += number(tensor.count) * update_s(job.cluster.gpu, tensor);
+      const double parts = tensor.key_rows > 0 ? 3 : 1;
+      matrices += tensor.is_matrix ? parts * number(tensor.count) : 0;
+    }
+    return std::max(kernels_s, matrices * host_orthogonalize_s(job));
+  };
+  return most_dealt(job, plan, tensors, false, seconds).first +
+         most_dealt(job, plan, tensors, true, seconds).first;
+}
+
+}  // namespace shardplan
