@@ -317,21 +317,22 @@ std::int64_t sharded_experts(const Job& job, const Plan& plan) {
   return shards_of(job, plan) * plan.tp / plan.etp;
 }
 
+// With ep.
 bool splits_rows(const Job& job, const Plan& plan) {
   const std::int64_t shards = sharded_experts(job, plan) / plan.ep;
-  return plan.ep > 1 && shards > 0 && job.model.hidden % shards == 0 &&
+  return shards > 0 && job.model.hidden % shards == 0 &&
          job.model.moe.expert_ffn / plan.etp % shards == 0;
 }
 
-// FSDP pads a tensor of fewer experts than shards; with ep it shards the next dimension instead,
-// which they must divide (_fsdp_param.py, _init_sharded_param).
+// FSDP pads a tensor of fewer experts than shards (padded_experts); with ep it shards the next
+// dimension instead, which they must divide (_fsdp_param.py, _init_sharded_param).
 constexpr ValidityRule kExpertsFillTheirShards = {
     .name = "unsupported: more shards than experts",
     .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
               PlanField::kEp, PlanField::kEtp, PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return has_experts(job) && plan.zero == 3 &&
+          return has_experts(job) && plan.zero == 3 && plan.ep > 1 &&
                  sharded_experts(job, plan) > job.model.moe.num_experts && !splits_rows(job, plan);
         },
     .explain =
@@ -339,8 +340,8 @@ constexpr ValidityRule kExpertsFillTheirShards = {
           return not_modelled(job, "shards of experts times ep",
                               number_text(sharded_experts(job, plan)),
                               "at most " + number_text(job.model.moe.num_experts) +
-                                  " (num_experts), or with ep shards that divide hidden and "
-                                  "expert width");
+                                  " (num_experts), ep 1, or shards that divide hidden and expert "
+                                  "width");
         }};
 
 // Chunks between the first, with the embedding, and the last, with the head.
