@@ -268,6 +268,13 @@ void add_moe(MegatronBlock& block) {
          .last_forward_use = Step::kForwardFfnNorm,
          .dies = block.weight_step(Step::kBackwardFfnNorm)},
         "h*u: the norm's output in fp8, which the router saves in bf16");
+    keep_or_recompute(block, shared, whole ? Step::kBackwardCombine : Step::kBackwardFfnNorm,
+                      "shared.ungated_output", moe.shared_gate ? s.hidden * s.sharded_tokens : 0,
+                      s.dtype,
+                      {.born = Step::kForwardFfnNorm,
+                       .last_forward_use = Step::kForwardFfnNorm,
+                       .dies = Step::kBackwardFfnNorm},
+                      "h*u: fc2's output, which the gate multiplies");
     add_sequence_gathers(block, kShared);
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
                    Step::kForwardOutput, "h*u: added to the routed output at the end");

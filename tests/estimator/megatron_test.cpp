@@ -260,6 +260,16 @@ TEST_CASE("shared experts save the norm's output in fp8 beside the router's for 
 }
 
 // core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
+// core/transformer/moe/shared_experts.py:124-132: output * gate_score.
+TEST_CASE("a gate on the shared experts keeps what it multiplies, one hidden state") {
+  Job job = gpt_job("1x8-h200");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024, .shared_ffn = 1024};
+  job.model.layers.assign(12, {.is_moe = true});
+  const std::int64_t without = kept_bytes(job, BlockKind::kMoeLayer);
+  job.model.moe.shared_gate = true;
+  CHECK(kept_bytes(job, BlockKind::kMoeLayer) - without == 2 * 512 * kTokens);
+}
+
 TEST_CASE("what a discarded output is computed again into lies beside it in the backward") {
   Job job = gpt_job("1x8-h100");
   job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};

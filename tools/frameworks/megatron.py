@@ -165,6 +165,10 @@ class Megatron:
             context_parallel_size=cp, expert_model_parallel_size=ep,
             expert_tensor_parallel_size=plan.get("etp", 1), create_gloo_process_groups=False)
         tensor_parallel.model_parallel_cuda_manual_seed(1)
+        shared = {} if "shared_expert_intermediate_size" not in shape else dict(
+            moe_shared_expert_intermediate_size=shape["shared_expert_intermediate_size"],
+            moe_shared_expert_gate=True,
+            moe_shared_expert_overlap=bool(options.get("moe_shared_expert_overlap")))
         recompute = plan.get("recompute", {"granularity": "none"})
         kind = recompute["granularity"]
         replay = {} if kind == "none" else dict(recompute_granularity=kind)
@@ -181,11 +185,12 @@ class Megatron:
             num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
             num_attention_heads=shape["num_attention_heads"],
             num_query_groups=shape["num_key_value_heads"], kv_channels=shape.get("head_dim"),
-            qk_layernorm=qk_norm, tensor_model_parallel_size=tp,
+            qk_layernorm=qk_norm, add_qkv_bias=shape["model_type"].startswith("qwen2"),
+            tensor_model_parallel_size=tp,
             pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=virtual,
             context_parallel_size=cp, expert_model_parallel_size=ep,
             expert_tensor_parallel_size=plan.get("etp", 1), sequence_parallel=sequence_parallel,
-            deallocate_pipeline_outputs=True, **replay,
+            deallocate_pipeline_outputs=True, **replay, **shared,
             **(engine_settings(case) if engine else LOCAL))
         spec = (engine_modules(self.config) if engine
                 else megatron_modules(sequence_parallel, experts, qk_norm))
