@@ -1,7 +1,7 @@
 #include "estimator/muon.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "estimator/elementwise.h"
@@ -40,20 +40,23 @@ void add_block(std::vector<MuonTensor>& tensors, const Job& job, const Plan& pla
     return;
   }
   add_others(tensors, job, plan, block, count);
-  const std::vector<WeightShape> experts =
-      kind == BlockKind::kMoeLayer ? expert_weight_shapes(job, plan) : std::vector<WeightShape>{};
-  bool is_first = true;
-  for (const WeightShape& shape : weight_shapes(job, plan, kind)) {
-    const bool is_expert = std::ranges::find(experts, shape) != experts.end();
-    const bool is_packed = is_first && !job.model.is_mla() && kind != BlockKind::kMtp;
+  // weight_shapes: a module's projection, attention, routed experts, shared ones.
+  const bool is_module = kind == BlockKind::kMtp;
+  const bool is_moe = kind == BlockKind::kMoeLayer || (is_module && job.model.layers.back().is_moe);
+  const std::vector<WeightShape> shapes = weight_shapes(job, plan, kind);
+  const std::size_t num_experts = is_moe ? expert_weight_shapes(job, plan).size() : 0;
+  const std::size_t num_shared = is_moe && job.model.moe.shared_ffn > 0 ? 2 : 0;
+  const std::size_t first_expert = shapes.size() - num_shared - num_experts;
+  const std::size_t packed_qkv = is_module ? 1 : 0;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const bool is_packed = i == packed_qkv && !job.model.is_mla();
     tensors.push_back(
-        {.rows = shape.rows,
-         .columns = shape.columns,
-         .count = count * shape.count,
+        {.rows = shapes[i].rows,
+         .columns = shapes[i].columns,
+         .count = count * shapes[i].count,
          .key_rows = is_packed ? div_ceil(job.model.num_kv_heads, plan.tp) * job.model.head_dim : 0,
          .is_matrix = true,
-         .is_expert = is_expert});
-    is_first = false;
+         .is_expert = i >= first_expert && i < first_expert + num_experts});
   }
 }
 

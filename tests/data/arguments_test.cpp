@@ -290,6 +290,24 @@ TEST_CASE("fp8 weights follow --fp8-recipe and --fp8-param-gather") {
         }).find("found --fp8-recipe delayed, expected mxfp8") != std::string::npos);
 }
 
+TEST_CASE("Muon is read, divided or not, and refused where it runs otherwise than described") {
+  const auto with = [](const std::string& more) {
+    return gpt7b_with(R"(, "--optimizer": "dist_muon")" + more);
+  };
+  CHECK(with("").job.optimizer == OptimizerKind::kDistMuon);
+  CHECK(with("").unsupported.empty());
+  CHECK_FALSE(with("").job.profile.muon_nesterov);
+  CHECK(with(R"(, "--muon-use-nesterov": true)").job.profile.muon_nesterov);
+  CHECK(gpt7b_with(R"(, "--optimizer": "muon")").job.optimizer == OptimizerKind::kMuon);
+  for (const char* more :
+       {R"(, "--muon-num-ns-steps": 10)", R"(, "--muon-fp32-matmul-prec": "high")"}) {
+    CAPTURE(more);
+    CHECK(with(more).unsupported.find("described") != std::string::npos);
+  }
+  CHECK(gpt7b_with(R"(, "--optimizer": "lion")").unsupported.find("dist_muon are described") !=
+        std::string::npos);
+}
+
 TEST_CASE("another engine and older names of recomputation are refused, not passed over") {
   CHECK(gpt7b_with(R"(, "--deepspeed": true)").unsupported.find("DeepSpeed engine") !=
         std::string::npos);

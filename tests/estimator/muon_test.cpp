@@ -8,6 +8,7 @@
 
 #include "data/library.h"
 #include "estimator/estimate.h"
+#include "estimator/parameters.h"
 #include "estimator/step_time.h"
 #include "estimator/validity.h"
 #include "tests/estimator/llama_job.h"
@@ -85,6 +86,26 @@ TEST_CASE("dist_muon on two ranks: one of them is dealt both tables") {
   CHECK(share.dense == matrices + 2 * kTable + 4 * kHidden);
   CHECK(share.dense_second_moment == 2 * kTable + 4 * kHidden);
   CHECK(row_bytes(job, plan, "optimizer.dense.master") == 4 * share.dense);
+}
+
+// A module of prediction has experts as its layer does; shared experts of the same width are none.
+TEST_CASE("experts have ranks of their own, in modules of prediction as well") {
+  Job job = muon_job(OptimizerKind::kDistMuon, 8);
+  job.model.layers.assign(2, {.is_moe = true});
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024, .shared_ffn = 1024};
+  job.model.num_mtp_layers = 1;
+  const Plan plan{.ep = 8};
+  const std::vector<MuonTensor> tensors =
+      muon_tensors(job, plan, {.moe_layers = 2, .mtp_modules = 1, .tables = 2});
+  std::int64_t experts = 0;
+  std::int64_t all = 0;
+  for (const MuonTensor& tensor : tensors) {
+    experts += tensor.is_expert ? tensor.count * tensor.elements() : 0;
+    all += tensor.count * tensor.elements();
+  }
+  CHECK(experts == 3 * 3 * 1024 * kHidden);
+  const LocalParameters held = local_parameters(job, plan, 0);
+  CHECK(all + kHidden == held.total());  // and the final norm
 }
 
 TEST_CASE("behind the step all parameters are there again, and the rank's own") {
