@@ -361,8 +361,8 @@ void add_muon_step(MegatronState& state) {
                      "r c: queries, keys and values of qkv copied apart");
   const MuonGather& gather = state.muon.gather;
   const std::int64_t ranks = std::max(gather.ranks, std::int64_t{1});
-  const auto add_gathered = [&](std::string_view name, std::int64_t elements, std::int64_t copies,
-                                std::string_view formula) {
+  const auto add_gather = [&](std::string_view name, std::int64_t elements, std::int64_t copies,
+                              std::string_view formula) {
     state.add({.component = Component::kCommunication,
                .name = name,
                .elements = elements,
@@ -372,12 +372,12 @@ void add_muon_step(MegatronState& state) {
                .last = Phase::kParameterGather,
                .formula = formula});
   };
-  add_gathered("muon.gathered_parameters", gather.all / ranks, gather.ranks,
-               "N: updated parameters, a tensor for each data-parallel rank (N/ranks in the mean)");
-  add_gathered("muon.own_parameters", gather.own + gather.all % ranks, 1,
-               "the fullest rank's own, flat");
-  add_gathered("muon.flat_parameters", gather.flat, 1,
-               "N: where all ranks have as many, their flat copy");
+  add_gather("muon.gathered_parameters", gather.all / ranks, gather.ranks,
+             "N: updated parameters, a tensor for each data-parallel rank (N/ranks in the mean)");
+  add_gather("muon.own_parameters", gather.own + gather.all % ranks, 1,
+             "the fullest rank's own, flat");
+  add_gather("muon.flat_parameters", gather.flat, 1,
+             "N: where all ranks have as many, their flat copy");
 }
 
 void add_dummy_gradients(MegatronState& state) {

@@ -1,7 +1,6 @@
 #include "estimator/muon.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "estimator/elementwise.h"
@@ -68,95 +67,97 @@ std::int64_t ranks_of(const Job& job, const Plan& plan, bool is_apart) {
   return is_apart ? expert_state_shards(job, plan) : dense_shard_size(job, plan);
 }
 
-// Deals tensors to ranks 0, 1, .. r-1, r-1, .. 1, 0 and again.
-class Dealer {
- public:
-  explicit Dealer(std::int64_t ranks) : ranks_(ranks) {}
-
-  // Of the next `count` tensors those of the rank.
-  std::int64_t dealt(std::int64_t rank, std::int64_t count) const {
-    return before(rank, next_ + count) - before(rank, next_);
-  }
-  void skip(std::int64_t count) { next_ += count; }
-
- private:
-  std::int64_t before(std::int64_t rank, std::int64_t position) const {
-    const std::int64_t rest = position % (2 * ranks_);
-    return 2 * (position / (2 * ranks_)) + (rest > rank ? 1 : 0) +
-           (rest > 2 * ranks_ - 1 - rank ? 1 : 0);
-  }
-
-  std::int64_t ranks_;
-  std::int64_t next_ = 0;
-};
-
 bool is_apart(const Plan& plan, const MuonTensor& tensor) {
   return tensor.is_expert && plan.ep > 1;
 }
 
-// What the rank gets of the tensors that are, or are not, experts' with ranks of their own.
-std::vector<MuonTensor> dealt_to(const Job& job, const Plan& plan,
-                                 const std::vector<MuonTensor>& tensors, bool apart,
-                                 std::int64_t rank) {
-  Dealer dealer(ranks_of(job, plan, apart));
-  std::vector<MuonTensor> own;
-  for (const MuonTensor& tensor : tensors) {
-    if (is_apart(plan, tensor) != apart) {
-      continue;
-    }
-    own.push_back(tensor);
-    own.back().count = dealer.dealt(rank, tensor.count);
-    dealer.skip(tensor.count);
-  }
-  std::erase_if(own, [](const MuonTensor& tensor) { return tensor.count == 0; });
-  return own;
-}
-
 // Main parameter and moments, in elements.
-std::int64_t state_elements(const std::vector<MuonTensor>& tensors) {
-  std::int64_t elements = 0;
-  for (const MuonTensor& tensor : tensors) {
-    elements += tensor.count * tensor.elements() * (tensor.is_matrix ? 2 : 3);
-  }
-  return elements;
+std::int64_t state_elements(const MuonTensor& tensor) {
+  return tensor.elements() * (tensor.is_matrix ? 2 : 3);
 }
 
-std::int64_t elements_of(const std::vector<MuonTensor>& tensors) {
-  std::int64_t elements = 0;
-  for (const MuonTensor& tensor : tensors) { elements += tensor.count * tensor.elements(); }
-  return elements;
-}
-
-// The most of what `measure` says of the tensors that a rank gets.
-template <class Measure>
-auto most_dealt(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors,
-                bool apart, Measure measure) {
-  std::vector<MuonTensor> fullest = dealt_to(job, plan, tensors, apart, 0);
-  auto most = measure(fullest);
-  for (std::int64_t rank = 1; rank < ranks_of(job, plan, apart); ++rank) {
-    std::vector<MuonTensor> own = dealt_to(job, plan, tensors, apart, rank);
-    const auto amount = measure(own);
-    if (amount > most) {
-      most = amount;
-      fullest = std::move(own);
+// The tensors that are, or are not, experts' with ranks of their own, dealt to ranks 0, 1, .. r-1,
+// r-1, .. 1, 0 and again.
+class Deal {
+ public:
+  Deal(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors, bool apart)
+      : ranks_(ranks_of(job, plan, apart)) {
+    std::int64_t next = 0;
+    for (const MuonTensor& tensor : tensors) {
+      if (is_apart(plan, tensor) == apart) {
+        runs_.push_back({.tensor = tensor, .first = next, .last = next + tensor.count});
+        next += tensor.count;
+      }
     }
   }
-  return std::pair(most, std::move(fullest));
-}
+
+  std::int64_t ranks() const { return ranks_; }
+
+  // Of the rank that gets the most, and which it is: by what `of` says of one tensor.
+  template <class Of>
+  auto most(Of of) const {
+    std::vector<decltype(of(MuonTensor{}))> each;
+    for (const Run& run : runs_) { each.push_back(of(run.tensor)); }
+    auto amount_of = [&](std::int64_t rank) {
+      decltype(of(MuonTensor{})) amount = 0;
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        amount += static_cast<decltype(amount)>(count(runs_[i], rank)) * each[i];
+      }
+      return amount;
+    };
+    std::pair most(amount_of(0), std::int64_t{0});
+    for (std::int64_t rank = 1; rank < ranks_; ++rank) {
+      const auto amount = amount_of(rank);
+      most = amount > most.first ? std::pair(amount, rank) : most;
+    }
+    return most;
+  }
+
+  std::int64_t elements() const {
+    std::int64_t elements = 0;
+    for (const Run& run : runs_) { elements += run.tensor.count * run.tensor.elements(); }
+    return elements;
+  }
+
+  void append_to(std::vector<MuonTensor>& tensors, std::int64_t rank) const {
+    for (const Run& run : runs_) {
+      tensors.push_back(run.tensor);
+      tensors.back().count = count(run, rank);
+    }
+    std::erase_if(tensors, [](const MuonTensor& tensor) { return tensor.count == 0; });
+  }
+
+ private:
+  // Equal tensors, by their places in the row that is dealt.
+  struct Run {
+    MuonTensor tensor;
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+  };
+
+  std::int64_t count(const Run& run, std::int64_t rank) const {
+    return before(run.last, rank) - before(run.first, rank);
+  }
+  std::int64_t before(std::int64_t place, std::int64_t rank) const {
+    const std::int64_t rest = place % (2 * ranks_);
+    return 2 * (place / (2 * ranks_)) + (rest > rank ? 1 : 0) +
+           (rest > 2 * ranks_ - 1 - rank ? 1 : 0);
+  }
+
+  std::int64_t ranks_;
+  std::vector<Run> runs_;
+};
 
 // _allgather_helper; ProcessGroupNCCL, allgather: equal sizes are gathered in one piece.
-MuonGather gather_of(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors,
-                     bool apart) {
-  const std::int64_t ranks = ranks_of(job, plan, apart);
-  if (ranks == 1) {
+MuonGather gather_of(const Deal& deal) {
+  if (deal.ranks() == 1) {
     return {};
   }
-  std::vector<MuonTensor> held;
-  std::ranges::copy_if(tensors, std::back_inserter(held),
-                       [&](const MuonTensor& tensor) { return is_apart(plan, tensor) == apart; });
-  const std::int64_t all = elements_of(held);
-  const std::int64_t most = most_dealt(job, plan, tensors, apart, elements_of).first;
-  return {.ranks = ranks, .all = all, .own = most, .flat = most * ranks == all ? all : 0};
+  const std::int64_t all = deal.elements();
+  const std::int64_t most =
+      deal.most([](const MuonTensor& tensor) { return tensor.elements(); }).first;
+  return {
+      .ranks = deal.ranks(), .all = all, .own = most, .flat = most * deal.ranks() == all ? all : 0};
 }
 
 // Newton-Schulz ends with the orthogonalised matrix in fp32, that scaled, and scaled once more;
@@ -251,10 +252,11 @@ std::vector<MuonTensor> muon_tensors(const Job& job, const Plan& plan, const Hel
 
 std::vector<MuonTensor> fullest_muon_tensors(const Job& job, const Plan& plan,
                                              const std::vector<MuonTensor>& tensors) {
-  std::vector<MuonTensor> own = most_dealt(job, plan, tensors, false, state_elements).second;
-  const std::vector<MuonTensor> experts =
-      most_dealt(job, plan, tensors, true, state_elements).second;
-  own.insert(own.end(), experts.begin(), experts.end());
+  std::vector<MuonTensor> own;
+  for (const bool apart : {false, true}) {
+    const Deal deal(job, plan, tensors, apart);
+    deal.append_to(own, deal.most(state_elements).second);
+  }
   return own;
 }
 
@@ -268,24 +270,26 @@ MuonShare fullest_muon_share(const Job& job, const Plan& plan,
     share.temporary =
         std::ranges::max(share.temporary, temporary_of(job, tensor), {}, &MuonTemporary::total);
   }
-  share.gather = std::ranges::max(gather_of(job, plan, tensors, false),
-                                  gather_of(job, plan, tensors, true), {}, &MuonGather::total);
+  share.gather =
+      std::ranges::max(gather_of(Deal(job, plan, tensors, false)),
+                       gather_of(Deal(job, plan, tensors, true)), {}, &MuonGather::total);
   return share;
 }
 
 double muon_s(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors) {
-  const auto seconds = [&](const std::vector<MuonTensor>& own) {
-    double kernels_s = 0;
-    double matrices = 0;
-    for (const MuonTensor& tensor : own) {
-      kernels_s += number(tensor.count) * update_s(job.cluster.gpu, tensor);
-      const double parts = tensor.key_rows > 0 ? 3 : 1;
-      matrices += tensor.is_matrix ? parts * number(tensor.count) : 0;
-    }
-    return std::max(kernels_s, matrices * host_orthogonalize_s(job));
+  const auto kernels_s = [&](const MuonTensor& tensor) {
+    return update_s(job.cluster.gpu, tensor);
   };
-  return most_dealt(job, plan, tensors, false, seconds).first +
-         most_dealt(job, plan, tensors, true, seconds).first;
+  const auto host_s = [&](const MuonTensor& tensor) {
+    const double parts = tensor.key_rows > 0 ? 3 : 1;
+    return tensor.is_matrix ? parts * host_orthogonalize_s(job) : 0;
+  };
+  double seconds = 0;
+  for (const bool apart : {false, true}) {
+    const Deal deal(job, plan, tensors, apart);
+    seconds += std::max(deal.most(kernels_s).first, deal.most(host_s).first);
+  }
+  return seconds;
 }
 
 }  // namespace shardplan

@@ -209,10 +209,6 @@ LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes
   return sum;
 }
 
-}  // namespace
-
-namespace {
-
 HeldBlocks held_blocks(const Job& job, const StepLayout& layout, const ModelTimes& times,
                        std::size_t rank) {
   HeldBlocks held;

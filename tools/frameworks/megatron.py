@@ -150,8 +150,8 @@ class Megatron:
         training = case["training"]
         tp, pp, vpp, ep = (plan.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
         virtual = vpp if vpp > 1 else None
-        adam = training.get("optimizer", "adamw") == "adamw"
-        zero = plan.get("zero", int(adam))  # not given: Megatron-core's distributed optimizer
+        optimizer = training.get("optimizer", "adamw")
+        zero = plan.get("zero", int(optimizer == "adamw"))  # not given: the distributed optimizer
         engine = case["framework"] == "megatron"
         cp = plan.get("cp", 1)
         self.sequence, self.batch = training["sequence_length"], training["micro_batch"]
@@ -216,12 +216,12 @@ class Megatron:
             self.chunks.append(data_parallel(case, self.config, part, zero, buckets, chunk == 0))
         if not engine and not options.get("fused_optimizer"):  # Transformer Engine's, if it is found
             optimizers.USING_PYTORCH_OPTIMIZER = True
-        kind, make, settings = training.get("optimizer", "adamw"), get_megatron_optimizer, {}
-        if kind != "adamw":  # training.py, setup_model_and_optimizer
+        make, settings = get_megatron_optimizer, {}
+        if optimizer != "adamw":  # training.py, setup_model_and_optimizer
             from megatron.core.optimizer.muon import get_megatron_muon_optimizer as make
             if torch.distributed.get_backend() == "fake":
                 torch.distributed.all_gather = gather_nothing
-            settings = dict(layer_wise_distributed_optimizer=kind == "dist_muon")
+            settings = dict(layer_wise_distributed_optimizer=optimizer == "dist_muon")
         self.optimizer = make(
             OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16,
                             clip_grad=1.0, use_distributed_optimizer=zero >= 1,
