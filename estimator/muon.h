@@ -36,6 +36,7 @@ struct HeldBlocks {
   std::int64_t mtp_modules = 0;
   std::int64_t tables = 0;
   bool has_final_norm = false;
+  friend bool operator==(const HeldBlocks&, const HeldBlocks&) = default;
 };
 HeldBlocks held_blocks(const Job& job, const StageLayout& stage);
 

@@ -209,6 +209,7 @@ LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes
   return sum;
 }
 
+// Without a copy of the embedding.
 HeldBlocks held_blocks(const Job& job, const StepLayout& layout, const ModelTimes& times,
                        std::size_t rank) {
   HeldBlocks held;
@@ -248,11 +249,15 @@ std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& la
     }
     const bool ends_apart = has_second_table(job.model) && holds_embedding != holds_head;
     const std::int64_t table = times.embedding.parameters.dense;
-    parameters.dense += ends_apart && holds_head ? table : 0;
+    HeldBlocks blocks = held_blocks(job, layout, times, rank);
+    if (ends_apart && holds_head) {
+      parameters.dense += table;
+      ++blocks.tables;
+    }
     ranks.push_back({.held = parameters,
                      .regathered = regathered_parameters(layout, times, rank),
                      .tied_elements = ends_apart ? table : 0,
-                     .blocks = held_blocks(job, layout, times, rank)});
+                     .blocks = blocks});
   }
   return ranks;
 }

@@ -9,6 +9,8 @@
 #include "data/library.h"
 #include "estimator/estimate.h"
 #include "estimator/parameters.h"
+#include "estimator/stage_memory.h"
+#include "estimator/step_pieces.h"
 #include "estimator/step_time.h"
 #include "estimator/validity.h"
 #include "tests/estimator/llama_job.h"
@@ -106,6 +108,24 @@ TEST_CASE("experts have ranks of their own, in modules of prediction as well") {
   CHECK(experts == 3 * 3 * 1024 * kHidden);
   const LocalParameters held = local_parameters(job, plan, 0);
   CHECK(all + kHidden == held.total());  // and the final norm
+}
+
+TEST_CASE("what the time model updates is what the memory model holds, copies of tables as well") {
+  Job job = muon_job(OptimizerKind::kDistMuon, 8);
+  for (const bool tied : {false, true}) {
+    for (const std::int64_t modules : {0, 1}) {
+      job.model.tied_embeddings = tied;
+      job.model.num_mtp_layers = modules;
+      const Plan plan{.pp = 2, .schedule = Schedule::k1F1B};
+      const StepLayout layout = step_layout(job, plan, layer_kinds(job.model));
+      const std::vector<RankParameters> ranks =
+          rank_parameters(job, layout, model_times(job, plan));
+      for (const StagePieces& stage : plan_pieces(job, plan).stages) {
+        const HeldBlocks held = held_blocks(job, stage.layout);
+        CHECK(ranks[layout.pipeline.rank_kind(stage.layout.pp_rank)].blocks == held);
+      }
+    }
+  }
 }
 
 TEST_CASE("behind the step all parameters are there again, and the rank's own") {
