@@ -102,6 +102,23 @@ void read_measured(const JsonValue& value, const std::string& file, GpuSpec& gpu
   reader.finish();
 }
 
+std::optional<SustainedRates> read_sustained(ObjectReader& gpu_reader, const std::string& file,
+                                             const GpuSpec& gpu) {
+  if (!gpu_reader.has("sustained")) {
+    return std::nullopt;
+  }
+  ObjectReader reader(gpu_reader.value("sustained"), file);
+  SustainedRates rates;
+  rates.bf16_flops_per_s = kTera * reader.number("bf16_tflops", 1, kMaxRate);
+  if (gpu.fp8_flops_per_s > 0) {
+    rates.fp8_flops_per_s = kTera * reader.number("fp8_tflops", 1, kMaxRate);
+  }
+  rates.attention_of_curve = reader.number("attention_of_curve", 0.01, 100);
+  rates.source = reader.string("source");
+  reader.finish();
+  return rates;
+}
+
 // What an NVLink domain of the usual cluster becomes when nodes have other numbers of GPUs: one
 // that spans nodes keeps its size, in whole nodes.
 std::int64_t clipped_nvlink_domain(const ClusterSpec& usual, std::int64_t gpus_per_node) {
@@ -195,6 +212,7 @@ ClusterSpec read_gpu_file(const JsonValue& value, const std::string& file) {
   gpu.nvlink_bytes_per_s = kGB * reader.number_or("nvlink_gb_per_s_per_direction", 0, 1, kMaxRate);
   gpu.pcie_bytes_per_s = kGB * reader.number("pcie_gb_per_s_per_direction", 1, kMaxRate);
   gpu.source = read_sources(reader, file);
+  gpu.sustained = read_sustained(reader, file, gpu);
   read_measured(reader.value("measured"), file, gpu);
 
   ObjectReader usual_reader(reader.value("usual_cluster"), file);

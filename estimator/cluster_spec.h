@@ -133,6 +133,15 @@ struct NativeMemory {
   std::string source;  // command, machine, versions
 };
 
+// What large products and attention keep up among other work where the rates of `calibrate --time`
+// are absent: a GPU at its limit of power runs below its datasheet's peak.
+struct SustainedRates {
+  double bf16_flops_per_s = 0;   // of products with sides of thousands; as much in fp16
+  double fp8_flops_per_s = 0;    // 0: the chip has none
+  double attention_of_curve = 0;  // of the curves in efficiency.h, which are shares of the bf16 peak
+  std::string source = {};
+};
+
 struct GpuSpec {
   std::string id;  // "H200-SXM-141GB"
   std::vector<std::string> aliases;
@@ -148,6 +157,7 @@ struct GpuSpec {
   double memory_bytes_per_s = 0;
   double nvlink_bytes_per_s = 0;  // per GPU, one direction; 0: no NVLink
   double pcie_bytes_per_s = 0;    // per GPU, one direction
+  std::optional<SustainedRates> sustained;  // absent: the shares of an H200 (efficiency.h)
 
   // Measured by `shardplan calibrate`; absent: documented defaults are used and the report says so.
   std::optional<std::int64_t> context_bytes;             // driver-level use after context creation

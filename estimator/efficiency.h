@@ -14,48 +14,26 @@ struct EfficiencyConstant {
   std::string_view source;
 };
 
-inline constexpr EfficiencyConstant kGemmShareAmpere = {
-    .value = 0.80,
-    .source =
-        "of the dense peak, inside full waves of tiles, compute capability 8: cuBLAS bf16 "
-        "reaches about 250 of 312 TFLOP/s on A100 (assumed)"};
-inline constexpr EfficiencyConstant kGemmShareHopper = {
+inline constexpr EfficiencyConstant kGemmShare = {
     .value = 0.72,
     .source =
-        "compute capability 9, inside waves, behind other products at the limit of power: mean of "
-        "the 81 products with sides of 4096 to 16384 that calibrate --time measured on H200 (0.70 "
-        "to 0.75)"};
-inline constexpr EfficiencyConstant kGemmShareBlackwell = {
-    .value = 0.51,
-    .source =
-        "compute capability 10: large products measured at 0.46-0.51 of 2250 TFLOP/s on B200 "
-        "(SimuMax configs/system/b200_bf16_ceperm.json)"};
-inline constexpr EfficiencyConstant kAttentionLoadHopper = {
+        "of the dense peak, inside full waves of tiles, where a GPU file says no sustained rate: "
+        "mean of the 81 products with sides of 4096 to 16384 that calibrate --time measured on "
+        "H200 behind other products at the limit of power (0.70 to 0.75)"};
+inline constexpr EfficiencyConstant kFp8GemmShare = {
+    .value = 0.66,
+    .source = "of the dense fp8 peak: cuBLASLt 1200-1300 of 1979 TFLOP/s on H100 and H200"};
+inline constexpr EfficiencyConstant kAttentionLoad = {
     .value = 0.82,
     .source =
         "of the curves below, which are of attention alone: behind products at the limit of power "
         "calibrate --time measured 510 to 556 TFLOP/s forward and 400 to 475 backward on H200, "
         "4096 to 32768 tokens (0.81 to 0.86 and 0.79 to 0.84)"};
-inline constexpr EfficiencyConstant kAttentionScaleBlackwell = {
-    .value = 0.75,
-    .source =
-        "of the curves below, compute capability 10: 0.44 and 0.36 of the peak forward and "
-        "backward at 4096 tokens and 64 heads on B200 (the same file, causal half counted)"};
 inline constexpr EfficiencyConstant kWeightGradientShare = {
     .value = 0.92,
     .source =
         "weight gradients added to an fp32 accumulator over other products: 0.455 against "
         "0.49 in the same file; 0.4 ms of 4.8 on a Llama-3-8B layer of 8192 tokens on H200"};
-inline constexpr EfficiencyConstant kFp8GemmShare = {
-    .value = 0.66,
-    .source = "of the dense fp8 peak: cuBLASLt 1200-1300 of 1979 TFLOP/s on H100 and H200"};
-inline constexpr EfficiencyConstant kFp8OverBf16Blackwell = {
-    .value = 2,
-    .source =
-        "of the rate reached in bf16, compute capability 10: as the peaks of the Blackwell "
-        "datasheet; the share of the fp8 peak that follows, 0.51, is below the 0.54 to 0.57 of "
-        "single products (2447 and 2545 TFLOP/s, 16,384 rows of Llama-3.1-8B on B200, "
-        "vllm-project/vllm pull request 19566)"};
 inline constexpr EfficiencyConstant kGemmPrologue = {
     .value = 192,
     .source =

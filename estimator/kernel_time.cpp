@@ -41,25 +41,23 @@ double tiled_gemm_s(const GpuSpec& gpu, double flops_per_s, const GemmShape& sha
   return best;
 }
 
-// Of the dense peak in this precision.
-double gemm_share(const GpuSpec& gpu, Precision precision) {
-  const bool is_blackwell = gpu.compute_capability >= 100;
-  if (precision == Precision::kFp8) {
-    return is_blackwell ? kFp8OverBf16Blackwell.value * kGemmShareBlackwell.value *
-                              gpu.bf16_flops_per_s / gpu.fp8_flops_per_s
-                        : kFp8GemmShare.value;
+// Of a product without end, inside full waves of tiles.
+double product_flops_per_s(const GpuSpec& gpu, Precision precision) {
+  switch (precision) {
+    case Precision::kFp32: return gpu.fp32_flops_per_s * kGemmShare.value;
+    case Precision::kBf16:
+    case Precision::kFp16:
+      return gpu.sustained ? gpu.sustained->bf16_flops_per_s
+                           : gpu.bf16_flops_per_s * kGemmShare.value;
+    case Precision::kFp8:
+      return gpu.sustained ? gpu.sustained->fp8_flops_per_s
+                           : gpu.fp8_flops_per_s * kFp8GemmShare.value;
   }
-  if (is_blackwell) {
-    return kGemmShareBlackwell.value;
-  }
-  return gpu.compute_capability >= 90 ? kGemmShareHopper.value : kGemmShareAmpere.value;
+  throw std::logic_error("product_flops_per_s: unknown precision");
 }
 
 double attention_scale(const GpuSpec& gpu) {
-  if (gpu.compute_capability >= 100) {
-    return kAttentionScaleBlackwell.value;
-  }
-  return gpu.compute_capability >= 90 ? kAttentionLoadHopper.value : 1;
+  return gpu.sustained ? gpu.sustained->attention_of_curve : kAttentionLoad.value;
 }
 
 // Where a size stands between two of an ascending list: (1 - weight) of the one, weight of the
@@ -206,8 +204,7 @@ double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
   if (const GemmGrid* const grid = measured_products(gpu, precision)) {
     return std::max(measured_gemm_s(*grid, shape), moving_s);
   }
-  const double peak = peak_flops_per_s(gpu, precision) * gemm_share(gpu, precision);
-  return std::max(tiled_gemm_s(gpu, peak, shape), moving_s);
+  return std::max(tiled_gemm_s(gpu, product_flops_per_s(gpu, precision), shape), moving_s);
 }
 
 // In fp8 every weight gradient was.

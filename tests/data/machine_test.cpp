@@ -82,6 +82,34 @@ TEST_CASE("rates are dense: they ask for a clock that the chip has") {
   }
 }
 
+TEST_CASE("what products sustain is below the peak, and in fp8 at most twice what it is in bf16") {
+  for (const GpuSpec& gpu : all_gpus()) {
+    if (!gpu.sustained) {
+      continue;
+    }
+    CAPTURE(gpu.id);
+    CHECK(gpu.sustained->source.size() > 20);
+    // A GeForce runs at a higher clock than the one that its peak is of.
+    const double most = gpu.id.starts_with("RTX-") ? 1.2 : 1;
+    CHECK(gpu.sustained->bf16_flops_per_s < most * gpu.bf16_flops_per_s);
+    CHECK(gpu.sustained->bf16_flops_per_s > 0.4 * gpu.bf16_flops_per_s);
+    CHECK(gpu.sustained->fp8_flops_per_s <= 2 * gpu.sustained->bf16_flops_per_s);
+    CHECK((gpu.sustained->fp8_flops_per_s > 0) == (gpu.fp8_flops_per_s > 0));
+    // Attention of 8192 tokens, where the curve is at 0.651 of the peak.
+    CHECK(0.651 * gpu.sustained->attention_of_curve * gpu.bf16_flops_per_s <
+          gpu.sustained->bf16_flops_per_s);
+  }
+}
+
+TEST_CASE("a GB300 draws more power than a GB200 and keeps more of the same peak") {
+  const Library library;
+  const GpuSpec gb200 = library.gpu("gb200");
+  const GpuSpec gb300 = library.gpu("gb300");
+  CHECK(gb200.bf16_flops_per_s == gb300.bf16_flops_per_s);
+  CHECK(gb300.sustained->bf16_flops_per_s > 1.2 * gb200.sustained->bf16_flops_per_s);
+  CHECK_FALSE(library.gpu("h200").sustained.has_value());  // whose rates were measured
+}
+
 TEST_CASE("the same chip in the same form has the same rates: H100 and H200 SXM") {
   const Library library;
   const GpuSpec h100 = library.gpu("h100");

@@ -70,15 +70,20 @@ TEST_CASE("fp8 products are faster than bf16 and fp32 ones slower") {
   CHECK(gemm_s(gpu, Precision::kFp32, shape) > 5 * bf16);
 }
 
-TEST_CASE("on Blackwell fp8 is twice as fast as bf16, as its peak is, not 2.6 times") {
+TEST_CASE("a GPU whose sustained rates are known runs large products and attention at them") {
   GpuSpec gpu = h200();
-  gpu.compute_capability = 100;
-  gpu.num_sms = 148;
-  gpu.bf16_flops_per_s = 2250e12;
-  gpu.fp8_flops_per_s = 4500e12;
   const GemmShape shape = {.m = 16384, .n = 4096, .k = 14336};
+  const AttentionWork work = {
+      .pairs = 8192.0 * 8192.0 / 2, .heads = 64, .qk_dim = 128, .v_dim = 128, .length = 8192};
+  const double bf16_s = gemm_s(gpu, Precision::kBf16, shape);
+  const double attention_s = attention_forward_s(gpu, work);
+  gpu.sustained = {.bf16_flops_per_s = 0.9 * gpu.bf16_flops_per_s,
+                   .fp8_flops_per_s = 0.9 * gpu.fp8_flops_per_s,
+                   .attention_of_curve = 1.64};
+  CHECK(bf16_s / gemm_s(gpu, Precision::kBf16, shape) == doctest::Approx(0.9 / 0.72));
   CHECK(gemm_s(gpu, Precision::kBf16, shape) / gemm_s(gpu, Precision::kFp8, shape) ==
         doctest::Approx(2));
+  CHECK(attention_s / attention_forward_s(gpu, work) == doctest::Approx(2));
 }
 
 TEST_CASE("attention reaches the rates measured for cuDNN on H200 behind products at 8192 tokens") {
