@@ -28,7 +28,7 @@ Without a file of case lines: the table for the GPUs here, or for N of them.
                 $XDG_CACHE_HOME; products that it lacks run as cuBLASLt suggests
 --collectives   nccl: also those of tensor and context parallelism that copy engines can serve
 --stand-in      where GPUs are missing (--gpus 8 on two): the first ranks run, one on each GPU here,
-                and copy out of each other's memory what they would copy out of absent ranks'. A
+                and copy into each other's memory what they would copy into absent ranks'. A
                 step takes as long as a rank's and computes nonsense; what NCCL would do with
                 absent ranks (gradients of data parallelism) is left out
 )";

@@ -82,20 +82,20 @@ bool CudaBackend::all_here(const CommunicatorKey& key) const {
   return std::ranges::all_of(key.ranks, [&](std::int64_t rank) { return is_here(rank); });
 }
 
-// What stands for an absent rank lies on another GPU, as the rank itself would.
+// The member before this one of those that are here: each stands for the absent ones of another.
 std::int64_t CudaBackend::stand_in_for(std::int64_t rank, const CommunicatorKey& key,
                                        std::int64_t asking) const {
   if (is_here(rank)) {
     return rank;
   }
-  for (const std::int64_t other : present(key.ranks)) {
-    if (other != asking) {
-      return other;
-    }
+  const std::vector<std::int64_t> here = present(key.ranks);
+  if (here.size() < 2) {
+    throw std::runtime_error("cuda backend: found one rank of a group of " +
+                             std::to_string(key.ranks.size()) +
+                             " here, expected another one to stand for those that are absent");
   }
-  throw std::runtime_error("cuda backend: found one rank of a group of " +
-                           std::to_string(key.ranks.size()) +
-                           " here, expected another one to stand for those that are absent");
+  const auto own = std::ranges::find(here, asking);
+  return own == here.begin() ? here.back() : *std::prev(own);
 }
 
 // Every member finds the same answer.

@@ -26,7 +26,7 @@ enum class Collectives {
 class CudaBackend {
  public:
   // Throws std::runtime_error where there are fewer GPUs than programs. Programs may be those of
-  // the first ranks alone, for measuring: copies of what an absent rank has come out of the memory
+  // the first ranks alone, for measuring: copies of what an absent rank would have go into the memory
   // of a rank on another GPU, and NCCL's collectives with absent ranks move nothing.
   CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
               AttentionKernels kernels = AttentionKernels::kFastest,

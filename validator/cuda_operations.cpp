@@ -310,10 +310,10 @@ bool OperationLauncher::copy_among(CudaPeers& peers, const Call& call) const {
     case OpKind::kExchange: peers.exchange(call.in, call.out, call.stream); return true;
     case OpKind::kAllReduce: peers.all_reduce(call.in[0], call.out[0], call.stream); return true;
     case OpKind::kRingShift: peers.ring_shift(call.in[0], call.out[0], call.stream); return true;
-    case OpKind::kSend: peers.send(call.stream); return true;
-    case OpKind::kReceive:
-      peers.receive(call.out[0], rank_.place_in_use(call.index), call.stream);
+    case OpKind::kSend:
+      peers.send(call.in[0], rank_.place_in_use(call.index), call.stream);
       return true;
+    case OpKind::kReceive: peers.receive(call.stream); return true;
     default: return false;
   }
 }

@@ -80,12 +80,6 @@ const View& message_of(const Operation& op) {
   return op.kind == OpKind::kSend ? op.in[0] : op.out[0];
 }
 
-// Whether a member's part is where the gathered whole will have it, on every member: where there is
-// a view for each part, or the whole contains what this one gives.
-bool gives_in_place(const Operation& op) {
-  return op.out.size() > 1 || op.in[0].tensor == op.out[0].tensor;
-}
-
 // sum = a + b; b may lie in another GPU's memory.
 void add_views(const DeviceView& sum, const void* a, const void* b, cudaStream_t stream) {
   with_device_type(sum.dtype, [&](auto type) {
@@ -135,13 +129,12 @@ std::string copy_layout(const Program& program, const CommunicatorUse& use) {
     if (!copies) {
       continue;
     }
-    const bool gives_parts = op.kind == OpKind::kAllGather && gives_in_place(op);
-    for (const View& view : gives_parts ? op.out : op.in) {
+    for (const View& view : op.out) {  // where others write
       mix_place(view);
       mix(bytes_in(program, view));
     }
-    if (op.kind == OpKind::kAllReduce) {
-      mix_place(op.out[0]);
+    if (op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce) {
+      for (const View& view : op.in) { mix_place(view); }  // what others read
     }
   }
   return std::to_string(use.operations.size()) + " " + std::to_string(hash);
@@ -150,7 +143,7 @@ std::string copy_layout(const Program& program, const CommunicatorUse& use) {
 std::string copy_places(const Program& program, const CommunicatorUse& use,
                         std::int64_t words_offset) {
   std::string places = std::to_string(words_offset);
-  if (use.is_message() && use.index == 0) {
+  if (use.is_message() && use.index == 1) {
     for (const std::int64_t i : use.operations) {
       const Operation& op = program.operations[static_cast<std::size_t>(i)];
       const ArenaPlace place = arena_place(program, message_of(op));
@@ -168,7 +161,7 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
     : index_(index), own_bytes_(own_bytes) {
   for (const Peer& member : members) {
     members_.push_back(member.arenas);
-    givers_.push_back(member.stand_in.value_or(static_cast<std::int64_t>(givers_.size())));
+    stand_ins_.push_back(member.stand_in.value_or(static_cast<std::int64_t>(stand_ins_.size())));
     std::istringstream places(member.places);
     std::int64_t words = 0;
     places >> words;
@@ -178,7 +171,7 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
     }
   }
   met_ = others();
-  std::erase_if(met_, [&](std::int64_t i) { return giver(i) != i; });
+  std::erase_if(met_, [&](std::int64_t i) { return is_absent(i); });
 }
 
 std::vector<std::int64_t> CudaPeers::others() const {
@@ -229,15 +222,12 @@ void CudaPeers::meet(cudaStream_t stream) {
 
 void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& out,
                            cudaStream_t stream) {
-  const auto part = [&](std::int64_t member) { return part_of(out, member, size()); };
-  const bool is_in_place = in.data == part(index_).data || out.size() > 1;
   Copies copies;
   for (const std::int64_t member : others()) {
-    const DeviceView to = part(member);
-    const void* const from = at(member, is_in_place ? part(giver(member)).data : in.data);
-    copies.add(to.data, from, bytes_in(to));
+    const DeviceView part = part_of(out, part_for(member), size());
+    copies.add(at(member, part.data), in.data, std::min(bytes_in(in), bytes_in(part)));
   }
-  copies.add(part(index_).data, in.data, bytes_in(in));
+  copies.add(part_of(out, index_, size()).data, in.data, bytes_in(in));
   meet(stream);
   run(std::move(copies), stream);
   meet(stream);
@@ -249,12 +239,17 @@ void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceVi
   std::vector<std::int64_t> members = others();
   meet(stream);
   const void* sum = own.data;
-  if (out.data != own.data) {  // room for what is pulled
+  if (out.data != own.data) {  // room for what the next member has
+    const std::int64_t before = members.back();
     Copies copies;
-    copies.add(out.data, at(members.front(), own.data), bytes_in(out));
+    copies.add(at(before, out.data), part_of(in, before, size()).data, bytes_in(out));
     run(std::move(copies), stream);
+    meet(stream);
     add_views(out, out.data, own.data, stream);
     members.erase(members.begin());
+    if (members.empty()) {
+      return;
+    }
     sum = out.data;
   }
   for (const std::int64_t member : members) {
@@ -266,11 +261,11 @@ void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceVi
 
 void CudaPeers::exchange(const std::vector<DeviceView>& in, const std::vector<DeviceView>& out,
                          cudaStream_t stream) {
-  const DeviceView own = part_of(in, index_, size());  // on every member: for this one
   Copies copies;
   for (const std::int64_t member : others()) {
-    const DeviceView to = part_of(out, member, size());
-    copies.add(to.data, at(member, own.data), bytes_in(to));
+    const DeviceView theirs = part_of(in, member, size());
+    copies.add(at(member, part_of(out, part_for(member), size()).data), theirs.data,
+               bytes_in(theirs));
   }
   meet(stream);
   run(std::move(copies), stream);
@@ -289,8 +284,7 @@ void CudaPeers::all_reduce(const DeviceView& in, const DeviceView& out, cudaStre
   meet(stream);
   Copies copies;
   for (const std::int64_t member : others()) {
-    const DeviceView part = part_of(out, member, size());
-    copies.add(part.data, at(member, part_of(out, giver(member), size()).data), bytes_in(part));
+    copies.add(at(member, part_of(out, part_for(member), size()).data), sum.data, bytes_in(sum));
   }
   run(std::move(copies), stream);
   meet(stream);
@@ -298,22 +292,22 @@ void CudaPeers::all_reduce(const DeviceView& in, const DeviceView& out, cudaStre
 
 void CudaPeers::ring_shift(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
   Copies copies;
-  copies.add(out.data, at((index_ + size() - 1) % size(), in.data), bytes_in(out));
+  copies.add(at((index_ + 1) % size(), out.data), in.data, bytes_in(in));
   meet(stream);
   run(std::move(copies), stream);
   meet(stream);
 }
 
-void CudaPeers::send(cudaStream_t stream) {
-  meet(stream);
-  meet(stream);
-}
-
-void CudaPeers::receive(const DeviceView& out, std::size_t message, cudaStream_t stream) {
+void CudaPeers::send(const DeviceView& in, std::size_t message, cudaStream_t stream) {
   Copies copies;
-  copies.add(out.data, messages_.at(message), bytes_in(out));
+  copies.add(messages_.at(message), in.data, bytes_in(in));
   meet(stream);
   run(std::move(copies), stream);
+  meet(stream);
+}
+
+void CudaPeers::receive(cudaStream_t stream) {
+  meet(stream);
   meet(stream);
 }
 

@@ -1,10 +1,15 @@
 // Collectives among GPUs that can address each other's memory (in one process, or mapped through
 // cudaIpc), by copy engines: without multiprocessors they neither wait for a product that fills the
-// GPU nor take a part of it. Every member pulls what it lacks out of the others' memory. Before it,
-// all members meet: what is pulled is there. After it they meet again: what they pulled may be
-// overwritten. Sums read the others' memory in a kernel, or add to what was pulled. Messages are
-// pulled as well: a receive of NCCL that waits for its sender keeps four multiprocessors, and
-// products beside it take 10 to 40 % longer (two H200s, 1.7B shape with vpp 4).
+// GPU nor take a part of it. Every member writes what the others lack into their memory. Before it,
+// all members meet: where it goes may be overwritten. After it they meet again: it is there. Sums
+// read the others' memory in a kernel, or add to what was written. Messages are written as well: a
+// receive of NCCL that waits for its sender keeps four multiprocessors, and products beside it take
+// 10 to 40 % longer (two H200s, 1.7B shape with vpp 4).
+//
+// No member reads by a copy. In one process the driver has the copy engine of the GPU that is read
+// do that, in the order in which the hosts of all members asked: what one asks for early, and may
+// not have yet, stands before what another waits for, and three members wait for each other for
+// ever (four H200s, driver 580.159). What a member writes is its own engine's work.
 //
 // Members meet by words: each writes a number that grows into a word of every other's memory, and
 // its stream waits until the others' numbers have come (cuStreamBatchMemOp). A stream that waits
@@ -42,8 +47,8 @@ bool can_copy(const Operation& op, const CommunicatorUse& use);
 // What members assume of each other, as a number: equal on all members, or they must not copy. Of
 // collectives where their views lie, of messages how large they are.
 std::string copy_layout(const Program& program, const CommunicatorUse& use);
-// Where a rank's own words and the messages that it sends lie in its arenas, which belong to
-// another stage than those of whoever receives them.
+// Where a rank's own words and the messages that it receives lie in its arenas, which belong to
+// another stage than those of whoever sends them.
 std::string copy_places(const Program& program, const CommunicatorUse& use,
                         std::int64_t words_offset);
 
@@ -61,9 +66,9 @@ class CudaPeers {
                 cudaStream_t stream);
   void all_reduce(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
   void ring_shift(const DeviceView& in, const DeviceView& out, cudaStream_t stream);
-  void send(cudaStream_t stream);
   // The message at this place in their order.
-  void receive(const DeviceView& out, std::size_t message, cudaStream_t stream);
+  void send(const DeviceView& in, std::size_t message, cudaStream_t stream);
+  void receive(cudaStream_t stream);
 
   // Loads the kernel that adds up values of this type, by adding `view` to itself.
   static void load_sum(const DeviceView& view, cudaStream_t stream);
@@ -77,19 +82,22 @@ class CudaPeers {
   std::vector<std::int64_t> others() const;
   // What a member has where this one has `own`.
   void* at(std::int64_t member, void* own) const;
-  // Who gives what a member has of its own.
-  std::int64_t giver(std::int64_t member) const {
-    return givers_[static_cast<std::size_t>(member)];
+  bool is_absent(std::int64_t member) const {
+    return stand_ins_[static_cast<std::size_t>(member)] != member;
+  }
+  // Whose part this one writes to a member: its own, and to who stands for an absent one that one's.
+  std::int64_t part_for(std::int64_t member) const {
+    return is_absent(member) ? member : index_;
   }
   void meet(cudaStream_t stream);
 
   std::int64_t index_;
   std::array<std::int64_t, 2> own_bytes_;
-  std::vector<ArenaPair> members_ = {};     // this one's own at index_
-  std::vector<std::int64_t> givers_ = {};   // by member: itself, unless it is absent
-  std::vector<std::int64_t> met_ = {};      // the others that there is a meeting with
-  std::vector<std::uint32_t*> words_ = {};  // by member: a word for each member, zero at first
-  std::vector<const void*> messages_ = {};  // of the sender, in their order
+  std::vector<ArenaPair> members_ = {};       // this one's own at index_
+  std::vector<std::int64_t> stand_ins_ = {};  // by member: itself, unless it is absent
+  std::vector<std::int64_t> met_ = {};        // the others that there is a meeting with
+  std::vector<std::uint32_t*> words_ = {};    // by member: a word for each member, zero at first
+  std::vector<void*> messages_ = {};          // of the receiver, in their order
   std::uint32_t meetings_ = 0;
 };
 

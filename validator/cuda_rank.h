@@ -143,7 +143,7 @@ class CudaRank {
   DeviceView product_workspace_;
   DeviceView fp8_operands_;  // where the program has products in fp8
   DeviceView barrier_;       // what members that write into each other's memory meet on
-  DeviceView peer_words_;    // what members that copy out of each other's memory meet on
+  DeviceView peer_words_;    // what members that copy into each other's memory meet on
   DeviceView scratch_;
   DeviceView rotary_table_;
   std::vector<cudaStream_t> streams_;
