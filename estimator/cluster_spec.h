@@ -136,9 +136,10 @@ struct NativeMemory {
 // What large products and attention keep up among other work where the rates of `calibrate --time`
 // are absent: a GPU at its limit of power runs below its datasheet's peak.
 struct SustainedRates {
-  double bf16_flops_per_s = 0;   // of products with sides of thousands; as much in fp16
-  double fp8_flops_per_s = 0;    // 0: the chip has none
-  double attention_of_curve = 0;  // of the curves in efficiency.h, which are shares of the bf16 peak
+  double bf16_flops_per_s = 0;  // of products with sides of thousands; as much in fp16
+  double fp8_flops_per_s = 0;   // 0: the chip has none
+  double attention_of_curve =
+      0;  // of the curves in efficiency.h, which are shares of the bf16 peak
   std::string source = {};
 };
 
@@ -155,8 +156,8 @@ struct GpuSpec {
   double fp8_flops_per_s = 0;             // dense; 0: the chip has none
   double fp32_flops_per_s = 0;            // outside the tensor cores
   double memory_bytes_per_s = 0;
-  double nvlink_bytes_per_s = 0;  // per GPU, one direction; 0: no NVLink
-  double pcie_bytes_per_s = 0;    // per GPU, one direction
+  double nvlink_bytes_per_s = 0;            // per GPU, one direction; 0: no NVLink
+  double pcie_bytes_per_s = 0;              // per GPU, one direction
   std::optional<SustainedRates> sustained;  // absent: the shares of an H200 (efficiency.h)
 
   // Measured by `shardplan calibrate`; absent: documented defaults are used and the report says so.

@@ -82,9 +82,8 @@ bool CudaBackend::all_here(const CommunicatorKey& key) const {
   return std::ranges::all_of(key.ranks, [&](std::int64_t rank) { return is_here(rank); });
 }
 
-// The member before this one of those that are here: each stands for the absent ones of another.
-std::int64_t CudaBackend::stand_in_for(std::int64_t rank, const CommunicatorKey& key,
-                                       std::int64_t asking) const {
+std::int64_t CudaBackend::holder_of(std::int64_t rank, const CommunicatorKey& key,
+                                    std::int64_t asking) const {
   if (is_here(rank)) {
     return rank;
   }
@@ -94,25 +93,25 @@ std::int64_t CudaBackend::stand_in_for(std::int64_t rank, const CommunicatorKey&
                              std::to_string(key.ranks.size()) +
                              " here, expected another one to stand for those that are absent");
   }
-  const auto own = std::ranges::find(here, asking);
-  return own == here.begin() ? here.back() : *std::prev(own);
+  return stand_in_for(asking, here);
 }
 
 // Every member finds the same answer.
 void CudaBackend::reach_peers(CudaRank& rank) const {
+  std::int64_t most_members = 0;
   for (const std::size_t use : rank.copied_uses()) {
     const CommunicatorKey& key = rank.uses()[use].key;
     const std::string layout = rank.copy_layout(use);
     std::vector<Peer> peers;
     bool is_equal = true;
     for (const std::int64_t member : key.ranks) {
-      const std::int64_t giver = stand_in_for(member, key, rank.program().rank);
-      const CudaRank& other = *ranks_[static_cast<std::size_t>(giver)];
+      const std::int64_t holder = holder_of(member, key, rank.program().rank);
+      const CudaRank& other = *ranks_[static_cast<std::size_t>(holder)];
       const auto found = std::ranges::find(other.uses(), key, &CommunicatorUse::key);
       const auto theirs = static_cast<std::size_t>(found - other.uses().begin());
       is_equal = is_equal && other.copy_layout(theirs) == layout;
       peers.push_back({.arenas = other.arenas(), .places = other.copy_places(theirs)});
-      if (giver != member) {
+      if (holder != member) {
         peers.back().stand_in = other.uses()[theirs].index;
       }
     }
@@ -126,7 +125,10 @@ void CudaBackend::reach_peers(CudaRank& rank) const {
       }
     }
     rank.set_peers(use, peers);
-    rank.keep_pace();
+    most_members = std::max(most_members, static_cast<std::int64_t>(peers.size()));
+  }
+  if (most_members > 0) {
+    rank.keep_pace(most_members);
   }
 }
 

@@ -26,8 +26,8 @@ enum class Collectives {
 class CudaBackend {
  public:
   // Throws std::runtime_error where there are fewer GPUs than programs. Programs may be those of
-  // the first ranks alone, for measuring: copies of what an absent rank would have go into the memory
-  // of a rank on another GPU, and NCCL's collectives with absent ranks move nothing.
+  // the first ranks alone, for measuring: copies of what an absent rank would have go into the
+  // memory of a rank on another GPU, and NCCL's collectives with absent ranks move nothing.
   CudaBackend(const std::vector<Program>& programs, CudaPrecision precision,
               AttentionKernels kernels = AttentionKernels::kFastest,
               const GemmChoices& choices = {}, Collectives collectives = Collectives::kFastest);
@@ -56,9 +56,8 @@ class CudaBackend {
   bool is_here(std::int64_t rank) const;
   std::vector<std::int64_t> present(std::vector<std::int64_t> ranks) const;
   bool all_here(const CommunicatorKey& key) const;
-  // `rank` itself where it is here.
-  std::int64_t stand_in_for(std::int64_t rank, const CommunicatorKey& key,
-                            std::int64_t asking) const;
+  // Whose memory it is for the one that asks: the rank's own where it is here.
+  std::int64_t holder_of(std::int64_t rank, const CommunicatorKey& key, std::int64_t asking) const;
   void reach_members(CudaRank& rank) const;
   void reach_peers(CudaRank& rank) const;
   Tensors collected(ParameterRange ParameterPart::*range) const;

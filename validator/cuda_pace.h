@@ -13,8 +13,8 @@ namespace shardplan {
 
 class CudaPace {
  public:
-  // On the current device, whose streams these are.
-  explicit CudaPace(const std::vector<cudaStream_t>& streams);
+  // On the current device, whose streams these are. members: of the largest group that copies.
+  CudaPace(const std::vector<cudaStream_t>& streams, std::int64_t members);
   ~CudaPace();
   CudaPace(const CudaPace&) = delete;
   CudaPace& operator=(const CudaPace&) = delete;
@@ -24,6 +24,7 @@ class CudaPace {
 
  private:
   const std::vector<cudaStream_t>& streams_;
+  std::int64_t interval_;                        // operations between marks
   std::vector<std::vector<cudaEvent_t>> marks_;  // by mark in turn and stream
   std::int64_t launched_ = 0;
 };

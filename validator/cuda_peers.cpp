@@ -30,35 +30,44 @@ BatchMemOp batch_of_driver() {
   return reinterpret_cast<BatchMemOp>(function);
 }
 
-struct Copies {
-  std::vector<void*> to = {};
-  std::vector<const void*> from = {};
-  std::vector<std::size_t> bytes = {};
-
-  void add(void* target, const void* source, std::int64_t count) {
-    if (target != source && count > 0) {
-      to.push_back(target);
-      from.push_back(source);
-      bytes.push_back(static_cast<std::size_t>(count));
+// On copy engines, those within the device too.
+void run(const std::vector<PeerCopy>& copies, cudaStream_t stream) {
+  std::vector<void*> to;
+  std::vector<const void*> from;
+  std::vector<std::size_t> bytes;
+  for (const PeerCopy& copy : copies) {
+    if (copy.to != copy.from && copy.bytes > 0) {
+      to.push_back(copy.to);
+      from.push_back(copy.from);
+      bytes.push_back(static_cast<std::size_t>(copy.bytes));
     }
   }
-};
-
-// On copy engines, those within the device too.
-void run(Copies copies, cudaStream_t stream) {
-  if (copies.to.empty()) {
+  if (to.empty()) {
     return;
   }
   cudaMemcpyAttributes attributes{};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
   std::size_t first = 0;  // of the copies that they hold for
-  CUDA_CHECK(cudaMemcpyBatchAsync(copies.to.data(), copies.from.data(), copies.bytes.data(),
-                                  copies.to.size(), &attributes, &first, 1, stream));
+  CUDA_CHECK(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), to.size(), &attributes,
+                                  &first, 1, stream));
 }
 
 std::int64_t bytes_in(const DeviceView& view) {
   return view.elements() * bytes_of(view.dtype);
+}
+
+Piece piece(const DeviceView& view) {
+  return {.data = view.data, .bytes = bytes_in(view)};
+}
+
+// Those of all members.
+std::vector<Piece> parts_of(const std::vector<DeviceView>& views, std::int64_t size) {
+  std::vector<Piece> parts;
+  for (std::int64_t member = 0; member < size; ++member) {
+    parts.push_back(piece(part_of(views, member, size)));
+  }
+  return parts;
 }
 
 std::int64_t bytes_in(const Program& program, const View& view) {
@@ -86,6 +95,17 @@ void add_views(const DeviceView& sum, const void* a, const void* b, cudaStream_t
     using T = typename decltype(type)::type;
     add(sum.as<T>(), static_cast<const T*>(a), static_cast<const T*>(b), sum.elements(), stream);
   });
+}
+
+PeerCopies copies_of(const std::vector<Peer>& members, std::int64_t index,
+                     std::array<std::int64_t, 2> own_bytes) {
+  std::vector<ArenaPair> arenas;
+  std::vector<std::int64_t> stand_ins;
+  for (const Peer& member : members) {
+    arenas.push_back(member.arenas);
+    stand_ins.push_back(member.stand_in.value_or(static_cast<std::int64_t>(stand_ins.size())));
+  }
+  return {std::move(arenas), std::move(stand_ins), index, own_bytes};
 }
 
 }  // namespace
@@ -158,10 +178,8 @@ std::string copy_places(const Program& program, const CommunicatorUse& use,
 
 CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
                      std::array<std::int64_t, 2> own_bytes)
-    : index_(index), own_bytes_(own_bytes) {
+    : copies_(copies_of(members, index, own_bytes)), met_(copies_.others()) {
   for (const Peer& member : members) {
-    members_.push_back(member.arenas);
-    stand_ins_.push_back(member.stand_in.value_or(static_cast<std::int64_t>(stand_ins_.size())));
     std::istringstream places(member.places);
     std::int64_t words = 0;
     places >> words;
@@ -170,36 +188,19 @@ CudaPeers::CudaPeers(const std::vector<Peer>& members, std::int64_t index,
       messages_.push_back(member.arenas.at(static_cast<std::size_t>(at.arena)) + at.offset);
     }
   }
-  met_ = others();
-  std::erase_if(met_, [&](std::int64_t i) { return is_absent(i); });
-}
-
-std::vector<std::int64_t> CudaPeers::others() const {
-  std::vector<std::int64_t> members;
-  for (std::int64_t i = 1; i < size(); ++i) { members.push_back((index_ + i) % size()); }
-  return members;
-}
-
-void* CudaPeers::at(std::int64_t member, void* own) const {
-  const ArenaPair& mine = members_[static_cast<std::size_t>(index_)];
-  for (std::size_t arena = 0; arena < mine.size(); ++arena) {
-    const std::ptrdiff_t offset = static_cast<char*>(own) - mine[arena];
-    if (offset >= 0 && offset < own_bytes_[arena]) {
-      return members_[static_cast<std::size_t>(member)][arena] + offset;
-    }
-  }
-  throw std::logic_error("peers: an address outside the arenas");
+  std::erase_if(met_, [&](std::int64_t i) { return copies_.is_absent(i); });
 }
 
 void CudaPeers::meet(cudaStream_t stream) {
   static const BatchMemOp launch = batch_of_driver();
+  const std::int64_t index = copies_.index();
   ++meetings_;
   std::vector<CUstreamBatchMemOpParams> operations;
   for (const std::int64_t member : met_) {
     CUstreamBatchMemOpParams write{};
     write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     write.writeValue.address =
-        reinterpret_cast<CUdeviceptr>(words_[static_cast<std::size_t>(member)] + index_);
+        reinterpret_cast<CUdeviceptr>(words_[static_cast<std::size_t>(member)] + index);
     write.writeValue.value = meetings_;
     write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
     operations.push_back(write);
@@ -208,7 +209,7 @@ void CudaPeers::meet(cudaStream_t stream) {
     CUstreamBatchMemOpParams wait{};
     wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
     wait.waitValue.address =
-        reinterpret_cast<CUdeviceptr>(words_[static_cast<std::size_t>(index_)] + member);
+        reinterpret_cast<CUdeviceptr>(words_[static_cast<std::size_t>(index)] + member);
     wait.waitValue.value = meetings_;
     wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
     operations.push_back(wait);
@@ -220,40 +221,35 @@ void CudaPeers::meet(cudaStream_t stream) {
   }
 }
 
+void CudaPeers::write(const std::vector<PeerCopy>& copies, cudaStream_t stream) {
+  meet(stream);
+  run(copies, stream);
+  meet(stream);
+}
+
 void CudaPeers::all_gather(const DeviceView& in, const std::vector<DeviceView>& out,
                            cudaStream_t stream) {
-  Copies copies;
-  for (const std::int64_t member : others()) {
-    const DeviceView part = part_of(out, part_for(member), size());
-    copies.add(at(member, part.data), in.data, std::min(bytes_in(in), bytes_in(part)));
-  }
-  copies.add(part_of(out, index_, size()).data, in.data, bytes_in(in));
-  meet(stream);
-  run(std::move(copies), stream);
-  meet(stream);
+  write(copies_.gather(piece(in), parts_of(out, copies_.size())), stream);
 }
 
 void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceView& out,
                                cudaStream_t stream) {
-  const DeviceView own = part_of(in, index_, size());
-  std::vector<std::int64_t> members = others();
-  meet(stream);
+  const DeviceView own = part_of(in, copies_.index(), copies_.size());
+  std::vector<std::int64_t> members = copies_.others();
   const void* sum = own.data;
-  if (out.data != own.data) {  // room for what the next member has
-    const std::int64_t before = members.back();
-    Copies copies;
-    copies.add(at(before, out.data), part_of(in, before, size()).data, bytes_in(out));
-    run(std::move(copies), stream);
+  if (out.data == own.data) {
     meet(stream);
+  } else {  // room for what the next member has
+    write({copies_.first_addend(parts_of(in, copies_.size()), piece(out))}, stream);
     add_views(out, out.data, own.data, stream);
     members.erase(members.begin());
-    if (members.empty()) {
+    if (members.empty()) {  // nobody reads another's memory
       return;
     }
     sum = out.data;
   }
   for (const std::int64_t member : members) {
-    add_views(out, sum, at(member, own.data), stream);
+    add_views(out, sum, copies_.at(member, own.data), stream);
     sum = out.data;
   }
   meet(stream);
@@ -261,54 +257,31 @@ void CudaPeers::reduce_scatter(const std::vector<DeviceView>& in, const DeviceVi
 
 void CudaPeers::exchange(const std::vector<DeviceView>& in, const std::vector<DeviceView>& out,
                          cudaStream_t stream) {
-  Copies copies;
-  for (const std::int64_t member : others()) {
-    const DeviceView theirs = part_of(in, member, size());
-    copies.add(at(member, part_of(out, part_for(member), size()).data), theirs.data,
-               bytes_in(theirs));
-  }
-  meet(stream);
-  run(std::move(copies), stream);
-  meet(stream);
+  write(copies_.exchange(parts_of(in, copies_.size()), parts_of(out, copies_.size())), stream);
 }
 
 void CudaPeers::all_reduce(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
-  const DeviceView own = part_of(in, index_, size());
-  const DeviceView sum = part_of(out, index_, size());
+  const DeviceView own = part_of(in, copies_.index(), copies_.size());
+  const DeviceView sum = part_of(out, copies_.index(), copies_.size());
   meet(stream);
   const void* summed = own.data;
-  for (const std::int64_t member : others()) {
-    add_views(sum, summed, at(member, own.data), stream);
+  for (const std::int64_t member : copies_.others()) {
+    add_views(sum, summed, copies_.at(member, own.data), stream);
     summed = sum.data;
   }
-  meet(stream);
-  Copies copies;
-  for (const std::int64_t member : others()) {
-    copies.add(at(member, part_of(out, part_for(member), size()).data), sum.data, bytes_in(sum));
-  }
-  run(std::move(copies), stream);
-  meet(stream);
+  write(copies_.gather(piece(sum), parts_of({out}, copies_.size())), stream);
 }
 
 void CudaPeers::ring_shift(const DeviceView& in, const DeviceView& out, cudaStream_t stream) {
-  Copies copies;
-  copies.add(at((index_ + 1) % size(), out.data), in.data, bytes_in(in));
-  meet(stream);
-  run(std::move(copies), stream);
-  meet(stream);
+  write({copies_.shift(piece(in), piece(out))}, stream);
 }
 
 void CudaPeers::send(const DeviceView& in, std::size_t message, cudaStream_t stream) {
-  Copies copies;
-  copies.add(messages_.at(message), in.data, bytes_in(in));
-  meet(stream);
-  run(std::move(copies), stream);
-  meet(stream);
+  write({{.to = messages_.at(message), .from = in.data, .bytes = bytes_in(in)}}, stream);
 }
 
 void CudaPeers::receive(cudaStream_t stream) {
-  meet(stream);
-  meet(stream);
+  write({}, stream);
 }
 
 void CudaPeers::load_sum(const DeviceView& view, cudaStream_t stream) {
@@ -318,7 +291,7 @@ void CudaPeers::load_sum(const DeviceView& view, cudaStream_t stream) {
 void CudaPeers::release() {
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
-    cudaMemsetAsync(words_[static_cast<std::size_t>(index_)], kReleasedByte,
+    cudaMemsetAsync(words_[static_cast<std::size_t>(copies_.index())], kReleasedByte,
                     words_.size() * sizeof(std::uint32_t), stream);
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);

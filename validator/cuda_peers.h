@@ -6,11 +6,6 @@
 // receive of NCCL that waits for its sender keeps four multiprocessors, and products beside it take
 // 10 to 40 % longer (two H200s, 1.7B shape with vpp 4).
 //
-// No member reads by a copy. In one process the driver has the copy engine of the GPU that is read
-// do that, in the order in which the hosts of all members asked: what one asks for early, and may
-// not have yet, stands before what another waits for, and three members wait for each other for
-// ever (four H200s, driver 580.159). What a member writes is its own engine's work.
-//
 // Members meet by words: each writes a number that grows into a word of every other's memory, and
 // its stream waits until the others' numbers have come (cuStreamBatchMemOp). A stream that waits
 // takes no multiprocessor either.
@@ -25,14 +20,12 @@
 #include <vector>
 
 #include "validator/communicators.h"
+#include "validator/peer_copies.h"
 #include "validator/program.h"
 
 namespace shardplan {
 
 struct DeviceView;
-
-// Both arenas of a rank as this GPU addresses them, persistent and dynamic.
-using ArenaPair = std::array<char*, 2>;
 
 // A member of a communicator as this GPU addresses it.
 struct Peer {
@@ -77,27 +70,14 @@ class CudaPeers {
   void release();
 
  private:
-  std::int64_t size() const { return static_cast<std::int64_t>(members_.size()); }
-  // The members behind this one, the nearest first.
-  std::vector<std::int64_t> others() const;
-  // What a member has where this one has `own`.
-  void* at(std::int64_t member, void* own) const;
-  bool is_absent(std::int64_t member) const {
-    return stand_ins_[static_cast<std::size_t>(member)] != member;
-  }
-  // Whose part this one writes to a member: its own, and to who stands for an absent one that one's.
-  std::int64_t part_for(std::int64_t member) const {
-    return is_absent(member) ? member : index_;
-  }
   void meet(cudaStream_t stream);
+  // Between two meetings.
+  void write(const std::vector<PeerCopy>& copies, cudaStream_t stream);
 
-  std::int64_t index_;
-  std::array<std::int64_t, 2> own_bytes_;
-  std::vector<ArenaPair> members_ = {};       // this one's own at index_
-  std::vector<std::int64_t> stand_ins_ = {};  // by member: itself, unless it is absent
-  std::vector<std::int64_t> met_ = {};        // the others that there is a meeting with
-  std::vector<std::uint32_t*> words_ = {};    // by member: a word for each member, zero at first
-  std::vector<void*> messages_ = {};          // of the receiver, in their order
+  PeerCopies copies_;
+  std::vector<std::int64_t> met_ = {};      // the others that there is a meeting with
+  std::vector<std::uint32_t*> words_ = {};  // by member: a word for each member, zero at first
+  std::vector<void*> messages_ = {};        // of the receiver, in their order
   std::uint32_t meetings_ = 0;
 };
 

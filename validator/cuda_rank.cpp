@@ -170,8 +170,8 @@ std::size_t CudaRank::place_in_use(std::int64_t operation) const {
   return static_cast<std::size_t>(std::ranges::lower_bound(calls, operation) - calls.begin());
 }
 
-void CudaRank::keep_pace() {
-  pace_ = std::make_unique<CudaPace>(streams_);
+void CudaRank::keep_pace(std::int64_t members) {
+  pace_ = std::make_unique<CudaPace>(streams_, members);
 }
 
 std::vector<std::int64_t> CudaRank::exchanging_groups() const {

@@ -97,7 +97,7 @@ class CudaRank {
   // their first calls.
   void set_peers(std::size_t use, const std::vector<Peer>& members);
   // For ranks of one process (cuda_pace.h).
-  void keep_pace();
+  void keep_pace(std::int64_t members);
 
   const Program& program() const { return program_; }
   DeviceView whole(std::int64_t tensor) const;
