@@ -78,7 +78,7 @@ TEST_CASE("a GPU whose sustained rates are known runs large products and attenti
   const double bf16_s = gemm_s(gpu, Precision::kBf16, shape);
   const double attention_s = attention_forward_s(gpu, work);
   gpu.sustained = {.bf16_flops_per_s = 0.9 * gpu.bf16_flops_per_s,
-                   .fp8_flops_per_s = 0.9 * gpu.fp8_flops_per_s,
+                   .fp8_flops_per_s = 2 * 0.9 * gpu.bf16_flops_per_s,
                    .attention_of_curve = 1.64};
   CHECK(bf16_s / gemm_s(gpu, Precision::kBf16, shape) == doctest::Approx(0.9 / 0.72));
   CHECK(gemm_s(gpu, Precision::kBf16, shape) / gemm_s(gpu, Precision::kFp8, shape) ==

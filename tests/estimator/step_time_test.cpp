@@ -388,6 +388,9 @@ TEST_CASE("28 published Megatron step times on B200: mean error below 12 %, each
   job.cluster.gpu.bf16_flops_per_s = 2250e12;
   job.cluster.gpu.memory_bytes_per_s = 7.7e12;
   job.cluster.gpu.nvlink_bytes_per_s = 900e9;
+  // As in data/gpus/B200-SXM-180GB.json.
+  job.cluster.gpu.sustained = {
+      .bf16_flops_per_s = 1147.5e12, .fp8_flops_per_s = 2295e12, .attention_of_curve = 0.75};
   double sum = 0;
   double worst = 0;
   const std::vector<PublishedRow> rows = simumax_rows();
