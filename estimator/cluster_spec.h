@@ -94,8 +94,8 @@ inline constexpr std::int64_t kMaxPeers = 8;
 // Copy engines between GPUs of one host and NVLink domain, as our own trainer has them
 // (validator/cuda_peers.h).
 struct CopiesBetweenGpus {
-  // By collective, then ranks. all_gather, send, and of all_to_all that every member pulls one part
-  // from each other member. Empty: not measured.
+  // By collective, then ranks. all_gather, send, and of all_to_all that every member receives one
+  // part from each other member. Empty: not measured.
   std::vector<CollectiveCurve> collectives;
   std::optional<BesideRates> beside;  // nothing: not measured
 };
@@ -136,10 +136,9 @@ struct NativeMemory {
 // What large products and attention keep up among other work where the rates of `calibrate --time`
 // are absent: a GPU at its limit of power runs below its datasheet's peak.
 struct SustainedRates {
-  double bf16_flops_per_s = 0;  // of products with sides of thousands; as much in fp16
-  double fp8_flops_per_s = 0;   // 0: the chip has none
-  double attention_of_curve =
-      0;  // of the curves in efficiency.h, which are shares of the bf16 peak
+  double bf16_flops_per_s = 0;    // of products with sides of thousands; as much in fp16
+  double fp8_flops_per_s = 0;     // 0: the chip has none
+  double attention_of_curve = 0;  // of the curves in efficiency.h
   std::string source = {};
 };
 

@@ -111,8 +111,8 @@ double seconds_of_ranks(const CollectiveCurve& curve, double n, double bytes) {
                                        link_share(curve.collective, measured_n));
 }
 
-// By copy engines, which pull from all members at once: no steps. What is summed in parts is
-// pulled as for an all-to-all, or, where that was not measured, as what is gathered.
+// By copy engines, which write to all members at once: no steps. What is summed in parts is
+// exchanged as by an all-to-all, or, where that was not measured, as what is gathered.
 std::optional<double> copied_s(const ClusterSpec& cluster, const GroupShape& group,
                                Collective collective, double bytes) {
   if (!cluster.gpu.times || group.ranks_per_domain < group.size) {

@@ -32,8 +32,9 @@ inline constexpr EfficiencyConstant kAttentionLoad = {
 inline constexpr EfficiencyConstant kWeightGradientShare = {
     .value = 0.92,
     .source =
-        "weight gradients added to an fp32 accumulator over other products: 0.455 against "
-        "0.49 in the same file; 0.4 ms of 4.8 on a Llama-3-8B layer of 8192 tokens on H200"};
+        "weight gradients added to an fp32 accumulator over other products: 0.455 against 0.49 "
+        "on B200 (SimuMax configs/system/b200_bf16_ceperm.json); 0.4 ms of 4.8 on a Llama-3-8B "
+        "layer of 8192 tokens on H200"};
 inline constexpr EfficiencyConstant kGemmPrologue = {
     .value = 192,
     .source =
@@ -144,7 +145,9 @@ inline constexpr EfficiencyConstant kCollectiveSms = {
     .source = "SMs of a collective, one a channel: NCCL 2.28.9 on H200 says 16 coll channels"};
 inline constexpr EfficiencyConstant kCollectiveLaunch = {
     .value = 20e-6,
-    .source = "seconds before the first byte moves: 22-26 us fitted on NVLink (the same file)"};
+    .source =
+        "seconds before the first byte moves: 22-26 us fitted on NVLink of B200 (SimuMax "
+        "configs/system/b200_bf16_ceperm.json)"};
 inline constexpr EfficiencyConstant kProductsBesideHopper = {
     .value = 0.92,
     .source =

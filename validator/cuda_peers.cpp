@@ -2,9 +2,9 @@
 
 #include <cuda.h>
 
-#include <algorithm>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/convert.h"
 #include "kernels/cuda_check.h"

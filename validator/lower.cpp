@@ -201,7 +201,7 @@ void place_scratch(Lowering& l) {
   // Norms: 132 partial sums of their weight's gradient (kernels/rms_norm.h), twice that here.
   // Embedding: a stable sort, of 5.5 words a token and some for every tile of them. Attention: what
   // a forward call needs. The first 64 words are what ranks that exchange rows of experts, or copy
-  // out of each other's memory, meet on.
+  // into each other's memory, meet on.
   const std::int64_t keys = l.sizes.tokens * std::max<std::int64_t>(1, l.sizes.choices);
   scratch("kernel_scratch", 64 + std::max(264 * l.sizes.hidden, 8 * keys));
 }

@@ -259,7 +259,6 @@ TEST_CASE("shared experts save the norm's output in fp8 beside the router's for 
   CHECK(kept(Fp8Recipe::kDelayed) - kept(Fp8Recipe::kTensorwise) == 2 * kTokens * 512);
 }
 
-// core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
 // core/transformer/moe/shared_experts.py:124-132: output * gate_score.
 TEST_CASE("a gate on the shared experts keeps what it multiplies, one hidden state") {
   Job job = gpt_job("1x8-h200");
@@ -270,6 +269,7 @@ TEST_CASE("a gate on the shared experts keeps what it multiplies, one hidden sta
   CHECK(kept_bytes(job, BlockKind::kMoeLayer) - without == 2 * 512 * kTokens);
 }
 
+// core/tensor_parallel/random.py, CheckpointWithoutOutput._recompute: output.copy_(again).
 TEST_CASE("what a discarded output is computed again into lies beside it in the backward") {
   Job job = gpt_job("1x8-h100");
   job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
