@@ -13,16 +13,18 @@ namespace {
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 27;
 
-// torchtitan/models/{llama3,qwen3,deepseek_v3}/__init__.py: the flavors with the shape of a
-// published model.
+// torchtitan/models/{llama3,llama4,qwen3,deepseek_v3}/__init__.py: the flavors with the shape of a
+// published model. Llama 4's with irope do not run at v0.2.2: flex_attention is given both masks.
 struct Flavor {
   std::string_view name;
   std::string_view preset;
 };
-constexpr std::array<Flavor, 14> kFlavors = {{
+constexpr std::array<Flavor, 16> kFlavors = {{
     {.name = "llama3/8B", .preset = "llama3-8b"},
     {.name = "llama3/70B", .preset = "llama3-70b"},
     {.name = "llama3/405B", .preset = "llama3.1-405b"},
+    {.name = "llama4/17bx16e", .preset = "llama4-scout"},
+    {.name = "llama4/17bx128e", .preset = "llama4-maverick"},
     {.name = "qwen3/0.6B", .preset = "qwen3-0.6b"},
     {.name = "qwen3/1.7B", .preset = "qwen3-1.7b"},
     {.name = "qwen3/4B", .preset = "qwen3-4b"},

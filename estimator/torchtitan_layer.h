@@ -50,7 +50,7 @@ struct HeadNorm {
 struct MoeTensors {
   TapeTensor logits, probabilities, choices, chosen, denominators, weights;
   TapeTensor order, order_weights, token_of_row, slots;
-  TapeTensor sent, padded, returned, scored;
+  TapeTensor sent, wide, padded, returned, scored;
   TapeTensor saved_received, saved_returned;  // of exchanges, for the replay
   TapeTensor shared_gate, shared_silu, shared_up, shared_product, shared_down;
 };
@@ -182,6 +182,8 @@ class EagerLayer {
   virtual void route(LayerTensors& layer, LayerPass pass);
   void sort(std::int64_t rows);
   void sort_positions(std::int64_t rows);
+  void score_rows(LayerTensors& layer, LayerPass pass);
+  TapeTensor score_rows_backward(LayerTensors& layer, TapeTensor& of_rows);
   void dispatch(LayerTensors& layer, LayerPass pass);
   TapeTensor expert_product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
   virtual TapeTensor expert_products(LayerTensors& layer, LayerPass pass);
@@ -192,7 +194,7 @@ class EagerLayer {
                               TapeTensor& of_shared_input, LayerGradients& weights);
   virtual TapeTensor experts_backward(LayerTensors& layer, TapeTensor& of_output,
                                       LayerGradients& weights);
-  TapeTensor dispatch_backward(LayerTensors& layer, TapeTensor& of_padded);
+  TapeTensor dispatch_backward(LayerTensors& layer, TapeTensor& of_padded, TapeTensor& of_weights);
   virtual void route_backward(LayerTensors& layer, TapeTensor& of_tokens, TapeTensor& of_weights,
                               LayerGradients& weights);
   void moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,

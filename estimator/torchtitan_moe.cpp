@@ -25,7 +25,8 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
     return;
   }
   exchanges = plan.ep > 1;
-  saves_exchanges = exchanges && block.job.model.is_mla();
+  scores_rows_first = block.scores_rows_first();
+  saves_exchanges = exchanges && (block.job.model.is_mla() || scores_rows_first);
   sums_gradient = plan.etp > 1;
   tokens = s.tokens;
   chosen = moe.topk * tokens;
@@ -39,7 +40,7 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
   scores = kFp32 * moe.num_experts * tokens;
   choices = kInt64 * chosen;
   weights = kFp32 * chosen;
-  denominators = kFp32 * tokens;
+  denominators = scores_rows_first ? 0 : kFp32 * tokens;
   order = kInt64 * sent;
   order_weights = kFp32 * sent;
   slots = kInt32 * padded;
@@ -51,9 +52,13 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
   inner = kBf16 * width * padded;
   all_rows = row * chosen;
   const std::int64_t scored = block.is_autocast() ? kBf16 : kFp32;
-  scored_rows = scored * s.hidden * chosen;
-  summed = scored * s.hidden * tokens;
-  shared_inner = kBf16 * moe.shared_ffn * tokens;
+  if (scores_rows_first) {
+    wide_rows = kFp32 * s.hidden * sent;
+  } else {
+    scored_rows = scored * s.hidden * chosen;
+    summed = scored * s.hidden * tokens;
+  }
+  shared_inner = kBf16 * div_ceil(moe.shared_ffn, plan.tp) * tokens;
 }
 
 }  // namespace shardplan

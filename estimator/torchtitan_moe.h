@@ -13,9 +13,10 @@ struct TitanMoe {
   explicit TitanMoe(const TitanBlock& block);
 
   bool exists = false;
-  bool exchanges = false;        // ep > 1
-  bool saves_exchanges = false;  // a checkpoint by operations does (DeepSeek's list of them)
-  bool sums_gradient = false;    // every rank of tp or etp has a part of each expert
+  bool exchanges = false;          // ep > 1
+  bool saves_exchanges = false;    // a checkpoint by operations does (not by Qwen3's list of them)
+  bool scores_rows_first = false;  // before the experts, and without normalising (Llama 4)
+  bool sums_gradient = false;      // every rank of tp or etp has a part of each expert
 
   // Elements.
   std::int64_t tokens = 0;   // T: a router sees them all, under tp as well
@@ -41,8 +42,9 @@ struct TitanMoe {
   std::int64_t expert_input = 0;   // h*P in bf16
   std::int64_t inner = 0;          // fe/et*P in bf16
   std::int64_t all_rows = 0;       // w*h*n*T
-  std::int64_t scored_rows = 0;    // h*n*T in fp32; in bf16 under autocast
-  std::int64_t summed = 0;         // h*T in the same
+  std::int64_t wide_rows = 0;      // h*R in fp32, where rows are scored first
+  std::int64_t scored_rows = 0;    // else h*n*T in fp32; in bf16 under autocast
+  std::int64_t summed = 0;         // and h*T in the same
   std::int64_t shared_inner = 0;   // fs*T in bf16: width of the shared experts; 0: none
 };
 

@@ -1,6 +1,7 @@
 // models/moe/moe.py (MoE, TokenChoiceTopKRouter, TokenReorderer, GroupedExperts), utils.py
 // (_permute, _unpermute) and distributed/expert_parallel.py at v0.2.2, each operation on its own:
-// softmax, normalised weights, scores applied behind the experts.
+// softmax, normalised weights, scores applied behind the experts; of Llama 4 a sigmoid, weights as
+// they are, applied to what the experts take.
 #include "estimator/torchtitan_layer.h"
 
 namespace shardplan {
@@ -29,14 +30,20 @@ void EagerLayer::route(LayerTensors& layer, LayerPass pass) {
   TapeTensor largest = tape_.make(s.weights);
   m.choices = tape_.make(s.choices);
   m.chosen = tape_.make(s.weights);
-  TapeTensor sum = tape_.make(s.denominators);
-  m.denominators = tape_.make(s.denominators);
-  tape_.free(sum);
-  TapeTensor normalised = tape_.make(s.weights);
-  if (!graph_saves(pass)) {
-    tape_.free(m.chosen);
+  TapeTensor normalised;
+  if (!s.scores_rows_first) {
+    TapeTensor sum = tape_.make(s.denominators);
+    m.denominators = tape_.make(s.denominators);
+    tape_.free(sum);
+    normalised = tape_.make(s.weights);
+    if (!graph_saves(pass)) {
+      tape_.free(m.chosen);
+    }
   }
   m.weights = tape_.make(s.weights);
+  if (s.scores_rows_first) {
+    tape_.free(m.chosen);
+  }
   tape_.free(normalised, biased, largest);
   if (!graph_saves(pass)) {
     tape_.free(m.probabilities, m.denominators);
@@ -59,6 +66,20 @@ void EagerLayer::sort_positions(std::int64_t rows) {
   tape_.free(origins, sorted, keys);
 }
 
+// Rows in fp32 times the scores, and back in their dtype.
+void EagerLayer::score_rows(LayerTensors& layer, LayerPass pass) {
+  const TitanMoe& s = sizes_.moe;
+  MoeTensors& m = layer.moe;
+  m.wide = tape_.make(s.wide_rows);
+  TapeTensor scored = tape_.make(s.wide_rows);
+  if (!graph_saves(pass)) {
+    tape_.free(m.wide);
+  }
+  const TapeTensor rows = tape_.make(s.rows);
+  tape_.free(scored, m.sent);
+  m.sent = rows;
+}
+
 // Rows in the order of experts, padded to whole eights.
 void EagerLayer::dispatch(LayerTensors& layer, LayerPass pass) {
   const TitanMoe& s = sizes_.moe;
@@ -72,6 +93,9 @@ void EagerLayer::dispatch(LayerTensors& layer, LayerPass pass) {
   m.sent = tape_.make(s.rows);
   if (!graph_saves(pass)) {
     tape_.free(m.token_of_row);
+  }
+  if (s.scores_rows_first) {
+    score_rows(layer, pass);
   }
   run(hooks_.enter);
   const bool is_received = pass == LayerPass::kReplayOps && s.saves_exchanges;
@@ -193,9 +217,16 @@ TapeTensor EagerLayer::combine(LayerTensors& layer, LayerPass pass) {
   if (pass != LayerPass::kSavesOps || !sizes_.saves_product(Weight::kSharedDown)) {
     tape_.free(m.shared_down);
   }
-  tape_.free(unsorted, m.returned, m.sent, m.order_weights);
+  tape_.free(unsorted, m.returned, m.sent);
+  const bool saves_scores = graph_saves(pass) && s.scores_rows_first;
+  if (!saves_scores) {
+    tape_.free(m.order_weights);
+  }
   if (!graph_saves(pass)) {
-    tape_.free(m.choices, m.weights, m.order);
+    tape_.free(m.choices, m.order);
+  }
+  if (!graph_saves(pass) || s.scores_rows_first) {
+    tape_.free(m.weights);
   }
   return output;
 }
@@ -217,6 +248,9 @@ void EagerLayer::moe(LayerTensors& layer, LayerPass pass) {
 // The gradient of the output as the batched product takes it.
 TapeTensor EagerLayer::moe_output_gradient() {
   TapeTensor gathered = sizes_.tensor_parallel ? gather(sizes_.joins_batch) : TapeTensor{};
+  if (sizes_.moe.scores_rows_first) {
+    return gathered;
+  }
   const TapeTensor summed = tape_.make(sizes_.moe.summed);
   tape_.free(gathered);
   return summed;
@@ -235,12 +269,17 @@ TapeTensor EagerLayer::shared_backward(LayerTensors& layer, LayerGradients& weig
   TapeTensor of_up = tape_.make(inner);
   TapeTensor of_silu = tape_.make(inner);
   tape_.free(of_product, m.shared_up, m.shared_silu);
-  const TapeTensor sum =
-      product_backward(layer, weights, Weight::kSharedUp, sizes_.gathered, of_up, {});
+  TapeTensor sum = product_backward(layer, weights, Weight::kSharedUp, sizes_.gathered, of_up, {});
+  if (sizes_.tensor_parallel) {  // every rank of tp has a part of it
+    tape_.replace(sum, sizes_.gathered);
+  }
   TapeTensor of_gate = tape_.make(inner);
   tape_.free(of_silu, m.shared_gate);
   TapeTensor addend =
       product_backward(layer, weights, Weight::kSharedGate, sizes_.gathered, of_gate, {});
+  if (sizes_.tensor_parallel) {
+    tape_.replace(addend, sizes_.gathered);
+  }
   tape_.free(addend);  // added in place
   return sum;
 }
@@ -250,13 +289,21 @@ TapeTensor EagerLayer::combine_backward(LayerTensors& layer, TapeTensor& of_outp
                                         LayerGradients& weights) {
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
-  TapeTensor of_rows = tape_.make_product(s.scored_rows);
-  of_weights = tape_.make(s.weights);
-  tape_.free(of_output, m.scored, m.weights);
-  tape_.replace(of_rows, s.all_rows);
-  tape_.replace(of_rows, s.rows);
-  tape_.free(m.order);
+  TapeTensor of_rows;
+  if (s.scores_rows_first) {
+    // A sum over several choices gives each the same gradient, which then is copied for all.
+    of_rows = tape_.make(s.chosen > s.tokens ? s.all_rows : 0);
+    tape_.replace(of_rows, s.rows);
+  } else {
+    of_rows = tape_.make_product(s.scored_rows);
+    of_weights = tape_.make(s.weights);
+    tape_.free(of_output, m.scored, m.weights);
+    tape_.replace(of_rows, s.all_rows);
+    tape_.replace(of_rows, s.rows);
+    tape_.free(m.order);
+  }
   of_shared_input = shared_backward(layer, weights);
+  tape_.free(of_output);
   run(hooks_.enter);
   if (s.exchanges) {
     tape_.replace(of_rows, s.rows);
@@ -303,8 +350,24 @@ TapeTensor EagerLayer::experts_backward(LayerTensors& layer, TapeTensor& of_outp
   return sum;
 }
 
+// The gradient of scored rows to that of rows, and of their scores, which is returned.
+TapeTensor EagerLayer::score_rows_backward(LayerTensors& layer, TapeTensor& of_rows) {
+  const TitanMoe& s = sizes_.moe;
+  MoeTensors& m = layer.moe;
+  tape_.replace(of_rows, s.wide_rows);
+  TapeTensor of_wide = tape_.make(s.wide_rows);
+  TapeTensor products = tape_.make(s.wide_rows);
+  tape_.free(of_rows);
+  const TapeTensor of_scores = tape_.make(s.order_weights);
+  tape_.free(products, m.wide, m.order_weights);
+  of_rows = tape_.make(s.rows);
+  tape_.free(of_wide);
+  return of_scores;
+}
+
 // The gradient of rows to that of tokens: added up by sorting.
-TapeTensor EagerLayer::dispatch_backward(LayerTensors& layer, TapeTensor& of_padded) {
+TapeTensor EagerLayer::dispatch_backward(LayerTensors& layer, TapeTensor& of_padded,
+                                         TapeTensor& of_weights) {
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
   const auto add_rows = [&](std::int64_t bytes, std::int64_t rows, TapeTensor& gradient) {
@@ -322,8 +385,16 @@ TapeTensor EagerLayer::dispatch_backward(LayerTensors& layer, TapeTensor& of_pad
     tape_.replace(of_rows, s.rows);
   }
   run(hooks_.leave_backward);
+  TapeTensor of_scores;
+  if (s.scores_rows_first) {
+    of_scores = score_rows_backward(layer, of_rows);
+  }
   const TapeTensor of_tokens = add_rows(s.stream, s.sent, of_rows);
   tape_.free(m.token_of_row);
+  if (s.scores_rows_first) {
+    of_weights = add_rows(s.weights, s.sent, of_scores);
+    tape_.free(m.order);
+  }
   return of_tokens;
 }
 
@@ -332,10 +403,12 @@ void EagerLayer::route_backward(LayerTensors& layer, TapeTensor& of_tokens, Tape
   const TitanMoe& s = sizes_.moe;
   MoeTensors& m = layer.moe;
   tape_.replace(of_weights, s.weights);  // times the scale
-  TapeTensor of_sum = tape_.make(s.denominators);
-  tape_.replace(of_weights, s.weights);  // of the quotient
-  tape_.replace(of_weights, s.weights);  // and of the sum
-  tape_.free(of_sum, m.chosen, m.denominators);
+  if (!s.scores_rows_first) {
+    TapeTensor of_sum = tape_.make(s.denominators);
+    tape_.replace(of_weights, s.weights);  // of the quotient
+    tape_.replace(of_weights, s.weights);  // and of the sum
+    tape_.free(of_sum, m.chosen, m.denominators);
+  }
   TapeTensor of_scores = tape_.make(s.scores);
   tape_.free(of_weights, m.choices);
   tape_.replace(of_scores, s.scores);
@@ -355,7 +428,7 @@ void EagerLayer::moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTen
   TapeTensor of_norm;
   TapeTensor of_padded = combine_backward(layer, of_output, of_weights, of_norm, weights);
   TapeTensor of_rows = experts_backward(layer, of_padded, weights);
-  TapeTensor of_tokens = dispatch_backward(layer, of_rows);
+  TapeTensor of_tokens = dispatch_backward(layer, of_rows, of_weights);
   if (of_norm.id == 0) {
     of_norm = std::exchange(of_tokens, {});
   }

@@ -73,16 +73,28 @@ void add_router(MoeRows& m) {
   }
   m.keep("router.choices", s.choices, {Step::kForwardRouter, Step::kForwardCombine, kScores},
          "n*T: chosen experts, int64");
-  m.keep("router.chosen", s.weights + s.denominators, to_scores,
-         "(n+1)*T: their probabilities and the sum of these");
-  m.keep("router.weights", s.weights, to_combine, "n*T: normalised, in fp32");
-  m.keep("router.order", s.order, to_combine, "R: rows in the order of experts, int64");
+  if (s.scores_rows_first) {
+    m.use("router.weights", s.weights, Step::kForwardRouter, Step::kForwardCombine,
+          "n*T: scores of the chosen, in fp32");
+  } else {
+    m.keep("router.chosen", s.weights + s.denominators, to_scores,
+           "(n+1)*T: their probabilities and the sum of these");
+    m.keep("router.weights", s.weights, to_combine, "n*T: normalised, in fp32");
+  }
+  Life of_order = to_combine;
+  of_order.dies = s.scores_rows_first ? kToTokens : kCombine;
+  m.keep("router.order", s.order, of_order, "R: rows in the order of experts, int64");
   m.keep("router.token_of_row", s.order,
          {Step::kForwardDispatch, Step::kForwardDispatch, kToTokens}, "R: int64");
   m.keep("router.slots", s.slots, {Step::kForwardDispatch, Step::kForwardUnsort, kUnpad},
          "P: row of every padded row, int32");
-  m.use("router.order_weights", s.order_weights, Step::kForwardDispatch, Step::kForwardCombine,
-        "R: in fp32, held by forward");
+  if (s.scores_rows_first) {
+    m.keep("router.order_weights", s.order_weights,
+           {Step::kForwardDispatch, Step::kForwardCombine, kToTokens}, "R: in fp32");
+  } else {
+    m.use("router.order_weights", s.order_weights, Step::kForwardDispatch, Step::kForwardCombine,
+          "R: in fp32, held by forward");
+  }
   m.use("router.score_gradients", 2 * s.scores + s.logits, kScores, kScores,
         "E*T: of softmax and of its input");
 }
@@ -111,6 +123,13 @@ void add_forward_rows(MoeRows& m) {
   const bool casts = m.block.is_autocast();
   m.use("experts.sent", s.rows, Step::kForwardDispatch, Step::kForwardCombine,
         "h*R: tokens by expert, held by forward");
+  if (s.scores_rows_first) {
+    m.keep("experts.wide_sent", s.wide_rows,
+           {Step::kForwardDispatch, Step::kForwardDispatch, kToTokens},
+           "h*R in fp32: factor of the scores");
+    m.use("experts.wide_scored", s.wide_rows, Step::kForwardDispatch, Step::kForwardDispatch,
+          "h*R in fp32: their product");
+  }
   m.use("experts.joined", s.rows_and_zero, Step::kForwardDispatch, Step::kForwardDispatch,
         "h*(R+1): with a row of zeros");
   if (s.exchanges) {
@@ -139,9 +158,12 @@ void add_forward_rows(MoeRows& m) {
         s.exchanges ? Step::kForwardUnsort : Step::kForwardCombine, "h*(R+1): without padding");
   m.use("experts.unsorted", s.all_rows, Step::kForwardCombine, Step::kForwardCombine,
         "h*n*T: in the order of tokens");
-  m.keep("experts.scored", s.scored_rows, {Step::kForwardCombine, Step::kForwardCombine, kCombine},
-         "h*n*T: in fp32 (bf16 under autocast), input of the weighted sum");
-  m.use("experts.summed", s.summed, Step::kForwardCombine, Step::kForwardCombine, "h*T");
+  if (!s.scores_rows_first) {
+    m.keep("experts.scored", s.scored_rows,
+           {Step::kForwardCombine, Step::kForwardCombine, kCombine},
+           "h*n*T: in fp32 (bf16 under autocast), input of the weighted sum");
+    m.use("experts.summed", s.summed, Step::kForwardCombine, Step::kForwardCombine, "h*T");
+  }
   m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
 }
 
@@ -286,13 +308,19 @@ void add_compiled_input_gradients(MoeRows& m) {
 
 void add_row_gradients(MoeRows& m) {
   const TitanMoe& s = m.moe;
-  m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
-  m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
+  if (s.scores_rows_first) {
+    m.use("experts.score_gradients", 2 * s.wide_rows, kToTokens, kToTokens,
+          "2h*R in fp32: of rows and of their scores, before these are summed");
+  } else {
+    m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
+    m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
+  }
   const bool has_shared = s.shared_inner > 0;
   m.use("experts.rows_waiting", has_shared || s.exchanges ? s.rows : 0,
         has_shared ? Step::kBackwardSharedFc2 : kGather, kGather,
         "h*R: gradients of rows, until shared experts are done and the others gathered");
-  const std::int64_t from_tokens = std::max(s.scored_rows + s.all_rows, s.all_rows + s.rows);
+  const std::int64_t from_tokens =
+      s.scores_rows_first ? s.rows : std::max(s.scored_rows, s.rows) + s.all_rows;
   const std::int64_t to_experts =
       std::max(s.rows + s.rows_and_zero, s.rows_and_zero + s.padded_rows);
   m.use("experts.rows_on_the_way", has_shared ? to_experts : std::max(from_tokens, to_experts),
@@ -435,10 +463,19 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
   const std::int64_t gathered = shard > 1 ? p.experts : 0;
   const DType dtype = block.shape.dtype;
   const std::vector<std::int64_t> weights = block.sharded_expert_weights();
-  block.gather("fsdp.expert_gather_output", gathered, Step::kForwardInput, Step::kForwardLogits,
-               "n: until the next block has been gathered");
-  block.gather("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
-               Step::kForwardInput, Step::kForwardOutput, "n: of the next block");
+  // A replay finds all parameters there, and add_replay has what it holds beside backward's
+  // buffers.
+  const auto gather_in_forward = [&](std::string_view name, std::int64_t elements, Step dies,
+                                     std::string_view formula) {
+    block.gather(name, elements, Step::kForwardInput, dies, formula);
+    if (elements > 0) {
+      rows.rows.back().is_not_replayed = true;
+    }
+  };
+  gather_in_forward("fsdp.expert_gather_output", gathered, Step::kForwardLogits,
+                    "n: until the next block has been gathered");
+  gather_in_forward("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
+                    Step::kForwardOutput, "n: of the next block");
   if (block.fsdp.reshards_forward) {
     rows.use_as(comm, "fsdp.unsharded_experts", p.experts, dtype, Step::kForwardDispatch,
                 Step::kForwardUnsort, "n");

@@ -388,6 +388,8 @@ std::vector<std::int64_t> TitanBlock::layer_weights() const {
       weights.insert(weights.end(), experts.begin(), experts.end());
     }
     weights.push_back(shape.hidden * job.model.moe.num_experts);
+    weights.insert(weights.end(), job.model.moe.shared_ffn > 0 ? 3 : 0,
+                   shape.hidden * div_ceil(job.model.moe.shared_ffn, plan.tp));
   }
   weights.insert(weights.end(), 2, shape.hidden);
   if (job.model.qk_norm) {

@@ -70,6 +70,9 @@ struct TitanBlock {
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }
   bool norms_query_key() const { return job.model.qk_norm; }
+  // Llama 4 multiplies rows by their scores before its experts (models/moe/moe.py,
+  // score_before_experts), the others behind.
+  bool scores_rows_first() const { return job.model.family == "llama4_text"; }
   bool is_pipelined() const { return plan.pp > 1; }
   // Layers of which nothing is recomputed keep what their graph saves.
   bool has_whole_layers() const {

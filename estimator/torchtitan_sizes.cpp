@@ -90,8 +90,8 @@ TitanSizes::TitanSizes(const TitanBlock& block) : moe(block), mla(block) {
 }
 
 // The checkpoint's policy counts products of matrices (distributed/activation_checkpoint.py,
-// _apply_op_sac). In DeepSeek's mixtures that of the router is not among them, as traces show, in
-// Qwen 3's it is the fifth.
+// _apply_op_sac). In DeepSeek's and Llama 4's mixtures that of the router is not among them, as
+// traces show, in Qwen 3's it is the fifth.
 void TitanSizes::set_saved_products() {
   using enum Weight;
   const std::vector<Weight> of_mixture = {kQueryDown, kQuery, kKey, kValue, kOutput, kRouter};
@@ -99,7 +99,10 @@ void TitanSizes::set_saved_products() {
                                          kOutput,    kSharedGate, kSharedUp, kSharedDown};
   const std::vector<Weight> of_dense = {kQueryDown, kQuery, kKey, kValue,
                                         kOutput,    kGate,  kUp,  kDown};
-  const std::vector<Weight>& order = !moe.exists ? of_dense : mla.exists ? of_shared : of_mixture;
+  const bool forgets_router = mla.exists || moe.scores_rows_first;
+  const std::vector<Weight>& order = !moe.exists      ? of_dense
+                                     : forgets_router ? of_shared
+                                                      : of_mixture;
   const std::size_t first = mla.query_down > 0 ? 0 : 1;
   for (std::size_t at = first; at < order.size(); at += 2) {
     saves[static_cast<std::size_t>(order[at])] = true;
@@ -142,7 +145,8 @@ void TitanSizes::set_weights(const TitanBlock& block) {
       moe.exists ? block.expert_weights().front() : s.hidden * block.ffn_width();
   for (const Weight weight : {Weight::kGate, Weight::kDown, Weight::kUp}) { set(weight, width); }
   for (const Weight weight : {Weight::kSharedGate, Weight::kSharedDown, Weight::kSharedUp}) {
-    set(weight, moe.exists ? s.hidden * block.job.model.moe.shared_ffn : 0);
+    set(weight,
+        moe.exists ? s.hidden * div_ceil(block.job.model.moe.shared_ffn, block.plan.tp) : 0);
   }
   set(Weight::kRouter, moe.exists ? s.hidden * block.job.model.moe.num_experts : 0);
 }

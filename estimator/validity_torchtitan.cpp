@@ -53,14 +53,15 @@ constexpr ValidityRule kRecompute = {
                               "every_second_matmul or every_second_layer");
         }};
 
-// models/llama3: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables;
+// models/llama3 and llama4: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables;
 // models/qwen3: the same with norms of queries and keys, tables tied or not; models/deepseek_v3:
 // latent attention without biases.
-bool is_described(const ModelSpec& model) {
+bool is_described(const ModelSpec& model, std::int64_t sequence_length) {
   const bool plain = !model.qkv_bias && !model.attention_output_bias && !model.ffn_bias &&
                      !model.layer_norm && model.learned_positions == 0;
-  const bool windowed = std::ranges::any_of(
-      model.layers, [](const LayerSpec& layer) { return layer.attention_window > 0; });
+  const bool windowed = std::ranges::any_of(model.layers, [&](const LayerSpec& layer) {
+    return layer.attention_window > 0 && layer.attention_window < sequence_length;
+  });
   return plain && !windowed && model.gated_ffn && (model.qk_norm || !model.tied_embeddings) &&
          model.norms_per_layer == 2;
 }
@@ -68,13 +69,14 @@ bool is_described(const ModelSpec& model) {
 constexpr ValidityRule kModel = {
     .name = "unsupported: model",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return !is_described(job.model); },
+    .broken = [](const Job& job,
+                 const Plan&) { return !is_described(job.model, job.sequence_length); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model", job.model.name,
-                              "Llama 3, Qwen3 and DeepSeek-V2 and V3: RMSNorm, grouped-query or "
-                              "latent attention, SwiGLU, no biases; tied embeddings with norms of "
-                              "queries and keys (Qwen3) alone");
+                              "Llama 3 and 4, Qwen3 and DeepSeek-V2 and V3: RMSNorm, grouped-query "
+                              "or latent attention of all tokens, SwiGLU, no biases; tied "
+                              "embeddings with norms of queries and keys (Qwen3) alone");
         }};
 
 // models/deepseek_v3/model/model.py has no module behind the last layer.
@@ -169,12 +171,19 @@ constexpr ValidityRule kQwen3OnOneStage = {
                  ", which torchtitan v0.2.2 does not support for Qwen3; valid: pp 1";
         }};
 
+bool is_llama4(const ModelSpec& model) {
+  return model.family == "llama4_text";
+}
+
 // models/moe as Qwen3's arguments set it, a mixture in every layer, without shared experts; and as
-// DeepSeek's, with them.
+// DeepSeek's and Llama 4's, with them.
 bool has_modelled_experts(const ModelSpec& model) {
   const MoeSpec& moe = model.moe;
   if (model.is_mla()) {
     return !moe.shared_gate;
+  }
+  if (is_llama4(model)) {
+    return !model.tied_embeddings && !moe.shared_gate && !moe.router_bias;
   }
   return model.family == "qwen3_moe" && !model.tied_embeddings && !model.has_dense_layers() &&
          moe.shared_ffn == 0 && !moe.shared_gate && !moe.router_bias;
@@ -189,7 +198,28 @@ constexpr ValidityRule kExperts = {
         [](const Job& job, const Plan&) {
           return not_modelled(job, "experts of", job.model.name,
                               "Qwen3: a mixture in every layer, without shared experts; and of "
-                              "DeepSeek-V2 and V3");
+                              "DeepSeek-V2 and V3 and Llama 4");
+        }};
+
+// Qwen3's run nowhere in a pipeline (qwen3_needs_pp_1), DeepSeek's not here.
+constexpr ValidityRule kExpertsOnOneStage = {
+    .name = "unsupported: experts in a pipeline",
+    .reads = {PlanField::kPp},
+    .broken = [](const Job& job, const Plan& plan) { return is_llama4(job.model) && plan.pp > 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "pp with the experts of Llama 4", number_text(plan.pp), "1");
+        }};
+
+constexpr ValidityRule kScoredRowsSharded = {
+    .name = "unsupported: Llama 4 on one GPU",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return is_llama4(job.model) && plan.zero != 3; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "Llama 4 under zero", number_text(plan.zero),
+                              "3, over two shards or more");
         }};
 
 // TorchInductor's graphs of attention have been read with norms of queries and keys alone.
@@ -379,6 +409,8 @@ constexpr std::array kRules = {
     kLatentEager,
     kFlexIsLatent,
     kExperts,
+    kExpertsOnOneStage,
+    kScoredRowsSharded,
     kCompiledExperts,
     kExpertRoot,
     kFusedHeadDim,

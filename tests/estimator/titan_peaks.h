@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
 #include <string_view>
 
 #include "estimator/price.h"
@@ -27,7 +28,7 @@ inline void check_peaks_alike(const Job& job, Plan plan) {
     const double played =
         static_cast<double>(largest_sum(torchtitan_timeline(job, plan, whole.stages.at(0))));
     const double rows = static_cast<double>(whole.stages.at(0).peaks.peak_bytes);
-    CAPTURE(policy);
+    CAPTURE(std::string(policy));
     CHECK(played / rows == doctest::Approx(1).epsilon(0.01));
   }
 }

@@ -222,6 +222,59 @@ TEST_CASE("a mixture's rows and its timeline peak alike") {
   check_mixture(few_tokens, false);
 }
 
+// One choice a token, and an expert that all tokens pass; in every layer, or in every second one.
+Job llama4_mixture(std::int64_t gpus, std::int64_t step = 1) {
+  Job job = llama_job("torchtitan", {.hidden = 2048, .ffn = 8192, .heads = 16, .layers = 4}, gpus,
+                      4096, gpus);
+  job.model.family = "llama4_text";
+  job.model.moe = {.num_experts = 8, .topk = 1, .expert_ffn = 4096, .shared_ffn = 4096};
+  for (std::int64_t i = step - 1; i < job.model.num_layers(); i += step) {
+    job.model.layers[static_cast<std::size_t>(i)].is_moe = true;
+  }
+  return job;
+}
+
+TEST_CASE("the rows and the timeline of Llama 4's mixtures peak alike") {
+  check_mixture(llama4_mixture(8), false);
+  Plan plan = sharded(4, 1);
+  plan.tp = 2;
+  plan.etp = 2;
+  plan.sequence_parallel = true;
+  check_peaks_alike(llama4_mixture(8), plan);
+}
+
+TEST_CASE("Llama 4 keeps its experts' rows in fp32 for the gradient of their scores") {
+  const Job job = llama4_mixture(8);
+  const TitanSizes sizes(job, sharded(8, 1), true);
+  CHECK(sizes.moe.wide_rows == std::int64_t{4} * 2048 * 4096);
+  TitanTape tape(0);
+  EagerLayer eager(tape, sizes);
+  LayerTensors layer;
+  layer.input = tape.make(sizes.sequence);
+  eager.forward(layer, LayerPass::kSaves);
+  CHECK(layer.moe.wide.bytes == sizes.moe.wide_rows);
+  CHECK(layer.moe.scored.bytes == 0);  // and no weighted sum
+}
+
+TEST_CASE("what of Llama 4 is not described is refused by name") {
+  const auto rule = [](const Job& job, const Plan& plan) -> std::string_view {
+    const ValidityRule* broken = first_broken_rule(job, plan);
+    return broken == nullptr ? "" : broken->name;
+  };
+  Job job = llama4_mixture(8);
+  CHECK(rule(job, sharded(8, 8)) == "");
+  CHECK(rule(llama4_mixture(8, 2), sharded(8, 8)) == "");
+  Plan pipelined = sharded(4, 1);
+  pipelined.pp = 2;
+  pipelined.schedule = Schedule::kGpipe;
+  CHECK(rule(job, pipelined) == "unsupported: experts in a pipeline");
+  CHECK(rule(llama4_mixture(1), sharded(1, 1)) == "unsupported: Llama 4 on one GPU");
+  for (LayerSpec& layer : job.model.layers) { layer.attention_window = 4096; }
+  CHECK(rule(job, sharded(8, 8)) == "");
+  for (LayerSpec& layer : job.model.layers) { layer.attention_window = 2048; }
+  CHECK(rule(job, sharded(8, 8)) == "unsupported: model");
+}
+
 TEST_CASE("what torchtitan's mixtures do not do is refused by name") {
   const auto rule = [](const Job& job, const Plan& plan) -> std::string_view {
     const ValidityRule* broken = first_broken_rule(job, plan);

@@ -59,6 +59,31 @@ def qwen3(shape, sequence, _options):
         enable_weight_tying=bool(shape.get("tie_word_embeddings")), **mixture), parallelize_qwen3
 
 
+def llama4(shape, sequence, _options):
+    """As qwen3, of Llama 4's flavors without irope: every layer attends to all tokens before."""
+    from torchtitan.models.llama4.infra.parallelize import parallelize_llama
+    from torchtitan.models.llama4.model.args import TransformerModelArgs
+    from torchtitan.models.llama4.model.model import Transformer
+    from torchtitan.models.moe import MoEArgs
+
+    hidden, width = shape["hidden_size"], shape["intermediate_size"]
+    choices = shape["num_experts_per_tok"]
+    step = shape.get("interleave_moe_layer_step", 1)
+    whole = (choices + 1) * width  # which the model divides among what a token passes
+    if step > 1 and shape["intermediate_size_mlp"] != whole:
+        raise ValueError(f"intermediate_size_mlp {shape['intermediate_size_mlp']}: dense layers "
+                         f"are {whole} wide")
+    if torch.distributed.get_backend() == "fake":
+        balance_dispatch()
+    return Transformer, TransformerModelArgs(
+        dim=hidden, n_layers=shape["num_hidden_layers"], n_heads=shape["num_attention_heads"],
+        n_kv_heads=shape["num_key_value_heads"], vocab_size=shape["vocab_size"], multiple_of=1,
+        ffn_dim_multiplier=(whole + 0.5) / int(8 * hidden / 3), rope_theta=shape["rope_theta"],
+        max_seq_len=sequence, interleave_moe_layer_step=step,
+        moe_args=MoEArgs(num_experts=shape["num_local_experts"], top_k=choices,
+                         _debug_force_load_balance=True)), parallelize_llama
+
+
 def deepseek_v3(shape, sequence, options):
     """As qwen3, of DeepSeek-V2 and V3."""
     from torchtitan.models.deepseek_v3.infra.parallelize import parallelize_deepseekv3
@@ -136,7 +161,8 @@ class Titan:
         config.parallelism.pipeline_parallel_schedule = {
             "none": "1F1B", "1f1b": "1F1B", "gpipe": "GPipe",
             "interleaved_1f1b": "Interleaved1F1B"}[plan.get("schedule", "none")]
-        build = next((of for start, of in (("qwen3", qwen3), ("deepseek", deepseek_v3))
+        build = next((of for start, of in (("qwen3", qwen3), ("llama4", llama4),
+                                           ("deepseek", deepseek_v3))
                       if shape["model_type"].startswith(start)), llama3)
         transformer, arguments, parallelize = build(shape, self.sequence, options)
         self.dims.build_mesh()
