@@ -38,6 +38,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"attention_mask", &FrameworkProfile::attention_mask},
     {"moe_dispatcher", &FrameworkProfile::moe_dispatcher},
     {"moe_router_dtype", &FrameworkProfile::moe_router_dtype},
+    {"moe_router_force_load_balancing", &FrameworkProfile::moe_router_force_load_balancing},
     {"moe_grouped_gemm", &FrameworkProfile::moe_grouped_gemm},
     {"moe_permute_fusion", &FrameworkProfile::moe_permute_fusion},
     {"cuda_graphs", &FrameworkProfile::cuda_graphs},

@@ -247,6 +247,8 @@ struct FrameworkProfile {
   bool attention_mask = false;  // the data loader makes a mask of [b, 1, s, s] bytes
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   DType moe_router_dtype = DType::kBf16;  // of routing probabilities: bf16 stands for the weights'
+  // Tokens choose their experts in turn, whatever the router says: every expert has as many.
+  bool moe_router_force_load_balancing = false;
   bool moe_grouped_gemm = true;     // one grouped product for all experts; else one after the other
   bool moe_permute_fusion = false;  // one kernel permutes rows of experts, or puts them back
   CudaGraphs cuda_graphs = CudaGraphs::kNone;

@@ -70,15 +70,32 @@ __device__ int likeliest(const float (&values)[kPerLane], unsigned taken, int ex
   return best;
 }
 
+// The first expert of a row that chooses in turn.
+__device__ int first_in_turn(const RouterShape& shape, std::int64_t row) {
+  const std::int64_t place = (shape.first_row + row) % shape.sequence_rows;
+  const std::int64_t gap = place < shape.sequence_rows / 2 ? 0 : shape.position_gap;
+  return static_cast<int>((shape.first_position + place + gap) * shape.num_choices % shape.experts);
+}
+
+// Of the lane's values and those of all others, that of one expert.
+template <int kPerLane>
+__device__ float value_of(const float (&values)[kPerLane], int expert) {
+  float own = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) { own = expert / 32 == i ? values[i] : own; }
+  return __shfl_sync(kAllLanes, own, expert % 32);
+}
+
 template <int kPerLane>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(float* probabilities, std::int32_t* __restrict__ choices,
-                   float* __restrict__ weights, const float* logits, std::int64_t rows, int experts,
-                   int num_choices) {
+                   float* __restrict__ weights, const float* logits, RouterShape shape) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (row >= rows) {
+  if (row >= shape.rows) {
     return;
   }
+  const int experts = static_cast<int>(shape.experts);
+  const int num_choices = static_cast<int>(shape.num_choices);
   float values[kPerLane];
   load_logits(values, logits + row * experts, experts);
   soften(values);
@@ -93,9 +110,15 @@ __global__ void __launch_bounds__(kThreads)
   int choice = 0;      // lane k keeps the k-th choice
   float own = 0;
   float sum = 0;
+  const int first = shape.chooses_in_turn ? first_in_turn(shape, row) : 0;
   for (int k = 0; k < num_choices; ++k) {
     float probability = 0;
-    const int best = likeliest(values, taken, experts, probability);
+    int best = (first + k) % experts;
+    if (shape.chooses_in_turn) {
+      probability = value_of(values, best);
+    } else {
+      best = likeliest(values, taken, experts, probability);
+    }
     if (best % 32 == lane_of()) {
       taken |= 1U << (best / 32);
     }
@@ -237,8 +260,8 @@ void router_forward(float* probabilities, std::int32_t* choices, float* weights,
   const int experts = static_cast<int>(shape.experts);
   const int num_choices = static_cast<int>(shape.num_choices);
   with_experts_per_lane(shape.experts, [&](auto per_lane) {
-    forward_kernel<decltype(per_lane)::value><<<blocks, kThreads, 0, stream>>>(
-        probabilities, choices, weights, logits, shape.rows, experts, num_choices);
+    forward_kernel<decltype(per_lane)::value>
+        <<<blocks, kThreads, 0, stream>>>(probabilities, choices, weights, logits, shape);
   });
   CUDA_CHECK(cudaGetLastError());
   count_kernel<<<static_cast<unsigned>(shape.sequences), kCountThreads, 0, stream>>>(

@@ -20,10 +20,17 @@ struct RouterShape {
   std::int64_t first_row = 0;
   std::int64_t sequence_rows = 0;
   std::int64_t sequences = 1;
+  // Choices in turn, by the position p of a row's token in its sequence: experts num_choices*p + k,
+  // modulo `experts`. The first row of a sequence is of `first_position`; the second half of its
+  // rows goes on behind a gap.
+  bool chooses_in_turn = false;
+  std::int64_t first_position = 0;
+  std::int64_t position_gap = 0;
 };
 
 // probabilities [rows, experts]       out; may be logits
-// choices       [rows, num_choices]   out: the likeliest experts, of equals the lower first
+// choices       [rows, num_choices]   out: the likeliest experts, of equals the lower first; or in
+//                                     turn
 // weights       [rows, num_choices]   out
 // counts        [sequences, experts]  out: choices of the experts by the rows given
 // logits        [rows, experts]

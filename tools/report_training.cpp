@@ -47,32 +47,38 @@ class CaseWriter {
     add("llama3-8b " + std::to_string(layers_) + " layers, " + name, llama(layers_), batch, plan,
         goal);
   }
-  // Random tokens choose their experts unevenly: a rank has room for as many times its share.
+  // Routers without training choose experts unevenly: a rank has room for as many times its share.
+  // The same with choices in turn says what of the step was waiting for the rank with more rows.
   void add_experts(std::int64_t layers, double room) {
-    add("mixtral " + std::to_string(layers) + " layers, ep " + std::to_string(num_gpus_),
-        mixtral(layers), {.micro_batch = 2},
-        {{"ep", num_gpus_}, {"dp", num_gpus_}, {"zero", 1}, {"moe_buffer_factor", room}}, {});
+    const std::string name =
+        "mixtral " + std::to_string(layers) + " layers, ep " + std::to_string(num_gpus_);
+    Json plan = {{"ep", num_gpus_}, {"dp", num_gpus_}, {"zero", 1}, {"moe_buffer_factor", room}};
+    add(name, mixtral(layers), {.micro_batch = 2}, plan, {});
+    plan.erase("moe_buffer_factor");
+    add(name + ", in turn", mixtral(layers), {.micro_batch = 2}, plan, {},
+        {{"moe_router_force_load_balancing", true}});
   }
   std::vector<TrainingCase> cases() && { return std::move(cases_); }
 
  private:
   void add(const std::string& id, Json model, const Batch& batch, const Json& plan,
-           const SpeedGoal& goal) {
+           const SpeedGoal& goal, const Json& options = Json::object()) {
     Json whole = {{"tp", 1}, {"pp", 1}, {"cp", 1}, {"dp", 1}, {"zero", 0}};
     whole["recompute"] = {{"granularity", "none"}};
     whole.update(plan);
-    const Json line = {{"schema", 1},
-                       {"id", std::to_string(num_gpus_) + " GPU: " + id},
-                       {"framework", "native"},
-                       {"model", std::move(model)},
-                       {"cluster", {{"gpu", gpu_}, {"gpus_per_node", num_gpus_}, {"nodes", 1}}},
-                       {"training",
-                        {{"sequence_length", 8192},
-                         {"micro_batch", batch.micro_batch},
-                         {"num_microbatches", batch.num_microbatches},
-                         {"precision", "bf16"}}},
-                       {"plan", std::move(whole)},
-                       {"options", {{"cross_entropy_chunks", 4}}}};
+    Json line = {{"schema", 1},
+                 {"id", std::to_string(num_gpus_) + " GPU: " + id},
+                 {"framework", "native"},
+                 {"model", std::move(model)},
+                 {"cluster", {{"gpu", gpu_}, {"gpus_per_node", num_gpus_}, {"nodes", 1}}},
+                 {"training",
+                  {{"sequence_length", 8192},
+                   {"micro_batch", batch.micro_batch},
+                   {"num_microbatches", batch.num_microbatches},
+                   {"precision", "bf16"}}},
+                 {"plan", std::move(whole)},
+                 {"options", {{"cross_entropy_chunks", 4}}}};
+    line["options"].update(options);
     cases_.push_back({.line = line.dump(), .goal = goal});
   }
 

@@ -21,7 +21,10 @@ RouterShape router_shape(const OpAttributes& a, const DeviceView& probabilities,
           .num_choices = choices.cols,
           .first_row = a.first_row,
           .sequence_rows = a.sequence_rows,
-          .sequences = counts.rows};
+          .sequences = counts.rows,
+          .chooses_in_turn = a.chooses_in_turn,
+          .first_position = a.query_position,
+          .position_gap = a.position_gap};
 }
 
 const std::int32_t* last_offset(const DeviceView& offsets) {

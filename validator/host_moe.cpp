@@ -31,19 +31,39 @@ void softmax(const HostView<T>& in, const HostView<T>& out, std::int64_t row) {
   for (std::int64_t e = 0; e < in.cols; ++e) { out(row, e) /= sum; }
 }
 
+// Of the row's token within its whole sequence.
+std::int64_t position_of(const OpAttributes& a, std::int64_t row) {
+  const std::int64_t place = (a.first_row + row) % a.sequence_rows;
+  return a.query_position + place + (place < a.sequence_rows / 2 ? 0 : a.position_gap);
+}
+
+// Experts, those that the row chooses in front.
+template <class T>
+std::vector<std::int64_t> preferred(const HostArguments<T>& a, std::int64_t row,
+                                    std::int64_t num_choices) {
+  const HostView<T>& probabilities = a.out[0];
+  std::vector<std::int64_t> order(static_cast<std::size_t>(probabilities.cols));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  if (a.attributes.chooses_in_turn) {
+    const std::int64_t first = position_of(a.attributes, row) * num_choices % probabilities.cols;
+    std::ranges::rotate(order, order.begin() + first);
+  } else {
+    std::ranges::stable_sort(order, [&](std::int64_t x, std::int64_t y) {
+      return probabilities(row, x) > probabilities(row, y);
+    });
+  }
+  return order;
+}
+
 template <class T>
 void router_forward(const HostArguments<T>& a) {
   const HostView<T>& probabilities = a.out[0];
   const HostView<T>& choices = a.out[1];
   const HostView<T>& counts = a.out[3];
   for (std::int64_t i = 0; i < counts.elements(); ++i) { counts[i] = 0; }
-  std::vector<std::int64_t> order(static_cast<std::size_t>(probabilities.cols));
   for (std::int64_t t = 0; t < probabilities.rows; ++t) {
     softmax(a.in[0], probabilities, t);
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-    std::ranges::stable_sort(order, [&](std::int64_t x, std::int64_t y) {
-      return probabilities(t, x) > probabilities(t, y);
-    });
+    const std::vector<std::int64_t> order = preferred(a, t, choices.cols);
     T chosen = 0;
     for (std::int64_t k = 0; k < choices.cols; ++k) {
       const std::int64_t expert = order[static_cast<std::size_t>(k)];

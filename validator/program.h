@@ -113,15 +113,16 @@ enum class OpKind {
   // [i * experts, (i + 1) * experts), every member of it a share of their width, and receives all
   // rows that chose them, in the order of expert, member, row and choice. Counts, rows and offsets
   // stay on the device. A row at or beyond R is an overflow: it is not moved, but it is counted.
-  kRouterForward,  // out0 (probabilities [U,E]) = softmax of in0 (logits), in place allowed; out1
-                   // (choices [U,n]): the n likeliest experts, of equals the lower first; out2
-                   // [U,n] their probabilities divided by their sum; out3 (counts [b,E]): how often
-                   // rows of a sequence chose an expert, row i being of sequence (first_row + i) /
-                   // sequence_rows
-  kExpertRows,     // out0 (rows [U,n]): where the choices in0 [U,n] of member `member` go; out1
-                   // (offsets [1,experts+1]): where the rows of this member's experts begin, at
-                   // most `capacity`; out2 [1,1] = the larger of its old value and the most rows
-                   // that any member needs. in1: the counts of all members [members*b,E]
+  kRouterForward,   // out0 (probabilities [U,E]) = softmax of in0 (logits), in place allowed; out1
+                    // (choices [U,n]): the n likeliest experts, of equals the lower first, or with
+                    // chooses_in_turn experts n*p + k modulo E, p the token's position in its
+                    // sequence; out2 [U,n] their probabilities divided by their sum; out3 (counts
+                    // [b,E]): how often rows of a sequence chose an expert, row i being of sequence
+                    // (first_row + i) / sequence_rows
+  kExpertRows,      // out0 (rows [U,n]): where the choices in0 [U,n] of member `member` go; out1
+                    // (offsets [1,experts+1]): where the rows of this member's experts begin, at
+                    // most `capacity`; out2 [1,1] = the larger of its old value and the most rows
+                    // that any member needs. in1: the counts of all members [members*b,E]
   kExpertDispatch,  // out0 [R,h]: row in2(t,k) of the members that hold expert in1(t,k) = row t of
                     // in0 [U,h]; and out1 [R,1] = in3(t,k), if present. Collective over `group`
   kExpertCombine,  // out0 [U,h]: row t += the sum of rows in2(t,k) of in0 [R,h] of the members that
@@ -188,7 +189,7 @@ struct OpAttributes {
   bool inverse = false;
   double theta = 0;               // kRope: base of the wavelengths
   std::int64_t batch = 1;         // attention, rope: rows are [batch, length]
-  std::int64_t position_gap = 0;  // rope: positions left out between the halves of a sequence
+  std::int64_t position_gap = 0;  // rope, router: left out between the halves of a sequence
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
@@ -198,6 +199,7 @@ struct OpAttributes {
   bool repeatable = false;          // kAttentionBackward: sums whose order no run changes
   std::int64_t first_row = 0;       // of the vocabulary shard; router: of in0 within the microbatch
   std::int64_t sequence_rows = 0;   // router: of one sequence of the microbatch
+  bool chooses_in_turn = false;     // router: by position, not by probability
   std::int64_t experts = 0;         // of one member
   std::int64_t copies = 1;          // members that hold shares of the same experts
   std::int64_t member = 0;          // kExpertRows: this one's index; kSumParts: its part's

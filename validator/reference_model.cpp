@@ -168,8 +168,13 @@ void Step::route(std::int64_t index, Layer& layer) const {
     // The topk largest; of equal ones the lower expert first.
     std::vector<std::int64_t> order(static_cast<std::size_t>(num_experts));
     std::iota(order.begin(), order.end(), std::int64_t{0});
-    std::ranges::stable_sort(order,
-                             [&](std::int64_t a, std::int64_t b) { return row[a] > row[b]; });
+    if (settings_.chooses_in_turn) {
+      const std::int64_t position = i % batch_.sequence_length;
+      std::ranges::rotate(order, order.begin() + position * model_.moe.topk % num_experts);
+    } else {
+      std::ranges::stable_sort(order,
+                               [&](std::int64_t a, std::int64_t b) { return row[a] > row[b]; });
+    }
     order.resize(static_cast<std::size_t>(model_.moe.topk));
     double chosen = 0;
     for (const std::int64_t e : order) { chosen += row[e]; }

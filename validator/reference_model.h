@@ -22,6 +22,7 @@ struct ReferenceSettings {
   double rms_epsilon = 1e-5;
   double rope_theta = 10000;
   double aux_coefficient = 0.01;
+  bool chooses_in_turn = false;  // experts topk*p + k modulo their number at position p
 };
 
 struct Batch {

@@ -25,13 +25,25 @@ const Case kCases[] = {
       .sequences = 3}},
     {{.rows = 33, .experts = 513, .num_choices = 32, .sequence_rows = 33}},
     {{.rows = 40, .experts = 16, .num_choices = 6, .sequence_rows = 40}, true},
+    {{.rows = 60,
+      .experts = 70,
+      .num_choices = 9,
+      .first_row = 60,
+      .sequence_rows = 48,
+      .sequences = 3,
+      .chooses_in_turn = true,
+      .first_position = 24,
+      .position_gap = 72}},
 };
 
 OpAttributes attributes_of(const RouterShape& s, double value) {
   return {.value = value,
           .accumulate = true,
+          .position_gap = s.position_gap,
+          .query_position = s.first_position,
           .first_row = s.first_row,
-          .sequence_rows = s.sequence_rows};
+          .sequence_rows = s.sequence_rows,
+          .chooses_in_turn = s.chooses_in_turn};
 }
 
 std::vector<float> logits_of(const Case& c) {
@@ -42,7 +54,7 @@ std::vector<float> logits_of(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("the router chooses as on the host, of equals the lower expert, and counts exactly") {
+TEST_CASE("the router chooses as on the host, by likelihood or in turn, and counts exactly") {
   for (const Case& c : kCases) {
     const RouterShape& s = c.shape;
     CAPTURE(s.experts);

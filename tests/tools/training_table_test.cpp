@@ -54,7 +54,7 @@ TEST_CASE("every case of the table runs on as many GPUs, fits, and has a limit")
       CHECK(row.goal.must <= row.goal.aim);
     }
   }
-  CHECK(ids.size() == 1 + 6 + 9 + 14);
+  CHECK(ids.size() == 1 + 7 + 10 + 15);
   CHECK(training_cases(3, "h200").empty());
 }
 
