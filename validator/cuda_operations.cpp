@@ -103,14 +103,14 @@ void OperationLauncher::launch(std::int64_t operation) const {
   }
 }
 
-// Whatever can go at once does; a copy alone is left to the driver.
+// All that can go at once does: one kernel, faster than the driver's copies within a GPU are.
 void OperationLauncher::copy(const Call& call) const {
   std::vector<MatrixCopy> copies;
   for (std::size_t i = 0; i < call.out.size(); ++i) {
     const DeviceView& from = call.in[i];
     const DeviceView& to = call.out[i];
     const MatrixCopy bytes = matrix_copy(to, from);
-    if (call.out.size() > 1 && from.dtype == to.dtype && is_aligned(bytes)) {
+    if (from.dtype == to.dtype && is_aligned(bytes)) {
       copies.push_back(bytes);
     } else {
       copy_view(to, from, call.stream);
