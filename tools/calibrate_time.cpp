@@ -7,9 +7,23 @@
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/question.h"
+#include "tools/sustained_gemm.h"
 #include "validator/cuda_calibration.h"
 
 namespace shardplan {
+namespace {
+
+// FLOP/s by GPU of one large product, all at once.
+std::vector<double> rates_at_once(const TimeCalibration& calibration) {
+  std::vector<double> rates;
+  for (const SustainedRate& rate :
+       sustained_on_gpus({}, calibration.warm_up_s, calibration.num_gpus)) {
+    rates.push_back(rate.settled_flops_per_s);
+  }
+  return rates;
+}
+
+}  // namespace
 
 ExitCode run_time_calibration(const Arguments& arguments) {
   const Options options = parse_options("calibrate", arguments);
@@ -23,9 +37,19 @@ ExitCode run_time_calibration(const Arguments& arguments) {
     throw EnvironmentError("calibrate: --gpus: found " + std::to_string(here) +
                            " GPUs here, expected at least " + std::to_string(calibration.num_gpus));
   }
+  std::string machine = calibrated_machine();
+  if (calibration.num_gpus > 1) {
+    const SlowestGpu slowest = slowest_gpu(rates_at_once(calibration));
+    print_message(slowest.text);
+    if (!slowest.warning.empty()) {
+      print_message("warning: " + slowest.warning);
+    }
+    calibration.device = slowest.gpu;
+    machine += ", " + slowest.text;
+  }
   MeasuredTimes times = measure_times(
       calibration, [](const std::string& part) { print_message("measured: " + part); });
-  times.source = calibration_source(arguments, calibrated_machine());
+  times.source = calibration_source(arguments, machine);
   files.write(with_measured_times(file, times), calibration.num_gpus, times.source);
   return ExitCode::kOk;
 }

@@ -1,8 +1,10 @@
 #include "tools/calibration.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "tools/question.h"
+#include "tools/text.h"
 
 namespace shardplan {
 namespace {
@@ -23,6 +25,26 @@ std::string gpu_file_of(const Options& options, const Library& library) {
   const std::string name = required_text(options, "gpu");
   return is_path(name) ? read_text_file(name)
                        : library.text_of("gpus/" + library.gpu(name).id + ".json");
+}
+
+SlowestGpu slowest_gpu(const std::vector<double>& flops_per_s) {
+  constexpr double kStragglerShare = 0.95;  // GPUs of one host differ by 1 to 2 %
+  SlowestGpu found;
+  found.text = "large products on all GPUs at once, TFLOP/s:";
+  for (const double rate : flops_per_s) { found.text.append(" ").append(fixed(rate / kTera, 1)); }
+  const auto slowest = std::ranges::min_element(flops_per_s);
+  found.gpu = slowest - flops_per_s.begin();
+  std::string name = "GPU ";
+  name += std::to_string(found.gpu);
+  found.text += "; " + name + " is the slowest";
+  std::vector<double> ordered = flops_per_s;
+  std::ranges::sort(ordered);
+  const double share = *slowest / ordered[ordered.size() / 2];
+  if (share < kStragglerShare) {
+    found.warning = name + " runs products at " + fixed(100 * share, 1) +
+                    " % of the median GPU's rate: every step of all of them waits for it";
+  }
+  return found;
 }
 
 std::string calibration_source(const Arguments& arguments, const std::string& machine) {

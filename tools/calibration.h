@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/library.h"
 #include "tools/command.h"
@@ -15,6 +16,16 @@ namespace shardplan {
 
 // The text of the GPU file that --gpu names, shipped or by path.
 std::string gpu_file_of(const Options& options, const Library& library);
+
+// Of GPUs that ran the same product at once, FLOP/s by GPU, the one that the others wait for in a
+// step of all of them.
+struct SlowestGpu {
+  std::int64_t gpu = 0;
+  std::string text;     // the rates of all, "GPU 3 is the slowest"
+  std::string warning;  // empty unless it is far behind: a straggler, which holds up every plan
+};
+// flops_per_s: one at least.
+SlowestGpu slowest_gpu(const std::vector<double>& flops_per_s);
 
 // "shardplan calibrate ARGUMENTS, version V, DATE: MACHINE".
 std::string calibration_source(const Arguments& arguments, const std::string& machine);

@@ -257,6 +257,7 @@ std::vector<double> rates_over(
 MeasuredTimes measure_times(const TimeCalibration& calibration,
                             const std::function<void(const std::string&)>& report) {
   MeasuredTimes times;
+  CUDA_CHECK(cudaSetDevice(static_cast<int>(calibration.device)));
   {
     const ScopedStream stream;
     times.launch_s = measure_launch(stream);
@@ -279,6 +280,7 @@ MeasuredTimes measure_times(const TimeCalibration& calibration,
     times.grouped = measure_grouped(calibration, stream);
     report("experts");
   }
+  CUDA_CHECK(cudaSetDevice(0));
   if (calibration.num_gpus > 1) {
     times.collectives = measure_collectives(calibration);
     times.beside = measure_beside();

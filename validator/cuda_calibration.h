@@ -17,6 +17,7 @@ namespace shardplan {
 // Grids and how long every point is measured.
 struct TimeCalibration {
   std::int64_t num_gpus = 1;  // of this host, from device 0 on; collectives need two
+  std::int64_t device = 0;    // where all is measured that takes one GPU
   double warm_up_s = 3;       // of one large product before the first point
   double seconds_per_point = 0.015;
   double clock_seconds = 0.4;  // a clock follows its load within some tens of milliseconds

@@ -66,6 +66,17 @@ TEST_CASE("what was measured of GPUs and links stands in the cluster's file") {
   CHECK(cluster.intra_node_latency_s == doctest::Approx(2.5e-6));  // what a further rank adds
 }
 
+TEST_CASE("of GPUs that ran the same at once the slowest is found, and a straggler is told") {
+  const SlowestGpu usual = slowest_gpu({666.9e12, 665.1e12, 668.0e12, 662.2e12});
+  CHECK(usual.gpu == 3);
+  CHECK(usual.text.find("666.9 665.1 668.0 662.2; GPU 3") != std::string::npos);
+  CHECK(usual.warning.empty());
+  const SlowestGpu straggler = slowest_gpu({660e12, 500e12, 665e12});
+  CHECK(straggler.gpu == 1);
+  CHECK(straggler.warning.starts_with("GPU 1 runs products at 75.8 % of the median"));
+  CHECK(slowest_gpu({600e12}).gpu == 0);
+}
+
 TEST_CASE("provenance names the command, the version, the day and the machine") {
   const std::string source = calibration_source({"--time", "--gpu", "h200"}, "8x NVIDIA H200");
   CHECK(source.starts_with("shardplan calibrate --time --gpu h200, version "));
