@@ -58,7 +58,7 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
     scored_rows = scored * s.hidden * chosen;
     summed = scored * s.hidden * tokens;
   }
-  shared_inner = kBf16 * div_ceil(moe.shared_ffn, plan.tp) * tokens;
+  shared_inner = kBf16 * block.shared_width() * tokens;
 }
 
 }  // namespace shardplan

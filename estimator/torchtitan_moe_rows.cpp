@@ -123,13 +123,11 @@ void add_forward_rows(MoeRows& m) {
   const bool casts = m.block.is_autocast();
   m.use("experts.sent", s.rows, Step::kForwardDispatch, Step::kForwardCombine,
         "h*R: tokens by expert, held by forward");
-  if (s.scores_rows_first) {
-    m.keep("experts.wide_sent", s.wide_rows,
-           {Step::kForwardDispatch, Step::kForwardDispatch, kToTokens},
-           "h*R in fp32: factor of the scores");
-    m.use("experts.wide_scored", s.wide_rows, Step::kForwardDispatch, Step::kForwardDispatch,
-          "h*R in fp32: their product");
-  }
+  m.keep("experts.wide_sent", s.wide_rows,
+         {Step::kForwardDispatch, Step::kForwardDispatch, kToTokens},
+         "h*R in fp32: factor of the scores, where rows are scored first");
+  m.use("experts.wide_scored", s.wide_rows, Step::kForwardDispatch, Step::kForwardDispatch,
+        "h*R in fp32: their product");
   m.use("experts.joined", s.rows_and_zero, Step::kForwardDispatch, Step::kForwardDispatch,
         "h*(R+1): with a row of zeros");
   if (s.exchanges) {
@@ -158,12 +156,9 @@ void add_forward_rows(MoeRows& m) {
         s.exchanges ? Step::kForwardUnsort : Step::kForwardCombine, "h*(R+1): without padding");
   m.use("experts.unsorted", s.all_rows, Step::kForwardCombine, Step::kForwardCombine,
         "h*n*T: in the order of tokens");
-  if (!s.scores_rows_first) {
-    m.keep("experts.scored", s.scored_rows,
-           {Step::kForwardCombine, Step::kForwardCombine, kCombine},
-           "h*n*T: in fp32 (bf16 under autocast), input of the weighted sum");
-    m.use("experts.summed", s.summed, Step::kForwardCombine, Step::kForwardCombine, "h*T");
-  }
+  m.keep("experts.scored", s.scored_rows, {Step::kForwardCombine, Step::kForwardCombine, kCombine},
+         "h*n*T: in fp32 (bf16 under autocast), input of the weighted sum");
+  m.use("experts.summed", s.summed, Step::kForwardCombine, Step::kForwardCombine, "h*T");
   m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
 }
 
@@ -308,13 +303,10 @@ void add_compiled_input_gradients(MoeRows& m) {
 
 void add_row_gradients(MoeRows& m) {
   const TitanMoe& s = m.moe;
-  if (s.scores_rows_first) {
-    m.use("experts.score_gradients", 2 * s.wide_rows, kToTokens, kToTokens,
-          "2h*R in fp32: of rows and of their scores, before these are summed");
-  } else {
-    m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
-    m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
-  }
+  m.use("experts.score_gradients", 2 * s.wide_rows, kToTokens, kToTokens,
+        "2h*R in fp32: of rows and of their scores, before these are summed");
+  m.use("experts.summed_gradient", s.summed, Step::kBackwardOutput, kCombine, "h*T");
+  m.use("experts.scored_gradient", s.scored_rows, kCombine, kCombine, "h*n*T");
   const bool has_shared = s.shared_inner > 0;
   m.use("experts.rows_waiting", has_shared || s.exchanges ? s.rows : 0,
         has_shared ? Step::kBackwardSharedFc2 : kGather, kGather,

@@ -359,38 +359,32 @@ std::vector<std::int64_t> TitanBlock::latent_weights() const {
   return weights;
 }
 
+std::vector<std::int64_t> TitanBlock::ffn_weights() const {
+  if (!has_experts()) {
+    return std::vector<std::int64_t>(3, shape.hidden * ffn_width());
+  }
+  std::vector<std::int64_t> weights;
+  if (!groups_experts()) {
+    weights = sharded_expert_weights();
+  }
+  weights.push_back(shape.hidden * job.model.moe.num_experts);
+  weights.insert(weights.end(), shared_width() > 0 ? 3 : 0, shape.hidden * shared_width());
+  return weights;
+}
+
 // DeepSeek's blocks have their norms before what follows them.
 std::vector<std::int64_t> TitanBlock::layer_weights() const {
+  const std::vector<std::int64_t> ffn = ffn_weights();
   if (job.model.is_mla()) {
     std::vector<std::int64_t> weights = latent_weights();
     weights.insert(weights.end(), 2, shape.hidden);
-    if (!has_experts()) {
-      weights.insert(weights.end(), 3, shape.hidden * ffn_width());
-      return weights;
-    }
-    if (!groups_experts()) {
-      const std::vector<std::int64_t> experts = sharded_expert_weights();
-      weights.insert(weights.end(), experts.begin(), experts.end());
-    }
-    weights.push_back(shape.hidden * job.model.moe.num_experts);
-    weights.insert(weights.end(), job.model.moe.shared_ffn > 0 ? 3 : 0,
-                   shape.hidden * job.model.moe.shared_ffn);
+    weights.insert(weights.end(), ffn.begin(), ffn.end());
     return weights;
   }
   const std::int64_t query = shape.hidden * shape.query_width;
   const std::int64_t key = shape.hidden * shape.key_value_width;
   std::vector<std::int64_t> weights = {query, key, key, query};
-  if (!has_experts()) {
-    weights.insert(weights.end(), 3, shape.hidden * ffn_width());
-  } else {
-    if (!groups_experts()) {
-      const std::vector<std::int64_t> experts = sharded_expert_weights();
-      weights.insert(weights.end(), experts.begin(), experts.end());
-    }
-    weights.push_back(shape.hidden * job.model.moe.num_experts);
-    weights.insert(weights.end(), job.model.moe.shared_ffn > 0 ? 3 : 0,
-                   shape.hidden * div_ceil(job.model.moe.shared_ffn, plan.tp));
-  }
+  weights.insert(weights.end(), ffn.begin(), ffn.end());
   weights.insert(weights.end(), 2, shape.hidden);
   if (job.model.qk_norm) {
     weights.insert(weights.end(), 2, job.model.head_dim);

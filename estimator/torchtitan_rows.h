@@ -86,6 +86,7 @@ struct TitanBlock {
   // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
   // together, and then the router), the norms, and last Qwen3's of queries and keys.
   std::vector<std::int64_t> layer_weights() const;
+  std::vector<std::int64_t> ffn_weights() const;  // or the mixture's
   // Of latent attention: wq_a, its norm and wq_b, or wq; wkv_a, its norm, wkv_b, wo.
   std::vector<std::int64_t> latent_weights() const;
   std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
@@ -97,6 +98,7 @@ struct TitanBlock {
   bool splits_rows() const { return groups_experts() && splits_expert_rows(job, plan); }
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
+  std::int64_t shared_width() const { return div_ceil(job.model.moe.shared_ffn, plan.tp); }
   bool is_compiled() const { return job.profile.compiles_layers(); }
   // A dense block is one graph. Of a mixture attention, router and the experts' products are graphs
   // of their own, which save the same whatever is recomputed.

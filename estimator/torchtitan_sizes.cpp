@@ -145,8 +145,7 @@ void TitanSizes::set_weights(const TitanBlock& block) {
       moe.exists ? block.expert_weights().front() : s.hidden * block.ffn_width();
   for (const Weight weight : {Weight::kGate, Weight::kDown, Weight::kUp}) { set(weight, width); }
   for (const Weight weight : {Weight::kSharedGate, Weight::kSharedDown, Weight::kSharedUp}) {
-    set(weight,
-        moe.exists ? s.hidden * div_ceil(block.job.model.moe.shared_ffn, block.plan.tp) : 0);
+    set(weight, moe.exists ? s.hidden * block.shared_width() : 0);
   }
   set(Weight::kRouter, moe.exists ? s.hidden * block.job.model.moe.num_experts : 0);
 }

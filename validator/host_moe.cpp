@@ -31,12 +31,6 @@ void softmax(const HostView<T>& in, const HostView<T>& out, std::int64_t row) {
   for (std::int64_t e = 0; e < in.cols; ++e) { out(row, e) /= sum; }
 }
 
-// Of the row's token within its whole sequence.
-std::int64_t position_of(const OpAttributes& a, std::int64_t row) {
-  const std::int64_t place = (a.first_row + row) % a.sequence_rows;
-  return a.query_position + place + (place < a.sequence_rows / 2 ? 0 : a.position_gap);
-}
-
 // Experts, those that the row chooses in front.
 template <class T>
 std::vector<std::int64_t> preferred(const HostArguments<T>& a, std::int64_t row,
@@ -44,8 +38,12 @@ std::vector<std::int64_t> preferred(const HostArguments<T>& a, std::int64_t row,
   const HostView<T>& probabilities = a.out[0];
   std::vector<std::int64_t> order(static_cast<std::size_t>(probabilities.cols));
   std::iota(order.begin(), order.end(), std::int64_t{0});
-  if (a.attributes.chooses_in_turn) {
-    const std::int64_t first = position_of(a.attributes, row) * num_choices % probabilities.cols;
+  const OpAttributes& attributes = a.attributes;
+  if (attributes.chooses_in_turn) {
+    const std::int64_t rows = attributes.sequence_rows;
+    const std::int64_t position =
+        position_of(attributes, (attributes.first_row + row) % rows, rows);
+    const std::int64_t first = position * num_choices % probabilities.cols;
     std::ranges::rotate(order, order.begin() + first);
   } else {
     std::ranges::stable_sort(order, [&](std::int64_t x, std::int64_t y) {

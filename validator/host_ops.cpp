@@ -164,8 +164,7 @@ void rope(const HostArguments<T>& a) {
   const std::int64_t half = attributes.head_dim / 2;
   const std::int64_t length = a.in[0].rows / attributes.batch;
   for (std::int64_t i = 0; i < a.in[0].rows; ++i) {
-    const std::int64_t gap = i % length < length / 2 ? 0 : attributes.position_gap;
-    const auto position = static_cast<double>(attributes.query_position + i % length + gap);
+    const auto position = static_cast<double>(position_of(attributes, i % length, length));
     for (std::int64_t j = 0; j < half; ++j) {
       const double share = -2.0 * static_cast<double>(j) / static_cast<double>(2 * half);
       const double angle = position * std::pow(attributes.theta, share);

@@ -26,6 +26,11 @@ struct HostView {
   T& operator[](std::int64_t element) const { return (*this)(element / cols, element % cols); }
 };
 
+// Where in its whole sequence a row stands, of the `rows` of it that this rank has (kRope).
+inline std::int64_t position_of(const OpAttributes& a, std::int64_t row, std::int64_t rows) {
+  return a.query_position + row + (row < rows / 2 ? 0 : a.position_gap);
+}
+
 template <class T>
 struct HostArguments {
   const OpAttributes& attributes;

@@ -93,11 +93,7 @@ void rotate(Lowering& l, const View& qkv, OpAttributes direction, const std::str
   direction.heads = l.sizes.query_heads + l.sizes.kv_heads;
   direction.head_dim = l.sizes.head_dim;
   direction.batch = l.plan.micro_batch;
-  const std::vector<TokenRun> runs = runs_of_sequence(l.job, l.plan, l.at.cp);
-  const std::int64_t end = runs.back().first_position + runs.back().count;
-  direction.query_position = runs.front().first_position;
-  direction.position_gap =
-      end - direction.query_position - div_exact(rotated.rows, l.plan.micro_batch);
+  set_positions(l, direction);
   emit(l, {.kind = OpKind::kRope, .in = {rotated}, .out = {rotated}, .attributes = direction},
        label);
 }
@@ -252,6 +248,14 @@ std::vector<TokenRun> runs_of_sequence(const Job& job, const Plan& plan, std::in
   const std::int64_t length = div_exact(job.sequence_length, 2 * plan.cp);
   return {{.first_position = cp_rank * length, .count = length},
           {.first_position = (2 * plan.cp - 1 - cp_rank) * length, .count = length}};
+}
+
+void set_positions(const Lowering& l, OpAttributes& attributes) {
+  const std::vector<TokenRun> runs = runs_of_sequence(l.job, l.plan, l.at.cp);
+  const std::int64_t first = runs.front().first_position;
+  const std::int64_t end = runs.back().first_position + runs.back().count;
+  attributes.query_position = first;
+  attributes.position_gap = end - first - div_exact(l.sizes.tokens, l.plan.micro_batch);
 }
 
 void attention_forward(Lowering& l, const LayerActivations& a) {

@@ -40,15 +40,11 @@ void gather_own_rows(Lowering& l, const View& view, const std::string& label) {
 }
 
 OpAttributes router_attributes(const Lowering& l) {
-  const std::int64_t rows = div_exact(l.sizes.tokens, l.plan.micro_batch);
-  const std::vector<TokenRun> runs = runs_of_sequence(l.job, l.plan, l.at.cp);
-  const std::int64_t first = runs.front().first_position;
-  const std::int64_t end = runs.back().first_position + runs.back().count;
-  return {.position_gap = end - first - rows,
-          .query_position = first,
-          .first_row = l.at.tp * l.sizes.own_rows,
-          .sequence_rows = rows,
-          .chooses_in_turn = l.job.profile.moe_router_force_load_balancing};
+  OpAttributes attributes = {.first_row = l.at.tp * l.sizes.own_rows,
+                             .sequence_rows = div_exact(l.sizes.tokens, l.plan.micro_batch),
+                             .chooses_in_turn = l.job.profile.moe_router_force_load_balancing};
+  set_positions(l, attributes);
+  return attributes;
 }
 
 Operation exchange(const Lowering& l, OpKind kind) {

@@ -168,5 +168,7 @@ void update_weights(Lowering& l);
 
 // Runs of positions of one sequence that this rank holds: two zigzag chunks under cp, else one.
 std::vector<TokenRun> runs_of_sequence(const Job& job, const Plan& plan, std::int64_t cp_rank);
+// query_position and position_gap of all of this rank's rows of a sequence.
+void set_positions(const Lowering& l, OpAttributes& attributes);
 
 }  // namespace shardplan
