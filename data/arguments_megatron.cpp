@@ -111,11 +111,10 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Options&
           ? "flash"
           : arguments.word_or("--attention-backend", "auto",
                               {"flash", "fused", "unfused", "local", "auto"});
-  const bool declared =
-      std::ranges::find(options, "attention_backend", &ProfileOption::name) != options.end();
-  if (backend == "local" || (!declared && backend == "unfused")) {
+  const bool is_engine = run.framework == "megatron";
+  if (backend == "local" || (!is_engine && backend == "unfused")) {
     refuse(run, "--attention-backend " + backend + ": attention that saves its probabilities");
-  } else if (declared) {
+  } else if (is_engine) {
     want(run, {"attention_backend", backend}, options);
   }
   if (run.job.model.moe.num_experts > 0) {

@@ -47,6 +47,18 @@ constexpr HostCost kTitanRouting = microseconds(1400, 1100);
 constexpr HostCost kTitanExperts = microseconds(2200, 1950);
 constexpr HostCost kTitanCompiledExperts = microseconds(3500, 3200);
 
+// The same of Megatron-core's all-to-all dispatcher, which sorts what it receives with operators of
+// PyTorch, on the host of its first row: layers of 32 experts over two H100 take 10.6 ms each and
+// microbatch over the speed of their host (host_steps_h100.jsonl, host-two-te-ep2-moe32-l6 less
+// ...-l2), where two ranks of dense layers take 1.08 to 1.3 times what is said below and 16 experts
+// of such a layer would 6.25; so 1.9 to 3.6 ms, and torchtitan's exchanges 2.6. Megatron-LM's tests
+// with the all-gather dispatcher need none of it (data/published/megatron_ci.jsonl), nor do Qwen3's
+// runs with fused permutation (data/published/blackwell_runs.jsonl).
+constexpr HostCost kEngineExperts = microseconds(1450, 1250);
+// Beside experts that run one after the other, on the host of that row: what five whole runs with
+// ep 2 need that the host bounds (h200_frameworks.jsonl, frameworks_h200.jsonl).
+constexpr HostCost kLocalExperts = microseconds(950, 800);
+
 // DeepSeek's latent attention instead of grouped queries, and its shared experts: what six layers
 // on two H100 take more than that, over the speed of that host (host_steps_h100.jsonl,
 // host-ds-...).
@@ -152,6 +164,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .tensor_parallel = microseconds(640, 0),
      .context_parallel = {},
      .both = {},
+     .expert_parallel = kLocalExperts,
      .routing = kRouting,
      .expert = kExpert,
      .ends = microseconds(2700, 3500),
@@ -174,6 +187,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .tensor_parallel = microseconds(420, 300),
      .context_parallel = microseconds(650, 1250),
      .both = {},
+     .expert_parallel = kEngineExperts,
      .routing = kEngineRouting,
      .expert = microseconds(250, 410),
      .grouped_expert = kGroupedExpert,
@@ -238,6 +252,14 @@ HostCost scaled(double factor, const HostCost& cost) {
 void add(HostCost& cost, double count, const HostCost& more) {
   cost.forward_s += count * more.forward_s;
   cost.backward_s += count * more.backward_s;
+}
+
+// Rows of experts go to other ranks in parts whose sizes the host reads, and are put in order by
+// operators of their own.
+bool exchanges_by_operators(const FrameworkProfile& profile) {
+  return profile.memory_model == MemoryModel::kTorchtitan ||
+         (profile.moe_dispatcher == MoeDispatcher::kAllToAll && profile.moe_capacity_factor == 0 &&
+          !profile.moe_permute_fusion);
 }
 
 // What tensor and context parallelism add.
@@ -336,7 +358,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     const bool in_turn = !job.profile.moe_grouped_gemm || row->model == MemoryModel::kMegatronLocal;
     const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
     add(cost, 1, row->routing);
-    add(cost, plan.ep > 1 ? 1 : 0, row->expert_parallel);
+    add(cost, plan.ep > 1 && exchanges_by_operators(job.profile) ? 1 : 0, row->expert_parallel);
     add(cost, static_cast<double>(experts), in_turn ? row->expert : row->grouped_expert);
   }
   return scaled(host_factor(job, *row), cost);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs case lines with the real framework under PyTorch and writes them with what was measured.
 
-usage: measure_frameworks.py CASES.jsonl OUT.jsonl [--ranks R,R,...] [--quiet] [--minutes M]
-                             [--limit-s S]
+usage: measure_frameworks.py CASES.jsonl OUT.jsonl [--ranks R,R,...] [--quiet] [--steps N]
+                             [--minutes M] [--limit-s S]
 
 torchtitan: its Llama 3 and 4, Qwen3 and DeepSeek-V3 models, parallelism, loss and pipeline, and the steps of its
 trainer; the experts of a mixture are evenly loaded (debug.moe_force_load_balance).
@@ -18,11 +18,13 @@ All are found on PYTHONPATH. One process a rank; cases of one rank run side by s
 --quiet: one case at a time, and no other process loads PyTorch meanwhile, a dozen having done so
 before: for steps of which the host is the bottleneck. Ranks say how fast their host was then
 (measure_host_speed.py).
+--steps: after three of warm-up; 4, with --quiet 12.
 --ranks (or a list "simulate_ranks" in the case): only these ranks run, each alone on a GPU, in
 torch's process group "fake", whose collectives move nothing: a plan of any number of GPUs shows
 what a rank allocates, but neither its times nor what NCCL takes.
 "trace": PATH in a case writes every allocation of at least 1 MiB to PATH.RANK.csv.
-"profile": PATH runs one more step and writes its kernels, calls and microseconds to PATH.RANK.csv.
+"profile": PATH runs one more step and writes its kernels, calls and microseconds to PATH.RANK.csv,
+and before which of them how long nothing ran.
 A case that fails is recorded with status "crash", "oom" or "timeout".
 """
 import argparse
@@ -63,11 +65,15 @@ def trainer_of(case):
     elif case["framework"] == "nanotron":
         from frameworks.nanotron import Nanotron as Trainer
     else:
+        options = case.get("options", {})
+        if case["framework"] == "megatron-core-local" and not options.get("fused_optimizer"):
+            # It is found no more: where it is, PyTorch takes flash kernels for cuDNN's attention.
+            sys.modules["transformer_engine"] = None
         from frameworks.megatron import Megatron as Trainer
     return Trainer
 
 
-def measure(case, rank, fake, quiet):
+def measure(case, rank, fake, quiet, steps):
     """The object of measured.ranks and the times of the steps after warm-up."""
     import torch
     import torch.distributed as dist
@@ -105,7 +111,7 @@ def measure(case, rank, fake, quiet):
     if cuda:
         result["allocated_after_init"] = cuda.memory_allocated()
         cuda.reset_peak_memory_stats()
-    for index in range(WARMUPS + (QUIET_STEPS if quiet else STEPS)):
+    for index in range(WARMUPS + steps):
         if cuda:
             cuda.synchronize()
         begin = time.perf_counter()
@@ -166,6 +172,10 @@ def write_profile(step, path):
                       if e.device_type == torch.autograd.DeviceType.CUDA))
     total, calls, busy, reached = {}, {}, 0.0, kernels[0][0]
     for begin, end, name in kernels:
+        if begin > reached:
+            idle = "nothing before " + name
+            total[idle] = total.get(idle, 0.0) + begin - reached
+            calls[idle] = calls.get(idle, 0) + 1
         total[name] = total.get(name, 0.0) + end - begin
         calls[name] = calls.get(name, 0) + 1
         busy += max(0.0, end - max(begin, reached))
@@ -176,7 +186,7 @@ def write_profile(step, path):
             file.write(f"{calls[name]},{total[name]:.0f},{name[:200]}\n")
 
 
-def worker(case_file, rank, out, fake, quiet):
+def worker(case_file, rank, out, fake, quiet, steps):
     with open(case_file, encoding="utf-8") as file:
         case = json.load(file)
     import torch  # before its turn comes: takes seconds, and no GPU
@@ -189,7 +199,7 @@ def worker(case_file, rank, out, fake, quiet):
         time.sleep(0.05)
     os.environ["CUDA_VISIBLE_DEVICES"] = str(gpus[str(rank)])
     try:
-        found, times = measure(case, rank, fake, quiet)
+        found, times = measure(case, rank, fake, quiet, steps)
         answer = {"status": "ok", "rank": found, "times": times}
     except Exception as problem:  # recorded: other cases still count
         ran_out = type(problem).__name__ == "OutOfMemoryError"
@@ -209,7 +219,7 @@ def write_whole(path, value):
 class Job:
     """One case and its processes, or with `fake` one of its ranks; they wait for start()."""
 
-    def __init__(self, case, fake, port, quiet):
+    def __init__(self, case, fake, port, quiet, steps):
         self.case, self.fake, self.gpus = case, fake, []
         self.folder = tempfile.TemporaryDirectory()
         self.begin, self.late = None, False
@@ -231,7 +241,7 @@ class Job:
             with open(self.errors[-1], "w", encoding="utf-8") as errors:
                 self.processes.append(subprocess.Popen(
                     [sys.executable, os.path.abspath(__file__), "--worker", path, str(rank), out,
-                     "fake" if fake is not None else "real", "quiet" if quiet else "busy"],
+                     "fake" if fake is not None else "real", "quiet" if quiet else "busy", str(steps)],
                     env=environment,
                     stdout=subprocess.DEVNULL, stderr=errors))
 
@@ -301,9 +311,11 @@ def main():
     options.add_argument("out")
     options.add_argument("--ranks", default="")
     options.add_argument("--quiet", action="store_true")
+    options.add_argument("--steps", type=int)
     options.add_argument("--minutes", type=float, default=1e9)
     options.add_argument("--limit-s", type=float, default=150)
     given = options.parse_args()
+    steps = given.steps or (QUIET_STEPS if given.quiet else STEPS)
     with open(given.cases, encoding="utf-8") as file:
         cases = [json.loads(line) for line in file if line.strip()]
     jobs = []
@@ -321,7 +333,7 @@ def main():
         ahead = (0 if running or ready else LOADED_AT_ONCE) if given.quiet else 2
         while jobs and len(ready) < ahead:
             port += 1
-            ready.append(Job(*jobs.pop(0), port, given.quiet))
+            ready.append(Job(*jobs.pop(0), port, given.quiet, steps))
         for job in [job for job in running if job.ended(given.limit_s)]:
             running.remove(job)
             free += job.gpus
@@ -346,6 +358,6 @@ def main():
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--worker":
         worker(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] == "fake",
-               sys.argv[6] == "quiet")
+               sys.argv[6] == "quiet", int(sys.argv[7]))
     else:
         main()

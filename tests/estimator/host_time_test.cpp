@@ -165,7 +165,15 @@ TEST_CASE("experts that run one after the other cost the host for each; ep divid
   const double eight = both(host_cost(job, {}, {.is_moe = true}));
   CHECK(all == doctest::Approx(41.5e-3).epsilon(0.02));
   CHECK(eight == doctest::Approx(15.0e-3).epsilon(0.02));
-  CHECK(half - eight == doctest::Approx((all - eight) / 3));
+  // 16 experts on each of two ranks, beside the exchange between them.
+  job.model.moe.num_experts = 16;
+  const double sixteen = both(host_cost(job, {}, {.is_moe = true}));
+  job.profile.moe_capacity_factor = 1;
+  job.model.moe.num_experts = 32;
+  const double half_padded = both(host_cost(job, {.ep = 2}, {.is_moe = true}));
+  CHECK(sixteen - eight == doctest::Approx((all - eight) / 3));
+  CHECK(half_padded == doctest::Approx(sixteen));
+  CHECK(half > sixteen);
   CHECK(dense < eight / 2);
 }
 
@@ -215,6 +223,26 @@ TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   CHECK(step_s(2, 6) == doctest::Approx(0.116).epsilon(0.06));
   CHECK(step_s(3, 2) == doctest::Approx(0.150).epsilon(0.06));
   CHECK(step_s(3, 6) == doctest::Approx(0.300).epsilon(0.06));
+}
+
+// Two ranks of 16 experts each take 10.6 ms a layer and microbatch, over the speed of their host
+// (data/measured/host_steps_h100.jsonl, host-two-te-ep2-moe32-l6 less ...-l2).
+TEST_CASE("exchanges of experts cost Transformer Engine's host where operators order their rows") {
+  Job job = transformer_engine();
+  job.model.moe = {.num_experts = 32, .topk = 4, .expert_ffn = 1024};
+  const auto layer_s = [&](std::int64_t ep) {
+    return both(host_cost(job, {.ep = ep}, {.is_moe = true}));
+  };
+  job.model.moe.num_experts = 16;
+  const double alone = layer_s(1);
+  job.model.moe.num_experts = 32;
+  CHECK(layer_s(2) == doctest::Approx(10.6e-3).epsilon(0.25));
+  CHECK(layer_s(2) > 1.2 * alone);
+  job.profile.moe_permute_fusion = true;
+  CHECK(layer_s(2) == doctest::Approx(alone));
+  job.profile.moe_permute_fusion = false;
+  job.profile.moe_dispatcher = MoeDispatcher::kAllGather;
+  CHECK(layer_s(2) == doctest::Approx(alone));
 }
 
 TEST_CASE("grouped experts cost the host more the more there are") {

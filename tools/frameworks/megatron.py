@@ -76,7 +76,7 @@ LOCAL = dict(apply_rope_fusion=False, gradient_accumulation_fusion=False, moe_gr
 
 
 def engine_settings(case):
-    """What the case says of the fused operations, else arguments.py's defaults."""
+    """What the case says of the fused operations, else what its profile does."""
     from megatron.core.transformer.enums import AttnBackend
 
     options = case.get("options", {})
@@ -85,7 +85,7 @@ def engine_settings(case):
         apply_rope_fusion=True, masked_softmax_fusion=True, persist_layer_norm=True,
         gradient_accumulation_fusion=options.get("gradient_accumulation_fusion", True),
         moe_grouped_gemm=options.get("moe_grouped_gemm", True),
-        moe_permute_fusion=options.get("moe_permute_fusion", False),
+        moe_permute_fusion=options.get("moe_permute_fusion", True),
         attention_backend=AttnBackend[options.get("attention_backend", "auto")],
         cross_entropy_loss_fusion=loss != "unfused",
         cross_entropy_fusion_impl="te" if loss == "te_fused" else "native")

@@ -186,6 +186,7 @@ class Titan:
                                              weight_decay=0.1, fused=True) for part in self.parts]
         self.context = utils.get_train_context(self.dims.tp_enabled)
         self.amp = utils.maybe_enable_amp(self.dims, "bfloat16", DEVICE)
+        self.has_logged = False
 
     def parameters(self):
         local = [p.to_local() if hasattr(p, "to_local") else p for p in self.all_parameters()]
@@ -237,4 +238,7 @@ class Titan:
                                    ep_enabled=self.dims.ep_enabled)
         for optimizer in self.optimizers:
             optimizer.step()
+        if self.dims.dp_cp_enabled and not self.has_logged:  # on a communicator of its own
+            self.utils.dist_sum(torch.stack(losses).sum(), self.dims.get_optional_mesh("loss"))
+            self.has_logged = True
         return losses
