@@ -158,6 +158,10 @@ void read_attention_biases(ConfigReading& reading) {
     case AttentionBias::kQkvByAttentionKey:
       model.qkv_bias = reading.fields.boolean_or("attention_bias", false);
       return;
+    case AttentionBias::kByTwoKeys:
+      model.qkv_bias = reading.fields.boolean_or("attention_bias", true);
+      model.attention_output_bias = reading.fields.boolean_or("attention_out_bias", false);
+      return;
     case AttentionBias::kByKey:
       model.qkv_bias = reading.fields.boolean_or("attention_bias", false);
       model.attention_output_bias = model.qkv_bias;

@@ -129,6 +129,8 @@ constexpr std::array kGraniteScaling = std::to_array<std::string_view>({"logits_
 constexpr std::array kSmolLm3Keys = std::to_array<std::string_view>(
     {"max_window_layers", "no_rope_layer_interval", "no_rope_layers"});
 
+constexpr std::array kSeedOssKeys = std::to_array<std::string_view>({"residual_dropout"});
+
 constexpr std::array kGlm4MoeKeys = std::to_array<std::string_view>(
     {"n_group", "norm_topk_prob", "output_router_logits", "routed_scaling_factor",
      "router_aux_loss_coef", "topk_group"});
@@ -244,6 +246,14 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .read_experts = read_no_experts,
      .read_windows = read_windows_of_layer_types,
      .without_effect = kSmolLm3Keys},
+    {.model_type = "seed_oss",
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .ffn_bias_key = true,
+     .bias = AttentionBias::kByTwoKeys,
+     .read_experts = read_no_experts,
+     .read_windows = read_no_windows,
+     .without_effect = kSeedOssKeys},
     {.model_type = "glm4",
      .num_kv_heads = 2,
      .head_dim = 128,

@@ -32,6 +32,7 @@ enum class AttentionBias {
   kByKey,              // attention_bias: q, k, v and output
   kQkvByKey,           // qkv_bias: q, k, v
   kQkvByAttentionKey,  // attention_bias: q, k, v
+  kByTwoKeys,          // attention_bias: q, k, v; attention_out_bias: output
   kQkvAlways,          // q, k, v, without a key
 };
 

@@ -106,5 +106,18 @@ TEST_CASE("DeepSeek-V3 with its multi-token module is all that its published fil
   CHECK(count_parameters(model) + count_mtp_parameters(model) + tables + scales == 684'531'386'000);
 }
 
+// The module stores embedding and head a second time (huggingface.co safetensors totals).
+TEST_CASE("GLM-4.5 with its multi-token module is all that its published files hold") {
+  for (const auto& [name, total] : {std::pair<std::string, std::int64_t>{"glm-4.5", 358'337'791'296},
+                                    {"glm-4.5-air", 110'468'824'832}}) {
+    CAPTURE(name);
+    const std::string text = read_text_file(kModels + name + ".json");
+    const ModelSpec model =
+        read_model_config(parse_json(text, "x"), name, "x", UnknownKeys::kRefuse).model;
+    const std::int64_t tables = 2 * model.vocab * model.hidden;
+    CHECK(count_parameters(model) + count_mtp_parameters(model) + tables == total);
+  }
+}
+
 }  // namespace
 }  // namespace shardplan
