@@ -102,6 +102,9 @@ def measure(case, rank, fake, quiet, steps):
         dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
     if "trace" in case:
         cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=4000000)
+    options = case.get("options", {})
+    if case["framework"] != "megatron" and options.get("attention_backend") == "flash":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # which PyTorch takes first otherwise
     trainer = trainer_of(case)(case, world)
     result["parameters"] = trainer.parameters()
     if not getattr(trainer, "keeps_collector", False):
