@@ -44,7 +44,7 @@ std::vector<std::int64_t> preferred(const HostArguments<T>& a, std::int64_t row,
     const std::int64_t position =
         position_of(attributes, (attributes.first_row + row) % rows, rows);
     const std::int64_t first = position * num_choices % probabilities.cols;
-    std::ranges::rotate(order, order.begin() + first);
+    std::rotate(order.begin(), order.begin() + first, order.end());  // clang 14: no ranges::rotate
   } else {
     std::ranges::stable_sort(order, [&](std::int64_t x, std::int64_t y) {
       return probabilities(row, x) > probabilities(row, y);
