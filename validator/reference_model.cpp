@@ -170,7 +170,9 @@ void Step::route(std::int64_t index, Layer& layer) const {
     std::iota(order.begin(), order.end(), std::int64_t{0});
     if (settings_.chooses_in_turn) {
       const std::int64_t position = i % batch_.sequence_length;
-      std::ranges::rotate(order, order.begin() + position * model_.moe.topk % num_experts);
+      // clang 14: no ranges::rotate
+      std::rotate(order.begin(), order.begin() + position * model_.moe.topk % num_experts,
+                  order.end());
     } else {
       std::ranges::stable_sort(order,
                                [&](std::int64_t a, std::int64_t b) { return row[a] > row[b]; });

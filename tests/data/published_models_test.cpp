@@ -108,8 +108,10 @@ TEST_CASE("DeepSeek-V3 with its multi-token module is all that its published fil
 
 // The module stores embedding and head a second time (huggingface.co safetensors totals).
 TEST_CASE("GLM-4.5 with its multi-token module is all that its published files hold") {
-  for (const auto& [name, total] : {std::pair<std::string, std::int64_t>{"glm-4.5", 358'337'791'296},
-                                    {"glm-4.5-air", 110'468'824'832}}) {
+  const std::map<std::string, std::int64_t> totals = {{"glm-4.5", 358'337'791'296},
+                                                      {"glm-4.5-air", 110'468'824'832}};
+  for (const auto& [key, total] : totals) {
+    const std::string& name = key;  // clang 14 cannot capture a structured binding
     CAPTURE(name);
     const std::string text = read_text_file(kModels + name + ".json");
     const ModelSpec model =
