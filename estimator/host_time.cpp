@@ -257,9 +257,8 @@ void add(HostCost& cost, double count, const HostCost& more) {
 // Rows of experts go to other ranks in parts whose sizes the host reads, and are put in order by
 // operators of their own.
 bool exchanges_by_operators(const FrameworkProfile& profile) {
-  return profile.memory_model == MemoryModel::kTorchtitan ||
-         (profile.moe_dispatcher == MoeDispatcher::kAllToAll && profile.moe_capacity_factor == 0 &&
-          !profile.moe_permute_fusion);
+  return profile.moe_dispatcher == MoeDispatcher::kAllToAll && profile.moe_capacity_factor == 0 &&
+         !profile.moe_permute_fusion;
 }
 
 // What tensor and context parallelism add.

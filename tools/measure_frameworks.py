@@ -174,13 +174,15 @@ def write_profile(step, path):
     kernels = sorted(((e.time_range.start, e.time_range.end, e.name) for e in profiler.events()
                       if e.device_type == torch.autograd.DeviceType.CUDA))
     total, calls, busy, reached = {}, {}, 0.0, kernels[0][0]
+
+    def count(name, microseconds):
+        total[name] = total.get(name, 0.0) + microseconds
+        calls[name] = calls.get(name, 0) + 1
+
     for begin, end, name in kernels:
         if begin > reached:
-            idle = "nothing before " + name
-            total[idle] = total.get(idle, 0.0) + begin - reached
-            calls[idle] = calls.get(idle, 0) + 1
-        total[name] = total.get(name, 0.0) + end - begin
-        calls[name] = calls.get(name, 0) + 1
+            count("nothing before " + name, begin - reached)
+        count(name, end - begin)
         busy += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
     with open(path, "w", encoding="utf-8") as file:

@@ -56,14 +56,23 @@ std::set<std::string> shipped_names() {
   return names;
 }
 
+ModelConfig shipped(const std::string& name) {
+  const std::string file = name + ".json";
+  return read_model_config(parse_json(read_text_file(kModels + file), file), name, file,
+                           UnknownKeys::kRefuse);
+}
+
+// The multi-token module stores embedding and head a second time.
+std::int64_t count_with_module(const ModelSpec& model) {
+  return count_parameters(model) + count_mtp_parameters(model) + 2 * model.vocab * model.hidden;
+}
+
 TEST_CASE("every shipped model has exactly its published number of parameters") {
   std::int64_t num_published = 0;
   for (const auto& [key, count] : published_counts()) {
     const std::string& name = key;  // clang 14 cannot capture a structured binding
     CAPTURE(name);
-    const std::string file = name + ".json";
-    const ModelConfig config = read_model_config(parse_json(read_text_file(kModels + file), file),
-                                                 name, file, UnknownKeys::kRefuse);
+    const ModelConfig config = shipped(name);
     CHECK(count_parameters(config.model) == count.parameters);
     CHECK(config.warnings.empty());
     CHECK(config.model.name == name);
@@ -94,30 +103,23 @@ TEST_CASE("every alias names a shipped model and hides none") {
 }
 
 TEST_CASE("DeepSeek-V3 with its multi-token module is all that its published file holds") {
-  const std::string text = read_text_file(kModels + "deepseek-v3.json");
-  const ModelSpec model =
-      read_model_config(parse_json(text, "x"), "deepseek-v3", "x", UnknownKeys::kRefuse).model;
+  const ModelSpec model = shipped("deepseek-v3").model;
   CHECK(model.num_mtp_layers == 1);
   // huggingface.co safetensors of deepseek-ai/DeepSeek-V3: F8_E4M3 680571043840, BF16 3918786560,
-  // F32 41555600, total 684531386000. The module stores embedding and head a second time; of the
-  // fp32 numbers all are scales of FP8 blocks but the 256 router biases of 59 layers.
-  const std::int64_t tables = 2 * model.vocab * model.hidden;
+  // F32 41555600, total 684531386000. Of the fp32 numbers all are scales of FP8 blocks but the
+  // 256 router biases of 59 layers.
   const std::int64_t scales = 41'555'600 - std::int64_t{59} * 256;
-  CHECK(count_parameters(model) + count_mtp_parameters(model) + tables + scales == 684'531'386'000);
+  CHECK(count_with_module(model) + scales == 684'531'386'000);
 }
 
-// The module stores embedding and head a second time (huggingface.co safetensors totals).
+// huggingface.co safetensors totals of zai-org.
 TEST_CASE("GLM-4.5 with its multi-token module is all that its published files hold") {
   const std::map<std::string, std::int64_t> totals = {{"glm-4.5", 358'337'791'296},
                                                       {"glm-4.5-air", 110'468'824'832}};
   for (const auto& [key, total] : totals) {
     const std::string& name = key;  // clang 14 cannot capture a structured binding
     CAPTURE(name);
-    const std::string text = read_text_file(kModels + name + ".json");
-    const ModelSpec model =
-        read_model_config(parse_json(text, "x"), name, "x", UnknownKeys::kRefuse).model;
-    const std::int64_t tables = 2 * model.vocab * model.hidden;
-    CHECK(count_parameters(model) + count_mtp_parameters(model) + tables == total);
+    CHECK(count_with_module(shipped(name).model) == total);
   }
 }
 
