@@ -59,6 +59,15 @@ double busy_share(const GpuSpec& gpu, double tiles) {
   return waves / std::ceil(waves);
 }
 
+// Length of the triangle as fast as a rectangle without a mask, whose tiles walk over `length`
+// tokens: twice that of one with as many in the mean. cuDNN's backward on H200 runs rectangles of
+// 8192 x 4096 to 16384 x 8192 at 520 to 570 TFLOP/s and forward at 600 to 680, triangles of 8192
+// and 16384 beside them at 430 to 450 and 480 to 500 (torchtitan's rings of 2 and 4 ranks, kernels
+// of one step; data/measured/README.md).
+std::int64_t unmasked_length(double length) {
+  return std::llround(4 * length);
+}
+
 // Our own backward kernels compute 4 products by tiles of keys, whose group of query heads they
 // walk one after the other, and 3 by tiles of queries (kernels/attention_key_gradients_sm90.cu,
 // attention_query_gradients_sm90.cu).
@@ -93,14 +102,16 @@ class CallTimes {
     AttentionWork work = work_;
     work.pairs = pairs;
     work.heads_of_call = 0;
-    work.length = std::llround(2 * block.pairs / block.queries);
     const double busy =
         busy_share(gpu_, std::ceil(block.queries / kTileRows) * number(heads_of_call_));
+    const bool is_masked = work.is_flash2 || block.pairs < block.queries * block.keys;
+    work.length =
+        is_masked ? std::llround(2 * block.pairs / block.queries) : unmasked_length(block.keys);
     const double forward_s = attention_forward_s(gpu_, work) / busy;
     if (runs_own_backward_) {
       return {.forward_s = forward_s, .backward_s = own_backward_s(block, work, busy)};
     }
-    work.length = std::llround(block.keys);
+    work.length = is_masked ? std::llround(block.keys) : unmasked_length(block.queries);
     return {.forward_s = forward_s, .backward_s = attention_backward_s(gpu_, work) / busy};
   }
 

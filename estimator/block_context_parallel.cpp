@@ -31,14 +31,27 @@ std::int64_t qkvo_width(const BlockContext& context, const AttentionWork& work) 
 // product with a weight of the row 8, difference 12, and for halves cats of 8: 24 on average.
 // Backward: zeros 4 and the result back 6; every block's gradient added, 10, or as half with a cat,
 // 17; gradients of keys and values, of two elements each, are added, joined and sent in every step.
-BlockTime ring_merges(const BlockContext& context, const AttentionWork& work) {
-  const double queries = number(context.tokens * work.heads * work.qk_dim);
-  const double keys_values = number(context.tokens * kv_width(context));
+BlockTime eager_ring_merges(const BlockContext& context, double queries, double keys_values) {
   const double c = number(context.plan.cp);
   BlockTime time = memory_bound(context, queries,
                                 {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
                                  .backward = {.converted = 20 + 17 * (c - 1)}});
   add(time, memory_bound(context, keys_values, {.backward = {.converted = 10 + 22 * c}}));
+  return time;
+}
+
+// The same in a compiled layer, whose kernels take several of these steps at once: a block that is
+// merged reads the sum so far 4 and itself 2 and writes the sum 4; keys and values are joined 4,
+// values made contiguous 2. Backward: the first block's gradient of queries cast and the sum cast
+// back, 9 besides what the rotation's kernel does, every further one, half of them in turn, added
+// 5; those of keys and values start as zeros 4, are cast 6 and back 4, and in every hop added 8 and
+// joined 8.
+BlockTime compiled_ring_merges(const BlockContext& context, double queries, double keys_values) {
+  const double hops = number(context.plan.cp) - 1;
+  BlockTime time = memory_bound(
+      context, queries, {.forward = {.fused = 10 * hops}, .backward = {.fused = 9 + 5 * hops}});
+  add(time, memory_bound(context, keys_values,
+                         {.forward = {.fused = 6}, .backward = {.fused = 14 + 16 * hops}}));
   return time;
 }
 
@@ -165,7 +178,13 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
 BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,
                                   const AttentionWork& work) {
   switch (context.job.profile.memory_model) {
-    case MemoryModel::kTorchtitan: return ring_merges(context, work);
+    case MemoryModel::kTorchtitan: {
+      const double queries = number(context.tokens * work.heads * work.qk_dim);
+      const double keys_values = number(context.tokens * kv_width(context));
+      return context.job.profile.compiles_layers()
+                 ? compiled_ring_merges(context, queries, keys_values)
+                 : eager_ring_merges(context, queries, keys_values);
+    }
     case MemoryModel::kNative: return native_merges(context, layer, work);
     default: return {};
   }

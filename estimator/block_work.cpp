@@ -216,6 +216,20 @@ BlockTime own_parts(const BlockContext& context, double in_bytes, double out_byt
   return time;
 }
 
+// torchtitan: what is scattered along the sequence, the second dimension, is cut and put together
+// in front of it; what was gathered behind it, where a microbatch has several sequences: of one
+// nothing moves (torch.distributed._functional_collectives, reduce_scatter_tensor and
+// _maybe_view_chunk_cat). Compiled, both kernels are as fast as a copy.
+BlockTime sequence_copies(const BlockContext& context, double in_bytes, double out_bytes) {
+  const KernelBytes scattered = {.fused = 2};
+  const KernelBytes several = context.job.profile.compiles_layers() ? KernelBytes{.fused = 2}
+                                                                    : KernelBytes{.rearranged = 2};
+  const KernelBytes gathered = context.plan.micro_batch > 1 ? several : KernelBytes{};
+  BlockTime time = memory_bound(context, in_bytes, {.forward = gathered, .backward = scattered});
+  add(time, memory_bound(context, out_bytes, {.forward = scattered, .backward = gathered}));
+  return time;
+}
+
 // Kernels that a layer has more than in one piece, half of them for each of its two regions:
 // copies, sums, norms, SwiGLU and products.
 BlockTime further_kernels(const BlockContext& context) {
@@ -279,10 +293,8 @@ VisibleRegions visible_regions(const BlockContext& context, const LayerRegions& 
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
 // kBackward, the same file: the gather of the input beside the input gradient, the reduction of
 // that beside the weight gradient; kPieces divides the others as well (Transformer Engine,
-// module/base.py, initialize_ub). torchtitan keeps the gathered input, and copies every tensor that
-// is gathered or scattered along the sequence, its second dimension
-// (torch.distributed._functional_collectives: chunk and cat). Without it one all-reduce out, and
-// one of the input gradient in backward.
+// module/base.py, initialize_ub). torchtitan keeps the gathered input. Without it one all-reduce
+// out, and one of the input gradient in backward.
 BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region) {
   const auto& [in, out, in_element_bytes, column, row] = region;
   BlockTime time;
@@ -336,8 +348,7 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
         {.forward_s = gather_s + scatter_s,
          .backward_s = gather_back_s + again_s + scatter_back_s});
     if (keeps_input) {
-      add(time, memory_bound(context, ins * in_element_bytes + outs * context.element_bytes,
-                             {.forward = {.streamed = 2}, .backward = {.streamed = 2}}));
+      add(time, sequence_copies(context, ins * in_element_bytes, outs * context.element_bytes));
     }
   } else {
     const double out_s = all_reduce_s(cluster, context.tp, outs * context.element_bytes);

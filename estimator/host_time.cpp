@@ -108,7 +108,8 @@ constexpr HostCost kGroupedExpert = microseconds(37, 60);
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
 // between models of 2 and 6. `sharded` is with FSDP2; tensor and context parallelism come on top
-// of that, `both` where they meet.
+// of that, `both` where they meet. Further hops: 4 and 8 ranks against 2, models of 2 and 6 layers,
+// each twice or more; single ones lie up to three times apart.
 struct HostRow {
   double host_slowdown;  // of the machine that it was measured on
   MemoryModel model;
@@ -116,7 +117,8 @@ struct HostRow {
   HostCost layer;
   HostCost sharded;
   HostCost tensor_parallel;
-  HostCost context_parallel;
+  HostCost context_parallel;  // with two ranks
+  HostCost further_hop = {};  // of a ring, for each rank beyond two
   HostCost both;
   HostCost expert_parallel = {};
   HostCost routing;              // of a layer with experts: router, permutations, exchanges
@@ -135,6 +137,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .sharded = kTitanSharded,
      .tensor_parallel = microseconds(2840, 5160),
      .context_parallel = microseconds(1090, 2140),
+     .further_hop = microseconds(450, 700),
      .both = microseconds(1280, 2120),
      .expert_parallel = kTitanExperts,
      .routing = kTitanRouting,
@@ -149,6 +152,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .sharded = kTitanSharded,
      .tensor_parallel = microseconds(610, 1360),
      .context_parallel = microseconds(50, 540),
+     .further_hop = microseconds(150, 250),
      .both = {},
      .expert_parallel = kTitanCompiledExperts,
      .routing = kTitanRouting,
@@ -266,6 +270,7 @@ HostCost split_launches(const HostRow& row, const Plan& plan) {
   HostCost cost;
   add(cost, plan.tp > 1 ? 1 : 0, row.tensor_parallel);
   add(cost, plan.cp > 1 ? 1 : 0, row.context_parallel);
+  add(cost, static_cast<double>(std::max<std::int64_t>(0, plan.cp - 2)), row.further_hop);
   add(cost, plan.tp > 1 && plan.cp > 1 ? 1 : 0, row.both);
   return cost;
 }

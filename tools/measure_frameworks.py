@@ -23,8 +23,8 @@ before: for steps of which the host is the bottleneck. Ranks say how fast their 
 torch's process group "fake", whose collectives move nothing: a plan of any number of GPUs shows
 what a rank allocates, but neither its times nor what NCCL takes.
 "trace": PATH in a case writes every allocation of at least 1 MiB to PATH.RANK.csv.
-"profile": PATH runs one more step and writes its kernels, calls and microseconds to PATH.RANK.csv,
-and before which of them how long nothing ran.
+"profile": PATH runs one more step and writes its kernels to PATH.RANK.csv: calls, microseconds of all
+and of the shortest; and before which of them how long nothing ran.
 A case that fails is recorded with status "crash", "oom" or "timeout".
 """
 import argparse
@@ -169,15 +169,15 @@ def write_profile(step, path):
     """What the GPU did in a step, by kernel; the first two lines are the step's span and busy time."""
     import torch
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        torch.distributed.barrier()  # ranks begin to record one after the other
         step()
         torch.cuda.synchronize()
     kernels = sorted(((e.time_range.start, e.time_range.end, e.name) for e in profiler.events()
                       if e.device_type == torch.autograd.DeviceType.CUDA))
-    total, calls, busy, reached = {}, {}, 0.0, kernels[0][0]
+    times, busy, reached = {}, 0.0, kernels[0][0]
 
     def count(name, microseconds):
-        total[name] = total.get(name, 0.0) + microseconds
-        calls[name] = calls.get(name, 0) + 1
+        times.setdefault(name, []).append(microseconds)
 
     for begin, end, name in kernels:
         if begin > reached:
@@ -186,9 +186,10 @@ def write_profile(step, path):
         busy += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(f"1,{reached - kernels[0][0]:.0f},span\n1,{busy:.0f},busy\n")
-        for name in sorted(total, key=total.get, reverse=True):
-            file.write(f"{calls[name]},{total[name]:.0f},{name[:200]}\n")
+        span = reached - kernels[0][0]
+        file.write(f"1,{span:.0f},{span:.0f},span\n1,{busy:.0f},{busy:.0f},busy\n")
+        for name, each in sorted(times.items(), key=lambda kernel: -sum(kernel[1])):
+            file.write(f"{len(each)},{sum(each):.0f},{min(each):.1f},{name[:200]}\n")
 
 
 def worker(case_file, rank, out, fake, quiet, steps):
@@ -239,6 +240,7 @@ class Job:
             environment = dict(
                 os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world_of(case)),
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_NVLS_ENABLE="0",
+                OMP_NUM_THREADS="1",  # as torchrun sets it: many threads wake up slowly
                 CUDA_DEVICE_MAX_CONNECTIONS="8" if case["framework"] in MANY_QUEUES else "1")
             if quiet:
                 environment["CUDA_VISIBLE_DEVICES"] = str(index)

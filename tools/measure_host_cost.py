@@ -39,7 +39,7 @@ def sync():
         torch.cuda.synchronize()
 
 
-def timed_steps(parts, warmups=3, steps=8):
+def timed_steps(parts, warmups=3, steps=24):
     """Medians of every part's seconds; parts are called in order."""
     times = {name: [] for name, _ in parts}
     for step in range(warmups + steps):
@@ -107,7 +107,8 @@ def titan_parts(layers, tp, cp, dp, ac, compile_, hidden=512, ffn=1536, heads=8,
                  num_key_value_heads=kv_heads, vocab_size=vocab, intermediate_size=ffn,
                  head_dim=hidden // heads, rope_theta=1e6, num_experts=experts,
                  num_experts_per_tok=2, moe_intermediate_size=256)
-    transformer, arguments, parallelize = (qwen3 if model == "qwen3" else llama3)(shape, sequence)
+    transformer, arguments, parallelize = (qwen3 if model == "qwen3" else llama3)(
+        shape, sequence, {})
     torch._dynamo.reset()
     dims.build_mesh()
     with torch.device("meta"):

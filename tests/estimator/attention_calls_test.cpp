@@ -97,6 +97,27 @@ TEST_CASE("rectangles run at the rate of triangles with as many keys in the mean
         doctest::Approx(forward_s(512.0 * 512 / 2) * 4 + forward_s(512.0 * 7936)));
 }
 
+// cp 8: chunks of 512; blocks off the diagonal have 1024 queries on 512 keys and the reverse. cuDNN
+// runs them at the rate of triangles of four times the keys, backward of the queries.
+TEST_CASE("rectangles that no mask cuts off run at the rate of longer triangles") {
+  Job job = job_at_one_rate();
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  const auto halved_from = [&](double length) {
+    AttentionCurve& curve = job.cluster.gpu.times->attention.front();
+    curve.forward = {{.size = length, .value = kRate}, {.size = length + 1, .value = kRate / 2}};
+    curve.backward = curve.forward;
+  };
+  const Plan plan = {.cp = 8};
+  const double whole_s = forward_s(512.0 * 1024 * 8);
+  halved_from(4096);
+  CHECK(calls_of(job, plan).forward_s == doctest::Approx(whole_s));
+  halved_from(4095);
+  CHECK(calls_of(job, plan).forward_s == doctest::Approx(whole_s * (8 + 3.5) / 8));
+  CHECK(calls_of(job, plan).backward_s == doctest::Approx(2.5 * whole_s * (8 + 3.5) / 8));
+  halved_from(2047);
+  CHECK(calls_of(job, plan).forward_s == doctest::Approx(whole_s * (8 + 7) / 8));
+}
+
 TEST_CASE("our own backward kernels add up gradients on gathered keys, at a lower rate") {
   Job job = job_at_one_rate();
   const Plan plan = {.cp = 8, .cp_method = CpMethod::kAllGather};

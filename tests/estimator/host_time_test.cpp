@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <iterator>
 #include <utility>
 
 namespace shardplan {
@@ -34,6 +35,29 @@ TEST_CASE("what tp and cp add to torchtitan's eager layers is what was measured"
   CHECK(more_ms({.cp = 2, .zero = 3}) == doctest::Approx(4.227 + 4.341 - measured).epsilon(0.02));
   CHECK(more_ms({.tp = 2, .cp = 2, .zero = 3}) ==
         doctest::Approx(8.350 + 11.620 - measured).epsilon(0.02));
+}
+
+// data/measured/host_cost_h200.json, "rings" and "frameworks": models of 2 and of 6 layers with cp
+// 4 and 8 over those with cp 2, a layer and hop. Single ones lie between 0.3 and 1.9 ms.
+TEST_CASE("every hop of a ring costs torchtitan's host what it did in the mean") {
+  const Job job = titan();
+  const auto ring_ms = [&](std::int64_t cp) {
+    return 1e3 * both(host_cost(job, {.cp = cp, .zero = 3}, {}));
+  };
+  struct Run {
+    double layers, hops, by_two_ms, by_more_ms;
+  };
+  const Run runs[] = {{2, 2, 11.91 + 11.13, 14.26 + 12.63}, {6, 2, 28.81 + 28.49, 31.52 + 49.11},
+                      {2, 2, 8.57 + 14.93, 10.84 + 18.78},  {6, 2, 19.9 + 36.46, 34.15 + 43.94},
+                      {2, 2, 10.4 + 13.91, 13.55 + 18.55},  {6, 2, 28.42 + 35.46, 34.03 + 40.95},
+                      {2, 6, 8.57 + 14.93, 11.82 + 23.6},   {6, 6, 19.9 + 36.46, 32.46 + 48.61},
+                      {2, 6, 10.4 + 13.91, 17.16 + 22.58},  {6, 6, 28.42 + 35.46, 36.31 + 37.49}};
+  double measured = 0;
+  for (const Run& run : runs) {
+    measured += (run.by_more_ms - run.by_two_ms) / run.layers / run.hops / std::size(runs);
+  }
+  CHECK((ring_ms(4) - ring_ms(2)) / 2 == doctest::Approx(measured).epsilon(0.1));
+  CHECK(ring_ms(8) - ring_ms(4) == doctest::Approx(2 * (ring_ms(4) - ring_ms(2))));
 }
 
 // Differences of models of 2 and 6 layers, a layer: on the H200's machine two microbatches on one
