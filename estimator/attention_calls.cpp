@@ -63,7 +63,7 @@ double busy_share(const GpuSpec& gpu, double tiles) {
 // tokens: twice that of one with as many in the mean. cuDNN's backward on H200 runs rectangles of
 // 8192 x 4096 to 16384 x 8192 at 520 to 570 TFLOP/s and forward at 600 to 680, triangles of 8192
 // and 16384 beside them at 430 to 450 and 480 to 500 (torchtitan's rings of 2 and 4 ranks, kernels
-// of one step; data/measured/README.md).
+// of one step, data/measured/ring_kernels_h200.json); FlashAttention 2 was not seen.
 std::int64_t unmasked_length(double length) {
   return std::llround(4 * length);
 }
@@ -104,14 +104,14 @@ class CallTimes {
     work.heads_of_call = 0;
     const double busy =
         busy_share(gpu_, std::ceil(block.queries / kTileRows) * number(heads_of_call_));
-    const bool is_masked = work.is_flash2 || block.pairs < block.queries * block.keys;
+    const bool is_unmasked = !work.is_flash2 && block.pairs == block.queries * block.keys;
     work.length =
-        is_masked ? std::llround(2 * block.pairs / block.queries) : unmasked_length(block.keys);
+        is_unmasked ? unmasked_length(block.keys) : std::llround(2 * block.pairs / block.queries);
     const double forward_s = attention_forward_s(gpu_, work) / busy;
     if (runs_own_backward_) {
       return {.forward_s = forward_s, .backward_s = own_backward_s(block, work, busy)};
     }
-    work.length = is_masked ? std::llround(block.keys) : unmasked_length(block.queries);
+    work.length = is_unmasked ? unmasked_length(block.queries) : std::llround(block.keys);
     return {.forward_s = forward_s, .backward_s = attention_backward_s(gpu_, work) / busy};
   }
 

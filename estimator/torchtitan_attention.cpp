@@ -139,9 +139,10 @@ void add_rotation_by_halves(TitanBlock& block, const AttentionSizes& sizes) {
                  Step::kBackwardLayout, "3*a*d*T/t: of both halves and of the product with sines");
 }
 
-// Llama's rotation runs in fp32 on complex views.
+// Llama's rotation runs in fp32 on complex views. A compiled layer that runs operators again picks
+// the angles again and lets them go before it needs most.
 void add_complex_rotation(TitanBlock& block, const AttentionSizes& sizes) {
-  if (block.plan.cp > 1 && !block.is_compiled()) {
+  if (block.plan.cp > 1 && !(block.is_compiled() && block.recomputes_ops())) {
     block.keep_or_write_again("attention.rotary_angles",
                               block.shape.tokens * block.job.model.head_dim, DType::kFp32,
                               {.born = Step::kForwardLayout,

@@ -146,6 +146,17 @@ Job job_3b(std::int64_t gpus, std::int64_t sequence, std::int64_t batch) {
   return job;
 }
 
+// data/measured/frameworks_h200.jsonl, titan-l32_3b_cp2_s16384b1_none_C and s32768b1: 28 layers, 4
+// and 8 MiB of angles in each.
+TEST_CASE("a compiled ring keeps the rotary angles of its positions") {
+  for (const auto& [sequence, measured] :
+       {std::pair{16384, 50'909'582'848}, {32768, 79'334'905'344}}) {
+    Job job = job_3b(2, sequence, 1);
+    job.profile.compile = true;
+    CHECK(error_of(peak_of(job, in_parallel(1, 1, 2, 1)), measured) < 0.0003);
+  }
+}
+
 TEST_CASE("a loss that is not compiled keeps fp32 logits beside compiled blocks") {
   Job job = job_1b(2, 8192, 2);
   job.profile.compile = true;
