@@ -328,6 +328,27 @@ Passes loss_kernels(const Job& job) {
   throw std::logic_error("loss_kernels: unknown cross-entropy");
 }
 
+namespace {
+
+// torchtitan's gradients of later microbatches, a weight. Under FSDP those of a pipeline stay whole
+// until the last one: the first is cast to the accumulator, others are added to it (FSDP2's
+// fsdp_param.py, accumulate_unsharded_grad_if_needed); without pipeline every one is reduced. On
+// one GPU autograd adds them to the fp32 ones that it has.
+KernelBytes titan_accumulation(const Job& job, const Plan& plan) {
+  const double e = element_bytes(plan);
+  const double grad = static_cast<double>(bytes_of(plan.grad_dtype));
+  const double microbatches = number(num_microbatches(job, plan));
+  const double later = (microbatches - 1) / microbatches;
+  if (plan.zero != 3) {
+    return {.streamed = later * 3 * grad};
+  }
+  return plan.pp > 1 && later > 0
+             ? KernelBytes{.converted = (1 - later) * (e + grad) + later * (e + 2 * grad)}
+             : KernelBytes{};
+}
+
+}  // namespace
+
 // Megatron's is PyTorch's: zeros for the whole table, sums of tokens in parts of fp32 (written,
 // read and written) and the hook's addition to the main gradient (core/models/common/embeddings,
 // core/distributed/distributed_data_parallel.py). Of the other frameworks only what tokens touch
@@ -341,6 +362,8 @@ TableGradientKernels table_gradient_kernels(const Job& job, const Plan& plan) {
     case MemoryModel::kFujii2024:
       return {.token = at_share(2 * e + 8, kEmbeddingSumShare),
               .table = {.streamed = e, .converted = e + 2 * grad}};
+    case MemoryModel::kTorchtitan:
+      return {.token = {.fused = e + 2 * grad}, .table = titan_accumulation(job, plan)};
     default: return {.token = {.fused = e + 2 * grad}};
   }
 }
@@ -391,9 +414,9 @@ Passes permutation_kernels(const Job& job) {
           .backward = moved + at_share(3, kIndexAddShare)};
 }
 
-// FSDP2 takes gradients from where products have written them (sharding_time.h); without it
-// autocast turns them into fp32. DeepSpeed's ZeRO-1 adds to those of the microbatches before;
-// ZeRO-2 and 3 take every one through the bucket.
+// FSDP2 takes gradients from where products have written them (sharding_time.h), the only ones or
+// the sum of a pipeline's; without it autocast turns them into fp32. DeepSpeed's ZeRO-1 adds to
+// those of the microbatches before; ZeRO-2 and 3 take every one through the bucket.
 KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const double e = element_bytes(plan);
@@ -402,7 +425,8 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
     return {};
   }
   if (profile.memory_model == MemoryModel::kTorchtitan) {
-    return plan.zero == 3 ? KernelBytes{} : KernelBytes{.converted = e + grad};
+    const KernelBytes cast = plan.zero == 3 ? KernelBytes{} : KernelBytes{.converted = e + grad};
+    return cast + titan_accumulation(job, plan);
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
     return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);

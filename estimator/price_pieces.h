@@ -217,11 +217,11 @@ struct PricePieces {
   const PieceMemo<LayoutPiece, 3>::Piece& layout(const Plan& plan);
   const LoadPiece& load(const ScheduleShape& shape, const LayoutPiece& stages);
   std::int64_t shardings(const Plan& plan) const;  // per microbatch, as a key has them
-  const PieceMemo<ModelTimes, 6>::Piece& times(const Plan& plan);
+  const PieceMemo<ModelTimes, 7>::Piece& times(const Plan& plan);
   const PieceMemo<ChunkWorkPiece, 3>::Piece& chunk_work(
-      const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known);
+      const Plan& plan, const PieceMemo<ModelTimes, 7>::Piece& known);
   void build_work(const Plan& plan, const ScheduleShape& shape,
-                  const PieceMemo<ModelTimes, 6>::Piece& known, const ChunkWorkPiece& plain,
+                  const PieceMemo<ModelTimes, 7>::Piece& known, const ChunkWorkPiece& plain,
                   WorkPiece& piece);
   std::size_t number_chunk(const ChunkLayout& chunk);
   const UnitBytes& unit(const Plan& plan, const BlockMemo::Piece& block, std::size_t number) {
@@ -286,7 +286,7 @@ struct PricePieces {
   PieceMemo<TensorPiece, 4> tensor_pieces{256};
   PieceMemo<StatePiece, 4> state_pieces{32768};
   PieceMemo<OutsidePiece, 4> outside_pieces{1024};
-  PieceMemo<ModelTimes, 6> times_pieces{4096};
+  PieceMemo<ModelTimes, 7> times_pieces{4096};
   PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
   PieceMemo<WorkPiece, 4> work_pieces{128};
   PieceMemo<std::vector<RankParameters>, 3> parameter_pieces{1024};

@@ -40,25 +40,29 @@ std::int64_t PricePieces::shardings(const Plan& plan) const {
   }
 }
 
-const PieceMemo<ModelTimes, 6>::Piece& PricePieces::times(const Plan& plan) {
+const PieceMemo<ModelTimes, 7>::Piece& PricePieces::times(const Plan& plan) {
   // Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches
-  // (block_fp8.cpp).
+  // (block_fp8.cpp); torchtitan adds gradients to those of the microbatches before
+  // (elementwise.cpp).
   const bool shares_rounding =
       job.profile.memory_model == MemoryModel::kMegatron && plan.precision == Precision::kFp8;
-  const std::int64_t microbatches = shares_rounding ? num_microbatches(job, plan) : 0;
+  const bool adds_gradients =
+      job.profile.memory_model == MemoryModel::kTorchtitan && (plan.zero != 3 || plan.pp > 1);
+  const std::int64_t microbatches =
+      shares_rounding || adds_gradients ? num_microbatches(job, plan) : 0;
   const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
                               number(plan.precision)) *
                                  16 +
                              number(plan.grad_dtype);
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
-       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
-       shares_rounding ? packed(microbatches, shardings(plan)) : shardings(plan)},
+       grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor), shardings(plan),
+       microbatches},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 
 const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
-    const Plan& plan, const PieceMemo<ModelTimes, 6>::Piece& known) {
+    const Plan& plan, const PieceMemo<ModelTimes, 7>::Piece& known) {
   return chunk_work_pieces.find(
       {known.number, split_piece->number, grid().pp_links}, [&](ChunkWorkPiece& piece) {
         const StepLayout& layout = split().steps;
@@ -79,7 +83,7 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
 
 // Adds recomputation to what is known without it.
 void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
-                             const PieceMemo<ModelTimes, 6>::Piece& known,
+                             const PieceMemo<ModelTimes, 7>::Piece& known,
                              const ChunkWorkPiece& plain, WorkPiece& piece) {
   if (model_time_number != known.number) {
     model_time_space = known.value;
