@@ -25,19 +25,22 @@ std::int64_t qkvo_width(const BlockContext& context, const AttentionWork& work) 
   return work.heads * (work.qk_dim + work.v_dim) + kv_width(context);
 }
 
+// Bytes per element of queries, and of keys and values.
+struct RingKernels {
+  Passes query;
+  Passes key_value;
+};
+
 // PyTorch's ring attention (torch.distributed.tensor.experimental, _context_parallel) merges blocks
 // in fp32 by kernels of its own. Forward, per element of queries: every block cast to fp32 6, the
 // result back 6; a block that is merged, of all queries or of half of them in turn, difference 12,
 // product with a weight of the row 8, difference 12, and for halves cats of 8: 24 on average.
 // Backward: zeros 4 and the result back 6; every block's gradient added, 10, or as half with a cat,
 // 17; gradients of keys and values, of two elements each, are added, joined and sent in every step.
-BlockTime eager_ring_merges(const BlockContext& context, double queries, double keys_values) {
-  const double c = number(context.plan.cp);
-  BlockTime time = memory_bound(context, queries,
-                                {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
-                                 .backward = {.converted = 20 + 17 * (c - 1)}});
-  add(time, memory_bound(context, keys_values, {.backward = {.converted = 10 + 22 * c}}));
-  return time;
+RingKernels eager_ring_merges(double c) {
+  return {.query = {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
+                    .backward = {.converted = 20 + 17 * (c - 1)}},
+          .key_value = {.backward = {.converted = 10 + 22 * c}}};
 }
 
 // The same in a compiled layer, whose kernels take several of these steps at once: a block that is
@@ -46,12 +49,19 @@ BlockTime eager_ring_merges(const BlockContext& context, double queries, double 
 // back, 9 besides what the rotation's kernel does, every further one, half of them in turn, added
 // 5; those of keys and values start as zeros 4, are cast 6 and back 4, and in every hop added 8 and
 // joined 8.
-BlockTime compiled_ring_merges(const BlockContext& context, double queries, double keys_values) {
-  const double hops = number(context.plan.cp) - 1;
-  BlockTime time = memory_bound(
-      context, queries, {.forward = {.fused = 10 * hops}, .backward = {.fused = 9 + 5 * hops}});
-  add(time, memory_bound(context, keys_values,
-                         {.forward = {.fused = 6}, .backward = {.fused = 14 + 16 * hops}}));
+RingKernels compiled_ring_merges(double c) {
+  const double hops = c - 1;
+  return {.query = {.forward = {.fused = 10 * hops}, .backward = {.fused = 9 + 5 * hops}},
+          .key_value = {.forward = {.fused = 6}, .backward = {.fused = 14 + 16 * hops}}};
+}
+
+BlockTime titan_merges(const BlockContext& context, const AttentionWork& work) {
+  const double c = number(context.plan.cp);
+  const RingKernels kernels =
+      context.job.profile.compiles_layers() ? compiled_ring_merges(c) : eager_ring_merges(c);
+  BlockTime time =
+      memory_bound(context, number(context.tokens * work.heads * work.qk_dim), kernels.query);
+  add(time, memory_bound(context, number(context.tokens * kv_width(context)), kernels.key_value));
   return time;
 }
 
@@ -178,13 +188,7 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
 BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,
                                   const AttentionWork& work) {
   switch (context.job.profile.memory_model) {
-    case MemoryModel::kTorchtitan: {
-      const double queries = number(context.tokens * work.heads * work.qk_dim);
-      const double keys_values = number(context.tokens * kv_width(context));
-      return context.job.profile.compiles_layers()
-                 ? compiled_ring_merges(context, queries, keys_values)
-                 : eager_ring_merges(context, queries, keys_values);
-    }
+    case MemoryModel::kTorchtitan: return titan_merges(context, work);
     case MemoryModel::kNative: return native_merges(context, layer, work);
     default: return {};
   }

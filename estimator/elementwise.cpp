@@ -328,23 +328,26 @@ Passes loss_kernels(const Job& job) {
   throw std::logic_error("loss_kernels: unknown cross-entropy");
 }
 
+std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
+  return plan.zero == 3 && plan.pp == 1 ? 1 : num_microbatches(job, plan);
+}
+
 namespace {
 
 // torchtitan's gradients of later microbatches, a weight. Under FSDP those of a pipeline stay whole
 // until the last one: the first is cast to the accumulator, others are added to it (FSDP2's
-// fsdp_param.py, accumulate_unsharded_grad_if_needed); without pipeline every one is reduced. On
-// one GPU autograd adds them to the fp32 ones that it has.
+// fsdp_param.py, to_accumulated_grad_if_needed and accumulate_unsharded_grad_if_needed). On one GPU
+// autograd adds them to the fp32 ones that it has.
 KernelBytes titan_accumulation(const Job& job, const Plan& plan) {
   const double e = element_bytes(plan);
   const double grad = static_cast<double>(bytes_of(plan.grad_dtype));
-  const double microbatches = number(num_microbatches(job, plan));
+  const double microbatches = number(accumulated_microbatches(job, plan));
   const double later = (microbatches - 1) / microbatches;
   if (plan.zero != 3) {
     return {.streamed = later * 3 * grad};
   }
-  return plan.pp > 1 && later > 0
-             ? KernelBytes{.converted = (1 - later) * (e + grad) + later * (e + 2 * grad)}
-             : KernelBytes{};
+  return later > 0 ? KernelBytes{.converted = (1 - later) * (e + grad) + later * (e + 2 * grad)}
+                   : KernelBytes{};
 }
 
 }  // namespace

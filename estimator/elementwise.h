@@ -64,4 +64,8 @@ KernelBytes deepspeed_bucket_kernels(double element_bytes);
 // What it costs, per element, that a product does not add to the main gradient itself.
 KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan);
 
+// Microbatches whose gradients torchtitan adds up: all of a step, or 1 under FSDP without a
+// pipeline, where every one is reduced.
+std::int64_t accumulated_microbatches(const Job& job, const Plan& plan);
+
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "estimator/elementwise.h"
 #include "estimator/host_time.h"
 #include "estimator/megatron_fsdp.h"
 #include "estimator/price_pieces.h"
@@ -25,6 +26,17 @@ std::int64_t layers_seen_by_time(const Job& job, const Recompute& recompute) {
                                                                      : 0;
 }
 
+// Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches
+// (block_fp8.cpp).
+std::int64_t microbatches_seen_by_time(const Job& job, const Plan& plan) {
+  switch (job.profile.memory_model) {
+    case MemoryModel::kTorchtitan: return accumulated_microbatches(job, plan);
+    case MemoryModel::kMegatron:
+      return plan.precision == Precision::kFp8 ? num_microbatches(job, plan) : 0;
+    default: return 0;
+  }
+}
+
 }  // namespace
 
 // torchtitan's hosts gather and reduce for a microbatch; DeepSpeed's hooks, and how often it copies
@@ -41,15 +53,6 @@ std::int64_t PricePieces::shardings(const Plan& plan) const {
 }
 
 const PieceMemo<ModelTimes, 7>::Piece& PricePieces::times(const Plan& plan) {
-  // Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches
-  // (block_fp8.cpp); torchtitan adds gradients to those of the microbatches before
-  // (elementwise.cpp).
-  const bool shares_rounding =
-      job.profile.memory_model == MemoryModel::kMegatron && plan.precision == Precision::kFp8;
-  const bool adds_gradients =
-      job.profile.memory_model == MemoryModel::kTorchtitan && (plan.zero != 3 || plan.pp > 1);
-  const std::int64_t microbatches =
-      shares_rounding || adds_gradients ? num_microbatches(job, plan) : 0;
   const std::int64_t kinds = ((number(plan.cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 +
                               number(plan.precision)) *
                                  16 +
@@ -57,7 +60,7 @@ const PieceMemo<ModelTimes, 7>::Piece& PricePieces::times(const Plan& plan) {
   return times_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
        grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor), shardings(plan),
-       microbatches},
+       microbatches_seen_by_time(job, plan)},
       [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
 }
 

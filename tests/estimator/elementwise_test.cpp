@@ -189,7 +189,7 @@ TEST_CASE("an unfused weight gradient is added to fp32 in 10 bytes an element") 
 }
 
 // Of a profile of torchtitan on four H200 (frameworks_again_h200.jsonl, pp 2, dp 2, 4
-// microbatches): one stage's 16 layers of Llama-3-8B and its embedding add 3 of 4 gradients in 48.2
+// microbatches): a stage's 16 layers of Llama-3-8B and its embedding add 3 of 4 gradients in 48.2
 // ms.
 TEST_CASE("gradients of a pipeline's microbatches are added up in what was measured") {
   Job job = job_of(MemoryModel::kTorchtitan);
