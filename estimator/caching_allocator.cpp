@@ -1,7 +1,6 @@
 #include "estimator/caching_allocator.h"
 
 #include <algorithm>
-#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -58,7 +57,6 @@ std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream str
   if (block == kNone) {
     return kNone;
   }
-  split(block, size);
   blocks_[block].is_live = true;
   allocated_ += blocks_[block].size;
   peak_allocated_ = std::max(peak_allocated_, allocated_);
@@ -80,9 +78,16 @@ void CachingAllocator::end_uses() {
 void CachingAllocator::free(std::int32_t block) {
   blocks_[block].is_live = false;
   allocated_ -= blocks_[block].size;
-  merge(block, blocks_[block].prev);
+  const std::int32_t prev = blocks_[block].prev;
   merge(block, blocks_[block].next);
-  add_free(block);
+  if (!can_merge(block, prev)) {
+    add_free(block);
+    return;
+  }
+  SortedArrays<FreeBlock>& free = pool_of(block).free;
+  const auto at = free.lower_bound(free_key(prev));
+  join(block, prev);
+  free.replace(at, free_key(block));
 }
 
 CachingAllocator::Pool& CachingAllocator::pool_for(std::int64_t size) {
@@ -132,12 +137,19 @@ std::int32_t CachingAllocator::cut_front(std::int32_t block, std::int64_t size) 
   return front;
 }
 
+bool CachingAllocator::can_merge(std::int32_t block, std::int32_t neighbour) const {
+  return neighbour != kNone && !blocks_[neighbour].is_live &&
+         blocks_[neighbour].is_mapped == blocks_[block].is_mapped;
+}
+
 void CachingAllocator::merge(std::int32_t block, std::int32_t neighbour) {
-  if (neighbour == kNone || blocks_[neighbour].is_live ||
-      blocks_[neighbour].is_mapped != blocks_[block].is_mapped) {
-    return;
+  if (can_merge(block, neighbour)) {
+    blocks_[neighbour].is_mapped ? remove_free(neighbour) : remove_unmapped(neighbour);
+    join(block, neighbour);
   }
-  blocks_[neighbour].is_mapped ? remove_free(neighbour) : remove_unmapped(neighbour);
+}
+
+void CachingAllocator::join(std::int32_t block, std::int32_t neighbour) {
   if (blocks_[block].prev == neighbour) {
     blocks_[block].address = blocks_[neighbour].address;
     blocks_[block].prev = blocks_[neighbour].prev;
@@ -167,14 +179,19 @@ std::int32_t CachingAllocator::take_free(std::int64_t size) {
     return kNone;
   }
   if (is_expandable_) {
-    for (auto next = std::next(best);
-         next != pool.free.end() && growing_size(next->block) < growing_size(best->block); ++next) {
+    for (auto next = best;
+         ++next != pool.free.end() && growing_size(next->block) < growing_size(best->block);) {
       best = next;
     }
   }
   const std::int32_t block = best->block;
-  pool.free.erase(best);
-  return block;
+  if (!splits(block, size)) {
+    pool.free.erase(best);
+    return block;
+  }
+  const std::int32_t front = cut_front(block, size);
+  pool.free.replace(best, free_key(block));
+  return front;
 }
 
 bool CachingAllocator::is_refused(std::int64_t bytes) {
@@ -191,15 +208,20 @@ void CachingAllocator::reserve(std::int64_t bytes) {
 }
 
 std::int32_t CachingAllocator::take_new(std::int64_t size) {
+  std::int32_t block = kNone;
   if (is_expandable_) {
-    return grow(pool_for(size), size);
+    block = grow(pool_for(size), size);
+  } else if (const std::int64_t bytes = segment_bytes(size); !is_refused(bytes)) {
+    reserve(bytes);
+    block =
+        make_block({.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
   }
-  const std::int64_t bytes = segment_bytes(size);
-  if (is_refused(bytes)) {
-    return kNone;
+  if (block == kNone || !splits(block, size)) {
+    return block;
   }
-  reserve(bytes);
-  return make_block({.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
+  const std::int32_t front = cut_front(block, size);
+  add_free(block);
+  return front;
 }
 
 bool CachingAllocator::has_room(std::int32_t block, std::int64_t size) const {
@@ -260,13 +282,8 @@ std::int32_t CachingAllocator::grow(Pool& pool, std::int64_t size) {
   return block;
 }
 
-void CachingAllocator::split(std::int32_t& block, std::int64_t size) {
-  if (blocks_[block].size - size < pool_of(block).smallest_remainder) {
-    return;
-  }
-  const std::int32_t rest = block;
-  block = cut_front(rest, size);
-  add_free(rest);
+bool CachingAllocator::splits(std::int32_t block, std::int64_t size) {
+  return blocks_[block].size - size >= pool_of(block).smallest_remainder;
 }
 
 void CachingAllocator::release_cached(Pool& pool) {

@@ -1,7 +1,7 @@
 #include "estimator/driver_addresses.h"
 
-#include <iterator>
-#include <limits>
+#include <algorithm>
+#include <functional>
 
 #include "estimator/units.h"
 
@@ -9,21 +9,22 @@ namespace shardplan {
 
 std::int64_t DriverAddresses::take(std::int64_t bytes) {
   constexpr std::int64_t kPiece = 32 * kMiB;
-  constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
-  std::int64_t address = kNowhere;
-  std::int64_t size = 0;
-  for (auto fits = addresses_.lower_bound(bytes); fits != addresses_.end(); ++fits) {
-    if (*fits->second.begin() < address) {
-      address = *fits->second.begin();
-      size = fits->first;
+  SameSize* lowest = nullptr;
+  for (auto rests = std::ranges::lower_bound(rests_, bytes, {}, &SameSize::bytes);
+       rests != rests_.end(); ++rests) {
+    const bool has_any = !rests->addresses.empty();
+    if (has_any && (lowest == nullptr || rests->addresses.back() < lowest->addresses.back())) {
+      lowest = &*rests;
     }
   }
-  if (address == kNowhere) {
-    size = round_up(bytes, kPiece);
-    lowest_ -= size;
-    address = lowest_;
+  std::int64_t size = round_up(bytes, kPiece);
+  std::int64_t address = lowest_ - size;
+  if (lowest != nullptr) {
+    size = lowest->bytes;
+    address = lowest->addresses.back();
+    lowest->addresses.pop_back();
   } else {
-    remove(address, size);
+    lowest_ = address;
   }
   if (size > bytes) {
     add(address + bytes, size - bytes);
@@ -32,36 +33,39 @@ std::int64_t DriverAddresses::take(std::int64_t bytes) {
 }
 
 void DriverAddresses::give_back(std::int64_t address, std::int64_t bytes) {
-  const auto after = rests_.find(address + bytes);
-  if (after != rests_.end()) {
-    const std::int64_t more = after->second;
-    remove(address + bytes, more);
-    bytes += more;
+  // At most one begins where this ends, and one ends where it begins.
+  for (SameSize& rests : rests_) {
+    if (remove(address + bytes, rests)) {
+      bytes += rests.bytes;
+      break;
+    }
   }
-  const auto above = rests_.lower_bound(address);
-  if (above != rests_.begin()) {
-    const auto [begin, size] = *std::prev(above);
-    if (begin + size == address) {
-      remove(begin, size);
-      address = begin;
-      bytes += size;
+  for (SameSize& rests : rests_) {
+    if (remove(address - rests.bytes, rests)) {
+      address -= rests.bytes;
+      bytes += rests.bytes;
+      break;
     }
   }
   add(address, bytes);
 }
 
 void DriverAddresses::add(std::int64_t address, std::int64_t bytes) {
-  rests_.emplace(address, bytes);
-  addresses_[bytes].insert(address);
+  auto rests = std::ranges::lower_bound(rests_, bytes, {}, &SameSize::bytes);
+  if (rests == rests_.end() || rests->bytes != bytes) {
+    rests = rests_.insert(rests, {.bytes = bytes});
+  }
+  std::vector<std::int64_t>& addresses = rests->addresses;
+  addresses.insert(std::ranges::lower_bound(addresses, address, std::greater()), address);
 }
 
-void DriverAddresses::remove(std::int64_t address, std::int64_t bytes) {
-  rests_.erase(address);
-  const auto same = addresses_.find(bytes);
-  same->second.erase(address);
-  if (same->second.empty()) {
-    addresses_.erase(same);
+bool DriverAddresses::remove(std::int64_t address, SameSize& rests) {
+  const auto at = std::ranges::lower_bound(rests.addresses, address, std::greater());
+  if (at == rests.addresses.end() || *at != address) {
+    return false;
   }
+  rests.addresses.erase(at);
+  return true;
 }
 
 }  // namespace shardplan

@@ -3,8 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <set>
+#include <vector>
 
 namespace shardplan {
 
@@ -17,13 +16,17 @@ class DriverAddresses {
   void give_back(std::int64_t address, std::int64_t bytes);
 
  private:
+  // Rests of one size. The lowest, which is taken first and mostly came last, is the last one.
+  struct SameSize {
+    std::int64_t bytes = 0;
+    std::vector<std::int64_t> addresses = {};  // falling
+  };
+
   void add(std::int64_t address, std::int64_t bytes);
-  void remove(std::int64_t address, std::int64_t bytes);
+  bool remove(std::int64_t address, SameSize& rests);
 
   std::int64_t lowest_ = std::int64_t{1} << 47;  // user addresses end there
-  // Rests are many, their sizes few: the lowest that fits is the first of one of the sizes.
-  std::map<std::int64_t, std::int64_t> rests_;                // bytes by address
-  std::map<std::int64_t, std::set<std::int64_t>> addresses_;  // the same by bytes
+  std::vector<SameSize> rests_;                  // rising; rests are many, their sizes few
 };
 
 }  // namespace shardplan
