@@ -240,8 +240,8 @@ struct HostSteps {
   std::vector<Tensors> gradients;
 };
 
-// Computed once for each model and plan, which is the slow part of these tests.
-const HostSteps& host_steps(const ModelSpec& model, const Plan& plan, const Setting& setting,
+// Computed once for each model and plan, which is the slow part of these tests, and kept.
+const HostSteps* host_steps(const ModelSpec& model, const Plan& plan, const Setting& setting,
                             int num_steps) {
   static std::map<std::string, HostSteps> known;
   const std::string key = model.name + text_of(plan) + " " + std::string(name_of(plan.precision)) +
@@ -256,7 +256,7 @@ const HostSteps& host_steps(const ModelSpec& model, const Plan& plan, const Sett
       at->second.gradients.push_back(host.gradients());
     }
   }
-  return at->second;
+  return &at->second;
 }
 
 void check_layout(const Layout& layout, const Setting& setting) {
@@ -271,7 +271,7 @@ void check_layout(const Layout& layout, const Setting& setting) {
   const Batch batch = random_batch(job, 3);
   const Tensors tensors = setting.weights(job.model);
   const std::vector<Program> programs = lower_all(job, layout.plan, smooth_update());
-  const HostSteps& host = host_steps(layout.model, {.dp = 1}, setting, 2);
+  const HostSteps& host = *host_steps(layout.model, {.dp = 1}, setting, 2);
   CudaBackend cuda(programs, setting.precision);
   // Programs have the workspace that cuDNN asks for.
   CHECK(cuda.attention_used().find("less workspace") == std::string::npos);
@@ -352,8 +352,8 @@ void check_fp8(const Layout& layout) {
                     .sequence_parallel = plan.sequence_parallel,
                     .cp_method = plan.cp_method,
                     .precision = Precision::kFp8};
-  const Tensors& exact = host_steps(layout.model, {.dp = 1}, bf16_setting(), 2).gradients[0];
-  const HostSteps& rounded = host_steps(layout.model, rounds, bf16_setting(), 1);
+  const Tensors& exact = host_steps(layout.model, {.dp = 1}, bf16_setting(), 2)->gradients[0];
+  const HostSteps& rounded = *host_steps(layout.model, rounds, bf16_setting(), 1);
   const double want = rounded.losses[0];
   const double cost = distance(rounded.gradients[0], exact).whole;
   for (const CudaPrecision precision : {CudaPrecision::kFloat, CudaPrecision::kAsPlanned}) {
