@@ -57,6 +57,7 @@ std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream str
   if (block == kNone) {
     return kNone;
   }
+  split(block, size);
   blocks_[block].is_live = true;
   allocated_ += blocks_[block].size;
   peak_allocated_ = std::max(peak_allocated_, allocated_);
@@ -78,16 +79,9 @@ void CachingAllocator::end_uses() {
 void CachingAllocator::free(std::int32_t block) {
   blocks_[block].is_live = false;
   allocated_ -= blocks_[block].size;
-  const std::int32_t prev = blocks_[block].prev;
+  merge(block, blocks_[block].prev);
   merge(block, blocks_[block].next);
-  if (!can_merge(block, prev)) {
-    add_free(block);
-    return;
-  }
-  SortedArrays<FreeBlock>& free = pool_of(block).free;
-  const auto at = free.lower_bound(free_key(prev));
-  join(block, prev);
-  free.replace(at, free_key(block));
+  add_free(block);
 }
 
 CachingAllocator::Pool& CachingAllocator::pool_for(std::int64_t size) {
@@ -137,19 +131,12 @@ std::int32_t CachingAllocator::cut_front(std::int32_t block, std::int64_t size) 
   return front;
 }
 
-bool CachingAllocator::can_merge(std::int32_t block, std::int32_t neighbour) const {
-  return neighbour != kNone && !blocks_[neighbour].is_live &&
-         blocks_[neighbour].is_mapped == blocks_[block].is_mapped;
-}
-
 void CachingAllocator::merge(std::int32_t block, std::int32_t neighbour) {
-  if (can_merge(block, neighbour)) {
-    blocks_[neighbour].is_mapped ? remove_free(neighbour) : remove_unmapped(neighbour);
-    join(block, neighbour);
+  if (neighbour == kNone || blocks_[neighbour].is_live ||
+      blocks_[neighbour].is_mapped != blocks_[block].is_mapped) {
+    return;
   }
-}
-
-void CachingAllocator::join(std::int32_t block, std::int32_t neighbour) {
+  blocks_[neighbour].is_mapped ? remove_free(neighbour) : remove_unmapped(neighbour);
   if (blocks_[block].prev == neighbour) {
     blocks_[block].address = blocks_[neighbour].address;
     blocks_[block].prev = blocks_[neighbour].prev;
@@ -185,13 +172,8 @@ std::int32_t CachingAllocator::take_free(std::int64_t size) {
     }
   }
   const std::int32_t block = best->block;
-  if (!splits(block, size)) {
-    pool.free.erase(best);
-    return block;
-  }
-  const std::int32_t front = cut_front(block, size);
-  pool.free.replace(best, free_key(block));
-  return front;
+  pool.free.erase(best);
+  return block;
 }
 
 bool CachingAllocator::is_refused(std::int64_t bytes) {
@@ -208,20 +190,15 @@ void CachingAllocator::reserve(std::int64_t bytes) {
 }
 
 std::int32_t CachingAllocator::take_new(std::int64_t size) {
-  std::int32_t block = kNone;
   if (is_expandable_) {
-    block = grow(pool_for(size), size);
-  } else if (const std::int64_t bytes = segment_bytes(size); !is_refused(bytes)) {
-    reserve(bytes);
-    block =
-        make_block({.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
+    return grow(pool_for(size), size);
   }
-  if (block == kNone || !splits(block, size)) {
-    return block;
+  const std::int64_t bytes = segment_bytes(size);
+  if (is_refused(bytes)) {
+    return kNone;
   }
-  const std::int32_t front = cut_front(block, size);
-  add_free(block);
-  return front;
+  reserve(bytes);
+  return make_block({.address = addresses_.take(bytes), .size = bytes, .pool = pool_number(size)});
 }
 
 bool CachingAllocator::has_room(std::int32_t block, std::int64_t size) const {
@@ -282,8 +259,13 @@ std::int32_t CachingAllocator::grow(Pool& pool, std::int64_t size) {
   return block;
 }
 
-bool CachingAllocator::splits(std::int32_t block, std::int64_t size) {
-  return blocks_[block].size - size >= pool_of(block).smallest_remainder;
+void CachingAllocator::split(std::int32_t& block, std::int64_t size) {
+  if (blocks_[block].size - size < pool_of(block).smallest_remainder) {
+    return;
+  }
+  const std::int32_t rest = block;
+  block = cut_front(rest, size);
+  add_free(rest);
 }
 
 void CachingAllocator::release_cached(Pool& pool) {

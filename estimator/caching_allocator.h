@@ -108,16 +108,12 @@ class CachingAllocator {
   // Puts a new block of `size` bytes in front of `block`, which keeps the rest.
   std::int32_t cut_front(std::int32_t block, std::int64_t size);
 
-  bool can_merge(std::int32_t block, std::int32_t neighbour) const;
-  // Takes a neighbour into `block`; neither is in a pool's set.
-  void join(std::int32_t block, std::int32_t neighbour);
-  // Takes a neighbour into `block` if it is free or unmapped as `block`, which is in no pool's set.
+  // Takes a free or unmapped neighbour into `block`, which is in no pool's set.
   void merge(std::int32_t block, std::int32_t neighbour);
 
   // A free block that ends where the unmapped rest begins counts as large as it can grow.
   std::int64_t growing_size(std::int32_t block) const;
 
-  // Of the block that it takes, what is too large stays in the pool.
   std::int32_t take_free(std::int64_t size);
   bool is_refused(std::int64_t bytes);
 
@@ -134,8 +130,8 @@ class CachingAllocator {
 
   std::int32_t grow(Pool& pool, std::int64_t size);
 
-  // Whether the rest of a taken block is large enough to be a block.
-  bool splits(std::int32_t block, std::int64_t size);
+  // Gives the rest of a taken block back to its pool where the rest is large enough.
+  void split(std::int32_t& block, std::int64_t size);
 
   // Gives back whole segments without a live block; of expandable ones, whole pages.
   void release_cached(Pool& pool);

@@ -77,28 +77,6 @@ class SortedArrays {
     }
   }
 
-  // Erases one and inserts another, which is not in the set, with one move of what is between them.
-  void replace(const Iterator& at, const T& element) {
-    std::vector<T>& items = arrays_[at.array_];
-    const bool is_first = at.array_ == 0;
-    const bool is_last = at.array_ + 1 == arrays_.size();
-    if ((!is_first && element < items.front()) || (!is_last && items.back() < element)) {
-      erase(at);
-      insert(element);
-      return;
-    }
-    const auto old = items.begin() + static_cast<std::ptrdiff_t>(at.index_);
-    auto now = old;
-    if (element < *old) {
-      now = std::lower_bound(items.begin(), old, element);
-      std::move_backward(now, old, old + 1);
-    } else {
-      now = std::lower_bound(old + 1, items.end(), element) - 1;
-      std::move(old + 1, now + 1, old);
-    }
-    *now = element;
-  }
-
  private:
   static constexpr std::size_t kMost = 128;  // elements of an array, which never has none
 
@@ -107,11 +85,8 @@ class SortedArrays {
     const auto ends_before = [](const std::vector<T>& items, const T& e) {
       return items.back() < e;
     };
-    return arrays_.size() == 1
-               ? (ends_before(arrays_[0], element) ? 1U : 0U)
-               : static_cast<std::size_t>(
-                     std::lower_bound(arrays_.begin(), arrays_.end(), element, ends_before) -
-                     arrays_.begin());
+    return static_cast<std::size_t>(
+        std::lower_bound(arrays_.begin(), arrays_.end(), element, ends_before) - arrays_.begin());
   }
 
   std::size_t place(std::size_t array, const T& element) const {
