@@ -121,9 +121,17 @@ std::string explain_global_batch(const Job& job, const Plan& plan) {
   const std::string fact = "global_batch " + number_text(job.global_batch) +
                            " is not divisible by " +
                            product_text({{"micro_batch", plan.micro_batch}, {"dp", dp}});
-  return job.global_batch % dp == 0
-             ? fact + "; valid micro_batch: " + divisors_text(job.global_batch / dp)
-             : fact + "; valid dp: " + divisors_text(job.global_batch);
+  if (job.global_batch % dp == 0) {
+    return fact + "; valid micro_batch: " + divisors_text(job.global_batch / dp);
+  }
+  // What tp, cp and pp can leave to dp.
+  return fact + "; valid dp: " +
+         list_text(job.cluster.world_size(),
+                   [&](std::int64_t degree) {
+                     return job.cluster.world_size() % degree == 0 &&
+                            job.global_batch % degree == 0;
+                   }) +
+         "; valid global_batch: multiples of " + number_text(dp * plan.micro_batch);
 }
 
 std::string explain_sequence_by_cp(const Job& job, const Plan& plan) {

@@ -9,11 +9,11 @@
 namespace shardplan {
 namespace {
 
-// Chunks that do not divide the layers get a split with a lighter end, where there is one.
+// Chunks that do not divide the layers get an uneven split, where there is one.
 void split_layers(Job& job, Plan& plan) {
   plan.layers_per_chunk.clear();
   if (plan.pp * plan.vpp > 1 && layers_per_chunk(job, plan).empty()) {
-    const auto splits = uneven_splits(job.model.num_layers(), plan.pp * plan.vpp);
+    const auto splits = uneven_splits(job.model.num_layers(), plan.pp, plan.vpp);
     if (!splits.empty()) {
       plan.layers_per_chunk = splits.front();
     }

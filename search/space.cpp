@@ -41,7 +41,7 @@ std::vector<StageSplit> stage_splits(const Job& job, const SearchSpace& space) {
         continue;
       }
       for (const std::vector<std::int64_t>& layers :
-           uneven_splits(job.model.num_layers(), pp * vpp)) {
+           uneven_splits(job.model.num_layers(), pp, vpp)) {
         splits.push_back({.pp = pp, .vpp = vpp, .layers_per_chunk = layers});
       }
     }
@@ -84,18 +84,29 @@ const std::array<Axis, kNumAxes> kAxes = {{
     list_axis<&SearchSpace::offload, &Plan::offload>("offload", PlanField::kOffload),
 }};
 
-std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t chunks) {
+std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t pp,
+                                                     std::int64_t vpp) {
+  const std::int64_t chunks = pp * vpp;
   const std::int64_t most = div_ceil(num_layers, chunks);
   const std::int64_t missing = most * chunks - num_layers;
-  const std::int64_t more_than_half = div_ceil(missing, 2);
+  const std::vector<std::int64_t> full(static_cast<std::size_t>(chunks), most);
   std::vector<std::vector<std::int64_t>> splits;
-  if (chunks < 2 || missing > std::max(most, kMissingLayersAlways) || more_than_half > most) {
+  if (chunks < 2 || missing == 0) {
     return splits;
   }
-  for (std::int64_t at_front = more_than_half; at_front >= missing / 2 && missing > 0; --at_front) {
-    std::vector<std::int64_t>& layers = splits.emplace_back(static_cast<std::size_t>(chunks), most);
-    layers.front() -= at_front;
-    layers.back() -= missing - at_front;
+  const std::int64_t more_than_half = div_ceil(missing, 2);
+  if (missing <= std::max(most, kMissingLayersAlways) && more_than_half <= most) {
+    for (std::int64_t at_front = more_than_half; at_front >= missing / 2; --at_front) {
+      std::vector<std::int64_t>& layers = splits.emplace_back(full);
+      layers.front() -= at_front;
+      layers.back() -= missing - at_front;
+    }
+  } else if (vpp == 1 && pp <= num_layers) {
+    std::vector<std::int64_t>& layers = splits.emplace_back(full);
+    layers.back() -= 1;
+    for (std::int64_t stage = 0; stage < missing - 1; ++stage) {
+      layers[static_cast<std::size_t>(stage)] -= 1;
+    }
   }
   return splits;
 }

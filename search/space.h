@@ -30,10 +30,12 @@ struct PlanSpace {
 // is Megatron-LM's --account-for-embedding-in-pipeline-split or
 // --account-for-loss-in-pipeline-split, two are both (core/transformer/transformer_block.py), more
 // its --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers. Llama 3 405B
-// trains 126 layers on 16 stages with two missing (arXiv 2407.21783, section 3.3.2). Empty when the
-// chunks divide the layers, and when more are missing than one chunk has: other stages would have
-// to wait for the full ones.
-std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t chunks);
+// trains 126 layers on 16 stages with two missing (arXiv 2407.21783, section 3.3.2). Where more are
+// missing than one chunk has, and every stage is one chunk, the last stage, which has the head, and
+// the first ones, which keep most microbatches, have one layer less. Empty when the chunks divide
+// the layers, and for other chunks.
+std::vector<std::vector<std::int64_t>> uneven_splits(std::int64_t num_layers, std::int64_t pp,
+                                                     std::int64_t vpp);
 inline constexpr std::int64_t kMissingLayersAlways = 3;  // allowed however short the chunks are
 
 // One axis of the product. The axes that decide most of a price come first, so that neighbouring

@@ -56,6 +56,17 @@ std::vector<Plan> splits_of(const Job& job, const SearchSpace& space, const Plan
           }
         }
       }
+      // One stage of each chunk: the last and the first have one layer less, so many are missing.
+      const std::int64_t lighter = most * pp - job.model.num_layers();
+      if (is_uneven && vpp == 1 && pp > 1 && pp <= job.model.num_layers() &&
+          splits.back().layers_per_chunk.empty()) {
+        Plan uneven = even;
+        for (std::int64_t stage = 0; stage < pp; ++stage) {
+          const bool is_lighter = stage == pp - 1 || stage < lighter - 1;
+          uneven.layers_per_chunk.push_back(is_lighter ? most - 1 : most);
+        }
+        splits.push_back(uneven);
+      }
     }
   }
   return splits;

@@ -93,21 +93,31 @@ TEST_CASE("one layer more or less than the stages can share goes to one end of t
 
 TEST_CASE("DeepSeek-V3's 61 layers find a place on 8 and 16 stages and on 32 chunks") {
   using Splits = std::vector<std::vector<std::int64_t>>;
-  CHECK(uneven_splits(61, 8) == Splits{{6, 8, 8, 8, 8, 8, 8, 7}, {7, 8, 8, 8, 8, 8, 8, 6}});
-  CHECK(uneven_splits(61, 16).size() == 2);
-  CHECK(uneven_splits(61, 32).size() == 2);
-  CHECK(uneven_splits(61, 64).empty());  // more than one layer short at one end of one-layer chunks
-  CHECK(uneven_splits(61, 61).empty());  // divides
-  CHECK(uneven_splits(61, 12).empty());  // 11 of 72 missing, more than one chunk of 6
+  CHECK(uneven_splits(61, 8, 1) == Splits{{6, 8, 8, 8, 8, 8, 8, 7}, {7, 8, 8, 8, 8, 8, 8, 6}});
+  CHECK(uneven_splits(61, 16, 1).size() == 2);
+  CHECK(uneven_splits(61, 16, 2).size() == 2);
+  CHECK(uneven_splits(61, 64, 1).empty());  // more stages than layers
+  CHECK(uneven_splits(61, 61, 1).empty());  // divides
+}
+
+TEST_CASE("any number of stages up to the layers has a split, light where the work or memory is") {
+  using Splits = std::vector<std::vector<std::int64_t>>;
+  CHECK(uneven_splits(61, 12, 1) == Splits{{5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6, 5}});
+  CHECK(uneven_splits(61, 6, 2).empty());  // chunks of interleaving
   for (std::int64_t layers = 1; layers <= 130; ++layers) {
-    for (std::int64_t chunks = 1; chunks <= 130; ++chunks) {
-      for (const std::vector<std::int64_t>& split : uneven_splits(layers, chunks)) {
-        const bool holds =
-            std::reduce(split.begin(), split.end()) == layers && std::ssize(split) == chunks &&
-            std::ranges::min(split) >= 0 && layers % chunks != 0 &&
-            std::all_of(split.begin() + 1, split.end() - 1, [&](std::int64_t middle) {
-              return middle == (layers + chunks - 1) / chunks;
-            });
+    for (std::int64_t chunks = 2; chunks <= 130; ++chunks) {
+      const Splits splits = uneven_splits(layers, chunks, 1);
+      if (layers % chunks != 0 && chunks <= layers) {
+        REQUIRE_FALSE(splits.empty());
+      }
+      for (const std::vector<std::int64_t>& split : splits) {
+        const std::int64_t most = (layers + chunks - 1) / chunks;
+        const bool holds = std::reduce(split.begin(), split.end()) == layers &&
+                           std::ssize(split) == chunks && std::ranges::min(split) >= 0 &&
+                           std::ranges::max(split) == most && layers % chunks != 0 &&
+                           std::all_of(split.begin() + 1, split.end() - 1, [&](auto middle) {
+                             return middle == most || middle == most - 1;
+                           });
         REQUIRE(holds);
       }
     }
