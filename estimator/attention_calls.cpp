@@ -50,13 +50,16 @@ Blocks blocks_of_gathered(double chunk, double cp, double window, double before)
        {.count = 0}}};
 }
 
-// Of the multiprocessors, the share that `tiles` of one length keep busy until the last is done.
-double busy_share(const GpuSpec& gpu, double tiles) {
+// Of the multiprocessors, the share that tiles of one length keep busy until the last is done, one
+// row of them for each head. The last of a row takes as long as the others, however few its
+// queries.
+double busy_share(const GpuSpec& gpu, double queries, double heads) {
   if (gpu.num_sms == 0) {
     return 1;
   }
-  const double waves = tiles / number(gpu.num_sms);
-  return waves / std::ceil(waves);
+  const double tiles = queries / kTileRows;
+  const double waves = std::ceil(std::ceil(tiles) * heads / number(gpu.num_sms));
+  return tiles * heads / number(gpu.num_sms) / waves;
 }
 
 // Length of the triangle as fast as a rectangle without a mask, whose tiles walk over `length`
@@ -102,8 +105,7 @@ class CallTimes {
     AttentionWork work = work_;
     work.pairs = pairs;
     work.heads_of_call = 0;
-    const double busy =
-        busy_share(gpu_, std::ceil(block.queries / kTileRows) * number(heads_of_call_));
+    const double busy = busy_share(gpu_, block.queries, number(heads_of_call_));
     const bool is_unmasked = !work.is_flash2 && block.pairs == block.queries * block.keys;
     work.length =
         is_unmasked ? unmasked_length(block.keys) : std::llround(2 * block.pairs / block.queries);

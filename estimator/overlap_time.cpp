@@ -45,8 +45,8 @@ BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group, Co
 
 BesideRates in_turn(const BesideRates& first, double first_s, const BesideRates& second,
                     double second_s) {
-  if (first_s == 0) {
-    return second;
+  if (first_s == 0 || second_s == 0) {
+    return first_s == 0 ? second : first;
   }
   const double first_beside_s = first_s / first.collectives;
   const double second_beside_s = second_s / second.collectives;

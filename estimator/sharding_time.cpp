@@ -76,12 +76,25 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
   const double shard_grad = grad / number(shard.size);
   const double between_replicas_s = all_reduce_s(job.cluster, replica, shard_grad);
   const double units = units_apart(job, plan);
-  total.reduce_s += units * reduce_scatter_s(job.cluster, shard, grad / units);
-  total.replica_s += between_replicas_s;
-  total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
-  total.gather_s +=
+  const double reduce_s = units * reduce_scatter_s(job.cluster, shard, grad / units);
+  const double gather_s =
       units * all_gather_s(job.cluster, shard, gathered_bytes(job, plan, part) / units,
                            carrier_of(job, shard));
+  const bool is_fsdp = job.profile.memory_model == MemoryModel::kTorchtitan;
+  const auto rates = [&](const GroupShape& group, Carrier carrier) {
+    return beside_rates(job.cluster, group, Collective::kAllGather, carrier);
+  };
+  const Carrier reducing = is_fsdp ? Carrier::kWideNccl : Carrier::kNccl;
+  total.beside =
+      in_turn(total.beside, total.reduce_s + total.replica_s, rates(shard, reducing), reduce_s);
+  total.reduce_s += reduce_s;
+  total.beside = in_turn(total.beside, total.reduce_s + total.replica_s, rates(replica, reducing),
+                         between_replicas_s);
+  total.replica_s += between_replicas_s;
+  total.beside_gathers =
+      in_turn(total.beside_gathers, total.gather_s, rates(shard, carrier_of(job, shard)), gather_s);
+  total.gather_s += gather_s;
+  total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
   total.largest_values_s += largest_values_s(job, plan, part, shard);
   if (job.profile.memory_model == MemoryModel::kNative) {
     total.add_s +=
@@ -134,6 +147,24 @@ double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& upda
     case 2: return reduced_often_s + gathered_s;
     default: return reduced_often_s + microbatches * gathered_beside_s;
   }
+}
+
+// Under ZeRO 3, of one microbatch. Copies are work of the GPU, which fills the time that it waits
+// for the host; collectives hide behind both, and that time hides either.
+double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
+                                  const MicrobatchWork& work) {
+  const double again = job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
+  const double reduce_s = update.reduce_s + update.replica_s;
+  const double forward_copies_s = update.gather_copies_s;
+  const double backward_copies_s = again * update.gather_copies_s + update.reduce_copies_s;
+  const double copies_s = forward_copies_s + backward_copies_s;
+  const double longer_s = exceeding(copies_s, work.host_s);
+  const double share = copies_s > 0 ? longer_s / copies_s : 0;
+  return longer_s +
+         beside_compute_s(update.beside, update.gather_s,
+                          work.forward_s + share * forward_copies_s) +
+         beside_compute_s(update.beside, again * update.gather_s + reduce_s,
+                          work.backward_s + share * backward_copies_s);
 }
 
 // DeepSpeed's step before and after the update proper (stage_1_and_2.py, step; two bytes a gradient
@@ -244,12 +275,6 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
     update.tied_s = all_reduce_s(job.cluster, groups.embedding,
                                  number(parameters.tied_elements * bytes_of(plan.grad_dtype)));
   }
-  const GroupShape& over = groups.dense_shard.size > 1 ? groups.dense_shard : groups.dense_replica;
-  const bool is_fsdp = job.profile.memory_model == MemoryModel::kTorchtitan;
-  update.beside = beside_rates(job.cluster, over, Collective::kAllGather,
-                               is_fsdp ? Carrier::kWideNccl : Carrier::kNccl);
-  update.beside_gathers =
-      beside_rates(job.cluster, over, Collective::kAllGather, carrier_of(job, over));
   update.optimizer_s = optimizer_s(job, plan, groups, parameters);
   return update;
 }
@@ -290,12 +315,7 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
         seconds = beside(update.gather_s, work.forward_s) + reduce_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
-        const double again =
-            job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
-        seconds = m * (beside(update.gather_s, work.forward_s) +
-                       beside(again * update.gather_s + reduce_s, work.backward_s) +
-                       exceeding((1 + again) * update.gather_copies_s + update.reduce_copies_s,
-                                 work.host_s));
+        seconds = m * exposed_every_microbatch_s(job, update, work);
       }
   }
   return (seconds + update.tied_s + update.largest_values_s) * job.profile.exposed_dp_share;

@@ -31,7 +31,7 @@ struct RankUpdate {
   double add_s = 0;            // of a reduced gradient to the rank's sum of those before
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
-  // Of reductions and of gathers, as the dense parameters' have them.
+  // Of reductions and of gathers, over all groups.
   BesideRates beside;
   BesideRates beside_gathers;
   double tied_s = 0;            // of the embedding table, reduced between the end stages

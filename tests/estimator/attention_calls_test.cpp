@@ -144,5 +144,20 @@ TEST_CASE("calls of few heads end unevenly: our trainer's are of one sequence") 
   CHECK(calls_of(job, plan).forward_s < native_s);
 }
 
+TEST_CASE("on gathered keys attention takes no less time when a chunk grows into one more tile") {
+  Job job = job_at_one_rate();
+  job.cluster.gpu.num_sms = 132;
+  job.cluster.nodes = 2;
+  const Plan plan = {.tp = 2, .cp = 8, .cp_method = CpMethod::kAllGather};
+  double before_s = 0;
+  for (std::int64_t chunk = 1024; chunk <= 1408; chunk += 16) {
+    job.sequence_length = 2 * plan.cp * chunk;
+    const ForwardBackward calls = calls_of(job, plan);
+    CAPTURE(chunk);
+    CHECK(calls.forward_s >= before_s);
+    before_s = calls.forward_s;
+  }
+}
+
 }  // namespace
 }  // namespace shardplan
