@@ -18,6 +18,31 @@ std::vector<GpuSpec> all_gpus() {
   return gpus;
 }
 
+// Points of which a larger product takes no more than 4/5 of the time were disturbed.
+std::vector<std::string> disturbed(const GemmGrid& grid, const std::vector<double>& rates) {
+  const auto seconds = [&](std::size_t i, std::size_t j, std::size_t l) {
+    return 2 * grid.m[i] * grid.n[j] * grid.k[l] /
+           rates[(i * grid.n.size() + j) * grid.k.size() + l];
+  };
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < grid.m.size(); ++i) {
+    for (std::size_t j = 0; j < grid.n.size(); ++j) {
+      for (std::size_t l = 0; l < grid.k.size(); ++l) {
+        const auto is_slower_than = [&](std::size_t a, std::size_t b, std::size_t c) {
+          return a < grid.m.size() && b < grid.n.size() && c < grid.k.size() &&
+                 seconds(a, b, c) < 0.8 * seconds(i, j, l);
+        };
+        if (is_slower_than(i + 1, j, l) || is_slower_than(i, j + 1, l) ||
+            is_slower_than(i, j, l + 1)) {
+          found.push_back(std::to_string(grid.m[i]) + " x " + std::to_string(grid.n[j]) + " x " +
+                          std::to_string(grid.k[l]));
+        }
+      }
+    }
+  }
+  return found;
+}
+
 // Multiply-adds of one SM and clock, dense bf16 with fp32 accumulation, times two: architecture
 // whitepapers of A100 (512 a tensor core), H100 (1024), Blackwell (2048) and Ada (256; the GeForce
 // parts of Ada and Blackwell run half of it).
@@ -38,6 +63,18 @@ ClusterSpec cluster_of(const std::string& json) {
 }
 
 }  // namespace
+
+TEST_CASE("no measured product takes much longer than a larger one") {
+  for (const GpuSpec& gpu : all_gpus()) {
+    CAPTURE(gpu.id);
+    if (gpu.times && !gpu.times->gemm.m.empty()) {
+      const GemmGrid& grid = gpu.times->gemm;
+      for (const auto& rates : {grid.forward, grid.input_gradient, grid.weight_gradient}) {
+        CHECK(disturbed(grid, rates) == std::vector<std::string>{});
+      }
+    }
+  }
+}
 
 TEST_CASE("the GPUs that people train on are shipped") {
   const Library library;
