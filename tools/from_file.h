@@ -16,6 +16,7 @@ struct ScriptRequest {
   std::string path = {};          // beside which other scripts are looked for; "": nowhere
   std::int64_t num_gpus = 0;      // whatever the launcher's number is; 0: the launcher's
   std::int64_t cluster_gpus = 0;  // where the script leaves the number open and may mean this one
+  std::int64_t node_gpus = 0;     // --nproc_per_node=gpu: of the cluster; 0: not known
 };
 
 // By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml; behind a

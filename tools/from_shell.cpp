@@ -92,6 +92,11 @@ class ScriptReader {
     check_choices(script, launch, notes);
     RunSettings settings = settings_of_launch(launch, file_, request_.path, library_, notes);
     note_program(launch, settings, notes);
+    if (!launch.open_ranks.empty() && request_.num_gpus == 0) {
+      notes.push_back(launch.place + ": " + launch.open_ranks +
+                      ": the number of ranks is not known here, the cluster's GPUs are assumed; "
+                      "--num-gpus says otherwise");
+    }
     settings.variables = {script.mentioned.begin(), script.mentioned.end()};
     for (const auto& [name, value] : launch.environment) {
       const auto line = script.export_line.find(name);
@@ -169,7 +174,7 @@ class ScriptReader {
 
   // Of the trainings those that differ, and that the user means.
   std::vector<Launch> chosen(const ShellScript& script) const {
-    std::vector<Launch> all = trainings_of(script);
+    std::vector<Launch> all = trainings_of(script, request_.node_gpus);
     const bool trains = std::ranges::any_of(
         all, [](const Launch& each) { return !is_other_program(each.program); });
     std::vector<Launch> kept;
@@ -200,19 +205,21 @@ class ScriptReader {
         places += (places.empty() ? " " : ", ") + line;
       }
     }
-    const auto differs = std::ranges::find_if(second, [&](const auto& each) {
-      const auto other = first.find(each.first);
-      return other == first.end() || other->second != each.second;
-    });
-    if (differs != second.end()) {
-      const auto other = first.find(differs->first);
-      differing = differs->first + " (" + (other == first.end() ? "not given" : other->second) +
-                  ", or " + differs->second + ")";
+    const auto said = [](const std::map<std::string, std::string>& told, const std::string& name) {
+      const auto found = told.find(name);
+      return found == told.end() ? std::string("not given") : found->second;
+    };
+    for (const auto* each : {&second, &first}) {
+      for (const auto& [name, value] : *each) {
+        if (differing.empty() && said(first, name) != said(second, name)) {
+          differing = name + " (" + said(first, name) + ", or " + said(second, name) + ")";
+        }
+      }
     }
     const bool lines = places.find(',') != std::string::npos;
     throw InputError(file_ + ": found " + std::to_string(trainings.size()) + " trainings, in line" +
-                     (lines ? "s" : "") + places + ", that differ" +
-                     (differing.empty() ? "" : " in " + differing) + "; expected one: " +
+                     (lines ? "s" : "") + places + ", that differ in " + differing +
+                     "; expected one: " +
                      (lines ? "--from " + file_ + ":LINE chooses it"
                             : "--set NAME=VALUE of the variable that changes chooses it"));
   }

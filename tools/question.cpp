@@ -15,13 +15,12 @@
 namespace shardplan {
 namespace {
 
-// --num-gpus: whole nodes, or a part of one node.
-void resize(ClusterSpec& cluster, std::int64_t num_gpus) {
+// Whole nodes, or a part of one node. `found`: what says the number.
+void resize(ClusterSpec& cluster, std::int64_t num_gpus, const std::string& found) {
   const std::optional<ClusterSpec> other = resized(cluster, num_gpus);
   if (!other) {
-    throw InputError("--num-gpus: found " + std::to_string(num_gpus) +
-                     ", expected a multiple of the " + std::to_string(cluster.gpus_per_node) +
-                     " GPUs of a node of " + cluster.name);
+    throw InputError(found + ", expected a multiple of the " +
+                     std::to_string(cluster.gpus_per_node) + " GPUs of a node of " + cluster.name);
   }
   cluster = *other;
   cluster.name += " limited to " + std::to_string(num_gpus) + " GPUs";
@@ -194,7 +193,11 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
                          cluster.name + " has " + std::to_string(cluster.world_size()) +
                          ": as many nodes of it as needed are assumed; --num-gpus says otherwise");
     }
-    resize(cluster, num_gpus);
+    const std::string number = std::to_string(num_gpus);
+    resize(cluster, num_gpus,
+           given(options, "num-gpus") ? "--num-gpus: found " + number
+                                      : text_or(options, "from", "") +
+                                            ": found a launcher that starts " + number + " ranks");
   }
   if (given(options, "gpu-memory")) {
     cluster.memory_limit_bytes = count_or(options, "gpu-memory", 0);
@@ -205,10 +208,11 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
 GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
-  const ScriptRequest request{
-      .set_words = all_of(options, "set"),
-      .num_gpus = count_or(options, "num-gpus", 0),
-      .cluster_gpus = library.cluster(required_text(options, "cluster")).world_size()};
+  const ClusterSpec whole = library.cluster(required_text(options, "cluster"));
+  const ScriptRequest request{.set_words = all_of(options, "set"),
+                              .num_gpus = count_or(options, "num-gpus", 0),
+                              .cluster_gpus = whole.world_size(),
+                              .node_gpus = whole.gpus_per_node};
   RunSettings settings = settings_from_file(file, result.warnings, request, library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);

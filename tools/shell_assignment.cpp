@@ -3,6 +3,7 @@
 
 #include "data/input_error.h"
 #include "tools/shell_interpreter.h"
+#include "tools/shell_list.h"
 
 namespace shardplan {
 namespace {
@@ -14,44 +15,71 @@ bool is_declaration(const std::string& word) {
   return std::ranges::find(kDeclarations, word) != kDeclarations.end();
 }
 
+// "-A" or "-gA" among the words of a declaration.
+bool has_flag(const std::vector<std::string>& words, char flag) {
+  return std::ranges::any_of(words, [&](const std::string& word) {
+    return word.starts_with('-') && word.find(flag) != std::string::npos;
+  });
+}
+
 std::size_t bytes_of(const std::vector<std::string>& words) {
   std::size_t bytes = 0;
   for (const std::string& word : words) { bytes += word.size() + 1; }
   return bytes;
 }
 
+std::string list_of(const std::string& name) {  // "LIST[key]" -> "LIST"
+  return name.substr(0, name.find('['));
+}
+
 }  // namespace
+
+// NAME or NAME[key] in front of "=" or "+=", where the reader stands then; else "".
+std::string ShellInterpreter::assigned_name() {
+  std::size_t end = in_.at;
+  while (end < in_.text.size() && is_name_letter(in_.text[end])) { ++end; }
+  std::string name = in_.text.substr(in_.at, end - in_.at);
+  if (!is_shell_name(name)) {
+    return "";
+  }
+  std::string key;
+  const bool is_entry = in_.text.compare(end, 1, "[") == 0;
+  if (is_entry) {
+    const std::size_t close = end_of_group(in_.text, end + 1, ']');
+    key = in_.text.substr(end + 1, close - end - 2);
+    end = close;
+  }
+  const bool assigns = in_.text.compare(end, 1, "=") == 0 || in_.text.compare(end, 2, "+=") == 0;
+  if (!assigns || key.find('\n') != std::string::npos) {
+    return "";
+  }
+  in_.at = end;
+  if (is_entry) {
+    key = ShellWordReader(key, in_.file, state_.context, in_.line).one_word();
+    name.append("[").append(key).append("]");
+  }
+  return name;
+}
 
 // NAME=value, NAME+=value, NAME[key]=value, NAME=(...): only in front of a command's words, or
 // behind export and its like.
 bool ShellInterpreter::assignment(Simple& simple) {
   const bool declares = !simple.words.empty() && is_declaration(simple.words.front());
-  if (!simple.words.empty() && !declares && simple.words.front() != "env") {
+  const bool is_environment = !simple.words.empty() && simple.words.front() == "env";
+  if (!simple.words.empty() && !declares && !is_environment) {
     return false;
   }
-  std::size_t end = in_.at;
-  while (end < in_.text.size() && is_name_letter(in_.text[end])) { ++end; }
-  std::string name = in_.text.substr(in_.at, end - in_.at);
-  if (!is_shell_name(name)) {
+  const std::string name = assigned_name();
+  if (name.empty()) {
     return false;
   }
-  if (end < in_.text.size() && in_.text[end] == '[') {
-    const std::size_t close = std::min(in_.text.find_first_of("]\n", end), in_.text.size() - 1);
-    const std::string key =
-        ShellWordReader(in_.text.substr(end + 1, close - end - 1), in_.file, state_.context)
-            .one_word();
-    name.append("[").append(plain(key)).append("]");
-    end = close + 1;
-  }
-  const bool appends = in_.text.compare(end, 2, "+=") == 0;
-  if (!appends && in_.text.compare(end, 1, "=") != 0) {
-    return false;
-  }
-  in_.at = end + (appends ? 2 : 1);
+  const bool appends = in_.now() == '+';
+  in_.at += appends ? 2 : 1;
   const bool is_array = in_.now() == '(';
   Words value;
+  std::map<std::size_t, std::string> keys;
   if (is_array) {
-    array(name, value);
+    array(value, keys);
   } else {
     Words pieces;
     in_.splits = false;
@@ -63,28 +91,32 @@ bool ShellInterpreter::assignment(Simple& simple) {
       value.front().append(i > 0 ? " " : "").append(pieces[i]);
     }
   }
-  state_.context.mentioned.insert(name.substr(0, name.find('[')));
+  const std::string list = list_of(name);
+  state_.context.mentioned.insert(list);
   if (!live()) {
     return true;
   }
-  const auto old = state_.context.values.find(name);
-  const auto before =
-      old == state_.context.values.end() ? std::nullopt : std::optional(old->second);
   if (!declares) {
-    simple.before.insert({name, before});
-  } else if (!state_.scopes.empty() && simple.words.front() != "export") {
-    state_.scopes.back().insert({name, before});
+    simple.before.insert({list, value_of(list)});
+  } else if (simple.words.front() != "export" && !has_flag(simple.words, 'g')) {
+    make_local(list);
   }
-  store(name, std::move(value), appends, is_array);
+  if (declares && has_flag(simple.words, 'A')) {
+    state_.context.maps.insert(list);
+  }
+  is_array ? store_array(name, value, keys, appends) : store(name, value, appends, false);
   if (declares) {
     Words named = simple.words;
     named.push_back(name);
     declare(named);
+  } else if (is_environment) {
+    set_aside(simple);
   }
   return true;
 }
 
-void ShellInterpreter::array(const std::string& name, Words& value) {
+// `keys`: of the values that have one, [key]=value.
+void ShellInterpreter::array(Words& value, std::map<std::size_t, std::string>& keys) {
   const std::int64_t first_line = in_.line;
   in_.next();
   while (in_.at < in_.text.size()) {
@@ -94,15 +126,21 @@ void ShellInterpreter::array(const std::string& name, Words& value) {
       return;
     }
     const std::size_t begin = in_.at;
-    const std::size_t first = value.size();
-    const bool keyed = in_.now() == '[';
-    in_.word(value);
-    const std::size_t middle =
-        keyed && value.size() > first ? value[first].find("]=") : std::string::npos;
-    if (middle != std::string::npos) {  // [key]=value
-      store(name + plain(value[first].substr(0, middle + 1)), {value[first].substr(middle + 2)},
-            false, false);
+    const std::size_t close =
+        in_.now() == '[' ? end_of_group(in_.text, begin + 1, ']') : std::string::npos;
+    if (close != std::string::npos && in_.text.compare(close, 1, "=") == 0) {
+      keys[value.size()] = ShellWordReader(in_.text.substr(begin + 1, close - begin - 2), in_.file,
+                                           state_.context, in_.line)
+                               .one_word();
+      in_.go_to(close + 1);
+      Words pieces;
+      in_.splits = false;
+      in_.word(pieces);
+      in_.splits = true;
+      value.push_back(pieces.empty() ? "" : pieces.front());
+      continue;
     }
+    in_.word(value);
     if (in_.at == begin) {  // what begins no word: a line's end, an operator
       in_.next();
     }
@@ -110,68 +148,138 @@ void ShellInterpreter::array(const std::string& name, Words& value) {
   throw InputError(place(first_line) + ": found a list without an end, expected ')'");
 }
 
-// What the user has given stays.
+// NAME or NAME[key]. What the user has given stays.
 void ShellInterpreter::store(const std::string& name, Words value, bool appends, bool is_array) {
-  state_.context.mentioned.insert(name.substr(0, name.find('[')));
-  if (!live() || state_.given.values.contains(name)) {
+  const std::string list = list_of(name);
+  state_.context.mentioned.insert(list);
+  if (!live() || state_.given.values.contains(list)) {
+    return;
+  }
+  if (state_.exports_all) {
+    state_.exported.insert(list);
+    state_.script.export_line[list] = in_.line;
+  }
+  const std::string first = value.empty() ? std::string() : value.front();
+  if (list != name) {
+    store_entry(list, name.substr(list.size() + 1, name.size() - list.size() - 2), first, appends);
     return;
   }
   constexpr std::size_t kMostBytes = std::size_t{1} << 21;  // A+=$A, forty times
   Words& stored = state_.context.values[name];
   const bool is_entry = !is_array && state_.arrays.contains(name) && !stored.empty();
-  if (!appends && is_entry) {
-    stored.front() = value.empty() ? std::string() : value.front();  // LIST=x is LIST[0]=x
-  } else if (!appends) {
+  if (is_array && !appends) {
     stored = std::move(value);
-    is_array ? (void)state_.arrays.insert(name) : (void)state_.arrays.erase(name);
-  } else if (is_array) {
-    stored.insert(stored.end(), value.begin(), value.end());
     state_.arrays.insert(name);
+    state_.context.values.erase(keys_of(name));
+  } else if (is_array) {
+    state_.arrays.insert(name);
+    for (const std::string& each : value) {
+      set_list_entry(state_.context.values, name, next_list_key(state_.context.values, name), each);
+    }
+  } else if (is_entry) {  // LIST=x is LIST[0]=x
+    stored.front() = (appends ? stored.front() : std::string()) + first;
   } else {
-    stored.resize(std::max<std::size_t>(stored.size(), 1));
-    stored.front().append(value.empty() ? std::string() : value.front());
+    stored = {(appends && !stored.empty() ? stored.front() : std::string()) + first};
   }
   if (bytes_of(stored) > kMostBytes) {
-    throw InputError(place(in_.line) + ": found variables that come to more than " +
+    throw InputError(place(in_.line) + ": $" + name + ": found more than " +
                      std::to_string(kMostBytes) + " bytes, expected a launch script");
+  }
+}
+
+// Of an entry that is not known no other one is, either.
+void ShellInterpreter::store_entry(const std::string& name, const std::string& index,
+                                   const std::string& value, bool appends) {
+  ShellValues& values = state_.context.values;
+  const std::optional<std::string> key = list_key(state_.context, name, index);
+  if (!key) {
+    const std::string unknown = marked(kUnknownMark, "$", name);
+    store(name, Words(std::max<std::size_t>(values[name].size(), 1), unknown), false, true);
+    return;
+  }
+  const std::string* const old = appends ? list_entry(values, name, *key) : nullptr;
+  state_.arrays.insert(name);
+  set_list_entry(values, name, *key, (old != nullptr ? *old : std::string()) + value);
+}
+
+void ShellInterpreter::store_array(const std::string& name, const Words& value,
+                                   const std::map<std::size_t, std::string>& keys, bool appends) {
+  if (keys.empty()) {
+    store(name, value, appends, true);
+    return;
+  }
+  if (!appends) {
+    store(name, {}, false, true);
+  }
+  std::string next = next_list_key(state_.context.values, name);
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const auto key = keys.find(i);
+    const std::string index = key != keys.end() ? key->second : next;
+    store(name + "[" + index + "]", {value[i]}, false, false);
+    const auto number = shell_arithmetic(index, state_.context.values);
+    next = number ? std::to_string(*number + 1) : next;
   }
 }
 
 // export NAME, declare -x NAME, local NAME; assignments among them are stored already.
 void ShellInterpreter::declare(const Words& words) {
-  const auto has = [&](const char* flag) { return std::ranges::find(words, flag) != words.end(); };
-  const bool exports = has("export") || has("-x");
-  if (has("-f") || has("-n")) {
+  const bool exports = words.front() == "export" || has_flag(words, 'x');
+  if (has_flag(words, 'f') || has_flag(words, 'n')) {
     return;
   }
   for (std::size_t i = 1; i < words.size(); ++i) {
     if (!is_shell_name(words[i])) {
       continue;
     }
+    if (has_flag(words, 'A')) {
+      state_.context.maps.insert(words[i]);
+    }
     if (exports) {
       state_.exported.insert(words[i]);
       state_.script.export_line[words[i]] = in_.line;
-    } else if (has("local") && !state_.scopes.empty() && !state_.scopes.back().contains(words[i])) {
-      const auto old = state_.context.values.find(words[i]);
-      state_.scopes.back()[words[i]] =
-          old == state_.context.values.end() ? std::nullopt : std::optional(old->second);
+    } else if (words.front() == "local" && make_local(words[i])) {
+      unset(words[i]);
     }
   }
 }
 
-// $1, $2, ...; those that the user has given stay.
-void ShellInterpreter::set_arguments(const Words& words) {
-  ShellValues& values = state_.context.values;
-  std::erase_if(values, [](const auto& each) {
-    return std::isdigit(static_cast<unsigned char>(each.first.front())) != 0;
-  });
-  for (std::size_t i = 0; i < words.size(); ++i) { values[std::to_string(i + 1)] = {words[i]}; }
-  values["@"] = words;
-  values["*"] = words;
+// Of the function that is being called; false if it is already, or there is none.
+bool ShellInterpreter::make_local(const std::string& name) {
+  if (state_.scopes.empty()) {
+    return false;
+  }
+  state_.scopes.back().insert({keys_of(name), value_of(keys_of(name))});
+  return state_.scopes.back().insert({name, value_of(name)}).second;
 }
 
-void ShellInterpreter::restore(
-    const std::map<std::string, std::optional<std::vector<std::string>>>& before) {
+// NAME or NAME[key]. What the user has given stays.
+void ShellInterpreter::unset(const std::string& name) {
+  const std::string list = list_of(name);
+  if (state_.given.values.contains(list)) {
+    return;
+  }
+  if (list == name) {
+    for (const std::string& each : {name, keys_of(name)}) { state_.context.values.erase(each); }
+    state_.arrays.erase(name);
+    return;
+  }
+  const std::string index = name.substr(list.size() + 1, name.size() - list.size() - 2);
+  const std::optional<std::string> key = list_key(state_.context, list, index);
+  key ? erase_list_entry(state_.context.values, list, *key) : store_entry(list, index, "", false);
+}
+
+std::optional<std::vector<std::string>> ShellInterpreter::value_of(const std::string& name) const {
+  const auto found = state_.context.values.find(name);
+  return found == state_.context.values.end() ? std::nullopt : std::optional(found->second);
+}
+
+// A command's words are read with the values outside.
+void ShellInterpreter::set_aside(Simple& simple) {
+  for (const auto& [name, value] : simple.before) { simple.own.insert({name, value_of(name)}); }
+  restore(simple.before);
+}
+
+void ShellInterpreter::restore(const ShellState::Scope& before) {
   for (const auto& [name, value] : before) {
     if (value) {
       state_.context.values[name] = *value;

@@ -20,6 +20,13 @@ std::string joined_words(const Words& words, std::size_t first) {
   return text;
 }
 
+// "3" of $3; 0 for another name, and for more than a script has.
+std::size_t argument_number(const std::string& name) {
+  constexpr std::size_t kMostDigits = 3;
+  const bool is_digits = name.find_first_not_of("0123456789") == std::string::npos;
+  return is_digits && name.size() <= kMostDigits ? std::stoul("0" + name) : 0;
+}
+
 }  // namespace
 
 ShellInterpreter::Status ShellInterpreter::simple() {
@@ -41,6 +48,9 @@ ShellInterpreter::Status ShellInterpreter::simple() {
     } else if (in_.now() == '(') {
       in_.next();
     } else if (!assignment(simple)) {
+      if (simple.words.empty()) {
+        set_aside(simple);
+      }
       in_.word(simple.words);
     }
     if (simple.words.size() > kMostWords) {
@@ -56,22 +66,24 @@ ShellInterpreter::Status ShellInterpreter::run(Simple simple) {
          std::ranges::find(kPrefixes, simple.words.front()) != kPrefixes.end()) {
     simple.words.erase(simple.words.begin());
   }
+  restore(simple.own);
   if (simple.words.empty()) {
     return {};
   }
   const std::optional<Status> done = built_in(simple);
-  if (done) {
-    return *done;
-  }
-  Status status{.truth = Truth::kUnknown, .is_program = true};
+  const Status status = done ? *done : program(simple);
+  restore(simple.before);
+  return status;
+}
+
+ShellInterpreter::Status ShellInterpreter::program(const Simple& simple) {
   const auto function = state_.functions.find(plain(simple.words.front()));
   if (function != state_.functions.end()) {
     call(ShellState::Function(function->second), simple.words);
   } else if (!inner_script(simple)) {
     record(simple);
   }
-  restore(simple.before);
-  return status;
+  return {.truth = Truth::kUnknown, .is_program = true};
 }
 
 // What ends or skips something.
@@ -100,34 +112,34 @@ std::optional<ShellInterpreter::Status> ShellInterpreter::built_in(const Simple&
     declare(words);
   } else if (name == "[" || name == "test") {
     const bool bracket = name == "[" && words.back() == "]" && words.size() > 1;
-    const ShellTruth truth = shell_condition({words.begin() + 1, words.end() - (bracket ? 1 : 0)});
+    Words condition(words.begin() + 1, words.end() - (bracket ? 1 : 0));
+    for (std::size_t i = 1; i < condition.size(); ++i) {  // it knows no patterns
+      const std::string& before = condition[i - 1];
+      const bool is_compared = before == "=" || before == "==" || before == "!=";
+      condition[i] = is_compared ? literal_pattern(condition[i]) : condition[i];
+    }
+    const ShellTruth truth = shell_condition(condition);
     return Status{.truth = truth.truth, .missing = truth.missing};
   } else if (name == "false") {
     return Status{.truth = Truth::kFalse};
   } else if (name == "unset") {
     for (std::size_t i = 1; i < words.size(); ++i) {
-      if (!state_.given.values.contains(words[i])) {
-        state_.context.values.erase(words[i]);
-      }
+      unset(words[i]);
       state_.exported.erase(words[i]);
     }
   } else if (name == "set") {
-    const auto dashes = std::ranges::find(words, "--");
-    if (dashes != words.end()) {
-      set_arguments({dashes + 1, words.end()});
-    }
+    set_options(words);
   } else if (name == "shift") {
-    const auto found = state_.context.values.find("@");
-    if (found != state_.context.values.end() && !found->second.empty()) {
-      set_arguments({found->second.begin() + 1, found->second.end()});
-    }
-  } else if (name == "read" || name == "getopts") {
+    return shift(words);
+  } else if (name == "getopts") {
+    return getopts(words);
+  } else if (name == "read") {
     for (const std::string& word : words) { state_.context.values.erase(word); }
-    return Status{.truth = name == "read" ? Truth::kUnknown : Truth::kFalse, .is_program = true};
+    return Status{.truth = Truth::kUnknown, .is_program = true};
   } else if (name == "eval") {
     nested(joined_words(words, 1), in_.file, simple.line, launcher_);
   } else if (name == "." || name == "source") {
-    if (words.size() < 2 || !script_file(words, 1)) {
+    if (words.size() < 2 || !script_file(simple, 1)) {
       state_.script.unread.push_back(place(simple.line) + ": " + plain(joined_words(words, 0)));
     }
   } else if (name == "echo" || name == "printf" || (name == "cat" && simple.here)) {
@@ -198,11 +210,11 @@ std::optional<std::string> ShellInterpreter::substitute(const std::string& text)
   std::string output;
   std::string* const outer = std::exchange(state_.output, &output);
   const bool outer_known = std::exchange(state_.output_known, true);
-  const ShellValues values = state_.context.values;
   const std::size_t num_choices = state_.script.choices.size();
-  nested(text, in_.file, in_.line, {});
-  state_.context.values = values;
-  state_.flow = Flow::kOn;
+  {
+    const Apart apart(*this);
+    nested(text, in_.file, in_.line, {});
+  }
   const bool known = state_.output_known && state_.script.choices.size() == num_choices;
   state_.script.choices.resize(std::min(num_choices, state_.script.choices.size()));
   state_.output = outer;
@@ -250,9 +262,14 @@ ShellScript read_shell(const std::string& text, const std::string& file, const S
     return letter == kUnsetMark || letter == kUnknownMark || letter == kEndMark;
   });
   Words arguments;
-  for (const auto& [name, value] : given.values) { state.context.values[name] = {value}; }
-  for (std::size_t i = 1; given.values.contains(std::to_string(i)); ++i) {
-    arguments.push_back(given.values.at(std::to_string(i)));
+  for (const auto& [name, value] : given.values) {
+    state.context.values[name] = {value};
+    arguments.resize(std::max(arguments.size(), argument_number(name)));
+  }
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string name = std::to_string(i + 1);
+    const auto value = given.values.find(name);
+    arguments[i] = value != given.values.end() ? value->second : marked(kUnsetMark, "$", name);
   }
   if (!arguments.empty()) {
     state.context.values["@"] = arguments;
@@ -277,6 +294,9 @@ ShellScript read_shell(const std::string& text, const std::string& file, const S
   }
   script.variables = std::move(state.context.values);
   script.mentioned = std::move(state.context.mentioned);
+  for (std::size_t i = 0; script.mentioned.contains("@") && i < arguments.size(); ++i) {
+    script.mentioned.insert(std::to_string(i + 1));
+  }
   return script;
 }
 

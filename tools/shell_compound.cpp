@@ -29,20 +29,20 @@ std::vector<std::string> with_ranges(const std::vector<std::string>& words) {
   return all;
 }
 
-// Whether a branch of `case` is the one of `text`: "a|b*". All patterns are read, for the variables
-// that they name.
-bool matches_one(const std::string& text, const std::string& patterns, const std::string& file,
-                 ShellWordContext& context) {
-  bool matches = false;
-  for (std::size_t start = 0; start <= patterns.size();) {
-    const std::size_t bar = std::min(patterns.find('|', start), patterns.size());
-    std::string one = patterns.substr(start, bar - start);
-    std::erase_if(one, [](char letter) { return letter == ' ' || letter == '\n'; });
-    const std::string pattern = plain(ShellWordReader(one, file, context).one_word());
-    matches = matches || matches_pattern(text, pattern);
-    start = bar + 1;
+bool is_match(const std::string& word) {
+  return word == "=" || word == "==" || word == "!=";
+}
+
+// The blank behind it, outside quotations.
+std::size_t end_of_regex(const std::string& text, std::size_t at) {
+  while (at < text.size() && std::string_view(" \t\n").find(text[at]) == std::string_view::npos) {
+    const char letter = text[at];
+    at += letter == '\\' ? 2 : 1;
+    if (letter == '"' || letter == '\'') {
+      at = end_of_group(text, at, letter);
+    }
   }
-  return matches;
+  return std::min(at, text.size());
 }
 
 }  // namespace
@@ -192,6 +192,34 @@ ShellInterpreter::Status ShellInterpreter::for_command() {
   return {};
 }
 
+// Whether a branch of `case` is the one of `subject`: "a|b*)". All patterns are read, for the
+// variables that they name; what is not known of them is not known of the subject, either.
+bool ShellInterpreter::matches_one(KnownWord& subject) {
+  bool matches = false;
+  in_.splits = false;
+  in_.is_pattern = true;
+  for (bool ends = false; !ends && in_.at < in_.text.size();) {
+    skip_blanks();
+    const std::size_t begin = in_.at;
+    Words words;
+    in_.word(words);
+    const KnownWord pattern = known_word(words.empty() ? "" : words.front());
+    const bool is_extended = in_.now() == '(';  // @(a|b)
+    matches = matches || (!words.empty() && matches_pattern(subject.text, pattern.text));
+    subject.missing.insert(pattern.missing.begin(), pattern.missing.end());
+    subject.unknown = subject.unknown || pattern.unknown || is_extended;
+    if (is_extended) {
+      in_.go_to(end_of_group(in_.text, in_.at + 1, ')'));
+    } else if (in_.at == begin) {  // '|', a line's end
+      ends = in_.now() == ')';
+      in_.next();
+    }
+  }
+  in_.splits = true;
+  in_.is_pattern = false;
+  return matches;
+}
+
 ShellInterpreter::Status ShellInterpreter::case_command() {
   const std::int64_t first_line = in_.line;
   in_.at += 4;
@@ -202,7 +230,8 @@ ShellInterpreter::Status ShellInterpreter::case_command() {
   in_.word(subject);
   in_.splits = true;
   const std::string text = "case " + source(begin);
-  const KnownWord known = known_word(subject.empty() ? "" : subject.front());
+  KnownWord known = known_word(subject.empty() ? "" : subject.front());
+  known.text = known.unknown ? "" : known.text;
   expect("in", "case", first_line);
   // Branches are counted before one is taken: they are read twice.
   const std::size_t branches = in_.at;
@@ -213,21 +242,23 @@ ShellInterpreter::Status ShellInterpreter::case_command() {
     in_.at = branches;
     in_.line = branches_line;
     number = 0;
+    bool falls = false;  // behind ";&"
+    bool tests = false;  // behind ";;&"
     while (!take("esac")) {
       if (in_.at >= in_.text.size()) {
         expect("esac", "case", first_line);
       }
       in_.at += in_.now() == '(' ? 1 : 0;
-      const std::size_t end = std::min(in_.text.find(')', in_.at), in_.text.size());
-      const std::string patterns = in_.text.substr(in_.at, end - in_.at);
-      in_.go_to(end + 1);
+      const bool matches = matches_one(known);
       ++number;
-      if (matches_one(known.unknown ? "" : known.text, patterns, in_.file, state_.context) &&
-          matching == 0) {
-        matching = number;
+      matching = matches && matching == 0 ? number : matching;
+      const bool runs = number == taken || falls || (tests && matches);
+      {
+        const Dead not_taken(*this, !runs);
+        list({"esac"});
       }
-      const Dead not_taken(*this, number != taken);
-      list({"esac"});
+      falls = runs && in_.begins(";&");
+      tests = runs ? in_.begins(";;&") : tests;
       while (in_.now() == ';' || (in_.now() == '&' && in_.at < in_.text.size())) { in_.next(); }
     }
   };
@@ -264,17 +295,19 @@ ShellInterpreter::Status ShellInterpreter::condition() {
       words.push_back(in_.text.substr(in_.at, 2));
       in_.at += 2;
     } else if (!words.empty() && words.back() == "=~") {  // a pattern with operators of its own
-      const std::size_t end = std::min(in_.text.find_first_of(" \t\n", in_.at), in_.text.size());
-      words.push_back(
-          ShellWordReader(in_.text.substr(in_.at, end - in_.at), in_.file, state_.context)
-              .one_word());
+      const std::size_t end = end_of_regex(in_.text, in_.at);
+      ShellWordReader regex(in_.text.substr(in_.at, end - in_.at), in_.file, state_.context);
+      regex.is_pattern = true;
+      words.push_back(regex.one_word());
       in_.go_to(end);
     } else if (std::string_view("()<>;|&").find(in_.now()) != std::string_view::npos) {
       words.emplace_back(1, in_.now());
       in_.next();
     } else {
       const bool ends = peek() == "]]";
+      in_.is_pattern = !words.empty() && is_match(words.back());
       in_.word(words);
+      in_.is_pattern = false;
       if (ends) {
         words.pop_back();
         break;
@@ -314,24 +347,22 @@ ShellInterpreter::Status ShellInterpreter::arithmetic() {
   return {.truth = !value ? Truth::kUnknown : *value != 0 ? Truth::kTrue : Truth::kFalse};
 }
 
-// ( ... ): what it sets is gone behind it, and its exit is its own.
 ShellInterpreter::Status ShellInterpreter::subshell() {
   const std::int64_t line = in_.line;
   in_.next();
-  const ShellValues values = state_.context.values;
-  const bool was_live = live();
-  list({});
-  if (was_live) {
-    state_.context.values = values;
-    // A list of no stops ends where the script exits: the rest is read over.
-    if (state_.flow == Flow::kExit) {
-      state_.script.exits_at.clear();
+  {
+    std::optional<Apart> apart;
+    if (live()) {
+      apart.emplace(*this);
     }
-    if (state_.flow != Flow::kOn) {
+    list({});
+    // A list of no stops ends where the script exits: the rest is read over.
+    if (apart && state_.flow != Flow::kOn) {
+      if (std::exchange(state_.flow, Flow::kOn) == Flow::kExit) {
+        state_.script.exits_at.clear();
+      }
       const Dead over(*this, true);
-      const Flow flow = std::exchange(state_.flow, Flow::kOn);
       list({});
-      state_.flow = flow == Flow::kExit || flow == Flow::kReturn ? Flow::kOn : flow;
     }
   }
   skip_separators();

@@ -191,6 +191,7 @@ bool matches_pattern(const std::string& text, const std::string& pattern) {
   while (i < text.size()) {
     const std::size_t set_end =
         at < pattern.size() && pattern[at] == '[' ? pattern.find(']', at + 2) : std::string::npos;
+    const bool quotes = at + 1 < pattern.size() && pattern[at] == '\\';
     if (at < pattern.size() && pattern[at] == '*') {
       star = at++;
       taken = i;
@@ -198,8 +199,9 @@ bool matches_pattern(const std::string& text, const std::string& pattern) {
                in_set(text[i], pattern.substr(at + 1, set_end - at - 1))) {
       at = set_end + 1;
       ++i;
-    } else if (at < pattern.size() && (pattern[at] == '?' || pattern[at] == text[i])) {
-      ++at;
+    } else if (quotes ? pattern[at + 1] == text[i]
+                      : at < pattern.size() && (pattern[at] == '?' || pattern[at] == text[i])) {
+      at += quotes ? 2 : 1;
       ++i;
     } else if (star != std::string::npos) {
       at = star + 1;

@@ -15,10 +15,11 @@ struct ShellTruth {
 };
 Truth negated(Truth truth);
 
-// `*`, `?` and [...] as a shell's `case` matches them.
+// `*`, `?` and [...] as a shell's `case` matches them; a backslash takes their meaning away.
 bool matches_pattern(const std::string& text, const std::string& pattern);
 
-// Words with marks (known_word); operators are words, too. What asks for files is unknown.
+// Words with marks (known_word); operators are words, too, and what stands behind = or != is a
+// pattern. What asks for files is unknown.
 ShellTruth shell_condition(const std::vector<std::string>& words);
 
 }  // namespace shardplan

@@ -4,6 +4,7 @@
 
 #include "data/input_error.h"
 #include "tools/shell_condition.h"
+#include "tools/shell_list.h"
 #include "tools/shell_word_reader.h"
 
 namespace shardplan {
@@ -95,6 +96,7 @@ void ShellWordReader::expand(Words& words, std::string& current, bool& has, bool
     }
   }
   put(words, current, has, wanted, in_quotes);
+  check_size(current, wanted.name);
 }
 
 // $#, $?, $$ and $!; a '$' that means itself.
@@ -109,6 +111,9 @@ bool ShellWordReader::special(std::string& current, bool& has) {
   }
   if (letter != '#' && letter != '?' && letter != '$' && letter != '!') {
     return false;
+  }
+  if (letter == '#') {
+    context_.mentioned.insert("@");
   }
   const auto arguments = context_.values.find("@");
   current += letter == '#'
@@ -150,36 +155,53 @@ void ShellWordReader::substitution(Words& words, std::string& current, bool& has
   if (output) {
     has = has || in_quotes;
     append(words, current, has, *output, in_quotes);
+    check_size(current, "(...)");
   } else {
     current += marked(kUnknownMark, "", whole);
     has = true;
   }
 }
 
-// What stands behind the '-' of ":-" and its like.
-std::string ShellWordReader::behind(const std::string& rest) {
+ShellWordReader ShellWordReader::within(const std::string& rest) {
   if (depth_ == kDeepest) {
     throw InputError(file + ":" + std::to_string(line) + ": found more than " +
                      std::to_string(kDeepest) + " defaults within each other, expected fewer");
   }
-  return ShellWordReader(rest, file, context_, line, depth_ + 1).one_word();
+  return ShellWordReader(rest, file, context_, line, depth_ + 1);
 }
 
-// "[3]" or "[$KEY]" at the beginning of `rest`, which is taken from it: an entry's name,
-// "NAME[key]".
+// What stands behind the '-' of ":-" and its like.
+std::string ShellWordReader::behind(const std::string& rest) {
+  return within(rest).one_word();
+}
+
+std::string ShellWordReader::pattern_behind(const std::string& rest) {
+  ShellWordReader reader = within(rest);
+  reader.is_pattern = true;
+  return plain(reader.one_word());
+}
+
+// "[3]" or "[$KEY]" at the beginning of `rest`, which is taken from it: the entry's name, with its
+// value among the variables.
 std::string ShellWordReader::element_name(const std::string& name, std::string& rest) {
-  const std::size_t end = std::min(rest.find(']'), rest.size() - 1);
-  const std::string index = behind(rest.substr(1, end - 1));
-  rest = rest.substr(end + 1);
-  const std::optional<std::int64_t> number = shell_arithmetic(index, context_.values);
+  const std::size_t end = end_of_group(rest, 1, ']');
+  const std::string index = behind(rest.substr(1, end - 2));
+  rest = rest.substr(end);
+  const std::optional<std::string> key = list_key(context_, name, index);
+  const std::string element = name + "[" + key.value_or(plain(index)) + "]";
+  context_.values.erase(element);
   const auto list = context_.values.find(name);
-  if (!number || list == context_.values.end()) {
-    return name + "[" + index + "]";
+  if (list == context_.values.end()) {
+    return element;
   }
-  const std::int64_t size = static_cast<std::int64_t>(list->second.size());
-  std::string element = name + "[" + std::to_string(*number) + "]";
-  if (*number >= 0 && *number < size) {
-    context_.values[element] = {list->second[static_cast<std::size_t>(*number)]};
+  const std::string* const value = key ? list_entry(context_.values, name, *key) : nullptr;
+  const bool is_open = !key || std::ranges::any_of(list->second, [](const std::string& each) {
+    return known_word(each).unknown;
+  });
+  if (value != nullptr) {
+    context_.values[element] = {*value};
+  } else if (is_open) {
+    context_.values[element] = {marked(kUnknownMark, "${", element + "}")};
   }
   return element;
 }
@@ -197,7 +219,7 @@ std::optional<std::string> ShellWordReader::cut(const std::string& name, const s
   }
   for (const std::string_view form : {"##", "#", "%%", "%"}) {
     if (rest.starts_with(form)) {
-      return without_match(value, form, plain(behind(rest.substr(form.size()))));
+      return without_match(value, form, pattern_behind(rest.substr(form.size())));
     }
   }
   if (rest == "^^" || rest == ",,") {
@@ -276,7 +298,8 @@ ShellWordReader::Wanted ShellWordReader::braced() {
 
 void ShellWordReader::put(Words& words, std::string& current, bool& has, const Wanted& wanted,
                           bool in_quotes) {
-  context_.mentioned.insert(wanted.name.substr(0, wanted.name.find('[')));
+  context_.mentioned.insert(wanted.name == "*" ? "@"
+                                               : wanted.name.substr(0, wanted.name.find('[')));
   if (wanted.instead) {
     append(words, current, has, *wanted.instead, in_quotes);
     return;

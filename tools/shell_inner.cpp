@@ -21,6 +21,16 @@ bool is_shell(const std::string& word) {
   return std::ranges::find(kShells, shell_program(word)) != kShells.end();
 }
 
+// "#!/usr/bin/env python3"
+bool is_of_other_program(const std::string& text) {
+  const std::string first = text.substr(0, text.find('\n'));
+  return first.starts_with("#!") && first.find("sh") == std::string::npos;
+}
+
+bool is_python(const std::string& word) {
+  return shell_program(word).starts_with("python") || word.ends_with(".py");
+}
+
 }  // namespace
 
 std::string shell_program(const std::string& word) {
@@ -41,30 +51,58 @@ void ShellInterpreter::nested(const std::string& text, const std::string& file, 
 }
 
 void ShellInterpreter::call(const ShellState::Function& function, const Words& words) {
-  const auto own = [&](const char* name) {
-    const auto found = state_.context.values.find(name);
-    return found == state_.context.values.end() ? std::nullopt : std::optional(found->second);
-  };
-  const std::optional<Words> outer = own("@");
+  const std::optional<Words> outer = value_of("@");
   state_.scopes.emplace_back();
-  set_arguments({words.begin() + 1, words.end()});
+  set_arguments(Words(words.begin() + 1, words.end()));
   nested(function.text, function.file, function.line, launcher_);
   restore(state_.scopes.back());
   state_.scopes.pop_back();
-  if (outer) {
-    set_arguments(*outer);
-  } else {
-    set_arguments({});
-    state_.context.values.erase("@");
-    state_.context.values.erase("*");
-  }
+  set_arguments(outer);
   if (state_.flow == Flow::kReturn) {
     state_.flow = Flow::kOn;
   }
 }
 
+// A script in a process of its own, behind the first words of a command. It sees what is exported,
+// what stands in front of the command, and NAME=VALUE among those words: --export=A=1,B=2, env A=1.
+void ShellInterpreter::child(const Simple& simple, std::size_t num_launcher,
+                             const ShellState::Function& script,
+                             const std::optional<Words>& arguments) {
+  const Apart apart(*this);
+  const std::string exits_at = state_.script.exits_at;
+  for (const auto& [name, value] : simple.before) { state_.exported.insert(name); }
+  std::erase_if(state_.context.values, [&](const auto& each) {
+    return is_shell_name(each.first) && each.first != "BASH_SOURCE" &&
+           !state_.exported.contains(each.first) && !state_.given.values.contains(each.first);
+  });
+  Words launcher = launcher_;
+  for (std::size_t i = 0; i < num_launcher; ++i) {
+    launcher.push_back(simple.words[i]);
+    pass_variables(simple.words[i]);
+  }
+  set_arguments(arguments);
+  nested(script.text, script.file, script.line, launcher);
+  state_.script.exits_at = exits_at;
+}
+
+// "--export=A=1,B=2", "A=1".
+void ShellInterpreter::pass_variables(const std::string& word) {
+  std::size_t start = word.starts_with("--export=") ? std::string_view("--export=").size() : 0;
+  while (start < word.size()) {
+    const std::size_t end = std::min(word.find(',', start), word.size());
+    const std::string each = word.substr(start, end - start);
+    const std::size_t equals = each.find('=');
+    if (equals != std::string::npos && is_shell_name(each.substr(0, equals))) {
+      store(each.substr(0, equals), {each.substr(equals + 1)}, false, false);
+      state_.exported.insert(each.substr(0, equals));
+    }
+    start = end + 1;
+  }
+}
+
 // A script that is another file: one that this script has written, or one beside it.
-bool ShellInterpreter::script_file(const Words& words, std::size_t at) {
+bool ShellInterpreter::script_file(const Simple& simple, std::size_t at) {
+  const Words& words = simple.words;
   const std::string path = plain(words[at]);
   const auto written = state_.written.find(path);
   std::optional<std::string> text;
@@ -73,7 +111,7 @@ bool ShellInterpreter::script_file(const Words& words, std::size_t at) {
   } else if (state_.given.read_file) {
     text = state_.given.read_file(path);
   }
-  if (!text) {
+  if (!text || is_of_other_program(*text)) {
     return false;
   }
   const bool sources = words.front() == "." || words.front() == "source";
@@ -82,18 +120,8 @@ bool ShellInterpreter::script_file(const Words& words, std::size_t at) {
     state_.flow = state_.flow == Flow::kReturn ? Flow::kOn : state_.flow;
     return true;
   }
-  Words launcher = launcher_;
-  launcher.insert(launcher.end(), words.begin(), words.begin() + static_cast<std::ptrdiff_t>(at));
-  Words arguments(words.begin() + static_cast<std::ptrdiff_t>(at), words.end());
-  const ShellValues values = state_.context.values;
-  const std::string exits_at = state_.script.exits_at;
-  state_.scopes.emplace_back();
-  set_arguments({arguments.begin() + 1, arguments.end()});
-  nested(*text, shell_program(path), 1, launcher);
-  state_.scopes.pop_back();
-  state_.context.values = values;
-  state_.flow = Flow::kOn;
-  state_.script.exits_at = exits_at;
+  child(simple, at, {.text = *text, .file = shell_program(path), .line = 1},
+        Words(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end()));
   return true;
 }
 
@@ -104,27 +132,22 @@ bool ShellInterpreter::inner_script(const Simple& simple) {
   if (starts_nothing(words.front())) {
     return false;
   }
-  const auto run_text = [&](const std::string& text, std::size_t num_launcher) {
-    Words launcher = launcher_;
-    launcher.insert(launcher.end(), words.begin(),
-                    words.begin() + static_cast<std::ptrdiff_t>(num_launcher));
-    nested(text, in_.file, simple.line, launcher);
-    if (state_.flow != Flow::kOn) {  // its exit is its own
-      state_.flow = Flow::kOn;
-      state_.script.exits_at.clear();
-    }
+  const auto run_text = [&](const std::string& text, std::size_t num_launcher,
+                            const std::optional<Words>& arguments = std::nullopt) {
+    child(simple, num_launcher, {.text = text, .file = in_.file, .line = simple.line}, arguments);
     return true;
   };
+  const bool reads_here = simple.here && std::ranges::none_of(words, is_python);
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string name = shell_program(words[i]);
     if (words[i].starts_with("--wrap=")) {
-      return run_text(words[i].substr(7), 0);
+      return run_text(words[i].substr(7), i);
     }
     if (words[i] == "--wrap" && i + 1 < words.size()) {
-      return run_text(words[i + 1], 0);
+      return run_text(words[i + 1], i);
     }
-    if (simple.here && (is_shell(words[i]) || name == "sbatch" || name == "srun")) {
-      return run_text(*simple.here, name == "sbatch" ? 0 : i);
+    if (reads_here && (is_shell(words[i]) || name == "sbatch" || name == "srun")) {
+      return run_text(*simple.here, name == "sbatch" ? words.size() : i);
     }
     if (!is_shell(words[i])) {
       continue;
@@ -136,24 +159,29 @@ bool ShellInterpreter::inner_script(const Simple& simple) {
       at += words[at] == "-o" ? 2 : 1;
     }
     if (at < words.size() && is_text) {
-      return run_text(words[at], i);
+      const std::size_t first = std::min(at + 2, words.size());  // behind $0
+      return run_text(words[at], i,
+                      Words(words.begin() + static_cast<std::ptrdiff_t>(first), words.end()));
     }
-    if (at < words.size() && words[at].ends_with("sh")) {
-      return script_file(words, at);
+    if (at < words.size() && (words[at].ends_with("sh") || state_.written.contains(words[at]))) {
+      return script_file(simple, at);
     }
   }
+  const std::string program = shell_program(words.front());
+  const bool may_be_script = program == "sbatch" || program == "srun" || program == "qsub";
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const bool is_script = words[i].ends_with(".sh") || words[i].ends_with(".slurm") ||
-                           words[i].ends_with(".sbatch") || state_.written.contains(words[i]);
-    if (is_script && script_file(words, i)) {
-      return true;
-    }
     if (words[i].ends_with(".py")) {
       break;  // a program: what stands behind it are its arguments
     }
+    const bool is_script = words[i].ends_with(".sh") || words[i].ends_with(".slurm") ||
+                           words[i].ends_with(".sbatch") ||
+                           ((i == 0 || may_be_script) && state_.written.contains(words[i]));
+    if (is_script && script_file(simple, i)) {
+      return true;
+    }
     const bool has_program =
         words[i].find(".py ") != std::string::npos && words[i].front() != kUnknownMark;
-    if (i > 0 && has_program && !shell_program(words.front()).starts_with("python")) {
+    if (i > 0 && has_program && !is_python(words.front())) {
       return run_text(words[i], i);
     }
   }

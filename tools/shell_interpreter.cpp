@@ -37,6 +37,26 @@ ShellInterpreter::ShellInterpreter(ShellState& state, std::string text, std::str
   }
 }
 
+ShellInterpreter::Apart::Apart(const ShellInterpreter& of)
+    : state(of.state_),
+      values(state.context.values),
+      arrays(state.arrays),
+      exported(state.exported) {
+  if (++state.depth > kDeepest) {
+    --state.depth;
+    throw InputError(of.place(of.in_.line) + ": found more than " + std::to_string(kDeepest) +
+                     " subshells within each other, expected fewer");
+  }
+}
+
+ShellInterpreter::Apart::~Apart() {
+  --state.depth;
+  state.context.values = std::move(values);
+  state.arrays = std::move(arrays);
+  state.exported = std::move(exported);
+  state.flow = Flow::kOn;
+}
+
 void ShellInterpreter::install() {
   state_.context.substitute = [this](const std::string& text) { return substitute(text); };
 }
@@ -100,7 +120,7 @@ void ShellInterpreter::skip_blanks() {
 void ShellInterpreter::skip_separators() {
   while (true) {
     skip_blanks();
-    const bool ends_branch = in_.now() == ';' && in_.ahead() == ';';
+    const bool ends_branch = in_.now() == ';' && (in_.ahead() == ';' || in_.ahead() == '&');
     if (in_.at >= in_.text.size() || ends_branch ||
         (in_.now() != '\n' && in_.now() != ';' && in_.now() != '&')) {
       return;
@@ -127,7 +147,13 @@ ShellInterpreter::Status ShellInterpreter::list(const std::vector<std::string>& 
       return last;
     }
     const std::size_t begin = in_.at;
-    last = and_or();
+    {
+      std::optional<Apart> apart;
+      if (is_followed('&', [this] { and_or(); })) {
+        apart.emplace(*this);
+      }
+      last = and_or();
+    }
     if (in_.at == begin) {
       in_.next();
     }
@@ -156,12 +182,39 @@ ShellInterpreter::Status ShellInterpreter::and_or() {
   }
 }
 
+// Whether what `read` reads from here on, and does not run, is followed by this operator.
+template <class Read>
+bool ShellInterpreter::is_followed(char letter, Read read) {
+  if (!live()) {
+    return false;
+  }
+  const std::size_t begin = in_.at;
+  const std::int64_t line = in_.line;
+  {
+    const Dead ahead(*this, true);
+    read();
+    skip_blanks();
+  }
+  const bool found = in_.at < in_.text.size() && in_.now() == letter && in_.ahead() != letter;
+  in_.at = begin;
+  in_.line = line;
+  return found;
+}
+
+ShellInterpreter::Status ShellInterpreter::part_of_pipeline(bool is_apart) {
+  std::optional<Apart> apart;
+  if (is_apart && live()) {
+    apart.emplace(*this);
+  }
+  return command();
+}
+
 ShellInterpreter::Status ShellInterpreter::pipeline() {
   const bool opposite = take("!");
   if (take("time")) {
     take("-p");
   }
-  Status status = command();
+  Status status = part_of_pipeline(is_followed('|', [this] { command(); }));
   skip_blanks();
   while (in_.now() == '|' && in_.ahead() != '|' && in_.at < in_.text.size()) {
     in_.next();
@@ -169,7 +222,7 @@ ShellInterpreter::Status ShellInterpreter::pipeline() {
       in_.next();
     }
     skip_separators();
-    command();
+    part_of_pipeline(true);
     status = {.truth = Truth::kUnknown, .is_program = true};
     if (state_.output != nullptr && live()) {
       state_.output_known = false;

@@ -15,7 +15,7 @@ namespace shardplan {
 // What all scripts within a script share.
 struct ShellState {
   enum class Flow { kOn, kBreak, kContinue, kReturn, kExit };
-  struct Function {
+  struct Function {    // or a script within another
     std::string text;  // its body, with the braces
     std::string file;
     std::int64_t line = 1;
@@ -26,6 +26,7 @@ struct ShellState {
   ShellWordContext context = {};
   std::set<std::string> arrays = {};
   std::set<std::string> exported = {};
+  bool exports_all = false;  // set -a
   std::map<std::string, Function> functions = {};
   std::map<std::string, std::string> written = {};  // files that `cat <<EOF > file` makes
   std::vector<Scope> scopes = {};                   // of the functions that are being called
@@ -33,8 +34,9 @@ struct ShellState {
   Flow flow = Flow::kOn;
   std::string* output = nullptr;  // of the $(...) that is being read
   bool output_known = true;
-  int depth = 0;          // scripts within each other
-  std::size_t turns = 0;  // commands so far
+  std::size_t option_letter = 1;  // the next of getopts in the word at $OPTIND
+  int depth = 0;                  // scripts within each other
+  std::size_t turns = 0;          // commands so far
 };
 
 class ShellInterpreter {
@@ -63,9 +65,10 @@ class ShellInterpreter {
   // A simple command, read and not yet run.
   struct Simple {
     Words words;
-    std::map<std::string, std::optional<std::vector<std::string>>> before;  // NAME=value in front
-    std::optional<std::string> here;                                        // <<EOF
-    std::string target;                                                     // > file
+    ShellState::Scope before;         // values outside of NAME=value in front
+    ShellState::Scope own;            // and theirs, while the words are read
+    std::optional<std::string> here;  // <<EOF
+    std::string target;               // > file
     std::int64_t line = 1;
   };
 
@@ -81,6 +84,18 @@ class ShellInterpreter {
     bool dead;
   };
 
+  // A process of its own: what it sets is gone behind it, and its exit is its own.
+  struct Apart {
+    explicit Apart(const ShellInterpreter& of);
+    ~Apart();
+    Apart(const Apart&) = delete;
+    Apart& operator=(const Apart&) = delete;
+    ShellState& state;
+    ShellValues values;
+    std::set<std::string> arrays;
+    std::set<std::string> exported;
+  };
+
   bool live() const { return dead_ == 0 && state_.flow == Flow::kOn; }
   std::string place(std::int64_t line) const { return in_.file + ":" + std::to_string(line); }
   std::string peek() const;
@@ -93,6 +108,9 @@ class ShellInterpreter {
   Status list(const std::vector<std::string>& stops);
   Status and_or();
   Status pipeline();
+  Status part_of_pipeline(bool is_apart);
+  template <class Read>
+  bool is_followed(char letter, Read read);
   Status command();
   bool function();
   std::string source(std::size_t begin) const;
@@ -102,6 +120,7 @@ class ShellInterpreter {
   Status while_command();
   Status for_command();
   Status case_command();
+  bool matches_one(KnownWord& subject);
   Status condition();
   Status arithmetic();
   Status subshell();
@@ -112,16 +131,32 @@ class ShellInterpreter {
 
   // shell_assignment.cpp: variables
   bool assignment(Simple& simple);
-  void array(const std::string& name, Words& value);
+  std::string assigned_name();
+  void array(Words& value, std::map<std::size_t, std::string>& keys);
   void store(const std::string& name, Words value, bool appends, bool is_array);
+  void store_entry(const std::string& name, const std::string& index, const std::string& value,
+                   bool appends);
+  void store_array(const std::string& name, const Words& value,
+                   const std::map<std::size_t, std::string>& keys, bool appends);
   void declare(const Words& words);
-  void set_arguments(const Words& words);
-  void restore(const std::map<std::string, std::optional<std::vector<std::string>>>& before);
+  bool make_local(const std::string& name);
+  void unset(const std::string& name);
+  std::optional<Words> value_of(const std::string& name) const;
+  void set_aside(Simple& simple);
+  void restore(const ShellState::Scope& before);
   void redirection(Simple& simple, std::size_t& here_end);
+
+  // shell_arguments.cpp: $1, $2, ... and the script's options
+  void set_arguments(const std::optional<Words>& words);
+  void set_options(const Words& words);
+  Status shift(const Words& words);
+  Status getopts(const Words& words);
+  Status next_option(const Words& words, const Words& arguments);
 
   // shell_commands.cpp: one command
   Status simple();
   Status run(Simple simple);
+  Status program(const Simple& simple);
   std::optional<Status> built_in(const Simple& simple);
   std::optional<Status> control(const Words& words);
   void print(const Simple& simple);
@@ -131,7 +166,10 @@ class ShellInterpreter {
 
   // shell_inner.cpp: scripts within it
   bool inner_script(const Simple& simple);
-  bool script_file(const Words& words, std::size_t at);
+  bool script_file(const Simple& simple, std::size_t at);
+  void child(const Simple& simple, std::size_t num_launcher, const ShellState::Function& script,
+             const std::optional<Words>& arguments);
+  void pass_variables(const std::string& word);
   void nested(const std::string& text, const std::string& file, std::int64_t line,
               const Words& launcher);
   void call(const ShellState::Function& function, const Words& words);

@@ -54,6 +54,7 @@ std::int64_t count_in(const std::string& text) {
 struct Count {
   bool given = false;
   std::int64_t count = 0;
+  std::string text = "";  // "--nnodes $N"
 };
 
 // "--nproc_per_node 8", "--nproc-per-node=8", "-N 4", "-N4"; "gpu:h100:8" counts 8.
@@ -74,7 +75,9 @@ Count option_count(const Words& words, const Words& names) {
       } else {
         continue;
       }
-      found = {.given = true, .count = count_in(text.substr(text.rfind(':') + 1))};
+      found = {.given = true,
+               .count = count_in(text.substr(text.rfind(':') + 1)),
+               .text = name + " " + text};
     }
   }
   return found;
@@ -115,30 +118,70 @@ std::int64_t count_of(const Words& own, const Words& job, const Words& names) {
   return count.given ? count.count : option_count(job, names).count;
 }
 
-std::int64_t num_gpus_of(const Words& launcher, const Words& job) {
-  const std::int64_t nodes = count_of(launcher, job, kNodes);
-  const Count per_node = option_count(launcher, {"--nproc-per-node", "--num-gpus"});
+bool is_launched_by(const Words& launcher, const Words& programs) {
+  return std::ranges::any_of(launcher, [&](const std::string& word) {
+    return std::ranges::any_of(programs,
+                               [&](const std::string& program) { return word.ends_with(program); });
+  });
+}
+
+// Ranks, and what states them without a known number.
+struct Ranks {
+  std::int64_t count = 0;
+  std::string open = "";
+};
+
+Ranks ranks_of(const Count& stated) {
+  return {.count = stated.count, .open = stated.given && stated.count == 0 ? stated.text : ""};
+}
+
+// torchrun: ranks of a node, times nodes.
+Ranks product(const Count& per_node, const Count& launched, std::int64_t job_nodes) {
+  if (per_node.count == 0) {
+    return ranks_of(per_node);
+  }
+  const std::int64_t nodes = !launched.given ? 1 : launched.count > 0 ? launched.count : job_nodes;
+  return nodes > 0 ? Ranks{.count = per_node.count * nodes} : ranks_of(launched);
+}
+
+// As many processes as it says, or as Slurm has tasks.
+Ranks ranks_of_mpi(const Words& launcher, const Words& job) {
+  const Count processes = option_count(launcher, {"-np", "-n", "--np"});
+  const Count per_node = option_count(launcher, {"-N", "-npernode", "--npernode", "-ppn"});
+  const Count nodes = option_count(job, kNodes);
+  const Count tasks = option_count(job, kTasks);
+  if (processes.given) {
+    return ranks_of(processes);
+  }
   if (per_node.given) {
-    const Count launched = option_count(launcher, {"--nnodes", "--num-nodes"});
-    const std::int64_t groups = launched.count > 0 ? launched.count : launched.given ? nodes : 1;
-    return per_node.count * groups;
+    return product(per_node, {.given = true, .count = nodes.count, .text = per_node.text}, 0);
   }
-  const bool is_mpi = std::ranges::any_of(
-      launcher, [](const std::string& word) { return word.ends_with("mpirun"); });
-  if (is_mpi) {
-    return option_count(launcher, {"-np", "-n", "--np"}).count;
+  return {.count =
+              tasks.count > 0 ? tasks.count : nodes.count * option_count(job, kTasksPerNode).count};
+}
+
+Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpus) {
+  const std::int64_t nodes = count_of(launcher, job, kNodes);
+  Count per_node = option_count(launcher, {"--nproc-per-node", "--num-gpus"});
+  if (per_node.text.ends_with(" gpu") || per_node.text.ends_with(" auto")) {
+    per_node.count = node_gpus;
   }
-  const bool is_slurm =
-      std::ranges::any_of(launcher, [](const std::string& word) { return word.ends_with("srun"); });
-  const std::int64_t tasks = count_of(is_slurm ? launcher : Words{}, job, kTasks);
-  if (is_slurm && tasks > 0) {
-    return tasks;
+  if (per_node.given) {
+    return product(per_node, option_count(launcher, {"--nnodes", "--num-nodes"}), nodes);
   }
+  if (is_launched_by(launcher, {"mpirun", "mpiexec"})) {
+    return ranks_of_mpi(launcher, job);
+  }
+  const bool is_slurm = is_launched_by(launcher, {"srun"});
   const Words own = is_slurm ? launcher : Words{};
+  const std::int64_t tasks = count_of(own, job, kTasks);
+  if (is_slurm && tasks > 0) {
+    return {.count = tasks};
+  }
   const std::int64_t tasks_per_node = count_of(own, job, kTasksPerNode);
   const std::int64_t gpus_per_node = count_of(own, job, kGpusPerNode);
   // One process per GPU; fewer tasks than GPUs start the others themselves.
-  return nodes * std::max(tasks_per_node, gpus_per_node);
+  return {.count = nodes * std::max(tasks_per_node, gpus_per_node)};
 }
 
 }  // namespace
@@ -176,7 +219,7 @@ std::map<std::string, std::string> slurm_variables(const std::string& script) {
   return variables;
 }
 
-std::vector<Launch> launches_of(const ShellScript& script) {
+std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus) {
   const Words job = batch_words(script.comments);
   std::vector<Launch> launches;
   for (const ShellCommand& command : script.commands) {
@@ -191,7 +234,9 @@ std::vector<Launch> launches_of(const ShellScript& script) {
                   .line = command.line,
                   .environment = command.environment};
     launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
-    launch.num_gpus = num_gpus_of(launch.launcher, job);
+    const Ranks ranks = num_gpus_of(launch.launcher, job, node_gpus);
+    launch.num_gpus = ranks.count;
+    launch.open_ranks = ranks.open;
     const bool known = std::ranges::any_of(launches, [&](const Launch& each) {
       return each.program == launch.program && each.arguments == launch.arguments &&
              each.num_gpus == launch.num_gpus;
@@ -203,8 +248,8 @@ std::vector<Launch> launches_of(const ShellScript& script) {
   return launches;
 }
 
-std::vector<Launch> trainings_of(const ShellScript& script) {
-  std::vector<Launch> all = launches_of(script);
+std::vector<Launch> trainings_of(const ShellScript& script, std::int64_t node_gpus) {
+  std::vector<Launch> all = launches_of(script, node_gpus);
   std::vector<Launch> trainings;
   for (const Launch& launch : all) {
     if (has_training_argument(launch.arguments)) {

@@ -17,15 +17,17 @@ struct Launch {
   std::vector<std::string> arguments;
   std::string place;  // "run.sh:12"
   std::int64_t line = 1;
-  std::int64_t num_gpus = 0;  // 0: not stated
+  std::int64_t num_gpus = 0;    // 0: not stated
+  std::string open_ranks = {};  // "--nnodes $N": what states it without a known number; else ""
   std::map<std::string, std::string> environment;
 };
 
 // Every command that starts a Python program with arguments, in order; the same one once.
-std::vector<Launch> launches_of(const ShellScript& script);
+// `node_gpus`: of a node, for a launcher that starts as many ranks there; 0: not known.
+std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus);
 
 // Those of them that train: with an argument of a model's or a plan's sizes. All if none has one.
-std::vector<Launch> trainings_of(const ShellScript& script);
+std::vector<Launch> trainings_of(const ShellScript& script, std::int64_t node_gpus);
 
 // Whether one of the words is an argument that only a training has, such as --num-layers.
 bool has_training_argument(const std::vector<std::string>& words);

@@ -8,7 +8,8 @@ namespace shardplan {
 namespace {
 
 // A=$A$A, forty times, would fill any memory.
-constexpr std::size_t kMostPutIn = std::size_t{1} << 21;
+constexpr std::size_t kLongestWord = std::size_t{1} << 21;
+constexpr std::size_t kMostPutIn = std::size_t{1} << 26;  // over the whole of a script
 constexpr int kDeepest = 64;  // quotations and substitutions within each other
 
 bool is_mark(char letter) {
@@ -20,6 +21,18 @@ bool is_mark(char letter) {
 std::string plain(std::string word) {
   std::erase_if(word, is_mark);
   return word;
+}
+
+std::string literal_pattern(const std::string& text) {
+  constexpr std::string_view kSpecial = "\\*?[](){}|.+^$";
+  std::string pattern;
+  bool is_marked = false;
+  for (const char letter : text) {
+    is_marked = is_mark(letter) ? letter != kEndMark : is_marked;
+    pattern += !is_marked && kSpecial.find(letter) != kSpecial.npos ? "\\" : "";
+    pattern += letter;
+  }
+  return pattern;
 }
 
 KnownWord known_word(const std::string& word) {
@@ -134,6 +147,7 @@ void ShellWordReader::word(Words& words) {
   const std::int64_t first_line = line;
   while (at < text.size()) {
     const char letter = now();
+    const std::size_t begin = current.size();
     if (copy_marked(current)) {
       has = true;
     } else if (letter == '"') {
@@ -163,6 +177,10 @@ void ShellWordReader::word(Words& words) {
       current += letter;
       has = true;
       next();
+    }
+    const bool quotes = letter == '"' || letter == '\'' || letter == '\\';
+    if (is_pattern && quotes && begin < current.size()) {
+      current.replace(begin, std::string::npos, literal_pattern(current.substr(begin)));
     }
   }
   const bool only_digits =
@@ -241,16 +259,21 @@ void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {
   has = false;
 }
 
+void ShellWordReader::check_size(const std::string& current, const std::string& name) {
+  const bool is_long = current.size() > kLongestWord;
+  if (is_long || context_.put_in > kMostPutIn) {
+    throw InputError(file + ":" + std::to_string(line) + ": $" + name + ": found more than " +
+                     std::to_string(is_long ? kLongestWord : kMostPutIn) +
+                     (is_long ? " bytes" : " bytes in all that is put in") +
+                     ", expected a launch script");
+  }
+}
+
 // Blanks outside quotes end a word, but not those of what is not known; nothing between them is no
 // word.
 void ShellWordReader::append(Words& words, std::string& current, bool& has,
                              const std::string& piece, bool in_quotes) {
-  context_.put_in += piece.size() + 1;
-  if (context_.put_in > kMostPutIn) {
-    throw InputError(file + ":" + std::to_string(line) +
-                     ": found variables that come to more than " + std::to_string(kMostPutIn) +
-                     " bytes, expected a launch script");
-  }
+  context_.put_in += piece.size() + sizeof(std::string);
   bool known = true;
   for (const char letter : piece) {
     known = letter == kEndMark || (known && letter != kUnknownMark);

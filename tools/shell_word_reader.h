@@ -37,6 +37,9 @@ struct KnownWord {
 };
 KnownWord known_word(const std::string& word);
 
+// A pattern, of a shell or a regular expression, that matches `text` only.
+std::string literal_pattern(const std::string& text);
+
 // Where the group ends whose opening stands before `at`: behind `closer`, or the text's size.
 std::size_t end_of_group(const std::string& text, std::size_t at, char closer, int depth = 0);
 
@@ -49,8 +52,9 @@ std::size_t end_of_here_document(const std::string& text, std::size_t at,
 // What words share over the whole of a script.
 struct ShellWordContext {
   ShellValues values;
-  std::set<std::string> mentioned;
-  std::size_t put_in = 0;  // bytes and items of variables, so far
+  std::set<std::string> maps;       // lists whose keys are any text: declare -A
+  std::set<std::string> mentioned;  // "@" for the script's arguments
+  std::size_t put_in = 0;           // bytes of variables and items, so far
   // The output of $(...), where it can be known.
   std::function<std::optional<std::string>(const std::string& script)> substitute = {};
 };
@@ -94,6 +98,7 @@ class ShellWordReader {
   std::size_t at = 0;
   std::int64_t line = 1;
   bool splits = true;                        // false: values of variables stay one word
+  bool is_pattern = false;                   // true: what is quoted matches itself only
   bool sets = true;                          // false: ${NAME:=value} sets nothing
   std::map<std::size_t, std::size_t> jumps;  // from a line's end over its here-documents
 
@@ -118,10 +123,13 @@ class ShellWordReader {
   Wanted braced();
   std::optional<std::string> cut(const std::string& name, const std::string& rest);
   std::string element_name(const std::string& name, std::string& rest);
+  ShellWordReader within(const std::string& rest);
   std::string behind(const std::string& rest);
+  std::string pattern_behind(const std::string& rest);
   void put(Words& words, std::string& current, bool& has, const Wanted& wanted, bool in_quotes);
   void append(Words& words, std::string& current, bool& has, const std::string& piece,
               bool in_quotes);
+  void check_size(const std::string& current, const std::string& name);
   static void end_word(Words& words, std::string& current, bool& has);
 
   ShellWordContext& context_;

@@ -87,8 +87,9 @@ TEST_CASE("a script in a word, a here-document or a file of this script is run")
         "srun -N 2 | a \nsrun -N 2 | b \n");
   CHECK(commands_of("X=1\nsrun bash -c \"$(cat <<EOF\nrun $X \\$Y\nEOF\n)\"") ==
         "srun | run 1 $Y \n");
-  CHECK(commands_of("sbatch -J x --wrap 'srun a 1'\nsbatch --wrap=\"b\"") == "srun a 1 \nb \n");
-  CHECK(commands_of("sbatch <<'EOF'\n#!/bin/bash\nN=2\nrun $N\nEOF\nb") == "run 2 \nb \n");
+  CHECK(commands_of("sbatch -J x --wrap 'srun a 1'\nsbatch --wrap=\"b\"") ==
+        "sbatch -J x | srun a 1 \nsbatch | b \n");
+  CHECK(commands_of("sbatch <<'EOF'\n#!/bin/bash\nN=2\nrun $N\nEOF\nb") == "sbatch | run 2 \nb \n");
   CHECK(commands_of("cat > j.sh <<EOF\nrun \\$1\nEOF\nbash j.sh 3") == "bash | run 3 \n");
   CHECK(commands_of("C='run 1 --x \"a b\"'\neval $C; eval \"$C\"") ==
         "run 1 --x a b \nrun 1 --x a b \n");

@@ -1,0 +1,29 @@
+// Entries of a script's lists and maps (declare -A): NAME[key].
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/shell_word_reader.h"
+
+namespace shardplan {
+
+// Where the keys of `name` stand among the values, if they are not 0, 1, 2, ...
+std::string keys_of(const std::string& name);
+
+// What `index` (with marks) means as a key: a number, or any text in a map. Nothing if that is not
+// known.
+std::optional<std::string> list_key(const ShellWordContext& context, const std::string& name,
+                                    const std::string& index);
+
+// The key behind the last entry of a list.
+std::string next_list_key(const ShellValues& values, const std::string& name);
+
+// nullptr if there is none of this key.
+const std::string* list_entry(const ShellValues& values, const std::string& name,
+                              const std::string& key);
+void set_list_entry(ShellValues& values, const std::string& name, const std::string& key,
+                    const std::string& value);
+void erase_list_entry(ShellValues& values, const std::string& name, const std::string& key);
+
+}  // namespace shardplan
