@@ -195,7 +195,6 @@ class ScriptReader {
       return trainings.front();
     }
     std::string places;
-    std::string differing;
     const auto first = told(trainings.front());
     const auto second = told(trainings[1]);
     for (const Launch& each : trainings) {
@@ -207,19 +206,18 @@ class ScriptReader {
     }
     const auto said = [](const std::map<std::string, std::string>& told, const std::string& name) {
       const auto found = told.find(name);
-      return found == told.end() ? std::string("not given") : found->second;
+      return found == told.end() ? "not given" : found->second;
     };
-    for (const auto* each : {&second, &first}) {
-      for (const auto& [name, value] : *each) {
-        if (differing.empty() && said(first, name) != said(second, name)) {
-          differing = name + " (" + said(first, name) + ", or " + said(second, name) + ")";
-        }
-      }
-    }
+    auto either = first;
+    either.insert(second.begin(), second.end());
+    std::erase_if(either, [&](const auto& each) {
+      return said(first, each.first) == said(second, each.first);
+    });
+    const std::string name = either.begin()->first;  // of trainings that are chosen all differ
     const bool lines = places.find(',') != std::string::npos;
     throw InputError(file_ + ": found " + std::to_string(trainings.size()) + " trainings, in line" +
-                     (lines ? "s" : "") + places + ", that differ in " + differing +
-                     "; expected one: " +
+                     (lines ? "s" : "") + places + ", that differ in " + name + " (" +
+                     said(first, name) + ", or " + said(second, name) + "); expected one: " +
                      (lines ? "--from " + file_ + ":LINE chooses it"
                             : "--set NAME=VALUE of the variable that changes chooses it"));
   }

@@ -11,9 +11,8 @@ bool is_argument(const std::string& name) {
          std::ranges::all_of(name, [](unsigned char letter) { return std::isdigit(letter) != 0; });
 }
 
-bool is_known(const std::string& word) {
-  const KnownWord known = known_word(word);
-  return !known.unknown && known.missing.empty();
+bool is_open(const std::string& word) {
+  return known_word(word).unknown;
 }
 
 }  // namespace
@@ -78,7 +77,7 @@ ShellInterpreter::Status ShellInterpreter::getopts(const Words& words) {
   state_.context.mentioned.insert("@");
   const Words arguments =
       words.size() > 3 ? Words(words.begin() + 3, words.end()) : value_of("@").value_or(Words{});
-  if (is_known(words[1]) && std::ranges::all_of(arguments, is_known)) {
+  if (!is_open(words[1]) && std::ranges::none_of(arguments, is_open)) {
     return next_option(words, arguments);
   }
   for (const std::string& name : {words[2], std::string("OPTARG"), std::string("OPTIND")}) {

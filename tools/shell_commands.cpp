@@ -135,6 +135,7 @@ std::optional<ShellInterpreter::Status> ShellInterpreter::built_in(const Simple&
     return getopts(words);
   } else if (name == "read") {
     for (const std::string& word : words) { state_.context.values.erase(word); }
+    state_.output_known = false;
     return Status{.truth = Truth::kUnknown, .is_program = true};
   } else if (name == "eval") {
     nested(joined_words(words, 1), in_.file, simple.line, launcher_);
@@ -198,8 +199,40 @@ std::string ShellInterpreter::program_output(const Words& words, bool& known) {
       return text;
     }
   }
-  known = false;
-  return "";
+  const std::optional<std::string> fields = name == "cut" ? cut(words) : std::nullopt;
+  known = fields.has_value();
+  return fields.value_or("");
+}
+
+// cut -d '(' -f 1 of what is piped into it.
+std::optional<std::string> ShellInterpreter::cut(const Words& words) const {
+  std::string delimiter = "\t";
+  std::int64_t field = 0;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string option = words[i].substr(0, 2);
+    const bool is_apart = words[i].size() == 2 && i + 1 < words.size();
+    const std::string value = is_apart ? words[++i] : words[i].substr(option.size());
+    if (option == "-d" && value.size() == 1) {
+      delimiter = value;
+    } else if (option == "-f" && value.find_first_not_of("0123456789") == value.npos) {
+      field = shell_arithmetic(value, {}).value_or(0);
+    } else {
+      return std::nullopt;
+    }
+  }
+  const std::string line = state_.input.value_or("");
+  if (field == 0 || !state_.input || line.find('\n') + 1 != line.size() ||
+      plain(line) != line) {  // one known line
+    return std::nullopt;
+  }
+  std::size_t begin = 0;
+  for (; field > 1 && line.find(delimiter, begin) != line.npos; --field) {
+    begin = line.find(delimiter, begin) + 1;
+  }
+  if (field > 1) {  // a line without the delimiter is whole
+    return begin == 0 ? line : "\n";
+  }
+  return line.substr(begin, std::min(line.find(delimiter, begin), line.size() - 1) - begin) + "\n";
 }
 
 // The output of $(text), if every command in it is one whose output is known.

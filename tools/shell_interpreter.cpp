@@ -201,12 +201,23 @@ bool ShellInterpreter::is_followed(char letter, Read read) {
   return found;
 }
 
-ShellInterpreter::Status ShellInterpreter::part_of_pipeline(bool is_apart) {
-  std::optional<Apart> apart;
-  if (is_apart && live()) {
-    apart.emplace(*this);
+// In $(...) what a part but the last prints is what the next one reads.
+ShellInterpreter::Status ShellInterpreter::part_of_pipeline(bool is_last) {
+  if (!live()) {
+    return command();
   }
-  return command();
+  const Apart apart(*this);
+  if (is_last || state_.output == nullptr) {
+    return command();
+  }
+  std::string printed;
+  std::string* const outer = std::exchange(state_.output, &printed);
+  const bool outer_known = std::exchange(state_.output_known, true);
+  const Status status = command();
+  state_.input = state_.output_known ? std::optional(printed) : std::nullopt;
+  state_.output = outer;
+  state_.output_known = outer_known;
+  return status;
 }
 
 ShellInterpreter::Status ShellInterpreter::pipeline() {
@@ -214,7 +225,8 @@ ShellInterpreter::Status ShellInterpreter::pipeline() {
   if (take("time")) {
     take("-p");
   }
-  Status status = part_of_pipeline(is_followed('|', [this] { command(); }));
+  const auto is_piped = [this] { return is_followed('|', [this] { command(); }); };
+  Status status = is_piped() ? part_of_pipeline(false) : command();
   skip_blanks();
   while (in_.now() == '|' && in_.ahead() != '|' && in_.at < in_.text.size()) {
     in_.next();
@@ -222,13 +234,11 @@ ShellInterpreter::Status ShellInterpreter::pipeline() {
       in_.next();
     }
     skip_separators();
-    part_of_pipeline(true);
+    part_of_pipeline(!is_piped());
     status = {.truth = Truth::kUnknown, .is_program = true};
-    if (state_.output != nullptr && live()) {
-      state_.output_known = false;
-    }
     skip_blanks();
   }
+  state_.input.reset();
   if (opposite) {
     status.truth = negated(status.truth);
     status.is_program = false;

@@ -34,9 +34,10 @@ struct ShellState {
   Flow flow = Flow::kOn;
   std::string* output = nullptr;  // of the $(...) that is being read
   bool output_known = true;
-  std::size_t option_letter = 1;  // the next of getopts in the word at $OPTIND
-  int depth = 0;                  // scripts within each other
-  std::size_t turns = 0;          // commands so far
+  std::optional<std::string> input = {};  // what the command there reads, if it is known
+  std::size_t option_letter = 1;          // the next of getopts in the word at $OPTIND
+  int depth = 0;                          // scripts within each other
+  std::size_t turns = 0;                  // commands so far
 };
 
 class ShellInterpreter {
@@ -108,7 +109,7 @@ class ShellInterpreter {
   Status list(const std::vector<std::string>& stops);
   Status and_or();
   Status pipeline();
-  Status part_of_pipeline(bool is_apart);
+  Status part_of_pipeline(bool is_last);
   template <class Read>
   bool is_followed(char letter, Read read);
   Status command();
@@ -162,6 +163,7 @@ class ShellInterpreter {
   void print(const Simple& simple);
   std::optional<std::string> substitute(const std::string& text);
   std::string program_output(const Words& words, bool& known);
+  std::optional<std::string> cut(const Words& words) const;
   void record(const Simple& simple);
 
   // shell_inner.cpp: scripts within it

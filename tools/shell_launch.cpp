@@ -213,6 +213,12 @@ std::map<std::string, std::string> slurm_variables(const std::string& script) {
   put("SLURM_NNODES", nodes);
   put("SLURM_JOB_NUM_NODES", nodes);
   put("SLURM_NTASKS_PER_NODE", per_node);
+  if (nodes > 1 && per_node > 0) {
+    variables["SLURM_TASKS_PER_NODE"] =
+        std::to_string(per_node) + "(x" + std::to_string(nodes) + ")";
+  } else {
+    put("SLURM_TASKS_PER_NODE", per_node);
+  }
   put("SLURM_NTASKS", tasks > 0 ? tasks : nodes * per_node);
   put("SLURM_GPUS_PER_NODE", option_count(job, {"--gpus-per-node"}).count);
   put("SLURM_GPUS_ON_NODE", option_count(job, kGpusPerNode).count);

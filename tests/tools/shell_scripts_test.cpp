@@ -64,6 +64,7 @@ TEST_CASE("getopts takes the options of the arguments") {
       {"set -- -q -p; " + loop, "? q;: p;3;"},
       {"set -- -p 4 a; while getopts p: o; do :; done; shift $((OPTIND - 1)); run $o $1", "? a;"},
       {"f() { local OPTIND; getopts p: o; run $OPTARG; }; f -p 1; f -p 4", "1;4;"},
+      {"P=2; f() { while getopts p: o; do P=$OPTARG; done; }; f \"$@\"; run $P", "2;"},
       {"set -- -p 4; getopts $(cat options) o; run $o", "$o;"},
   });
 }
@@ -131,6 +132,16 @@ TEST_CASE("a process has variables of its own, and sees those that are exported"
   });
 }
 
+TEST_CASE("cut takes a field of what is known") {
+  check({
+      {"run $(echo a:b:c | cut -d: -f2) $(echo a:b | cut -d ':' -f 1) $(echo ab | cut -d: -f 2)",
+       "b a ab;"},
+      {"run \"$(echo a:b | cut -d: -f 3)\" $(hostname | cut -f 1)", " $(hostname | cut -f 1);"},
+      {"run $(echo a b | while read x; do echo $x; done)",
+       "$(echo a b | while read x; do echo $x; done);"},
+  });
+}
+
 TEST_CASE("only a shell reads a file that the script writes") {
   const std::string write = "echo 'import sys\nif len(sys.argv) < 2: exit()' > m.py\n";
   CHECK(runs(write + "A=$(python m.py log); run 1; srun m.py") == "1;");
@@ -162,6 +173,10 @@ TEST_CASE("a number of ranks that is not known is said, and 'gpu' means those of
   CHECK(ranks("torchrun --nproc-per-node auto", note) == 8);
   CHECK(ranks("#SBATCH -N 2\n#SBATCH --ntasks-per-node=4\nmpirun python", note) == 8);
   CHECK(ranks("#SBATCH -N 2\nmpirun -npernode 4 python", note) == 8);
+  CHECK(ranks("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
+              "N=$(echo $SLURM_TASKS_PER_NODE | cut -d '(' -f 1)\n"
+              "mpirun -np $((SLURM_JOB_NUM_NODES * N)) python",
+              note) == 16);
   CHECK(note == "");
   CHECK(ranks("mpirun -np $((2 * N)) python", note) == 0);
   CHECK(note ==
