@@ -115,10 +115,15 @@ bool ShellWordReader::special(std::string& current, bool& has) {
   if (letter == '#') {
     context_.mentioned.insert("@");
   }
+  // f "$@" of a script without arguments gives none.
   const auto arguments = context_.values.find("@");
+  const std::string none = marked(kUnsetMark, "$", "@");
   current += letter == '#'
-                 ? std::to_string(arguments == context_.values.end() ? std::size_t{0}
-                                                                     : arguments->second.size())
+                 ? std::to_string(arguments == context_.values.end()
+                                      ? 0
+                                      : std::ranges::count_if(
+                                            arguments->second,
+                                            [&](const std::string& each) { return each != none; }))
              : letter == '?' ? "0"
                              : marked(kUnknownMark, "$", std::string(1, letter));
   has = true;

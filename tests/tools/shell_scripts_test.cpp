@@ -49,6 +49,7 @@ TEST_CASE("shift drops as many arguments as it says, or none") {
       {"set -- 1 2 4; shift 2; run $1 $#", "4 1;"},
       {"set -eo pipefail 1 2; shift; run \"$@\"", "2;"},
       {"set -- 1 2; shift 3 || run none; run $#", "none;2;"},
+      {"f() { [ $# -lt 1 ] && run none; }; f \"$@\"; f 1", "none;"},
       {"set -- a b; shift $(cat n); run $1", "$a;"},
       {"set -- --tp 4 --mb 2\nwhile [ $# -gt 0 ]; do case $1 in --tp) T=$2; shift 2;; --mb) M=$2; "
        "shift 2;; esac; done\nrun $T $M",
