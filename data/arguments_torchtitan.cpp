@@ -53,10 +53,16 @@ ModelSpec debug_model() {
   return model;
 }
 
-ModelSpec model_of(const RunArguments& arguments, const Library& library) {
+ModelSpec model_of(const RunArguments& arguments, const Library& library,
+                   std::vector<std::string>& notes) {
   const std::string name = arguments.text_or("model.name", "llama3") + "/" +
                            arguments.text_or("model.flavor", "debugmodel");
   if (name == "llama3/debugmodel") {
+    if (!arguments.has("model.flavor")) {
+      notes.emplace_back(
+          arguments.error("model.flavor", "found nothing, took torchtitan's default, " + name)
+              .what());
+    }
     return debug_model();
   }
   std::vector<std::string> names = {"llama3/debugmodel"};
@@ -78,6 +84,7 @@ struct ScheduleName {
   Schedule schedule;
   std::int64_t stages_per_rank;
 };
+// torch.distributed.pipelining.schedules, get_schedule_class: in any case of letters.
 constexpr std::array<ScheduleName, 5> kScheduleNames = {{
     {.name = "1F1B", .schedule = Schedule::k1F1B, .stages_per_rank = 1},
     {.name = "GPipe", .schedule = Schedule::kGpipe, .stages_per_rank = 1},
@@ -127,7 +134,9 @@ void read_pipeline(const RunArguments& arguments, RunReading& run) {
   }
   const char* const name = "parallelism.pipeline_parallel_schedule";
   const std::string word = arguments.text_or(name, "1F1B");
-  const auto* const row = std::ranges::find(kScheduleNames, word, &ScheduleName::name);
+  const auto* const row = std::ranges::find_if(kScheduleNames, [&](const ScheduleName& each) {
+    return in_lower_case(each.name) == in_lower_case(word);
+  });
   if (row == kScheduleNames.end()) {
     refuse(run, std::string(name) + " " + word + ": its in-flight microbatches are not described");
     return;
@@ -321,6 +330,7 @@ void read_refusals(const RunArguments& arguments, RunReading& run) {
   for (const auto& [name, described] :
        {std::pair{"training.dtype", "float32"},
         std::pair{"training.mixed_precision_param", "bfloat16"},
+        std::pair{"training.mixed_precision_reduce", "float32"},
         std::pair{"parallelism.disable_loss_parallel", "false"},
         std::pair{"parallelism.enable_async_tensor_parallel", "false"}}) {
     const std::string word = arguments.text_or(name, described);
@@ -345,7 +355,7 @@ RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& c
   run.uses = arguments.uses();
   run.unsupported = arguments.first_refused();
   run.job.cluster = cluster;
-  run.job.model = model_of(arguments, library);
+  run.job.model = model_of(arguments, library, run.notes);
   read_sizes(arguments, run);
   read_pipeline(arguments, run);
   read_training(arguments, sizes_of(own, cluster.world_size()).dp, run);

@@ -70,6 +70,16 @@ std::string hint(const std::string& name, const ArgumentTable& table) {
   return moved.size() == 1 ? "; its name is now " + moved.front() : suggestion(name, names);
 }
 
+// "training.seq_len" -> "training."
+std::string section_of(const std::string& name) {
+  return name.substr(0, name.find('.') + 1);
+}
+
+bool is_in_a_section(const std::string& name, const ArgumentTable& table) {
+  return std::ranges::any_of(
+      table.rows, [&](const ArgumentRow& row) { return section_of(row.name) == section_of(name); });
+}
+
 }  // namespace
 
 std::vector<Setting> with_names_of_today(const RunSettings& settings, const ArgumentTable& table,
@@ -97,6 +107,13 @@ void refuse_unknown_names(const std::string& file, const RunArguments& arguments
   if (arguments.has("job.custom_config_module") ||
       arguments.has("experimental.custom_args_module")) {
     return;
+  }
+  if (std::ranges::none_of(arguments.uses(), [&](const SettingUse& use) {
+        return is_in_a_section(use.name, table);
+      })) {
+    throw InputError(file +
+                     ": found no setting of torchtitan, expected sections such as [model] and "
+                     "[training]");
   }
   std::vector<std::string> unknown;
   for (const SettingUse& use : arguments.uses()) {

@@ -12,7 +12,8 @@ namespace shardplan {
 std::vector<Setting> with_names_of_today(const RunSettings& settings, const ArgumentTable& table,
                                          std::vector<std::string>& notes);
 
-// InputError that lists what `table` does not have.
+// InputError that lists what `table` does not have, and for settings none of which is in a section
+// of torchtitan's.
 void refuse_unknown_names(const std::string& file, const RunArguments& arguments,
                           const ArgumentTable& table);
 

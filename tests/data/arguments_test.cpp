@@ -719,3 +719,47 @@ TEST_CASE("every table of arguments can be read, and gives each a meaning and a 
 }
 
 }  // namespace shardplan
+TEST_CASE("a schedule of torchtitan's is named in any case of letters") {
+  const auto schedule = [](const std::string& name) {
+    const RunReading run = torchtitan_with({{"parallelism.pipeline_parallel_degree", "2"},
+                                            {"parallelism.pipeline_parallel_schedule", name}});
+    CHECK_MESSAGE(run.unsupported.empty(), name);
+    return run.plan.schedule;
+  };
+  CHECK(schedule("1f1b") == Schedule::k1F1B);
+  CHECK(schedule("interleaved1f1b") == Schedule::kInterleaved1F1B);
+  CHECK(schedule("zbvzerobubble") == Schedule::kZbv);
+}
+
+TEST_CASE("gradients that torchtitan reduces in another type than fp32 are unsupported") {
+  const char* const name = "training.mixed_precision_reduce";
+  CHECK(torchtitan_with({{name, "float32"}}).unsupported.empty());
+  CHECK(torchtitan_with({{name, "bfloat16"}}).unsupported ==
+        "unsupported: training.mixed_precision_reduce bfloat16: float32 is described");
+}
+
+TEST_CASE("settings of which none is torchtitan's are no run; a model left out is said") {
+  const auto read = [](const std::vector<std::string>& names) {
+    RunSettings run;
+    run.format = RunFormat::kTorchtitan;
+    run.file = "t.toml";
+    for (const std::string& name : names) {
+      run.arguments.push_back(
+          {.name = name, .values = {"64"}, .place = "t.toml:1: " + name + ": "});
+    }
+    const Library library;
+    return read_run(run, library.cluster("1x8-h100"), library);
+  };
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{}, {"tool.poetry.name"}, {"name", "tool.poetry.version"}}) {
+    CHECK(message_of([&] { read(names); }) ==
+          "t.toml: found no setting of torchtitan, expected sections such as [model] and "
+          "[training]");
+  }
+  const RunReading run = read({"training.seq_len"});
+  CHECK(run.job.model.name == "llama3/debugmodel");
+  REQUIRE(run.notes.size() == 1);
+  CHECK(run.notes[0] ==
+        "t.toml: model.flavor: found nothing, took torchtitan's default, llama3/debugmodel");
+}
+
