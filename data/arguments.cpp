@@ -173,11 +173,13 @@ bool RunArguments::has(std::string_view name) const {
   return find(name) != nullptr;
 }
 
-InputError RunArguments::error(std::string_view name, const std::string& found_expected) const {
+std::string RunArguments::place(std::string_view name) const {
   const Setting* setting = find(name);
-  return InputError(
-      (setting == nullptr ? file_ + ": " + std::string(name) + ": " : setting->place) +
-      found_expected);
+  return setting == nullptr ? file_ + ": " + std::string(name) + ": " : setting->place;
+}
+
+InputError RunArguments::error(std::string_view name, const std::string& found_expected) const {
+  return InputError(place(name) + found_expected);
 }
 
 std::optional<std::int64_t> RunArguments::integer(std::string_view name, std::int64_t low,

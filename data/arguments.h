@@ -86,6 +86,8 @@ class RunArguments {
   std::string word_or(std::string_view name, std::string_view fallback,
                       const std::vector<std::string>& words) const;
 
+  // What opens messages about it: "run.sh:12: --bf16: ".
+  std::string place(std::string_view name) const;
   InputError error(std::string_view name, const std::string& found_expected) const;
   const std::vector<SettingUse>& uses() const { return uses_; }
   // "unsupported: --cuda-graph-impl: ..." for the first refused setting, else "".

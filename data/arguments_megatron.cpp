@@ -243,6 +243,17 @@ void read_optimizer(const RunArguments& arguments, RunReading& run, const Option
   }
 }
 
+// training/arguments.py:830, whatever kind the positions are of.
+void check_positions(const RunArguments& arguments, std::int64_t sequence_length) {
+  const char* const name = "--max-position-embeddings";
+  const std::int64_t positions = arguments.integer_or(name, sequence_length, 1, kMaxSize);
+  if (positions < sequence_length) {
+    throw arguments.error(name, "found " + std::to_string(positions) +
+                                    ", expected at least --seq-length " +
+                                    std::to_string(sequence_length));
+  }
+}
+
 void read_training(const RunArguments& arguments, RunReading& run) {
   Job& job = run.job;
   const std::optional<std::int64_t> sequence = arguments.integer("--seq-length", 1, kMaxSize);
@@ -252,6 +263,7 @@ void read_training(const RunArguments& arguments, RunReading& run) {
     throw arguments.error("--seq-length", "found nothing, expected an integer");
   }
   job.sequence_length = sequence ? *sequence : *encoder;
+  check_positions(arguments, job.sequence_length);
   if (!arguments.has("--micro-batch-size")) {
     throw arguments.error("--micro-batch-size", "found nothing, expected an integer");
   }

@@ -73,7 +73,11 @@ std::int64_t vocabulary(const RunArguments& arguments, std::vector<std::string>&
     }
   }
   if (!why_refused(arguments).empty()) {
-    return 1;  // of no run that is estimated
+    notes.emplace_back(
+        arguments
+            .error("--vocab-size", "found nothing: the parameters of the model are not counted")
+            .what());
+    return 0;  // of no run that is estimated
   }
   // pretrain_gpt.py sets this default.
   if (arguments.text_or("--tokenizer-type", "GPT2BPETokenizer") == "GPT2BPETokenizer") {
@@ -151,7 +155,7 @@ std::vector<std::int64_t> layer_pattern(const RunArguments& arguments, const cha
   const std::string text = arguments.text_or(name, "1");
   std::vector<std::int64_t> pattern;
   if (text.find('[') != std::string::npos) {
-    pattern = integer_pattern(text, std::string(name) + ": ");
+    pattern = integer_pattern(text, arguments.place(name));
   } else {
     const std::int64_t period = arguments.integer_or(name, 1, 1, kMaxCount);
     for (std::int64_t i = 0; i < num_layers; ++i) {
@@ -185,6 +189,10 @@ void read_mla(const RunArguments& arguments, ModelSpec& model) {
   if (!arguments.has("--multi-latent-attention")) {
     return;
   }
+  if (arguments.has("--group-query-attention")) {  // training/arguments.py:1266
+    throw arguments.error("--group-query-attention",
+                          "found --multi-latent-attention beside it, expected one of them");
+  }
   model.attention = AttentionKind::kMla;
   model.mla.q_lora_rank = arguments.integer_or("--q-lora-rank", 0, 1, kMaxSize);
   model.mla.kv_lora_rank = arguments.integer_or("--kv-lora-rank", 32, 1, kMaxSize);
@@ -200,7 +208,8 @@ void read_windows(const RunArguments& arguments, ModelSpec& model) {
   if (text.empty()) {
     return;
   }
-  const std::vector<std::int64_t> window = integer_pattern("[" + text + "]", "--window-size: ");
+  const std::vector<std::int64_t> window =
+      integer_pattern("[" + text + "]", arguments.place("--window-size"));
   // core/transformer/utils.py is_layer_window_attention: an n-th layer is skipped.
   std::vector<std::int64_t> windowed(model.layers.size(), 1);
   if (arguments.has("--window-attn-skip-freq")) {

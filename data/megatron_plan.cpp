@@ -269,6 +269,14 @@ void read_recompute(const RunArguments& arguments, Plan& plan) {
           : arguments.word_or("--recompute-granularity", "none", {"none", "selective", "full"});
   recompute.granularity = value_of<RecomputeGranularity>(granularity).value();
   if (recompute.granularity == RecomputeGranularity::kSelective) {
+    // training/arguments.py:900 and core/transformer/transformer_config.py:1180.
+    for (const char* const name : {"--recompute-method", "--recompute-num-layers"}) {
+      if (arguments.has(name)) {
+        throw arguments.error(name,
+                              "found selective recomputation beside it, expected "
+                              "--recompute-granularity full");
+      }
+    }
     read_modules(arguments, recompute);
   }
   if (recompute.granularity == RecomputeGranularity::kFull) {

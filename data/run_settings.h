@@ -19,13 +19,14 @@ struct RunSettings {
   std::vector<Setting> sizes;  // over the arguments; the global batch stays that of their own sizes
   std::vector<Setting> environment;
   std::int64_t num_gpus = 0;           // of the launcher; 0: not stated
-  std::vector<std::string> variables;  // of a script: what it reads or sets, by name
+  std::vector<std::string> variables;  // of the file: what it reads or sets, by name
 };
 
 struct RunReading {
   std::string framework;           // name of the profile
   bool has_profile = false;        // the library knows it; else `job.profile` is unset
-  Job job;                         // all of it, for the cluster given
+  Job job;                         // all of it, for the cluster given; where `unsupported`, a
+                                   // vocab of 0 is one that is not known
   Plan plan;                       // with the framework's defaults
   bool batch_stated = false;       // else the global batch is one microbatch of every rank
   std::string unsupported;         // "unsupported: ...": why no estimate is possible; "" if it is

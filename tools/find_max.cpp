@@ -18,7 +18,8 @@ FindMaxAxis axis_of(const Question& question, const std::string& name) {
 Maximum find_max(Question& question, const std::string& name, const MemoryRule& rule) {
   Maximum maximum = {.name = name};
   const bool is_sequence = name == "sequence_length";
-  if (!why_invalid(question.job, question.plan)) {
+  const bool is_refused = question.run && !question.run->reading.unsupported.empty();
+  if (!is_refused && !why_invalid(question.job, question.plan)) {
     const FindMaxResult result =
         find_max(question.job, question.plan, axis_of(question, name), rule.share);
     maximum.fits = result.largest.has_value();

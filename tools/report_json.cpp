@@ -159,7 +159,7 @@ Json head_of(const char* command, const Job& job) {
           {"model",
            {{"name", job.model.name},
             {"family", job.model.family},
-            {"parameters", count_parameters(job.model)},
+            {"parameters", job.model.vocab > 0 ? Json(count_parameters(job.model)) : Json(nullptr)},
             {"mtp_parameters", count_mtp_parameters(job.model)}}},
           {"cluster",
            {{"name", job.cluster.name},

@@ -13,6 +13,20 @@ std::string domain_words(const ClusterSpec& cluster) {
   return domain > cluster.gpus_per_node ? ", NVLink domains of " + grouped(domain) : "";
 }
 
+std::string model_words(const ModelSpec& model) {
+  if (model.vocab == 0) {
+    return model.name + ", of a vocabulary that is not known";
+  }
+  std::string text = model.name + ", derived " + grouped(count_parameters(model)) + " parameters";
+  if (count_active_parameters(model) != count_parameters(model)) {
+    text += " (" + grouped(count_active_parameters(model)) + " active)";
+  }
+  if (count_mtp_parameters(model) > 0) {
+    text += " + " + grouped(count_mtp_parameters(model)) + " of prediction modules";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string label_line(std::string_view label, const std::string& text) {
@@ -20,15 +34,7 @@ std::string label_line(std::string_view label, const std::string& text) {
 }
 
 std::string job_lines(const Job& job) {
-  std::string model =
-      job.model.name + ", derived " + grouped(count_parameters(job.model)) + " parameters";
-  if (count_active_parameters(job.model) != count_parameters(job.model)) {
-    model += " (" + grouped(count_active_parameters(job.model)) + " active)";
-  }
-  if (count_mtp_parameters(job.model) > 0) {
-    model += " + " + grouped(count_mtp_parameters(job.model)) + " of prediction modules";
-  }
-  return label_line("model", model) +
+  return label_line("model", model_words(job.model)) +
          label_line("cluster", job.cluster.name + ": " + grouped(job.cluster.world_size()) + " x " +
                                    job.cluster.gpu.id + ", " +
                                    gib(device_capacity_bytes(job.cluster)) + " GiB each" +

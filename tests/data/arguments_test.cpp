@@ -115,8 +115,13 @@ TEST_CASE("an absent argument is asked for by file and name; a vocabulary only w
   CHECK(message_of([&] {
           reading_of(tokenizer + R"("HuggingFaceTokenizer"})");
         }).find("expected --vocab-size beside it, or --set vocab-size=N") != std::string::npos);
-  CHECK(reading_of(tokenizer + R"("HuggingFaceTokenizer", "--spec": "mamba"})")
-            .unsupported.starts_with("unsupported: --spec"));
+  const RunReading refused =
+      reading_of(tokenizer + R"("HuggingFaceTokenizer", "--spec": "mamba"})");
+  CHECK(refused.unsupported.starts_with("unsupported: --spec"));
+  CHECK(refused.job.model.vocab == 0);
+  REQUIRE(refused.notes.size() == 1);
+  CHECK(refused.notes[0] ==
+        "run.json: --vocab-size: found nothing: the parameters of the model are not counted");
   CHECK(reading_of(tokenizer + R"("BertWordPieceCase"})")
             .unsupported.starts_with("unsupported: --tokenizer-type BertWordPieceCase: another"));
 }
@@ -476,6 +481,43 @@ TEST_CASE("mistakes in arguments name the place, what was found and what was exp
         std::string::npos);
 }
 
+TEST_CASE("a list of layers that cannot be read names its place") {
+  const auto message = [](const std::string& json) {
+    return message_of([&] { gpt7b_with(", " + json); });
+  };
+  CHECK(
+      message(R"("--num-experts": 8, "--moe-layer-freq": "'([0]*1+[1]*31)'")") ==
+      "run.json:10: /arguments/--moe-layer-freq: found \"'([0]*1+[1]*31)'\", expected a list such "
+      "as [0]*3+[1]*12");
+  CHECK(message(R"("--window-size": "wide")")
+            .starts_with("run.json:10: /arguments/--window-size: found"));
+}
+
+// Megatron-LM core_v0.16.1 training/arguments.py:830, :900, :1266; transformer_config.py:1180.
+TEST_CASE("arguments with which Megatron-LM does not start are refused") {
+  const auto message = [](const std::string& json) {
+    return message_of([&] { gpt7b_with(", " + json); });
+  };
+  std::string few(kGpt7b);
+  few.replace(few.find("8192,", few.find("--max-position-embeddings")), 4, "4096");
+  for (const std::string positions : {"learned_absolute", "rope"}) {
+    CHECK(message_of([&] {
+            reading_of(few + R"(, "--position-embedding-type": ")" + positions + "\"}");
+          }) ==
+          "run.json:5: /arguments/--max-position-embeddings: found 4096, expected at least "
+          "--seq-length 8192");
+  }
+  const std::string selective = R"("--recompute-granularity": "selective")";
+  CHECK(message(selective) == "no error");
+  CHECK(message(selective + R"(, "--recompute-method": "uniform")")
+            .starts_with("run.json:10: /arguments/--recompute-method: found selective"));
+  CHECK(message(R"("--recompute-activations": true, "--recompute-num-layers": 1)")
+            .starts_with("run.json:10: /arguments/--recompute-num-layers: found selective"));
+  CHECK(message(R"("--multi-latent-attention": true)") ==  // with the list's groups
+        "run.json:2: /arguments/--group-query-attention: found --multi-latent-attention beside it, "
+        "expected one of them");
+}
+
 TEST_CASE("a list of words is read like the command line") {
   const RunReading run = reading_of(
       R"(["--num-layers", 2, "--hidden-size=64", "--num-attention-heads", "4", "--seq-length", "32",
@@ -706,19 +748,6 @@ TEST_CASE("names that torchtitan had in earlier releases are read as those of to
         }).starts_with("t.toml: float8.enable_float8_linear: found a setting"));
 }
 
-TEST_CASE("every table of arguments can be read, and gives each a meaning and a source") {
-  const Library library;
-  for (const char* name : {"megatron", "torchtitan", "environment"}) {
-    const ArgumentTable table = argument_table(library, name);
-    CHECK(table.rows.size() > 100);
-    for (const ArgumentRow& row : table.rows) {
-      CHECK_MESSAGE(!row.meaning.empty(), row.name);
-      CHECK_MESSAGE(!row.source.empty(), row.name);
-    }
-  }
-}
-
-}  // namespace shardplan
 TEST_CASE("a schedule of torchtitan's is named in any case of letters") {
   const auto schedule = [](const std::string& name) {
     const RunReading run = torchtitan_with({{"parallelism.pipeline_parallel_degree", "2"},
@@ -763,3 +792,16 @@ TEST_CASE("settings of which none is torchtitan's are no run; a model left out i
         "t.toml: model.flavor: found nothing, took torchtitan's default, llama3/debugmodel");
 }
 
+TEST_CASE("every table of arguments can be read, and gives each a meaning and a source") {
+  const Library library;
+  for (const char* name : {"megatron", "torchtitan", "environment"}) {
+    const ArgumentTable table = argument_table(library, name);
+    CHECK(table.rows.size() > 100);
+    for (const ArgumentRow& row : table.rows) {
+      CHECK_MESSAGE(!row.meaning.empty(), row.name);
+      CHECK_MESSAGE(!row.source.empty(), row.name);
+    }
+  }
+}
+
+}  // namespace shardplan
