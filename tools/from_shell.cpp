@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "data/json_message.h"
+#include "tools/argument_file.h"
 #include "tools/from_file.h"
 #include "tools/from_launch.h"
 #include "tools/shell_launch.h"
@@ -14,37 +15,11 @@
 namespace shardplan {
 namespace {
 
-using Words = std::vector<std::string>;
-
 constexpr const char* kNumGpus = "the number of GPUs";  // among what a training says of itself
 
 std::string from_variable(const std::string& file, const std::string& name) {
   return file + ": no command starts a .py file: the arguments in " + name +
          " are read, what another script adds is not known";
-}
-
-// A file of arguments that another script reads: the variable that holds --num-layers.
-std::optional<Launch> variable_of(const ShellScript& script, const std::string& file,
-                                  std::vector<std::string>& notes) {
-  Launch launch;
-  for (const auto& [name, values] : script.variables) {
-    launch.arguments.clear();
-    for (const std::string& value : values) {
-      std::size_t start = 0;
-      while ((start = value.find_first_not_of(" \t\n", start)) != std::string::npos) {
-        const std::size_t end = std::min(value.find_first_of(" \t\n", start), value.size());
-        launch.arguments.push_back(value.substr(start, end - start));
-        start = end;
-      }
-    }
-    if (std::ranges::find(launch.arguments, "--num-layers") != launch.arguments.end()) {
-      notes.push_back(from_variable(file, name));
-      launch.place = file + ":1";
-      launch.environment = script.exported;
-      return launch;
-    }
-  }
-  return std::nullopt;
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -55,14 +30,14 @@ std::string listed(const std::set<std::string>& names) {
 
 class ScriptReader {
  public:
-  ScriptReader(const std::string& text, std::string file, const ScriptRequest& request,
+  ScriptReader(std::string text, std::string file, const ScriptRequest& request,
                const Library& library)
-      : text_(text),
+      : text_(std::move(text)),
         file_(std::move(file)),
         request_(request),
         library_(library),
         table_(argument_table(library, "megatron")) {
-    given_.values = slurm_variables(text);
+    given_.values = slurm_variables(text_);
     for (const std::string& word : request.set_words) {
       const std::size_t equals = word.find('=');
       if (equals != std::string::npos) {
@@ -79,14 +54,22 @@ class ScriptReader {
       script = read_shell(text_, file_, given_);
       trainings = chosen(script);
     }
-    if (trainings.empty()) {
-      std::optional<Launch> variable = variable_of(script, file_, notes);
-      if (!variable || !script.exits_at.empty()) {
-        throw no_training(script);
-      }
-      trainings.push_back(std::move(*variable));
+    const std::string variable = trainings.empty() && script.exits_at.empty()
+                                     ? variable_with_arguments(script)
+                                     : std::string();
+    if (!variable.empty()) {  // as if the other script stood behind it
+      notes.push_back(from_variable(file_, variable));
+      text_ += "\n\npython pretrain_gpt.py ${" + variable + "[@]}\n";
+      script = read_shell(text_, file_, given_);
+      trainings = chosen(script);
     }
-    const Launch launch = the_one(trainings);
+    if (trainings.empty()) {
+      throw no_training(script);
+    }
+    Launch launch = the_one(trainings);
+    if (!variable.empty()) {
+      launch.place = place_of_argument("--num-layers", text_, file_);
+    }
     check_program(launch);
     check_arguments(launch, request_.set_words);
     check_choices(script, launch, notes);
@@ -96,6 +79,11 @@ class ScriptReader {
       notes.push_back(launch.place + ": " + launch.open_ranks +
                       ": the number of ranks is not known here, the cluster's GPUs are assumed; "
                       "--num-gpus says otherwise");
+    }
+    for (Setting& setting : settings.arguments) {
+      if (!variable.empty()) {
+        setting.place = place_of_argument(setting.name, text_, file_) + ": " + setting.name + ": ";
+      }
     }
     settings.variables = {script.mentioned.begin(), script.mentioned.end()};
     for (const auto& [name, value] : launch.environment) {
@@ -380,7 +368,7 @@ class ScriptReader {
     }
   }
 
-  const std::string& text_;
+  std::string text_;
   const std::string file_;
   const ScriptRequest& request_;
   const Library& library_;
