@@ -8,19 +8,20 @@
 namespace shardplan {
 namespace {
 
+enum class Language { kShell, kYaml, kToml, kJson };
 struct FileKind {
   std::string_view ending;
-  RunSettings (*read)(const std::string& text, const std::string& file);  // nullptr: a script
+  Language language = Language::kShell;
 };
 constexpr std::array<FileKind, 8> kKinds = {{
-    {.ending = ".sh", .read = nullptr},
-    {.ending = ".bash", .read = nullptr},
-    {.ending = ".slurm", .read = nullptr},
-    {.ending = ".sbatch", .read = nullptr},
-    {.ending = ".yaml", .read = settings_from_yaml},
-    {.ending = ".yml", .read = settings_from_yaml},
-    {.ending = ".toml", .read = settings_from_toml},
-    {.ending = ".json", .read = settings_from_json},
+    {.ending = ".sh", .language = Language::kShell},
+    {.ending = ".bash", .language = Language::kShell},
+    {.ending = ".slurm", .language = Language::kShell},
+    {.ending = ".sbatch", .language = Language::kShell},
+    {.ending = ".yaml", .language = Language::kYaml},
+    {.ending = ".yml", .language = Language::kYaml},
+    {.ending = ".toml", .language = Language::kToml},
+    {.ending = ".json", .language = Language::kJson},
 }};
 
 // "run.sh:12" -> "run.sh" and 12.
@@ -43,18 +44,21 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
   const std::int64_t line = take_line(file);
   const auto* const kind = std::ranges::find_if(
       kKinds, [&](const FileKind& each) { return file.ends_with(each.ending); });
-  if (kind == kKinds.end() || (line > 0 && kind->read != nullptr)) {
+  if (kind == kKinds.end() || (line > 0 && kind->language != Language::kShell)) {
     throw InputError("--from: found '" + path +
                      "', expected a file that ends in .sh, .bash, .slurm, .sbatch, .yaml, .yml, "
                      ".toml or .json");
   }
   const std::string text = read_text_file(file);
-  if (kind->read != nullptr) {
-    return kind->read(text, file);
-  }
   request.line = line;
   request.path = file;
-  return settings_from_shell(text, file, notes, request, library);
+  switch (kind->language) {
+    case Language::kShell: return settings_from_shell(text, file, notes, request, library);
+    case Language::kYaml: return settings_from_yaml(text, file, request.set_words);
+    case Language::kToml: return settings_from_toml(text, file);
+    case Language::kJson: return settings_from_json(text, file);
+  }
+  throw std::logic_error("settings_from_file: unknown language");
 }
 
 // {"arguments": ..., "environment": ...}, or the arguments alone as an object or a list.
@@ -102,9 +106,8 @@ void override_setting(RunSettings& settings, const ArgumentTable& table, Setting
   const ArgumentRow* const row = find_row(table, setting.name);
   const bool is_megatron = settings.format == RunFormat::kMegatron;
   const bool is_list = row != nullptr && row->num_values != 0 && row->num_values != 1;
+  std::erase_if(settings.arguments, [&](const Setting& each) { return each.name == setting.name; });
   if ((is_megatron && value == "false") || (is_list && value.empty())) {
-    std::erase_if(settings.arguments,
-                  [&](const Setting& each) { return each.name == setting.name; });
     return;
   }
   if (is_list) {

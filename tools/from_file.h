@@ -8,7 +8,7 @@
 
 namespace shardplan {
 
-// What the user says beside a script.
+// What the user says beside a script; set_words beside a YAML file, too.
 struct ScriptRequest {
   std::vector<std::string> set_words = {};  // NAME=VALUE; variables of the script, "1" its first
                                             // argument
@@ -31,7 +31,9 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
 RunSettings settings_from_shell(const std::string& text, const std::string& file,
                                 std::vector<std::string>& notes, const ScriptRequest& request = {},
                                 const Library& library = Library());
-RunSettings settings_from_yaml(const std::string& text, const std::string& file);
+// ${NAME} and $NAME are what `set_words` (NAME=VALUE) say, else stay as they are.
+RunSettings settings_from_yaml(const std::string& text, const std::string& file,
+                               const std::vector<std::string>& set_words = {});
 RunSettings settings_from_toml(const std::string& text, const std::string& file);
 RunSettings settings_from_json(const std::string& text, const std::string& file);
 
@@ -40,9 +42,9 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
 // neither `table` nor the file has such an argument.
 std::string argument_named(const RunSettings& settings, const ArgumentTable& table,
                            const std::string& name);
-// Puts `setting` over what the file says: by the argument's own name (argument_named), with one
-// value as text, none for a switch. Several values in it are divided by commas or blanks; "false"
-// takes a switch of Megatron-LM away, nothing a list.
+// Puts `setting` in place of what the file says: by the argument's own name (argument_named), with
+// one value as text, none for a switch. Several values in it are divided by commas or blanks;
+// "false" takes a switch of Megatron-LM away, nothing a list.
 void override_setting(RunSettings& settings, const ArgumentTable& table, Setting setting);
 
 }  // namespace shardplan

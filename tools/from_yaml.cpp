@@ -6,6 +6,7 @@
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
+#include "tools/shell_words.h"
 
 namespace shardplan {
 namespace {
@@ -28,15 +29,45 @@ bool is_boolean(const YAML::Node& node, const std::vector<std::string_view>& spe
 }
 
 // The tests hand the values to two shells: "Et\\\\|\\\\(tt\\\\|\\\\)*6L" escapes what means
-// something to them.
-std::string without_escapes(std::string text) {
+// something to them, and "'([0]*1+[1]*60)'" quotes it.
+std::string as_shells_read(std::string text) {
   std::erase(text, '\\');
-  return text;
+  const bool is_quoted = text.size() > 1 && (text.front() == '\'' || text.front() == '"') &&
+                         text.find(text.front(), 1) == text.size() - 1;
+  return is_quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+// envsubst, which Megatron-MoE-ModelZoo's sbatch_benchmarking.sh runs over its configurations; but
+// what nothing sets stays as it is. `names` receives every variable.
+std::string with_variables(const std::string& text, const std::vector<std::string>& set_words,
+                           std::vector<std::string>& names) {
+  constexpr std::string_view kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
+  std::string result;
+  std::size_t at = 0;
+  std::size_t dollar = 0;
+  while ((dollar = text.find('$', at)) != std::string::npos) {
+    result += text.substr(at, dollar - at);
+    const bool has_braces = text.compare(dollar, 2, "${") == 0;
+    const std::size_t begin = dollar + (has_braces ? 2 : 1);
+    const std::size_t end = std::min(text.find_first_not_of(kLetters, begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    const bool is_variable = is_shell_name(name) && (!has_braces || text.compare(end, 1, "}") == 0);
+    const auto word = std::ranges::find_if(
+        set_words, [&](const std::string& each) { return each.starts_with(name + "="); });
+    at = !is_variable ? dollar + 1 : has_braces ? end + 1 : end;
+    result += is_variable && word != set_words.end() ? word->substr(name.size() + 1)
+                                                     : text.substr(dollar, at - dollar);
+    if (is_variable) {
+      names.push_back(name);
+    }
+  }
+  return result + text.substr(at);
 }
 
 std::vector<std::string> words_of(const YAML::Node& node, const std::string& file) {
   if (node.IsScalar()) {
-    return bracketed_words(without_escapes(node.Scalar()));
+    return bracketed_words(as_shells_read(node.Scalar()));
   }
   std::vector<std::string> words;
   if (!node.IsSequence()) {
@@ -88,12 +119,13 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
 
 }  // namespace
 
-RunSettings settings_from_yaml(const std::string& text, const std::string& file) {
+RunSettings settings_from_yaml(const std::string& text, const std::string& file,
+                               const std::vector<std::string>& set_words) {
   RunSettings settings;
   settings.file = file;
   YAML::Node root;
   try {
-    root = YAML::Load(text);
+    root = YAML::Load(with_variables(text, set_words, settings.variables));
   } catch (const YAML::Exception& problem) {  // the library's words become ours
     throw wrong(file, problem.mark, "found no YAML here: " + problem.msg);
   }

@@ -126,7 +126,7 @@ InputError unknown_name(const std::string& name, const RunSettings& settings,
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   return InputError("--set: found '" + name + "', which neither " + framework + " nor " +
                     settings.file + " has, expected an argument, " +
-                    (settings.variables.empty() ? "" : "a variable of the script, ") +
+                    (settings.variables.empty() ? "" : "a variable of the file, ") +
                     "a switch of the framework or a field of the plan" + suggestion(bare, names));
 }
 
@@ -146,7 +146,7 @@ std::vector<std::string> override_settings(RunSettings& settings, const Options&
       continue;
     }
     if (std::ranges::find(settings.variables, name) != settings.variables.end()) {
-      taken.push_back(word);  // a variable of the script
+      taken.push_back(word);  // a variable of the file
       continue;
     }
     Setting setting{.name = argument_named(settings, table, name),
