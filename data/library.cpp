@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 namespace shardplan {
@@ -26,29 +25,6 @@ std::string in_lower_case(std::string_view text) {
     return static_cast<char>(std::tolower(letter));
   });
   return lower;
-}
-
-std::string read_text_file(const std::string& path) {
-  std::error_code failed;
-  if (std::filesystem::is_directory(path, failed)) {
-    throw InputError(path + ": found a directory, expected a file");
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    throw InputError(path + ": found no readable file, expected one");
-  }
-  // In pieces: a pipe has no size to ask for.
-  std::string text;
-  std::vector<char> piece(std::size_t{1} << 16);
-  while (stream && static_cast<std::int64_t>(text.size()) <= kMaxJsonBytes) {
-    stream.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    text.append(piece.data(), static_cast<std::size_t>(stream.gcount()));
-  }
-  if (static_cast<std::int64_t>(text.size()) > kMaxJsonBytes) {
-    throw InputError(path + ": found more than " + std::to_string(kMaxJsonBytes) +
-                     " bytes, expected a smaller file");
-  }
-  return text;
 }
 
 Library::Library() {

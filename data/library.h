@@ -10,6 +10,7 @@
 
 #include "data/json_reader.h"
 #include "data/model_config.h"
+#include "data/text_file.h"
 #include "estimator/cluster_spec.h"
 #include "estimator/framework_profile.h"
 
@@ -78,8 +79,7 @@ class Library {
   std::string* texts_ = nullptr;    // nullptr: nobody wants them
 };
 
-bool is_path(const std::string& name);                // has a '/' or ends in .json
-std::string read_text_file(const std::string& path);  // InputError if unreadable or too large
+bool is_path(const std::string& name);  // has a '/' or ends in .json
 std::string in_lower_case(std::string_view text);
 
 // Cluster and GPU from their JSON objects (library files, case lines).

@@ -331,7 +331,7 @@ std::string Library::gpu_path(const std::string& name) const {
 ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
                                    const std::string& where) const {
   if (is_path(gpu_name_or_path)) {
-    const JsonValue gpu = parse_text(read_text_file(gpu_name_or_path), gpu_name_or_path);
+    const JsonValue gpu = parse_text(read_text_file(gpu_name_or_path, where), gpu_name_or_path);
     return read_gpu_file(gpu, gpu_name_or_path);
   }
   const std::string path = gpu_path(gpu_name_or_path);
@@ -353,7 +353,7 @@ GpuSpec Library::gpu(const std::string& name_or_path, const std::string& where) 
 
 ClusterSpec Library::cluster(const std::string& name_or_path, const std::string& where) const {
   if (is_path(name_or_path)) {
-    const JsonValue json = parse_text(read_text_file(name_or_path), name_or_path);
+    const JsonValue json = parse_text(read_text_file(name_or_path, where), name_or_path);
     return read_cluster(json, name_or_path, *this);
   }
   const std::string opening = where.empty() ? "cluster: " : where;

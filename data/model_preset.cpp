@@ -10,7 +10,7 @@ ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_
                            const std::string& where) const {
   if (is_path(name_or_path)) {
     const std::string name = std::filesystem::path(name_or_path).stem().string();
-    return read_model_config(parse_text(read_text_file(name_or_path), name_or_path), name,
+    return read_model_config(parse_text(read_text_file(name_or_path, where), name_or_path), name,
                              name_or_path, unknown_keys);
   }
   std::string name = in_lower_case(name_or_path);

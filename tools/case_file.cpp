@@ -1,36 +1,11 @@
 #include "tools/case_file.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <iostream>
-
 namespace shardplan {
 namespace {
-
-// The next line without its end. Of a line that no reader accepts for its length, only the start is
-// kept.
-bool next_line(std::istream& input, std::string& text) {
-  text.clear();
-  std::streambuf& buffer = *input.rdbuf();
-  constexpr int kEnd = std::char_traits<char>::eof();
-  int letter = buffer.sbumpc();
-  if (letter == kEnd) {
-    return false;
-  }
-  for (; letter != kEnd && letter != '\n'; letter = buffer.sbumpc()) {
-    if (static_cast<std::int64_t>(text.size()) <= kMaxJsonBytes) {
-      text += static_cast<char>(letter);
-    }
-  }
-  return true;
-}
 
 bool is_blank(const std::string& text) {
   return text.find_first_not_of(" \t\r") == std::string::npos;
 }
-
-constexpr const char* kStandardInput = "-";
 
 // The framework or a setting of it that no profile describes; "" if there is none.
 std::string why_not_described(const Case& question) {
@@ -40,25 +15,9 @@ std::string why_not_described(const Case& question) {
 
 }  // namespace
 
-CaseFile::CaseFile(const std::string& path)
-    : input_(path == kStandardInput ? std::cin : file_),
-      name_(path == kStandardInput ? "standard input" : path) {
-  if (path == kStandardInput) {
-    return;
-  }
-  std::error_code problem;
-  if (std::filesystem::is_directory(path, problem)) {
-    throw InputError(path + ": found a directory, expected a file of case lines");
-  }
-  file_.open(path, std::ios::binary);
-  if (!file_) {
-    throw InputError(path + ": cannot be read: " + std::strerror(errno));
-  }
-}
-
 bool CaseFile::next(CaseText& line) {
-  line.file = name_;
-  while (next_line(input_, line.text)) {
+  line.file = file_.name();
+  while (file_.next_line(line.text)) {
     line.line = ++line_;
     if (!is_blank(line.text)) {
       return true;

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 
 #include "data/case_line.h"
+#include "data/text_file.h"
 #include "tools/prediction.h"
 
 namespace shardplan {
@@ -21,14 +21,12 @@ struct CaseText {
 // "-" is standard input. InputError for a file that cannot be read.
 class CaseFile {
  public:
-  explicit CaseFile(const std::string& path);
+  explicit CaseFile(const std::string& path) : file_(TextFile::or_standard_input(path)) {}
   // The next line that is not blank; false at the end.
   bool next(CaseText& line);
 
  private:
-  std::ifstream file_;
-  std::istream& input_;
-  std::string name_;
+  TextFile file_;
   std::int64_t line_ = 0;
 };
 

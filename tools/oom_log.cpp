@@ -211,11 +211,11 @@ std::string printed_bytes(std::int64_t bytes) {
                        : fixed(size / static_cast<double>(kGiB), 2) + " GiB";
 }
 
-std::vector<OomEvent> read_oom_log(std::istream& log) {
+std::vector<OomEvent> read_oom_log(TextFile& log) {
   std::vector<OomEvent> events;
   std::optional<std::int64_t> step;
   std::int64_t number = 0;
-  for (std::string text; std::getline(log, text);) {
+  for (std::string text; log.next_line(text);) {
     ++number;
     const std::string_view line = text;
     // Processes write to one log: a line may hold several messages.

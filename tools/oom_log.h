@@ -8,11 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <istream>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "data/text_file.h"
 
 namespace shardplan {
 
@@ -42,7 +43,7 @@ struct OomEvent {
 };
 
 // Every message, in order; copies of one are counted, not repeated.
-std::vector<OomEvent> read_oom_log(std::istream& log);
+std::vector<OomEvent> read_oom_log(TextFile& log);
 
 // As messages print sizes: "512 bytes", "20.00 MiB", "1.95 GiB" (format_size).
 std::string printed_bytes(std::int64_t bytes);

@@ -2,11 +2,6 @@
 #include "tools/why_oom.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
 
 #include "tools/case_file.h"
 #include "tools/command.h"
@@ -14,21 +9,6 @@
 
 namespace shardplan {
 namespace {
-
-std::vector<OomEvent> events_of(const std::string& path) {
-  if (path == "-") {
-    return read_oom_log(std::cin);
-  }
-  std::error_code problem;
-  if (std::filesystem::is_directory(path, problem)) {
-    throw InputError(path + ": found a directory, expected the log of a run");
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw InputError(path + ": cannot be read: " + std::strerror(errno));
-  }
-  return read_oom_log(file);
-}
 
 // The line of the file with this id; without an id the file must have one line.
 Question question_of_case(const std::string& path, const std::string& id, const Library& library) {
@@ -113,7 +93,8 @@ ExitCode run_why_oom(const Arguments& arguments) {
                          .log = options.positional.front(),
                          .diagnoses = {},
                          .changes = {}};
-  const std::vector<OomEvent> events = events_of(report.log);
+  TextFile log = TextFile::or_standard_input(report.log);
+  const std::vector<OomEvent> events = read_oom_log(log);
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : report.question.warnings) {
     print_message("warning: " + warning);

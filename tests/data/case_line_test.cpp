@@ -278,7 +278,11 @@ TEST_CASE("model and cluster can be files") {
   CHECK(one.job.model.name == "llama3-8b");
   CHECK(one.job.cluster.gpu.id == "H100-SXM-80GB");
   CHECK(why({.model = R"({"file": "nowhere"})"}) ==
-        "./nowhere: found no readable file, expected one");
+        "cases.jsonl:17: /model: ./nowhere: found no readable file, expected one: No such file or "
+        "directory");
+  CHECK(why({.cluster = R"({"file": "nowhere.json"})"}) ==
+        "cases.jsonl:17: /cluster: nowhere.json: found no readable file, expected one: No such "
+        "file or directory");
   CHECK(why({.cluster = R"({"file": "c.json", "gpu": "h200"})"}) ==
         "cases.jsonl:17: /cluster/gpu: found an unknown key, expected a known one");
 }

@@ -33,12 +33,6 @@ TEST_CASE("a directory without data is refused by name") {
         "directory with these folders");
 }
 
-TEST_CASE("a missing file and a directory are refused as files") {
-  CHECK(message_of([] { read_text_file("/nonexistent.json"); }) ==
-        "/nonexistent.json: found no readable file, expected one");
-  CHECK(message_of([] { read_text_file("/"); }) == "/: found a directory, expected a file");
-}
-
 TEST_CASE("names that hold a slash or end in .json are paths") {
   CHECK(is_path("./h200"));
   CHECK(is_path("my.json"));

@@ -22,7 +22,7 @@ TEST_CASE("mistakes exit with 2 and one line that names the flag or the preset")
       {{"list", "modles"}, "did you mean \"models\"?"},
       {{"list", "options"}, "expected models"},
       {{"batch"}, "expected one file of case lines"},
-      {{"batch", "/nowhere/cases.jsonl"}, "/nowhere/cases.jsonl: cannot be read"},
+      {{"batch", "/nowhere/cases.jsonl"}, "/nowhere/cases.jsonl: found no readable file"},
       {{"help", "serach"}, "did you mean \"search\"?"},
       {{"version", "x"}, "takes no arguments"},
   };

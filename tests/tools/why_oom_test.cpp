@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "estimator/caching_allocator.h"
 #include "estimator/units.h"
@@ -15,7 +14,10 @@ namespace shardplan {
 namespace {
 
 std::vector<OomEvent> events_of(const std::string& text) {
-  std::istringstream log(text);
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/run.log";
+  write_file(path, text);
+  TextFile log(path);
   return read_oom_log(log);
 }
 
