@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 
 #include "tools/text.h"
 
@@ -63,7 +64,32 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// Where the links lead that the path may be; no file needs to be there.
+std::string behind_links(std::string path) {
+  constexpr int kMostLinks = 40;  // of the kernel
+  std::error_code failed;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(path, failed); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(path, failed);
+    path = (std::filesystem::path(path).parent_path() / target).string();
+  }
+  return path;
+}
+
+// The one name of a file; "" of standard output.
+std::string full_path(const std::string& path) {
+  if (path.empty() || path == "-") {
+    return "";
+  }
+  std::error_code failed;
+  const auto absolute = std::filesystem::absolute(behind_links(path), failed);
+  return std::filesystem::weakly_canonical(absolute, failed).string();
+}
+
 }  // namespace
+
+bool is_same_output(const std::string& one, const std::string& other) {
+  return full_path(one) == full_path(other);
+}
 
 Output::Output(const std::string& path) : path_(path == "-" ? "" : path) {
   if (!path_.empty()) {
@@ -87,12 +113,16 @@ void Output::fail(const std::string& what) const {
 
 void Output::open_temporary() {
   struct stat existing = {};
-  const bool exists = lstat(path_.c_str(), &existing) == 0;
+  const bool exists = stat(path_.c_str(), &existing) == 0;
   if (exists && !S_ISREG(existing.st_mode)) {
     fail("exists and is not a regular file");
   }
+  if (!exists && errno != ENOENT) {
+    fail(std::string("cannot create: ") + std::strerror(errno));
+  }
+  target_ = behind_links(path_);
   // Beside the target, so that the rename stays inside one file system.
-  const std::string name = path_ + ".tmp." + std::to_string(getpid());
+  const std::string name = target_ + ".tmp." + std::to_string(getpid());
   if (name.size() >= kMaxPath) {
     fail("path is too long");
   }
@@ -136,13 +166,13 @@ void Output::commit() {
   if (closed != 0) {
     fail(std::string("cannot write: ") + std::strerror(errno));
   }
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) {
     fail(std::string("cannot rename to it: ") + std::strerror(errno));
   }
   forget(temporary_);
   temporary_.clear();
   // The name itself lives in the folder. Where folders cannot be synced, the file is still whole.
-  const int folder = open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder = open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     fsync(folder);
     close(folder);

@@ -12,9 +12,10 @@ struct EnvironmentError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Writes to standard output, or to a temporary file beside `path` that commit() renames to it. The
-// temporary is removed by the destructor and by SIGINT, SIGTERM and SIGHUP. All failures to write
-// are EnvironmentErrors.
+// Writes to standard output, or to a temporary file beside `path` that commit() renames to it.
+// Where that is a symbolic link, what it leads to is replaced and the link stays. The temporary is
+// removed by the destructor and by SIGINT, SIGTERM and SIGHUP. All failures to write are
+// EnvironmentErrors.
 class Output {
  public:
   explicit Output(const std::string& path);  // "" or "-": standard output
@@ -34,10 +35,14 @@ class Output {
   [[noreturn]] void fail(const std::string& what) const;
 
   std::string path_;       // empty: standard output
+  std::string target_;     // path_ behind links
   std::string temporary_;  // empty: none to remove
   int descriptor_ = 1;
   bool abandoned_ = false;
 };
+
+// Whether two Outputs would write to one place, by whatever paths.
+bool is_same_output(const std::string& one, const std::string& other);
 
 // One line to standard error, "shardplan: <message>", with control characters escaped.
 void print_message(std::string_view message);

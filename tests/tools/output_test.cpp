@@ -76,18 +76,33 @@ TEST_CASE("a replaced file keeps its permissions") {
   CHECK(std::filesystem::status(path).permissions() == std::filesystem::perms::owner_all);
 }
 
-TEST_CASE("links, folders and devices are not replaced") {
+TEST_CASE("what a link leads to is replaced or made, and the link stays") {
   const TemporaryDirectory directory;
-  const std::string target = directory.path() + "/target";
   const std::string link = directory.path() + "/link";
-  write_file(target, "precious");
-  std::filesystem::create_symlink(target, link);
-  CHECK_THROWS_AS(Output output(link), EnvironmentError);
+  const std::string target = directory.path() + "/folder/target";
+  std::filesystem::create_directory(directory.path() + "/folder");
+  std::filesystem::create_symlink("folder/between", link);
+  std::filesystem::create_symlink("target", directory.path() + "/folder/between");
+  for (const char* text : {"new", "replaced"}) {
+    Output output(link);
+    output.write(text);
+    output.commit();
+    CHECK(std::filesystem::is_symlink(link));
+    CHECK(!std::filesystem::is_symlink(target));
+    CHECK(read_file(target) == text);
+  }
+  CHECK(entries_in(directory.path() + "/folder") == 2);
+  const std::string loop = directory.path() + "/loop";
+  std::filesystem::create_symlink("loop", loop);
+  CHECK_THROWS_AS(Output output(loop), EnvironmentError);
+}
+
+TEST_CASE("folders and devices are not replaced") {
+  const TemporaryDirectory directory;
   CHECK_THROWS_AS(Output output(directory.path()), EnvironmentError);
   CHECK_THROWS_AS(Output output("/dev/null"), EnvironmentError);
   CHECK_THROWS_AS(Output output(directory.path() + "/missing/answer.json"), EnvironmentError);
-  CHECK(read_file(target) == "precious");
-  CHECK(entries_in(directory.path()) == 2);
+  CHECK(entries_in(directory.path()) == 0);
 }
 
 }  // namespace shardplan
