@@ -32,6 +32,12 @@ OptionRow text(const char* name, const char* argument, const char* help) {
   return {.name = name, .argument = argument, .help = help, .kind = OptionKind::kText};
 }
 
+OptionRow output_file(const char* name, const char* help) {
+  OptionRow row = text(name, "FILE", help);
+  row.is_output = true;
+  return row;
+}
+
 OptionRow choice(const char* name, const char* help, std::vector<std::string> choices) {
   std::string argument;
   for (const std::string& word : choices) { argument += (argument.empty() ? "" : "|") + word; }
@@ -180,11 +186,12 @@ std::vector<OptionRow> estimate_rows() {
            "also the least time of the step, where nothing is lost, and the estimate beside it by "
            "kind of work; needs measured rates of the GPU"),
       flag("program", "native: the tensors of the trainer's program beside the estimate's rows"),
-      text("memory-timeline", "FILE",
-           "native: bytes of every tensor at every operation of the fullest rank's step, as CSV"),
-      text("trace", "FILE",
-           "timeline of the step, one rank of every stage, to open in Perfetto or "
-           "chrome://tracing"),
+      output_file(
+          "memory-timeline",
+          "native: bytes of every tensor at every operation of the fullest rank's step, as CSV"),
+      output_file("trace",
+                  "timeline of the step, one rank of every stage, to open in Perfetto or "
+                  "chrome://tracing"),
   };
 }
 
@@ -254,14 +261,15 @@ std::vector<OptionRow> validate_rows() {
            "only this rank of W, alone: memory and compute, neither loss nor tokens/s"),
       choice("find-max", "the largest size of this that really runs, by bisection",
              words_of(kSizeAxes)),
-      text("trace", "FILE",
-           "timeline of one more step of every plan that runs, all ranks, to open in Perfetto or "
-           "chrome://tracing"),
+      output_file(
+          "trace",
+          "timeline of one more step of every plan that runs, all ranks, to open in Perfetto or "
+          "chrome://tracing"),
       flag("force", "also run plans that are predicted to run out of memory"),
       flag("fp32", "fp32 wherever the plan has bf16, at twice the bytes: for parity"),
       flag("check-against-host",
            "hold losses and gradient norms against the host backend in float64"),
-      text("journal", "FILE", "append every finished run to this file, on disk before the next"),
+      output_file("journal", "append every finished run to this file, on disk before the next"),
       flag("resume", "go on where a killed batch stopped: runs of the journal are not repeated"),
       flag("fail-on-oom", "exit 1 if a plan runs out of memory"),
   };
@@ -273,8 +281,8 @@ std::vector<OptionRow> calibrate_rows() {
       flag("time", "products, attention, copies, launches and collectives of this machine's GPUs"),
       count("gpus", "with --time: so many of this host; default all; collectives need two", 1, 16),
       text("gpu", "ID|FILE", "the GPU whose file is written again with the measured values in it"),
-      text("cluster-out", "FILE",
-           "also a file for --cluster: this host, its GPUs with what was measured of them"),
+      output_file("cluster-out",
+                  "also a file for --cluster: this host, its GPUs with what was measured of them"),
   };
 }
 
@@ -283,7 +291,7 @@ std::vector<OptionRow> output_rows() {
       text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
       choice("format", "table (GiB, for people), csv or json (bytes); default table",
              {"table", "csv", "json"}),
-      text("out", "FILE", "write the answer to a file, complete or not at all"),
+      output_file("out", "write the answer to a file, complete or not at all"),
       choice("color", "default auto: only on a terminal, never with NO_COLOR set",
              {"auto", "always", "never"}),
       flag("help", "this text"),

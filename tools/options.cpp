@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <boost/program_options.hpp>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
-#include <optional>
 
 #include "data/json_message.h"
-#include "estimator/units.h"
+#include "tools/output.h"
 
 namespace shardplan {
 namespace {
@@ -21,14 +17,6 @@ namespace po = boost::program_options;
 constexpr int kStyle = po::command_line_style::allow_long |
                        po::command_line_style::long_allow_adjacent |
                        po::command_line_style::long_allow_next;
-
-InputError wrong(const std::string& place, const std::string& found, const std::string& expected) {
-  return InputError(place + ": found '" + found + "', expected " + expected);
-}
-
-std::string range_text(std::int64_t low, std::int64_t high) {
-  return "an integer from " + std::to_string(low) + " to " + std::to_string(high);
-}
 
 const OptionRow* find_row(std::string_view command, std::string_view name) {
   for (const OptionRow* row : options_of(command)) {
@@ -120,7 +108,7 @@ void check_value(const OptionRow& row, std::string& value) {
     case OptionKind::kChoice: value = parse_choice(value, row.choices, place); return;
     case OptionKind::kText:
       if (value.empty()) {
-        throw wrong(place, value, row.argument);
+        throw InputError(place + ": found '', expected " + row.argument);
       }
       return;
   }
@@ -151,142 +139,27 @@ po::parsed_options split_tokens(std::string_view command, const std::vector<std:
   }
 }
 
-// The digits and the suffix of a word like 4k; nothing if it does not start with an integer.
-struct Amount {
-  double number = 0;
-  bool whole = false;  // digits only: `count` is exact
-  std::int64_t count = 0;
-  std::string_view suffix;
-};
-
-std::optional<Amount> split_amount(std::string_view word) {
-  Amount amount;
-  const std::size_t length = std::min(word.size(), word.find_first_not_of("0123456789."));
-  const std::string_view digits = word.substr(0, length);
-  amount.suffix = word.substr(length);
-  const char* end = digits.data() + digits.size();
-  const auto number = std::from_chars(digits.data(), end, amount.number);
-  const auto count = std::from_chars(digits.data(), end, amount.count);
-  amount.whole = count.ec == std::errc() && count.ptr == end;
-  if (digits.empty() || number.ec != std::errc() || number.ptr != end) {
-    return std::nullopt;
-  }
-  return amount;
-}
-
-struct Suffix {
-  std::string_view name;
-  std::int64_t factor;
-};
-
-constexpr std::array<Suffix, 7> kCountSuffixes = {{
-    {.name = "", .factor = 1},
-    {.name = "k", .factor = kKiB},
-    {.name = "K", .factor = kKiB},
-    {.name = "Ki", .factor = kKiB},
-    {.name = "m", .factor = kMiB},
-    {.name = "M", .factor = kMiB},
-    {.name = "Mi", .factor = kMiB},
-}};
-
-constexpr std::array<Suffix, 8> kByteSuffixes = {{
-    {.name = "", .factor = 1},
-    {.name = "B", .factor = 1},
-    {.name = "MiB", .factor = kMiB},
-    {.name = "GiB", .factor = kGiB},
-    {.name = "TiB", .factor = kGiB * 1024},
-    {.name = "MB", .factor = 1'000'000},
-    {.name = "GB", .factor = 1'000'000'000},
-    {.name = "TB", .factor = 1'000'000'000'000},
-}};
-
-template <std::size_t n>
-const Suffix* find_suffix(const std::array<Suffix, n>& suffixes, std::string_view name) {
-  for (const Suffix& suffix : suffixes) {
-    if (suffix.name == name) {
-      return &suffix;
+// Each is written as if alone: of two in one place the first would be lost.
+void refuse_shared_outputs(const Options& options) {
+  std::vector<std::string> names;
+  for (const OptionRow* row : options_of(options.command)) {
+    const bool is_written = row->name == "out" || (row->is_output && given(options, row->name));
+    if (!is_written) {
+      continue;
     }
+    const std::string path = text_or(options, row->name, "-");
+    for (const std::string& name : names) {
+      if (is_same_output(text_or(options, name, "-"), path)) {
+        throw InputError("--" + name + " and --" + row->name + ": found one place for both, " +
+                         (path == "-" ? "standard output" : "'" + path + "'") +
+                         ", expected two files");
+      }
+    }
+    names.push_back(row->name);
   }
-  return nullptr;
-}
-
-std::string bytes_text(std::int64_t bytes) {
-  if (bytes % kGiB == 0) {
-    return std::to_string(bytes / kGiB) + "GiB";
-  }
-  return std::to_string(bytes);
 }
 
 }  // namespace
-
-std::int64_t parse_count(const std::string& word, std::int64_t low, std::int64_t high,
-                         const std::string& place) {
-  const std::optional<Amount> amount = split_amount(word);
-  const Suffix* suffix = amount ? find_suffix(kCountSuffixes, amount->suffix) : nullptr;
-  std::int64_t value = 0;
-  if (suffix == nullptr || !amount->whole ||
-      __builtin_mul_overflow(amount->count, suffix->factor, &value) || value < low ||
-      value > high) {
-    throw wrong(place, word, range_text(low, high));
-  }
-  return value;
-}
-
-std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t high,
-                         const std::string& place) {
-  const std::optional<Amount> amount = split_amount(word);
-  const Suffix* suffix = amount ? find_suffix(kByteSuffixes, amount->suffix) : nullptr;
-  const double bytes =
-      suffix == nullptr ? -1 : amount->number * static_cast<double>(suffix->factor);
-  if (!(bytes >= static_cast<double>(low) && bytes <= static_cast<double>(high))) {
-    throw wrong(
-        place, word,
-        "bytes from " + bytes_text(low) + " to " + bytes_text(high) + ", such as 80GiB or 80GB");
-  }
-  return std::llround(bytes);
-}
-
-double parse_number(const std::string& word, double low, double high, const std::string& place) {
-  double value = 0;
-  const char* end = word.data() + word.size();
-  const auto parsed = std::from_chars(word.data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end || !(value >= low && value <= high)) {
-    std::array<char, 64> expected{};
-    std::snprintf(expected.data(), expected.size(), "a number from %g to %g", low, high);
-    throw wrong(place, word, expected.data());
-  }
-  return value;
-}
-
-std::vector<std::string> parse_list(const std::string& word, const std::string& place) {
-  std::vector<std::string> pieces;
-  std::size_t start = 0;
-  while (true) {
-    const std::size_t comma = word.find(',', start);
-    pieces.push_back(word.substr(start, comma - start));
-    if (pieces.back().empty()) {
-      throw wrong(place, word, "words separated by single commas");
-    }
-    if (comma == std::string::npos) {
-      return pieces;
-    }
-    start = comma + 1;
-  }
-}
-
-std::string parse_choice(const std::string& word, const std::vector<std::string>& choices,
-                         const std::string& place) {
-  std::string normal = word;
-  std::replace(normal.begin(), normal.end(), '-', '_');
-  if (std::find(choices.begin(), choices.end(), normal) != choices.end()) {
-    return normal;
-  }
-  std::string expected;
-  for (const std::string& choice : choices) {
-    expected += (expected.empty() ? "" : " | ") + choice;
-  }
-  throw wrong(place, word, expected + suggestion(word, choices));
-}
 
 Options parse_options(std::string_view command, const std::vector<std::string>& arguments) {
   Options options;
@@ -314,6 +187,7 @@ Options parse_options(std::string_view command, const std::vector<std::string>& 
     }
     check_value(*row, values.back());
   }
+  refuse_shared_outputs(options);
   return options;
 }
 
