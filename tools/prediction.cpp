@@ -10,15 +10,18 @@ namespace {
 
 constexpr std::string_view kUnsupportedRule = "unsupported";  // how such rules' names begin
 
-// The stage that decides: the one that needs most where the plan does not fit, else the one that
-// takes most.
+// The stage that decides: the one that needs most where the plan does not fit, else, and of several
+// that do, the one that takes most.
 const StageMemory& deciding_stage(const MemoryEstimate& memory) {
+  const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
   if (memory.fit != Fit::kDoesNotFit) {
-    return memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+    return worst;
   }
-  return *std::ranges::max_element(memory.stages, {}, [](const StageMemory& stage) {
+  const auto needed = [](const StageMemory& stage) {
     return stage.required_bytes + stage.outside_bytes;
-  });
+  };
+  const StageMemory& most = *std::ranges::max_element(memory.stages, {}, needed);
+  return needed(most) > needed(worst) ? most : worst;
 }
 
 // " of stage 3", where it is not the stage that is shown first.

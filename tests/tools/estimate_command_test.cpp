@@ -329,4 +329,36 @@ TEST_CASE("the largest micro batch of a fixed global batch divides it") {
   CHECK(at(answer, "micro_batch").integer == most);
 }
 
+TEST_CASE("of stages that need the same the verdict and its reason name one") {
+  const ProgramRun run = run_shardplan({"estimate",
+                                        "--model",
+                                        "kimi-k2",
+                                        "--cluster",
+                                        "1250x8-h100",
+                                        "--sequence-length",
+                                        "128k",
+                                        "--global-batch",
+                                        "1250",
+                                        "--tp",
+                                        "8",
+                                        "--pp",
+                                        "5",
+                                        "--cp",
+                                        "2",
+                                        "--ep",
+                                        "16",
+                                        "--etp",
+                                        "1",
+                                        "--recompute",
+                                        "full",
+                                        "--recompute-method",
+                                        "uniform",
+                                        "--recompute-num-layers",
+                                        "1",
+                                        "--layers-per-chunk",
+                                        "11,13,13,13,11"});
+  CHECK(contains(run.out, "DOES NOT FIT  stage 3 peaks at 'start-up'"));
+  CHECK(contains(run.out, "why          stage 3 at 'start-up'"));
+}
+
 }  // namespace shardplan
