@@ -72,7 +72,7 @@ std::string share_text(const Job& job, const MemoryEstimate& memory, const Memor
   return std::string(name_of(basis)) + " " + gib(basis_bytes(memory, basis)) +
          most_at(memory, basis) + (keeps_share(job, memory, rule) ? " <= " : " > ") +
          gib(memory_limit_bytes(job.cluster, rule.share)) + " GiB, " +
-         percent(rule.share.memory_threshold) + " of the memory";
+         shortest(100 * rule.share.memory_threshold) + " % of the memory";
 }
 
 Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {

@@ -30,6 +30,12 @@ std::string fixed(double value, int decimals) {
   return std::string(buffer.data(), static_cast<std::size_t>(length));
 }
 
+std::string shortest(double value) {
+  std::array<char, 32> buffer{};
+  const int length = std::snprintf(buffer.data(), buffer.size(), "%g", value);
+  return std::string(buffer.data(), static_cast<std::size_t>(length));
+}
+
 std::string gib(std::int64_t bytes) {
   return fixed(static_cast<double>(bytes) / static_cast<double>(kGiB), 2);
 }

@@ -361,4 +361,11 @@ TEST_CASE("of stages that need the same the verdict and its reason name one") {
   CHECK(contains(run.out, "why          stage 3 at 'start-up'"));
 }
 
+TEST_CASE("a small threshold is shown as it was given") {
+  CHECK(contains(run_shardplan(estimate_words({"--memory-threshold", "0.0001"})).out,
+                 "GiB, 0.01 % of the memory"));
+  CHECK(contains(run_shardplan(estimate_words({"--memory-threshold", "0.57"})).out,
+                 "GiB, 57 % of the memory"));
+}
+
 }  // namespace shardplan
