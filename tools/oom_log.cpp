@@ -181,7 +181,9 @@ std::string text_of(const std::optional<PrintedBytes>& size) {
 bool is_copy(const OomEvent& one, const OomEvent& other) {
   const bool same_place = !one.rank || !other.rank || one.rank == other.rank;
   return same_place && one.gpu == other.gpu && one.outside == other.outside &&
-         text_of(one.tried) == text_of(other.tried) && text_of(one.free) == text_of(other.free) &&
+         text_of(one.tried) == text_of(other.tried) &&
+         text_of(one.capacity) == text_of(other.capacity) &&
+         text_of(one.free) == text_of(other.free) &&
          text_of(one.allocated) == text_of(other.allocated) &&
          text_of(one.reserved) == text_of(other.reserved);
 }

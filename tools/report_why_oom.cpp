@@ -41,6 +41,10 @@ std::string headline(const OomDiagnosis& diagnosis) {
 std::string held_lines(const OomDiagnosis& diagnosis, const WhyOomReport& report) {
   const OomEvent& event = diagnosis.event;
   std::string text;
+  if (event.capacity && !event.capacity->covers(report.cluster_capacity_bytes)) {
+    text += "  the log's GPU has " + event.capacity->text + ", those of the cluster asked for " +
+            gib(report.cluster_capacity_bytes) + " GiB\n";
+  }
   if (event.allocated) {
     text += "  the log: allocated " + event.allocated->text;
     if (event.reserved) {
@@ -54,19 +58,19 @@ std::string held_lines(const OomDiagnosis& diagnosis, const WhyOomReport& report
     text += event.capacity ? ", of " + event.capacity->text + "\n" : "\n";
   }
   for (const std::int64_t stage : diagnosis.stages) {
-    const StageMemory& memory = report.prediction.memory.stages.at(static_cast<std::size_t>(stage));
+    const StageMemory& memory = diagnosis.memory.stages.at(static_cast<std::size_t>(stage));
     text += "  estimate: stage " + std::to_string(stage) + " allocates " +
             gib(memory.allocated_bytes) + " GiB at '" + memory.peak_moment() + "', reserves " +
             gib(memory.reserved_bytes) + ", outside PyTorch " + gib(memory.outside_bytes) +
-            ": device used " + gib(memory.device_used_bytes) + " of " + gib(capacity_of(report)) +
-            " GiB\n";
+            ": device used " + gib(memory.device_used_bytes) + " of " +
+            gib(diagnosis.capacity_bytes) + " GiB\n";
   }
   return text;
 }
 
 constexpr std::size_t kShownMatches = 12;
 
-std::string match_table(const OomDiagnosis& diagnosis, const WhyOomReport& report) {
+std::string match_table(const OomDiagnosis& diagnosis) {
   if (diagnosis.small_rows > 0) {
     return "  small tensors share segments of this size (" + grouped(diagnosis.small_rows) +
            " rows): the message says that memory was full, not which tensor is to blame\n";
@@ -79,7 +83,7 @@ std::string match_table(const OomDiagnosis& diagnosis, const WhyOomReport& repor
                              "with all outside", "capacity"}};
   for (std::size_t i = 0; i < std::min(kShownMatches, diagnosis.matches.size()); ++i) {
     const RowMatch& match = diagnosis.matches[i];
-    const bool reaches = match.device_bytes > capacity_of(report);
+    const bool reaches = match.device_bytes > diagnosis.capacity_bytes;
     table.rows.push_back({match.stage, match.row, match.bytes, match.born, match.moment,
                           gib(match.allocated_bytes), gib(match.device_bytes),
                           std::string(reaches ? "exceeded" : "not reached")});
@@ -167,7 +171,7 @@ std::string why_oom_text(const WhyOomReport& report) {
   std::string text = verdict_line(report);
   for (const OomDiagnosis& diagnosis : report.diagnoses) {
     text += "\n";
-    text += headline(diagnosis) + held_lines(diagnosis, report) + match_table(diagnosis, report);
+    text += headline(diagnosis) + held_lines(diagnosis, report) + match_table(diagnosis);
   }
   return text + change_table(report);
 }
@@ -192,7 +196,7 @@ std::string why_oom_csv(const WhyOomReport& report) {
       row.emplace_back(match.moment);
       row.emplace_back(match.allocated_bytes);
       row.emplace_back(match.device_bytes);
-      row.emplace_back(std::int64_t{match.device_bytes > capacity_of(report) ? 1 : 0});
+      row.emplace_back(std::int64_t{match.device_bytes > diagnosis.capacity_bytes ? 1 : 0});
       table.rows.push_back(std::move(row));
     }
     if (diagnosis.matches.empty()) {
@@ -206,6 +210,7 @@ std::string why_oom_csv(const WhyOomReport& report) {
 std::string why_oom_json(const WhyOomReport& report) {
   Json json = {{"command", "why-oom"},
                {"capacity", capacity_of(report)},
+               {"cluster_capacity", report.cluster_capacity_bytes},
                {"status", name_of(report.prediction.status)},
                {"failures", Json::array()},
                {"changes_tried", report.changes_tried},
@@ -214,10 +219,11 @@ std::string why_oom_json(const WhyOomReport& report) {
     Json failure = json_of(diagnosis.event);
     failure["ranks"] = diagnosis.ranks;
     failure["stages"] = diagnosis.stages;
+    failure["capacity_bytes"] = diagnosis.capacity_bytes;
     failure["small_rows"] = diagnosis.small_rows;
     failure["matches"] = Json::array();
     for (const RowMatch& match : diagnosis.matches) {
-      failure["matches"].push_back(json_of(match, capacity_of(report)));
+      failure["matches"].push_back(json_of(match, diagnosis.capacity_bytes));
     }
     json["failures"].push_back(std::move(failure));
   }

@@ -54,12 +54,17 @@ Question asked(const Options& options, const Library& library) {
   return question_of_case(text_or(options, "case", ""), text_or(options, "case-id", ""), library);
 }
 
-// The run's own card, as its messages name it.
+// The run's own card, where the messages that name one agree.
 void take_capacity(Question& question, const std::vector<OomEvent>& events) {
+  const PrintedBytes* found = nullptr;
   for (const OomEvent& event : events) {
-    if (event.capacity && !question.job.cluster.memory_limit_bytes) {
-      question.job.cluster.memory_limit_bytes = event.capacity->middle();
+    if (event.capacity && found != nullptr && event.capacity->text != found->text) {
+      return;
     }
+    found = event.capacity ? &*event.capacity : found;
+  }
+  if (found != nullptr && !question.job.cluster.memory_limit_bytes) {
+    question.job.cluster.memory_limit_bytes = found->middle();
   }
 }
 
@@ -99,6 +104,7 @@ ExitCode run_why_oom(const Arguments& arguments) {
   for (const std::string& warning : report.question.warnings) {
     print_message("warning: " + warning);
   }
+  report.cluster_capacity_bytes = device_capacity_bytes(report.question.job.cluster);
   take_capacity(report.question, events);
   report.prediction = predict_question(report.question, {});
   if (!report.prediction.has_numbers()) {

@@ -32,6 +32,8 @@ struct OomDiagnosis {
   std::vector<std::int64_t> stages;  // that may have failed; all of them where no rank is known
   std::vector<RowMatch> matches;     // nearest to what the message says was allocated first
   std::int64_t small_rows = 0;       // rows of 2 and 20 MiB segments, which say little: not listed
+  std::int64_t capacity_bytes = 0;   // of the GPU that failed
+  MemoryEstimate memory = {};        // of the plan on such a GPU
 };
 
 // One change of the plan that the estimate lets fit, in the words of the command line.
@@ -42,7 +44,8 @@ struct PlanChange {
 };
 
 struct WhyOomReport {
-  Question question;  // its capacity is the log's where the log has one
+  Question question;  // its capacity is the log's, where its messages agree and none was asked for
+  std::int64_t cluster_capacity_bytes = 0;  // as it was asked for
   Prediction prediction;
   std::string log;
   std::vector<OomDiagnosis> diagnoses;  // empty: the log has no such message
@@ -50,6 +53,8 @@ struct WhyOomReport {
   std::int64_t changes_tried = 0;
 };
 
+// A capacity that the question limits is every GPU's; else a message's own comes before the
+// cluster's. `memory` is the question's.
 std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Question& question,
                                    const MemoryEstimate& memory);
 

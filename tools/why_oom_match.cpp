@@ -135,10 +135,10 @@ void match_rows(const StageMemory& stage, const OomEvent& event, OomDiagnosis& d
   }
 }
 
-void match_event(OomDiagnosis& diagnosis, const Question& question, const MemoryEstimate& memory) {
+void match_event(OomDiagnosis& diagnosis, const Question& question) {
   const OomEvent& event = diagnosis.event;
   for (const std::int64_t stage : diagnosis.stages) {
-    const StageMemory& estimate = memory.stages.at(static_cast<std::size_t>(stage));
+    const StageMemory& estimate = diagnosis.memory.stages.at(static_cast<std::size_t>(stage));
     match_rows(estimate, event, diagnosis);
     if (event.tried && !is_shared_segment(*event.tried)) {
       match_weights(question, estimate, *event.tried, diagnosis.matches);
@@ -165,6 +165,22 @@ std::optional<std::int64_t> stage_of(const OomEvent& event, const Question& ques
   return stage < std::ssize(memory.stages) ? std::optional(stage) : std::nullopt;
 }
 
+std::int64_t capacity_of(const OomEvent& event, const ClusterSpec& cluster) {
+  return event.capacity && !cluster.memory_limit_bytes ? event.capacity->middle()
+                                                       : device_capacity_bytes(cluster);
+}
+
+// Of what the allocator keeps, capacity decides.
+MemoryEstimate memory_at(std::int64_t capacity_bytes, Question question,
+                         const MemoryEstimate& memory) {
+  if (capacity_bytes == device_capacity_bytes(question.job.cluster)) {
+    return memory;
+  }
+  question.job.cluster.memory_limit_bytes = capacity_bytes;
+  const Prediction prediction = predict_question(question, {});
+  return prediction.has_numbers() ? prediction.memory : memory;
+}
+
 // With all GPUs in one node and one process per GPU the index is the rank.
 void take_rank_from_gpu(OomEvent& event, const Question& question) {
   if (!event.rank && question.job.cluster.nodes == 1 && event.gpu.value_or(0) > 0) {
@@ -179,6 +195,7 @@ std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Qu
   std::vector<OomDiagnosis> diagnoses;
   for (OomEvent event : events) {
     take_rank_from_gpu(event, question);
+    const std::int64_t capacity_bytes = capacity_of(event, question.job.cluster);
     std::vector<std::int64_t> stages;
     if (const auto stage = stage_of(event, question, memory)) {
       stages = {*stage};
@@ -190,20 +207,24 @@ std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Qu
       const bool same_size = event.tried
                                  ? known.event.tried && known.event.tried->text == event.tried->text
                                  : known.event.outside == event.outside;
-      return same_size && known.stages == stages;
+      return same_size && known.stages == stages && known.capacity_bytes == capacity_bytes;
     });
-    OomDiagnosis& diagnosis =
-        same != diagnoses.end()
-            ? *same
-            : diagnoses.emplace_back(
-                  OomDiagnosis{.event = event, .ranks = {}, .stages = stages, .matches = {}});
+    OomDiagnosis& diagnosis = same != diagnoses.end()
+                                  ? *same
+                                  : diagnoses.emplace_back(OomDiagnosis{
+                                        .event = event,
+                                        .ranks = {},
+                                        .stages = stages,
+                                        .matches = {},
+                                        .capacity_bytes = capacity_bytes,
+                                        .memory = memory_at(capacity_bytes, question, memory)});
     if (event.rank) {
       diagnosis.ranks.push_back(*event.rank);
     }
   }
   for (OomDiagnosis& diagnosis : diagnoses) {
     std::ranges::sort(diagnosis.ranks);
-    match_event(diagnosis, question, memory);
+    match_event(diagnosis, question);
   }
   return diagnoses;
 }

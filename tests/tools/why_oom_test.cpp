@@ -313,4 +313,28 @@ TEST_CASE("a run may be told as a case line") {
   CHECK(contains(absent.err, "found no case with the id 'b'"));
 }
 
+TEST_CASE("every message is held against the capacity of its own GPU") {
+  const std::string small =
+      "[rank0]: RuntimeError: CUDA out of memory. Tried to allocate 1.75 GiB (GPU 0; 10.76 GiB "
+      "total capacity; 9.71 GiB already allocated; 17.44 MiB free; 9.83 GiB reserved in total by "
+      "PyTorch)\n";
+  const std::string large = message("[rank1]: ", "1.75 GiB", "1", "133.21 GiB");
+  const ProgramRun both = why_oom(small + large, {});
+  CHECK(contains(both.out, "of 10.76 GiB"));
+  CHECK(contains(both.out, "of 139.80 GiB"));
+  CHECK(contains(both.out, "the log's GPU has 10.76 GiB, those of the cluster asked for "));
+  const JsonValue answer = json_of(why_oom(small + large, {"--format", "json"}));
+  const std::vector<JsonValue>& failures = at(answer, "failures").items;
+  REQUIRE(failures.size() == 2);
+  CHECK(at(failures[0], "capacity_bytes").integer < 11 * kGiB);
+  CHECK(at(failures[1], "capacity_bytes").integer > 139 * kGiB);
+  CHECK(at(answer, "capacity").integer == at(answer, "cluster_capacity").integer);
+  // One that was asked for is every GPU's.
+  const JsonValue asked =
+      json_of(why_oom(small + large, {"--gpu-memory", "80GiB", "--format", "json"}));
+  for (const JsonValue& failure : at(asked, "failures").items) {
+    CHECK(at(failure, "capacity_bytes").integer == 80 * kGiB);
+  }
+}
+
 }  // namespace shardplan
