@@ -16,12 +16,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// As `batch` writes it.
-Json predicted_of(const ValidateAnswer& answer) {
-  return Json::parse(batch_json({.line = answer.line,
-                                 .id = answer.id,
-                                 .framework = "",
-                                 .prediction = answer.prediction}))["predicted"];
+// The line as `batch` answers it.
+Json predicted_line(const ValidateAnswer& answer) {
+  return Json::parse(batch_json(
+      {.line = answer.line, .id = answer.id, .framework = "", .prediction = answer.prediction}));
 }
 
 // Where a run was out of memory: the phase, in the words of users.
@@ -271,21 +269,18 @@ HostCheck compared(const HostSteps& host, const std::vector<RankResult>& ranks,
 }
 
 std::string validate_json(const ValidateAnswer& answer) {
-  Json line;
-  if (answer.question) {
-    line = Json::parse(answer.case_text);
-    if (answer.axis) {
-      resize(line, answer);
-    }
-    line["framework_version"] = answer.question->framework_version;
-  } else {
-    line["id"] = answer.id;
+  const Json predicted = predicted_line(answer);
+  if (!answer.question) {
+    return one_line_of(predicted);
   }
-  line["predicted"] = predicted_of(answer);
+  Json line = Json::parse(answer.case_text);
+  if (answer.axis) {
+    resize(line, answer);
+  }
+  line["framework_version"] = answer.question->framework_version;
+  line["predicted"] = predicted["predicted"];
   line.erase("measured");
-  if (answer.question) {
-    line["measured"] = measured_of(answer);
-  }
+  line["measured"] = measured_of(answer);
   return one_line_of(line);
 }
 

@@ -80,6 +80,10 @@ WorkerSettings worker_settings(const Options& options) {
                           .launched = launched_rank()};
   settings.supervisor.timeout =
       std::chrono::milliseconds(std::llround(number_or(options, "timeout", 120) * 1000));
+  if (settings.supervisor.timeout.count() == 0) {
+    throw InputError("--timeout: found '" + text_or(options, "timeout", "") +
+                     "', expected a number above 0, at least 0.001");
+  }
   settings.supervisor.grace = std::min(settings.supervisor.grace, settings.supervisor.timeout);
   return settings;
 }
@@ -115,13 +119,12 @@ struct Tally {
   }
 };
 
-// Appears complete or not at all: not where nothing ran.
-void write_traces(const RunTraces& traces, const std::string& path) {
+// Not where nothing ran.
+void write_traces(const RunTraces& traces, const std::string& path, Output& file) {
   if (traces.empty()) {
     print_message("validate: --trace: no plan ran, nothing is written to " + path);
     return;
   }
-  Output file(path);
   file.write(traces.text());
   file.commit();
   if (const std::string note = traces.note(); !note.empty()) {
@@ -152,8 +155,12 @@ ExitCode run_validation(const Arguments& arguments) {
   const Library library = library_of(options);
   CaseFile file(options.positional.front());
   Output output(text_or(options, "out", ""));
+  std::optional<Output> trace;
+  if (given(options, "trace")) {
+    trace.emplace(text_or(options, "trace", ""));
+  }
   WorkerPool pool(workers);
-  watch_signals();  // after the output, whose own handlers would not end the workers
+  watch_signals();  // after the outputs, whose own handlers would not end the workers
   std::optional<ValidateJournal> journal;
   if (given(options, "journal")) {
     journal.emplace(text_or(options, "journal", ""), given(options, "resume"));
@@ -174,8 +181,8 @@ ExitCode run_validation(const Arguments& arguments) {
     output.write(validation.traces().account_text());
   }
   output.commit();
-  if (given(options, "trace")) {
-    write_traces(validation.traces(), text_or(options, "trace", ""));
+  if (trace) {
+    write_traces(validation.traces(), text_or(options, "trace", ""), *trace);
   }
   if (tally.bad_lines > 0) {
     print_message("validate: " + std::to_string(tally.bad_lines) +

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +11,8 @@
 
 namespace shardplan {
 namespace {
+
+constexpr std::int64_t kMaxRecordBytes = std::int64_t{64} << 20;
 
 // The name of a new file is on the disk only when its folder is.
 void sync_folder_of(const std::string& path) {
@@ -37,6 +40,7 @@ Journal::Journal(const std::string& path) : path_(path) {
     if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       fail("cannot be locked; another process writes to it");
     }
+    require_regular_file();
     read_records();
   } catch (...) {
     close(descriptor_);
@@ -49,8 +53,17 @@ Journal::~Journal() {
   close(descriptor_);
 }
 
+void Journal::require_regular_file() const {
+  struct stat file = {};
+  if (fstat(descriptor_, &file) != 0) {
+    fail("cannot be read");
+  }
+  if (!S_ISREG(file.st_mode)) {
+    throw JournalError(path_ + ": is no regular file");
+  }
+}
+
 void Journal::read_records() {
-  std::string text;
   std::array<char, 1 << 16> bytes{};
   for (;;) {
     const ssize_t count = read(descriptor_, bytes.data(), bytes.size());
@@ -58,17 +71,25 @@ void Journal::read_records() {
       fail("cannot be read");
     }
     if (count == 0) {
-      break;
+      return;
     }
-    text.append(bytes.data(), static_cast<std::size_t>(count));
+    take(std::string_view(bytes.data(), static_cast<std::size_t>(count)));
   }
-  std::size_t begin = 0;
-  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    records_.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+}
+
+void Journal::take(std::string_view text) {
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    incomplete_.append(text.substr(0, end));
+    complete_bytes_ += std::ssize(incomplete_) + 1;
+    records_.push_back(std::move(incomplete_));
+    incomplete_.clear();
+    text.remove_prefix(end + 1);
   }
-  incomplete_ = text.substr(begin);
-  complete_bytes_ = static_cast<std::int64_t>(begin);
+  incomplete_.append(text);
+  if (std::ssize(incomplete_) > kMaxRecordBytes) {
+    throw JournalError(path_ + ": found a line of more than " + std::to_string(kMaxRecordBytes) +
+                       " bytes, expected records of a journal");
+  }
 }
 
 void Journal::cut_incomplete() {

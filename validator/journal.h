@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardplan {
@@ -33,7 +34,9 @@ class Journal {
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
+  void require_regular_file() const;
   void read_records();
+  void take(std::string_view text);
   void cut_incomplete();
 
   std::string path_;

@@ -1,0 +1,50 @@
+// What `validate` refuses before anything runs, and the line of a case that cannot be read.
+#include <doctest/doctest.h>
+
+#include "tests/tools/run_program.h"
+#include "tests/tools/validate_cases.h"
+
+namespace shardplan {
+namespace {
+
+using Words = std::vector<std::string>;
+
+ProgramRun validate(const std::string& lines, const Words& more) {
+  const TemporaryDirectory folder;
+  const std::string cases = folder.path() + "/cases.jsonl";
+  write_file(cases, lines);
+  Words words = {"validate", cases, "--backend", "host", "--steps", "1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return StartedProgram(built_program("shardplan-validate"), words, {}).wait();
+}
+
+}  // namespace
+
+TEST_CASE("an output that cannot be made and a time of nothing are refused before the first run") {
+  const std::vector<std::pair<Words, std::string>> refused = {
+      {{"--trace", "/nowhere/trace.json"}, "/nowhere/trace.json: cannot create"},
+      {{"--journal", "/dev/full"}, "/dev/full: is no regular file"},
+      {{"--journal", "/dev/zero"}, "/dev/zero: is no regular file"},
+      {{"--journal", "/tmp/one", "--out", "/tmp/one"}, "--journal and --out"},
+      {{"--timeout", "0"}, "--timeout: found '0', expected a number above 0"},
+      {{"--timeout", "1e-5"}, "--timeout: found '1e-5', expected a number above 0"}};
+  for (const auto& [words, part] : refused) {
+    const ProgramRun run = validate(case_line({}), words);
+    INFO(run.err);
+    CHECK(run.exit_code == (words.size() > 2 || words[0] == "--timeout" ? 2 : 3));
+    CHECK(run.out.empty());
+    CHECK(run.err.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("a case that cannot be read has the line that batch gives it") {
+  const std::string lines = "\n{\"id\": \"bad\"}\n";
+  const JsonValue line = parse_json(validate(lines, {"--format", "json"}).out, "results");
+  CHECK(member(line, {"schema"}).integer == 1);
+  CHECK(member(line, {"id"}).string == "bad");
+  CHECK(member(line, {"line"}).integer == 2);
+  CHECK(member(line, {"framework"}).kind == JsonKind::kString);
+  CHECK(member(line, {"predicted", "status"}).string == "error");
+}
+
+}  // namespace shardplan
