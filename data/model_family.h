@@ -52,6 +52,7 @@ struct ModelFamily {
   std::int64_t num_shared_experts = 0;
   std::int64_t num_first_dense = 0;
   MoeSpec moe = {};
+  std::string_view num_experts_key = "num_experts";
   bool tied_embeddings = false;
   bool ffn_bias_key = false;
   bool qk_norm = false;

@@ -49,7 +49,8 @@ std::int64_t num_experts(ConfigReading& reading) {
       std::to_array<std::string_view>({"num_experts", "num_local_experts", "n_routed_experts"});
   const std::optional<std::int64_t> found = aliased(reading, kNames, kMaxExperts);
   return found ? *found
-               : class_default(reading, kNames[0], reading.family.moe.num_experts, kMaxExperts);
+               : class_default(reading, reading.family.num_experts_key,
+                               reading.family.moe.num_experts, kMaxExperts);
 }
 
 std::int64_t topk(ConfigReading& reading) {

@@ -103,6 +103,15 @@ TEST_CASE("a default of the class that decides the shape is taken with a warning
   REQUIRE(config.warnings.size() == 1);
   CHECK(config.warnings[0] ==
         "experts_absent.json:1: /num_experts: found nothing, took 128, the default of qwen3_moe");
+  const ModelConfig mixtral = read_model_config(
+      parse_json(R"({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 96, "num_experts_per_tok": 2})",
+                 "m.json"),
+      "m", "m.json", UnknownKeys::kWarn);
+  REQUIRE(mixtral.warnings.size() == 1);
+  CHECK(mixtral.warnings[0] ==
+        "m.json:1: /num_local_experts: found nothing, took 8, the default of mixtral");
 }
 
 TEST_CASE("rotary settings of every version change nothing and warn of nothing") {
