@@ -257,13 +257,13 @@ void apply_options(FrameworkProfile& profile, const JsonValue& options, const st
 namespace {
 
 void apply_known_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                        const std::vector<ProfileOption>& known) {
-  const std::string opening = "option: ";
+                        const std::vector<ProfileOption>& known, const std::string& where) {
+  const std::string opening = where.empty() ? "option " + name + ": " : where;
   const ProfileOption& option = find_option(known, name, opening, profile.name);
   const JsonValue value = value_of_word(option, word);
   if (!accepts(option, value)) {
-    throw InputError("option " + name + ": found \"" + shown(word, Encoding::kUnchecked) +
-                     "\", expected " + expected_of(option));
+    throw InputError(opening + "found \"" + shown(word, Encoding::kUnchecked) + "\", expected " +
+                     expected_of(option));
   }
   set_profile_field(profile, name, value);
 }
@@ -271,14 +271,14 @@ void apply_known_option(FrameworkProfile& profile, const std::string& name, cons
 }  // namespace
 
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                  const Library& library) {
-  apply_known_option(profile, name, word, profile_options(library, library.key_of(profile)));
+                  const Library& library, const std::string& where) {
+  apply_known_option(profile, name, word, profile_options(library, library.key_of(profile)), where);
 }
 
 std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                        const std::vector<ProfileOption>& options) {
   if (std::ranges::find(options, name, &ProfileOption::name) != options.end()) {
-    apply_known_option(profile, name, word, options);
+    apply_known_option(profile, name, word, options, "");
     return "";
   }
   const std::string fixed = profile_field_text(profile, name);

@@ -105,10 +105,10 @@ std::vector<ProfileOption> profile_plan_defaults(const Library& library,
                                                  const std::string& framework);
 
 // Applies options (a JSON object of a case line, or key=value words of the command line) to a
-// profile; unknown names and wrong types are InputErrors that list what exists.
+// profile; unknown names and wrong types are InputErrors that list what exists. `where` opens them.
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
                    const Library& library);
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                  const Library& library);
+                  const Library& library, const std::string& where = "");
 
 }  // namespace shardplan

@@ -35,15 +35,19 @@ bool names_argument(const std::string& word) {
 void apply_words(FrameworkProfile& profile, const Options& options, const Library& library,
                  const std::vector<std::string>& others) {
   for (const char* option : {"framework-option", "set"}) {
+    const bool may_be_other_side =
+        options.command == "compare" && option == std::string_view("set");
+    const std::string place = (may_be_other_side ? "--against or --" : "--") + std::string(option);
     for (const std::string& word : all_of(options, option)) {
       const std::size_t equals = word.find('=');
       if (option == std::string_view("set") && std::ranges::find(others, word) != others.end()) {
         continue;
       }
       if (equals == std::string::npos || equals == 0) {
-        throw InputError("--" + std::string(option) + ": found '" + word + "', expected KEY=VALUE");
+        throw InputError(place + ": found '" + word + "', expected KEY=VALUE");
       }
-      apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library);
+      apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library,
+                   place + " " + word + ": ");
     }
   }
 }

@@ -19,6 +19,7 @@ TEST_CASE("mistakes exit with 2 and one line that names the flag or the preset")
       {estimate_words({"--num-gpus", "12"}), "a multiple of the 8 GPUs"},
       {estimate_words({"--framework-option", "swiglu"}), "expected KEY=VALUE"},
       {estimate_words({"--framework-option", "swiglo=fused"}), "swiglu"},
+      {estimate_words({"--set", "foo=1"}), "--set foo=1: found unknown option \"foo\""},
       {{"list", "modles"}, "did you mean \"models\"?"},
       {{"list", "options"}, "expected models"},
       {{"batch"}, "expected one file of case lines"},
