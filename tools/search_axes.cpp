@@ -77,12 +77,14 @@ std::vector<double> parse_numbers(const std::vector<std::string>& words, double 
   return values;
 }
 
-// Shares of the optimizer state in host memory.
+// Shares of the optimizer state in host memory, also in the words of --list-axes.
 std::vector<Offload> parse_offloads(const std::vector<std::string>& words,
                                     const std::string& place) {
+  constexpr std::string_view kOptimizer = "optimizer:";
   std::vector<Offload> values;
-  for (const double share : parse_numbers(words, 0, 1, place)) {
-    values.push_back({.optimizer = share});
+  for (const std::string& word : words) {
+    const std::string share = word.starts_with(kOptimizer) ? word.substr(kOptimizer.size()) : word;
+    values.push_back({.optimizer = word == "none" ? 0 : parse_number(share, 0, 1, place)});
   }
   return values;
 }

@@ -19,6 +19,16 @@ namespace {
 constexpr std::int64_t kMaxGpus = std::int64_t{1} << 22;
 constexpr std::size_t kMaxPoints = 256;
 
+// A question asked twice is one, or one of the two was meant to be another.
+void refuse_repeats(const std::vector<std::string>& words, const std::string& place) {
+  std::set<std::string> known;
+  for (const std::string& word : words) {
+    if (!known.insert(word).second) {
+      throw InputError(place + ": found " + word + " twice, expected every value once");
+    }
+  }
+}
+
 // "8,16,32", "8..1024" (doubling) or "8..64:8" (steps).
 std::vector<std::int64_t> parse_sizes(const std::string& word) {
   const std::string place = "--num-gpus";
@@ -44,6 +54,9 @@ std::vector<std::int64_t> parse_sizes(const std::string& word) {
   if (sizes.size() > kMaxPoints) {
     throw InputError(place + ": found more than " + std::to_string(kMaxPoints) + " sizes");
   }
+  std::vector<std::string> words;
+  for (const std::int64_t size : sizes) { words.push_back(std::to_string(size)); }
+  refuse_repeats(words, place);
   return sizes;
 }
 
@@ -53,14 +66,18 @@ std::vector<std::string> cluster_names(const Options& options, const Library& li
     if (given(options, "cluster")) {
       throw InputError("--gpu: found --cluster beside it, expected one of them");
     }
+    const std::vector<std::string> gpus = parse_list(text_or(options, "gpu", ""), "--gpu");
+    refuse_repeats(gpus, "--gpu");
     std::vector<std::string> names;
-    for (const std::string& gpu : parse_list(text_or(options, "gpu", ""), "--gpu")) {
+    for (const std::string& gpu : gpus) {
       const ClusterSpec usual = library.usual_cluster(gpu, "--gpu: ");
       names.push_back("1x" + std::to_string(usual.gpus_per_node) + "-" + gpu);
     }
     return names;
   }
-  return parse_list(required_text(options, "cluster"), "--cluster");
+  std::vector<std::string> names = parse_list(required_text(options, "cluster"), "--cluster");
+  refuse_repeats(names, "--cluster");
+  return names;
 }
 
 // Zero asks for nothing, so that its answer would be of another question.

@@ -9,6 +9,7 @@
 #include "search/space.h"
 #include "tests/data/message_of.h"
 #include "tests/tools/answer.h"
+#include "tools/plan_words.h"
 #include "tools/shell_words.h"
 
 namespace shardplan {
@@ -215,6 +216,23 @@ TEST_CASE("two words for one thing are refused: none is dropped silently") {
   CHECK(with({"--set", "tp=4"}) == "--set: found 'tp=4', a field of the plan, expected --fix tp=4");
 }
 
+TEST_CASE("--fix and --range take the words of an offload that --list-axes shows, and numbers") {
+  for (const auto& [word, share] : {std::pair<std::string, double>{"none", 0},
+                                    {"optimizer:0.50", 0.5},
+                                    {"optimizer:1", 1},
+                                    {"0.25", 0.25}}) {
+    SearchSpace space;
+    fix_axis(space, "offload=" + word);
+    CHECK(space.offload == std::vector<Offload>{{.optimizer = share}});
+  }
+  SearchSpace space;
+  restrict_axis(space, "offload=none,optimizer:1");
+  CHECK(space.offload == std::vector<Offload>{{}, {.optimizer = 1}});
+  CHECK_THROWS_WITH_AS(fix_axis(space, "offload=optimizer:2"),
+                       "--fix offload=optimizer:2: found '2', expected a number from 0 to 1",
+                       InputError);
+}
+
 TEST_CASE("the program refuses options that would say nothing beside others") {
   const Words job = {"--model",           "llama3-8b", "--cluster",      "1x8-h100",
                      "--sequence-length", "8192",      "--global-batch", "64"};
@@ -229,9 +247,12 @@ TEST_CASE("the program refuses options that would say nothing beside others") {
     refused({"search", "--num-gpus", "8,16", option}, option);
   }
   refused({"search", "--num-gpus", "8,16", "--top", "3"}, "--top");
+  refused({"search", "--num-gpus", "8,16,8"}, "--num-gpus: found 8 twice");
+  refused({"search", "--num-gpus", "8..32,16"}, "--num-gpus: found 16 twice");
   refused({"search", "--tokens", "1e12", "--target-days", "0"}, "--target-days: found '0'");
   refused({"search", "--tokens", "1e12", "--target-cost", "9"}, "--target-cost: found no price");
   refused({"compare", "--against", "tp=2", "--against", "tp=4"}, "--against tp=4");
+  refused({"compare", "--against", "foo=1"}, "--against or --set foo=1: found unknown option");
   refused({"why-oom", "-", "--case-id", "a"}, "--case-id");
   refused({"why-oom", "-", "--case", "runs.jsonl"}, "--case");
   refused({"estimate", "--explain", "--format", "csv"}, "--explain");
