@@ -7,10 +7,13 @@
 
 #include "data/json_message.h"
 #include "data/profile_fields.h"
+#include "estimator/estimate.h"
+#include "estimator/parameters.h"
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_lines.h"
 #include "tools/text.h"
 
 namespace shardplan {
@@ -23,11 +26,32 @@ void add_words(Table& table, const std::string& kind, const std::string& name,
   }
 }
 
-void add_bytes(Table& table, const std::string& kind, const std::string& name, std::int64_t left,
-               std::int64_t right) {
+// Bytes, counts, seconds.
+template <class Number>
+void add_numbers(Table& table, const std::string& kind, const std::string& name, Number left,
+                 Number right) {
   if (left != right) {
     table.rows.push_back({kind, name, left, right, right - left});
   }
+}
+
+void add_job(Table& table, const Job& left, const Job& right) {
+  const std::string kind = "job";
+  add_words(table, kind, "model", left.model.name, right.model.name);
+  add_numbers(table, kind, "parameters", count_parameters(left.model),
+              count_parameters(right.model));
+  add_words(table, kind, "cluster", left.cluster.name, right.cluster.name);
+  add_numbers(table, kind, "num_gpus", left.cluster.world_size(), right.cluster.world_size());
+  add_numbers(table, kind, "gpu_memory", device_capacity_bytes(left.cluster),
+              device_capacity_bytes(right.cluster));
+  add_numbers(table, kind, "sequence_length", left.sequence_length, right.sequence_length);
+  add_numbers(table, kind, "global_batch", left.global_batch, right.global_batch);
+  add_words(table, kind, "optimizer", std::string(name_of(left.optimizer)),
+            std::string(name_of(right.optimizer)));
+  add_words(table, kind, "trained", std::string(name_of(left.trained)),
+            std::string(name_of(right.trained)));
+  add_numbers(table, kind, "hidden_dropout", left.hidden_dropout, right.hidden_dropout);
+  add_numbers(table, kind, "attention_dropout", left.attention_dropout, right.attention_dropout);
 }
 
 // "--tp 2 --pp 4" as its pairs.
@@ -73,14 +97,14 @@ const StageMemory& worst_stage(const Prediction& prediction) {
 }
 
 void add_totals(Table& table, const StageMemory& left, const StageMemory& right) {
-  add_bytes(table, "worst stage", "allocated", left.allocated_bytes, right.allocated_bytes);
-  add_bytes(table, "worst stage", "reserved", left.reserved_bytes, right.reserved_bytes);
-  add_bytes(table, "worst stage", "required", left.required_bytes, right.required_bytes);
-  add_bytes(table, "worst stage", "device_used", left.device_used_bytes, right.device_used_bytes);
+  add_numbers(table, "worst stage", "allocated", left.allocated_bytes, right.allocated_bytes);
+  add_numbers(table, "worst stage", "reserved", left.reserved_bytes, right.reserved_bytes);
+  add_numbers(table, "worst stage", "required", left.required_bytes, right.required_bytes);
+  add_numbers(table, "worst stage", "device_used", left.device_used_bytes, right.device_used_bytes);
   add_words(table, "worst stage", "peak_moment", left.peak_moment(), right.peak_moment());
   for (std::size_t i = 0; i < kComponentNames.size(); ++i) {
-    add_bytes(table, "component", std::string(kComponentNames[i]), left.components[i],
-              right.components[i]);
+    add_numbers(table, "component", std::string(kComponentNames[i]), left.components[i],
+                right.components[i]);
   }
 }
 
@@ -89,12 +113,24 @@ void add_rows(Table& table, const StageMemory& left, const StageMemory& right) {
   for (const Row& row : left.rows) { bytes[row.name].first += row.total_bytes(); }
   for (const Row& row : right.rows) { bytes[row.name].second += row.total_bytes(); }
   for (const auto& [name, sides] : bytes) {
-    add_bytes(table, "row", name, sides.first, sides.second);
+    add_numbers(table, "row", name, sides.first, sides.second);
   }
 }
 
-// Drops what --set and --framework-option say of the key.
+void add_time(Table& table, const StepTime& left, const StepTime& right) {
+  add_numbers(table, "time", "step_time_s", left.total_s, right.total_s);
+  add_numbers(table, "time", "tokens_per_s_per_gpu", left.tokens_per_s_per_gpu,
+              right.tokens_per_s_per_gpu);
+  add_numbers(table, "time", "mfu", left.mfu, right.mfu);
+  for (const StepTimePart& part : kStepTimeParts) {
+    add_numbers(table, "part of step", std::string(part.name) + "_s", left.*part.seconds,
+                right.*part.seconds);
+  }
+}
+
+// Drops what the options say of the key, --set and --framework-option among them.
 void drop_key(Options& options, const std::string& key) {
+  options.values.erase(key);
   for (const char* option : {"set", "framework-option"}) {
     std::vector<std::string> words = all_of(options, option);
     std::erase_if(words, [&](const std::string& word) {
@@ -108,28 +144,55 @@ void drop_key(Options& options, const std::string& key) {
   }
 }
 
-// The options of the other side: each --against in place of what was given.
-Options other_side(const Options& options) {
-  Options other = options;
-  other.values.erase("against");
-  std::set<std::string> names;
+// Of the batch one of the two is said.
+std::string counterpart(const std::string& name) {
+  return name == "global-batch"       ? "num-microbatches"
+         : name == "num-microbatches" ? "global-batch"
+                                      : "";
+}
+
+// Options of the job and the plan take one value; the others say how to read or to answer.
+bool is_of_question(const OptionRow& row) {
+  return row.kind != OptionKind::kSwitch && !row.repeatable && row.group != "Output";
+}
+
+// The words of --against by the names of their keys.
+std::map<std::string, std::string> changes(const Options& options) {
+  std::map<std::string, std::string> words;
   for (const std::string& word : all_of(options, "against")) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
       throw InputError("--against: found '" + word + "', expected KEY=VALUE");
     }
     const std::string name = option_name(word.substr(0, equals));
-    if (!names.insert(name).second) {
+    if (!words.try_emplace(name, word).second) {
       throw second_word("--against " + word, name, "one");
     }
+  }
+  return words;
+}
+
+// The options of the other side: each --against in place of what was given.
+Options other_side(const Options& options) {
+  Options other = options;
+  other.values.erase("against");
+  const std::map<std::string, std::string> words = changes(options);
+  for (const auto& [name, word] : words) {
     drop_key(other, name);
-    const std::vector<const OptionRow*> rows = options_of("compare");
-    if (std::ranges::find(rows, name, &OptionRow::name) == rows.end()) {
+    drop_key(other, counterpart(name));
+  }
+  const std::vector<const OptionRow*> rows = options_of("compare");
+  for (const auto& [name, word] : words) {
+    const auto row = std::ranges::find(rows, name, &OptionRow::name);
+    if (row == rows.end()) {
       add_option(other, "set", word);
-      continue;
+    } else if (is_of_question(**row)) {
+      add_option(other, name, word.substr(word.find('=') + 1));
+    } else {
+      throw InputError(
+          "--against: found '" + word +
+          "', expected an option of the job or the plan, or a switch of the framework");
     }
-    other.values.erase(name);
-    add_option(other, name, word.substr(equals + 1));
   }
   return other;
 }
@@ -152,6 +215,19 @@ std::string verdict(const std::string& title, const Side& side) {
   return text;
 }
 
+// Seconds and rates as people read them.
+Table rounded(Table table) {
+  constexpr int kDecimals = 4;
+  for (std::vector<Cell>& row : table.rows) {
+    for (Cell& cell : row) {
+      if (const double* value = std::get_if<double>(&cell)) {
+        cell = fixed(*value, kDecimals);
+      }
+    }
+  }
+  return table;
+}
+
 std::string comparison_text(const Side& left, const Side& right, const Table& table) {
   std::string text = verdict("left", left);
   text += verdict("right", right);
@@ -160,7 +236,7 @@ std::string comparison_text(const Side& left, const Side& right, const Table& ta
     return text;
   }
   text += "\n";
-  text += table_text(table);
+  text += table_text(rounded(table));
   return text;
 }
 
@@ -178,6 +254,7 @@ std::string render(const Side& left, const Side& right, Format format) {
 
 Table comparison(const Side& left, const Side& right) {
   Table table{.columns = {"kind", "name", "left", "right", "delta"}};
+  add_job(table, left.question.job, right.question.job);
   add_profile(table, left.question.job.profile, right.question.job.profile);
   add_plan(table, left.question.plan, right.question.plan);
   if (left.prediction.has_numbers() && right.prediction.has_numbers()) {
@@ -185,6 +262,7 @@ Table comparison(const Side& left, const Side& right) {
     const StageMemory& after = worst_stage(right.prediction);
     add_totals(table, before, after);
     add_rows(table, before, after);
+    add_time(table, left.prediction.time, right.prediction.time);
   }
   return table;
 }

@@ -13,8 +13,9 @@ struct Side {
   Prediction prediction;
 };
 
-// What differs, a row each: profile fields, plan fields, totals of every stage, and every row of
-// the worst stage's ledger. `delta` is right minus left where both are numbers.
+// What differs, a row each: the job, profile fields, plan fields, totals of the worst stage and
+// every row of its ledger in bytes, the step's time and its parts in seconds. `delta` is right
+// minus left where both are numbers.
 Table comparison(const Side& left, const Side& right);
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include "tools/advise.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_lines.h"
 #include "tools/report_values.h"
 #include "tools/text.h"
 #include "tools/words.h"
@@ -259,11 +260,9 @@ std::string breaking_line(const ScalingTable& table) {
 
 std::vector<Cell> time_row(const ScalingPoint& point) {
   std::vector<Cell> row = {grouped(point.value) + (point.is_own ? "*" : "")};
-  const StepTime& time = point.time;
-  for (const double seconds : {time.total_s, time.compute_s, time.recompute_s, time.exposed_tp_s,
-                               time.exposed_cp_s, time.exposed_ep_s, time.exposed_pp_s,
-                               time.exposed_dp_s, time.bubble_s, time.optimizer_s, time.host_s}) {
-    row.emplace_back(fixed(seconds, 3));
+  row.emplace_back(fixed(point.time.total_s, 3));
+  for (const StepTimePart& part : kStepTimeParts) {
+    row.emplace_back(fixed(point.time.*part.seconds, 3));
   }
   return row;
 }
@@ -300,13 +299,14 @@ std::string scaling_text(const AdviseReport& report) {
 Table scaling_csv_table(const AdviseReport& report) {
   Table table = {.columns = {"axis", "value", "num_gpus", "is_own", "verdict", "reason"}};
   for (const std::string_view name : kComponentNames) { table.columns.emplace_back(name); }
-  for (const char* name :
-       {"peak_allocated", "device_used", "peak_moment", "largest_row", "largest_row_bytes",
-        "step_time_s", "compute_s", "recompute_s", "exposed_tp_s", "exposed_cp_s", "exposed_ep_s",
-        "exposed_pp_s", "exposed_dp_s", "bubble_s", "optimizer_s", "host_s",
-        "tokens_per_s_per_gpu"}) {
+  for (const char* name : {"peak_allocated", "device_used", "peak_moment", "largest_row",
+                           "largest_row_bytes", "step_time_s"}) {
     table.columns.emplace_back(name);
   }
+  for (const StepTimePart& part : kStepTimeParts) {
+    table.columns.push_back(std::string(part.name) + "_s");
+  }
+  table.columns.emplace_back("tokens_per_s_per_gpu");
   for (const ScalingTable& axis : report.scaling) {
     for (const ScalingPoint& point : axis.points) {
       std::vector<Cell> row = {std::string(name_of(axis.axis)), point.value, point.num_gpus,
@@ -326,13 +326,11 @@ Table scaling_csv_table(const AdviseReport& report) {
       row.emplace_back(point.stage.peak_moment());
       row.emplace_back(point.largest_row);
       row.emplace_back(point.largest_row_bytes);
-      const StepTime& time = point.time;
-      for (const double value :
-           {time.total_s, time.compute_s, time.recompute_s, time.exposed_tp_s, time.exposed_cp_s,
-            time.exposed_ep_s, time.exposed_pp_s, time.exposed_dp_s, time.bubble_s,
-            time.optimizer_s, time.host_s, time.tokens_per_s_per_gpu}) {
-        row.emplace_back(value);
+      row.emplace_back(point.time.total_s);
+      for (const StepTimePart& part : kStepTimeParts) {
+        row.emplace_back(point.time.*part.seconds);
       }
+      row.emplace_back(point.time.tokens_per_s_per_gpu);
       table.rows.push_back(std::move(row));
     }
   }

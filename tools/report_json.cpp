@@ -5,6 +5,7 @@
 #include "estimator/parameters.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_lines.h"
 #include "tools/report_values.h"
 #include "tools/version.h"
 #include "tools/words.h"
@@ -116,11 +117,11 @@ Json json_of(const StageMemory& stage, Detail detail) {
 }
 
 Json json_of(const StepTime& time) {
-  return {{"compute", time.compute_s},       {"recompute", time.recompute_s},
-          {"exposed_tp", time.exposed_tp_s}, {"exposed_cp", time.exposed_cp_s},
-          {"exposed_ep", time.exposed_ep_s}, {"exposed_pp", time.exposed_pp_s},
-          {"exposed_dp", time.exposed_dp_s}, {"bubble", time.bubble_s},
-          {"optimizer", time.optimizer_s},   {"host", time.host_s}};
+  Json json;
+  for (const StepTimePart& part : kStepTimeParts) {
+    json[std::string(part.name)] = time.*part.seconds;
+  }
+  return json;
 }
 
 // The `predicted` object of a case line.

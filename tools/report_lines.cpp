@@ -52,23 +52,17 @@ std::string batch_line(const Job& job, const Plan& plan) {
 }
 
 std::string time_lines(const StepTime& time) {
+  constexpr std::string_view kExposed = "exposed_";
   std::string parts;
-  const auto add = [&parts, &time](const char* name, double seconds) {
-    if (seconds / time.total_s >= 0.0005) {
-      parts +=
-          (parts.empty() ? "" : ", ") + std::string(name) + " " + percent(seconds / time.total_s);
+  for (const StepTimePart& part : kStepTimeParts) {
+    const double share = time.*part.seconds / time.total_s;
+    if (share >= 0.0005) {
+      const bool is_exposed = part.name.starts_with(kExposed);
+      parts += (parts.empty() ? "" : ", ") +
+               std::string(part.name.substr(is_exposed ? kExposed.size() : 0)) + " " +
+               percent(share);
     }
-  };
-  add("compute", time.compute_s);
-  add("recompute", time.recompute_s);
-  add("tp", time.exposed_tp_s);
-  add("cp", time.exposed_cp_s);
-  add("ep", time.exposed_ep_s);
-  add("pp", time.exposed_pp_s);
-  add("dp", time.exposed_dp_s);
-  add("bubble", time.bubble_s);
-  add("optimizer", time.optimizer_s);
-  add("host", time.host_s);
+  }
   return label_line("step time", fixed(time.total_s, 3) + " s, " +
                                      grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
                                      " tokens/s per GPU, MFU " + percent(time.mfu) +

@@ -1,6 +1,7 @@
-// Lines that answers for people share.
+// What answers share: lines for people, the parts of a step.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,24 @@
 #include "estimator/job.h"
 
 namespace shardplan {
+
+// What StepTime::total_s is the sum of, in the order of reports.
+struct StepTimePart {
+  std::string_view name;
+  double StepTime::*seconds;
+};
+inline constexpr std::array<StepTimePart, 10> kStepTimeParts = {{
+    {.name = "compute", .seconds = &StepTime::compute_s},
+    {.name = "recompute", .seconds = &StepTime::recompute_s},
+    {.name = "exposed_tp", .seconds = &StepTime::exposed_tp_s},
+    {.name = "exposed_cp", .seconds = &StepTime::exposed_cp_s},
+    {.name = "exposed_ep", .seconds = &StepTime::exposed_ep_s},
+    {.name = "exposed_pp", .seconds = &StepTime::exposed_pp_s},
+    {.name = "exposed_dp", .seconds = &StepTime::exposed_dp_s},
+    {.name = "bubble", .seconds = &StepTime::bubble_s},
+    {.name = "optimizer", .seconds = &StepTime::optimizer_s},
+    {.name = "host", .seconds = &StepTime::host_s},
+}};
 
 // "cluster      8 x H200": the label in a column of its own.
 std::string label_line(std::string_view label, const std::string& text);
