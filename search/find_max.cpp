@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "search/walk.h"
+
 namespace shardplan {
 
 namespace {
@@ -18,7 +20,7 @@ std::int64_t cap(FindMaxAxis axis) {
 }
 
 SizedPlan sized(const Job& job, const Plan& plan, FindMaxAxis axis, std::int64_t value) {
-  SizedPlan at = {.value = value, .job = job, .plan = plan, .memory = {}};
+  SizedPlan at = {.value = value, .job = job, .plan = plan};
   switch (axis) {
     case FindMaxAxis::kMicroBatch:
       at.plan.micro_batch = value;
@@ -50,10 +52,23 @@ std::int64_t step_of(const Job& job, const Plan& plan, FindMaxAxis axis) {
   return is_sequence ? job.sequence_length : plan.micro_batch;
 }
 
-// Estimates the value and moves the side of the boundary on which it lies; whether it fits.
+// As fits() says of the estimate, which is made only where the bounds of the price leave it open.
+bool fits_at(const SizedPlan& at, const SearchOptions& options) {
+  PriceTable table = build_price_table(at.job);
+  const Price bounds = price(table, at.plan);
+  const std::int64_t limit = memory_limit_bytes(at.job.cluster, options);
+  const std::int64_t card = card_bytes(at.job);
+  if (bounds.allocated_bytes > limit || bounds.device_least_bytes > card) {
+    return false;
+  }
+  const bool is_sure =
+      upper_basis_bytes(bounds, options.basis) <= limit && bounds.device_used_bytes <= card;
+  return is_sure || fits(at.job, estimate_memory(at.job, at.plan), options);
+}
+
+// Moves the side of the boundary on which the value lies; whether it fits.
 bool try_value(FindMaxResult& result, SizedPlan at, const SearchOptions& options) {
-  at.memory = estimate_memory(at.job, at.plan);
-  const bool is_fitting = fits(at.job, at.memory, options);
+  const bool is_fitting = fits_at(at, options);
   (is_fitting ? result.largest : result.next) = std::move(at);
   return is_fitting;
 }
