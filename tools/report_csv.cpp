@@ -2,6 +2,7 @@
 #include "data/json_message.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/sweep.h"
 #include "tools/text.h"
 
 namespace shardplan {
@@ -74,17 +75,9 @@ Table prediction_table(const std::vector<std::string>& key_columns, const std::v
   return table;
 }
 
-std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranked,
-                             std::int64_t rank) {
-  const Plan& plan = ranked.plan;
-  std::vector<Cell> row = {rank, ranked.time.tokens_per_s_per_gpu, ranked.time.total_s,
-                           ranked.time.mfu};
-  for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kReserved,
-                                  MemoryBasis::kRequired, MemoryBasis::kDeviceUsed}) {
-    row.emplace_back(basis_bytes(ranked.memory, basis));
-  }
-  row.emplace_back(std::int64_t{ranked.exceeds_device ? 1 : 0});
-  row.emplace_back(std::string(name_of(status_of(ranked.memory.fit))));
+// Its fields, the group of its ties, the command.
+void append_plan(std::vector<Cell>& row, const SearchReport& report, const Plan& plan,
+                 const Cell& tied_group) {
   for (const PlanSize& size : kPlanSizes) {
     row.emplace_back(size.name == "dp" ? data_parallel_size(report.job, plan) : plan.*size.field);
   }
@@ -99,8 +92,36 @@ std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranke
   row.emplace_back(std::string(name_of(plan.exp_avg_dtype)));
   row.emplace_back(std::string(name_of(plan.exp_avg_sq_dtype)));
   row.emplace_back(plan.offload.optimizer);
-  row.emplace_back(ranked.tied_group);
+  row.push_back(tied_group);
   row.emplace_back(report.command_of(plan));
+}
+
+std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranked,
+                             std::int64_t rank) {
+  std::vector<Cell> row = {rank, ranked.time.tokens_per_s_per_gpu, ranked.time.total_s,
+                           ranked.time.mfu};
+  for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kReserved,
+                                  MemoryBasis::kRequired, MemoryBasis::kDeviceUsed}) {
+    row.emplace_back(basis_bytes(ranked.memory, basis));
+  }
+  row.emplace_back(std::int64_t{ranked.exceeds_device ? 1 : 0});
+  row.emplace_back(std::string(name_of(status_of(ranked.memory.fit))));
+  append_plan(row, report, ranked.plan, ranked.tied_group);
+  return row;
+}
+
+// What a price knows, in the columns of a ranked row.
+std::vector<Cell> front_row(const SearchReport& report, const ParetoPoint& point) {
+  const Cell none;
+  std::vector<Cell> row = {std::string("pareto"),
+                           none,  // rank
+                           point.price.tokens_per_s_per_gpu,
+                           point.price.step_time_s,
+                           none,  // mfu
+                           point.price.allocated_bytes};
+  constexpr std::size_t kReplayed = 5;  // peak_reserved, required, device_used and what they decide
+  row.resize(row.size() + kReplayed);
+  append_plan(row, report, point.plan, none);
   return row;
 }
 
@@ -153,6 +174,12 @@ Table search_table(const SearchReport& report) {
   std::int64_t rank = 0;
   for (const RankedPlan& ranked : report.result.top) {
     table.rows.push_back(ranked_row(report, ranked, ++rank));
+  }
+  if (report.options.pareto) {
+    name_ranked_rows(table);
+    for (const ParetoPoint& point : report.result.pareto) {
+      table.rows.push_back(front_row(report, point));
+    }
   }
   return table;
 }

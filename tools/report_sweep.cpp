@@ -167,18 +167,63 @@ std::string extras_text(const SearchExtras& extras) {
   return text;
 }
 
-void add_extras(const SearchExtras& extras, Table& search_table) {
-  if (extras.headroom.empty()) {
+void name_ranked_rows(Table& search_table) {
+  if (search_table.columns.front() == "list") {
     return;
   }
+  search_table.columns.insert(search_table.columns.begin(), "list");
+  for (std::vector<Cell>& row : search_table.rows) {
+    row.insert(row.begin(), std::string("ranked"));
+  }
+}
+
+namespace {
+
+void add_headroom(const std::vector<Headroom>& headroom, Table& search_table) {
   for (const char* name : {"headroom_bytes", "largest_micro_batch", "largest_sequence_length"}) {
     search_table.columns.emplace_back(name);
   }
-  for (std::size_t i = 0; i < extras.headroom.size(); ++i) {
-    search_table.rows[i].emplace_back(extras.headroom[i].left_bytes);
-    search_table.rows[i].emplace_back(extras.headroom[i].largest_micro_batch);
-    search_table.rows[i].emplace_back(extras.headroom[i].largest_sequence_length);
+  for (std::size_t i = 0; i < headroom.size(); ++i) {
+    search_table.rows[i].emplace_back(headroom[i].left_bytes);
+    search_table.rows[i].emplace_back(headroom[i].largest_micro_batch);
+    search_table.rows[i].emplace_back(headroom[i].largest_sequence_length);
   }
+}
+
+void add_families(const std::vector<PlanFamily>& families, Table& search_table) {
+  name_ranked_rows(search_table);
+  const std::size_t first = search_table.columns.size();
+  for (const char* name :
+       {"axis", "value", "plans", "fitting", "reason", "least_allocated", "nearest"}) {
+    search_table.columns.emplace_back(name);
+  }
+  const auto speed = std::ranges::find(search_table.columns, "tokens_per_s_per_gpu");
+  const std::size_t speed_column = static_cast<std::size_t>(speed - search_table.columns.begin());
+  for (const PlanFamily& family : families) {
+    std::vector<Cell> row(first);
+    row.front() = std::string("family");
+    if (family.fitting > 0) {
+      row[speed_column] = family.best_tokens_per_s_per_gpu;
+    }
+    for (const Cell& cell : std::vector<Cell>{
+             family.axis, family.value, family.plans, family.fitting, family.reason,
+             family.least_bytes > 0 ? Cell(family.least_bytes) : Cell(), family.nearest}) {
+      row.push_back(cell);
+    }
+    search_table.rows.push_back(std::move(row));
+  }
+}
+
+}  // namespace
+
+void add_extras(const SearchExtras& extras, Table& search_table) {
+  if (!extras.headroom.empty()) {
+    add_headroom(extras.headroom, search_table);
+  }
+  if (!extras.families.empty()) {
+    add_families(extras.families, search_table);
+  }
+  for (std::vector<Cell>& row : search_table.rows) { row.resize(search_table.columns.size()); }
 }
 
 std::string with_extras(const SearchExtras& extras, const std::string& search_json) {

@@ -26,7 +26,10 @@ struct SearchExtras {
 SearchExtras search_extras(const Options& options, const Job& job, const SearchSpace& space,
                            const SearchOptions& search, const SearchResult& result);
 std::string extras_text(const SearchExtras& extras);
-void add_extras(const SearchExtras& extras, Table& search_table);  // columns of headroom
+// Columns of headroom, rows and columns of families.
+void add_extras(const SearchExtras& extras, Table& search_table);
+// Where rows of other lists follow: a first column `list`, "ranked" in the rows that are there.
+void name_ranked_rows(Table& search_table);
 std::string with_extras(const SearchExtras& extras, const std::string& search_json);
 
 // 10th to 90th percentile of measured over predicted step times: of the framework's runs that the

@@ -48,6 +48,39 @@ TEST_CASE("search says how its first plan meets the batch, what groups span and 
   CHECK(text.find("next sizes   tp 4 cp ") != std::string::npos);
 }
 
+TEST_CASE("a search's csv has its other lists below the plans, and says which list a row is of") {
+  const auto lines_of = [](const Words& more) {
+    Words words = {
+        "search", "--model",        "llama3-8b", "--cluster", "1x8-h200", "--sequence-length",
+        "8192",   "--global-batch", "64",        "--top",     "2",        "--range",
+        "tp=1,2", "--fix",          "cp=1",      "--fix",     "pp=1",     "--format",
+        "csv"};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::string text = run_shardplan(words).out;
+    std::vector<std::string> lines;
+    for (std::size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
+      lines.push_back(text.substr(begin, text.find('\n', begin) - begin));
+    }
+    return lines;
+  };
+  const std::vector<std::string> plain = lines_of({});
+  const std::vector<std::string> all = lines_of({"--pareto", "--families", "--headroom"});
+  REQUIRE(plain.size() == 3);
+  REQUIRE(all.size() > 5);
+  CHECK(all[0].starts_with("list," + plain[0] + ",headroom_bytes,"));
+  CHECK(all[1].starts_with("ranked," + plain[1]));
+  CHECK(all[2].starts_with("ranked," + plain[2]));
+  CHECK(all[3].starts_with("pareto,,"));
+  CHECK(all.back().starts_with("family,,"));
+  CHECK(std::ranges::any_of(all, [](const std::string& line) {
+    return line.find(",tp,1,") != std::string::npos && line.starts_with("family,");
+  }));
+  for (const std::string& line : all) {
+    CHECK(std::ranges::count(line, ',') == std::ranges::count(all[0], ','));
+  }
+  CHECK(lines_of({"--headroom"})[0].starts_with("rank,"));
+}
+
 TEST_CASE("the switches that search names make its first plan as fast as it says") {
   const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "2x8-h100",
                                         "--sequence-length", "8192", "--global-batch", "32",
