@@ -8,6 +8,7 @@
 #include "tools/question.h"
 #include "tools/report.h"
 #include "tools/report_trace.h"
+#include "tools/text.h"
 
 namespace shardplan {
 namespace {
@@ -46,6 +47,26 @@ void write_trace(const Question& question, const std::string& path) {
   if (const std::string note = trace_note(trace); !note.empty()) {
     print_message(path + ": " + note);
   }
+}
+
+// The program that the options ask for, and what is predicted for as many microbatches.
+struct ShownProgram {
+  Prediction prediction;
+  Program program;
+};
+
+// Says so where it is not of all microbatches.
+ShownProgram shown_program(const EstimateReport& report, const std::string& option) {
+  const Question few = with_few_microbatches(report.question, option);
+  ShownProgram shown = {.prediction = predict_question(few, report.rule), .program = {}};
+  shown.program = program_of(few, shown.prediction, option);
+  if (few.job.global_batch < report.question.job.global_batch) {
+    print_message("warning: --" + option + ": shows a step of " +
+                  grouped(num_microbatches(few.job, few.plan)) + " microbatches, not " +
+                  grouped(num_microbatches(report.question.job, report.question.plan)) +
+                  ": those left out repeat the middle");
+  }
+  return shown;
 }
 
 // What not every format can show.
@@ -100,20 +121,19 @@ ExitCode run_estimate(const Arguments& arguments) {
   answer(report, options, library);
   const std::string timeline = text_or(options, "memory-timeline", "");
   const bool shows_program = given(options, "program");
-  std::optional<Program> program;
+  std::optional<ShownProgram> shown;
   if (report.prediction.has_numbers() && (shows_program || !timeline.empty())) {
-    program = program_of(report.question, report.prediction,
-                         shows_program ? "program" : "memory-timeline");
+    shown = shown_program(report, shows_program ? "program" : "memory-timeline");
   }
   output.write(render(report, format_of(options), paint_for(options, output)));
-  if (program && shows_program) {
-    const MemoryEstimate& memory = report.prediction.memory;
+  if (shown && shows_program) {
+    const MemoryEstimate& memory = shown->prediction.memory;
     output.write(
-        program_text(memory.stages[static_cast<std::size_t>(memory.worst_stage)], *program));
+        program_text(memory.stages[static_cast<std::size_t>(memory.worst_stage)], shown->program));
   }
-  if (program && !timeline.empty()) {
+  if (shown && !timeline.empty()) {
     Output file(timeline);
-    file.write(csv_text(memory_timeline(*program)));
+    file.write(csv_text(memory_timeline(shown->program)));
     file.commit();
   }
   if (report.prediction.has_numbers() && given(options, "trace")) {

@@ -5,6 +5,7 @@
 
 #include "data/input_error.h"
 #include "estimator/rank_grid.h"
+#include "estimator/units.h"
 #include "tools/text.h"
 #include "validator/lower.h"
 
@@ -55,6 +56,22 @@ Cell index_cell(std::int64_t index) {
 }
 
 }  // namespace
+
+Question with_few_microbatches(const Question& question, const std::string& option) {
+  constexpr std::int64_t kMost = 64;
+  const Plan& plan = question.plan;
+  // Two rounds of the pipeline's chunks fill and empty it, two more are between.
+  const std::int64_t most = round_up(kMost, 4 * plan.pp * plan.vpp);
+  const std::int64_t all = num_microbatches(question.job, plan);
+  if (all > most && plan.schedule == Schedule::kGpipe) {
+    throw InputError("--" + option + ": found " + grouped(all) +
+                     " microbatches under schedule gpipe, expected at most " + grouped(most));
+  }
+  Question few = question;
+  few.job.global_batch =
+      std::min(all, most) * plan.micro_batch * data_parallel_size(question.job, plan);
+  return few;
+}
 
 Program program_of(const Question& question, const Prediction& prediction,
                    const std::string& option) {

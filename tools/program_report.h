@@ -11,8 +11,14 @@
 
 namespace shardplan {
 
-// Of the fullest stage's first rank. An InputError that names the option where the framework is
-// another one, or where the plan has no program; logic_error where the plan is invalid.
+// The question with no more microbatches than say everything, 64 or so: a step that fills and
+// empties the pipeline as that of all does. An InputError that names the option under gpipe, which
+// keeps the activations of all.
+Question with_few_microbatches(const Question& question, const std::string& option);
+
+// Of the fullest stage's first rank. An InputError that names the option
+// where the framework is another one, or where the plan has no program; logic_error where the plan
+// is invalid.
 Program program_of(const Question& question, const Prediction& prediction,
                    const std::string& option);
 

@@ -61,6 +61,51 @@ TEST_CASE("the program's tensors stand beside the estimate's rows and are equal"
   CHECK(digits_of(lines[0]).find(": " + std::to_string(sum) + " bytes") != std::string::npos);
 }
 
+TEST_CASE("of many microbatches a program shows as many as say everything, and says so") {
+  const TemporaryDirectory directory;
+  const auto timeline = [&](const std::string& microbatches) {
+    const std::string path = directory.path() + "/" + microbatches + ".csv";
+    const ProgramRun run = run_shardplan({"estimate",
+                                          "--model",
+                                          "llama3-8b",
+                                          "--cluster",
+                                          "1x8-h200",
+                                          "--sequence-length",
+                                          "1024",
+                                          "--framework",
+                                          "native",
+                                          "--tp",
+                                          "4",
+                                          "--pp",
+                                          "2",
+                                          "--vpp",
+                                          "2",
+                                          "--schedule",
+                                          "interleaved_1f1b",
+                                          "--num-microbatches",
+                                          microbatches,
+                                          "--memory-timeline",
+                                          path});
+    CHECK(run.exit_code == 0);
+    const std::string warning =
+        "shardplan: warning: --memory-timeline: shows a step of 64 microbatches, not " +
+        microbatches + ": those left out repeat the middle\n";
+    CHECK(run.err == (microbatches == "64" ? "" : warning));
+    return read_file(path);
+  };
+  const std::string all = timeline("64");
+  CHECK(all == timeline("66"));
+  CHECK(all == timeline("512"));
+  const ProgramRun gpipe =
+      run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-h200",
+                     "--sequence-length", "1024", "--framework", "native", "--pp", "8",
+                     "--schedule", "gpipe", "--num-microbatches", "512", "--program"});
+  CHECK(gpipe.exit_code == 2);
+  CHECK(gpipe.err ==
+        "shardplan: --program: found 512 microbatches under schedule gpipe, expected "
+        "at most 64\n");
+}
+
 TEST_CASE("the memory of a step over time adds up at every operation") {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/memory.csv";
