@@ -12,11 +12,16 @@
 namespace shardplan {
 namespace {
 
-// Signals: the first SIGINT lets the run finish, the second and SIGTERM end it.
+// Signals: the first SIGINT lets the run finish, the second and SIGTERM end it; one more ends the
+// program whatever it does.
 StopFlags stop;
 std::atomic<int> stop_signal = 0;
 
 extern "C" void note_signal(int number) {
+  if (stop.now) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
   stop.now = stop.no_more_runs || number != SIGINT;
   stop.no_more_runs = true;
   stop_signal = number;
@@ -63,6 +68,11 @@ ValidateSettings settings_of(const Options& options, const Arguments& arguments)
   }
   if (given(options, "find-max")) {
     settings.find_max = value_of<SizeAxis>(text_or(options, "find-max", ""));
+    if (settings.backend == "host" && !request.memory_limit_bytes) {
+      throw InputError(
+          "--find-max: found no --memory-limit, which --backend host needs: the host's memory is "
+          "not that of the case's GPUs");
+    }
   }
   if (given(options, "simulate-rank") && given(options, "check-against-host")) {
     throw InputError(

@@ -390,6 +390,12 @@ TEST_CASE(
   CHECK(batch.run({"--simulate-rank", "0/8"}).exit_code == 1);  // not the plan's world
 }
 
+TEST_CASE("the host backend looks for the largest size under a limit only") {
+  const ProgramRun run = Batch(case_line({})).run({"--find-max", "layers"});
+  CHECK(run.exit_code == 2);
+  CHECK(run.err.find("--find-max: found no --memory-limit") != std::string::npos);
+}
+
 TEST_CASE("the size that --find-max names runs, and the next runs out of memory") {
   const SmallCase small = {
       .id = "pp", .gpus = 2, .plan = R"("pp":2,"schedule":"1f1b")", .micro_batch = 8};
