@@ -54,15 +54,17 @@ ShellInterpreter::Status ShellInterpreter::shift(const Words& words) {
                                       : std::optional<std::int64_t>(1);
   Words arguments = value_of("@").value_or(Words{});
   state_.context.mentioned.insert("@");
-  if (!known) {
-    for (std::string& word : arguments) { word = marked(kUnknownMark, "$", plain(word)); }
+  const std::int64_t size = static_cast<std::int64_t>(arguments.size());
+  const std::int64_t num_shifted = known ? std::clamp<std::int64_t>(*known, 0, size) : size;
+  if (!known || !has_known_size({arguments.begin(), arguments.begin() + num_shifted})) {
+    for (std::string& word : arguments) { word = marked(kUnknownWordsMark, "$", plain(word)); }
     set_arguments(arguments);
     return Status{.truth = Truth::kUnknown};
   }
   if (*known == 0) {
     return Status{};
   }
-  if (*known < 0 || *known > static_cast<std::int64_t>(arguments.size())) {
+  if (*known < 0 || *known > size) {
     return Status{.truth = Truth::kFalse};
   }
   set_arguments(Words(arguments.begin() + *known, arguments.end()));
@@ -81,7 +83,7 @@ ShellInterpreter::Status ShellInterpreter::getopts(const Words& words) {
     return next_option(words, arguments);
   }
   for (const std::string& name : {words[2], std::string("OPTARG"), std::string("OPTIND")}) {
-    store(name, {marked(kUnknownMark, "$", name)}, false, false);
+    set_unknown(name);
   }
   return Status{.truth = Truth::kUnknown, .is_program = true};
 }

@@ -1,165 +1,314 @@
+// Arithmetic of a shell, which is C's: an expression is climbed by the levels of its operators.
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <string_view>
+#include <utility>
 
-#include "tools/shell_words.h"
+#include "tools/shell_list.h"
+#include "tools/shell_word_reader.h"
 
 namespace shardplan {
 namespace {
 
-bool is_name_letter(char letter) {
-  return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
+constexpr int kDeepest = 32;  // parentheses, and variables that hold expressions
+
+struct Operator {
+  std::string_view word;
+  int level;  // higher ones bind closer
+};
+
+// Longer ones first.
+constexpr std::array<Operator, 19> kOperators = {{
+    {.word = "**", .level = 11}, {.word = "<<", .level = 8}, {.word = ">>", .level = 8},
+    {.word = "<=", .level = 7},  {.word = ">=", .level = 7}, {.word = "==", .level = 6},
+    {.word = "!=", .level = 6},  {.word = "&&", .level = 2}, {.word = "||", .level = 1},
+    {.word = "*", .level = 10},  {.word = "/", .level = 10}, {.word = "%", .level = 10},
+    {.word = "+", .level = 9},   {.word = "-", .level = 9},  {.word = "<", .level = 7},
+    {.word = ">", .level = 7},   {.word = "&", .level = 5},  {.word = "^", .level = 4},
+    {.word = "|", .level = 3},
+}};
+constexpr std::array<std::string_view, 10> kAssigning = {"<<", ">>", "*", "/", "%",
+                                                         "+",  "-",  "&", "^", "|"};
+
+using Value = std::optional<std::int64_t>;  // nothing: not known
+
+Value power(std::int64_t base, std::int64_t exponent) {
+  std::int64_t value = 1;
+  if (exponent < 0 || exponent > 64) {
+    return std::nullopt;
+  }
+  for (std::int64_t i = 0; i < exponent; ++i) {
+    if (__builtin_mul_overflow(value, base, &value)) {
+      return std::nullopt;
+    }
+  }
+  return value;
+}
+
+// Nothing for what a shell refuses, and for what runs over.
+Value of_known(std::string_view word, std::int64_t a, std::int64_t b) {
+  std::int64_t value = 0;
+  const bool divides = word == "/" || word == "%";
+  const bool shifts = word == "<<" || word == ">>";
+  if ((divides && (b == 0 || b == -1)) || (shifts && (b < 0 || b > 62))) {
+    return divides && b == -1 ? of_known("-", 0, word == "/" ? a : 0) : std::nullopt;
+  }
+  if ((word == "*" && __builtin_mul_overflow(a, b, &value)) ||
+      (word == "+" && __builtin_add_overflow(a, b, &value)) ||
+      (word == "-" && __builtin_sub_overflow(a, b, &value))) {
+    return std::nullopt;
+  }
+  return word == "**"                                ? power(a, b)
+         : word == "*" || word == "+" || word == "-" ? value
+         : word == "/"                               ? a / b
+         : word == "%"                               ? a % b
+         : word == "<<"                              ? a << b
+         : word == ">>"                              ? a >> b
+         : word == "<="                              ? a <= b
+         : word == ">="                              ? a >= b
+         : word == "<"                               ? a < b
+         : word == ">"                               ? a > b
+         : word == "=="                              ? a == b
+         : word == "!="                              ? a != b
+         : word == "&"                               ? a & b
+         : word == "^"                               ? a ^ b
+                                                     : a | b;
+}
+
+Value applied(std::string_view word, const Value& left, const Value& right) {
+  if (word == "&&" || word == "||") {
+    const std::int64_t decisive = word == "||" ? 1 : 0;
+    const auto decides = [&](const Value& side) { return side && (*side != 0) == (word == "||"); };
+    return decides(left) || decides(right) ? Value(decisive)
+           : left && right                 ? Value(1 - decisive)
+                                           : std::nullopt;
+  }
+  return left && right ? of_known(word, *left, *right) : std::nullopt;
+}
+
+// 12, 0x1f, 017, 2#101.
+Value number(const std::string& word) {
+  const std::size_t mark = word.find('#');
+  const bool is_hex = word.starts_with("0x") || word.starts_with("0X");
+  int base = is_hex ? 16 : word.size() > 1 && word.front() == '0' ? 8 : 10;
+  std::size_t begin = is_hex ? 2 : 0;
+  if (mark != std::string::npos) {
+    const std::from_chars_result read = std::from_chars(word.data(), word.data() + mark, base);
+    if (read.ec != std::errc{} || base < 2 || base > 36) {
+      return std::nullopt;
+    }
+    begin = mark + 1;
+  }
+  std::int64_t value = 0;
+  const char* const end = word.data() + word.size();
+  const std::from_chars_result read = std::from_chars(word.data() + begin, end, value, base);
+  return read.ec == std::errc{} && read.ptr == end ? Value(value) : std::nullopt;
 }
 
 class Arithmetic {
  public:
-  Arithmetic(const std::string& text, const ShellValues& values) : text_(text), values_(values) {}
+  Arithmetic(const std::string& text, const ShellValues& values, const ShellAssign& assign,
+             int depth)
+      : text_(text), values_(values), assign_(assign), depth_(depth) {}
 
-  std::optional<std::int64_t> whole() {
-    const std::int64_t value = choice();
+  Value whole() {
+    const Value value = list();
     skip();
-    return good_ && at_ == text_.size() ? std::optional(value) : std::nullopt;
+    return good_ && at_ == text_.size() ? value : std::nullopt;
   }
 
  private:
-  void skip() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '$')) { ++at_; }
-  }
-  bool take_word(std::string_view word) {
+  enum class Runs { kNo, kPerhaps, kYes };  // whether what is read is evaluated
+
+  void skip() { at_ = std::min(text_.find_first_not_of(" \t\r\n\"", at_), text_.size()); }
+  bool begins(std::string_view word) const { return text_.compare(at_, word.size(), word) == 0; }
+  bool take(std::string_view word) {
     skip();
-    const bool found = text_.compare(at_, word.size(), word) == 0;
+    const bool found = begins(word);
     at_ += found ? word.size() : 0;
     return found;
   }
-  bool take(char letter) {
-    skip();
-    const bool found = at_ < text_.size() && text_[at_] == letter;
-    at_ += found ? 1 : 0;
-    return found;
+  bool is_name() const {
+    return at_ < text_.size() && is_name_letter(text_[at_]) &&
+           std::isdigit(static_cast<unsigned char>(text_[at_])) == 0;
   }
-  std::int64_t parse(const std::string& word) {
-    std::int64_t value = 0;
-    const char* const end = word.data() + word.size();
-    const std::from_chars_result read = std::from_chars(word.data(), end, value);
-    good_ = good_ && !word.empty() && read.ec == std::errc{} && read.ptr == end;
-    return value;
+  std::string letters(std::string_view others = "") {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() &&
+           (is_name_letter(text_[at_]) || others.find(text_[at_]) != others.npos)) {
+      ++at_;
+    }
+    return text_.substr(begin, at_ - begin);
   }
-  std::int64_t atom() {
-    if (depth_ > 32) {
-      good_ = false;
-      return 0;
-    }
-    if (take('(') || take('{')) {
-      ++depth_;
-      const std::int64_t value = choice();
-      --depth_;
-      good_ = (take(')') || take('}')) && good_;
-      return value;
-    }
-    skip();
-    std::size_t end = at_;
-    while (end < text_.size() && is_name_letter(text_[end])) { ++end; }
-    const std::string word = text_.substr(at_, end - at_);
-    const bool is_digits =
-        !word.empty() && std::isdigit(static_cast<unsigned char>(word.front())) != 0;
-    const bool is_number = is_digits && (at_ == 0 || text_[at_ - 1] != '$');  // "$1" is none
-    at_ = end;
-    const auto known = is_number ? values_.end() : values_.find(word);
-    return parse(known == values_.end() || known->second.empty() ? word : known->second.front());
-  }
-  std::int64_t product() {
-    std::int64_t value = atom();
-    while (good_) {
-      if (take('*')) {
-        good_ = !__builtin_mul_overflow(value, atom(), &value) && good_;
-      } else if (take('/')) {
-        const std::int64_t by = atom();
-        good_ = good_ && by > 0;
-        value = by > 0 ? value / by : 0;
-      } else if (take('%')) {
-        const std::int64_t by = atom();
-        good_ = good_ && by > 0;
-        value = by > 0 ? value % by : 0;
-      } else {
-        break;
-      }
-    }
-    return value;
-  }
-  std::int64_t sum() {
-    std::int64_t value = product();
-    while (good_) {
-      if (take('+')) {
-        good_ = !__builtin_add_overflow(value, product(), &value) && good_;
-      } else if (take('-')) {
-        good_ = !__builtin_sub_overflow(value, product(), &value) && good_;
-      } else {
-        break;
-      }
-    }
+
+  // What `read` reads, where it is evaluated only if `condition` is `needed`.
+  template <class Read>
+  Value where(const Value& condition, bool needed, Read read) {
+    const Runs own = !condition                    ? Runs::kPerhaps
+                     : (*condition != 0) == needed ? Runs::kYes
+                                                   : Runs::kNo;
+    const Runs outer = std::exchange(runs_, std::min(runs_, own));
+    const Value value = read();
+    runs_ = outer;
     return value;
   }
 
-  std::int64_t comparison() {
-    const std::int64_t left = sum();
-    struct Operator {
-      std::string_view word;
-      bool (*holds)(std::int64_t, std::int64_t);
-    };
-    static constexpr std::array<Operator, 6> kOperators = {{
-        {.word = "==", .holds = [](std::int64_t a, std::int64_t b) { return a == b; }},
-        {.word = "!=", .holds = [](std::int64_t a, std::int64_t b) { return a != b; }},
-        {.word = "<=", .holds = [](std::int64_t a, std::int64_t b) { return a <= b; }},
-        {.word = ">=", .holds = [](std::int64_t a, std::int64_t b) { return a >= b; }},
-        {.word = "<", .holds = [](std::int64_t a, std::int64_t b) { return a < b; }},
-        {.word = ">", .holds = [](std::int64_t a, std::int64_t b) { return a > b; }},
-    }};
-    for (const Operator& each : kOperators) {
-      if (take_word(each.word)) {
-        return each.holds(left, sum()) ? 1 : 0;
+  Value list() {
+    Value value = choice();
+    while (good_ && take(",")) { value = choice(); }
+    return value;
+  }
+  Value choice() {
+    const Value condition = binary(1);
+    if (!good_ || !take("?")) {
+      return condition;
+    }
+    const Value yes = where(condition, true, [&] { return list(); });
+    good_ = take(":") && good_;
+    const Value no = where(condition, false, [&] { return choice(); });
+    return !condition ? std::nullopt : *condition != 0 ? yes : no;
+  }
+  Value binary(int level) {
+    Value left = unary();
+    while (good_) {
+      skip();
+      const auto* const next =
+          std::ranges::find_if(kOperators, [&](const Operator& each) { return begins(each.word); });
+      if (next == kOperators.end() || next->level < level) {
+        return left;
       }
+      at_ += next->word.size();
+      const auto right = [&] { return binary(next->level + (next->word == "**" ? 0 : 1)); };
+      const bool both = next->word == "&&";
+      left = applied(next->word, left,
+                     both || next->word == "||" ? where(left, both, right) : right());
     }
     return left;
   }
-  std::int64_t both() {
-    std::int64_t value = comparison();
-    while (good_ && take_word("&&")) {
-      const std::int64_t right = comparison();
-      value = value != 0 && right != 0 ? 1 : 0;
+  Value unary() {
+    if (++depth_ > kDeepest) {
+      good_ = false;
     }
+    const Value value = good_ ? operand() : std::nullopt;
+    --depth_;
     return value;
   }
-  std::int64_t either() {
-    std::int64_t value = both();
-    while (good_ && take_word("||")) {
-      const std::int64_t right = both();
-      value = value != 0 || right != 0 ? 1 : 0;
+  Value operand() {
+    skip();
+    for (const std::string_view step : {"++", "--"}) {
+      const std::size_t begin = at_;
+      if (take(step)) {
+        skip();
+        if (is_name()) {
+          const std::string name = variable_name();
+          return set(name, applied(step.substr(0, 1), value_of(name), 1));
+        }
+        at_ = begin;  // two signs
+      }
     }
+    if (take("!")) {
+      return applied("==", unary(), 0);
+    }
+    if (take("~")) {
+      return applied("^", unary(), -1);
+    }
+    if (take("-")) {
+      return applied("-", 0, unary());
+    }
+    if (take("+")) {
+      return unary();
+    }
+    if (take("(")) {
+      const Value value = list();
+      good_ = take(")") && good_;
+      return value;
+    }
+    if (is_name()) {
+      return variable();
+    }
+    if (at_ < text_.size() && is_mark(text_[at_])) {
+      at_ = std::min(text_.find(kEndMark, at_), text_.size() - 1) + 1;
+      return std::nullopt;
+    }
+    const std::string word = letters("#@");
+    const Value value = number(word);
+    good_ = good_ && value;
     return value;
   }
-  std::int64_t choice() {
-    const std::int64_t condition = either();
-    if (!good_ || !take('?')) {
-      return condition;
+
+  // NAME, NAME++, NAME = value, NAME += value.
+  Value variable() {
+    const std::string name = variable_name();
+    skip();
+    for (const std::string_view step : {"++", "--"}) {
+      if (take(step)) {
+        const Value old = value_of(name);
+        set(name, applied(step.substr(0, 1), old, 1));
+        return old;
+      }
     }
-    const std::int64_t yes = either();
-    good_ = take(':') && good_;
-    const std::int64_t no = either();
-    return condition != 0 ? yes : no;
+    if (begins("=") && !begins("==")) {
+      ++at_;
+      return set(name, choice());
+    }
+    for (const std::string_view word : kAssigning) {
+      if (begins(word) && text_.compare(at_ + word.size(), 1, "=") == 0) {
+        at_ += word.size() + 1;
+        const Value old = value_of(name);
+        return set(name, applied(word, old, choice()));
+      }
+    }
+    return value_of(name);
+  }
+  std::string variable_name() {
+    std::string name = letters();
+    if (at_ < text_.size() && text_[at_] == '[') {
+      const std::size_t end = std::min(text_.find(']', at_), text_.size());
+      const std::string key = text_.substr(at_ + 1, end - at_ - 1);
+      at_ = std::min(end + 1, text_.size());
+      const Value index = list_entry(values_, name, key) != nullptr ? std::nullopt : inner(key);
+      name += "[" + (index ? std::to_string(*index) : key) + "]";
+    }
+    return name;
+  }
+  Value value_of(const std::string& name) const {
+    const std::string list = list_of(name);
+    if (list != name) {
+      const std::string* const entry =
+          list_entry(values_, list, name.substr(list.size() + 1, name.size() - list.size() - 2));
+      return entry != nullptr ? inner(*entry) : std::nullopt;
+    }
+    const auto found = values_.find(name);
+    return found == values_.end() || found->second.empty() ? std::nullopt
+                                                           : inner(found->second.front());
+  }
+  Value inner(const std::string& expression) const {
+    return depth_ < kDeepest ? Arithmetic(expression, values_, {}, depth_ + 1).whole()
+                             : std::nullopt;
+  }
+  Value set(const std::string& name, const Value& value) {
+    if (assign_ && runs_ != Runs::kNo) {
+      assign_(name, runs_ == Runs::kYes ? value : std::nullopt);
+    }
+    return value;
   }
 
   const std::string& text_;
   const ShellValues& values_;
+  const ShellAssign& assign_;
   std::size_t at_ = 0;
   int depth_ = 0;
   bool good_ = true;
+  Runs runs_ = Runs::kYes;
 };
 
 }  // namespace
 
-std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values) {
-  return Arithmetic(text, values).whole();
+std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values,
+                                             const ShellAssign& assign) {
+  return Arithmetic(text, values, assign, 0).whole();
 }
 
 }  // namespace shardplan

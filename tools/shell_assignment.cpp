@@ -28,10 +28,6 @@ std::size_t bytes_of(const std::vector<std::string>& words) {
   return bytes;
 }
 
-std::string list_of(const std::string& name) {  // "LIST[key]" -> "LIST"
-  return name.substr(0, name.find('['));
-}
-
 }  // namespace
 
 // NAME or NAME[key] in front of "=" or "+=", where the reader stands then; else "".
@@ -155,9 +151,16 @@ void ShellInterpreter::store(const std::string& name, Words value, bool appends,
   if (!live() || state_.given.values.contains(list)) {
     return;
   }
+  state_.assigned.insert(list);
   if (state_.exports_all) {
     state_.exported.insert(list);
     state_.script.export_line[list] = in_.line;
+  }
+  if (state_.integers.contains(list) && !is_array && value.size() == 1) {
+    const auto number = shell_arithmetic((appends ? name + "+" : "") + "(" + value.front() + ")",
+                                         state_.context.values);
+    value = {number ? std::to_string(*number) : marked(kUnknownMark, "$", name)};
+    appends = false;
   }
   const std::string first = value.empty() ? std::string() : value.front();
   if (list != name) {
@@ -193,7 +196,7 @@ void ShellInterpreter::store_entry(const std::string& name, const std::string& i
   ShellValues& values = state_.context.values;
   const std::optional<std::string> key = list_key(state_.context, name, index);
   if (!key) {
-    const std::string unknown = marked(kUnknownMark, "$", name);
+    const std::string unknown = marked(kUnknownWordsMark, "$", name);
     store(name, Words(std::max<std::size_t>(values[name].size(), 1), unknown), false, true);
     return;
   }
@@ -224,15 +227,31 @@ void ShellInterpreter::store_array(const std::string& name, const Words& value,
 // export NAME, declare -x NAME, local NAME; assignments among them are stored already.
 void ShellInterpreter::declare(const Words& words) {
   const bool exports = words.front() == "export" || has_flag(words, 'x');
-  if (has_flag(words, 'f') || has_flag(words, 'n')) {
+  const bool refers = words.front() != "export" && has_flag(words, 'n');
+  if (has_flag(words, 'f') || (has_flag(words, 'n') && !refers)) {
     return;
   }
   for (std::size_t i = 1; i < words.size(); ++i) {
     if (!is_shell_name(words[i])) {
       continue;
     }
+    if (refers) {  // another name of a variable: what happens to either is not followed
+      const std::optional<Words> other = value_of(words[i]);
+      if (other && other->size() == 1) {
+        set_unknown(other->front());
+      }
+      set_unknown(words[i]);
+      continue;
+    }
     if (has_flag(words, 'A')) {
       state_.context.maps.insert(words[i]);
+    }
+    if (has_flag(words, 'i')) {
+      state_.integers.insert(words[i]);
+      const std::optional<Words> value = value_of(words[i]);
+      if (value) {
+        store(words[i], *value, false, state_.arrays.contains(words[i]));
+      }
     }
     if (exports) {
       state_.exported.insert(words[i]);
@@ -241,6 +260,11 @@ void ShellInterpreter::declare(const Words& words) {
       unset(words[i]);
     }
   }
+}
+
+// A value, or a list of any size.
+void ShellInterpreter::set_unknown(const std::string& name) {
+  store(name, {marked(kUnknownWordsMark, "$", plain(name))}, false, state_.arrays.contains(name));
 }
 
 // Of the function that is being called; false if it is already, or there is none.
@@ -277,6 +301,7 @@ std::optional<std::vector<std::string>> ShellInterpreter::value_of(const std::st
 void ShellInterpreter::set_aside(Simple& simple) {
   for (const auto& [name, value] : simple.before) { simple.own.insert({name, value_of(name)}); }
   restore(simple.before);
+  state_.assigned = simple.assigned;
 }
 
 void ShellInterpreter::restore(const ShellState::Scope& before) {
@@ -293,6 +318,7 @@ void ShellInterpreter::restore(const ShellState::Scope& before) {
 // here-documents so far.
 void ShellInterpreter::redirection(Simple& simple, std::size_t& here_end) {
   const bool here = in_.begins("<<") && !in_.begins("<<<");
+  const bool is_word = in_.begins("<<<");
   const bool indented = in_.begins("<<-");
   const bool writes = in_.now() == '>';
   while (in_.now() == '<' || in_.now() == '>' || in_.now() == '&' ||
@@ -303,15 +329,26 @@ void ShellInterpreter::redirection(Simple& simple, std::size_t& here_end) {
     in_.go_to(end_of_group(in_.text, in_.at + 1, ')'));
     return;
   }
+  simple.reads = simple.reads || !writes;
   skip_blanks();
   if (in_.now() == '<' && in_.ahead() == '(') {
-    in_.go_to(end_of_group(in_.text, in_.at + 2, ')'));
+    const std::size_t inner = in_.at + 2;
+    in_.go_to(end_of_group(in_.text, inner, ')'));
+    const std::optional<std::string> output =
+        writes ? std::nullopt : substitute(in_.text.substr(inner, in_.at - inner - 1));
+    simple.here = output ? std::optional(*output + "\n") : std::nullopt;
     return;
   }
   const std::size_t begin = in_.at;
   Words target;
   if (in_.at < in_.text.size() && !ShellWordReader::ends_command(in_.now())) {
+    in_.splits = !is_word;
     in_.word(target);
+    in_.splits = true;
+  }
+  if (is_word && !target.empty()) {
+    simple.here = target.front() + "\n";
+    return;
   }
   if (!here || target.empty()) {
     simple.target = writes && !target.empty() ? plain(target.front()) : simple.target;

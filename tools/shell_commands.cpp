@@ -27,6 +27,54 @@ std::size_t argument_number(const std::string& name) {
   return is_digits && name.size() <= kMostDigits ? std::stoul("0" + name) : 0;
 }
 
+bool is_integer(const std::string& word) {
+  const std::size_t first = word.starts_with('-') ? 1 : 0;
+  return word.size() > first &&
+         std::all_of(word.begin() + static_cast<std::ptrdiff_t>(first), word.end(),
+                     [](char d) { return d >= '0' && d <= '9'; });
+}
+
+// What printf writes behind its first word; nothing for formats other than %s, %d, %4d and their
+// like.
+std::optional<std::string> formatted(const Words& words) {
+  std::string text;
+  std::size_t next = 2;
+  for (bool again = words.size() > 1; again; again = again && next < words.size()) {
+    const std::string& format = words[1];
+    again = false;
+    for (std::size_t i = 0; i < format.size(); ++i) {
+      const char escaped = i + 1 < format.size() ? format[i + 1] : '\0';
+      if (format[i] != '%' && format[i] != '\\') {
+        text += format[i];
+      } else if (format[i] == '\\' && (escaped == 'n' || escaped == 't' || escaped == '\\')) {
+        text += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : '\\';
+        ++i;
+      } else if (format[i] == '%' && escaped == '%') {
+        text += '%';
+        ++i;
+      } else {
+        const std::size_t type =
+            std::min(format.find_first_not_of("0123456789", i + 1), format.size());
+        const std::string width = format.substr(i + 1, type - i - 1);
+        const std::string argument = next < words.size() ? words[next++] : "";
+        const bool is_number = type < format.size() && format[type] == 'd';
+        if (format[i] == '\\' ||
+            (is_number ? !is_integer(argument) : format.compare(type, 1, "s") != 0) ||
+            width.size() > 2 || (!width.empty() && plain(argument) != argument)) {
+          return std::nullopt;
+        }
+        const bool zeros = width.starts_with('0') && is_number && !argument.starts_with('-');
+        const std::size_t letters = width.empty() ? 0 : std::stoul(width);
+        text.append(letters - std::min(letters, argument.size()), zeros ? '0' : ' ');
+        text += argument;
+        i = type;
+        again = true;
+      }
+    }
+  }
+  return words.size() > 1 ? std::optional(text) : std::nullopt;
+}
+
 }  // namespace
 
 ShellInterpreter::Status ShellInterpreter::simple() {
@@ -34,7 +82,9 @@ ShellInterpreter::Status ShellInterpreter::simple() {
   Simple simple;
   std::size_t here_end = 0;
   simple.line = in_.line;
+  simple.assigned = state_.assigned;
   in_.sets = live();
+  state_.substituted.reset();
   while (in_.at < in_.text.size()) {
     skip_blanks();
     const bool both = in_.now() == '&' && in_.ahead() == '>';
@@ -68,7 +118,7 @@ ShellInterpreter::Status ShellInterpreter::run(Simple simple) {
   }
   restore(simple.own);
   if (simple.words.empty()) {
-    return {};
+    return state_.substituted.value_or(Status{});
   }
   const std::optional<Status> done = built_in(simple);
   const Status status = done ? *done : program(simple);
@@ -79,8 +129,11 @@ ShellInterpreter::Status ShellInterpreter::run(Simple simple) {
 ShellInterpreter::Status ShellInterpreter::program(const Simple& simple) {
   const auto function = state_.functions.find(plain(simple.words.front()));
   if (function != state_.functions.end()) {
+    state_.last = {};
     call(ShellState::Function(function->second), simple.words);
-  } else if (!inner_script(simple)) {
+    return state_.last;
+  }
+  if (!inner_script(simple)) {
     record(simple);
   }
   return {.truth = Truth::kUnknown, .is_program = true};
@@ -89,12 +142,15 @@ ShellInterpreter::Status ShellInterpreter::program(const Simple& simple) {
 // What ends or skips something.
 std::optional<ShellInterpreter::Status> ShellInterpreter::control(const Words& words) {
   const std::string& name = words.front();
-  if (name == "exit") {
-    state_.flow = Flow::kExit;
-    state_.script.exits_at = place(in_.line);
-  } else if (name == "return") {
-    state_.flow = Flow::kReturn;
-    return Status{.truth = words.size() > 1 && words[1] != "0" ? Truth::kFalse : Truth::kTrue};
+  if (name == "exit" || name == "return") {
+    const std::string number = words.size() > 1 ? words[1] : state_.context.exit_status;
+    state_.last = {.truth = number == "0"             ? Truth::kTrue
+                            : plain(number) == number ? Truth::kFalse
+                                                      : Truth::kUnknown,
+                   .is_program = plain(number) != number,
+                   .number = number};
+    state_.flow = name == "exit" ? Flow::kExit : Flow::kReturn;
+    state_.script.exits_at = name == "exit" ? place(in_.line) : state_.script.exits_at;
   } else if (name == "break") {
     state_.flow = Flow::kBreak;
   } else if (name == "continue") {
@@ -133,20 +189,25 @@ std::optional<ShellInterpreter::Status> ShellInterpreter::built_in(const Simple&
     return shift(words);
   } else if (name == "getopts") {
     return getopts(words);
-  } else if (name == "read") {
-    for (const std::string& word : words) { state_.context.values.erase(word); }
-    state_.output_known = false;
-    return Status{.truth = Truth::kUnknown, .is_program = true};
   } else if (name == "eval") {
     nested(joined_words(words, 1), in_.file, simple.line, launcher_);
+    return state_.last;
+  } else if (name == "let") {
+    Status last;
+    for (std::size_t i = 1; i < words.size(); ++i) { last = calculated(words[i], simple.line); }
+    return last;
   } else if (name == "." || name == "source") {
     if (words.size() < 2 || !script_file(simple, 1)) {
       state_.script.unread.push_back(place(simple.line) + ": " + plain(joined_words(words, 0)));
     }
+  } else if (name == "printf" && words.size() > 2 && words[1] == "-v") {
+    const auto text = formatted({words.begin() + 2, words.end()});
+    text ? store(words[2], {*text}, false, false) : set_unknown(words[2]);
   } else if (name == "echo" || name == "printf" || (name == "cat" && simple.here)) {
     print(simple);
   } else if (name != ":" && name != "true") {
-    return control(words);
+    const std::optional<Status> status = reading(simple);
+    return status ? status : control(words);
   }
   return Status{};
 }
@@ -168,6 +229,19 @@ void ShellInterpreter::print(const Simple& simple) {
   }
 }
 
+// `scontrol show hostnames` of the job's nodes: names of our own, as many as the job has.
+std::string ShellInterpreter::host_names(const Words& words, bool& known) const {
+  constexpr std::int64_t kMostNodes = 1024;
+  const bool shows = words.size() >= 3 && words[1] == "show" && words[2].starts_with("hostname");
+  const bool of_job =
+      words.size() == 3 || (words.size() == 4 && words[3].find("NODELIST") != std::string::npos);
+  const auto nodes = shell_arithmetic("SLURM_NNODES", state_.context.values);
+  known = known && shows && of_job && nodes && *nodes <= kMostNodes;
+  std::string text;
+  for (std::int64_t i = 0; known && i < *nodes; ++i) { text += "node" + std::to_string(i) + "\n"; }
+  return text;
+}
+
 std::string ShellInterpreter::program_output(const Words& words, bool& known) {
   const std::string name = shell_program(words.front());
   const std::string& last = words.back();
@@ -175,8 +249,10 @@ std::string ShellInterpreter::program_output(const Words& words, bool& known) {
     const std::size_t first = words.size() > 1 && (words[1] == "-e" || words[1] == "-n") ? 2 : 1;
     return joined_words(words, first) + "\n";
   }
-  if (name == "printf" && words.size() == 3 && (words[1] == "%s" || words[1] == "%s\\n")) {
-    return words[2] + "\n";
+  if (name == "printf") {
+    const std::optional<std::string> text = formatted(words);
+    known = known && text;
+    return text.value_or("");
   }
   if (name == "basename" && words.size() == 2) {
     return shell_program(last) + "\n";
@@ -184,6 +260,9 @@ std::string ShellInterpreter::program_output(const Words& words, bool& known) {
   if (name == "dirname" && words.size() == 2) {
     const std::size_t slash = last.rfind('/');
     return (slash == std::string::npos ? "." : last.substr(0, slash)) + "\n";
+  }
+  if (name == "scontrol") {
+    return host_names(words, known);
   }
   if (name == "expr" || name == "seq") {
     const auto value = shell_arithmetic(name == "expr" ? joined_words(words, 1) : words.back(),
@@ -246,7 +325,9 @@ std::optional<std::string> ShellInterpreter::substitute(const std::string& text)
   const std::size_t num_choices = state_.script.choices.size();
   {
     const Apart apart(*this);
+    state_.last = {};
     nested(text, in_.file, in_.line, {});
+    state_.substituted = state_.last;
   }
   const bool known = state_.output_known && state_.script.choices.size() == num_choices;
   state_.script.choices.resize(std::min(num_choices, state_.script.choices.size()));
@@ -291,9 +372,7 @@ void ShellInterpreter::record(const Simple& simple) {
 ShellScript read_shell(const std::string& text, const std::string& file, const ShellGiven& given) {
   ShellState state{.given = given};
   std::string clean = text;
-  std::erase_if(clean, [](char letter) {
-    return letter == kUnsetMark || letter == kUnknownMark || letter == kEndMark;
-  });
+  std::erase_if(clean, is_mark);
   Words arguments;
   for (const auto& [name, value] : given.values) {
     state.context.values[name] = {value};
@@ -308,6 +387,7 @@ ShellScript read_shell(const std::string& text, const std::string& file, const S
     state.context.values["@"] = arguments;
     state.context.values["*"] = arguments;
   }
+  state.context.values["IFS"] = {" \t\n"};
   state.context.values["0"] = {file};
   state.context.values["BASH_SOURCE"] = {file};
   {

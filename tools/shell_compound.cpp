@@ -1,4 +1,4 @@
-// Commands that are made of commands: if, while, for, case, [[ ]], (( )) and ( ).
+// Commands that are made of commands: if, case, [[ ]], (( )) and ( ).
 #include <algorithm>
 #include <utility>
 
@@ -7,27 +7,6 @@
 
 namespace shardplan {
 namespace {
-
-constexpr int kMostOfOneLoop = 64;  // turns of `while true`
-
-// "{1..4}" of a for loop.
-std::vector<std::string> with_ranges(const std::vector<std::string>& words) {
-  std::vector<std::string> all;
-  for (const std::string& word : words) {
-    const std::size_t dots = word.find("..");
-    const bool is_range = word.starts_with('{') && word.ends_with('}') && dots != word.npos;
-    const ShellValues none;
-    const auto first = is_range ? shell_arithmetic(word.substr(1, dots - 1), none) : std::nullopt;
-    const auto last = first ? shell_arithmetic(word.substr(dots + 2, word.size() - dots - 3), none)
-                            : std::nullopt;
-    if (!last || *last - *first > 1024) {
-      all.push_back(word);
-      continue;
-    }
-    for (std::int64_t i = *first; i <= *last; ++i) { all.push_back(std::to_string(i)); }
-  }
-  return all;
-}
 
 bool is_match(const std::string& word) {
   return word == "=" || word == "==" || word == "!=";
@@ -61,22 +40,24 @@ int ShellInterpreter::choose(ShellChoice choice) {
   return taken;
 }
 
-// What cannot be known is taken as false.
-bool ShellInterpreter::decide(const Status& status, std::int64_t line, const std::string& text) {
-  if (status.truth != Truth::kUnknown && status.missing.empty()) {
+// What cannot be known is taken as `expected`.
+bool ShellInterpreter::decide(const Status& status, std::int64_t line, const std::string& text,
+                              Truth expected) {
+  const bool unknown = status.truth == Truth::kUnknown;
+  if (!unknown && status.missing.empty()) {
     return status.truth == Truth::kTrue;
   }
-  return choose(
-             {.key = place(line) + " " + text,
-              .place = place(line),
-              .text = text,
-              .missing = status.truth == Truth::kUnknown ? std::set<std::string>{} : status.missing,
-              .taken = status.truth == Truth::kTrue ? 1 : 0}) == 1;
+  return choose({.key = place(line) + " " + text,
+                 .place = place(line),
+                 .text = text,
+                 .missing = unknown ? std::set<std::string>{} : status.missing,
+                 .taken = (unknown ? expected : status.truth) == Truth::kTrue ? 1 : 0}) == 1;
 }
 
 ShellInterpreter::Status ShellInterpreter::if_command() {
   const std::int64_t first_line = in_.line;
   bool decided = !live();
+  Status result;
   take("if");
   while (true) {
     skip_separators();
@@ -91,7 +72,8 @@ ShellInterpreter::Status ShellInterpreter::if_command() {
     expect("then", "if", first_line);
     {
       const Dead not_taken(*this, !holds);
-      list({"elif", "else", "fi"});
+      const Status status = list({"elif", "else", "fi"});
+      result = holds ? status : result;
     }
     decided = decided || holds;
     if (take("elif")) {
@@ -99,97 +81,12 @@ ShellInterpreter::Status ShellInterpreter::if_command() {
     }
     if (take("else")) {
       const Dead not_taken(*this, decided);
-      list({"fi"});
+      const Status status = list({"fi"});
+      result = decided ? result : status;
     }
     expect("fi", "if", first_line);
-    return {};
+    return result;
   }
-}
-
-// One turn of a loop from where the reader stands; afterwards it stands at the loop's "done".
-void ShellInterpreter::turn(const std::vector<std::string>& stops) {
-  list(stops);
-  if (state_.flow == Flow::kContinue) {
-    state_.flow = Flow::kOn;
-  }
-}
-
-bool ShellInterpreter::ends_loop() {
-  if (state_.flow == Flow::kBreak) {
-    state_.flow = Flow::kOn;
-    return true;
-  }
-  return state_.flow != Flow::kOn;
-}
-
-// As long as the condition is known to hold; once where it is not known.
-ShellInterpreter::Status ShellInterpreter::while_command() {
-  const std::int64_t first_line = in_.line;
-  const bool until = peek() == "until";
-  in_.at += 5;
-  const std::size_t begin = in_.at;
-  const bool was_live = live();
-  for (int turns = 0;; ++turns) {
-    in_.at = begin;
-    in_.line = first_line;
-    Status status = list({"do"});
-    status.truth = until ? negated(status.truth) : status.truth;
-    expect("do", until ? "until" : "while", first_line);
-    const bool unknown = status.truth == Truth::kUnknown;
-    const bool holds = live() && (status.truth == Truth::kTrue || (unknown && turns == 0)) &&
-                       turns < kMostOfOneLoop;
-    {
-      const Dead not_taken(*this, !holds);
-      turn({"done"});
-    }
-    expect("done", until ? "until" : "while", first_line);
-    if (!was_live || !holds || ends_loop() || unknown) {
-      return {};
-    }
-  }
-}
-
-ShellInterpreter::Status ShellInterpreter::for_command() {
-  const std::int64_t first_line = in_.line;
-  in_.at += peek().size();
-  skip_blanks();
-  const bool counts = in_.begins("((");
-  const std::string name = counts ? "" : peek();
-  Words words = {""};
-  if (counts) {  // for ((i = 0; i < n; i++)): once
-    in_.go_to(end_of_group(in_.text, in_.at + 1, ')'));
-  } else {
-    in_.at += name.size();
-    if (take("in")) {
-      words.clear();
-      skip_blanks();
-      while (in_.at < in_.text.size() && !ShellWordReader::ends_command(in_.now())) {
-        const std::size_t begin = in_.at;
-        in_.word(words);
-        in_.at += in_.at == begin ? 1 : 0;
-        skip_blanks();
-      }
-      words = with_ranges(words);
-    }
-  }
-  expect("do", "for", first_line);
-  const std::size_t body = in_.at;
-  const std::int64_t body_line = in_.line;
-  const bool runs = live() && !words.empty();
-  for (std::size_t i = 0; i < std::max<std::size_t>(words.size(), 1); ++i) {
-    in_.at = body;
-    in_.line = body_line;
-    const Dead not_run(*this, !runs);
-    if (runs && !counts) {
-      store(name, {words[i]}, false, false);
-    }
-    turn({"done"});
-    if (!runs || ends_loop()) {
-      break;
-    }
-  }
-  expect("done", "for", first_line);
-  return {};
 }
 
 // Whether a branch of `case` is the one of `subject`: "a|b*)". All patterns are read, for the
@@ -238,6 +135,7 @@ ShellInterpreter::Status ShellInterpreter::case_command() {
   const std::int64_t branches_line = in_.line;
   int matching = 0;
   int number = 0;
+  Status result;
   const auto read_branches = [&](int taken) {
     in_.at = branches;
     in_.line = branches_line;
@@ -253,10 +151,12 @@ ShellInterpreter::Status ShellInterpreter::case_command() {
       ++number;
       matching = matches && matching == 0 ? number : matching;
       const bool runs = number == taken || falls || (tests && matches);
+      Status status;
       {
         const Dead not_taken(*this, !runs);
-        list({"esac"});
+        status = list({"esac"});
       }
+      result = runs ? status : result;
       falls = runs && in_.begins(";&");
       tests = runs ? in_.begins(";;&") : tests;
       while (in_.now() == ';' || (in_.now() == '&' && in_.at < in_.text.size())) { in_.next(); }
@@ -275,7 +175,7 @@ ShellInterpreter::Status ShellInterpreter::case_command() {
     }
     read_branches(taken);
   }
-  return {};
+  return result;
 }
 
 // [[ ... ]]
@@ -319,48 +219,35 @@ ShellInterpreter::Status ShellInterpreter::condition() {
   return {.truth = truth.truth, .missing = truth.missing};
 }
 
-// ((...)): NAME++, NAME+=value and NAME=value, else a condition.
+// ((...))
 ShellInterpreter::Status ShellInterpreter::arithmetic() {
-  const std::size_t end = end_of_group(in_.text, in_.at + 1, ')');
-  std::string text = in_.text.substr(in_.at + 2, end - std::min(end, in_.at + 4));
-  in_.go_to(end);
-  std::erase(text, ' ');
-  std::size_t name_end = 0;
-  while (name_end < text.size() && is_name_letter(text[name_end])) { ++name_end; }
-  const std::string name = text.substr(0, name_end);
-  std::string rest = text.substr(name_end);
-  const bool sets = rest.starts_with("++") || rest.starts_with("--") || rest.starts_with("+=") ||
-                    rest.starts_with("-=") || (rest.starts_with("=") && !rest.starts_with("=="));
-  if (is_shell_name(name) && sets) {
-    if (live()) {
-      const std::string by = rest.ends_with("=") || rest == "++" || rest == "--"
-                                 ? "1"
-                                 : rest.substr(rest.find('=') + 1);
-      const std::string formula =
-          rest.starts_with("=") ? by : name + rest.substr(0, 1) + "(" + by + ")";
-      const std::optional<std::int64_t> value = shell_arithmetic(formula, state_.context.values);
-      store(name, {value ? std::to_string(*value) : marked(kUnknownMark, "", text)}, false, false);
-    }
-    return {};
-  }
-  const std::optional<std::int64_t> value = shell_arithmetic(text, state_.context.values);
+  const std::size_t begin = in_.at + 2;
+  const std::int64_t line = in_.line;
+  in_.go_to(end_of_group(in_.text, in_.at + 1, ')'));
+  const std::string text = in_.text.substr(begin, in_.at - std::min(in_.at, begin + 2));
+  return live() ? calculated(text, line) : Status{};
+}
+
+ShellInterpreter::Status ShellInterpreter::calculated(const std::string& text, std::int64_t line) {
+  const auto value = ShellWordReader(text, in_.file, state_.context, line).arithmetic();
   return {.truth = !value ? Truth::kUnknown : *value != 0 ? Truth::kTrue : Truth::kFalse};
 }
 
 ShellInterpreter::Status ShellInterpreter::subshell() {
   const std::int64_t line = in_.line;
   in_.next();
+  Status status;
   {
     std::optional<Apart> apart;
     if (live()) {
       apart.emplace(*this);
+      state_.last = {};
     }
     list({});
+    status = state_.last;
     // A list of no stops ends where the script exits: the rest is read over.
     if (apart && state_.flow != Flow::kOn) {
-      if (std::exchange(state_.flow, Flow::kOn) == Flow::kExit) {
-        state_.script.exits_at.clear();
-      }
+      state_.flow = Flow::kOn;
       const Dead over(*this, true);
       list({});
     }
@@ -370,7 +257,7 @@ ShellInterpreter::Status ShellInterpreter::subshell() {
     throw InputError(place(line) + ": found '(' without an end, expected ')'");
   }
   in_.next();
-  return {.truth = Truth::kUnknown, .is_program = true};
+  return status;
 }
 
 }  // namespace shardplan

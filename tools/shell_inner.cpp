@@ -52,10 +52,14 @@ void ShellInterpreter::nested(const std::string& text, const std::string& file, 
 
 void ShellInterpreter::call(const ShellState::Function& function, const Words& words) {
   const std::optional<Words> outer = value_of("@");
+  const std::set<std::string> assigned = state_.assigned;
   state_.scopes.emplace_back();
   set_arguments(Words(words.begin() + 1, words.end()));
   nested(function.text, function.file, function.line, launcher_);
   restore(state_.scopes.back());
+  std::erase_if(state_.assigned, [&](const std::string& name) {
+    return state_.scopes.back().contains(name) && !assigned.contains(name);
+  });
   state_.scopes.pop_back();
   set_arguments(outer);
   if (state_.flow == Flow::kReturn) {
@@ -69,11 +73,12 @@ void ShellInterpreter::child(const Simple& simple, std::size_t num_launcher,
                              const ShellState::Function& script,
                              const std::optional<Words>& arguments) {
   const Apart apart(*this);
-  const std::string exits_at = state_.script.exits_at;
   for (const auto& [name, value] : simple.before) { state_.exported.insert(name); }
   std::erase_if(state_.context.values, [&](const auto& each) {
-    return is_shell_name(each.first) && each.first != "BASH_SOURCE" &&
-           !state_.exported.contains(each.first) && !state_.given.values.contains(each.first);
+    const std::string& name = each.first;
+    return (is_shell_name(name) || name.find_first_of("![") != std::string::npos) &&
+           name != "BASH_SOURCE" && !state_.exported.contains(each.first) &&
+           !state_.given.values.contains(each.first);
   });
   Words launcher = launcher_;
   for (std::size_t i = 0; i < num_launcher; ++i) {
@@ -82,7 +87,6 @@ void ShellInterpreter::child(const Simple& simple, std::size_t num_launcher,
   }
   set_arguments(arguments);
   nested(script.text, script.file, script.line, launcher);
-  state_.script.exits_at = exits_at;
 }
 
 // "--export=A=1,B=2", "A=1".
@@ -179,8 +183,9 @@ bool ShellInterpreter::inner_script(const Simple& simple) {
     if (is_script && script_file(simple, i)) {
       return true;
     }
-    const bool has_program =
-        words[i].find(".py ") != std::string::npos && words[i].front() != kUnknownMark;
+    const char first = words[i].empty() ? '\0' : words[i].front();
+    const bool has_program = words[i].find(".py ") != std::string::npos && first != kUnknownMark &&
+                             first != kUnknownWordsMark;
     if (i > 0 && has_program && !is_python(words.front())) {
       return run_text(words[i], i);
     }

@@ -41,7 +41,10 @@ ShellInterpreter::Apart::Apart(const ShellInterpreter& of)
     : state(of.state_),
       values(state.context.values),
       arrays(state.arrays),
-      exported(state.exported) {
+      integers(state.integers),
+      assigned(state.assigned),
+      exported(state.exported),
+      exits_at(state.script.exits_at) {
   if (++state.depth > kDeepest) {
     --state.depth;
     throw InputError(of.place(of.in_.line) + ": found more than " + std::to_string(kDeepest) +
@@ -53,12 +56,18 @@ ShellInterpreter::Apart::~Apart() {
   --state.depth;
   state.context.values = std::move(values);
   state.arrays = std::move(arrays);
+  state.integers = std::move(integers);
+  state.assigned = std::move(assigned);
   state.exported = std::move(exported);
+  state.script.exits_at = std::move(exits_at);
   state.flow = Flow::kOn;
 }
 
 void ShellInterpreter::install() {
   state_.context.substitute = [this](const std::string& text) { return substitute(text); };
+  state_.context.assign = [this](const std::string& name, std::optional<std::int64_t> value) {
+    value ? store(name, {std::to_string(*value)}, false, false) : set_unknown(name);
+  };
 }
 
 void ShellInterpreter::whole() {
@@ -152,7 +161,8 @@ ShellInterpreter::Status ShellInterpreter::list(const std::vector<std::string>& 
       if (is_followed('&', [this] { and_or(); })) {
         apart.emplace(*this);
       }
-      last = and_or();
+      const Status status = and_or();
+      last = live() ? status : last;
     }
     if (in_.at == begin) {
       in_.next();
@@ -160,26 +170,42 @@ ShellInterpreter::Status ShellInterpreter::list(const std::vector<std::string>& 
   }
 }
 
-// A program is taken to succeed.
+// A program is taken to succeed, which is a choice.
 ShellInterpreter::Status ShellInterpreter::and_or() {
   std::size_t begin = in_.at;
   std::int64_t line = in_.line;
   Status status = pipeline();
+  finished(status);
   while (true) {
     skip_blanks();
     const bool both = in_.begins("&&");
     if (!both && !in_.begins("||")) {
       return status;
     }
-    const bool succeeds = status.is_program || !live() || decide(status, line, source(begin));
+    const bool succeeds = !live() || decide(status, line, source(begin),
+                                            status.is_program ? Truth::kTrue : Truth::kFalse);
     in_.at += 2;
     skip_separators();
     begin = in_.at;
     line = in_.line;
     const Dead skipped(*this, succeeds != both);
     const Status next = pipeline();
+    finished(next);
     status = succeeds == both ? next : Status{.truth = succeeds ? Truth::kTrue : Truth::kFalse};
   }
+}
+
+// What `$?` says from now on.
+void ShellInterpreter::finished(const Status& status) {
+  if (!live()) {
+    return;
+  }
+  const bool known = status.truth != Truth::kUnknown && status.missing.empty();
+  state_.last = status;
+  state_.context.exit_status = !known                         ? marked(kUnknownMark, "$", "?")
+                               : !status.number.empty()       ? status.number
+                               : status.truth == Truth::kTrue ? "0"
+                                                              : "1";
 }
 
 // Whether what `read` reads from here on, and does not run, is followed by this operator.
@@ -201,14 +227,17 @@ bool ShellInterpreter::is_followed(char letter, Read read) {
   return found;
 }
 
-// In $(...) what a part but the last prints is what the next one reads.
+// In $(...) what a part but the last prints is what the next one reads; elsewhere that is not
+// known.
 ShellInterpreter::Status ShellInterpreter::part_of_pipeline(bool is_last) {
   if (!live()) {
     return command();
   }
   const Apart apart(*this);
   if (is_last || state_.output == nullptr) {
-    return command();
+    const Status status = command();
+    state_.input.reset();
+    return status;
   }
   std::string printed;
   std::string* const outer = std::exchange(state_.output, &printed);
@@ -225,8 +254,9 @@ ShellInterpreter::Status ShellInterpreter::pipeline() {
   if (take("time")) {
     take("-p");
   }
-  const auto is_piped = [this] { return is_followed('|', [this] { command(); }); };
-  Status status = is_piped() ? part_of_pipeline(false) : command();
+  const bool was_piped = is_followed('|', [this] { command(); });
+  const auto outer_input = state_.input;
+  Status status = was_piped ? part_of_pipeline(false) : command();
   skip_blanks();
   while (in_.now() == '|' && in_.ahead() != '|' && in_.at < in_.text.size()) {
     in_.next();
@@ -234,14 +264,17 @@ ShellInterpreter::Status ShellInterpreter::pipeline() {
       in_.next();
     }
     skip_separators();
-    part_of_pipeline(!is_piped());
+    part_of_pipeline(!is_followed('|', [this] { command(); }));
     status = {.truth = Truth::kUnknown, .is_program = true};
     skip_blanks();
   }
-  state_.input.reset();
+  if (was_piped) {
+    state_.input = outer_input;
+  }
   if (opposite) {
     status.truth = negated(status.truth);
     status.is_program = false;
+    status.number.clear();
   }
   return status;
 }
@@ -276,7 +309,13 @@ ShellInterpreter::Status ShellInterpreter::command() {
   } else if (!function()) {
     return simple();
   }
-  Simple behind;  // a compound command's redirections
+  redirections();
+  return status;
+}
+
+// Behind a compound command.
+ShellInterpreter::Simple ShellInterpreter::redirections() {
+  Simple behind;
   std::size_t here_end = 0;
   skip_blanks();
   while (in_.now() == '<' || in_.now() == '>' ||
@@ -287,7 +326,7 @@ ShellInterpreter::Status ShellInterpreter::command() {
     redirection(behind, here_end);
     skip_blanks();
   }
-  return status;
+  return behind;
 }
 
 // NAME() body, function NAME body.

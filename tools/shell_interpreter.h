@@ -1,6 +1,7 @@
 // Follows a shell script command by command: read_shell's inside.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,6 +16,12 @@ namespace shardplan {
 // What all scripts within a script share.
 struct ShellState {
   enum class Flow { kOn, kBreak, kContinue, kReturn, kExit };
+  struct Status {
+    Truth truth = Truth::kTrue;
+    std::set<std::string> missing = {};
+    bool is_program = false;  // its success is not known, and is expected
+    std::string number = {};  // $?, where the truth does not say it
+  };
   struct Function {    // or a script within another
     std::string text;  // its body, with the braces
     std::string file;
@@ -25,6 +32,8 @@ struct ShellState {
   const ShellGiven& given;
   ShellWordContext context = {};
   std::set<std::string> arrays = {};
+  std::set<std::string> integers = {};  // declare -i
+  std::set<std::string> assigned = {};  // in the loop that is being run
   std::set<std::string> exported = {};
   bool exports_all = false;  // set -a
   std::map<std::string, Function> functions = {};
@@ -32,12 +41,14 @@ struct ShellState {
   std::vector<Scope> scopes = {};                   // of the functions that are being called
   ShellScript script = {};
   Flow flow = Flow::kOn;
-  std::string* output = nullptr;  // of the $(...) that is being read
+  Status last = {};                        // of the last command
+  std::optional<Status> substituted = {};  // of the last $(...) of a command
+  std::optional<std::string> input = {};   // what commands read, where it is known
+  std::string* output = nullptr;           // of the $(...) that is being read
   bool output_known = true;
-  std::optional<std::string> input = {};  // what the command there reads, if it is known
-  std::size_t option_letter = 1;          // the next of getopts in the word at $OPTIND
-  int depth = 0;                          // scripts within each other
-  std::size_t turns = 0;                  // commands so far
+  std::size_t option_letter = 1;  // the next of getopts in the word at $OPTIND
+  int depth = 0;                  // scripts within each other
+  std::size_t turns = 0;          // commands so far
 };
 
 class ShellInterpreter {
@@ -57,19 +68,17 @@ class ShellInterpreter {
  private:
   using Words = ShellWordReader::Words;
   using Flow = ShellState::Flow;
+  using Status = ShellState::Status;
 
-  struct Status {
-    Truth truth = Truth::kTrue;
-    std::set<std::string> missing = {};
-    bool is_program = false;  // its success is not known
-  };
   // A simple command, read and not yet run.
   struct Simple {
     Words words;
-    ShellState::Scope before;         // values outside of NAME=value in front
-    ShellState::Scope own;            // and theirs, while the words are read
-    std::optional<std::string> here;  // <<EOF
-    std::string target;               // > file
+    ShellState::Scope before;             // values outside of NAME=value in front
+    ShellState::Scope own;                // and theirs, while the words are read
+    std::set<std::string> assigned = {};  // in the loop, before this command
+    std::optional<std::string> here;      // <<EOF, <<< word
+    bool reads = false;                   // < file, <<EOF
+    std::string target;                   // > file
     std::int64_t line = 1;
   };
 
@@ -94,7 +103,10 @@ class ShellInterpreter {
     ShellState& state;
     ShellValues values;
     std::set<std::string> arrays;
+    std::set<std::string> integers;
+    std::set<std::string> assigned;
     std::set<std::string> exported;
+    std::string exits_at;
   };
 
   bool live() const { return dead_ == 0 && state_.flow == Flow::kOn; }
@@ -115,20 +127,30 @@ class ShellInterpreter {
   Status command();
   bool function();
   std::string source(std::size_t begin) const;
+  void finished(const Status& status);
+  Simple redirections();
 
   // shell_compound.cpp: commands that are made of commands
   Status if_command();
-  Status while_command();
-  Status for_command();
   Status case_command();
   bool matches_one(KnownWord& subject);
   Status condition();
   Status arithmetic();
+  Status calculated(const std::string& text, std::int64_t line);
   Status subshell();
+  bool decide(const Status& status, std::int64_t line, const std::string& text,
+              Truth expected = Truth::kFalse);
+  int choose(ShellChoice choice);
+
+  // shell_loop.cpp: loops
+  Status while_command();
+  Status for_command();
+  Status counting_loop();
+  void repeat(const std::string& keyword, const std::function<Status()>& condition);
   void turn(const std::vector<std::string>& stops);
   bool ends_loop();
-  bool decide(const Status& status, std::int64_t line, const std::string& text);
-  int choose(ShellChoice choice);
+  Simple loop_redirections();
+  void forget_changes(const ShellValues& before);
 
   // shell_assignment.cpp: variables
   bool assignment(Simple& simple);
@@ -141,6 +163,7 @@ class ShellInterpreter {
                    const std::map<std::size_t, std::string>& keys, bool appends);
   void declare(const Words& words);
   bool make_local(const std::string& name);
+  void set_unknown(const std::string& name);
   void unset(const std::string& name);
   std::optional<Words> value_of(const std::string& name) const;
   void set_aside(Simple& simple);
@@ -162,9 +185,15 @@ class ShellInterpreter {
   std::optional<Status> control(const Words& words);
   void print(const Simple& simple);
   std::optional<std::string> substitute(const std::string& text);
+  std::string host_names(const Words& words, bool& known) const;
   std::string program_output(const Words& words, bool& known);
   std::optional<std::string> cut(const Words& words) const;
   void record(const Simple& simple);
+
+  // shell_read.cpp: variables that commands read
+  std::optional<Status> reading(const Simple& simple);
+  Status read(const Simple& simple);
+  void read_lines(const Simple& simple);
 
   // shell_inner.cpp: scripts within it
   bool inner_script(const Simple& simple);

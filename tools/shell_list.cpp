@@ -34,6 +34,10 @@ Words& written_keys(ShellValues& values, const std::string& name) {
 
 }  // namespace
 
+std::string list_of(const std::string& name) {
+  return name.substr(0, name.find('['));
+}
+
 std::string keys_of(const std::string& name) {
   return "!" + name;
 }
@@ -57,8 +61,12 @@ std::optional<std::string> list_key(const ShellWordContext& context, const std::
     return known.text;
   }
   std::optional<std::int64_t> number = number_of(known.text);
-  number = number ? number : shell_arithmetic(known.text, context.values);
+  number = number ? number : shell_arithmetic(known.text, context.values, context.assign);
   if (number && *number < 0) {  // from the end
+    const auto list = context.values.find(name);
+    if (list != context.values.end() && !has_known_size(list->second)) {
+      return std::nullopt;
+    }
     *number += number_of(next_list_key(context.values, name)).value_or(0);
   }
   return number && *number >= 0 ? std::optional(std::to_string(*number)) : std::nullopt;
@@ -68,7 +76,11 @@ const std::string* list_entry(const ShellValues& values, const std::string& name
                               const std::string& key) {
   const auto list = values.find(name);
   const std::size_t place = place_of(values, name, key);
-  return list != values.end() && place < list->second.size() ? &list->second[place] : nullptr;
+  if (list == values.end() || place >= list->second.size()) {
+    return nullptr;
+  }
+  const auto entry = list->second.begin() + static_cast<std::ptrdiff_t>(place);
+  return has_known_size({list->second.begin(), entry}) ? &*entry : nullptr;
 }
 
 void set_list_entry(ShellValues& values, const std::string& name, const std::string& key,

@@ -12,11 +12,22 @@ constexpr std::size_t kLongestWord = std::size_t{1} << 21;
 constexpr std::size_t kMostPutIn = std::size_t{1} << 26;  // over the whole of a script
 constexpr int kDeepest = 64;  // quotations and substitutions within each other
 
-bool is_mark(char letter) {
-  return letter == kUnsetMark || letter == kUnknownMark || letter == kEndMark;
+bool is_unknown_mark(char letter) {
+  return letter == kUnknownMark || letter == kUnknownWordsMark;
 }
 
 }  // namespace
+
+std::string field_separators(const ShellValues& values) {
+  const auto found = values.find("IFS");
+  return found == values.end() || found->second.empty() ? " \t\n" : found->second.front();
+}
+
+bool has_known_size(const std::vector<std::string>& entries) {
+  return std::ranges::all_of(entries, [](const std::string& entry) {
+    return entry.find(kUnknownWordsMark) == std::string::npos;
+  });
+}
 
 std::string plain(std::string word) {
   std::erase_if(word, is_mark);
@@ -40,7 +51,7 @@ KnownWord known_word(const std::string& word) {
   for (std::size_t i = 0; i < word.size(); ++i) {
     const char letter = word[i];
     if (letter != kUnsetMark) {
-      known.unknown = known.unknown || letter == kUnknownMark;
+      known.unknown = known.unknown || is_unknown_mark(letter);
       known.text += is_mark(letter) ? "" : std::string(1, letter);
       continue;
     }
@@ -132,7 +143,7 @@ void ShellWordReader::go_to(std::size_t target) {
 
 // What no value is known of stays that in a script that is made of it: eval "$COMMAND".
 bool ShellWordReader::copy_marked(std::string& current) {
-  if (now() != kUnsetMark && now() != kUnknownMark) {
+  if (now() != kUnsetMark && !is_unknown_mark(now())) {
     return false;
   }
   const std::size_t end = std::min(text.find(kEndMark, at), text.size() - 1) + 1;
@@ -251,6 +262,19 @@ std::string ShellWordReader::here_document() {
   return current;
 }
 
+std::optional<std::int64_t> ShellWordReader::arithmetic() {
+  const std::string expression = here_document();
+  for (std::size_t i = 0; i < expression.size(); ++i) {
+    const std::size_t begin = i;
+    while (i < expression.size() && is_name_letter(expression[i])) { ++i; }
+    const std::string name = expression.substr(begin, i - begin);
+    if (is_shell_name(name)) {
+      context_.mentioned.insert(name);
+    }
+  }
+  return shell_arithmetic(expression, context_.values, context_.assign);
+}
+
 void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {
   if (has) {
     words.push_back(current);
@@ -269,21 +293,26 @@ void ShellWordReader::check_size(const std::string& current, const std::string& 
   }
 }
 
-// Blanks outside quotes end a word, but not those of what is not known; nothing between them is no
-// word.
+// Separators outside quotes end a word, but not those of what is not known; nothing between blanks
+// is no word.
 void ShellWordReader::append(Words& words, std::string& current, bool& has,
                              const std::string& piece, bool in_quotes) {
   context_.put_in += piece.size() + sizeof(std::string);
+  const std::string separators = in_quotes ? "" : field_separators(context_.values);
   bool known = true;
+  bool was_blank = false;
   for (const char letter : piece) {
-    known = letter == kEndMark || (known && letter != kUnknownMark);
-    const bool blank = letter == ' ' || letter == '\t' || letter == '\n';
-    if (!blank || in_quotes || !known) {
-      current += letter;
+    known = letter == kEndMark || (known && !is_mark(letter));
+    const bool separates = known && separators.find(letter) != std::string::npos;
+    const bool is_blank = separates && (letter == ' ' || letter == '\t' || letter == '\n');
+    if (!separates) {
+      current += letter == kUnknownMark && !in_quotes ? kUnknownWordsMark : letter;
       has = true;
     } else {
+      has = has || (!is_blank && !was_blank);  // "a,,b" holds an empty word
       end_word(words, current, has);
     }
+    was_blank = is_blank;
   }
 }
 

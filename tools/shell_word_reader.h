@@ -22,10 +22,14 @@ inline bool is_name_letter(char letter) {
 }
 
 // Marks in words around what no value is known of: a variable that nothing sets ("$NAME"), and
-// anything else ("$(hostname)").
+// anything else ("$(hostname)"). Outside of quotes the latter may be any number of words.
 inline constexpr char kUnsetMark = '\x01';
 inline constexpr char kUnknownMark = '\x02';
 inline constexpr char kEndMark = '\x03';
+inline constexpr char kUnknownWordsMark = '\x04';
+inline bool is_mark(char letter) {
+  return letter >= kUnsetMark && letter <= kUnknownWordsMark;
+}
 std::string plain(std::string word);  // without marks
 std::string marked(char mark, std::string_view opening, const std::string& text);
 
@@ -55,9 +59,16 @@ struct ShellWordContext {
   std::set<std::string> maps;       // lists whose keys are any text: declare -A
   std::set<std::string> mentioned;  // "@" for the script's arguments
   std::size_t put_in = 0;           // bytes of variables and items, so far
+  std::string exit_status = "0";    // $?
   // The output of $(...), where it can be known.
   std::function<std::optional<std::string>(const std::string& script)> substitute = {};
+  ShellAssign assign = {};  // what $((NAME = ...)) sets
 };
+
+std::string field_separators(const ShellValues& values);  // $IFS
+
+// Whether each entry is one word: nothing in it may be any number of them.
+bool has_known_size(const std::vector<std::string>& entries);
 
 // Stands somewhere in a script, and knows the variables that have been set so far.
 class ShellWordReader {
@@ -92,6 +103,8 @@ class ShellWordReader {
   std::string one_word();
   // All of the text as a here-document whose delimiter is not quoted.
   std::string here_document();
+  // All of the text as an expression, whose assignments are made; nothing where it is not known.
+  std::optional<std::int64_t> arithmetic();
 
   const std::string text;
   const std::string file;
@@ -109,7 +122,9 @@ class ShellWordReader {
     bool has_otherwise = false;
     bool also_for_empty = false;         // ":-", not "-"
     bool whole = false;                  // every entry of a list
+    bool joined = false;                 // "${NAME[*]}"
     std::optional<std::string> instead;  // this, whatever the value is
+    std::optional<Words> entries;        // these, whatever the list's are
   };
 
   void expect_end(char quote, std::int64_t first_line);
@@ -119,11 +134,18 @@ class ShellWordReader {
   void ansi_quoted(std::string& current);
   void expand(Words& words, std::string& current, bool& has, bool in_quotes);
   void substitution(Words& words, std::string& current, bool& has, bool in_quotes);
+  bool calculation(std::string& current);
   bool special(std::string& current, bool& has);
   Wanted braced();
-  std::optional<std::string> cut(const std::string& name, const std::string& rest);
+  std::optional<std::string> length(const std::string& name, bool list) const;
+  std::optional<Words> indices(const std::string& name) const;
+  std::optional<std::string> referred(const std::string& inner) const;
+  std::optional<std::string> cut(const std::string& value, const std::string& rest);
+  std::optional<std::pair<std::int64_t, std::int64_t>> range(const std::string& rest,
+                                                             std::size_t size);
+  void cut(Wanted& wanted, const std::string& rest);
   std::string element_name(const std::string& name, std::string& rest);
-  ShellWordReader within(const std::string& rest);
+  ShellWordReader inner_reader(const std::string& inner);
   std::string behind(const std::string& rest);
   std::string pattern_behind(const std::string& rest);
   void put(Words& words, std::string& current, bool& has, const Wanted& wanted, bool in_quotes);

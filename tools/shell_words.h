@@ -59,9 +59,13 @@ struct ShellGiven {
 
 bool is_shell_name(const std::string& word);  // of a variable
 
-// a * (b + 2) / c, comparisons (1 or 0), &&, || and ?: with integers and variables; nothing where
-// it is not arithmetic of known ones.
-std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values);
+// Stores what an expression assigns; nothing: the value is not known.
+using ShellAssign = std::function<void(const std::string& name, std::optional<std::int64_t> value)>;
+
+// An expression of C with integers and variables, as $((...)) reckons it; nothing where it is none,
+// or not of known variables. What it assigns goes to `assign`, if there is one.
+std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values,
+                                             const ShellAssign& assign = {});
 
 // Throws InputError that names the line for what is no script, and for one that grows without end.
 ShellScript read_shell(const std::string& text, const std::string& file,

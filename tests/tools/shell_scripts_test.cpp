@@ -138,8 +138,9 @@ TEST_CASE("cut takes a field of what is known") {
       {"run $(echo a:b:c | cut -d: -f2) $(echo a:b | cut -d ':' -f 1) $(echo ab | cut -d: -f 2)",
        "b a ab;"},
       {"run \"$(echo a:b | cut -d: -f 3)\" $(hostname | cut -f 1)", " $(hostname | cut -f 1);"},
-      {"run $(echo a b | while read x; do echo $x; done)",
-       "$(echo a b | while read x; do echo $x; done);"},
+      {"run $(echo a b | while read x; do echo $x; done)", "a b;"},
+      {"run $(cat f | while read x; do echo 4; done)",
+       "$(cat f | while read x; do echo 4; done);"},
   });
 }
 
