@@ -11,6 +11,7 @@ namespace {
 constexpr std::size_t kLongestWord = std::size_t{1} << 21;
 constexpr std::size_t kMostPutIn = std::size_t{1} << 26;  // over the whole of a script
 constexpr int kDeepest = 64;  // quotations and substitutions within each other
+constexpr std::string_view kOfNumbers = "0123456789$(=+~";  // behind a "<<" that shifts
 
 bool is_unknown_mark(char letter) {
   return letter == kUnknownMark || letter == kUnknownWordsMark;
@@ -110,9 +111,10 @@ std::size_t end_of_group(const std::string& text, std::size_t at, char closer, i
       at = std::min(text.find('\n', at), text.size());
     } else if (commands && text.compare(at, 2, "<<") == 0 && text.compare(at, 3, "<<<") != 0) {
       const std::size_t begin = std::min(text.find_first_not_of("-<'\" ", at), text.size());
+      const bool shifts = begin < text.size() && kOfNumbers.find(text[begin]) != kOfNumbers.npos;
       const std::size_t end = std::min(text.find_first_of("'\" \n;|)", begin), text.size());
-      delimiter = text.substr(begin, end - begin);
-      at = end;
+      delimiter = shifts ? delimiter : text.substr(begin, end - begin);
+      at = shifts ? at + 2 : end;
     } else if (letter == '\n' && !delimiter.empty()) {
       std::size_t body_end = 0;
       at = end_of_here_document(text, at + 1, delimiter, true, body_end);
