@@ -174,8 +174,7 @@ std::optional<ShellInterpreter::Status> ShellInterpreter::built_in(const Simple&
       const bool is_compared = before == "=" || before == "==" || before == "!=";
       condition[i] = is_compared ? literal_pattern(condition[i]) : condition[i];
     }
-    const ShellTruth truth = shell_condition(condition);
-    return Status{.truth = truth.truth, .missing = truth.missing};
+    return tested(std::move(condition));
   } else if (name == "false") {
     return Status{.truth = Truth::kFalse};
   } else if (name == "unset") {

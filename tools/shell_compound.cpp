@@ -40,9 +40,7 @@ int ShellInterpreter::choose(ShellChoice choice) {
   return taken;
 }
 
-// What cannot be known is taken as `expected`.
-bool ShellInterpreter::decide(const Status& status, std::int64_t line, const std::string& text,
-                              Truth expected) {
+bool ShellInterpreter::decide(const Status& status, std::int64_t line, const std::string& text) {
   const bool unknown = status.truth == Truth::kUnknown;
   if (!unknown && status.missing.empty()) {
     return status.truth == Truth::kTrue;
@@ -51,7 +49,7 @@ bool ShellInterpreter::decide(const Status& status, std::int64_t line, const std
                  .place = place(line),
                  .text = text,
                  .missing = unknown ? std::set<std::string>{} : status.missing,
-                 .taken = (unknown ? expected : status.truth) == Truth::kTrue ? 1 : 0}) == 1;
+                 .taken = (unknown ? status.expected : status.truth) == Truth::kTrue ? 1 : 0}) == 1;
 }
 
 ShellInterpreter::Status ShellInterpreter::if_command() {
@@ -215,8 +213,18 @@ ShellInterpreter::Status ShellInterpreter::condition() {
     }
   }
   in_.splits = true;
+  return tested(std::move(words));
+}
+
+// A condition on how a program ended is expected to find that it succeeded.
+ShellInterpreter::Status ShellInterpreter::tested(Words words) {
   const ShellTruth truth = shell_condition(words);
-  return {.truth = truth.truth, .missing = truth.missing};
+  Status status{.truth = truth.truth, .missing = truth.missing};
+  if (status.truth == Truth::kUnknown) {
+    for (std::string& word : words) { word = plain(word) == "$?" ? "0" : word; }
+    status.expected = shell_condition(words).truth;
+  }
+  return status;
 }
 
 // ((...))

@@ -182,8 +182,8 @@ ShellInterpreter::Status ShellInterpreter::and_or() {
     if (!both && !in_.begins("||")) {
       return status;
     }
-    const bool succeeds = !live() || decide(status, line, source(begin),
-                                            status.is_program ? Truth::kTrue : Truth::kFalse);
+    status.expected = status.is_program ? Truth::kTrue : status.expected;
+    const bool succeeds = !live() || decide(status, line, source(begin));
     in_.at += 2;
     skip_separators();
     begin = in_.at;
@@ -274,6 +274,7 @@ ShellInterpreter::Status ShellInterpreter::pipeline() {
   if (opposite) {
     status.truth = negated(status.truth);
     status.is_program = false;
+    status.expected = Truth::kFalse;
     status.number.clear();
   }
   return status;

@@ -19,8 +19,9 @@ struct ShellState {
   struct Status {
     Truth truth = Truth::kTrue;
     std::set<std::string> missing = {};
-    bool is_program = false;  // its success is not known, and is expected
-    std::string number = {};  // $?, where the truth does not say it
+    Truth expected = Truth::kFalse;  // what is taken where the truth is not known
+    bool is_program = false;         // its success is not known, and is expected
+    std::string number = {};         // $?, where the truth does not say it
   };
   struct Function {    // or a script within another
     std::string text;  // its body, with the braces
@@ -135,11 +136,11 @@ class ShellInterpreter {
   Status case_command();
   bool matches_one(KnownWord& subject);
   Status condition();
+  static Status tested(std::vector<std::string> words);
   Status arithmetic();
   Status calculated(const std::string& text, std::int64_t line);
   Status subshell();
-  bool decide(const Status& status, std::int64_t line, const std::string& text,
-              Truth expected = Truth::kFalse);
+  bool decide(const Status& status, std::int64_t line, const std::string& text);
   int choose(ShellChoice choice);
 
   // shell_loop.cpp: loops

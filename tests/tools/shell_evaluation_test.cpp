@@ -227,6 +227,9 @@ TEST_CASE("$? is what the last command said, and unknown behind a program") {
   CHECK(is_unknown("grep -q x f; P=$?"));
   CHECK(choices_of("grep -q x f; if [ $? -eq 0 ]; then P=4; fi") ==
         std::vector<std::string>{"[ $? -eq 0 ]"});
+  // It is expected to succeed.
+  check({{"P=1; prepare; if [ $? -eq 0 ]; then P=4; fi", "4"},
+         {"P=1; prepare; E=$?; [[ $E -ne 0 ]] && P=4", "1"}});
 }
 
 TEST_CASE("parts of values and lists are cut as a shell cuts them") {
