@@ -139,8 +139,7 @@ TEST_CASE("cut takes a field of what is known") {
        "b a ab;"},
       {"run \"$(echo a:b | cut -d: -f 3)\" $(hostname | cut -f 1)", " $(hostname | cut -f 1);"},
       {"run $(echo a b | while read x; do echo $x; done)", "a b;"},
-      {"run $(cat f | while read x; do echo 4; done)",
-       "$(cat f | while read x; do echo 4; done);"},
+      {"run $(cat f | while read x; do echo 4; done)", "$(cat f | while read x; do echo 4; done);"},
   });
 }
 
