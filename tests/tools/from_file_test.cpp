@@ -133,7 +133,7 @@ TEST_CASE("variables that grow without end are refused, and so are defaults that
           std::string::npos);
   }
   CHECK(message_of([&] { of_shell("A=" + times(17, "${A:-") + "x" + times(17, "}") + "\n"); }) ==
-        "run.sh:1: found more than 16 defaults within each other, expected fewer");
+        "run.sh:1: found more than 16 expansions within each other, expected fewer");
 }
 
 TEST_CASE("no beginning of a launch script crashes the reader") {
