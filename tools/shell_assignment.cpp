@@ -235,16 +235,21 @@ void ShellInterpreter::declare(const Words& words) {
     if (!is_shell_name(words[i])) {
       continue;
     }
+    if (has_flag(words, 'A')) {
+      state_.context.maps.insert(words[i]);
+    }
+    if (exports) {
+      state_.exported.insert(words[i]);
+      state_.script.export_line[words[i]] = in_.line;
+    } else if (words.front() == "local" && make_local(words[i])) {
+      unset(words[i]);
+    }
     if (refers) {  // another name of a variable: what happens to either is not followed
       const std::optional<Words> other = value_of(words[i]);
       if (other && other->size() == 1) {
         set_unknown(other->front());
       }
       set_unknown(words[i]);
-      continue;
-    }
-    if (has_flag(words, 'A')) {
-      state_.context.maps.insert(words[i]);
     }
     if (has_flag(words, 'i')) {
       state_.integers.insert(words[i]);
@@ -252,12 +257,6 @@ void ShellInterpreter::declare(const Words& words) {
       if (value) {
         store(words[i], *value, false, state_.arrays.contains(words[i]));
       }
-    }
-    if (exports) {
-      state_.exported.insert(words[i]);
-      state_.script.export_line[words[i]] = in_.line;
-    } else if (words.front() == "local" && make_local(words[i])) {
-      unset(words[i]);
     }
   }
 }
