@@ -3,12 +3,12 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 
 #include "data/json_message.h"
 #include "estimator/units.h"
 #include "tools/options.h"
+#include "tools/text.h"
 
 namespace shardplan {
 namespace {
@@ -121,9 +121,7 @@ double parse_number(const std::string& word, double low, double high, const std:
   const char* end = word.data() + word.size();
   const auto parsed = std::from_chars(word.data(), end, value);
   if (parsed.ec != std::errc() || parsed.ptr != end || !(value >= low && value <= high)) {
-    std::array<char, 64> expected{};
-    std::snprintf(expected.data(), expected.size(), "a number from %g to %g", low, high);
-    throw wrong(place, word, expected.data());
+    throw wrong(place, word, "a number from " + shortest(low) + " to " + shortest(high));
   }
   return value;
 }

@@ -11,10 +11,6 @@ namespace {
 const std::vector<std::string> kDeclarations = {"export", "local", "readonly", "declare",
                                                 "typeset"};
 
-bool is_declaration(const std::string& word) {
-  return std::ranges::find(kDeclarations, word) != kDeclarations.end();
-}
-
 // "-A" or "-gA" among the words of a declaration.
 bool has_flag(const std::vector<std::string>& words, char flag) {
   return std::ranges::any_of(words, [&](const std::string& word) {
@@ -29,6 +25,10 @@ std::size_t bytes_of(const std::vector<std::string>& words) {
 }
 
 }  // namespace
+
+bool is_declaration(const std::string& word) {
+  return std::ranges::find(kDeclarations, word) != kDeclarations.end();
+}
 
 // NAME or NAME[key] in front of "=" or "+=", where the reader stands then; else "".
 std::string ShellInterpreter::assigned_name() {

@@ -12,7 +12,6 @@ using Words = std::vector<std::string>;
 
 // What a command may stand behind.
 const Words kPrefixes = {"exec", "command", "builtin", "nohup"};
-const Words kDeclarations = {"export", "local", "readonly", "declare", "typeset"};
 
 std::string joined_words(const Words& words, std::size_t first) {
   std::string text;
@@ -164,7 +163,7 @@ std::optional<ShellInterpreter::Status> ShellInterpreter::control(const Words& w
 std::optional<ShellInterpreter::Status> ShellInterpreter::built_in(const Simple& simple) {
   const Words& words = simple.words;
   const std::string& name = words.front();
-  if (std::ranges::find(kDeclarations, name) != kDeclarations.end()) {
+  if (is_declaration(name)) {
     declare(words);
   } else if (name == "[" || name == "test") {
     const bool bracket = name == "[" && words.back() == "]" && words.size() > 1;

@@ -214,5 +214,6 @@ class ShellInterpreter {
 
 std::string shell_program(const std::string& word);  // "/bin/bash" -> "bash"
 bool starts_nothing(const std::string& word);        // such as echo, whatever its arguments say
+bool is_declaration(const std::string& word);        // export, local and their like
 
 }  // namespace shardplan
