@@ -12,6 +12,11 @@ bool is_match(const std::string& word) {
   return word == "=" || word == "==" || word == "!=";
 }
 
+bool compares_numbers(const std::string& word) {
+  return word == "-eq" || word == "-ne" || word == "-lt" || word == "-le" || word == "-gt" ||
+         word == "-ge";
+}
+
 // The blank behind it, outside quotations.
 std::size_t end_of_regex(const std::string& text, std::size_t at) {
   while (at < text.size() && std::string_view(" \t\n").find(text[at]) == std::string_view::npos) {
@@ -213,11 +218,37 @@ ShellInterpreter::Status ShellInterpreter::condition() {
     }
   }
   in_.splits = true;
+  for (std::size_t i = 1; i + 1 < words.size(); ++i) {
+    if (compares_numbers(words[i])) {
+      words[i - 1] = number(words[i - 1]);
+      words[i + 1] = number(words[i + 1]);
+    }
+  }
   return tested(std::move(words));
+}
+
+// Numbers between [[ and ]] are expressions, of which an empty one is 0.
+std::string ShellInterpreter::number(const std::string& word) {
+  const KnownWord known = known_word(word);
+  if (known.text.empty() || !known.missing.empty()) {
+    return known.unknown || !known.text.empty() ? word : word + "0";
+  }
+  const auto value = ShellWordReader(word, in_.file, state_.context, in_.line).arithmetic();
+  return value ? std::to_string(*value) : marked(kUnknownMark, "", plain(word));
 }
 
 // A condition on how a program ended is expected to find that it succeeded.
 ShellInterpreter::Status ShellInterpreter::tested(Words words) {
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    if (words[i] == "-v") {
+      const std::string name = words[i + 1];
+      const bool is_set = !is_shell_name(name) || state_.context.values.contains(name);
+      words[i] = "-n";
+      words[i + 1] = is_set
+                         ? ShellWordReader("${" + name + "+1}", in_.file, state_.context).one_word()
+                         : marked(kUnsetMark, "$", name);
+    }
+  }
   const ShellTruth truth = shell_condition(words);
   Status status{.truth = truth.truth, .missing = truth.missing};
   if (status.truth == Truth::kUnknown) {

@@ -1,5 +1,7 @@
 #include "tools/shell_condition.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -11,20 +13,6 @@
 
 namespace shardplan {
 namespace {
-
-bool in_set(char letter, const std::string& set) {
-  const bool inverted = set.starts_with('!') || set.starts_with('^');
-  bool found = false;
-  for (std::size_t i = inverted ? 1 : 0; i < set.size(); ++i) {
-    if (i + 2 < set.size() && set[i + 1] == '-') {
-      found = found || (set[i] <= letter && letter <= set[i + 2]);
-      i += 2;
-    } else {
-      found = found || set[i] == letter;
-    }
-  }
-  return found != inverted;
-}
 
 std::optional<std::int64_t> integer_of(const std::string& word) {
   std::int64_t value = 0;
@@ -184,33 +172,7 @@ Truth negated(Truth truth) {
 }
 
 bool matches_pattern(const std::string& text, const std::string& pattern) {
-  std::size_t at = 0;
-  std::size_t star = std::string::npos;  // the last '*', and what it has taken
-  std::size_t taken = 0;
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const std::size_t set_end =
-        at < pattern.size() && pattern[at] == '[' ? pattern.find(']', at + 2) : std::string::npos;
-    const bool quotes = at + 1 < pattern.size() && pattern[at] == '\\';
-    if (at < pattern.size() && pattern[at] == '*') {
-      star = at++;
-      taken = i;
-    } else if (set_end != std::string::npos &&
-               in_set(text[i], pattern.substr(at + 1, set_end - at - 1))) {
-      at = set_end + 1;
-      ++i;
-    } else if (quotes ? pattern[at + 1] == text[i]
-                      : at < pattern.size() && (pattern[at] == '?' || pattern[at] == text[i])) {
-      at += quotes ? 2 : 1;
-      ++i;
-    } else if (star != std::string::npos) {
-      at = star + 1;
-      i = ++taken;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', at) == std::string::npos;
+  return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
 }
 
 ShellTruth shell_condition(const std::vector<std::string>& words) {

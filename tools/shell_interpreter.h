@@ -136,7 +136,8 @@ class ShellInterpreter {
   Status case_command();
   bool matches_one(KnownWord& subject);
   Status condition();
-  static Status tested(std::vector<std::string> words);
+  std::string number(const std::string& word);
+  Status tested(std::vector<std::string> words);
   Status arithmetic();
   Status calculated(const std::string& text, std::int64_t line);
   Status subshell();

@@ -158,6 +158,7 @@ void ShellWordReader::word(Words& words) {
   std::string current;
   bool has = false;
   const std::int64_t first_line = line;
+  const std::size_t first = at;
   while (at < text.size()) {
     const char letter = now();
     const std::size_t begin = current.size();
@@ -201,7 +202,7 @@ void ShellWordReader::word(Words& words) {
   if (only_digits && (now() == '>' || now() == '<')) {
     return;  // the number of a stream
   }
-  if (has) {
+  if (has || (!splits && at > first)) {  // an empty variable is a word where nothing splits
     words.push_back(current);
   }
 }

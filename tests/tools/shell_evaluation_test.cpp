@@ -232,6 +232,40 @@ TEST_CASE("$? is what the last command said, and unknown behind a program") {
          {"P=1; prepare; E=$?; [[ $E -ne 0 ]] && P=4", "1"}});
 }
 
+TEST_CASE("patterns know sets and classes of letters") {
+  check({{"P=1; case 7b in [[:digit:]]*) P=4;; esac", "4"},
+         {"P=1; case 7b in [![:digit:]]*) P=4;; esac", "1"},
+         {"P=1; [[ a-b == *[_[:punct:]]? ]] && P=4", "4"},
+         {"P=1; [[ x]y == x[]]y ]] && P=4", "4"},
+         {"P=1; [[ 'a[b' == 'a['* ]] && P=4", "4"},
+         {"Q=run-128; P=${Q##*[^0-9]}", "128"},
+         {"Q=llama7b; P=${Q%%[[:digit:]]*}", "llama"}});
+}
+
+TEST_CASE("numbers between [[ and ]] are expressions, to [ they are numbers") {
+  check({{"P=1; N=3; [[ N -gt 2 ]] && P=4", "4"},
+         {"P=1; N=3; [[ N+1 -eq 2*2 ]] && P=4", "4"},
+         {"P=1; N=; [[ $N -eq 0 ]] && P=4", "4"},
+         {"P=1; [[ 010 -eq 8 ]] && P=4", "4"},
+         {"P=1; [ 010 -eq 10 ] && P=4", "4"},
+         {"P=1; N=3; [ N -gt 2 ] && P=4", "1"}});
+}
+
+TEST_CASE("an empty variable is a word of a condition between [[ and ]]") {
+  check({{"P=1; N=; [[ -n $N ]] && P=4", "1"},
+         {"P=1; N=; [[ -z $N ]] && P=4", "4"},
+         {"P=1; N=; [[ $N == '' && $N != a ]] && P=4", "4"},
+         {"P=1; N=; [[ $N ]] || P=4", "4"},
+         {"P=1; N=; case $N in a) P=2;; $N) P=4;; esac", "4"}});
+}
+
+TEST_CASE("-v says whether a variable is set") {
+  check({{"P=1; [ -v P ] && P=4", "4"},
+         {"P=1; Q=; [[ ! -v Q || -v R ]] || P=4", "4"},
+         {"P=1; A=(1 2); [[ -v A[1] ]] && P=4", "4"}});
+  CHECK(choices_of("[ -v R ] && P=4") == std::vector<std::string>{"[ -v R ]"});
+}
+
 TEST_CASE("parts of values and lists are cut as a shell cuts them") {
   check({{"S=x4y; P=${S:1:1}", "4"},
          {"S=x45; P=${S:1}", "45"},
