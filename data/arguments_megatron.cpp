@@ -104,7 +104,7 @@ void want_router_dtype(const RunArguments& arguments, const std::string& dispatc
   want(run, {"moe_router_dtype", word == "bf16" ? word : "fp32"}, options);
 }
 
-// Attention that keeps its probabilities, and experts' dispatchers other than the described one.
+// Attention that keeps its probabilities, and experts' dispatchers.
 void read_kernels(const RunArguments& arguments, RunReading& run, const Options& options) {
   const std::string backend =
       arguments.has("--use-flash-attn")
@@ -120,14 +120,15 @@ void read_kernels(const RunArguments& arguments, RunReading& run, const Options&
   if (run.job.model.moe.num_experts > 0) {
     const std::string dispatcher = arguments.word_or("--moe-token-dispatcher-type", "allgather",
                                                      {"allgather", "alltoall", "flex"});
-    if (run.framework == "megatron" && dispatcher != "flex") {
-      want(run, {"moe_dispatcher", dispatcher}, options);
+    const std::string flexible =
+        arguments.word_or("--moe-flex-dispatcher-backend", "deepep", {"deepep", "hybridep"});
+    if (run.framework == "megatron") {
+      want(run, {"moe_dispatcher", dispatcher == "flex" ? flexible : dispatcher}, options);
       want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
       want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
       want_router_dtype(arguments, dispatcher, options, run);
     } else if (dispatcher != "alltoall") {
-      refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described" +
-                      (run.framework == "megatron" ? ", and allgather" : ""));
+      refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described");
     }
     if (arguments.has("--moe-expert-capacity-factor") &&
         !arguments.has("--moe-pad-expert-input-to-capacity")) {

@@ -177,6 +177,9 @@ void read_experts(const RunArguments& arguments, ModelSpec& model) {
     return;
   }
   moe.topk = arguments.integer_or("--moe-router-topk", 2, 1, kMaxCount);
+  moe.num_groups = arguments.integer_or("--moe-router-num-groups", 1, 1, moe.num_experts);
+  moe.topk_groups =
+      arguments.integer_or("--moe-router-group-topk", moe.num_groups, 1, moe.num_groups);
   moe.expert_ffn = arguments.integer_or("--moe-ffn-hidden-size", model.ffn, 1, kMaxSize);
   moe.shared_ffn = arguments.integer_or("--moe-shared-expert-intermediate-size", 0, 0, kMaxSize);
   moe.shared_gate = arguments.has("--moe-shared-expert-gate");

@@ -105,9 +105,8 @@ constexpr std::array kQwenMoeKeys = std::to_array<std::string_view>(
     {"norm_topk_prob", "output_router_logits", "router_aux_loss_coef"});
 
 constexpr std::array kDeepseekKeys = std::to_array<std::string_view>(
-    {"aux_loss_alpha", "ep_size", "head_dim", "n_group", "norm_topk_prob", "output_router_logits",
-     "qk_head_dim", "rope_interleave", "routed_scaling_factor", "scoring_func", "seq_aux",
-     "topk_group"});
+    {"aux_loss_alpha", "ep_size", "head_dim", "norm_topk_prob", "output_router_logits",
+     "qk_head_dim", "rope_interleave", "routed_scaling_factor", "scoring_func", "seq_aux"});
 
 constexpr std::array kGemmaKeys = std::to_array<std::string_view>(
     {"query_pre_attn_scalar", "sliding_window_size", "rope_local_base_freq"});
@@ -132,8 +131,7 @@ constexpr std::array kSmolLm3Keys = std::to_array<std::string_view>(
 constexpr std::array kSeedOssKeys = std::to_array<std::string_view>({"residual_dropout"});
 
 constexpr std::array kGlm4MoeKeys = std::to_array<std::string_view>(
-    {"n_group", "norm_topk_prob", "output_router_logits", "routed_scaling_factor",
-     "router_aux_loss_coef", "topk_group"});
+    {"norm_topk_prob", "output_router_logits", "routed_scaling_factor", "router_aux_loss_coef"});
 
 constexpr std::array kLlama4Keys = std::to_array<std::string_view>(
     {"attn_scale", "attn_temperature_tuning", "floor_scale", "for_llm_compressor",
@@ -213,7 +211,12 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
     {.model_type = "deepseek_v3",
      .num_shared_experts = 1,
      .num_first_dense = 3,
-     .moe = {.num_experts = 256, .topk = 8, .expert_ffn = 2048, .router_bias = true},
+     .moe = {.num_experts = 256,
+             .topk = 8,
+             .num_groups = 8,
+             .topk_groups = 4,
+             .expert_ffn = 2048,
+             .router_bias = true},
      .num_experts_key = "n_routed_experts",
      .attention = AttentionKind::kMla,
      .read_experts = read_deepseek_experts,
@@ -224,7 +227,12 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
     {.model_type = "kimi_k2",
      .num_shared_experts = 1,
      .num_first_dense = 3,
-     .moe = {.num_experts = 256, .topk = 8, .expert_ffn = 2048, .router_bias = true},
+     .moe = {.num_experts = 256,
+             .topk = 8,
+             .num_groups = 8,
+             .topk_groups = 4,
+             .expert_ffn = 2048,
+             .router_bias = true},
      .num_experts_key = "n_routed_experts",
      .attention = AttentionKind::kMla,
      .read_experts = read_deepseek_experts,

@@ -67,6 +67,30 @@ std::int64_t topk(ConfigReading& reading) {
   return value;
 }
 
+std::int64_t number_of_groups(ConfigReading& reading, std::string_view key, std::int64_t fallback) {
+  return reading.fields.is_null(key) ? reading.fields.integer_or(key, 1, 1, kMaxExperts)
+                                     : reading.fields.integer_or(key, fallback, 1, kMaxExperts);
+}
+
+// Groups of experts, of which a token's experts are of some.
+void read_groups(ConfigReading& reading) {
+  MoeSpec& moe = reading.model.moe;
+  moe.num_groups = number_of_groups(reading, "n_group", reading.family.moe.num_groups);
+  moe.topk_groups = number_of_groups(reading, "topk_group", reading.family.moe.topk_groups);
+  if (moe.num_experts % moe.num_groups != 0) {
+    throw reading.fields.error("n_group", "found " + std::to_string(moe.num_groups) +
+                                              ", expected a divisor of the " +
+                                              std::to_string(moe.num_experts) + " experts");
+  }
+  const std::int64_t eligible = moe.num_experts / moe.num_groups * moe.topk_groups;
+  if (moe.topk_groups > moe.num_groups || moe.topk > eligible) {
+    throw reading.fields.error(
+        "topk_group", "found " + std::to_string(moe.topk_groups) + " of " +
+                          std::to_string(moe.num_groups) + " groups of experts, expected at most " +
+                          "all of them, with the " + std::to_string(moe.topk) + " of a token");
+  }
+}
+
 std::int64_t expert_ffn(ConfigReading& reading) {
   return class_default(reading, "moe_intermediate_size", reading.family.moe.expert_ffn, kMaxFfn);
 }
@@ -215,6 +239,7 @@ void read_deepseek_experts(ConfigReading& reading) {
   const std::string method = reading.fields.string_or("topk_method", "noaux_tc");
   moe.num_experts = num_experts(reading);
   moe.topk = topk(reading);
+  read_groups(reading);
   moe.expert_ffn = expert_ffn(reading);
   moe.shared_ffn = num_shared * moe.expert_ffn;
   moe.router_bias = family.moe.router_bias && method == "noaux_tc";

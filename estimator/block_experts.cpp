@@ -1,6 +1,8 @@
 // What experts exchange: rows on their way to other ranks and back.
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
+#include "estimator/efficiency.h"
+#include "estimator/expert_routing.h"
 #include "estimator/number.h"
 
 namespace shardplan {
@@ -59,6 +61,32 @@ BlockTime titan_exchange(const BlockContext& context, double rows) {
   return time;
 }
 
+// One way of tokens that go once to each domain that has experts of theirs, and there once to each
+// rank that has (DeepEP v1.2.1 csrc/kernels/internode.cu: over the network to the GPU of the same
+// index, by NVLink from there), both at the same time.
+double once_exchange_s(const BlockContext& context) {
+  const ClusterSpec& cluster = context.job.cluster;
+  const FrameworkProfile& profile = context.job.profile;
+  const MoeSpec& moe = context.model().moe;
+  const GroupShape group = group_shape(context.job, context.plan, GroupKind::kExperts);
+  const double near = number(group.ranks_per_domain);
+  const double domains = number(group.size) / near;
+  const std::int64_t own_experts = div_ceil(moe.num_experts, context.plan.ep);
+  const std::int64_t near_experts =
+      std::max(own_experts, moe.num_experts * group.ranks_per_domain / group.size);
+  const double bytes = number(context.sharded_tokens * context.model().hidden) *
+                       context.element_bytes * profile.moe_imbalance_factor;
+  const double received = bytes * number(group.size) * share_choosing(moe, own_experts);
+  const double crossing = bytes * (domains - 1) * share_choosing(moe, near_experts);
+  const double inside_s = received * (near - 1) / near /
+                          std::min(domain_bytes_per_s(cluster), dispatch_bytes_per_s(profile));
+  const double across_s =
+      crossing > 0 ? crossing / rank_bytes_per_s(cluster, group, Collective::kAllToAll) : 0;
+  const double latency_s =
+      domains > 1 ? cluster.inter_node_latency_s : cluster.intra_node_latency_s;
+  return group.size > 1 ? kCollectiveLaunch.value + latency_s + std::max(inside_s, across_s) : 0;
+}
+
 }  // namespace
 
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
@@ -72,8 +100,11 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
     return titan_exchange(context, rows);
   }
   const double bytes = rows * number(context.model().hidden) * context.element_bytes;
-  const double one_way_s = all_to_all_s(cluster, context.ep, bytes) +
-                           all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
+  const double one_way_s =
+      sends_tokens_once(context.job.profile)
+          ? once_exchange_s(context)
+          : all_to_all_s(cluster, context.ep, bytes) +
+                all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
   BlockTime time = memory_bound(context, bytes, permutation_kernels(context.job));
   time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
   time.backward_ep_s = time.forward_ep_s;

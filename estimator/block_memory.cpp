@@ -336,7 +336,7 @@ std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind) {
   }
   const FrameworkProfile& profile = job.profile;
   const bool sees_number = profile.memory_model != MemoryModel::kMegatron ||
-                           profile.moe_dispatcher == MoeDispatcher::kAllGather ||
+                           profile.moe_dispatcher != MoeDispatcher::kAllToAll ||
                            plan.precision == Precision::kFp8 || !profile.moe_grouped_gemm ||
                            !fuses_weight_gradients(job, plan);
   return sees_number || plan.ep >= job.model.moe.num_experts ? plan.ep

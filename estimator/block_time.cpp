@@ -10,6 +10,7 @@
 #include "estimator/block_ends.h"
 #include "estimator/block_replay.h"
 #include "estimator/block_work.h"
+#include "estimator/expert_routing.h"
 #include "estimator/number.h"
 #include "estimator/overlap_time.h"
 
@@ -185,7 +186,11 @@ BlockTime sum(const LayerParts& parts) {
 void hide_exchanges(const BlockContext& context, LayerParts& parts) {
   const BlockTime layer = sum(parts);
   const double backward_s = layer.backward_input_s + layer.backward_weight_s;
-  const BesideRates keep = beside_rates(context.job.cluster, context.ep, Collective::kAllToAll);
+  const FrameworkProfile& profile = context.job.profile;
+  BesideRates keep = beside_rates(context.job.cluster, context.ep, Collective::kAllToAll);
+  if (sends_tokens_once(profile) && context.gpu().num_sms > 0) {
+    keep.products = 1 - number(dispatch_sms(profile)) / number(context.gpu().num_sms);
+  }
   BlockTime& routed = parts.routed;
   routed.forward_ep_s = beside_compute_s(keep, routed.forward_ep_s, backward_s);
   routed.backward_ep_s = beside_compute_s(keep, routed.backward_ep_s, layer.forward_s);

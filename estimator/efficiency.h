@@ -125,6 +125,18 @@ inline constexpr EfficiencyConstant kTopClock = {.value = 1.19,
 inline constexpr EfficiencyConstant kNvlinkShare = {
     .value = 0.82,
     .source = "NCCL without NVLS: 370 of 450 GB/s on an NVSwitch node (nccl-tests issue 212)"};
+inline constexpr EfficiencyConstant kDeepEpBytes = {
+    .value = 340e9,
+    .source =
+        "bytes a second that a rank receives from others by NVLink, 20 multiprocessors: DeepEP's "
+        "branch hybrid-ep at 94a9f8f, docs/README_Hybrid-EP.md, B200 and GB200, 8 and 16 ranks, "
+        "bf16, between its figures for 16 and 24, dispatch and combine, less a rank's own tokens: "
+        "332 to 350 GB/s"};
+inline constexpr EfficiencyConstant kHybridEpBytes = {
+    .value = 446e9,
+    .source =
+        "bytes a second that a rank receives from others by NVLink, 16 multiprocessors: the same "
+        "tables, 8 to 36 ranks: 425 to 476 GB/s"};
 inline constexpr EfficiencyConstant kPcieShare = {
     .value = 0.8, .source = "of the link rate: 128-byte payloads and protocol on PCIe 4 and 5"};
 inline constexpr EfficiencyConstant kHostAdamBytes = {

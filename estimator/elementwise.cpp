@@ -2,6 +2,7 @@
 // and rates was held against the kernels of one layer of Llama-3-8B on H200
 // (data/measured/torch_kernels_h200.json).
 #include "estimator/elementwise.h"
+#include "estimator/expert_routing.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -409,12 +410,14 @@ Passes permutation_kernels(const Job& job) {
     const KernelBytes once = {.fused = 2 * (1 + tokens)};
     return {.forward = once, .backward = once};
   }
+  // Tokens that go once are permuted behind their way, alone.
+  const double ends = sends_tokens_once(profile) ? 0.5 : 1;
   if (profile.moe_permute_fusion) {
-    return {.forward = {.fused = 8}, .backward = {.fused = 8}};
+    return {.forward = {.fused = 8 * ends}, .backward = {.fused = 8 * ends}};
   }
   const KernelBytes moved = {.fused = 6 + tokens};
-  return {.forward = moved + KernelBytes{.rearranged = 3},
-          .backward = moved + at_share(3, kIndexAddShare)};
+  return {.forward = ends * (moved + KernelBytes{.rearranged = 3}),
+          .backward = ends * (moved + at_share(3, kIndexAddShare))};
 }
 
 // FSDP2 takes gradients from where products have written them (sharding_time.h), the only ones or

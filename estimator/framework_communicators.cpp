@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "estimator/expert_routing.h"
 #include "estimator/fp8_weights.h"
 #include "estimator/user_buffers.h"
 
@@ -55,7 +56,8 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
       {"tp_dp_cp", stage, {.ring = scales_later && stage > 1}},
       {"tp_dp", stage / plan.cp, {}},
       {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
-      {"ep", plan.ep, grid.all_peers(GroupKind::kEp)},
+      {"ep", plan.ep,
+       sends_tokens_once(grid.job.profile) ? Connections{} : grid.all_peers(GroupKind::kEp)},
       {"etp", plan.etp, {.ring = grid.has_experts && plan.etp > 1}},
       {"etp_ep", expert_ranks, {.ring = experts_apart}},
       {"etp_ep_pp", expert_ranks * plan.pp, {.ring = experts_apart && norm_by_model}},

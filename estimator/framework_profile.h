@@ -55,6 +55,8 @@ enum class AttentionBackend {
 enum class MoeDispatcher {
   kAllToAll,   // each rank sends its tokens to the ranks that hold their experts
   kAllGather,  // every rank gathers all tokens and picks those of its experts
+  kDeepEp,     // DeepEP: a token goes once to each node and each rank that has experts of its own
+  kHybridEp,   // DeepEP's branch hybrid-ep: the same by NVLink domain, permuted on the way
 };
 
 // What of a step the host launches as CUDA graphs, in place of kernel by kernel.
@@ -145,9 +147,11 @@ inline constexpr std::array<NamedValue<AttentionBackend>, 5> kAttentionBackends 
     {.value = AttentionBackend::kUnfused, .name = "unfused"},
     {.value = AttentionBackend::kFlex, .name = "flex"},
 }};
-inline constexpr std::array<NamedValue<MoeDispatcher>, 2> kMoeDispatchers = {{
+inline constexpr std::array<NamedValue<MoeDispatcher>, 4> kMoeDispatchers = {{
     {.value = MoeDispatcher::kAllToAll, .name = "alltoall"},
     {.value = MoeDispatcher::kAllGather, .name = "allgather"},
+    {.value = MoeDispatcher::kDeepEp, .name = "deepep"},
+    {.value = MoeDispatcher::kHybridEp, .name = "hybridep"},
 }};
 inline constexpr std::array<NamedValue<CudaGraphs>, 4> kCudaGraphs = {{
     {.value = CudaGraphs::kNone, .name = "none"},

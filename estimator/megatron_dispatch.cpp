@@ -2,6 +2,10 @@
 // Letters in block_rows.h; e ep, et etp.
 #include "estimator/megatron_dispatch.h"
 
+#include <algorithm>
+
+#include "estimator/expert_routing.h"
+
 namespace shardplan {
 namespace {
 
@@ -122,6 +126,32 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
               Step::kBackwardDispatch, Step::kBackwardDispatch, "h*u*e*et: among zeros");
 }
 
+// MoEFlexTokenDispatcher: a token is received once (_DeepepManager), and copied for each of its
+// experts behind that; HybridEP's kernels do so on the way, in both directions (_HybridEPManager).
+// What the layer's forward holds is as with the all-to-all, without this rank's own copies.
+void add_once_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
+  const std::int64_t once = block.job.profile.moe_dispatcher == MoeDispatcher::kDeepEp
+                                ? block.shape.hidden * dispatch.once
+                                : 0;
+  const std::int64_t padded = block.shape.hidden * dispatch.padded;
+  const DType dtype = block.shape.dtype;
+  RowList& rows = block.rows;
+  const Component comm = Component::kCommunication;
+  rows.use_as(comm, "experts.received_tokens", once, dtype, Step::kForwardDispatch,
+              Step::kForwardCombine, "h*u*e*et*p*I: tokens with an expert here, p of all");
+  add_expert_input(block, dispatch, recomputed,
+                   "topk*h*u*I*et: tokens in expert order, input of the grouped product");
+  add_expert_ends(block, padded, "topk*h*u*I*et");
+  rows.use("experts.unsorted_output", once, dtype, Step::kForwardUnsort, Step::kForwardCombine,
+           "h*u*e*et*p*I: outputs added up by token");
+  rows.use_as(comm, "experts.received_gradient", once, dtype, Step::kBackwardCombine,
+              Step::kBackwardUnsort, "h*u*e*et*p*I");
+  rows.use("experts.fc2_gradient", padded, dtype, Step::kBackwardUnsort,
+           block.weight_step(Step::kBackwardFc2), "topk*h*u*I*et");
+  rows.use_as(comm, "experts.returned_gradient", once, dtype, Step::kBackwardDispatch,
+              Step::kBackwardDispatch, "h*u*e*et*p*I");
+}
+
 // Under fp8 the layer's forward holds the rows that it sends through the experts in bf16, and the
 // experts' forward those that it padded (core/transformer/moe/experts.py, quantization_padding).
 void add_padding(MegatronBlock& block, const Dispatch& dispatch) {
@@ -162,6 +192,11 @@ Dispatch dispatch_of(const MegatronBlock& block) {
   dispatch.gathered = dispatch.received * block.plan.etp;
   dispatch.padded = padded_rows(block, dispatch.gathered);
   dispatch.all_tokens = block.shape.sharded_tokens * block.plan.ep * block.plan.etp;
+  dispatch.once =
+      std::min(dispatch.all_tokens,
+               scaled(dispatch.all_tokens,
+                      share_choosing(moe, div_ceil(moe.num_experts, block.plan.ep)) *
+                          static_cast<double>(dispatch.received) / static_cast<double>(routed)));
   dispatch.sorts = moe.num_experts > block.plan.ep;
   return dispatch;
 }
@@ -169,6 +204,8 @@ Dispatch dispatch_of(const MegatronBlock& block) {
 void add_token_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
   if (block.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
     add_all_gather_dispatch(block, dispatch, recomputed);
+  } else if (sends_tokens_once(block.job.profile)) {
+    add_once_dispatch(block, dispatch, recomputed);
   } else {
     add_dispatch(block, dispatch, recomputed);
   }

@@ -12,6 +12,7 @@ struct Dispatch {
   std::int64_t gathered = 0;    // after the gather over etp
   std::int64_t padded = 0;      // what the experts work on: fp8 products want whole groups of rows
   std::int64_t all_tokens = 0;  // all-gather: tokens of every rank over ep and etp
+  std::int64_t once = 0;        // DeepEP: tokens of every rank that chose an expert of this one
   bool sorts = false;           // more than one expert on this rank
 };
 

@@ -35,10 +35,12 @@ struct MlaSpec {
 struct MoeSpec {
   std::int64_t num_experts = 0;
   std::int64_t topk = 0;
-  std::int64_t expert_ffn = 0;  // width of one routed expert
-  std::int64_t shared_ffn = 0;  // summed width of all shared experts; 0: none
-  bool shared_gate = false;     // a [hidden] gate on the shared expert (Qwen2-MoE)
-  bool router_bias = false;     // one bias per expert that counts as a parameter
+  std::int64_t num_groups = 1;   // into which the experts fall; a token's are of
+  std::int64_t topk_groups = 1;  // so many of them
+  std::int64_t expert_ffn = 0;   // width of one routed expert
+  std::int64_t shared_ffn = 0;   // summed width of all shared experts; 0: none
+  bool shared_gate = false;      // a [hidden] gate on the shared expert (Qwen2-MoE)
+  bool router_bias = false;      // one bias per expert that counts as a parameter
 };
 
 struct ModelSpec {

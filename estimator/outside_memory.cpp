@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "estimator/dispatch_buffers.h"
 #include "estimator/framework_communicators.h"
 #include "estimator/native_communicators.h"
 #include "estimator/rank_grid.h"
@@ -180,6 +181,17 @@ void visit_user_buffers(const Job& job, const Plan& plan, Visit& visit) {
   }
 }
 
+template <class Visit>
+void visit_dispatch_buffer(const Job& job, const Plan& plan, Visit& visit) {
+  const std::int64_t bytes = dispatch_buffer_bytes(job, plan);
+  if (bytes > 0) {
+    visit({.name = "dispatch_buffer",
+           .bytes = bytes,
+           .formula = "of tokens on their way to experts and back, one for all layers",
+           .origin = Origin::kDocumented});
+  }
+}
+
 // Our own trainer bounds the channels of its communicators, so that they can be counted; what it
 // pays once is measured.
 template <class Visit>
@@ -246,6 +258,7 @@ void visit_pieces(const Job& job, const Plan& plan, std::int64_t pp_rank, Visit 
       visit_groups(megatron_communicators(grid),
                    job.profile.eager_communicators ? Creation::kAll : Creation::kUsed);
       visit_user_buffers(job, plan, visit);
+      visit_dispatch_buffer(job, plan, visit);
   }
 }
 

@@ -2,6 +2,7 @@
 // Sources: core/transformer/transformer_config.py, core/model_parallel_config.py,
 // core/parallel_state.py, core/optimizer/optimizer_config.py, training/arguments.py
 // (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
+#include "estimator/dispatch_buffers.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_megatron_fp8.h"
 #include "estimator/validity_megatron_overlap.h"
@@ -119,6 +120,38 @@ constexpr ValidityRule kExpertSlicesFollowTp = {
                  number_text(plan.tp) + ", or ep above 1";
         }};
 
+// transformer_config.py: tokens go to the rows of experts that they choose, however many. HybridEP
+// pads them as the all-to-all does.
+constexpr ValidityRule kDeepEpNeedsNoCapacity = {
+    .name = "deepep_needs_no_capacity",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return has_experts(job) && job.profile.moe_dispatcher == MoeDispatcher::kDeepEp &&
+                 job.profile.moe_capacity_factor > 0;
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "moe_dispatcher deepep pads no expert to a capacity; valid: moe_capacity_factor 0, "
+              "or another moe_dispatcher");
+        }};
+
+constexpr ValidityRule kDeepEpRanks = {
+    .name = "deepep_serves_the_number_of_ranks",
+    .reads = {PlanField::kEp, PlanField::kEtp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && job.profile.moe_dispatcher == MoeDispatcher::kDeepEp &&
+                 !deepep_serves(plan.ep * plan.etp);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "moe_dispatcher deepep over ep " + number_text(plan.ep) + " * etp " +
+                 number_text(plan.etp) +
+                 " ranks; valid: 2, 4, 8, 16, 24, 32, 64, 128, 144, 160, or another moe_dispatcher";
+        }};
+
 constexpr ValidityRule kRingNeedsFullAttention = {
     .name = "ring_cp_needs_full_attention",
     .reads = {PlanField::kCp, PlanField::kCpMethod},
@@ -197,6 +230,8 @@ constexpr std::array kRules = {
     kWorldByEtpEpPp,
     kMoeNeedsSp,
     kExpertSlicesFollowTp,
+    kDeepEpNeedsNoCapacity,
+    kDeepEpRanks,
     kA2aHeads,
     kRingNeedsFullAttention,
     kUnfusedNeedsNoCp,

@@ -378,9 +378,15 @@ TEST_CASE("attention kernels and dispatchers are those of the arguments") {
   CHECK_FALSE(run.job.profile.moe_permute_fusion);
   CHECK(gpt7b_with(R"(, "--num-experts": 8, "--moe-permute-fusion": true)")
             .job.profile.moe_permute_fusion);
-  const RunReading flex =
-      gpt7b_with(R"(, "--num-experts": 8, "--moe-token-dispatcher-type": "flex")");
-  CHECK(flex.unsupported.starts_with("unsupported: --moe-token-dispatcher-type flex"));
+  const std::string flex = R"(, "--num-experts": 8, "--moe-token-dispatcher-type": "flex")";
+  CHECK(gpt7b_with(flex).job.profile.moe_dispatcher == MoeDispatcher::kDeepEp);
+  CHECK(gpt7b_with(flex + R"(, "--moe-flex-dispatcher-backend": "hybridep")")
+            .job.profile.moe_dispatcher == MoeDispatcher::kHybridEp);
+  const MoeSpec& routed = gpt7b_with(flex + R"(, "--moe-router-num-groups": 4,
+      "--moe-router-group-topk": 2)")
+                              .job.model.moe;
+  CHECK(routed.num_groups == 4);
+  CHECK(routed.topk_groups == 2);
 }
 
 TEST_CASE("layers are dealt out as the pipeline layout says") {

@@ -1,0 +1,25 @@
+// Where the tokens of a mixture go when its router chooses evenly.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/framework_profile.h"
+#include "estimator/model_spec.h"
+
+namespace shardplan {
+
+// Expected share of tokens that choose at least one of `experts` neighbours (a rank's or a node's,
+// from the first on): topk of all experts, or of those of topk_groups of the num_groups into which
+// they fall (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). 0 for none, 1 for all.
+double share_choosing(const MoeSpec& moe, std::int64_t experts);
+
+// Whether a token goes once to a rank, however many of its experts are there.
+bool sends_tokens_once(const FrameworkProfile& profile);
+
+// Multiprocessors that kernels which do so hold while they run: Megatron-LM core_v0.16.1
+// core/transformer/transformer_config.py, moe_deepep_num_sms and moe_hybridep_num_sms.
+std::int64_t dispatch_sms(const FrameworkProfile& profile);
+// What a rank receives from others inside its NVLink domain a second, at most.
+double dispatch_bytes_per_s(const FrameworkProfile& profile);
+
+}  // namespace shardplan

@@ -1,0 +1,131 @@
+// Dispatchers that send a token once to a rank (DeepEP), counted by hand.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "data/library.h"
+#include "estimator/block_memory.h"
+#include "estimator/block_time.h"
+#include "estimator/dispatch_buffers.h"
+#include "estimator/expert_routing.h"
+#include "estimator/outside_memory.h"
+#include "estimator/units.h"
+#include "estimator/validity.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kTokens = 4096;
+
+Job mixture(const char* cluster) {
+  const Library library;
+  Job job;
+  job.model = library.model("deepseek-v3").model;
+  job.cluster = library.cluster(cluster);
+  job.profile = library.framework("megatron");
+  job.sequence_length = kTokens;
+  job.global_batch = 1024;
+  return job;
+}
+
+const BlockMemory& experts_of(const BlockSet& blocks) {
+  return blocks[static_cast<std::size_t>(BlockKind::kMoeLayer)];
+}
+
+std::int64_t row_bytes(const Job& job, const Plan& plan, std::string_view name) {
+  const BlockSet blocks = block_set(job, plan);
+  const auto& rows = experts_of(blocks).rows;
+  const auto row = std::ranges::find(rows, name, &BlockRow::name);
+  return row == rows.end() ? 0 : row->bytes;
+}
+
+double one_way_s(const Job& job, const Plan& plan) {
+  return layer_time(job, plan, {.is_moe = true}).forward_ep_s / 2;
+}
+
+}  // namespace
+
+TEST_CASE("a rank receives each token once that chose an expert of its") {
+  Job job = mixture("1x8-h100");
+  job.model.moe.num_groups = job.model.moe.topk_groups = 1;
+  job.model.moe.num_experts = 8;
+  job.model.moe.topk = 2;
+  const Plan plan{.ep = 2, .zero = 1};
+  // Of 28 pairs of experts 6 are pairs of the other rank's four.
+  const double once = 2 * kTokens * (1 - 6.0 / 28);
+  job.profile.moe_dispatcher = MoeDispatcher::kDeepEp;
+  for (const char* row : {"experts.received_tokens", "experts.unsorted_output",
+                          "experts.received_gradient", "experts.returned_gradient"}) {
+    CHECK(row_bytes(job, plan, row) == doctest::Approx(once * 7168 * 2).epsilon(1e-4));
+  }
+  CHECK(row_bytes(job, plan, "experts.permuted_tokens") == 0);
+  CHECK(row_bytes(job, plan, "experts.fc1_input") == kTokens * 2 * 7168 * 2);
+  job.profile.moe_dispatcher = MoeDispatcher::kHybridEp;
+  CHECK(row_bytes(job, plan, "experts.received_tokens") == 0);
+  CHECK(row_bytes(job, plan, "experts.fc1_input") == kTokens * 2 * 7168 * 2);
+}
+
+TEST_CASE("a token crosses to a node once, whatever it chooses there") {
+  Job job = mixture("8x8-h100");
+  const Plan plan{.ep = 64, .zero = 1};
+  job.profile.moe_dispatcher = MoeDispatcher::kAllToAll;
+  const double to_experts_s = one_way_s(job, plan);
+  job.profile.moe_dispatcher = MoeDispatcher::kDeepEp;
+  const double to_nodes_s = one_way_s(job, plan);
+  // To 7 of 8 nodes: 8 experts of each token, or every node with the share of tokens that it sees.
+  const double ratio = 8.0 / (8 * share_choosing(job.model.moe, 32));
+  CHECK(ratio > 2);
+  CHECK(to_experts_s / to_nodes_s == doctest::Approx(ratio).epsilon(0.02));
+  job.profile.moe_dispatcher = MoeDispatcher::kHybridEp;
+  CHECK(one_way_s(job, plan) == to_nodes_s);  // the network decides
+}
+
+// DeepEP's branch hybrid-ep at 94a9f8f, docs/README_Hybrid-EP.md: dispatch of 4096 tokens of 7168
+// in bf16 to 8 of 64 experts on 8 B200, 535.94 GB/s of all that a rank receives.
+TEST_CASE("an exchange inside an NVLink domain takes as long as published") {
+  Job job = mixture("dgx-b200");
+  job.model.moe.num_groups = job.model.moe.topk_groups = 1;
+  job.model.moe.num_experts = 64;
+  job.profile.moe_dispatcher = MoeDispatcher::kHybridEp;
+  const double received = 8 * share_choosing(job.model.moe, 8) * kTokens * 7168 * 2;
+  CHECK(one_way_s(job, {.ep = 8, .zero = 1}) == doctest::Approx(received / 535.94e9).epsilon(0.15));
+}
+
+// DeepEP v1.2.1 csrc/config.hpp over 64 ranks: 10 channels, 8 peers with 288 slots, 8 nodes with
+// 140 both ways, rounded up to 512 MiB.
+TEST_CASE("buffers of tokens on their way lie outside the allocator") {
+  Job job = mixture("8x8-h100");
+  const Plan plan{.ep = 64, .zero = 1};
+  job.profile.moe_dispatcher = MoeDispatcher::kDeepEp;
+  const std::int64_t slot = 2 * 7168 + 8 + 2048;
+  const std::int64_t bytes = 32 * kMiB + 10 * 8 * 288 * slot + 512 * kMiB;
+  CHECK(2 * 10 * 8 * 140 * (slot + 16) < 512 * kMiB);
+  CHECK(dispatch_buffer_bytes(job, plan) == bytes);
+  const auto rows = outside_rows(job, plan, 0);
+  const auto row = std::ranges::find(rows, "dispatch_buffer", &Row::name);
+  REQUIRE(row != rows.end());
+  CHECK(row->bytes == bytes);
+  // NCCL moves no tokens: the group of ep has no communicator.
+  CHECK(std::ranges::find(rows, "communicator.ep", &Row::name) == rows.end());
+  // One NVLink domain, 32 experts on each of 8 ranks: room for all tokens of all of them.
+  job = mixture("gb200-nvl72");
+  job.profile.moe_dispatcher = MoeDispatcher::kHybridEp;
+  CHECK(dispatch_buffer_bytes(job, {.ep = 8, .zero = 1}) ==
+        8 * kTokens * (2 * 7168 + 4 * 256 + 4 * 7168 / 128));
+}
+
+TEST_CASE("DeepEP serves some numbers of ranks, and pads no expert to a capacity") {
+  Job job = mixture("8x8-h100");
+  job.profile.moe_dispatcher = MoeDispatcher::kDeepEp;
+  const auto broken = [&](const Plan& plan) {
+    const ValidityRule* const rule = first_broken_rule(job, plan);
+    return rule == nullptr ? std::string() : std::string(rule->name);
+  };
+  CHECK(broken({.ep = 1, .dp = 64, .zero = 1}) == "deepep_serves_the_number_of_ranks");
+  CHECK(broken({.ep = 64, .dp = 64, .zero = 1}).empty());
+  job.profile.moe_capacity_factor = 1;
+  CHECK(broken({.ep = 64, .dp = 64, .zero = 1}) == "deepep_needs_no_capacity");
+}
+
+}  // namespace shardplan
