@@ -1,7 +1,6 @@
 // What experts exchange: rows on their way to other ranks and back.
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
-#include "estimator/efficiency.h"
 #include "estimator/expert_routing.h"
 #include "estimator/number.h"
 
@@ -74,17 +73,16 @@ double once_exchange_s(const BlockContext& context) {
   const std::int64_t own_experts = div_ceil(moe.num_experts, context.plan.ep);
   const std::int64_t near_experts =
       std::max(own_experts, moe.num_experts * group.ranks_per_domain / group.size);
-  const double bytes = number(context.sharded_tokens * context.model().hidden) *
-                       context.element_bytes * profile.moe_imbalance_factor;
-  const double received = bytes * number(group.size) * share_choosing(moe, own_experts);
-  const double crossing = bytes * (domains - 1) * share_choosing(moe, near_experts);
-  const double inside_s = received * (near - 1) / near /
-                          std::min(domain_bytes_per_s(cluster), dispatch_bytes_per_s(profile));
-  const double across_s =
-      crossing > 0 ? crossing / rank_bytes_per_s(cluster, group, Collective::kAllToAll) : 0;
-  const double latency_s =
-      domains > 1 ? cluster.inter_node_latency_s : cluster.intra_node_latency_s;
-  return group.size > 1 ? kCollectiveLaunch.value + latency_s + std::max(inside_s, across_s) : 0;
+  const double tokens = number(context.sharded_tokens) * profile.moe_imbalance_factor;
+  const double token_bytes = number(context.model().hidden) * context.element_bytes;
+  const double received = tokens * number(group.size) * share_choosing(moe, own_experts);
+  const double crossing = tokens * (domains - 1) * share_choosing(moe, near_experts);
+  const DispatchCost cost = dispatch_cost(profile);
+  const double link = cost.link_share * cluster.gpu.nvlink_bytes_per_s;
+  const double inside_s = near > 1 ? received * token_bytes / link : 0;
+  const double network = rank_bytes_per_s(cluster, group, Collective::kAllToAll);
+  const double across_s = domains > 1 ? crossing * token_bytes / network : 0;
+  return cost.start_s + cost.row_s * received + std::max(inside_s, across_s);
 }
 
 }  // namespace

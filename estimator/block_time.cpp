@@ -189,7 +189,7 @@ void hide_exchanges(const BlockContext& context, LayerParts& parts) {
   const FrameworkProfile& profile = context.job.profile;
   BesideRates keep = beside_rates(context.job.cluster, context.ep, Collective::kAllToAll);
   if (sends_tokens_once(profile) && context.gpu().num_sms > 0) {
-    keep.products = 1 - number(dispatch_sms(profile)) / number(context.gpu().num_sms);
+    keep.products = 1 - number(dispatch_cost(profile).sms) / number(context.gpu().num_sms);
   }
   BlockTime& routed = parts.routed;
   routed.forward_ep_s = beside_compute_s(keep, routed.forward_ep_s, backward_s);

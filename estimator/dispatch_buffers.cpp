@@ -39,6 +39,7 @@ const DeepEpSlots* slots_of(std::int64_t ranks) {
 std::int64_t deepep_bytes(std::int64_t ranks, std::int64_t hidden, std::int64_t channels) {
   constexpr std::int64_t kNear = 8;  // NUM_MAX_NVL_PEERS
   constexpr std::int64_t kWorkspace = 32 * kMiB;
+  constexpr std::int64_t kPage = 2 * kMiB;
   constexpr std::int64_t kHeapStep = 512 * kMiB;  // NVSHMEM_CUMEM_GRANULARITY
   // A token with its origin, 128 choices of 8 bytes with their weights, 128 scales.
   const std::int64_t slot = 2 * hidden + 8 + 128 * (8 + 4 + 4);
@@ -48,7 +49,7 @@ std::int64_t deepep_bytes(std::int64_t ranks, std::int64_t hidden, std::int64_t 
   }
   const std::int64_t near = channels * std::min(ranks, kNear) * slots->near * slot;
   const std::int64_t network = 2 * channels * (ranks / kNear) * slots->network * (slot + 16);
-  return kWorkspace + near + (ranks > kNear ? round_up(network, kHeapStep) : 0);
+  return kWorkspace + round_up(near, kPage) + (ranks > kNear ? round_up(network, kHeapStep) : 0);
 }
 
 // Tokens in bf16 with the probabilities of the experts that they may be on their way to, in fp32,
@@ -79,7 +80,7 @@ std::int64_t dispatch_buffer_bytes(const Job& job, const Plan& plan) {
   }
   const GroupShape group = group_shape(job, plan, GroupKind::kExperts);
   return job.profile.moe_dispatcher == MoeDispatcher::kDeepEp
-             ? deepep_bytes(group.size, job.model.hidden, dispatch_sms(job.profile) / 2)
+             ? deepep_bytes(group.size, job.model.hidden, dispatch_cost(job.profile).sms / 2)
              : hybridep_bytes(job, plan, group);
 }
 

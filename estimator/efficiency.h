@@ -125,18 +125,27 @@ inline constexpr EfficiencyConstant kTopClock = {.value = 1.19,
 inline constexpr EfficiencyConstant kNvlinkShare = {
     .value = 0.82,
     .source = "NCCL without NVLS: 370 of 450 GB/s on an NVSwitch node (nccl-tests issue 212)"};
-inline constexpr EfficiencyConstant kDeepEpBytes = {
-    .value = 340e9,
+inline constexpr EfficiencyConstant kDeepEpStart = {
+    .value = 117e-6,
     .source =
-        "bytes a second that a rank receives from others by NVLink, 20 multiprocessors: DeepEP's "
-        "branch hybrid-ep at 94a9f8f, docs/README_Hybrid-EP.md, B200 and GB200, 8 and 16 ranks, "
-        "bf16, between its figures for 16 and 24, dispatch and combine, less a rank's own tokens: "
-        "332 to 350 GB/s"};
-inline constexpr EfficiencyConstant kHybridEpBytes = {
-    .value = 446e9,
+        "seconds of a call, mean of dispatch and combine: v1.2.1 with 20 multiprocessors on 4 H200 "
+        "(data/measured/dispatch_h200.json), three sizes taken apart"};
+inline constexpr EfficiencyConstant kDeepEpRow = {
+    .value = 14.3e-9, .source = "seconds for each row received: the same"};
+inline constexpr EfficiencyConstant kDeepEpLink = {
+    .value = 1,
     .source =
-        "bytes a second that a rank receives from others by NVLink, 16 multiprocessors: the same "
-        "tables, 8 to 36 ranks: 425 to 476 GB/s"};
+        "of NVLink's rate, by all bytes received: the same, 451 of 450 GB/s; with start and rows "
+        "as "
+        "there 829 of 900 on 8 B200 (branch hybrid-ep at 94a9f8f, docs/README_Hybrid-EP.md)"};
+inline constexpr EfficiencyConstant kHybridEpStart = {
+    .value = 170e-6,
+    .source =
+        "seconds of a call: its calls less its kernels, GB200, 8 to 36 ranks, bf16, 16 "
+        "multiprocessors (docs/README_Hybrid-EP.md, as above): 150 to 215"};
+inline constexpr EfficiencyConstant kHybridEpLink = {
+    .value = 0.69,
+    .source = "of NVLink's rate, by all bytes received: its kernels, the same, 576 to 715 of 900"};
 inline constexpr EfficiencyConstant kPcieShare = {
     .value = 0.8, .source = "of the link rate: 128-byte payloads and protocol on PCIe 4 and 5"};
 inline constexpr EfficiencyConstant kHostAdamBytes = {

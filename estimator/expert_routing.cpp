@@ -48,13 +48,14 @@ bool sends_tokens_once(const FrameworkProfile& profile) {
          profile.moe_dispatcher == MoeDispatcher::kHybridEp;
 }
 
-std::int64_t dispatch_sms(const FrameworkProfile& profile) {
-  return profile.moe_dispatcher == MoeDispatcher::kDeepEp ? 20 : 16;
-}
-
-double dispatch_bytes_per_s(const FrameworkProfile& profile) {
-  return profile.moe_dispatcher == MoeDispatcher::kDeepEp ? kDeepEpBytes.value
-                                                          : kHybridEpBytes.value;
+DispatchCost dispatch_cost(const FrameworkProfile& profile) {
+  if (profile.moe_dispatcher == MoeDispatcher::kDeepEp) {
+    return {.sms = 20,
+            .start_s = kDeepEpStart.value,
+            .row_s = kDeepEpRow.value,
+            .link_share = kDeepEpLink.value};
+  }
+  return {.sms = 16, .start_s = kHybridEpStart.value, .link_share = kHybridEpLink.value};
 }
 
 }  // namespace shardplan

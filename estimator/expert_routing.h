@@ -16,10 +16,16 @@ double share_choosing(const MoeSpec& moe, std::int64_t experts);
 // Whether a token goes once to a rank, however many of its experts are there.
 bool sends_tokens_once(const FrameworkProfile& profile);
 
-// Multiprocessors that kernels which do so hold while they run: Megatron-LM core_v0.16.1
-// core/transformer/transformer_config.py, moe_deepep_num_sms and moe_hybridep_num_sms.
-std::int64_t dispatch_sms(const FrameworkProfile& profile);
-// What a rank receives from others inside its NVLink domain a second, at most.
-double dispatch_bytes_per_s(const FrameworkProfile& profile);
+// What its kernels take and hold, of a dispatcher that does so.
+struct DispatchCost {
+  // Multiprocessors: Megatron-LM core_v0.16.1 core/transformer/transformer_config.py,
+  // moe_deepep_num_sms and moe_hybridep_num_sms.
+  std::int64_t sms = 0;
+  double start_s = 0;  // of a call: layout, counts that the host waits for
+  double row_s = 0;    // of each row that a rank receives
+  double link_share =
+      0;  // of NVLink's rate: all rows received go through the buffer, own ones, too
+};
+DispatchCost dispatch_cost(const FrameworkProfile& profile);
 
 }  // namespace shardplan
