@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures DeepEP's exchange of tokens between the GPUs of one NVLink domain, as Megatron-LM calls it.
 
-Usage: python3 tools/measure_dispatch.py 4 2 > data/measured/dispatch_h200.json
+Usage: python3 tools/measure_dispatch.py 4 2 > data/measured/dispatch_h100.json
 Needs GPUs, PyTorch and DeepEP v1.2.1 (package deep_ep), which may be built without NVSHMEM. Prints
-one JSON object for each number of ranks: the bytes outside PyTorch's allocator that the buffer
-takes, and of each case the rows that rank 0 receives and the median seconds of dispatch and combine,
-in bf16, each from the call to the end of its kernels.
+one JSON object for each number of ranks with, of each case, the bytes outside PyTorch's allocator
+that a buffer for its width takes, the rows that rank 0 receives and the median seconds of dispatch
+and combine, in bf16, each from the call to the end of its kernels.
 """
 import json
 import os
@@ -56,9 +56,16 @@ def timed(action):
     return statistics.median(seconds)
 
 
-def measure_case(buffer, ranks, case):
+def measure_case(ranks, case):
+    from deep_ep import Buffer
+
     tokens, hidden, local, topk, groups, chosen = case
     experts = local * ranks
+    configs = Buffer.get_dispatch_config(ranks), Buffer.get_combine_config(ranks)
+    near = max(config.get_nvl_buffer_size_hint(2 * hidden, ranks) for config in configs)
+    before = outside_allocator()
+    buffer = Buffer(dist.group.WORLD, near, 0)
+    taken = outside_allocator() - before
     x = torch.randn(tokens, hidden, device="cuda", dtype=torch.bfloat16)
     indices = choose(tokens, experts, topk, groups, chosen)
     weights = torch.rand(tokens, topk, device="cuda")
@@ -75,7 +82,7 @@ def measure_case(buffer, ranks, case):
     rows = state["rows"].clone()
     combine_s = timed(lambda: buffer.combine(rows, state["handle"]))
     return {"tokens": tokens, "hidden": hidden, "experts": experts, "topk": topk, "groups": groups,
-            "topk_groups": chosen, "received_rows": rows.shape[0], "dispatch_s": dispatch_s,
+            "topk_groups": chosen, "buffer_bytes": taken, "received_rows": rows.shape[0], "dispatch_s": dispatch_s,
             "combine_s": combine_s}
 
 
@@ -88,17 +95,10 @@ def measure(rank, ranks, queue):
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
     dist.barrier()
     Buffer.set_num_sms(SMS)
-    hidden_bytes = 2 * max(case[1] for case in CASES)
-    configs = Buffer.get_dispatch_config(ranks), Buffer.get_combine_config(ranks)
-    near = max(config.get_nvl_buffer_size_hint(hidden_bytes, ranks) for config in configs)
-    before = outside_allocator()
-    buffer = Buffer(dist.group.WORLD, near, 0)
-    taken = outside_allocator() - before
-    cases = [measure_case(buffer, ranks, case) for case in CASES]
+    cases = [measure_case(ranks, case) for case in CASES]
     if rank == 0:
         queue.put({"ranks": ranks, "sms": SMS, "gpu": torch.cuda.get_device_name(),
-                   "torch": torch.__version__, "hidden": hidden_bytes // 2,
-                   "nvl_bytes": near, "buffer_bytes": taken, "cases": cases})
+                   "torch": torch.__version__, "cases": cases})
     dist.barrier()
     dist.destroy_process_group()
 
