@@ -118,7 +118,11 @@ std::optional<std::int64_t> rank_in(std::string_view before) {
 // (nanotron), "step=3" and the like.
 std::optional<std::int64_t> step_in(std::string_view line) {
   for (const std::string_view words : {"iteration:", "iteration ", "step:", "step=", "steps:"}) {
-    if (const auto step = integer_after(line, words)) {
+    const std::size_t found = line.find(words);
+    const bool is_setting =  // "max_steps: 500"
+        found != std::string_view::npos && found > 0 &&
+        (line[found - 1] == '_' || line[found - 1] == '-');
+    if (const auto step = is_setting ? std::nullopt : integer_after(line, words)) {
       return step;
     }
   }

@@ -119,6 +119,11 @@ std::string text_of(const Question& before, const Question& after) {
     plan.dp = data_parallel_size(after.job, plan);
   }
   std::string text = options_that_differ(with_open_etp(after.job, before.plan), plan);
+  const std::int64_t microbatches = num_microbatches(after.job, after.plan);
+  if (before.microbatches_given && microbatches != num_microbatches(before.job, before.plan)) {
+    text += (text.empty() ? "--num-microbatches " : " --num-microbatches ") +
+            std::to_string(microbatches);
+  }
   if (after.job.profile.allocator != before.job.profile.allocator) {
     text += text.empty() ? "" : " ";
     text +=

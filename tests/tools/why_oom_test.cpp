@@ -145,8 +145,9 @@ TEST_CASE("ranks, steps and copies are told apart in a log that many processes w
       " [2026-11-02 03:01:18] iteration        2/     100 | consumed samples: 64 |\n" +
       message("[rank5]: ", "1.75 GiB", "5", "133.20 GiB") + "[default2]:some words of another " +
       torn.substr(0, torn.size() - 1) + message(" [rank3]: ", "2.00 GiB", "3", "1.00 GiB") +
-      "\x1b[31mstep:  7  loss: 1.0\n" + message("3: ", "4.00 GiB", "3", "9.00 GiB") +
-      "Root Cause (first observed failure):\n" + message("", "1.75 GiB", "5", "133.20 GiB") +
+      "\x1b[31mstep:  7  loss: 1.0\n gradient_accumulation_steps: 9, max-steps: 20000\n" +
+      message("3: ", "4.00 GiB", "3", "9.00 GiB") + "Root Cause (first observed failure):\n" +
+      message("", "1.75 GiB", "5", "133.20 GiB") +
       "step: 8\n[rank6]: ncclUnhandledCudaError: Cuda failure 2 'out of memory'\n";
   const std::vector<OomEvent> events = events_of(log);
   REQUIRE(events.size() == 5);
@@ -247,7 +248,7 @@ TEST_CASE("whoever sets the options of a change gets the memory and the time tha
   };
   std::int64_t changes = 0;
   for (const Words& run :
-       {with({"--global-batch", "64"}),
+       {with({"--global-batch", "64"}), with({"--num-microbatches", "2"}),
         with({"--global-batch", "64", "--tp", "2", "--sequence-parallel", "off", "--dp", "4"}),
         Words{"--model", "mixtral-8x7b", "--cluster", "4x8-h200", "--sequence-length", "8192",
               "--global-batch", "256", "--micro-batch", "8", "--tp", "2"},
