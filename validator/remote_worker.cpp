@@ -109,6 +109,7 @@ void RemoteWorker::start() {
   if (!is_started_) {
     end_.reset();
     lines_.clear();
+    position_ = {};  // a process that is gone tells no new one
     is_started_ = true;
     tell("start", "");
   }
