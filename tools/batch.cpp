@@ -1,9 +1,11 @@
 // shardplan batch: case lines in, one answer per line out, in input order.
 #include <exception>
+#include <set>
 
 #include "data/case_line.h"
 #include "tools/case_file.h"
 #include "tools/command.h"
+#include "tools/output.h"
 #include "tools/question.h"
 #include "tools/report.h"
 #include "tools/text.h"
@@ -16,6 +18,7 @@ struct Tally {
   std::int64_t bad = 0;   // the user's mistakes
   std::int64_t bugs = 0;  // ours
   std::string first_problem;
+  std::set<std::string> warned;  // each once
 };
 
 // One line must not end a batch, whatever is wrong with it: the one place besides main that
@@ -25,6 +28,11 @@ BatchAnswer answer_line(const std::string& text, const std::string& place, const
   BatchAnswer answer;
   try {
     const Case question = read_case(text, place, library);
+    for (const std::string& warning : question.warnings) {
+      if (tally.warned.insert(warning).second) {
+        print_message("warning: " + warning);
+      }
+    }
     answer.id = question.id;
     answer.framework = question.framework;
     answer.prediction = predict_case(question);

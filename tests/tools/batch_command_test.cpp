@@ -68,6 +68,21 @@ TEST_CASE("a batch whose lines all have answers exits with 0, read from a pipe a
   CHECK(read_file(piped) == run.out);
 }
 
+TEST_CASE("a batch says what it ignored in a line") {
+  const TemporaryDirectory directory;
+  const std::string cases = directory.path() + "/cases.jsonl";
+  std::string line = kGoodLine;
+  const std::string preset = R"("llama3-8b")";
+  line.replace(line.find(preset), preset.size(),
+               R"({"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024,)"
+               R"( "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1024,)"
+               R"( "num_key_value_head": 2})");
+  write_file(cases, line + "\n");
+  const ProgramRun run = run_shardplan({"batch", cases, "--format", "json"});
+  CHECK(run.exit_code == 0);
+  CHECK(contains(run.err, "cases.jsonl:1: /model/num_key_value_head: found an unknown key"));
+}
+
 TEST_CASE("a batch and an estimate of the same case agree in every figure") {
   const TemporaryDirectory directory;
   const std::string cases = directory.path() + "/cases.jsonl";
