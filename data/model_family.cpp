@@ -108,6 +108,13 @@ constexpr std::array kDeepseekKeys = std::to_array<std::string_view>(
     {"aux_loss_alpha", "ep_size", "head_dim", "norm_topk_prob", "output_router_logits",
      "qk_head_dim", "rope_interleave", "routed_scaling_factor", "scoring_func", "seq_aux"});
 
+constexpr MoeSpec kDeepseekV3Experts = {.num_experts = 256,
+                                        .topk = 8,
+                                        .num_groups = 8,
+                                        .topk_groups = 4,
+                                        .expert_ffn = 2048,
+                                        .router_bias = true};
+
 constexpr std::array kGemmaKeys = std::to_array<std::string_view>(
     {"query_pre_attn_scalar", "sliding_window_size", "rope_local_base_freq"});
 
@@ -211,12 +218,7 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
     {.model_type = "deepseek_v3",
      .num_shared_experts = 1,
      .num_first_dense = 3,
-     .moe = {.num_experts = 256,
-             .topk = 8,
-             .num_groups = 8,
-             .topk_groups = 4,
-             .expert_ffn = 2048,
-             .router_bias = true},
+     .moe = kDeepseekV3Experts,
      .num_experts_key = "n_routed_experts",
      .attention = AttentionKind::kMla,
      .read_experts = read_deepseek_experts,
@@ -227,12 +229,7 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
     {.model_type = "kimi_k2",
      .num_shared_experts = 1,
      .num_first_dense = 3,
-     .moe = {.num_experts = 256,
-             .topk = 8,
-             .num_groups = 8,
-             .topk_groups = 4,
-             .expert_ffn = 2048,
-             .router_bias = true},
+     .moe = kDeepseekV3Experts,
      .num_experts_key = "n_routed_experts",
      .attention = AttentionKind::kMla,
      .read_experts = read_deepseek_experts,

@@ -14,6 +14,12 @@ constexpr std::int64_t kMaxFfn = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxExperts = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxWindow = std::int64_t{1} << 27;
 
+// `null` for null, which is the least value, too; `absent` without the key.
+std::int64_t integer_or_null(ConfigReading& reading, std::string_view key, std::int64_t null,
+                             std::int64_t absent, std::int64_t high) {
+  return reading.fields.integer_or(key, reading.fields.is_null(key) ? null : absent, null, high);
+}
+
 // A size that decides the shape: the default of the class is taken, but not silently.
 std::int64_t class_default(ConfigReading& reading, std::string_view key, std::int64_t value,
                            std::int64_t high) {
@@ -67,16 +73,12 @@ std::int64_t topk(ConfigReading& reading) {
   return value;
 }
 
-std::int64_t number_of_groups(ConfigReading& reading, std::string_view key, std::int64_t fallback) {
-  return reading.fields.is_null(key) ? reading.fields.integer_or(key, 1, 1, kMaxExperts)
-                                     : reading.fields.integer_or(key, fallback, 1, kMaxExperts);
-}
-
 // Groups of experts, of which a token's experts are of some.
 void read_groups(ConfigReading& reading) {
   MoeSpec& moe = reading.model.moe;
-  moe.num_groups = number_of_groups(reading, "n_group", reading.family.moe.num_groups);
-  moe.topk_groups = number_of_groups(reading, "topk_group", reading.family.moe.topk_groups);
+  const MoeSpec& absent = reading.family.moe;
+  moe.num_groups = integer_or_null(reading, "n_group", 1, absent.num_groups, kMaxExperts);
+  moe.topk_groups = integer_or_null(reading, "topk_group", 1, absent.topk_groups, kMaxExperts);
   if (moe.num_experts % moe.num_groups != 0) {
     throw reading.fields.error("n_group", "found " + std::to_string(moe.num_groups) +
                                               ", expected a divisor of the " +
@@ -177,8 +179,7 @@ bool read_layer_types(ConfigReading& reading, Widths widths) {
 
 // 0 for null; the default of the class when absent.
 std::int64_t window_or(ConfigReading& reading, std::string_view key, std::int64_t fallback) {
-  return reading.fields.is_null(key) ? reading.fields.integer_or(key, 0, 0, kMaxWindow)
-                                     : reading.fields.integer_or(key, fallback, 0, kMaxWindow);
+  return integer_or_null(reading, key, 0, fallback, kMaxWindow);
 }
 
 // use_sliding_window switches the whole key off (Qwen).
@@ -232,10 +233,7 @@ void read_deepseek_experts(ConfigReading& reading) {
       reading.fields.integer_or("first_k_dense_replace", family.num_first_dense, 0, num_layers);
   const std::int64_t step = reading.fields.integer_or("moe_layer_freq", 1, 1, num_layers);
   const std::int64_t num_shared =
-      reading.fields.is_null("n_shared_experts")
-          ? reading.fields.integer_or("n_shared_experts", 0, 0, kMaxExperts)
-          : reading.fields.integer_or("n_shared_experts", family.num_shared_experts, 0,
-                                      kMaxExperts);
+      integer_or_null(reading, "n_shared_experts", 0, family.num_shared_experts, kMaxExperts);
   const std::string method = reading.fields.string_or("topk_method", "noaux_tc");
   moe.num_experts = num_experts(reading);
   moe.topk = topk(reading);

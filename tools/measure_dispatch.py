@@ -82,8 +82,8 @@ def measure_case(ranks, case):
     rows = state["rows"].clone()
     combine_s = timed(lambda: buffer.combine(rows, state["handle"]))
     return {"tokens": tokens, "hidden": hidden, "experts": experts, "topk": topk, "groups": groups,
-            "topk_groups": chosen, "buffer_bytes": taken, "received_rows": rows.shape[0], "dispatch_s": dispatch_s,
-            "combine_s": combine_s}
+            "topk_groups": chosen, "buffer_bytes": taken, "received_rows": rows.shape[0],
+            "dispatch_s": dispatch_s, "combine_s": combine_s}
 
 
 def measure(rank, ranks, queue):

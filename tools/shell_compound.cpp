@@ -12,11 +12,6 @@ bool is_match(const std::string& word) {
   return word == "=" || word == "==" || word == "!=";
 }
 
-bool compares_numbers(const std::string& word) {
-  return word == "-eq" || word == "-ne" || word == "-lt" || word == "-le" || word == "-gt" ||
-         word == "-ge";
-}
-
 // The blank behind it, outside quotations.
 std::size_t end_of_regex(const std::string& text, std::size_t at) {
   while (at < text.size() && std::string_view(" \t\n").find(text[at]) == std::string_view::npos) {

@@ -167,6 +167,10 @@ class Condition {
 
 }  // namespace
 
+bool compares_numbers(const std::string& word) {
+  return is_comparison(word) && word.starts_with('-');
+}
+
 Truth negated(Truth truth) {
   return truth == Truth::kUnknown ? truth : truth_of(truth == Truth::kFalse);
 }

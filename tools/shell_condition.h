@@ -15,6 +15,8 @@ struct ShellTruth {
 };
 Truth negated(Truth truth);
 
+bool compares_numbers(const std::string& word);  // -eq and its like
+
 // `*`, `?` and [...] as a shell's `case` matches them; a backslash takes their meaning away.
 bool matches_pattern(const std::string& text, const std::string& pattern);
 
