@@ -61,9 +61,10 @@ Advice advice_of(const Changed& changed, const AdviceResult& result, const Advic
   return advice;
 }
 
-bool helps(const Advice& advice, const AdviceResult& result) {
-  return advice.changed.fits &&
-         (!result.base_valid || !result.base.fits || advice.speed_ratio > kFaster);
+bool helps(const Advice& advice, const AdviceResult& result, AdviceGoal goal) {
+  const bool reaches_goal =
+      goal == AdviceGoal::kFaster ? advice.speed_ratio > kFaster : advice.freed_bytes > 0;
+  return advice.changed.fits && (!result.base_valid || !result.base.fits || reaches_goal);
 }
 
 bool is_better(const Advice& left, const Advice& right) {
@@ -95,7 +96,7 @@ std::vector<PricedPair> priced_pairs(AdviceResult& result, const Job& job, const
   std::vector<std::vector<std::size_t>> pairs;
   for (std::size_t i = 0; i < edits.size(); ++i) {
     for (std::size_t j = i + 1; j < edits.size(); ++j) {
-      if (edits[i].field != edits[j].field) {
+      if (edits[i].is_next && edits[j].is_next && edits[i].field != edits[j].field) {
         pairs.push_back({i, j});
       }
     }
@@ -144,7 +145,7 @@ void find_pairs(AdviceResult& result, std::vector<PricedPair> pairs, double leas
       round.push_back(pairs[at].changed);
     }
     for (Advice& advice : all_advice(round, result, options)) {
-      if (helps(advice, result) && result.pairs.size() < most) {
+      if (helps(advice, result, options.goal) && result.pairs.size() < most) {
         result.pairs.push_back(std::move(advice));
       } else if (!advice.changed.fits) {
         result.nearest.push_back(std::move(advice));
@@ -165,7 +166,8 @@ void add_smallest_pairs(AdviceResult& result, std::vector<PricedPair> pairs,
     least.push_back(pairs[at].changed);
   }
   for (Advice& advice : all_advice(least, result, options)) {
-    (helps(advice, result) ? result.pairs : result.nearest).push_back(std::move(advice));
+    (helps(advice, result, options.goal) ? result.pairs : result.nearest)
+        .push_back(std::move(advice));
   }
   std::ranges::stable_sort(result.pairs, is_better);
 }
@@ -188,7 +190,7 @@ void find_singles(AdviceResult& result, const Job& job, const Plan& plan,
     }
   }
   for (Advice& advice : all_advice(singles, result, options)) {
-    if (helps(advice, result)) {
+    if (helps(advice, result, options.goal)) {
       result.singles.push_back(std::move(advice));
     } else if (!advice.changed.fits) {
       result.nearest.push_back(std::move(advice));
@@ -209,7 +211,7 @@ AdviceResult advise(const Job& job, const Plan& plan, const std::vector<PlanEdit
   double least_speed = 0;
   if (!result.singles.empty()) {
     least_speed = kPairsBeat * result.singles.front().changed.time.tokens_per_s_per_gpu;
-  } else if (result.base_valid && result.base.fits) {
+  } else if (result.base_valid && result.base.fits && options.goal == AdviceGoal::kFaster) {
     least_speed = kFaster * result.base.time.tokens_per_s_per_gpu;
   }
   const std::vector<PricedPair> pairs = priced_pairs(result, job, plan, edits, options);

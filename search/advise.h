@@ -16,6 +16,7 @@ namespace shardplan {
 struct PlanEdit {
   std::string field;  // edits of one field are never paired
   std::function<void(Job& job, Plan& plan)> apply;
+  bool is_next = true;  // only values beside the plan's own are paired
 };
 
 // Slices the experts of a plan whose tp or ep was changed: as tp where they were so by default
@@ -23,9 +24,13 @@ struct PlanEdit {
 // plan valid, that one. Plans of models without experts stay as they are.
 void suit_experts(const Job& job, const Plan& before, Plan& plan);
 
-// Of every axis the values next to the plan's own (twice and half; the next chunk count), all ZeRO
-// stages, recompute choices, schedules and methods of the profile, cheaper state, offload.
+// Of every degree and of the micro-batch all powers of two times the plan's own and all its
+// divisors, all counts of chunks, ZeRO stages, recompute choices, schedules and methods of the
+// profile, cheaper state, offload.
 std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan);
+
+// What a change must do for a plan that fits already.
+enum class AdviceGoal { kFaster, kLessMemory };
 
 enum class FitRule {
   kVerdict,  // what estimate answers: device used, and whether the allocator survives
@@ -33,6 +38,7 @@ enum class FitRule {
 };
 
 struct AdviceOptions {
+  AdviceGoal goal = AdviceGoal::kFaster;
   FitRule rule = FitRule::kVerdict;
   SearchOptions share = {};  // memory_threshold, basis, threads
   std::int64_t top = 10;     // of single changes, and of pairs
@@ -57,8 +63,8 @@ struct Advice {
 struct AdviceResult {
   bool base_valid = false;
   JudgedPlan base;              // estimated if valid
-  std::vector<Advice> singles;  // that help: fit and, if the plan itself fits, are faster. Fastest
-                                // first; ties by bytes freed
+  std::vector<Advice> singles;  // that help: fit and, if the plan itself fits, reach the goal.
+                                // Fastest first; ties by bytes freed
   std::vector<Advice> pairs;    // that help and are at least 1 % faster than every single change
   std::vector<Advice> nearest;  // where nothing fits: those that free most, singles and pairs
   std::int64_t singles_tried = 0;

@@ -44,49 +44,64 @@ void add_value(std::vector<PlanEdit>& edits, std::string field, Value Plan::*mem
   }
 }
 
-// Twice and half of a degree; dp takes what is left.
-void add_degree(std::vector<PlanEdit>& edits, std::string field, std::int64_t Plan::*member,
-                const Plan& plan) {
-  std::vector<std::int64_t> values = {2 * plan.*member};
-  if (plan.*member % 2 == 0) {
-    values.push_back(plan.*member / 2);
+struct AxisValue {
+  std::int64_t value = 0;
+  bool is_next = false;
+};
+
+std::vector<AxisValue> other_values(std::int64_t own, std::int64_t most) {
+  std::vector<AxisValue> values;
+  for (std::int64_t more = 2 * own; more <= most; more *= 2) {
+    values.push_back({.value = more, .is_next = more == 2 * own});
   }
-  for (const std::int64_t value : values) {
-    edits.push_back({.field = field, .apply = [member, value](Job& job, Plan& changed) {
-                       const Plan before = changed;
-                       changed.*member = value;
-                       changed.dp = 0;
-                       if ((changed.tp > 1) != (before.tp > 1)) {
-                         changed.sequence_parallel =
-                             changed.tp > 1 && job.profile.default_sequence_parallel;
-                       }
-                       if (member == &Plan::tp || member == &Plan::ep) {
-                         suit_experts(job, before, changed);
-                       }
-                       if (member == &Plan::pp || member == &Plan::vpp) {
-                         suit_schedule(job, changed);
-                         split_layers(job, changed);
-                       }
-                     }});
+  for (std::int64_t by = 2; by <= own; ++by) {
+    if (own % by == 0) {
+      values.push_back({.value = own / by, .is_next = values.empty() || values.back().value > own});
+    }
+  }
+  return values;
+}
+
+// dp takes what is left.
+void add_degree(std::vector<PlanEdit>& edits, std::string field, std::int64_t Plan::*member,
+                const Plan& plan, std::int64_t most) {
+  for (const auto& [value, is_next] : other_values(plan.*member, most)) {
+    edits.push_back({.field = field,
+                     .apply =
+                         [member, value](Job& job, Plan& changed) {
+                           const Plan before = changed;
+                           changed.*member = value;
+                           changed.dp = 0;
+                           if ((changed.tp > 1) != (before.tp > 1)) {
+                             changed.sequence_parallel =
+                                 changed.tp > 1 && job.profile.default_sequence_parallel;
+                           }
+                           if (member == &Plan::tp || member == &Plan::ep) {
+                             suit_experts(job, before, changed);
+                           }
+                           if (member == &Plan::pp) {
+                             suit_schedule(job, changed);
+                             split_layers(job, changed);
+                           }
+                         },
+                     .is_next = is_next});
   }
 }
 
 void add_chunks(std::vector<PlanEdit>& edits, const SearchSpace& space, const Plan& plan) {
-  std::vector<std::int64_t> values;
-  const auto next = std::ranges::upper_bound(space.vpp, plan.vpp);
-  if (next != space.vpp.end()) {
-    values.push_back(*next);
-  }
   const auto own = std::ranges::lower_bound(space.vpp, plan.vpp);
-  if (own != space.vpp.begin()) {
-    values.push_back(*std::prev(own));
-  }
-  for (const std::int64_t value : values) {
-    edits.push_back({.field = "vpp", .apply = [value](Job& job, Plan& changed) {
-                       changed.vpp = value;
-                       suit_schedule(job, changed);
-                       split_layers(job, changed);
-                     }});
+  const auto next = std::ranges::upper_bound(space.vpp, plan.vpp);
+  for (auto value = space.vpp.begin(); value != space.vpp.end(); ++value) {
+    if (*value != plan.vpp) {
+      edits.push_back({.field = "vpp",
+                       .apply =
+                           [vpp = *value](Job& job, Plan& changed) {
+                             changed.vpp = vpp;
+                             suit_schedule(job, changed);
+                             split_layers(job, changed);
+                           },
+                       .is_next = value == next || value + 1 == own});
+    }
   }
 }
 
@@ -125,7 +140,8 @@ void suit_experts(const Job& job, const Plan& before, Plan& plan) {
 std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
   const SearchSpace space = default_space(job);
   std::vector<PlanEdit> edits;
-  add_degree(edits, "micro_batch", &Plan::micro_batch, plan);
+  const std::int64_t num_gpus = job.cluster.world_size();
+  add_degree(edits, "micro_batch", &Plan::micro_batch, plan, job.global_batch);
   for (const Recompute& recompute : space.recompute) {
     add_value(edits, "recompute", &Plan::recompute, plan, recompute);
   }
@@ -133,12 +149,12 @@ std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
     add_value<std::int64_t>(edits, "zero", &Plan::zero, plan, zero);
   }
   add_value(edits, "sequence_parallel", &Plan::sequence_parallel, plan, !plan.sequence_parallel);
-  add_degree(edits, "tp", &Plan::tp, plan);
-  add_degree(edits, "pp", &Plan::pp, plan);
-  add_degree(edits, "cp", &Plan::cp, plan);
+  add_degree(edits, "tp", &Plan::tp, plan, num_gpus);
+  add_degree(edits, "pp", &Plan::pp, plan, num_gpus);
+  add_degree(edits, "cp", &Plan::cp, plan, num_gpus);
   if (job.model.moe.num_experts > 0) {
-    add_degree(edits, "ep", &Plan::ep, plan);
-    add_degree(edits, "etp", &Plan::etp, plan);
+    add_degree(edits, "ep", &Plan::ep, plan, num_gpus);
+    add_degree(edits, "etp", &Plan::etp, plan, num_gpus);
   }
   add_chunks(edits, space, plan);
   if (plan.layers_per_chunk.empty() && layers_per_chunk(job, plan).empty()) {
@@ -152,7 +168,7 @@ std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
       add_value(edits, "cp_method", &Plan::cp_method, plan, method);
     }
   }
-  add_degree(edits, "dp_replicate", &Plan::dp_replicate, plan);
+  add_degree(edits, "dp_replicate", &Plan::dp_replicate, plan, num_gpus);
   add_state(edits, plan);
   return edits;
 }

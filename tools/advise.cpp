@@ -53,6 +53,24 @@ bool has_answer(const AdviceResult& result) {
 
 }  // namespace
 
+std::vector<PlanEdit> edits_of(const Job& job, const Plan& plan, const Library& library) {
+  std::vector<PlanEdit> edits = single_edits(job, plan);
+  add_switches(edits, job, library);
+  return edits;
+}
+
+std::string framework_options_that_differ(const FrameworkProfile& base,
+                                          const FrameworkProfile& changed) {
+  std::string text;
+  for (const std::string& field : profile_field_names()) {
+    const std::string value = profile_field_text(changed, field);
+    if (value != profile_field_text(base, field)) {
+      text.append(" --framework-option ").append(field).append("=").append(value);
+    }
+  }
+  return text;
+}
+
 std::string difference_text(const Job& job, const Plan& plan, const Job& changed_job,
                             const Plan& changed_plan) {
   std::string text;
@@ -117,8 +135,7 @@ ExitCode run_advise(const Arguments& arguments) {
   if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
     report.reason = reason->message;
   }
-  report.edits = single_edits(job, plan);
-  add_switches(report.edits, job, library);
+  report.edits = edits_of(job, plan, library);
   const AdviceOptions advice = {
       .rule = report.rule.decides_verdict ? FitRule::kShare : FitRule::kVerdict,
       .share = report.rule.share,

@@ -21,6 +21,14 @@ struct AdviseReport {
   std::vector<ScalingTable> scaling = {};
 };
 
+// What advise tries: single_edits, and the framework's switches that cost no memory nobody counts.
+// The library must outlive them.
+std::vector<PlanEdit> edits_of(const Job& job, const Plan& plan, const Library& library);
+
+// " --framework-option allocator=caching_expandable" for every field that differs.
+std::string framework_options_that_differ(const FrameworkProfile& base,
+                                          const FrameworkProfile& changed);
+
 // The fields in which a changed plan differs: "tp 2 -> 4, dp 8 -> 4", switches of the framework
 // included.
 std::string difference_text(const Job& job, const Plan& plan, const Job& changed_job,

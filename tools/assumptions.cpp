@@ -64,7 +64,14 @@ std::vector<Plan> other_grad_dtypes(const Plan& plan) {
   return plans;
 }
 
-const std::array<DefaultField, 5> kDefaultFields = {{
+std::vector<Plan> other_expert_slices(const Plan& plan) {
+  std::vector<Plan> plans(2, plan);
+  plans[0].etp = 1;
+  plans[1].etp = plan.tp;
+  return plans;
+}
+
+const std::array<DefaultField, 6> kDefaultFields = {{
     {.name = "zero",
      .text = [](const Plan& plan) { return std::to_string(plan.zero); },
      .others = other_zero_stages},
@@ -80,7 +87,22 @@ const std::array<DefaultField, 5> kDefaultFields = {{
     {.name = "grad_dtype",
      .text = [](const Plan& plan) { return std::string(name_of(plan.grad_dtype)); },
      .others = other_grad_dtypes},
+    {.name = "etp",
+     .text = [](const Plan& plan) { return std::to_string(plan.etp); },
+     .others = other_expert_slices},
 }};
+
+// Slices of experts are no question without experts or without tp.
+bool is_open(const Question& question, const DefaultField& field) {
+  const bool has_slices = question.job.model.moe.num_experts > 0 && question.plan.tp > 1;
+  return (field.name != "etp" || has_slices) &&
+         std::ranges::find(question.given, field.name) == question.given.end();
+}
+
+bool is_megatron(const Job& job) {
+  return job.profile.memory_model == MemoryModel::kMegatron ||
+         job.profile.memory_model == MemoryModel::kMegatronLocal;
+}
 
 // Whether a price leaves room for the other verdict: no plan fits that allocates more than there
 // is, and none fails whose upper bound of device memory is below every limit. A price costs a small
@@ -158,7 +180,7 @@ std::string turning_value(const Question& question, const ProfileOption& option,
 }
 
 bool is_among(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 // A field of the plan or a switch that nobody has set.
@@ -191,8 +213,10 @@ StatedAssumption assumption_of(const Open& open, const std::string& framework,
 }
 
 // What is said of a field of the plan in the profile, of "schedule" as default_pipeline_schedule.
-Open open_field(std::string_view name, const std::string& value,
+Open open_field(const DefaultField& field, const Question& question,
                 const std::vector<ProfileOption>& defaults) {
+  const std::string_view name = field.name;
+  const std::string value = field.text(question.plan);
   Open open = {.name = std::string(name), .value = value, .framework_default = {}};
   const std::string key =
       name == "schedule" ? "default_pipeline_schedule" : "default_" + std::string(name);
@@ -206,7 +230,28 @@ Open open_field(std::string_view name, const std::string& value,
       open.framework_default.clear();
     }
   }
+  // Megatron-LM arguments.py, validate_args: as tp, with and without ep.
+  if (name == "etp" && is_megatron(question.job) && question.plan.etp != question.plan.tp) {
+    open.framework_default = std::to_string(question.plan.tp);
+  }
   return open;
+}
+
+// Model files do not say what Megatron-LM drops: arguments.py, --hidden-dropout and
+// --attention-dropout, 0.1 unless told. A run's own file decides for itself.
+void add_dropout(const Question& question, PredictedStatus verdict, const MemoryRule& rule,
+                 std::vector<StatedAssumption>& stated) {
+  if (question.job.profile.memory_model != MemoryModel::kMegatron || question.run) {
+    return;
+  }
+  for (const auto& [name, field] : {std::pair{"hidden_dropout", &Job::hidden_dropout},
+                                    std::pair{"attention_dropout", &Job::attention_dropout}}) {
+    Job other = question.job;
+    other.*field = 0.1;
+    const bool turns = turns_verdict(other, question.plan, verdict, rule);
+    stated.push_back(assumption_of({.name = name, .value = "0", .framework_default = "0.1"},
+                                   question.job.profile.name, turns ? "0.1" : "", verdict));
+  }
 }
 
 }  // namespace
@@ -237,10 +282,9 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
   const std::string key = library.key_of(question.job.profile);
   const std::vector<ProfileOption> defaults = profile_plan_defaults(library, key);
   for (const DefaultField& field : kDefaultFields) {
-    if (!is_among(question.given, field.name)) {
-      stated.push_back(assumption_of(open_field(field.name, field.text(question.plan), defaults),
-                                     framework, turning_value(question, field, verdict, rule),
-                                     verdict));
+    if (is_open(question, field)) {
+      stated.push_back(assumption_of(open_field(field, question, defaults), framework,
+                                     turning_value(question, field, verdict, rule), verdict));
     }
   }
   // Frameworks want both to be said; torchtitan computes in bf16 by itself (config/job_config.py,
@@ -255,6 +299,7 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
   const bool has_precision = question.job.profile.memory_model == MemoryModel::kTorchtitan;
   add_own("micro_batch", std::to_string(question.plan.micro_batch), true);
   add_own("precision", std::string(name_of(question.plan.precision)), !has_precision);
+  add_dropout(question, verdict, rule, stated);
   const bool has_experts = question.job.model.moe.num_experts > 0;
   for (const ProfileOption& option : profile_options(library, key)) {
     const bool means_something = (has_experts || !option.name.starts_with("moe_")) &&

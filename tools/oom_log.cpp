@@ -150,6 +150,50 @@ constexpr std::array<OutsideWords, 10> kOutside = {
      {"CUDA Error: out of memory", "Transformer Engine"},
      {"Triton Error [CUDA]: out of memory", "Triton"}}};
 
+// What is left of a process that the host's memory did not suffice for: the kernel's log, Slurm's,
+// torchrun's summary, PyTorch's DataLoader and its CPU allocator.
+constexpr std::array<std::string_view, 9> kHostWords = {
+    "Out of memory: Killed process",
+    "oom-kill",
+    "oom_kill",
+    "OOMKilled",
+    "exitcode: -9",
+    "exitcode  : -9",
+    "Signal 9 (SIGKILL)",
+    "killed by signal: Killed",
+    "DefaultCPUAllocator: can't allocate memory"};
+
+bool tells_of_host_memory(std::string_view line) {
+  return std::ranges::any_of(kHostWords, [line](std::string_view words) {
+    return line.find(words) != std::string_view::npos;
+  });
+}
+
+// Terminals' colours: ESC [ digits and semicolons m.
+void drop_colours(std::string& line) {
+  std::size_t start = 0;
+  while ((start = line.find("\x1b[", start)) != std::string::npos) {
+    const std::size_t end = line.find_first_not_of("0123456789;", start + 2);
+    const bool is_colour = end != std::string::npos && line[end] == 'm';
+    line.erase(start, is_colour ? end + 1 - start : 1);
+  }
+}
+
+// "Process 4711 has 79.10 GiB memory in use." Where the message knows its own process it names that
+// one by other words; else, in a container, it may be any of these.
+void add_other_processes(OomEvent& event, std::string_view message) {
+  constexpr std::string_view kProcess = "Process ";
+  for (std::size_t at = message.find(kProcess); event.process && at != std::string_view::npos;
+       at = message.find(kProcess, at + 1)) {
+    const std::string_view rest = message.substr(at);
+    const std::optional<PrintedBytes> size = size_after(rest, " has ");
+    if (size && integer_after(rest, kProcess)) {
+      ++event.num_others;
+      event.others_bytes += size->middle();
+    }
+  }
+}
+
 OomEvent allocator_event(std::string_view before, std::string_view message) {
   OomEvent event;
   event.rank = rank_in(before);
@@ -163,6 +207,7 @@ OomEvent allocator_event(std::string_view before, std::string_view message) {
   event.free = size_before(message, " is free");
   event.free = event.free ? event.free : size_before(message, " free;");
   event.process = size_after(message, "this process has ");
+  add_other_processes(event, message);
   event.allocated = size_after(message, "Of the allocated memory ");
   event.allocated = event.allocated ? event.allocated : size_before(message, " already allocated");
   event.reserved = size_before(message, " reserved in total");
@@ -217,12 +262,19 @@ std::string printed_bytes(std::int64_t bytes) {
                        : fixed(size / static_cast<double>(kGiB), 2) + " GiB";
 }
 
-std::vector<OomEvent> read_oom_log(TextFile& log) {
-  std::vector<OomEvent> events;
+std::optional<std::int64_t> OomEvent::usable_bytes() const {
+  return capacity ? std::optional(std::max<std::int64_t>(capacity->middle() - others_bytes, 0))
+                  : std::nullopt;
+}
+
+OomLog read_oom_log(TextFile& log) {
+  OomLog read;
+  std::vector<OomEvent>& events = read.events;
   std::optional<std::int64_t> step;
   std::int64_t number = 0;
   for (std::string text; log.next_line(text);) {
     ++number;
+    drop_colours(text);
     const std::string_view line = text;
     // Processes write to one log: a line may hold several messages.
     std::size_t found = line.find(kTried);
@@ -251,16 +303,21 @@ std::vector<OomEvent> read_oom_log(TextFile& log) {
                            .capacity = {},
                            .free = {},
                            .process = {},
+                           .num_others = 0,
+                           .others_bytes = 0,
                            .allocated = {},
                            .reserved = {}});
         break;
       }
     }
+    if (read.host_oom_line == 0 && tells_of_host_memory(line)) {
+      read.host_oom_line = number;
+    }
     if (const auto reported = is_message ? std::nullopt : step_in(line)) {
       step = reported;
     }
   }
-  return events;
+  return read;
 }
 
 }  // namespace shardplan

@@ -38,12 +38,22 @@ struct OomEvent {
   std::optional<PrintedBytes> capacity;
   std::optional<PrintedBytes> free;
   std::optional<PrintedBytes> process;    // all that this process holds, with context and NCCL
+  std::int64_t num_others = 0;            // other processes on this GPU
+  std::int64_t others_bytes = 0;          // that they hold
   std::optional<PrintedBytes> allocated;  // by PyTorch
   std::optional<PrintedBytes> reserved;   // by PyTorch: allocated and cached
+
+  // Of the GPU that failed, what other processes leave.
+  std::optional<std::int64_t> usable_bytes() const;
 };
 
-// Every message, in order; copies of one are counted, not repeated.
-std::vector<OomEvent> read_oom_log(TextFile& log);
+struct OomLog {
+  std::vector<OomEvent> events;    // in order; copies of one are counted, not repeated
+  std::int64_t host_oom_line = 0;  // the first that tells of a process killed, or refused memory,
+                                   // by the host; 0: none
+};
+
+OomLog read_oom_log(TextFile& log);
 
 // As messages print sizes: "512 bytes", "20.00 MiB", "1.95 GiB" (format_size).
 std::string printed_bytes(std::int64_t bytes);

@@ -87,13 +87,7 @@ std::string options_of(const AdviseReport& report, const JudgedPlan& changed) {
   if (report.question.microbatches_given) {
     text.append(" --num-microbatches ").append(std::to_string(num_microbatches(changed.job, plan)));
   }
-  for (const std::string& field : profile_field_names()) {
-    const std::string value = profile_field_text(changed.job.profile, field);
-    if (value != profile_field_text(report.question.job.profile, field)) {
-      text.append(" --framework-option ").append(field).append("=").append(value);
-    }
-  }
-  return text;
+  return text + framework_options_that_differ(report.question.job.profile, changed.job.profile);
 }
 
 Json advice_json(const AdviseReport& report, const Advice& advice) {
@@ -148,14 +142,15 @@ std::string advise_text(const AdviseReport& report, const Paint& paint) {
 }
 
 Table advise_table(const AdviseReport& report) {
-  Table table = {.columns = {"kind", "change", "fits", "tokens_per_s_per_gpu", "speed_ratio",
-                             "freed_bytes", "peak_allocated", "device_used", "options"}};
+  Table table = {.columns = {"kind", "change", "fits", "verdict", "tokens_per_s_per_gpu",
+                             "speed_ratio", "freed_bytes", "peak_allocated", "device_used",
+                             "options"}};
   const auto add = [&](const char* kind, const std::vector<Advice>& list) {
     for (const Advice& advice : list) {
       const JudgedPlan& changed = advice.changed;
-      std::vector<Cell> row = {std::string(kind), changes_of(report, advice),
-                               std::string(changed.fits ? "yes" : "no"),
-                               changed.time.tokens_per_s_per_gpu};
+      std::vector<Cell> row = {
+          std::string(kind), changes_of(report, advice), std::string(changed.fits ? "yes" : "no"),
+          std::string(name_of(status_of(changed.memory.fit))), changed.time.tokens_per_s_per_gpu};
       if (report.result.base_valid) {
         row.emplace_back(advice.speed_ratio);
         row.emplace_back(advice.freed_bytes);

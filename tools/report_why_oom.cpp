@@ -51,11 +51,17 @@ std::string held_lines(const OomDiagnosis& diagnosis, const WhyOomReport& report
       const std::int64_t cached = event.reserved->middle() - event.allocated->middle();
       text += ", cached " + gib(std::max<std::int64_t>(cached, 0)) + " GiB";
     }
-    if (event.process && event.reserved) {
+    // Some drivers and containers print 0 bytes for the process.
+    if (event.process && event.reserved && event.process->middle() >= event.reserved->middle()) {
       text +=
           ", outside PyTorch " + gib(event.process->middle() - event.reserved->middle()) + " GiB";
     }
     text += event.capacity ? ", of " + event.capacity->text + "\n" : "\n";
+  }
+  if (event.num_others > 0) {
+    text += "  " + grouped(event.num_others) + " other processes hold " + gib(event.others_bytes) +
+            " GiB of this GPU: of it the run could have " + gib(diagnosis.capacity_bytes) +
+            " GiB at most\n";
   }
   for (const std::int64_t stage : diagnosis.stages) {
     const StageMemory& memory = diagnosis.memory.stages.at(static_cast<std::size_t>(stage));
@@ -104,11 +110,10 @@ std::string change_table(const WhyOomReport& report) {
   constexpr std::size_t kShown = 10;
   for (std::size_t i = 0; i < std::min(kShown, report.changes.size()); ++i) {
     const PlanChange& change = report.changes[i];
-    const MemoryEstimate& memory = change.prediction.memory;
+    const MemoryEstimate& memory = change.judged.memory;
     const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
-    table.rows.push_back({std::string(name_of(change.prediction.status)),
-                          gib(worst.device_used_bytes), fixed(change.prediction.time.total_s, 3),
-                          change.text});
+    table.rows.push_back({std::string(name_of(status_of(memory.fit))), gib(worst.device_used_bytes),
+                          fixed(change.judged.time.total_s, 3), change.text});
   }
   const bool fits_already = !is_negative(report.prediction.status);
   return std::string(fits_already ? "\nChanges that use less" : "\nChanges that avoid it") +
@@ -144,6 +149,8 @@ Json json_of(const OomEvent& event) {
   add("capacity", event.capacity);
   add("free", event.free);
   add("process", event.process);
+  json["other_processes"] = event.num_others;
+  json["other_processes_bytes"] = event.others_bytes;
   add("allocated", event.allocated);
   add("reserved", event.reserved);
   return json;
@@ -166,7 +173,15 @@ Json json_of(const RowMatch& match, std::int64_t capacity_bytes) {
 
 std::string why_oom_text(const WhyOomReport& report) {
   if (report.diagnoses.empty()) {
-    return "no match: " + one_line(report.log) + " has no out-of-memory message\n";
+    const std::string host =
+        report.host_oom_line == 0
+            ? ""
+            : "; line " + grouped(report.host_oom_line) +
+                  " tells of a process that the host ended, as it does when its own memory is "
+                  "full: this\nestimate counts GPU memory only; look at checkpoints, data loading "
+                  "and offloaded state";
+    return "no match: " + one_line(report.log) + " has no out-of-memory message of a GPU" + host +
+           "\n";
   }
   std::string text = verdict_line(report);
   for (const OomDiagnosis& diagnosis : report.diagnoses) {
@@ -212,6 +227,7 @@ std::string why_oom_json(const WhyOomReport& report) {
                {"capacity", capacity_of(report)},
                {"cluster_capacity", report.cluster_capacity_bytes},
                {"status", name_of(report.prediction.status)},
+               {"host_oom_line", report.host_oom_line},
                {"failures", Json::array()},
                {"changes_tried", report.changes_tried},
                {"changes", Json::array()}};
@@ -228,12 +244,12 @@ std::string why_oom_json(const WhyOomReport& report) {
     json["failures"].push_back(std::move(failure));
   }
   for (const PlanChange& change : report.changes) {
-    const MemoryEstimate& memory = change.prediction.memory;
+    const MemoryEstimate& memory = change.judged.memory;
     const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
     json["changes"].push_back({{"change", change.text},
-                               {"status", name_of(change.prediction.status)},
+                               {"status", name_of(status_of(memory.fit))},
                                {"device_used", worst.device_used_bytes},
-                               {"step_time_s", change.prediction.time.total_s}});
+                               {"step_time_s", change.judged.time.total_s}});
   }
   return one_line_of(json);
 }

@@ -34,6 +34,7 @@ Question question_of_case(const std::string& path, const std::string& id, const 
   Question question;
   question.job = std::move(chosen->job);
   question.plan = std::move(chosen->plan);
+  question.warnings = std::move(chosen->warnings);
   return question;
 }
 
@@ -54,17 +55,31 @@ Question asked(const Options& options, const Library& library) {
   return question_of_case(text_or(options, "case", ""), text_or(options, "case-id", ""), library);
 }
 
-// The run's own card, where the messages that name one agree.
+// The run's own card, where the messages that name one agree; the least that other processes left.
 void take_capacity(Question& question, const std::vector<OomEvent>& events) {
-  const PrintedBytes* found = nullptr;
+  const OomEvent* found = nullptr;
   for (const OomEvent& event : events) {
-    if (event.capacity && found != nullptr && event.capacity->text != found->text) {
+    if (!event.capacity) {
+      continue;
+    }
+    if (found != nullptr && event.capacity->text != found->capacity->text) {
       return;
     }
-    found = event.capacity ? &*event.capacity : found;
+    found = found != nullptr && found->usable_bytes() <= event.usable_bytes() ? found : &event;
   }
   if (found != nullptr && !question.job.cluster.memory_limit_bytes) {
-    question.job.cluster.memory_limit_bytes = found->middle();
+    question.job.cluster.memory_limit_bytes = found->usable_bytes();
+  }
+}
+
+void warn_of_foreign_ranks(const std::vector<OomEvent>& events, const Question& question) {
+  const std::int64_t num_ranks = question.job.cluster.world_size();
+  for (const OomEvent& event : events) {
+    if (event.rank.value_or(0) >= num_ranks) {
+      print_message("warning: line " + std::to_string(event.line) + " of the log: found rank " +
+                    std::to_string(*event.rank) + ", expected one of the " +
+                    std::to_string(num_ranks) + " of this job: is it this run's log?");
+    }
   }
 }
 
@@ -97,13 +112,17 @@ ExitCode run_why_oom(const Arguments& arguments) {
                          .prediction = {},
                          .log = options.positional.front(),
                          .diagnoses = {},
+                         .host_oom_line = 0,
                          .changes = {}};
   TextFile log = TextFile::or_standard_input(report.log);
-  const std::vector<OomEvent> events = read_oom_log(log);
+  const OomLog read = read_oom_log(log);
+  const std::vector<OomEvent>& events = read.events;
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : report.question.warnings) {
     print_message("warning: " + warning);
   }
+  warn_of_foreign_ranks(events, report.question);
+  report.host_oom_line = read.host_oom_line;
   report.cluster_capacity_bytes = device_capacity_bytes(report.question.job.cluster);
   take_capacity(report.question, events);
   report.prediction = predict_question(report.question, {});
@@ -112,7 +131,7 @@ ExitCode run_why_oom(const Arguments& arguments) {
   }
   report.diagnoses = diagnose(events, report.question, report.prediction.memory);
   if (!report.diagnoses.empty()) {
-    find_changes(report);
+    find_changes(report, library);
   }
   output.write(render(report, format_of(options)));
   output.commit();

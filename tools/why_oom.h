@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "search/advise.h"
 #include "tools/oom_log.h"
 #include "tools/prediction.h"
 #include "tools/question.h"
@@ -39,8 +40,7 @@ struct OomDiagnosis {
 // One change of the plan that the estimate lets fit, in the words of the command line.
 struct PlanChange {
   std::string text;
-  Question question;
-  Prediction prediction = {};
+  JudgedPlan judged;
 };
 
 struct WhyOomReport {
@@ -49,6 +49,7 @@ struct WhyOomReport {
   Prediction prediction;
   std::string log;
   std::vector<OomDiagnosis> diagnoses;  // empty: the log has no such message
+  std::int64_t host_oom_line = 0;       // as in OomLog
   std::vector<PlanChange> changes;      // that fit, the fastest first
   std::int64_t changes_tried = 0;
 };
@@ -58,8 +59,9 @@ struct WhyOomReport {
 std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Question& question,
                                    const MemoryEstimate& memory);
 
-// Single changes; where none fits, pairs of them.
-void find_changes(WhyOomReport& report);
+// The fastest of the single changes and pairs that advise knows: those that let the plan fit or, if
+// the estimate lets it fit as it is, use less.
+void find_changes(WhyOomReport& report, const Library& library);
 
 std::string why_oom_text(const WhyOomReport& report);
 std::string why_oom_csv(const WhyOomReport& report);  // one row per match

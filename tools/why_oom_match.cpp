@@ -117,13 +117,32 @@ bool is_shared_segment(const PrintedBytes& tried) {
   return tried.covers(segment_bytes(1)) || tried.covers(segment_bytes(2 * kMiB));
 }
 
+// The component of the rows that a library outside the allocator fills; none: any of them.
+std::optional<Component> component_of(std::string_view library) {
+  if (library == "NCCL") {
+    return Component::kCommunication;
+  }
+  const bool has_workspace = library == "cuBLAS" || library == "cuDNN";
+  return has_workspace ? std::optional(Component::kWorkspace) : std::nullopt;
+}
+
+bool may_be_of(const StageMemory& stage, const Row& row, std::string_view library) {
+  const std::optional<Component> component = component_of(library);
+  return !component || row.component == *component ||
+         std::ranges::none_of(stage.rows, [&](const Row& other) {
+           return !other.in_allocator && other.bytes > 0 && other.component == *component;
+         });
+}
+
 void match_rows(const StageMemory& stage, const OomEvent& event, OomDiagnosis& diagnosis) {
   for (const Row& row : stage.rows) {
     if (row.bytes == 0 || row.in_allocator != event.tried.has_value()) {
       continue;
     }
     if (!event.tried) {
-      diagnosis.matches.push_back(match_of(stage, row, row.bytes, false));
+      if (may_be_of(stage, row, event.outside)) {
+        diagnosis.matches.push_back(match_of(stage, row, row.bytes, false));
+      }
       continue;
     }
     const bool by_segment = event.tried->covers(segment_bytes(row.bytes));
@@ -166,7 +185,7 @@ std::optional<std::int64_t> stage_of(const OomEvent& event, const Question& ques
 }
 
 std::int64_t capacity_of(const OomEvent& event, const ClusterSpec& cluster) {
-  return event.capacity && !cluster.memory_limit_bytes ? event.capacity->middle()
+  return event.capacity && !cluster.memory_limit_bytes ? *event.usable_bytes()
                                                        : device_capacity_bytes(cluster);
 }
 

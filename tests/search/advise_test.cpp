@@ -94,6 +94,37 @@ TEST_CASE("of the singles none that fits and is faster is left out") {
   CHECK(std::ssize(edits) == result.singles_tried);
 }
 
+TEST_CASE("a micro-batch far too large is answered by one that fits, not by its half alone") {
+  Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  plan.micro_batch = 16;
+  job.global_batch = 16 * job.cluster.world_size();
+  const AdviceResult result = advise_all(job, plan);
+  REQUIRE_FALSE(result.base.fits);
+  for (const std::int64_t micro_batch : {8, 4, 2, 1}) {
+    Plan changed = plan;
+    changed.micro_batch = micro_batch;
+    const bool offered = std::ranges::any_of(
+        result.singles, [&](const Advice& advice) { return advice.changed.plan == changed; });
+    CHECK(offered == (estimate_memory(job, changed).fit != Fit::kDoesNotFit));
+  }
+  CHECK(result.singles.front().changed.plan.micro_batch < 8);
+}
+
+TEST_CASE("with less memory as the goal, a plan that fits is offered what uses less") {
+  const Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  plan.tp = 4;
+  plan.sequence_parallel = true;
+  const AdviceResult result = advise_all(job, plan, {.goal = AdviceGoal::kLessMemory});
+  REQUIRE(result.base.fits);
+  REQUIRE_FALSE(result.singles.empty());
+  for (const Advice& advice : result.singles) {
+    CHECK(advice.changed.fits);
+    CHECK(advice.freed_bytes > 0);
+  }
+}
+
 TEST_CASE("where no change and no pair fits, the answer is nothing and what comes nearest") {
   Job job = llama_405b_job(1);
   job.global_batch = 8;

@@ -58,6 +58,35 @@ TEST_CASE("what is assumed here is told from what the framework does by itself")
   CHECK(contains(text, "defaults of megatron core_v0.16.1: schedule: none,"));
 }
 
+// Megatron-LM core_v0.16.1 training/arguments.py: --expert-tensor-parallel-size is tp where it is
+// not given, --hidden-dropout and --attention-dropout are 0.1.
+TEST_CASE("slices of experts and dropout are said where another choice is the framework's") {
+  const auto assumed = [](const Words& more, const std::string& name) {
+    Words words = {"estimate",
+                   "--model",
+                   "qwen3-30b-a3b",
+                   "--cluster",
+                   "4x8-h100",
+                   "--tp",
+                   "2",
+                   "--ep",
+                   "4",
+                   "--sequence-length",
+                   "4096",
+                   "--global-batch",
+                   "256",
+                   "--format",
+                   "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return assumption_named(run_shardplan(words), name).first;
+  };
+  CHECK(assumed({}, "etp").starts_with("etp: 1 (assumed; default of megatron: 2"));
+  CHECK(assumed({"--etp", "2"}, "etp").empty());
+  CHECK(assumed({"--framework", "torchtitan"}, "etp").starts_with("etp: 1 (default of torchtitan"));
+  CHECK(assumed({}, "hidden_dropout").starts_with("hidden_dropout: 0 (assumed; default of"));
+  CHECK(assumed({"--framework", "torchtitan"}, "hidden_dropout").empty());
+}
+
 TEST_CASE("a step that waits for the host says what host it is taken for, others do not") {
   const auto assumed = [](const char* sequence, const char* framework, const char* cluster) {
     return assumption_named(

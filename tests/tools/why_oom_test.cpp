@@ -18,7 +18,7 @@ std::vector<OomEvent> events_of(const std::string& text) {
   const std::string path = directory.path() + "/run.log";
   write_file(path, text);
   TextFile log(path);
-  return read_oom_log(log);
+  return read_oom_log(log).events;
 }
 
 // Releases from 2.2 on.
@@ -137,6 +137,58 @@ TEST_CASE("older messages differ in spelling, order and punctuation") {
   CHECK(event.allocated->text == "46.50 GiB");
   CHECK(event.reserved->text == "47.00 GiB");
   CHECK(event.process->text == "49.10 GiB");
+}
+
+TEST_CASE("what other processes hold of the GPU is not the run's to use") {
+  const std::string words =
+      "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.00 GiB of "
+      "which 1.00 GiB is free. Process 17 has 20.00 GiB memory in use. Process 18 has 512.00 MiB "
+      "memory in use. Including non-PyTorch memory, this process has 57.00 GiB memory in use. Of "
+      "the allocated memory 55.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch "
+      "but unallocated.";
+  const OomEvent event = events_of(words)[0];
+  CHECK(event.num_others == 2);
+  CHECK(event.others_bytes == 20 * kGiB + kGiB / 2);
+  CHECK(event.usable_bytes() == 79 * kGiB - event.others_bytes);
+  CHECK(event.process->text == "57.00 GiB");
+  const ProgramRun run = why_oom(words, {});
+  CHECK(contains(run.out, "2 other processes hold 20.50 GiB of this GPU"));
+  CHECK(contains(run.out, "58.50 GiB"));
+}
+
+TEST_CASE("colours of a terminal are no part of a message") {
+  std::string coloured = message("[rank2]: ", "\x1b[1;36m1.75\x1b[0m GiB", "2", "133.20 GiB");
+  coloured.replace(coloured.find("139.80"), 6, "\x1b[1m139.80\x1b[m");
+  const OomEvent event = events_of(coloured)[0];
+  CHECK(event.tried->text == "1.75 GiB");
+  CHECK(event.capacity->text == "139.80 GiB");
+}
+
+TEST_CASE("a process that the host ended is told from a GPU that was full") {
+  for (const std::string line :
+       {"slurmstepd: error: Detected 1 oom_kill event in StepId=1.0",
+        "  exitcode  : -9 (pid: 4711)", "traceback : Signal 9 (SIGKILL) received by PID 4711",
+        "RuntimeError: DataLoader worker (pid 1) is killed by signal: Killed. ",
+        "Memory cgroup out of memory: oom-kill:constraint=CONSTRAINT_MEMCG"}) {
+    CAPTURE(line);
+    const ProgramRun run = why_oom("iteration 3/ 100\n" + line + "\n", {});
+    CHECK(run.exit_code == 1);
+    CHECK(run.out.starts_with("no match: "));
+    CHECK(contains(run.out, "line 2 tells of a process that the host ended"));
+  }
+  CHECK_FALSE(contains(why_oom("all went well\n", {}).out, "host"));
+}
+
+TEST_CASE("a rank that the job has not is told") {
+  const ProgramRun run = why_oom(message("[rank12]: ", "1.75 GiB", "4", "133.21 GiB"), {});
+  CHECK(contains(run.err, "line 1 of the log: found rank 12, expected one of the 8 of this job"));
+}
+
+TEST_CASE("a process of which the driver says 0 bytes holds no negative memory outside PyTorch") {
+  std::string text = message("[rank0]: ", "1.75 GiB", "0", "133.21 GiB");
+  text.replace(text.find("138.78 GiB"), 10, "0 bytes");
+  const ProgramRun run = why_oom(text, {});
+  CHECK_FALSE(contains(run.out, "outside PyTorch -"));
 }
 
 TEST_CASE("ranks, steps and copies are told apart in a log that many processes write") {
@@ -305,6 +357,10 @@ TEST_CASE("a run may be told as a case line") {
   const ProgramRun by_case = run_shardplan({"why-oom", log, "--case", cases});
   CHECK(by_case.exit_code == 0);
   CHECK(contains(by_case.out, "layer.dense.ffn.fc1_output"));
+  std::string misspelt = line;
+  misspelt.insert(misspelt.size() - 1, R"(, "framework_version": "core_v9")");
+  write_file(cases, misspelt + "\n");
+  CHECK(contains(run_shardplan({"why-oom", log, "--case", cases}).err, "warning: "));
   write_file(cases, line + "\n" + line + "\n");
   const ProgramRun twice = run_shardplan({"why-oom", log, "--case", cases});
   CHECK(twice.exit_code == 2);
