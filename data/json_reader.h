@@ -66,8 +66,11 @@ class ObjectReader {
 
   void ignore(std::string_view key);           // known to be without effect
   std::vector<std::string> remaining() const;  // keys nobody took, in order
-  std::vector<InputError> unknown() const;     // one per remaining key, with a did-you-mean
-  void finish() const;                         // throws the first of unknown(), if any
+  // Remaining members that are null or false, as writers put for what they do not use, unless they
+  // look like a known one misspelt.
+  void ignore_unset();
+  std::vector<InputError> unknown() const;  // one per remaining key, with a did-you-mean
+  void finish() const;                      // throws the first of unknown(), if any
   // An InputError about a member (or, with an empty key, about the object).
   InputError error(std::string_view key, const std::string& found_expected) const;
 

@@ -149,21 +149,22 @@ void read_head_dim(ConfigReading& reading) {
 
 void read_attention_biases(ConfigReading& reading) {
   ModelSpec& model = reading.model;
+  const auto by_attention_key = [&reading] {
+    return reading.fields.boolean_or("attention_bias", reading.family.attention_bias);
+  };
   switch (reading.family.bias) {
     case AttentionBias::kNone: return;
     case AttentionBias::kQkvAlways: model.qkv_bias = true; return;
     case AttentionBias::kQkvByKey:
       model.qkv_bias = reading.fields.boolean_or("qkv_bias", true);
       return;
-    case AttentionBias::kQkvByAttentionKey:
-      model.qkv_bias = reading.fields.boolean_or("attention_bias", false);
-      return;
+    case AttentionBias::kQkvByAttentionKey: model.qkv_bias = by_attention_key(); return;
     case AttentionBias::kByTwoKeys:
-      model.qkv_bias = reading.fields.boolean_or("attention_bias", true);
+      model.qkv_bias = by_attention_key();
       model.attention_output_bias = reading.fields.boolean_or("attention_out_bias", false);
       return;
     case AttentionBias::kByKey:
-      model.qkv_bias = reading.fields.boolean_or("attention_bias", false);
+      model.qkv_bias = by_attention_key();
       model.attention_output_bias = model.qkv_bias;
       return;
   }
@@ -269,6 +270,7 @@ void close_keys(ObjectReader& fields, std::span<const std::string_view> without_
                 UnknownKeys unknown_keys, std::vector<std::string>& warnings) {
   for (const std::string_view key : keys_without_effect()) { fields.ignore(key); }
   for (const std::string_view key : without_effect) { fields.ignore(key); }
+  fields.ignore_unset();
   if (unknown_keys == UnknownKeys::kRefuse) {
     fields.finish();
   }

@@ -55,6 +55,7 @@ struct ModelFamily {
   std::string_view num_experts_key = "num_experts";
   bool tied_embeddings = false;
   bool ffn_bias_key = false;
+  bool attention_bias = false;  // where that key is absent
   bool qk_norm = false;
   bool qk_norm_key = false;  // use_qk_norm
   std::int64_t norms_per_layer = 2;

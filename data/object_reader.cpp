@@ -147,6 +147,17 @@ std::vector<std::string> ObjectReader::remaining() const {
   return names;
 }
 
+void ObjectReader::ignore_unset() {
+  for (const std::string& key : remaining()) {
+    const JsonValue& value = *find(key);
+    const bool is_unset =
+        value.kind == JsonKind::kNull || (value.kind == JsonKind::kBool && !value.boolean);
+    if (is_unset && nearest_name(key, known_).empty()) {
+      ignore(key);
+    }
+  }
+}
+
 std::vector<InputError> ObjectReader::unknown() const {
   std::vector<InputError> errors;
   for (const std::string& key : remaining()) {

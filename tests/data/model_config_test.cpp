@@ -332,6 +332,31 @@ TEST_CASE("an unknown key gives one warning, or an error where asked") {
   CHECK_THROWS_AS(fixture("unknown_keys", UnknownKeys::kRefuse), InputError);
 }
 
+ModelConfig small_model(const std::string& model_type, const std::string& more) {
+  const std::string text =
+      R"({"model_type": ")" + model_type +
+      R"(", "hidden_size": 256, "intermediate_size": 512,)"
+      R"( "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000)" +
+      more + "}";
+  return read_model_config(parse_json(text, "config.json"), "small", "config.json",
+                           UnknownKeys::kRefuse);
+}
+
+TEST_CASE("what a file says to be unset needs no one who knows it, unless it is a misspelling") {
+  CHECK(
+      small_model("llama", R"(, "sliding_window": null, "lm_head_bias": false)").warnings.empty());
+  CHECK_THROWS_AS(small_model("llama", R"(, "tie_word_embedings": false)"), InputError);
+  CHECK_THROWS_AS(small_model("llama", R"(, "lm_head_bias": true)"), InputError);
+}
+
+// transformers configuration_glm4.py: attention_bias is true, configuration_glm4_moe.py: false.
+TEST_CASE("where a file is silent about biases its class decides") {
+  CHECK(small_model("glm4", R"(, "num_key_value_heads": 2)").model.qkv_bias);
+  CHECK_FALSE(
+      small_model("glm4", R"(, "num_key_value_heads": 2, "attention_bias": false)").model.qkv_bias);
+  CHECK_FALSE(small_model("llama", "").model.qkv_bias);
+}
+
 TEST_CASE("a key without effect is known to its own family only") {
   CHECK(fixture("keys_without_effect", UnknownKeys::kRefuse).warnings.empty());
   CHECK(fixture("key_of_its_family", UnknownKeys::kRefuse).warnings.empty());
