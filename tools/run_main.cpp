@@ -3,6 +3,7 @@
 #include <csignal>
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "data/input_error.h"
 #include "tools/output.h"
@@ -17,6 +18,9 @@ ExitCode run_and_catch(const Arguments& arguments, ExitCode (*run)(Arguments)) {
     print_message(problem.what());
     return ExitCode::kInput;
   } catch (const EnvironmentError& problem) {
+    print_message(problem.what());
+    return ExitCode::kEnvironment;
+  } catch (const std::system_error& problem) {  // what the system does not give: files, threads
     print_message(problem.what());
     return ExitCode::kEnvironment;
   } catch (const std::bad_alloc&) {

@@ -187,7 +187,11 @@ int run_worker(const Arguments& arguments, const BackendMaker& make_backend) {
                           .local_rank = parse_count(arguments[1], 0, kMost, "worker: local rank"),
                           .address = arguments[2],
                           .port = parse_count(arguments[3], 1, 65535, "worker: port")};
-  return serve_runs(place, rank_run_of, make_backend);
+  try {
+    return serve_runs(place, rank_run_of, make_backend);
+  } catch (const RendezvousError& error) {
+    throw EnvironmentError("worker: rank " + std::to_string(place.rank) + ": " + error.what());
+  }
 }
 
 }  // namespace shardplan

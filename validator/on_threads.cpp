@@ -1,6 +1,9 @@
 #include "validator/on_threads.h"
 
 #include <exception>
+#include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -9,14 +12,34 @@ namespace shardplan {
 void on_threads(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::vector<std::exception_ptr> errors(count);
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        body(i);
-      } catch (...) { errors[i] = std::current_exception(); }
-    });
+  threads.reserve(count);
+  std::mutex gate;  // open when all are there, or the system gives no more
+  std::exception_ptr missing;
+  const auto pass_and_run = [&](std::size_t i) {
+    {
+      const std::lock_guard passing(gate);
+      if (missing) {
+        return;
+      }
+    }
+    try {
+      body(i);
+    } catch (...) { errors[i] = std::current_exception(); }
+  };
+  {
+    const std::lock_guard closed(gate);
+    try {
+      for (std::size_t i = 0; i < count; ++i) { threads.emplace_back(pass_and_run, i); }
+    } catch (const std::system_error& error) {
+      missing = std::make_exception_ptr(
+          std::system_error(error.code(), "threads: found " + std::to_string(threads.size()) +
+                                              ", expected " + std::to_string(count)));
+    }
   }
   for (std::thread& thread : threads) { thread.join(); }
+  if (missing) {
+    std::rethrow_exception(missing);
+  }
   for (const std::exception_ptr& error : errors) {
     if (error) {
       std::rethrow_exception(error);

@@ -12,7 +12,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 namespace shardplan {
@@ -22,12 +24,14 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // A message: eight bytes of length in network order, then the text. Requests begin with a letter;
-// s: set, g: get, b: barrier, e: erase, w: will. The answer begins with '+' or, with the reason,
-// '-'.
+// s: set, g: get, e: erase, c: claim, w: will. The answer begins with '+' or, with the reason, '-'.
 constexpr std::size_t kLengthBytes = 8;
 
 constexpr std::string_view kNotInTime = "nobody has set it in time";
+constexpr std::string_view kClaimed = "claimed";
+constexpr const char* kNonsense = "-a request that makes no sense";
 constexpr Milliseconds kAnswer{30000};  // how late the answer of a busy server may be
+constexpr std::chrono::seconds kGreeting{10};
 
 bool wait_for(int socket, short what, Clock::time_point deadline) {
   for (;;) {
@@ -106,26 +110,25 @@ std::optional<std::string> receive_message(int socket, Clock::time_point deadlin
   return text;
 }
 
-// "<letter><milliseconds> <count> <bytes of the key> <key><value>"
+// "<letter><milliseconds> <bytes of the key> <key><value>"
 struct Request {
   char what = 0;
   long long timeout_ms = 0;
-  long long count = 0;
   std::string key;
   std::string value;
 };
 
 std::string text_of(const Request& request) {
-  return request.what + std::to_string(request.timeout_ms) + " " + std::to_string(request.count) +
-         " " + std::to_string(request.key.size()) + " " + request.key + request.value;
+  return request.what + std::to_string(request.timeout_ms) + " " +
+         std::to_string(request.key.size()) + " " + request.key + request.value;
 }
 
 std::optional<Request> parsed(const std::string& text) {
   Request request;
   long long key_bytes = 0;
   int used = 0;
-  if (std::sscanf(text.c_str(), "%c%lld %lld %lld%n", &request.what, &request.timeout_ms,
-                  &request.count, &key_bytes, &used) != 4) {
+  if (std::sscanf(text.c_str(), "%c%lld %lld%n", &request.what, &request.timeout_ms, &key_bytes,
+                  &used) != 3) {
     return std::nullopt;
   }
   const std::size_t begin = static_cast<std::size_t>(used) + 1;
@@ -179,6 +182,14 @@ std::int64_t listen_on_ipv4(int listener, std::int64_t port, Reach reach) {
   return listens(listener, address) ? ntohs(address.sin_port) : -1;
 }
 
+std::thread started(const std::string& what, const std::function<void()>& body) {
+  try {
+    return std::thread(body);
+  } catch (const std::system_error& error) {
+    throw std::system_error(error.code(), "rendezvous: no thread for " + what);
+  }
+}
+
 constexpr std::int64_t kMaxTokenBytes = 256;  // what a stranger may send
 
 // Takes as long for a guess that begins well as for any other.
@@ -208,7 +219,13 @@ RendezvousServer::RendezvousServer(std::int64_t port, std::string token, Reach r
     close(listener_);
     throw RendezvousError("rendezvous: cannot listen on port " + std::to_string(port) + ": " + why);
   }
-  acceptor_ = std::thread([this] { accept_clients(); });
+  try {
+    acceptor_ =
+        started("new clients", [this] { run_noting_failure([this] { accept_clients(); }); });
+  } catch (...) {
+    close(listener_);
+    throw;
+  }
 }
 
 RendezvousServer::~RendezvousServer() {
@@ -227,22 +244,61 @@ RendezvousServer::~RendezvousServer() {
   close(listener_);
 }
 
+void RendezvousServer::require_serving() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+template <class Body>
+void RendezvousServer::run_noting_failure(const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure_ ? failure_ : std::current_exception();
+  }
+}
+
 void RendezvousServer::accept_clients() {
   constexpr Milliseconds kRetry{10};
+  constexpr std::chrono::seconds kPatience = kGreeting + std::chrono::seconds(5);  // of strangers
+  std::optional<Clock::time_point> short_since;                                    // of descriptors
   while (!stopping_) {
     const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int error = errno;
     {
       const std::lock_guard lock(mutex_);
       forget_gone_clients();
       if (socket >= 0) {
-        Client& client = clients_.emplace_back();
-        client.socket = socket;
-        client.thread = std::thread([this, &client] { serve(client); });
+        add_client(socket);
       }
     }
-    if (socket < 0) {  // no descriptor is left, for now, or the client has gone already
+    const bool is_short = socket < 0 && (error == EMFILE || error == ENFILE || error == ENOMEM);
+    short_since = is_short ? std::optional(short_since.value_or(Clock::now())) : std::nullopt;
+    if (short_since && Clock::now() - *short_since > kPatience) {
+      throw std::system_error(error, std::generic_category(), "rendezvous: no client is accepted");
+    }
+    if (socket < 0) {  // for now, or the client has gone already
       std::this_thread::sleep_for(kRetry);
     }
+  }
+}
+
+void RendezvousServer::add_client(int socket) {
+  Client& client = clients_.emplace_back();
+  client.socket = socket;
+  try {
+    client.thread = started("a client", [this, &client] {
+      run_noting_failure([this, socket = client.socket] { serve(socket); });
+      const std::lock_guard lock(mutex_);
+      client.has_gone = true;
+    });
+  } catch (...) {
+    close(socket);
+    clients_.pop_back();
+    throw;
   }
 }
 
@@ -256,30 +312,27 @@ void RendezvousServer::forget_gone_clients() {
   });
 }
 
-void RendezvousServer::serve(Client& client) {
-  constexpr std::chrono::seconds kGreeting{10};
+void RendezvousServer::serve(int socket) {
   const std::optional<std::string> greeting =
-      receive_message(client.socket, Clock::now() + kGreeting, kMaxTokenBytes);
+      receive_message(socket, Clock::now() + kGreeting, kMaxTokenBytes);
   if (greeting && is_equal(*greeting, token_)) {
-    send_message(client.socket, "+");
+    send_message(socket, "+");
     std::map<std::string, std::string> will;
-    while (const std::optional<std::string> request = receive_message(client.socket, never())) {
-      answer(client.socket, *request, will);
+    while (const std::optional<std::string> request = receive_message(socket, never())) {
+      answer(socket, *request, will);
     }
     for (const auto& [key, value] : will) { set(key, value); }
   } else {
-    send_message(client.socket, "-a wrong token");
-    shutdown(client.socket, SHUT_RDWR);
+    send_message(socket, "-a wrong token");
+    shutdown(socket, SHUT_RDWR);
   }
-  const std::lock_guard lock(mutex_);
-  client.has_gone = true;
 }
 
 void RendezvousServer::answer(int socket, const std::string& text,
                               std::map<std::string, std::string>& will) {
   const std::optional<Request> request = parsed(text);
   if (!request) {
-    send_message(socket, "-a request that makes no sense");
+    send_message(socket, kNonsense);
     return;
   }
   std::unique_lock lock(mutex_);
@@ -296,17 +349,15 @@ void RendezvousServer::answer(int socket, const std::string& text,
     will[request->key] = request->value;
   } else if (request->what == 'e') {
     values_.erase(request->key);
+  } else if (request->what == 'c') {
+    if (!values_.try_emplace(request->key).second) {
+      reply = std::string("-").append(kClaimed);
+    }
   } else if (request->what == 'g') {
     reply = wait([&] { return values_.contains(request->key); }) ? "+" + values_.at(request->key)
                                                                  : "-" + std::string(kNotInTime);
   } else {
-    ++arrived_[request->key];
-    changed_.notify_all();
-    const auto all_here = [&] { return arrived_.at(request->key) >= request->count; };
-    if (!wait(all_here)) {
-      reply = "-found " + std::to_string(arrived_.at(request->key)) + " of " +
-              std::to_string(request->count) + " processes in time";
-    }
+    reply = kNonsense;
   }
   lock.unlock();
   send_message(socket, reply);
@@ -332,7 +383,6 @@ std::optional<std::string> RendezvousServer::take(const std::string& key) {
 void RendezvousServer::forget(const std::string& prefix) {
   const std::lock_guard lock(mutex_);
   std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
-  std::erase_if(arrived_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
 }
 
 RendezvousClient::RendezvousClient(const std::string& address, std::int64_t port,
@@ -423,18 +473,20 @@ void RendezvousClient::erase(const std::string& key) {
   ask(text_of({.what = 'e', .key = key, .value = {}}));
 }
 
-void RendezvousClient::set_when_gone(const std::string& key, const std::string& value) {
-  ask(text_of({.what = 'w', .key = key, .value = value}));
+bool RendezvousClient::claim(const std::string& key) {
+  try {
+    ask(text_of({.what = 'c', .key = key, .value = {}}));
+    return true;
+  } catch (const RendezvousError& error) {
+    if (error.what() == std::string(kClaimed)) {
+      return false;
+    }
+    throw;
+  }
 }
 
-void RendezvousClient::barrier(const std::string& name, std::int64_t count, Milliseconds timeout) {
-  try {
-    ask(text_of(
-            {.what = 'b', .timeout_ms = timeout.count(), .count = count, .key = name, .value = {}}),
-        timeout);
-  } catch (const RendezvousError& error) {
-    throw RendezvousError("rendezvous: barrier " + name + ": " + error.what());
-  }
+void RendezvousClient::set_when_gone(const std::string& key, const std::string& value) {
+  ask(text_of({.what = 'w', .key = key, .value = value}));
 }
 
 }  // namespace shardplan

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <list>
 #include <map>
 #include <mutex>
@@ -30,18 +31,21 @@ enum class Reach { kThisHost, kAllHosts };
 // Serves until it is destroyed, on threads of its own.
 class RendezvousServer {
  public:
-  // Port 0: any free one, see port(). Throws RendezvousError where the port is taken.
+  // Port 0: any free one, see port(). Throws RendezvousError where the port is taken,
+  // std::system_error where no thread can be started.
   RendezvousServer(std::int64_t port, std::string token, Reach reach = Reach::kThisHost);
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
   std::int64_t port() const { return port_; }
+  // Throws what a thread of the server has met: from then on some client waits in vain.
+  void require_serving();
 
   // For the process that serves: without a wait, and `take` removes what it returns.
   void set(const std::string& key, const std::string& value);
   std::optional<std::string> take(const std::string& key);
-  // All keys and barriers that begin so.
+  // All keys that begin so.
   void forget(const std::string& prefix);
 
  private:
@@ -51,9 +55,13 @@ class RendezvousServer {
     bool has_gone = false;  // its thread takes no lock any more
   };
 
+  // The rest of a thread, or why it ended, for require_serving().
+  template <class Body>
+  void run_noting_failure(const Body& body);
   void accept_clients();
-  void forget_gone_clients();  // under the lock
-  void serve(Client& client);
+  void add_client(int socket);  // under the lock
+  void forget_gone_clients();   // under the lock
+  void serve(int socket);
   void answer(int socket, const std::string& request, std::map<std::string, std::string>& will);
 
   std::string token_;
@@ -63,8 +71,8 @@ class RendezvousServer {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::int64_t> arrived_;  // at barriers
   std::list<Client> clients_;
+  std::exception_ptr failure_;  // the first of a thread
   std::thread acceptor_;
 };
 
@@ -83,10 +91,10 @@ class RendezvousClient {
   // The same with nothing where the time is over; other failures throw.
   std::optional<std::string> get_within(const std::string& key, std::chrono::milliseconds timeout);
   void erase(const std::string& key);
+  // Sets the key unless somebody has done so before; whether it did.
+  bool claim(const std::string& key);
   // The server sets the key when this client's connection ends, however that happens.
   void set_when_gone(const std::string& key, const std::string& value);
-  // Returns when `count` clients have called it with this name, which serves once.
-  void barrier(const std::string& name, std::int64_t count, std::chrono::milliseconds timeout);
 
  private:
   std::string ask(const std::string& request, std::chrono::milliseconds timeout = {});

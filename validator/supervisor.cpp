@@ -58,8 +58,9 @@ Supervisor::Supervisor(std::vector<std::unique_ptr<WorkerLink>> workers,
                        RendezvousServer& rendezvous, SupervisorOptions options)
     : workers_(std::move(workers)), rendezvous_(rendezvous), options_(options) {}
 
-void Supervisor::wait_a_little(const std::vector<Rank>& ranks) const {
+void Supervisor::wait_a_little(const std::vector<Rank>& ranks) {
   constexpr int kLookMs = 20;
+  rendezvous_.require_serving();
   std::vector<pollfd> entries;
   for (const Rank& rank : ranks) {
     if (const int descriptor = rank.worker->descriptor(); descriptor >= 0) {

@@ -60,7 +60,7 @@ class Supervisor {
   void read_lines(Rank& rank, std::int64_t index);
   void note_end(Rank& rank);
   void settle(std::vector<Rank>& ranks, std::chrono::milliseconds grace);
-  void wait_a_little(const std::vector<Rank>& ranks) const;
+  void wait_a_little(const std::vector<Rank>& ranks);
   RunOutcome outcome_of(const std::vector<Rank>& ranks) const;
 
   std::vector<std::unique_ptr<WorkerLink>> workers_;

@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "validator/worker.h"
@@ -21,8 +21,17 @@
 namespace shardplan {
 namespace {
 
+struct Descriptor {
+  explicit Descriptor(int open_number) : number(open_number) {}
+  ~Descriptor() { close(number); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  const int number;
+};
+
 [[noreturn]] void fail(const std::string& what) {
-  throw std::runtime_error("worker: " + what + ": " + std::strerror(errno));
+  throw std::system_error(errno, std::generic_category(), "worker: " + what);
 }
 
 std::vector<char*> pointers_of(std::vector<std::string>& words) {
@@ -61,20 +70,25 @@ std::vector<std::string> environment_with(const std::vector<std::string>& change
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) { ::signal(signal, SIG_DFL); }
-  // Both may be 3 or 4 already: first out of the way, then where they belong.
-  const int control_copy = fcntl(control, F_DUPFD, 10);
-  const int page_copy = fcntl(page, F_DUPFD, 10);
-  dup2(control_copy, kControlDescriptor);
-  dup2(page_copy, kProgressDescriptor);
-  close(control_copy);
-  close(page_copy);
-  const int nothing = open("/dev/null", O_RDONLY);
-  dup2(nothing, 0);
+  dup2(control, kControlDescriptor);
+  dup2(page, kProgressDescriptor);
+  close(0);
+  [[maybe_unused]] const int nothing = open("/dev/null", O_RDONLY);  // in the place of 0
   dup2(2, 1);
   execve(arguments[0], arguments, environment);
   constexpr char kMessage[] = "worker: cannot be executed\n";
   [[maybe_unused]] const ssize_t written = write(2, kMessage, sizeof(kMessage) - 1);
   _exit(127);
+}
+
+// A descriptor as the child takes it over, on none of the numbers that are others' there.
+int copy_for_child(int descriptor) {
+  constexpr int kBeyond = 10;
+  const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, kBeyond);
+  if (copy < 0) {
+    fail("no descriptors");
+  }
+  return copy;
 }
 
 bool is_stopped(pid_t pid) {
@@ -129,17 +143,19 @@ void WorkerProcess::start() {
     fail("no socket pair");
   }
   control_ = std::make_unique<LineChannel>(sockets[0]);
+  const Descriptor other_end(sockets[1]);
   std::vector<std::string> environment = environment_with(command_.environment);
   const std::vector<char*> arguments = pointers_of(command_.arguments);
   const std::vector<char*> variables = pointers_of(environment);
+  const Descriptor control(copy_for_child(other_end.number));
+  const Descriptor page(copy_for_child(page_descriptor_));
   const pid_t parent = getpid();
   // Who ignores its children hands that on, and the kernel then tells nobody how one ended.
   ::signal(SIGCHLD, SIG_DFL);
   const pid_t child = fork();
   if (child == 0) {
-    become_worker(parent, sockets[1], page_descriptor_, arguments.data(), variables.data());
+    become_worker(parent, control.number, page.number, arguments.data(), variables.data());
   }
-  close(sockets[1]);
   if (child < 0) {
     fail("cannot be started");
   }

@@ -37,6 +37,17 @@ TEST_CASE("an output that cannot be made and a time of nothing are refused befor
   }
 }
 
+TEST_CASE("a host without file descriptors for the processes is no bug of ours") {
+  const TemporaryDirectory folder;
+  const std::string cases = folder.path() + "/cases.jsonl";
+  write_file(cases, case_line({}));
+  const std::string command = "ulimit -n 40; exec " + built_program("shardplan-validate") +
+                              " validate " + cases + " --backend host";
+  const ProgramRun run = StartedProgram("/bin/sh", {"-c", command}, {}).wait();
+  CHECK(run.exit_code == 3);
+  CHECK(run.err == "shardplan: worker: no shared memory: Too many open files\n");
+}
+
 TEST_CASE("a case that cannot be read has the line that batch gives it") {
   const std::string lines = "\n{\"id\": \"bad\"}\n";
   const JsonValue line = parse_json(validate(lines, {"--format", "json"}).out, "results");

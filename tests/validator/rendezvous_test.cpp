@@ -1,6 +1,7 @@
 #include "validator/rendezvous.h"
 
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -11,7 +12,10 @@
 #include <cerrno>
 #include <csignal>
 #include <memory>
+#include <system_error>
 #include <vector>
+
+#include "tests/validator/few_threads.h"
 
 namespace shardplan {
 namespace {
@@ -54,7 +58,6 @@ TEST_CASE("what one process sets, others get, whoever comes first") {
       const std::string own = std::string("value ") + std::to_string(i) + '\0' + "\n end";
       client.set("key " + std::to_string(i), own);
       found[i] = client.get("key " + std::to_string((i + 1) % found.size()), kLong);
-      client.barrier("all", static_cast<std::int64_t>(found.size()), kLong);
     });
   }
   for (std::thread& thread : threads) { thread.join(); }
@@ -131,6 +134,69 @@ TEST_CASE("a server serves more clients, one after another, than it may open des
   CHECK(failure == "");
 }
 
+TEST_CASE("a thread that the system does not give is what the serving process hears of") {
+  const auto thrown = [](const auto& call) {
+    try {
+      call();
+    } catch (const std::system_error& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  const std::string why = ": Resource temporarily unavailable";
+  {
+    const FewThreads none(0);
+    CHECK(thrown([] { RendezvousServer(0, "secret"); }) ==
+          "rendezvous: no thread for new clients" + why);
+  }
+  RendezvousServer server(0, "secret");
+  RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
+  CHECK(thrown([&] { server.require_serving(); }) == "");
+  const FewThreads none(0);
+  CHECK(message_of([&] { RendezvousClient("127.0.0.1", server.port(), "secret", kShort); }) != "");
+  std::string heard;
+  for (int i = 0; i < 1000 && heard.empty(); ++i) {
+    heard = thrown([&] { server.require_serving(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(heard == "rendezvous: no thread for a client" + why);
+}
+
+TEST_CASE("a server that can accept nobody for longer than strangers may stay says so") {
+  RendezvousServer server(0, "secret");
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int own = socket(AF_INET, SOCK_STREAM, 0);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(own) + 1;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(server.port()));
+  CHECK(connect(own, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  std::string heard;
+  const auto begin = std::chrono::steady_clock::now();
+  while (heard.empty() && std::chrono::steady_clock::now() - begin < kLong) {
+    try {
+      server.require_serving();
+    } catch (const std::system_error& error) { heard = error.what(); }
+    std::this_thread::sleep_for(kShort);
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  close(own);
+  CHECK(heard == "rendezvous: no client is accepted: Too many open files");
+  CHECK(std::chrono::steady_clock::now() - begin > std::chrono::seconds(10));
+}
+
+TEST_CASE("of several who claim a key one has it") {
+  const RendezvousServer server(0, "secret");
+  RendezvousClient one("127.0.0.1", server.port(), "secret", kLong);
+  RendezvousClient other("127.0.0.1", server.port(), "secret", kLong);
+  CHECK(one.claim("key"));
+  CHECK_FALSE(other.claim("key"));
+  CHECK_FALSE(one.claim("key"));
+  CHECK(other.claim("another"));
+}
+
 TEST_CASE("only this host can connect, unless several take part") {
   const RendezvousServer server(0, "secret");
   CHECK(message_of([&] {
@@ -158,13 +224,11 @@ TEST_CASE("a wrong token is refused, and the server lives on") {
   CHECK(client.get("a", kLong) == "1");
 }
 
-TEST_CASE("waits that run out say for what") {
+TEST_CASE("a wait that runs out says for what") {
   const RendezvousServer server(0, "secret");
   RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
   CHECK(message_of([&] { client.get("missing", kShort); }) ==
         "rendezvous: missing: nobody has set it in time");
-  CHECK(message_of([&] { client.barrier("start", 3, kShort); }) ==
-        "rendezvous: barrier start: found 1 of 3 processes in time");
 }
 
 TEST_CASE("a server that goes away ends every wait with a message") {
