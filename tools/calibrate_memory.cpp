@@ -1,7 +1,6 @@
 #include "tools/calibrate_memory.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "data/library.h"
@@ -44,7 +43,7 @@ CalibrationRun run_on_new_processes(const std::string& line, const std::string& 
   const auto program_of = [&](std::int64_t rank) {
     return lower(question.job, question.plan, rank, {});
   };
-  const std::atomic<bool> stop = false;
+  StopFlags stop;
   WorkerPool pool({.on_gpus = true, .supervisor = {}, .launched = std::nullopt});
   const RunOutcome outcome = pool.supervisor().run(request, program_of, stop);
   if (outcome.status != RunStatus::kOk) {

@@ -1,31 +1,15 @@
 // shardplan validate: case lines in, what real runs of them gave out.
 #include "tools/validate.h"
 
-#include <atomic>
 #include <cmath>
-#include <csignal>
 
 #include "tools/question.h"
+#include "tools/stop_signals.h"
 #include "tools/validate_workers.h"
 #include "tools/validation.h"
 
 namespace shardplan {
 namespace {
-
-// Signals: the first SIGINT lets the run finish, the second and SIGTERM end it; one more ends the
-// program whatever it does.
-StopFlags stop;
-std::atomic<int> stop_signal = 0;
-
-extern "C" void note_signal(int number) {
-  if (stop.now) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);
-  }
-  stop.now = stop.no_more_runs || number != SIGINT;
-  stop.no_more_runs = true;
-  stop_signal = number;
-}
 
 // "3/16": one rank of a plan.
 void read_simulated(ValidateSettings& settings, const std::string& word) {
@@ -142,10 +126,6 @@ void write_traces(const RunTraces& traces, const std::string& path, Output& file
   }
 }
 
-void watch_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) { std::signal(number, note_signal); }
-}
-
 }  // namespace
 
 ExitCode run_validation(const Arguments& arguments) {
@@ -170,7 +150,7 @@ ExitCode run_validation(const Arguments& arguments) {
     trace.emplace(text_or(options, "trace", ""));
   }
   WorkerPool pool(workers);
-  watch_signals();  // after the outputs, whose own handlers would not end the workers
+  StopFlags& stop = watch_stop_signals();  // after the outputs, whose handlers end no workers
   std::optional<ValidateJournal> journal;
   if (given(options, "journal")) {
     journal.emplace(text_or(options, "journal", ""), given(options, "resume"));
@@ -181,8 +161,8 @@ ExitCode run_validation(const Arguments& arguments) {
   for (CaseText line; !output.abandoned() && file.next(line);) {
     const auto result = validation.result_of(line);
     if (!result) {
-      print_message("validate: stopped by signal " + std::to_string(stop_signal));
-      return static_cast<ExitCode>(128 + stop_signal);
+      print_message("validate: stopped by signal " + std::to_string(stop.signal));
+      return static_cast<ExitCode>(128 + stop.signal);
     }
     tally.add(summary_of(*result), given(options, "fail-on-oom"));
     output.write(validate_row(*result, line.line, settings.format));

@@ -12,6 +12,7 @@
 #include "data/input_error.h"
 #include "tools/options.h"
 #include "tools/output.h"
+#include "tools/stop_signals.h"
 #include "tools/validate_case.h"
 #include "validator/remote_worker.h"
 #include "validator/worker_process.h"
@@ -170,8 +171,13 @@ ExitCode run_as_agent(const WorkerSettings& settings) {
   const std::string token = token_of_launch();
   try {
     RendezvousClient client(place.address, place.port, token, kConnectTime);
+    if (!claim_rank(client, launched.rank)) {
+      throw InputError("validate: rank " + std::to_string(launched.rank) +
+                       ": found two processes to which " + launched.launcher +
+                       " gives it, expected one");
+    }
     WorkerProcess worker(command_of(program_of(settings.on_gpus), place, token));
-    serve_as_agent(client, launched.rank, worker);
+    serve_as_agent(client, launched.rank, worker, watch_stop_signals());
     return ExitCode::kOk;
   } catch (const RendezvousError& error) {
     throw EnvironmentError("validate: rank " + std::to_string(launched.rank) + ": " + error.what());

@@ -18,9 +18,16 @@ void check_programs(const Case& question) {
   }
 }
 
+// What a signal that reaches other processes looks like from here.
+bool may_be_interrupted(RunStatus status) {
+  return status == RunStatus::kCrash || status == RunStatus::kTimeout ||
+         status == RunStatus::kNcclError;
+}
+
 }  // namespace
+
 Validation::Validation(const ValidateSettings& settings, Supervisor& supervisor,
-                       const Library& library, ValidateJournal* journal, const StopFlags& stop)
+                       const Library& library, ValidateJournal* journal, StopFlags& stop)
     : settings_(settings),
       supervisor_(supervisor),
       library_(library),
@@ -66,11 +73,11 @@ std::optional<std::string> Validation::run_once(const Case& question, const Case
     return std::nullopt;
   }
   run(answer);
-  if (stop_.now && answer.outcome.status != RunStatus::kOk) {
+  if (stop_.no_more_runs && may_be_interrupted(answer.outcome.status)) {
     return std::nullopt;
   }
   std::string result = validate_json(answer);
-  if (journal_) {
+  if (journal_ && answer.outcome.has_begun) {
     journal_->append(identity, result);
   }
   return result;
@@ -107,7 +114,7 @@ void Validation::run(ValidateAnswer& answer) {
     return lower(question.job, question.plan, rank, {});
   };
   check_programs(question);
-  outcome = supervisor_.run(answer.request, program_of_rank, stop_.now);
+  outcome = supervisor_.run(answer.request, program_of_rank, stop_);
   if (outcome.operation >= 0) {
     const Program program = program_of_rank(outcome.rank);
     const Operation& op = program.operations.at(static_cast<std::size_t>(outcome.operation));

@@ -1,7 +1,6 @@
 // A batch of `validate`: one result line for each case line, run now or taken from the journal.
 #pragma once
 
-#include <atomic>
 #include <optional>
 #include <string>
 
@@ -26,17 +25,11 @@ struct ValidateSettings {
   Format format = Format::kTable;
 };
 
-// What signals ask for.
-struct StopFlags {
-  std::atomic<bool> no_more_runs = false;  // the one that goes on may finish
-  std::atomic<bool> now = false;
-};
-
 class Validation {
  public:
   // Without a journal nothing is kept. All arguments must outlive this.
   Validation(const ValidateSettings& settings, Supervisor& supervisor, const Library& library,
-             ValidateJournal* journal, const StopFlags& stop);
+             ValidateJournal* journal, StopFlags& stop);
 
   // The result line; nothing if a signal has ended the batch.
   std::optional<std::string> result_of(const CaseText& line);
@@ -57,7 +50,7 @@ class Validation {
   Supervisor& supervisor_;
   const Library& library_;
   ValidateJournal* journal_;
-  const StopFlags& stop_;
+  StopFlags& stop_;
   RunTraces traces_;
 };
 

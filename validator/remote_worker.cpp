@@ -155,7 +155,12 @@ void RemoteWorker::kill() {
   }
 }
 
-bool serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink& worker) {
+bool claim_rank(RendezvousClient& rendezvous, std::int64_t rank) {
+  return rendezvous.claim(key_of(rank) + "claimed");
+}
+
+void serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink& worker,
+                    const StopFlags& stop) {
   const std::string key = key_of(rank);
   rendezvous.set_when_gone(key + "gone", "");
   std::int64_t num_heard = 0;
@@ -166,6 +171,7 @@ bool serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink&
     rendezvous.set(key + "up/" + std::to_string(num_told++), packed(what, value));
   };
   for (;;) {
+    tell_stop(rendezvous, stop);
     const std::string order_key = key + "down/" + std::to_string(num_heard);
     if (const auto order = rendezvous.get_within(order_key, kListen)) {
       rendezvous.erase(order_key);
@@ -175,7 +181,7 @@ bool serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink&
       if (what == "quit") {
         worker.kill();
         tell("bye", "");
-        return true;
+        return;
       } else if (what == "start") {
         worker.start();
         has_ended = false;

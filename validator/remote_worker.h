@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "validator/rendezvous.h"
+#include "validator/stop_flags.h"
 #include "validator/worker_link.h"
 
 namespace shardplan {
@@ -44,8 +45,13 @@ class RemoteWorker : public WorkerLink {
   std::optional<WorkerEnd> end_;
 };
 
-// The agent of one rank: serves until the supervisor says that the batch is over, or goes away.
-// Returns whether it was the former. `worker` is this process's child.
-bool serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink& worker);
+// Before an agent serves its rank: false where another process of the batch has it already.
+bool claim_rank(RendezvousClient& rendezvous, std::int64_t rank);
+
+// The agent of one rank: serves until the supervisor says that the batch is over; where that goes
+// away, throws RendezvousError. `worker` is this process's child; what signals have asked for in
+// `stop` is the supervisor's to decide.
+void serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink& worker,
+                    const StopFlags& stop);
 
 }  // namespace shardplan

@@ -117,7 +117,7 @@ void Supervisor::read_lines(Rank& rank, std::int64_t run) {
   }
 }
 
-bool Supervisor::wait_until_ready(std::vector<Rank>& ranks, const std::atomic<bool>& stop) {
+bool Supervisor::wait_until_ready(std::vector<Rank>& ranks, StopFlags& stop) {
   for (Rank& rank : ranks) {
     rank.worker->end();  // one that has died since the last run is started anew
     rank.is_ready = rank.worker->is_started();
@@ -135,7 +135,9 @@ bool Supervisor::wait_until_ready(std::vector<Rank>& ranks, const std::atomic<bo
                                .process = ProcessState::kLost};
       }
     }
-    if (stop || std::ranges::any_of(ranks, [](const Rank& rank) { return bool(rank.failure); })) {
+    hear_stop(rendezvous_, stop);
+    if (stop.now ||
+        std::ranges::any_of(ranks, [](const Rank& rank) { return bool(rank.failure); })) {
       for (Rank& rank : ranks) {
         if (!rank.failure) {
           rank.failure =
@@ -151,11 +153,10 @@ bool Supervisor::wait_until_ready(std::vector<Rank>& ranks, const std::atomic<bo
 }
 
 // Until every rank is over, or one has failed, or none moves.
-void Supervisor::watch(std::vector<Rank>& ranks, const ProgramOf& program_of,
-                       const std::atomic<bool>& stop) {
+void Supervisor::watch(std::vector<Rank>& ranks, const ProgramOf& program_of, StopFlags& stop) {
   Clock::time_point moved = Clock::now();
   std::vector<std::int64_t> beats(ranks.size(), -1);
-  while (!stop) {
+  while (!stop.now) {
     wait_a_little(ranks);
     bool is_over = true;
     bool has_failed = false;
@@ -171,6 +172,7 @@ void Supervisor::watch(std::vector<Rank>& ranks, const ProgramOf& program_of,
         moved = Clock::now();
       }
     }
+    hear_stop(rendezvous_, stop);  // behind the look at ranks: an agent tells before it goes
     if (is_over || has_failed) {
       return;
     }
@@ -258,7 +260,7 @@ RunOutcome Supervisor::outcome_of(const std::vector<Rank>& ranks) const {
 }
 
 RunOutcome Supervisor::run(const RunRequest& request, const ProgramOf& program_of,
-                           const std::atomic<bool>& stop) {
+                           StopFlags& stop) {
   if (request.num_processes() > num_workers()) {
     throw std::logic_error("supervisor: a run of " + std::to_string(request.num_processes()) +
                            " ranks with " + std::to_string(num_workers()) + " workers");
@@ -266,7 +268,8 @@ RunOutcome Supervisor::run(const RunRequest& request, const ProgramOf& program_o
   ++num_runs_;
   std::vector<Rank> ranks(static_cast<std::size_t>(request.num_processes()));
   for (std::size_t i = 0; i < ranks.size(); ++i) { ranks[i].worker = workers_[i].get(); }
-  if (wait_until_ready(ranks, stop)) {
+  const bool has_begun = wait_until_ready(ranks, stop);
+  if (has_begun) {
     Message message;
     message.add("run", num_runs_);
     message.add("request", text_of(request));
@@ -277,12 +280,14 @@ RunOutcome Supervisor::run(const RunRequest& request, const ProgramOf& program_o
     }
     watch(ranks, program_of, stop);
   }
-  settle(ranks, stop ? Milliseconds(0) : options_.grace);
-  if (stop && !std::ranges::all_of(ranks, [](const Rank& rank) { return bool(rank.result); })) {
-    return {.status = RunStatus::kCrash, .reason = "interrupted"};
+  settle(ranks, stop.now ? Milliseconds(0) : options_.grace);
+  if (stop.now && !std::ranges::all_of(ranks, [](const Rank& rank) { return bool(rank.result); })) {
+    return {.status = RunStatus::kCrash, .reason = "interrupted", .has_begun = has_begun};
   }
   rendezvous_.forget("run " + std::to_string(num_runs_) + "/");
   RunOutcome outcome = outcome_of(ranks);
+  outcome.has_begun = has_begun;
+  outcome.reason = (has_begun ? "" : "not begun: ") + outcome.reason;
   if (request.simulated_rank && outcome.rank >= 0) {
     outcome.rank = *request.simulated_rank;
   }

@@ -1,7 +1,6 @@
 // Runs plans on workers and turns whatever happens to them into an outcome. Never touches CUDA.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -10,6 +9,7 @@
 
 #include "validator/rendezvous.h"
 #include "validator/run_request.h"
+#include "validator/stop_flags.h"
 #include "validator/stuck_rank.h"
 #include "validator/worker_link.h"
 
@@ -30,6 +30,8 @@ struct RunOutcome {
   std::vector<RankResult> ranks = {};    // by rank, if ok; of a simulated run the only one
   std::vector<Position> positions = {};  // of every rank when it failed
   std::int64_t restarted = 0;            // workers that were ended and are started anew
+  // False where a process was not there to begin with: this says nothing about the plan.
+  bool has_begun = true;
 };
 
 struct SupervisorOptions {
@@ -48,15 +50,15 @@ class Supervisor {
   std::int64_t num_workers() const { return std::ssize(workers_); }
   // Workers that are not there are started; afterwards every worker either waits for the next run
   // or is gone. `program_of` is asked only for runs that stand still. Ends early, as a crash
-  // without a rank, when `stop` turns true.
-  RunOutcome run(const RunRequest& request, const ProgramOf& program_of,
-                 const std::atomic<bool>& stop);
+  // without a rank, when `stop` says now; agents add what their own signals ask for. Throws what
+  // has ended the rendezvous.
+  RunOutcome run(const RunRequest& request, const ProgramOf& program_of, StopFlags& stop);
 
  private:
   struct Rank;
 
-  bool wait_until_ready(std::vector<Rank>& ranks, const std::atomic<bool>& stop);
-  void watch(std::vector<Rank>& ranks, const ProgramOf& program_of, const std::atomic<bool>& stop);
+  bool wait_until_ready(std::vector<Rank>& ranks, StopFlags& stop);
+  void watch(std::vector<Rank>& ranks, const ProgramOf& program_of, StopFlags& stop);
   void read_lines(Rank& rank, std::int64_t index);
   void note_end(Rank& rank);
   void settle(std::vector<Rank>& ranks, std::chrono::milliseconds grace);

@@ -69,7 +69,9 @@ std::vector<std::string> environment_with(const std::vector<std::string>& change
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) { ::signal(signal, SIG_DFL); }
+  // Launchers signal every process of theirs; what that means for a run its supervisor says.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) { ::signal(signal, SIG_IGN); }
+  ::signal(SIGPIPE, SIG_DFL);
   dup2(control, kControlDescriptor);
   dup2(page, kProgressDescriptor);
   close(0);

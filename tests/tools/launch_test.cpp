@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,10 +94,31 @@ Words words_of(const std::string& cases) {
 
 class Launch {
  public:
-  Launch(const std::string& cases, const std::function<Words(int rank)>& variables) {
+  Launch(const std::string& cases, const std::function<Words(int rank)>& variables,
+         const Words& more = {}) {
+    Words words = words_of(cases);
+    words.insert(words.end(), more.begin(), more.end());
     for (int rank = 0; rank < 4; ++rank) {
-      processes_.push_back(std::make_unique<StartedProgram>(built_program(kProgram),
-                                                            words_of(cases), variables(rank)));
+      processes_.push_back(
+          std::make_unique<StartedProgram>(built_program(kProgram), words, variables(rank)));
+    }
+  }
+  void wait_for_lines(std::ptrdiff_t count) {
+    for (int i = 0; i < 30'000 && std::ranges::count(process(0).out_so_far(), '\n') < count; ++i) {
+      usleep(1000);
+    }
+  }
+  // Until a fault has stopped the worker of an agent, its only child.
+  void wait_for_stop(int rank) {
+    const std::string agent = number(process(rank).pid());
+    const std::string children = "/proc/" + agent + "/task/" + agent + "/children";
+    for (int i = 0; i < 30'000; ++i) {
+      const std::string child = read_file(children);
+      const std::string stat = "/proc/" + child.substr(0, child.find(' ')) + "/stat";
+      if (!child.empty() && read_file(stat).find(") T ") != std::string::npos) {
+        return;
+      }
+      usleep(1000);
     }
   }
   StartedProgram& process(int rank) { return *processes_.at(static_cast<std::size_t>(rank)); }
@@ -179,10 +201,7 @@ TEST_CASE(
                      {kToken, "SHARDPLAN_FAULT=kill run=1 rank=3 operation=4; stop run=3 rank=2"});
     return variables;
   });
-  // The third run stands still until its second rank's agent is killed.
-  for (int i = 0; i < 30'000 && std::ranges::count(launch.process(0).out_so_far(), '\n') < 2; ++i) {
-    usleep(1000);
-  }
+  launch.wait_for_lines(2);  // the third run stands still until its second rank's agent is killed
   kill(launch.process(2).pid(), SIGKILL);
   const ProgramRun first = launch.process(0).wait();
   CHECK(first.exit_code == 5);
@@ -203,6 +222,113 @@ TEST_CASE(
   CHECK(status(2) == "crash");
   CHECK(member(results[2], {"measured", "failed", "rank"}).integer == 2);
   CHECK(status(3) == "ok");
+}
+
+TEST_CASE("a plan that a signal interrupts on any host is no record, and --resume runs it") {
+  struct Interruption {
+    std::string name;
+    std::vector<int> signals;
+    std::vector<int> ranks;  // to each of which they go, one after the other
+    bool loses_host;         // then, before the run is over
+  };
+  const std::vector<Interruption> interruptions = {
+      {"SIGTERM on one host", {SIGTERM}, {2}, false},
+      {"SIGTERM everywhere", {SIGTERM}, {3, 2, 1, 0}, false},
+      {"Ctrl-C twice", {SIGINT, SIGINT}, {1, 2, 3, 0}, false},
+      {"Ctrl-C, and then the launcher kills", {SIGINT}, {1, 2, 3, 0}, true},
+  };
+  for (const Interruption& interruption : interruptions) {
+    CAPTURE(interruption.name);
+    const TemporaryDirectory folder;
+    const std::string cases = folder.path() + "/cases.jsonl";
+    const std::string journal = folder.path() + "/journal.jsonl";
+    write_file(cases, case_lines({kFour, kFour, kFour}));
+    const std::string port = free_port();
+    Launch launch(
+        cases,
+        [&](int rank) {
+          Words variables = launchers()[0].variables(rank, port);
+          variables.insert(variables.end(), {kToken, "SHARDPLAN_FAULT=stop run=2 rank=1"});
+          return variables;
+        },
+        {"--journal", journal});
+    launch.wait_for_stop(1);  // the second run stands still
+    for (const int signal : interruption.signals) {
+      for (const int rank : interruption.ranks) { kill(launch.process(rank).pid(), signal); }
+      usleep(100'000);
+    }
+    if (interruption.loses_host) {
+      kill(launch.process(2).pid(), SIGKILL);
+    }
+    const ProgramRun first = launch.process(0).wait();
+    CHECK(first.exit_code == 128 + interruption.signals.front());
+    CHECK(first.err.find("stopped by signal") != std::string::npos);
+    CHECK(std::ranges::count(read_file(journal), '\n') == 1);
+    Words words = words_of(cases);
+    words.insert(words.end(), {"--journal", journal, "--resume"});
+    const ProgramRun rest = StartedProgram(built_program(kProgram), words, {}).wait();
+    CHECK(rest.exit_code == 0);
+    CHECK(std::ranges::count(rest.out, '\n') == 3);
+  }
+}
+
+TEST_CASE("plans that never begin because a host is lost are lines but no records") {
+  const TemporaryDirectory folder;
+  const std::string cases = folder.path() + "/cases.jsonl";
+  const std::string journal = folder.path() + "/journal.jsonl";
+  const SmallCase two = {.id = "two", .gpus = 2, .plan = R"("tp":2)"};
+  write_file(cases, case_lines({kFour, kFour, kFour, two}));
+  const std::string port = free_port();
+  Launch launch(cases,
+                [&](int rank) {
+                  Words variables = launchers()[0].variables(rank, port);
+                  variables.insert(variables.end(), {kToken, "SHARDPLAN_FAULT=stop run=2 rank=2"});
+                  return variables;
+                },
+                {"--journal", journal});
+  launch.wait_for_stop(2);
+  kill(launch.process(2).pid(), SIGKILL);
+  const ProgramRun first = launch.process(0).wait();
+  CHECK(first.exit_code == 5);
+  CHECK(std::ranges::count(first.out, '\n') == 4);
+  CHECK(first.out.find(R"("reason":"not begun: )") != std::string::npos);
+  const std::string records = read_file(journal);
+  CHECK(std::ranges::count(records, '\n') == 3);
+  CHECK(records.find("not begun") == std::string::npos);
+  Words words = words_of(cases);
+  words.insert(words.end(), {"--journal", journal, "--resume"});
+  const ProgramRun rest = StartedProgram(built_program(kProgram), words, {}).wait();
+  CHECK(rest.exit_code == 5);  // of the run that the host has died in
+  CHECK(std::ranges::count(read_file(journal), '\n') == 4);
+  CHECK(rest.out.find("not begun") == std::string::npos);
+}
+
+TEST_CASE("two processes of one rank are refused") {
+  const TemporaryDirectory folder;
+  const std::string cases = folder.path() + "/cases.jsonl";
+  write_file(cases, case_line(kFour));
+  const std::string port = free_port();
+  Launch launch(cases, [&](int rank) {
+    Words variables = launchers()[0].variables(std::min(rank, 2), port);
+    variables.push_back(kToken);
+    return variables;
+  });
+  const auto has_ended = [&](int rank) {
+    siginfo_t info = {};
+    waitid(P_PID, static_cast<id_t>(launch.process(rank).pid()), &info,
+           WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid != 0;
+  };
+  for (int i = 0; i < 10'000 && !has_ended(2) && !has_ended(3); ++i) { usleep(1000); }
+  const int refused = has_ended(2) ? 2 : 3;
+  const ProgramRun run = launch.process(refused).wait();
+  CHECK(run.exit_code == 2);
+  CHECK(run.err ==
+        "shardplan: validate: rank 2: found two processes to which torchrun gives it, expected "
+        "one\n");
+  kill(launch.process(0).pid(), SIGTERM);
+  CHECK(launch.process(0).wait().exit_code == 128 + SIGTERM);
+  CHECK(launch.process(5 - refused).wait().exit_code == 0);
 }
 
 TEST_CASE("a wrong token is refused, and without one nothing starts") {

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 namespace shardplan {
 namespace {
@@ -30,6 +32,16 @@ TEST_CASE(
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE(
+    "signals that a launcher sends to all processes leave the end of a worker to its keeper") {
+  WorkerProcess worker(kSleeps);
+  worker.start();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it is another program by now
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) { kill(worker.pid(), signal); }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK_FALSE(worker.end().has_value());
 }
 
 TEST_CASE("a worker stands still where a signal or a debugger has stopped it") {

@@ -1,0 +1,27 @@
+#include "tools/stop_signals.h"
+
+#include <csignal>
+
+namespace shardplan {
+namespace {
+
+StopFlags stop;  // signal handlers reach nothing but statics
+
+extern "C" void note_signal(int number) {
+  if (stop.now) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
+  stop.signal = number;
+  stop.now = stop.no_more_runs || number != SIGINT;
+  stop.no_more_runs = true;
+}
+
+}  // namespace
+
+StopFlags& watch_stop_signals() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) { std::signal(number, note_signal); }
+  return stop;
+}
+
+}  // namespace shardplan
