@@ -103,18 +103,44 @@ LaunchRank rank_of(const Launcher& launcher, const Environment& environment) {
   return rank;
 }
 
-void check_agreement(const Launcher& first, const LaunchRank& a, const Launcher& second,
-                     const LaunchRank& b) {
-  const auto check = [&](std::string_view x, std::int64_t found, std::string_view y,
-                         std::int64_t other) {
-    if (found != other) {
-      fail(x, std::to_string(found),
-           std::to_string(other) + " as " + std::string(y) + " says, or one of them unset");
+bool is_complete(const Launcher& launcher, const Environment& environment) {
+  return environment.contains(launcher.rank) && environment.contains(launcher.world_size) &&
+         environment.contains(launcher.local_rank);
+}
+
+// Those that have left their variables; torchrun alone where it has started this process, whoever
+// has started torchrun: one for each host, as srun does, or all of them.
+std::vector<Launcher> launchers_in(const Environment& environment) {
+  const Launcher& torchrun = kLaunchers.front();
+  if (environment.contains("TORCHELASTIC_RUN_ID") && is_complete(torchrun, environment)) {
+    return {torchrun};
+  }
+  std::vector<Launcher> found;
+  for (const Launcher& launcher : kLaunchers) {
+    if (environment.contains(launcher.required) && environment.contains(launcher.rank)) {
+      found.push_back(launcher);
+    }
+  }
+  return found;
+}
+
+// In whatever the other has left, which may be less than a rank needs: srun --mpi=pmi2 sets
+// PMI_RANK and PMI_SIZE for libraries (p_mpi_hook_slurmstepd_task of Slurm's mpi_pmi2.c).
+void check_agreement(const Launcher& first, const LaunchRank& rank, const Launcher& other,
+                     const Environment& environment) {
+  const auto check = [&](std::string_view variable, std::string_view as, std::int64_t expected) {
+    if (!environment.contains(variable)) {
+      return;
+    }
+    const std::int64_t found = number(environment, variable, {.low = 0, .high = kMostRanks});
+    if (found != expected) {
+      fail(variable, std::to_string(found),
+           std::to_string(expected) + " as " + std::string(as) + " says, or one of them unset");
     }
   };
-  check(second.rank, b.rank, first.rank, a.rank);
-  check(second.world_size, b.world_size, first.world_size, a.world_size);
-  check(second.local_rank, b.local_rank, first.local_rank, a.local_rank);
+  check(other.rank, first.rank, rank.rank);
+  check(other.world_size, first.world_size, rank.world_size);
+  check(other.local_rank, first.local_rank, rank.local_rank);
 }
 
 void find_address(LaunchRank& rank, const Environment& environment) {
@@ -143,24 +169,17 @@ void find_address(LaunchRank& rank, const Environment& environment) {
 }  // namespace
 
 std::optional<LaunchRank> launch_rank(const Environment& environment) {
-  const Launcher* first = nullptr;
-  std::optional<LaunchRank> result;
-  for (const Launcher& launcher : kLaunchers) {
-    if (!environment.contains(launcher.required) || !environment.contains(launcher.rank)) {
-      continue;
-    }
-    const LaunchRank rank = rank_of(launcher, environment);
-    if (result) {
-      check_agreement(*first, *result, launcher, rank);
-    } else {
-      first = &launcher;
-      result = rank;
-    }
+  const std::vector<Launcher> launchers = launchers_in(environment);
+  if (launchers.empty()) {
+    return std::nullopt;
   }
-  if (result) {
-    find_address(*result, environment);
-  }
-  return result;
+  const auto complete = std::ranges::find_if(
+      launchers, [&](const Launcher& launcher) { return is_complete(launcher, environment); });
+  const Launcher& first = complete == launchers.end() ? launchers.front() : *complete;
+  LaunchRank rank = rank_of(first, environment);
+  for (const Launcher& other : launchers) { check_agreement(first, rank, other, environment); }
+  find_address(rank, environment);
+  return rank;
 }
 
 Environment process_environment() {

@@ -30,11 +30,13 @@ struct LaunchRank {
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 // Nothing where no launcher has left its variables. Several launchers may have (mpirun inside of
-// Slurm): then they must agree on rank and world size, or LaunchError names both.
+// Slurm): then they must agree on rank and world size, or LaunchError names both. Only torchrun,
+// which says that it has started this process (TORCHELASTIC_RUN_ID), counts alone: srun may have
+// started it once for each host.
 //   torchrun: RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE      (torch.distributed.run)
 //   Open MPI: OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
 //   Slurm:    SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NTASKS_PER_NODE  (srun)
-//   MPICH:    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
+//   MPICH:    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS  (srun --mpi=pmi2: the first two)
 // SLURM_PROCID alone is also there in a batch script that has not called srun; it counts only
 // where SLURM_STEP_ID is set as well. srun sets SLURM_NTASKS_PER_NODE only where it is asked for
 // (--ntasks-per-node): without it LaunchError says so where SLURM_STEP_NUM_NODES is above 1.

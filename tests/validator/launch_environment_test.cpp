@@ -94,6 +94,36 @@ TEST_CASE("launchers inside of each other must agree") {
   CHECK(message_of(with(with(both, "SLURM_NTASKS", "1"), "SLURM_PROCID", "0")) != "");
 }
 
+TEST_CASE("torchrun that srun has started on every host is the one that gives the ranks") {
+  for (std::int64_t rank = 0; rank < 8; ++rank) {
+    Environment both = with(torchrun(rank), "TORCHELASTIC_RUN_ID", "none");
+    both.merge(with(with(with(slurm(rank / 4), "SLURM_NTASKS", "2"), "SLURM_LOCALID", "0"),
+                    "SLURM_NTASKS_PER_NODE", "1"));
+    const std::optional<LaunchRank> found = launch_rank(both);
+    CHECK(found->rank == rank);
+    CHECK(found->world_size == 8);
+    CHECK(found->local_rank == rank % 4);
+    CHECK(found->launcher == "torchrun");
+    // The same numbers without torchrun's word for it may be anybody's.
+    CHECK(message_of(without(both, "TORCHELASTIC_RUN_ID")) != "");
+    CHECK(message_of(without(both, "LOCAL_RANK")) != "");
+  }
+}
+
+// srun --mpi=pmi2 has no word of the hosts.
+TEST_CASE("the variables that Slurm leaves for PMI libraries agree with its own") {
+  const Environment pmi2 = with(with(slurm(5), "PMI_RANK", "5"), "PMI_SIZE", "8");
+  CHECK(launch_rank(pmi2)->launcher == "Slurm");
+  CHECK(launch_rank(pmi2)->rank == 5);
+  CHECK(launch_rank(pmi2)->local_rank == 1);
+  CHECK(message_of(with(pmi2, "PMI_RANK", "4")) ==
+        "PMI_RANK: found 4, expected 5 as SLURM_PROCID says, or one of them unset");
+  CHECK(message_of(with(pmi2, "PMI_SIZE", "4")) ==
+        "PMI_SIZE: found 4, expected 8 as SLURM_NTASKS says, or one of them unset");
+  CHECK(message_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "8"}}) ==
+        "MPI_LOCALRANKID: found nothing, expected a number from 0 to 7");
+}
+
 TEST_CASE("a variable that is missing or no number is named") {
   CHECK(message_of(with(torchrun(1), "RANK", "one")) ==
         "RANK: found \"one\", expected a number from 0 to 7");
