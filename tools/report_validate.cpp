@@ -6,6 +6,7 @@
 #include <set>
 
 #include "data/json_reader.h"
+#include "data/model_config.h"
 #include "tools/report_values.h"
 #include "tools/text.h"
 #include "tools/version.h"
@@ -218,6 +219,25 @@ Json measured_of(const ValidateAnswer& answer) {
   return json;
 }
 
+bool is_config_of(const Json& config, const ModelSpec& model) {
+  try {
+    const ModelConfig read = read_model_config(parse_json(config.dump(), "model"), model.name,
+                                               "model", UnknownKeys::kWarn);
+    return read.model.layers == model.layers;
+  } catch (const InputError&) { return false; }
+}
+
+// Not every config can say it: a name has its own layers, and lists of them have their length.
+void resize_layers(Json& config, const ModelSpec& model) {
+  if (config.is_object() && config.contains("num_hidden_layers")) {
+    config["num_hidden_layers"] = model.num_layers();
+    if (is_config_of(config, model)) {
+      return;
+    }
+  }
+  config = {{"name", model.name}, {"layers_changed_to", model.num_layers()}};
+}
+
 // The size that was run stands where a case line has it.
 void resize(Json& line, const ValidateAnswer& answer) {
   const Case& question = *answer.question;
@@ -230,14 +250,7 @@ void resize(Json& line, const ValidateAnswer& answer) {
     case SizeAxis::kSequenceLength:
       line["training"]["sequence_length"] = question.job.sequence_length;
       break;
-    case SizeAxis::kLayers:
-      if (line["model"].is_object() && line["model"].contains("num_hidden_layers")) {
-        line["model"]["num_hidden_layers"] = question.job.model.num_layers();
-      } else {
-        line["model"] = {{"name", question.job.model.name},
-                         {"layers_changed_to", question.job.model.num_layers()}};
-      }
-      break;
+    case SizeAxis::kLayers: resize_layers(line["model"], question.job.model); break;
   }
 }
 

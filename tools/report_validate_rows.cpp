@@ -58,13 +58,18 @@ std::string maximum_text(const Fields& found) {
   }
   const std::string name = found.at("name").word();
   const std::int64_t value = found.at("value").integer();
+  const std::string predicted = "; predicted " + std::to_string(found.at("predicted").integer());
+  const std::string status = found.at("next_status").word();
+  const std::string next = std::to_string(found.at("next").integer());
+  if (value == 0 && status != name_of(RunStatus::kOom)) {
+    return "no answer for " + name + ": " + next + " ended with " + status + predicted;
+  }
   std::string text =
       value > 0 ? name + " " + std::to_string(value) + " runs" : "no " + name + " runs";
   if (found.at("next").is_there()) {
-    text +=
-        ", " + std::to_string(found.at("next").integer()) + ": " + found.at("next_status").word();
+    text += ", " + next + ": " + status;
   }
-  return text + "; predicted " + std::to_string(found.at("predicted").integer());
+  return text + predicted;
 }
 
 // "rank 1, steps, step 3, operation 12 (all_reduce ...)": where a run has failed.

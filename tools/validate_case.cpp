@@ -10,6 +10,50 @@
 
 namespace shardplan {
 
+namespace {
+
+// Where a pattern was seen only once, is what stands at the front no part of it?
+enum class Once { kHasFront, kIsPeriod };
+
+// How many layers before the next one stands the one that it repeats in this field: a period,
+// behind layers at the front that are none of it, both as short as they can be.
+template <class Field>
+std::int64_t period_of(const std::vector<LayerSpec>& layers, Field LayerSpec::*field, Once once) {
+  const std::int64_t count = std::ssize(layers);
+  std::int64_t best = 1;
+  std::int64_t fewest = count + 1;
+  for (std::int64_t period = 1; period <= count; ++period) {
+    std::int64_t front = 0;
+    for (std::int64_t i = period; i < count; ++i) {
+      const bool repeats = layers[static_cast<std::size_t>(i)].*field ==
+                           layers[static_cast<std::size_t>(i - period)].*field;
+      front = repeats ? front : i - period + 1;
+    }
+    const std::int64_t needed = front + period;
+    if (needed < fewest || (needed == fewest && once == Once::kIsPeriod)) {
+      fewest = needed;
+      best = period;
+    }
+  }
+  return best;
+}
+
+// Dense layers come first and experts then stay (first_k_dense_replace) or come and go; windows
+// come and go.
+void resize_layers(std::vector<LayerSpec>& layers, std::int64_t count) {
+  const std::int64_t experts = period_of(layers, &LayerSpec::is_moe, Once::kHasFront);
+  const std::int64_t windows = period_of(layers, &LayerSpec::attention_window, Once::kIsPeriod);
+  layers.reserve(static_cast<std::size_t>(count));
+  while (std::ssize(layers) < count) {
+    LayerSpec next = *(layers.end() - windows);
+    next.is_moe = (layers.end() - experts)->is_moe;
+    layers.push_back(next);
+  }
+  layers.resize(static_cast<std::size_t>(count));
+}
+
+}  // namespace
+
 Case sized_case(Case question, SizeAxis axis, std::int64_t value) {
   Job& job = question.job;
   Plan& plan = question.plan;
@@ -19,9 +63,7 @@ Case sized_case(Case question, SizeAxis axis, std::int64_t value) {
       plan.micro_batch = value;
       break;
     case SizeAxis::kSequenceLength: job.sequence_length = value; break;
-    case SizeAxis::kLayers:
-      job.model.layers.resize(static_cast<std::size_t>(value), job.model.layers.front());
-      break;
+    case SizeAxis::kLayers: resize_layers(job.model.layers, value); break;
   }
   return question;
 }

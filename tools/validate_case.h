@@ -23,8 +23,8 @@ constexpr const auto& names_of(SizeAxis) {
   return kSizeAxes;
 }
 
-// The same case with another size. Micro-batch: the number of microbatches stays. Layers: copies of
-// the first, or the first ones.
+// The same case with another size. Micro-batch: the number of microbatches stays. Layers: the first
+// ones, or more in the pattern of those that are there.
 Case sized_case(Case question, SizeAxis axis, std::int64_t value);
 std::int64_t size_of(const Case& question, SizeAxis axis);
 // Between neighbouring sizes that this plan can have.
