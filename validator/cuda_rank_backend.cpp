@@ -21,6 +21,7 @@
 #include "validator/cuda_rank.h"
 #include "validator/cuda_reach.h"
 #include "validator/hex_text.h"
+#include "validator/overflow.h"
 
 namespace shardplan {
 namespace {
@@ -243,7 +244,7 @@ class CudaRun {
       rank_->launch_step(step + 1, run_.learning_rate, hooks());
       wait();
       const std::chrono::duration<double> seconds = Clock::now() - begin;
-      check_rows(step);
+      require_rows_fit(run_, store_, step, needed_buffer_factor(*rank_));
       if (step >= run_.warmup) {
         result_.step_times_s.push_back(seconds.count());
         if (!run_.simulated) {
@@ -289,26 +290,6 @@ class CudaRun {
             },
         .after = [this, &program](std::int64_t operation,
                                   cudaStream_t stream) { marks_.end(program, operation, stream); }};
-  }
-
-  // All ranks hear of an overflow before the next step, so that nobody waits in it.
-  void check_rows(std::int64_t step) {
-    if (run_.program.expert_bound.required < 0) {
-      return;
-    }
-    const std::optional<double> factor = needed_buffer_factor(*rank_);
-    const bool all_fit = store_.all_agree("rows of step " + std::to_string(step), !factor);
-    if (factor) {
-      throw RunFailure({.status = RunStatus::kMoeOverflow,
-                        .reason =
-                            "more rows chose a rank's experts than plan.moe_buffer_factor has "
-                            "room for",
-                        .process = ProcessState::kKept,
-                        .needed_factor = factor});
-    }
-    if (!all_fit) {
-      throw RunFailure(echo(ProcessState::kKept));
-    }
   }
 
   void report() {

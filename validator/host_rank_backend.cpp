@@ -6,6 +6,7 @@
 
 #include "validator/host_backend.h"
 #include "validator/host_store_exchange.h"
+#include "validator/overflow.h"
 
 namespace shardplan {
 namespace {
@@ -38,14 +39,6 @@ std::unique_ptr<HostBackend<double>> commit(const RankRun& run, HostExchange<dou
           begins_s[static_cast<std::size_t>(operation)] = clock_s();
         });
   } catch (const std::bad_alloc&) { return nullptr; }
-}
-
-void check_overflow(HostBackend<double>& backend) {
-  if (const std::optional<double> needed = backend.needed_buffer_factor()) {
-    throw RunFailure({.status = RunStatus::kMoeOverflow,
-                      .reason = "more rows for this rank's experts than its buffer holds",
-                      .needed_factor = needed});
-  }
 }
 
 // One after the other on one thread: each ends where the next begins.
@@ -100,9 +93,7 @@ RankResult HostRankBackend::run(const RankRun& run, Progress& progress, RunStore
     const Clock::time_point begin = Clock::now();
     const double loss = backend->step(run.batch, run.learning_rate);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    if (!run.simulated) {
-      check_overflow(*backend);  // what a simulated rank would receive, nobody has sent
-    }
+    require_rows_fit(run, store, step, backend->needed_buffer_factor());
     if (step >= run.warmup) {
       result.step_times_s.push_back(seconds);
     }

@@ -64,7 +64,7 @@ class RankBackend {
   //   kOom        in kCommit, kLibraries, kCommunicators or kWarmUp, with the bytes asked for and
   //               free where they are known
   //   kNcclError  a communicator failed
-  //   kMoeOverflow with the factor that would have been needed
+  //   kMoeOverflow with the factor that would have been needed; see overflow.h
   //   kCrash      a sticky CUDA error
   virtual RankResult run(const RankRun& run, Progress& progress, RunStore& store) = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "validator/message.h"
 
@@ -23,19 +24,20 @@ constexpr Position kDone = {.phase = RunPhase::kReport,
                             .step = std::numeric_limits<std::int64_t>::max(),
                             .is_waiting = true};
 
-// Which of several ranks' failures is the cause: a process that is gone fails the communicators of
-// the others, never the other way round.
-int weight_of(const Failure& failure, bool has_ended) {
+// Which of several ranks' failures is the cause, the one with the most weight: a process that is
+// gone fails the communicators of the others, never the other way round; of groups of experts that
+// overflow, the one that needs most speaks for all.
+std::pair<int, double> weight_of(const Failure& failure, bool has_ended) {
   if (failure.is_echo) {
-    return 0;
+    return {0, 0};
   }
   if (has_ended) {
-    return 4;
+    return {4, 0};
   }
   switch (failure.status) {
-    case RunStatus::kNcclError: return 1;
-    case RunStatus::kTimeout: return 2;
-    default: return 3;
+    case RunStatus::kNcclError: return {1, 0};
+    case RunStatus::kTimeout: return {2, 0};
+    default: return {3, failure.needed_factor.value_or(0)};
   }
 }
 
@@ -248,10 +250,13 @@ RunOutcome Supervisor::outcome_of(const std::vector<Rank>& ranks) const {
   const Failure& failure = *cause->failure;
   outcome.status = failure.status;
   outcome.reason = failure.reason;
-  outcome.rank = cause - ranks.data();
   outcome.phase = cause->last.phase;
   outcome.step = cause->last.phase == RunPhase::kSteps ? cause->last.step : -1;
-  outcome.operation = cause->last.phase == RunPhase::kSteps ? cause->last.operation : -1;
+  // An overflow is a group's, and is seen when its step is over.
+  if (failure.status != RunStatus::kMoeOverflow) {
+    outcome.rank = cause - ranks.data();
+    outcome.operation = cause->last.phase == RunPhase::kSteps ? cause->last.operation : -1;
+  }
   outcome.signal = cause->end ? cause->end->signal : std::nullopt;
   outcome.requested_bytes = failure.requested_bytes;
   outcome.free_bytes = failure.free_bytes;

@@ -437,6 +437,48 @@ TEST_CASE("an overflow of experts is an outcome with the factor that suffices") 
   CHECK(status(with_factor("2")) == "ok");
 }
 
+TEST_CASE("of several groups of experts that overflow the one that needs most says the factor") {
+  for (const std::string plan : {R"("dp":4,"ep":2)", R"("pp":2,"dp":2,"ep":2,"schedule":"1f1b")"}) {
+    CAPTURE(plan);
+    const auto with_factor = [&](double factor) {
+      const SmallCase small = {.id = "ep",
+                               .gpus = 4,
+                               .plan = plan + R"(,"moe_buffer_factor":)" + std::to_string(factor),
+                               .has_experts = true};
+      return results_of(Batch(case_line(small)).run({"--warmup", "0"}).out).at(0);
+    };
+    const JsonValue tight = with_factor(1);
+    CHECK(status(tight) == "moe_overflow");
+    const double needed = member(tight, {"measured", "failed", "needed_factor"}).real;
+    CHECK(status(with_factor(needed)) == "ok");
+    constexpr double kRow = 1.0 / 32;  // of a rank that gets 16 tokens twice on average
+    CHECK(status(with_factor(needed - kRow)) == "moe_overflow");
+    // Rows are counted for a group and a step: neither a rank nor an operation is to blame.
+    CHECK(integer(tight, {"measured", "failed", "step"}) == 0);
+    CHECK(integer(tight, {"measured", "failed", "rank"}) == -1);
+    CHECK(integer(tight, {"measured", "failed", "operation"}) == -1);
+    CHECK(word(tight, {"measured", "reason"}).find("one of the ranks") != std::string::npos);
+    CHECK(integer(tight, {"measured", "restarted_workers"}) == 0);
+  }
+}
+
+TEST_CASE("a stage without experts hears that those of another overflow") {
+  SmallCase small = {.id = "stages", .gpus = 4, .plan = {}};
+  const auto with_factor = [&](const std::string& factor) {
+    small.plan = R"("pp":2,"dp":2,"ep":2,"schedule":"1f1b","moe_buffer_factor":)" + factor;
+    std::string line = case_line(small);
+    const std::string dense = R"("model_type":"llama")";
+    line.replace(line.find(dense), dense.size(),
+                 R"("model_type":"llama4_text","num_local_experts":4,"num_experts_per_tok":2,)"
+                 R"("interleave_moe_layer_step":2,"intermediate_size_mlp":64)");
+    return results_of(Batch(line).run().out).at(0);
+  };
+  const JsonValue tight = with_factor("1");
+  CHECK(status(tight) == "moe_overflow");
+  CHECK(word(tight, {"measured", "reason"}).find("one of the ranks 2, 3 ") != std::string::npos);
+  CHECK(status(with_factor("2")) == "ok");
+}
+
 TEST_CASE("what cannot be run is said, and the rest of the batch goes on") {
   const Batch batch(case_line({.id = "other", .framework = "megatron"}) + "{\"id\":\n" +
                     case_line({.id = "bad", .gpus = 3, .plan = R"("tp":2)"}) +
