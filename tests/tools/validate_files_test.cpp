@@ -37,6 +37,24 @@ TEST_CASE("an output that cannot be made and a time of nothing are refused befor
   }
 }
 
+TEST_CASE("a timeline never takes the place of the cases") {
+  const TemporaryDirectory folder;
+  const std::string cases = folder.path() + "/cases.jsonl";
+  write_file(cases, case_line({}));
+  for (const std::string& same : {cases, folder.path() + "/./cases.jsonl"}) {
+    const ProgramRun run =
+        StartedProgram(built_program("shardplan-validate"),
+                       {"validate", cases, "--backend", "host", "--steps", "1", "--trace", same},
+                       {})
+            .wait();
+    CHECK(run.exit_code == 2);
+    CHECK(run.out.empty());
+    CHECK(run.err.find("--trace: found '" + cases + "', the file of case lines") !=
+          std::string::npos);
+    CHECK(read_file(cases) == case_line({}));
+  }
+}
+
 TEST_CASE("a host without file descriptors for the processes is no bug of ours") {
   const TemporaryDirectory folder;
   const std::string cases = folder.path() + "/cases.jsonl";
