@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 namespace shardplan {
 namespace {
@@ -32,7 +33,7 @@ void Journal::fail(const std::string& what) const {
 }
 
 Journal::Journal(const std::string& path) : path_(path) {
-  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {
     fail("cannot be opened");
   }
@@ -46,7 +47,8 @@ Journal::Journal(const std::string& path) : path_(path) {
     close(descriptor_);
     throw;
   }
-  sync_folder_of(path);
+  std::error_code ignored;
+  sync_folder_of(std::filesystem::canonical(path, ignored).string());
 }
 
 Journal::~Journal() {

@@ -17,8 +17,8 @@ class JournalError : public std::runtime_error {
 
 class Journal {
  public:
-  // Opens or creates the file and keeps every other process from writing to it. Changes nothing in
-  // it: that it is a journal is for the caller to see.
+  // Opens or creates the file, behind links, and keeps every other process from writing to it.
+  // Changes nothing in it: that it is a journal is for the caller to see.
   explicit Journal(const std::string& path);
   ~Journal();
   Journal(const Journal&) = delete;

@@ -79,10 +79,21 @@ TEST_CASE("a journal has one writer at a time") {
   CHECK_THROWS_AS(Journal(file.path()), JournalError);
 }
 
-TEST_CASE("a journal is not written through a link, and a folder that is not there is named") {
+TEST_CASE("a journal behind a link is written where the link leads, which stays") {
+  const TemporaryFile link;
+  const std::string target = link.path() + ".target";
+  std::filesystem::create_symlink(target, link.path());
+  Journal(link.path()).append("one");
+  CHECK(Journal(link.path()).records() == std::vector<std::string>{"one"});
+  CHECK(std::filesystem::is_symlink(link.path()));
+  CHECK(Journal(target).records() == std::vector<std::string>{"one"});
+  std::filesystem::remove(target);
+}
+
+TEST_CASE("what is no file, or in a folder that is not there, is named") {
   const TemporaryFile file;
   std::filesystem::create_symlink("/dev/null", file.path());
-  CHECK_THROWS_AS(Journal(file.path()), JournalError);
+  CHECK_THROWS_WITH(Journal(file.path()), (file.path() + ": is no regular file").c_str());
   CHECK_THROWS_WITH(Journal("/nowhere/j.jsonl"),
                     "/nowhere/j.jsonl: cannot be opened: No such file or directory");
 }
