@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,8 @@ class AllocationTape {
   }
 
   std::vector<AllocationEvent> take_events() { return std::move(events_); }
+  std::int64_t num_events() const { return std::ssize(events_); }
+  std::int64_t last_id() const { return last_id_; }  // tensors are numbered from 1 on
 
  private:
   std::vector<AllocationEvent> events_;
@@ -74,9 +77,13 @@ class ProductTape : public AllocationTape {
   // The output of a matrix product.
   TapeTensor make_product(std::int64_t bytes) {
     const TapeTensor output = make(bytes);
-    make(std::exchange(workspaces_[thread_], 0));
+    make_workspace();
     return output;
   }
+
+ protected:
+  // Nothing where the thread has its own.
+  void make_workspace() { make(std::exchange(workspaces_[thread_], 0)); }
 
  private:
   std::array<std::int64_t, 2> workspaces_;

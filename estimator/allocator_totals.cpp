@@ -35,8 +35,7 @@ std::vector<std::int64_t> other_shards(const Job& job, const Plan& plan) {
   constexpr std::int64_t kMost = 8;
   const MemoryModel model = job.profile.memory_model;
   const bool is_megatron = model == MemoryModel::kMegatronLocal || model == MemoryModel::kMegatron;
-  const bool is_sharded =
-      (is_megatron && plan.zero == 1) || (model == MemoryModel::kDeepspeed && plan.zero < 3);
+  const bool is_sharded = (is_megatron && plan.zero == 1) || knows_data_ranks(job, plan);
   const std::int64_t ranks = is_sharded ? dense_shard_size(job, plan) : 1;
   std::vector<std::int64_t> shards;
   for (std::int64_t shard = ranks - 1; shard > 0 && std::ssize(shards) < kMost; --shard) {
@@ -84,6 +83,9 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
       set_totals(stage, stage.allocated_bytes + part * worst.reserved_ppm,
                  stage.allocated_bytes + part * worst.required_ppm);
     }
+  }
+  if (pieces.data_rank) {
+    return;
   }
   for (const std::int64_t shard : other_shards(job, plan)) {
     for (const std::size_t i : order) {

@@ -76,7 +76,7 @@ std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) 
     case MemoryModel::kTorchtitan: return torchtitan_rows(job, plan, kind);
     case MemoryModel::kMegatronLocal: return megatron_local_rows(job, plan, kind);
     case MemoryModel::kNanotron: return nanotron_rows(job, plan, kind);
-    case MemoryModel::kDeepspeed: return deepspeed_rows(job, plan, kind);
+    case MemoryModel::kDeepspeed: return {};  // its rows are those of the state
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron: break;
   }

@@ -1,7 +1,7 @@
-// Letters: S data-parallel ranks, R the bucket's elements.
 #include "estimator/deepspeed_buckets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "estimator/block_rows.h"
 #include "estimator/units.h"
@@ -9,132 +9,17 @@
 namespace shardplan {
 namespace {
 
-// Parts have `share` elements in a row.
-FullestPart fullest_part(std::span<const FlatRange> tensors, std::int64_t share) {
-  FullestPart fullest;
-  std::size_t first = 0;
-  std::size_t next = 0;
-  for (std::int64_t at = 0; first < tensors.size(); at += share) {
-    while (next < tensors.size() && tensors[next].begin < at + share) { ++next; }
-    const std::int64_t held = tensors[next - 1].end - tensors[first].begin;
-    if (held > fullest.elements) {
-      fullest = {.rank = at / share, .elements = held};
-    }
-    while (first < next && tensors[first].end <= at + share) { ++first; }
-  }
-  return fullest;
-}
-
-// Of one rank's part.
-std::int64_t share_elements(std::span<const FlatRange> tensors, std::int64_t ranks) {
-  return div_ceil(tensors.back().end, ranks);
-}
-
-// deepspeed_tensors in the order in which a backward pass makes their gradients; a table that both
-// ends use at its end.
-std::vector<std::size_t> backward_order(const ModelSpec& model) {
-  const std::vector<std::size_t> of_layer =
-      model.qk_norm ? std::vector<std::size_t>{8, 7, 6, 10, 3, 2, 5, 1, 4, 0, 9}
-                    : std::vector<std::size_t>{6, 5, 4, 8, 3, 2, 1, 0, 7};
-  const std::size_t final_norm = 1 + of_layer.size() * model.layers.size();
-  std::vector<std::size_t> order;
-  if (!model.tied_embeddings) {
-    order.push_back(final_norm + 1);
-  }
-  order.push_back(final_norm);
-  for (std::size_t layer = model.layers.size(); layer-- > 0;) {
-    for (const std::size_t i : of_layer) { order.push_back(1 + of_layer.size() * layer + i); }
-  }
-  order.push_back(0);
-  return order;
-}
-
-struct Reduction {
-  const std::vector<FlatRange>& tensors;
-  std::int64_t most = 0;   // R
-  std::int64_t ranks = 0;  // S
-  int zero = 0;
-
-  std::int64_t share() const { return share_elements(tensors, ranks); }
-  std::int64_t flat_copy(const std::vector<std::size_t>& bucket) const;
-};
-
-// ZeRO-3 copies every bucket but one of a single tensor that ranks divide
-// (reduce_scatter_coalesced).
-std::int64_t Reduction::flat_copy(const std::vector<std::size_t>& bucket) const {
-  std::vector<FlatRange> ranges;
-  std::int64_t padded = 0;
-  for (const std::size_t i : bucket) {
-    ranges.push_back(tensors[i]);
-    padded += round_up(tensors[i].elements(), ranks);
-  }
-  if (zero == 3) {
-    const bool in_place = bucket.size() == 1 && padded == ranges.front().elements();
-    return in_place ? 0 : padded;
-  }
-  std::int64_t largest = 0;
-  for (const std::int64_t elements : deepspeed_flat_copies(ranges, share(), most)) {
-    largest = std::max(largest, elements);
-  }
-  return largest;
-}
-
-// A bucket is reduced when a gradient finds no room in it, and at the end.
-void set_flat_copies(const Reduction& reduction, const std::vector<std::size_t>& order,
-                     DeepspeedBuckets& buckets) {
-  const std::size_t head = reduction.tensors.size() - order.size();  // counts from the first
-  std::vector<std::size_t> bucket;
-  std::int64_t elements = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const std::int64_t added = reduction.tensors[order[i]].elements();
-    if (elements + added > reduction.most && !bucket.empty()) {
-      std::int64_t& flat = i < 2 + head           ? buckets.flat_in_head
-                           : i + 1 < order.size() ? buckets.flat_in_layers
-                                                  : buckets.flat_at_end;
-      flat = std::max(flat, reduction.flat_copy(bucket));
-      bucket.clear();
-      elements = 0;
-    }
-    bucket.push_back(order[i]);
-    elements += added;
-  }
-  buckets.flat_at_end = std::max(buckets.flat_at_end, reduction.flat_copy(bucket));
-}
-
-// reduce_gradients, tensor by tensor, of a rank: gradients are freed as they are copied into the
-// bucket, what the rank keeps is made when the first of it has been reduced.
-std::int64_t zero1_reduction(const Reduction& reduction, std::int64_t rank,
-                             std::int64_t partition) {
-  const FlatRange part = {.begin = rank * reduction.share(), .end = (rank + 1) * reduction.share()};
+// Adds the ranks of `order` that keep more than all before them.
+void add_records(std::span<const std::int64_t> kept, std::span<const std::int64_t> order,
+                 std::vector<std::int64_t>& ranks) {
   std::int64_t most = 0;
-  std::int64_t held = 0;
-  bool has_partition = false;
-  std::vector<std::size_t> bucket;
-  std::int64_t elements = 0;
-  const auto reduce = [&] {
-    most = std::max(most, held + reduction.flat_copy(bucket));
-    for (const std::size_t i : bucket) {
-      const FlatRange& tensor = reduction.tensors[i];
-      const bool is_kept = tensor.begin < part.end && tensor.end > part.begin;
-      held += is_kept && !has_partition ? partition : 0;
-      has_partition = has_partition || is_kept;
-      most = std::max(most, held);
-      held -= is_kept && tensor.elements() > reduction.most ? tensor.elements() : 0;
+  for (const std::int64_t rank : order) {
+    const std::int64_t elements = kept[static_cast<std::size_t>(rank)];
+    if (elements > most) {
+      most = elements;
+      ranks.push_back(rank);
     }
-    bucket.clear();
-    elements = 0;
-  };
-  for (std::size_t i = 0; i < reduction.tensors.size(); ++i) {
-    const std::int64_t added = reduction.tensors[i].elements();
-    if (elements + added > reduction.most) {
-      reduce();
-    }
-    bucket.push_back(i);
-    elements += added;
-    held -= added <= reduction.most ? added : 0;
   }
-  reduce();
-  return most;
 }
 
 }  // namespace
@@ -175,9 +60,56 @@ std::vector<FlatRange> deepspeed_ranges(const ModelSpec& model) {
   return ranges;
 }
 
-FullestPart deepspeed_fullest_part(const Job& job, const Plan& plan) {
+std::int64_t deepspeed_share(const ModelSpec& model, std::int64_t ranks) {
+  const std::vector<std::int64_t> tensors = deepspeed_tensors(model);
+  return div_ceil(std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0}), 2 * ranks) * 2;
+}
+
+std::vector<std::int64_t> deepspeed_kept_elements(std::span<const FlatRange> tensors,
+                                                  std::int64_t share, std::int64_t ranks) {
+  std::vector<std::int64_t> kept(static_cast<std::size_t>(ranks), 0);
+  for (const FlatRange& tensor : tensors) {
+    for (std::int64_t rank = tensor.begin / share; rank * share < tensor.end; ++rank) {
+      kept[static_cast<std::size_t>(rank)] += tensor.elements();
+    }
+  }
+  return kept;
+}
+
+std::vector<std::int64_t> deepspeed_full_ranks(const Job& job, const Plan& plan) {
+  constexpr std::int64_t kFew = 8;
+  const std::int64_t num_ranks = dense_shard_size(job, plan);
+  if (plan.zero == 3) {
+    return {0};
+  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(num_ranks));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  if (num_ranks <= kFew) {
+    return all;
+  }
   const std::vector<FlatRange> tensors = deepspeed_ranges(job.model);
-  return fullest_part(tensors, share_elements(tensors, dense_shard_size(job, plan)));
+  const std::int64_t share = deepspeed_share(job.model, num_ranks);
+  const std::vector<std::int64_t> kept = deepspeed_kept_elements(tensors, share, num_ranks);
+  std::vector<FlatRange> large;
+  for (const FlatRange& tensor : tensors) {
+    if (tensor.elements() > job.profile.reduce_bucket_elements) {
+      large.push_back(tensor);
+    }
+  }
+  const std::vector<std::int64_t> of_large = deepspeed_kept_elements(large, share, num_ranks);
+  std::vector<std::int64_t> small;
+  std::ranges::copy_if(all, std::back_inserter(small), [&](std::int64_t rank) {
+    return of_large[static_cast<std::size_t>(rank)] == 0;
+  });
+  std::vector<std::int64_t> ranks;
+  for (std::vector<std::int64_t>* order : {&all, &small}) {
+    add_records(kept, *order, ranks);
+    std::ranges::reverse(*order);
+    add_records(kept, *order, ranks);
+  }
+  std::ranges::sort(ranks);
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
 }
 
 std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tensors,
@@ -213,27 +145,6 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
 bool overlaps_collectives(const Job& job, const Plan& plan) {
   const OverlapComm overlap = job.profile.overlap_comm;
   return overlap == OverlapComm::kOn || (overlap == OverlapComm::kDefault && plan.zero == 3);
-}
-
-DeepspeedBuckets deepspeed_buckets(const Job& job, const Plan& plan) {
-  const std::vector<FlatRange> tensors = deepspeed_ranges(job.model);
-  const Reduction reduction = {.tensors = tensors,
-                               .most = job.profile.reduce_bucket_elements,
-                               .ranks = dense_shard_size(job, plan),
-                               .zero = static_cast<int>(plan.zero)};
-  const bool has_two = overlaps_collectives(job, plan) && plan.zero < 3;
-  const FullestPart fullest = fullest_part(tensors, reduction.share());
-  DeepspeedBuckets buckets{
-      .elements = (has_two ? 2 : 1) * reduction.most,
-      .largest_tensor = std::ranges::max_element(tensors, {}, &FlatRange::elements)->elements(),
-      .fills = tensors.back().end > reduction.most,
-      .partition = fullest.elements};
-  set_flat_copies(reduction, backward_order(job.model), buckets);
-  if (plan.zero == 1) {
-    buckets.reduction = std::max(zero1_reduction(reduction, 0, fullest.elements),
-                                 zero1_reduction(reduction, fullest.rank, fullest.elements));
-  }
-  return buckets;
 }
 
 }  // namespace shardplan

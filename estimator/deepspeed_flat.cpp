@@ -1,11 +1,9 @@
 #include "estimator/deepspeed_flat.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "estimator/block_rows.h"
-#include "estimator/deepspeed_state.h"
 #include "estimator/estimate.h"
 #include "estimator/units.h"
 
@@ -15,9 +13,16 @@ namespace {
 constexpr std::int64_t kFp32 = 4;
 constexpr std::int64_t kFp64 = 8;
 
+// Whether the card has room for the flat tensor beside the model's own; else the model goes to the
+// host before.
+bool flattens_on_gpu(const Job& job, std::int64_t flat_bytes) {
+  return 2 * flat_bytes <=
+         device_capacity_bytes(job.cluster) - job.cluster.gpu.context_bytes.value_or(0);
+}
+
 }  // namespace
 
-FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, AllocationTape& tape)
+FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, DeepspeedTape& tape)
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       keeps_gradients_(plan.zero == 1),
@@ -28,9 +33,9 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Allocati
       rank_(rank),
       gradients_(ranges_.size()) {
   const std::int64_t ranks = dense_shard_size(job, plan);
-  flat_elements_ = round_up(ranges_.back().end, 2 * ranks);
-  share_ = flat_elements_ / ranks;
-  flattens_on_gpu_ = deepspeed_flattens_on_gpu(job, plan, flat_elements_);
+  share_ = deepspeed_share(job.model, ranks);
+  flat_elements_ = share_ * ranks;
+  flattens_on_gpu_ = flattens_on_gpu(job, half_ * flat_elements_);
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const FlatRange& range = ranges_[i];
     if (is_kept(static_cast<std::int64_t>(i))) {
@@ -54,15 +59,16 @@ void FlatZero::build() {
   std::vector<TapeTensor> model;
   if (flattens_on_gpu_) {
     for (const FlatRange& range : ranges_) {
-      model.push_back(tape_.make(half_ * range.elements()));
+      model.push_back(tape_.make_as(TapeRow::kModel, half_ * range.elements()));
     }
   }
-  tape_.make(half_ * flat_elements_);
+  tape_.make_as(TapeRow::kParameters, half_ * flat_elements_);
   for (TapeTensor& tensor : model) { tape_.free(tensor); }
-  TapeTensor part = tape_.make(half_ * share_);
-  tape_.make(kFp32 * share_);
+  TapeTensor part = tape_.make_as(TapeRow::kPartCopies, half_ * share_);
+  tape_.make_as(TapeRow::kMasterPart, kFp32 * share_);
   tape_.free(part);
-  TapeTensor zeros = tape_.make(kFp32 * share_);  // initialize_optimizer_states
+  // initialize_optimizer_states
+  TapeTensor zeros = tape_.make_as(TapeRow::kPartCopies, kFp32 * share_);
   tape_.free(zeros);
 }
 
@@ -71,8 +77,8 @@ void FlatZero::set_up_buckets() {
     return;
   }
   has_buckets_ = true;
-  buffers_[0] = tape_.make(half_ * bucket_elements_);
-  buffers_[1] = tape_.make(overlaps_ ? half_ * bucket_elements_ : 0);
+  buffers_[0] = tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
+  buffers_[1] = tape_.make_as(TapeRow::kBucket, overlaps_ ? half_ * bucket_elements_ : 0);
 }
 
 void FlatZero::take(std::int64_t parameter, TapeTensor gradient) {
@@ -107,7 +113,7 @@ void FlatZero::average() {
     tensors.push_back(range_of(parameter));
   }
   for (const std::int64_t elements : deepspeed_flat_copies(tensors, share_, bucket_elements_)) {
-    TapeTensor flat = tape_.make(half_ * elements, reduce_stream_);
+    TapeTensor flat = tape_.make_as(TapeRow::kFlatCopy, half_ * elements, reduce_stream_);
     tape_.free(flat);
   }
 }
@@ -118,7 +124,7 @@ void FlatZero::reduce_bucket() {
   for (const std::int64_t parameter : bucket_.parameters) {
     const bool keeps = is_kept(parameter);
     if (keeps && partition_.id == 0) {
-      partition_ = tape_.make(half_ * kept_elements_, reduce_stream_);
+      partition_ = tape_.make_as(TapeRow::kGradientPart, half_ * kept_elements_, reduce_stream_);
     }
     if (keeps || !keeps_gradients_) {
       tape_.free(gradients_[static_cast<std::size_t>(parameter)]);
@@ -148,6 +154,7 @@ void FlatZero::end_backward() {
 
 // _has_inf_or_nan of one part after the other, then their norms in fp64 (get_grad_norm_direct).
 void FlatZero::check_overflow() {
+  const InRow row(tape_, TapeRow::kStepCheck);
   for (const std::int64_t part : parts_) {
     TapeTensor copy = tape_.make(kFp32 * part);
     TapeTensor nans = tape_.make(part);
@@ -159,20 +166,20 @@ void FlatZero::check_overflow() {
     tape_.free(numbers, copy, nans, infinities, either);
   }
   for (const std::int64_t part : parts_) {
-    TapeTensor wide = tape_.make(kFp64 * part);
+    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * part);
     tape_.free(wide);
   }
 }
 
 void FlatZero::step() {
   check_overflow();
-  TapeTensor flat = tape_.make(parts_.size() > 1 ? half_ * share_ : 0);
-  TapeTensor gradient = tape_.make(kFp32 * share_);
+  TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, parts_.size() > 1 ? half_ * share_ : 0);
+  TapeTensor gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * share_);
   tape_.free(flat, accumulated_);
   if (!std::exchange(has_moments_, true)) {
-    tape_.make(kFp32);
-    tape_.make(kFp32 * share_);
-    tape_.make(kFp32 * share_);
+    tape_.make_as(TapeRow::kNumSteps, kFp32);
+    tape_.make_as(TapeRow::kExpAvg, kFp32 * share_);
+    tape_.make_as(TapeRow::kExpAvgSq, kFp32 * share_);
   }
   tape_.free(gradient);
 }

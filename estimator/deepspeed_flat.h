@@ -6,16 +6,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/allocation_tape.h"
 #include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_llama.h"
+#include "estimator/deepspeed_tape.h"
 #include "estimator/job.h"
 
 namespace shardplan {
 
 class FlatZero final : public DeepspeedZero {
  public:
-  FlatZero(const Job& job, const Plan& plan, std::int64_t rank, AllocationTape& tape);
+  FlatZero(const Job& job, const Plan& plan, std::int64_t rank, DeepspeedTape& tape);
 
   // The model tensor by tensor, the flat one, this rank's part in fp32.
   void build() override;
@@ -37,7 +37,7 @@ class FlatZero final : public DeepspeedZero {
   void reduce_bucket();
   void check_overflow();
 
-  AllocationTape& tape_;
+  DeepspeedTape& tape_;
   std::int64_t half_ = 2;         // bytes of an element
   bool keeps_gradients_ = false;  // ZeRO-1
   bool overlaps_ = false;

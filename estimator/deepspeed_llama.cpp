@@ -90,6 +90,7 @@ TapeTensor EagerLlama::product(const ModuleCall& linear, std::int64_t bytes) {
 
 // LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.
 void EagerLlama::rotary() {
+  const InRow row(tape_, TapeRow::kRotary);
   hooks_.before_forward(call(Module::kRotary));
   TapeTensor angles = tape_.make_product(sizes_.rotary_angles / 2);
   TapeTensor both = tape_.make(sizes_.rotary_angles);
@@ -104,6 +105,7 @@ void EagerLlama::rotary() {
 }
 
 void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves) {
+  const InRow row(tape_, TapeRow::kWideNorm);
   const auto [input, statistics] = sizes_of(norm);
   hooks_.before_forward(norm);
   tensors.input = tape_.make(kWiden * input);
@@ -117,8 +119,8 @@ void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool s
   if (!saves) {
     tape_.free(tensors.root, tensors.input);
   }
-  tensors.normed = tape_.make(input);
-  tensors.output = tape_.make(input);
+  tensors.normed = tape_.make_as(TapeRow::kNorm, input);
+  tensors.output = tape_.make_as(TapeRow::kNorm, input);
   if (!saves) {
     tape_.free(tensors.normed);
   }
@@ -153,6 +155,7 @@ TapeTensor EagerLlama::rotate(std::int64_t bytes) {
 
 // Flash attention reads keys and values of fewer heads as they are (use_gqa_in_sdpa).
 TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  const InRow row(tape_, TapeRow::kAttention);
   hooks_.before_forward(call(Module::kAttention, index));
   TapeTensor query = project(call(Module::kQuery, index), call(Module::kQueryNorm, index),
                              layer.query_norm, saves);
@@ -163,7 +166,7 @@ TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, 
   layer.key = rotate(sizes_.key);
   tape_.free(query, key);
   layer.output = tape_.make(sizes_.query);
-  layer.log_sum_exp = tape_.make(sizes_.log_sum_exp);
+  layer.log_sum_exp = tape_.make_as(TapeRow::kAttentionSums, sizes_.log_sum_exp);
   if (!saves) {
     tape_.free(layer.log_sum_exp);
   }
@@ -176,6 +179,7 @@ TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, 
 }
 
 TapeTensor EagerLlama::ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  const InRow row(tape_, TapeRow::kFfn);
   hooks_.before_forward(call(Module::kFfn, index));
   layer.gate = product(call(Module::kGate, index), sizes_.ffn);
   hooks_.before_forward(call(Module::kActivation, index));
@@ -199,6 +203,7 @@ TapeTensor EagerLlama::ffn_forward(std::int64_t index, LlamaLayer& layer, bool s
 
 // The caller holds the layer's input until it has returned.
 TapeTensor EagerLlama::layer_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  const InRow row(tape_, TapeRow::kResidual);
   hooks_.before_forward(call(Module::kLayer, index));
   norm_forward(call(Module::kAttentionNorm, index), layer.norm, saves);
   TapeTensor projected = attention_forward(index, layer, saves);
@@ -218,15 +223,22 @@ TapeTensor EagerLlama::layer_forward(std::int64_t index, LlamaLayer& layer, bool
   return output;
 }
 
+TapeTensor EagerLlama::head_product() {
+  const InRow row(tape_, TapeRow::kLogits);
+  return product(call(Module::kHead), sizes_.logits);
+}
+
 // ForCausalLMLoss: logits in fp32, labels shifted by padding.
 void EagerLlama::head_forward(TapeTensor& hidden) {
+  const InRow row(tape_, TapeRow::kWideLogits);
+  tape_.begin(MomentKind::kLossForward);
   norm_forward(call(Module::kFinalNorm), final_norm_, true);
   tape_.free(hidden);
   hooks_.after_forward(call(Module::kModel));
-  TapeTensor logits = product(call(Module::kHead), sizes_.logits);
+  TapeTensor logits = head_product();
   TapeTensor wide = tape_.make(kWiden * sizes_.logits);
-  TapeTensor padded = tape_.make(sizes_.token_ids);
-  labels_ = tape_.make(sizes_.token_ids);
+  TapeTensor padded = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
+  labels_ = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
   log_softmax_ = tape_.make(kWiden * sizes_.logits);
   tape_.free(padded, wide);
   hooks_.after_forward(call(Module::kCausalLm));
@@ -234,6 +246,8 @@ void EagerLlama::head_forward(TapeTensor& hidden) {
 }
 
 void EagerLlama::forward() {
+  const InRow row(tape_, TapeRow::kTokens);
+  tape_.begin(MomentKind::kForward);
   tape_.enter_thread(false);
   layers_.assign(static_cast<std::size_t>(sizes_.num_layers), {});
   token_ids_ = tape_.make(sizes_.token_ids);
@@ -241,7 +255,7 @@ void EagerLlama::forward() {
   hooks_.before_forward(call(Module::kCausalLm));
   hooks_.before_forward(call(Module::kModel));
   hooks_.before_forward(call(Module::kEmbedding));
-  TapeTensor hidden = tape_.make(sizes_.sequence);
+  TapeTensor hidden = tape_.make_as(TapeRow::kResidual, sizes_.sequence);
   hooks_.after_forward(call(Module::kEmbedding));
   rotary();
   for (std::int64_t i = 0; i < sizes_.num_layers; ++i) {
@@ -258,12 +272,20 @@ void EagerLlama::forward() {
   tape_.free(mask);
 }
 
+std::int64_t EagerLlama::parameter_bytes(const ModuleCall& call) const {
+  return sizes_.parameters[static_cast<std::size_t>(call.parameter)];
+}
+
+TapeTensor EagerLlama::weight_gradient(const ModuleCall& linear) {
+  const InRow row(tape_, TapeRow::kWeightGradients);
+  return tape_.make_product(parameter_bytes(linear));
+}
+
 // The weight's gradient, then the input's.
 TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t input_bytes,
                                         std::initializer_list<TapeTensor*> last_used) {
   hooks_.before_backward(linear);
-  const TapeTensor of_weight =
-      tape_.make_product(sizes_.parameters[static_cast<std::size_t>(linear.parameter)]);
+  const TapeTensor of_weight = weight_gradient(linear);
   const TapeTensor of_input = tape_.make(input_bytes);
   for (TapeTensor* tensor : last_used) { tape_.free(*tensor); }
   if (linear.module == Module::kHead && sizes_.ties_tables) {
@@ -279,13 +301,13 @@ TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t i
 // squares; the square's factor 2*x is computed anew (pow_backward).
 TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
                                      TapeTensor& of_output) {
+  const InRow row(tape_, TapeRow::kWideNormGradients);
   const auto [input, statistics] = sizes_of(norm);
   const std::int64_t wide = kWiden * input;
   hooks_.before_backward(norm);
-  TapeTensor of_normed = tape_.make(input);
-  TapeTensor products = tape_.make(input);
-  const TapeTensor of_weight =
-      tape_.make(sizes_.parameters[static_cast<std::size_t>(norm.parameter)]);
+  TapeTensor of_normed = tape_.make_as(TapeRow::kNormGradients, input);
+  TapeTensor products = tape_.make_as(TapeRow::kNormGradients, input);
+  const TapeTensor of_weight = tape_.make_as(TapeRow::kWeightGradients, parameter_bytes(norm));
   tape_.free(products, of_output, tensors.normed);
   hooks_.take(norm.parameter, of_weight);
   TapeTensor of_scaled = tape_.make(wide);
@@ -302,7 +324,7 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   TapeTensor by_square = tape_.make(wide);
   tape_.free(power, doubled, of_squares, tensors.input, tensors.root);
   tape_.free(by_square);
-  const TapeTensor gradient = tape_.make(input);
+  const TapeTensor gradient = tape_.make_as(TapeRow::kNormGradients, input);
   tape_.free(of_input);
   hooks_.after_backward(norm);
   return gradient;
@@ -310,6 +332,7 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
 
 // Halves of the turned gradient in tensors of zeros.
 TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
+  const InRow row(tape_, TapeRow::kAttentionGradients);
   const std::int64_t bytes = gradient.bytes;
   TapeTensor by_sines = tape_.make(bytes);
   TapeTensor negated = tape_.make(bytes / 2);
@@ -325,6 +348,7 @@ TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
 // From that of a turned tensor to that of its projection, into whose layout it is copied at last.
 void EagerLlama::unturned_gradient(const ModuleCall& norm, LlamaNorm& tensors,
                                    TapeTensor& gradient) {
+  const InRow row(tape_, TapeRow::kAttentionGradients);
   if (sizes_.norms_heads) {
     gradient = norm_backward(norm, tensors, gradient);
   }
@@ -332,6 +356,7 @@ void EagerLlama::unturned_gradient(const ModuleCall& norm, LlamaNorm& tensors,
 }
 
 void EagerLlama::add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place) {
+  const InRow row(tape_, TapeRow::kResidualGradient);
   if (in_place) {
     tape_.free(addend);
     return;
@@ -343,6 +368,7 @@ void EagerLlama::add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_
 
 void EagerLlama::ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient,
                               bool in_place) {
+  const InRow row(tape_, TapeRow::kFfnGradients);
   hooks_.before_backward(call(Module::kFfn, index));
   TapeTensor of_product =
       product_backward(call(Module::kDown, index), sizes_.ffn, {&layer.product});
@@ -365,13 +391,14 @@ void EagerLlama::ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor&
 // flash_api.cpp, mha_bwd: gradients, softmax's sums, dQ in fp32, keys and values expanded to all
 // heads.
 void EagerLlama::attention_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient) {
+  const InRow row(tape_, TapeRow::kAttentionGradients);
   hooks_.before_backward(call(Module::kAttention, index));
   TapeTensor of_output = product_backward(call(Module::kOutput, index), sizes_.query, {});
   TapeTensor of_query = tape_.make(sizes_.query);
   TapeTensor of_key = tape_.make(sizes_.key);
   TapeTensor of_value = tape_.make(sizes_.key);
-  TapeTensor sums = tape_.make(sizes_.log_sum_exp);
-  TapeTensor accumulator = tape_.make(kWiden * sizes_.query);
+  TapeTensor sums = tape_.make_as(TapeRow::kWideAttentionGradients, sizes_.log_sum_exp);
+  TapeTensor accumulator = tape_.make_as(TapeRow::kWideAttentionGradients, kWiden * sizes_.query);
   TapeTensor all_keys = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
   TapeTensor all_values = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
   tape_.free(sums, accumulator, all_keys, all_values, of_output);
@@ -396,9 +423,11 @@ void EagerLlama::layer_backward(std::int64_t index, LlamaLayer& layer, TapeTenso
   TapeTensor of_output;
   TapeTensor output;
   if (checkpoints_) {
+    tape_.begin(MomentKind::kReplay);
     output = layer_forward(index, layer, true);
     of_output = gradient;
   }
+  tape_.begin(MomentKind::kBackward);
   hooks_.before_backward(call(Module::kLayer, index));
   ffn_backward(index, layer, gradient, !checkpoints_);
   attention_backward(index, layer, gradient);
@@ -409,11 +438,14 @@ void EagerLlama::layer_backward(std::int64_t index, LlamaLayer& layer, TapeTenso
 // nll_loss makes a gradient of the log-softmax, that one of the logits in fp32; the engine divides
 // the logits' by the number of microbatches (engine.py, _backward_prologue_per_tensor).
 TapeTensor EagerLlama::head_backward() {
+  const InRow row(tape_, TapeRow::kWideLogitsGradients);
+  tape_.begin(MomentKind::kLossBackward);
   hooks_.before_backward(call(Module::kCausalLm));
   TapeTensor of_log_softmax = tape_.make(kWiden * sizes_.logits);
   tape_.free(labels_);
   TapeTensor of_wide = tape_.make(kWiden * sizes_.logits);
   tape_.free(of_log_softmax, log_softmax_);
+  const InRow narrow(tape_, TapeRow::kLogitsGradient);
   TapeTensor of_logits = tape_.make(sizes_.logits);
   tape_.free(of_wide);
   tape_.replace(of_logits, sizes_.logits);
@@ -426,8 +458,8 @@ TapeTensor EagerLlama::head_backward() {
 void EagerLlama::embedding_backward(TapeTensor& gradient) {
   const ModuleCall embedding = call(Module::kEmbedding);
   hooks_.before_backward(embedding);
-  TapeTensor of_table = tape_.make(sizes_.parameters.front());
-  TapeTensor workspace = tape_.make(sizes_.table_workspace);
+  TapeTensor of_table = tape_.make_as(TapeRow::kWeightGradients, parameter_bytes(embedding));
+  TapeTensor workspace = tape_.make_as(TapeRow::kTableWorkspace, sizes_.table_workspace);
   tape_.free(workspace, gradient, token_ids_);
   if (tied_gradient_.id != 0) {
     tape_.free(of_table);

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/allocation_tape.h"
+#include "estimator/deepspeed_tape.h"
 #include "estimator/job.h"
 
 namespace shardplan {
@@ -107,7 +107,7 @@ struct LlamaLayer {
 
 class EagerLlama {
  public:
-  EagerLlama(const LlamaSizes& sizes, bool checkpoints, ProductTape& tape, DeepspeedZero& hooks)
+  EagerLlama(const LlamaSizes& sizes, bool checkpoints, DeepspeedTape& tape, DeepspeedZero& hooks)
       : sizes_(sizes), checkpoints_(checkpoints), tape_(tape), hooks_(hooks) {}
 
   // One microbatch, to its loss and back.
@@ -128,6 +128,9 @@ class EagerLlama {
   TapeTensor layer_forward(std::int64_t index, LlamaLayer& layer, bool saves);
   void head_forward(TapeTensor& hidden);
 
+  TapeTensor head_product();
+  std::int64_t parameter_bytes(const ModuleCall& call) const;
+  TapeTensor weight_gradient(const ModuleCall& linear);
   TapeTensor product_backward(const ModuleCall& linear, std::int64_t input_bytes,
                               std::initializer_list<TapeTensor*> last_used);
   TapeTensor norm_backward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& of_output);
@@ -142,7 +145,7 @@ class EagerLlama {
 
   const LlamaSizes& sizes_;
   bool checkpoints_ = false;
-  ProductTape& tape_;
+  DeepspeedTape& tape_;
   DeepspeedZero& hooks_;
   std::vector<LlamaLayer> layers_;
   LlamaNorm final_norm_;

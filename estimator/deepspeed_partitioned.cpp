@@ -45,7 +45,7 @@ DividedTensors zero3_divided_tensors(const Job& job) {
   return found;
 }
 
-PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTape& tape)
+PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape& tape)
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       ranks_(dense_shard_size(job, plan)),
@@ -70,21 +70,22 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, AllocationTap
 void PartitionedZero::build() {
   std::int64_t part = 0;
   for (const Parameter& parameter : parameters_) { part += parameter.part; }
-  tape_.make(half_ * part);
+  tape_.make_as(TapeRow::kParameters, half_ * part);
+  const InRow copies(tape_, TapeRow::kPartCopies);
   TapeTensor converted;
   std::int64_t largest = 0;
   for (const std::int64_t elements : sub_groups_) {
     tape_.replace(converted, kFp32 * elements);
-    tape_.make(kFp32 * elements);
+    tape_.make_as(TapeRow::kMasterPart, kFp32 * elements);
     largest = std::max(largest, elements);
   }
   tape_.free(converted);
   TapeTensor zeros = tape_.make(kFp32 * largest);
   tape_.free(zeros);
-  tape_.make(half_ * bucket_elements_);
-  tape_.make(half_ * part);
+  tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
+  tape_.make_as(TapeRow::kGradients, half_ * part);
   for (const Parameter& parameter : parameters_) {
-    TapeTensor gathered = tape_.make(half_ * ranks_ * parameter.part);
+    TapeTensor gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
     tape_.free(gathered);
   }
 }
@@ -118,10 +119,11 @@ void PartitionedZero::gather(const std::vector<std::int64_t>& parameters) {
   if (ranks_ == 1) {
     gather.is_complete = true;
   } else if (parameters.size() == 1) {
-    at(parameters.front()).gathered = tape_.make(half_ * elements, gather_stream_);
+    at(parameters.front()).gathered =
+        tape_.make_as(TapeRow::kGathered, half_ * elements, gather_stream_);
     gather.is_complete = true;
   } else {
-    gather.flat = tape_.make(half_ * elements, gather_stream_);
+    gather.flat = tape_.make_as(TapeRow::kGatherBuffer, half_ * elements, gather_stream_);
   }
   gathers_.push_back(gather);
 }
@@ -134,7 +136,7 @@ void PartitionedZero::await(std::int64_t parameter) {
   Gather& gather = gathers_[at(parameter).gather];
   if (!std::exchange(gather.is_complete, true)) {
     for (const std::int64_t i : gather.parameters) {
-      at(i).gathered = tape_.make(half_ * at(i).elements, gather_stream_);
+      at(i).gathered = tape_.make_as(TapeRow::kGathered, half_ * at(i).elements, gather_stream_);
     }
   }
   at(parameter).status = Status::kHere;
@@ -256,7 +258,8 @@ void PartitionedZero::reduce_bucket() {
   std::int64_t elements = 0;
   for (const std::int64_t i : bucket_) { elements += ranks_ * at(i).part; }
   const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
-  TapeTensor flat = tape_.make(in_place ? 0 : half_ * elements, reduce_stream_);
+  TapeTensor flat =
+      tape_.make_as(TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
   for (const std::int64_t i : bucket_) { tape_.free(at(i).gradient); }
   tape_.free(flat);
   bucket_.clear();
@@ -281,24 +284,25 @@ void PartitionedZero::end_backward() {
 void PartitionedZero::step() {
   for (Parameter& parameter : parameters_) { drop(parameter); }
   for (const Parameter& parameter : parameters_) {
-    TapeTensor wide = tape_.make(kFp64 * parameter.part);
+    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * parameter.part);
     tape_.free(wide);
   }
   const bool makes_moments = !std::exchange(has_moments_, true);
   for (const std::int64_t elements : sub_groups_) {
-    TapeTensor flat = tape_.make(half_ * elements);
-    TapeTensor gradient = tape_.make(kFp32 * elements);
+    TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, half_ * elements);
+    TapeTensor gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * elements);
     tape_.free(flat);
     if (makes_moments) {
-      tape_.make(kFp32);
-      tape_.make(kFp32 * elements);
-      tape_.make(kFp32 * elements);
+      tape_.make_as(TapeRow::kNumSteps, kFp32);
+      tape_.make_as(TapeRow::kExpAvg, kFp32 * elements);
+      tape_.make_as(TapeRow::kExpAvgSq, kFp32 * elements);
     }
     tape_.free(gradient);
   }
   for (Parameter& parameter : parameters_) {
     if (parameter.persists) {
-      parameter.gathered = tape_.make(ranks_ > 1 ? half_ * ranks_ * parameter.part : 0);
+      parameter.gathered =
+          tape_.make_as(TapeRow::kGathered, ranks_ > 1 ? half_ * ranks_ * parameter.part : 0);
       parameter.status = Status::kHere;
     }
   }

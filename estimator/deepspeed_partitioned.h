@@ -7,8 +7,8 @@
 #include <deque>
 #include <vector>
 
-#include "estimator/allocation_tape.h"
 #include "estimator/deepspeed_llama.h"
+#include "estimator/deepspeed_tape.h"
 #include "estimator/job.h"
 
 namespace shardplan {
@@ -23,7 +23,7 @@ DividedTensors zero3_divided_tensors(const Job& job);
 
 class PartitionedZero final : public DeepspeedZero {
  public:
-  PartitionedZero(const Job& job, const Plan& plan, AllocationTape& tape);
+  PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape& tape);
 
   void build() override;
   void begin_microbatch(bool is_last) override;
@@ -71,7 +71,7 @@ class PartitionedZero final : public DeepspeedZero {
   void drop(Parameter& parameter);
   void reduce_bucket();
 
-  AllocationTape& tape_;
+  DeepspeedTape& tape_;
   std::int64_t half_ = 2;  // bytes of an element
   std::int64_t ranks_ = 1;
   std::vector<std::int64_t> sub_groups_;

@@ -1,189 +1,169 @@
-// Sources, read in deepspeedai/DeepSpeed at edaa7221 (0.19.6):
-//   runtime/zero/stage_1_and_2.py  DeepSpeedZeroOptimizer: __init__ (bit16_groups_flat,
-//       single_partition_of_fp32_groups), _release_ipg_buffers, get_flat_partition, step
-//   runtime/zero/stage3.py         DeepSpeedZeroOptimizer_Stage3:
-//       _create_fp16_partitions_with_defragmentation, _create_fp32_partitions,
-//       _setup_for_real_optimizer (ipg_buckets, grad_partitions_flat_buffer), step
-//   runtime/zero/partitioned_param_coordinator.py  fetch_sub_module, release_sub_module
-//   runtime/zero/config.py         DeepSpeedZeroConfig: the defaults of the bucket sizes
-// Letters: N parameters, S data-parallel ranks, R the bucket's elements.
 #include "estimator/deepspeed_state.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <span>
 #include <utility>
 
 #include "estimator/block_rows.h"
 #include "estimator/deepspeed_buckets.h"
-#include "estimator/estimate.h"
+#include "estimator/deepspeed_timeline.h"
+#include "estimator/stage_peak.h"
 #include "estimator/units.h"
 
 namespace shardplan {
 namespace {
 
-struct DeepspeedState {
-  const Job& job;
-  const Plan& plan;
-  std::int64_t n = 0;
-  std::int64_t share = 0;  // N/S, rounded up
-  DType dtype = DType::kBf16;
-  DeepspeedBuckets buckets = deepspeed_buckets(job, plan);
-  StateRowList rows = {};
+std::size_t place(Phase phase) {
+  return static_cast<std::size_t>(phase);
+}
+
+// What is allocated after the first `events` of a run.
+struct Instant {
+  std::int64_t events = 0;
+  std::int64_t bytes = -1;  // -1: none yet
 };
 
-void add_parameters(DeepspeedState& state) {
-  const bool shards = state.plan.zero >= 3;
-  state.rows.add({.component = Component::kParameters,
-                  .name = "parameters",
-                  .elements = shards ? state.share : state.n,
-                  .dtype = state.dtype,
-                  .first = Phase::kStartUp,
-                  .formula = "N (N/S under ZeRO-3): one flat bit16 tensor, parameters are views"});
-  state.rows.add({.component = Component::kOptimizer,
-                  .name = "optimizer.fp32_partition",
-                  .elements = state.share,
-                  .dtype = DType::kFp32,
-                  .first = Phase::kStartUp,
-                  .formula = "N/S: clone of this rank's partition in fp32"});
-  for (const char* name : {"optimizer.exp_avg", "optimizer.exp_avg_sq"}) {
-    state.rows.add({.component = Component::kOptimizer,
-                    .name = name,
-                    .elements = state.share,
-                    .dtype = DType::kFp32,
-                    .made_by_first_step = true,
-                    .formula = "N/S: of FusedAdam, made by its first step"});
+struct RunPeaks {
+  std::array<Instant, kNumPhases> phases;  // the fullest of each
+  PlayedPeaks played;
+};
+
+// Reads one event after the other.
+class PeakReader {
+ public:
+  explicit PeakReader(const DeepspeedRun& run) : run_(run), bytes_of_(run.events.size() + 1, 0) {
+    peaks_.played.moments.fill(-1);
+  }
+
+  RunPeaks read() {
+    for (std::size_t i = 0; i < run_.moments.size(); ++i) {
+      const bool is_last = i + 1 == run_.moments.size();
+      read_moment(run_.moments[i].moment,
+                  is_last ? std::ssize(run_.events) : run_.moments[i + 1].event);
+    }
+    set(Phase::kIdle);
+    set(Phase::kParameterGather);
+    return peaks_;
+  }
+
+ private:
+  void read_moment(MomentKind moment, std::int64_t end) {
+    if (moment == MomentKind::kOptimizer) {
+      set(Phase::kGradientNorm);
+    }
+    raise(moment);
+    while (next_ < end) {
+      const AllocationEvent& event = run_.events[static_cast<std::size_t>(next_++)];
+      std::int64_t& bytes = bytes_of_[static_cast<std::size_t>(event.id)];
+      alive_ += event.bytes > 0 ? event.bytes : -bytes;
+      bytes = event.bytes;
+      raise(moment);
+    }
+    if (moment == MomentKind::kStartUp) {
+      set(Phase::kBuilt);
+    }
+  }
+  void raise(MomentKind moment) {
+    std::int64_t& most = peaks_.played.moments[static_cast<std::size_t>(moment)];
+    most = std::max(most, alive_);
+    Instant& fullest = peaks_.phases[place(phase_of(moment))];
+    if (alive_ > fullest.bytes) {
+      fullest = {.events = next_, .bytes = alive_};
+    }
+    if (moment != MomentKind::kStartUp) {
+      std::int64_t& step = next_ <= run_.num_first_step ? peaks_.played.first_step_bytes
+                                                        : peaks_.played.steady_bytes;
+      step = std::max(step, alive_);
+    }
+  }
+  void set(Phase phase) { peaks_.phases[place(phase)] = {.events = next_, .bytes = alive_}; }
+
+  const DeepspeedRun& run_;
+  std::vector<std::int64_t> bytes_of_;  // of tensors, by id
+  std::int64_t next_ = 0;
+  std::int64_t alive_ = 0;
+  RunPeaks peaks_;
+};
+
+// Tensors of one row and size, alive at the fullest instant of each phase.
+struct Tensors {
+  TapeRow row = TapeRow::kParameters;
+  std::int64_t bytes = 0;
+  std::array<std::int64_t, kNumPhases> alive{};
+};
+
+class TensorCounter {
+ public:
+  explicit TensorCounter(const DeepspeedRun& run) : run_(run), of_id_(run.events.size() + 1, 0) {}
+
+  std::vector<Tensors> count(const RunPeaks& peaks) {
+    note(peaks, 0);
+    for (std::size_t i = 0; i < run_.events.size(); ++i) {
+      const AllocationEvent& event = run_.events[i];
+      std::size_t& of = of_id_[static_cast<std::size_t>(event.id)];
+      if (event.bytes > 0) {
+        of = find(event);
+      }
+      now_[of] += event.bytes > 0 ? 1 : -1;
+      note(peaks, static_cast<std::int64_t>(i) + 1);
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  // Ids rise with time.
+  std::size_t find(const AllocationEvent& event) {
+    while (row_ + 1 < run_.rows.size() && run_.rows[row_ + 1].after_id < event.id) { ++row_; }
+    const TapeRow row = run_.rows[row_].row;
+    const auto [found, is_new] = numbers_.try_emplace(std::pair(row, event.bytes), tensors_.size());
+    if (is_new) {
+      tensors_.push_back({.row = row, .bytes = event.bytes});
+      now_.push_back(0);
+    }
+    return found->second;
+  }
+  void note(const RunPeaks& peaks, std::int64_t events) {
+    for (std::size_t phase = 0; phase < peaks.phases.size(); ++phase) {
+      if (peaks.phases[phase].events == events) {
+        for (std::size_t i = 0; i < tensors_.size(); ++i) { tensors_[i].alive[phase] = now_[i]; }
+      }
+    }
+  }
+
+  const DeepspeedRun& run_;
+  std::vector<std::size_t> of_id_;
+  std::map<std::pair<TapeRow, std::int64_t>, std::size_t> numbers_;
+  std::vector<Tensors> tensors_;
+  std::vector<std::int64_t> now_;
+  std::size_t row_ = 0;
+};
+
+// A row for every run of phases that have as many of the tensors.
+void add_rows(const Tensors& tensors, DType half, StateRowList& rows) {
+  const TapeRowText& text = text_of(tensors.row);
+  const DType dtype = text.dtype == DType::kBf16 ? half : text.dtype;
+  const bool is_moment = tensors.row == TapeRow::kExpAvg || tensors.row == TapeRow::kExpAvgSq ||
+                         tensors.row == TapeRow::kNumSteps;
+  for (std::size_t first = 0; first < tensors.alive.size();) {
+    std::size_t next = first + 1;
+    while (next < tensors.alive.size() && tensors.alive[next] == tensors.alive[first]) { ++next; }
+    rows.add({.component = text.component,
+              .name = text.name,
+              .elements = div_exact(tensors.bytes, bytes_of(dtype)),
+              .dtype = dtype,
+              .copies = tensors.alive[first],
+              .first = static_cast<Phase>(first),
+              .last = static_cast<Phase>(next - 1),
+              .made_by_first_step = is_moment,
+              .formula = text.formula});
+    first = next;
   }
 }
 
-// What backward passes hold of gradients and buckets stands among the rows of blocks. ZeRO-1
-// reduces when all are there; ZeRO-3 has one flat buffer and one bucket from the start.
-void add_gradients(DeepspeedState& state) {
-  const DeepspeedBuckets& buckets = state.buckets;
-  const auto add = [&](Component component, std::string_view name, std::int64_t elements,
-                       Phase first, Phase last, std::string_view formula) {
-    state.rows.add({.component = component,
-                    .name = name,
-                    .elements = elements,
-                    .dtype = state.dtype,
-                    .first = first,
-                    .last = last,
-                    .formula = formula});
-  };
-  if (state.plan.zero == 3) {
-    add(Component::kGradients, "gradients", state.share, Phase::kStartUp, Phase::kIdle,
-        "N/S: grad_partitions_flat_buffer");
-    add(Component::kCommunication, "reduce_bucket", state.job.profile.reduce_bucket_elements,
-        Phase::kStartUp, Phase::kIdle, "R: contiguous ipg buffer");
-    return;
-  }
-  if (state.plan.zero == 1) {
-    add(Component::kGradients, "gradients", state.n, Phase::kReduction, Phase::kReduction,
-        "N: every .grad, when the reduction begins");
-    add(Component::kCommunication, "reduce_bucket", buckets.elements, Phase::kReduction,
-        Phase::kReduction, "R: contiguous ipg buffer");
-    add(Component::kGradients, "gradients.reduced", buckets.reduction, Phase::kReduction,
-        Phase::kReduction,
-        "flat copies and whole tensors that this rank's N/S reaches into, less what was freed");
-  }
-  add(Component::kGradients, "gradients.partition", buckets.partition, Phase::kGradientNorm,
-      Phase::kOptimizer, "whole tensors that this rank's N/S reaches into: averaged_gradients");
-  state.rows.rows.back().ends_before_made = true;
-}
-
-// Whether what one pass gathers stays for the next (max_reuse_distance, 1e9 elements) and leaves
-// room for the embedding's table, which the first call of a backward pass then asks for: nothing
-// else is missing (fetch_sub_module, __params_to_release).
-bool stays_gathered(const DeepspeedState& state) {
-  constexpr std::int64_t kReuseElements = 1'000'000'000;
-  const ModelSpec& model = state.job.model;
-  const std::int64_t kept = state.n - (model.tied_embeddings ? 0 : model.vocab * model.hidden);
-  return state.job.profile.prefetch_bucket_elements > 0 &&
-         kept < std::min(state.job.profile.max_live_parameters, kReuseElements);
-}
-
-// The first microbatch of all, whose calls are recorded, has one parameter gathered at a time.
-void add_gathers(DeepspeedState& state) {
-  const FrameworkProfile& profile = state.job.profile;
-  if (state.plan.zero < 3 || state.share == state.n) {
-    return;
-  }
-  const bool stays = stays_gathered(state);
-  const bool is_alone = num_microbatches(state.job, state.plan) == 1;
-  const std::int64_t gathered = stays ? state.n : std::min(state.n, profile.max_live_parameters);
-  const std::int64_t at_once = std::min(gathered, state.buckets.largest_tensor);
-  const auto add = [&](Component component, std::string_view name, std::int64_t elements,
-                       bool is_recorded, std::string_view formula) {
-    state.rows.add({.component = component,
-                    .name = name,
-                    .elements = elements,
-                    .dtype = state.dtype,
-                    .first = Phase::kForward,
-                    .last = Phase::kBackward,
-                    .not_in_first_step = is_recorded && is_alone,
-                    .formula = formula,
-                    .stream = overlaps_collectives(state.job, state.plan)
-                                  ? AllocationStream::kGather
-                                  : AllocationStream::kCompute});
-  };
-  add(Component::kParameters, "gathered_tensor", at_once, false,
-      "the largest tensor: of those gathered, one at a time at least");
-  add(Component::kParameters, "gathered_parameters", gathered - at_once, true,
-      "min(N, stage3_max_live_parameters), N where the passes keep all: beyond that tensor");
-  add(Component::kCommunication, "prefetch_bucket",
-      stays ? 0 : std::min(state.n, profile.prefetch_bucket_elements), true,
-      "min(N, stage3_prefetch_bucket_size): the next all-gather");
-}
-
-// Parameters that the rank updates at once.
-std::int64_t updated_at_once(const DeepspeedState& state) {
-  if (state.plan.zero < 3) {
-    return state.share;
-  }
-  return std::ranges::max(deepspeed_sub_groups(state.job, state.plan));
-}
-
-// Before gradients are flattened ZeRO-1 and 2 look for infinities in one tensor's part after the
-// other: an fp32 copy, masks of either kind and of both, and that in fp32 (_has_inf_or_nan). Bytes
-// for the largest.
-std::int64_t overflow_check_bytes(const DeepspeedState& state) {
-  constexpr std::int64_t kBytesPerElement = 4 + 1 + 1 + 1 + 4;
-  return state.plan.zero == 3
-             ? 0
-             : kBytesPerElement * std::min(state.buckets.largest_tensor, state.share);
-}
-
-// What the overflow check needs beyond what follows it.
-void add_overflow_check(DeepspeedState& state, std::int64_t updated) {
-  const std::int64_t check_bytes = overflow_check_bytes(state);
-  const std::int64_t step_bytes = updated * (bytes_of(state.dtype) + bytes_of(DType::kFp32));
-  state.rows.add({.component = Component::kTemporaries,
-                  .name = "step.overflow_check",
-                  .elements = std::max<std::int64_t>(0, check_bytes - step_bytes),
-                  .dtype = DType::kBool,
-                  .first = Phase::kOptimizer,
-                  .last = Phase::kOptimizer,
-                  .ends_before_made = true,
-                  .formula = "11 bytes of the largest tensor's part, less the flat and the fp32 "
-                             "gradients that follow"});
-}
-
-void add_step(DeepspeedState& state) {
-  const std::int64_t updated = updated_at_once(state);
-  state.rows.add({.component = Component::kTemporaries,
-                  .name = "step.flat_gradients",
-                  .elements = updated,
-                  .dtype = state.dtype,
-                  .first = Phase::kOptimizer,
-                  .last = Phase::kOptimizer,
-                  .ends_before_made = true,
-                  .formula = "N/S (ZeRO-3: a sub-group): flatten(averaged_gradients)"});
-  state.rows.add({.component = Component::kTemporaries,
-                  .name = "step.fp32_gradients",
-                  .elements = updated,
-                  .dtype = DType::kFp32,
-                  .first = Phase::kOptimizer,
-                  .last = Phase::kOptimizer,
-                  .formula = "N/S (ZeRO-3: a sub-group): gradients in fp32"});
-  add_overflow_check(state, updated);
+std::int64_t step_peak(const PlayedPeaks& played) {
+  return std::max(played.first_step_bytes, played.steady_bytes);
 }
 
 }  // namespace
@@ -201,40 +181,28 @@ std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan)
   return groups;
 }
 
-bool deepspeed_flattens_on_gpu(const Job& job, const Plan& plan, std::int64_t parameters) {
-  const std::int64_t bytes = bytes_of(activation_dtype(plan.precision)) * parameters;
-  return 2 * bytes <=
-         device_capacity_bytes(job.cluster) - job.cluster.gpu.context_bytes.value_or(0);
-}
-
-std::int64_t deepspeed_left_by_start_up(const Job& job, const Plan& plan, std::int64_t parameters) {
-  const std::int64_t half = bytes_of(activation_dtype(plan.precision));
-  const std::int64_t share = div_ceil(parameters, dense_shard_size(job, plan));
-  const std::int64_t part = (half + bytes_of(DType::kFp32)) * share;
-  return part + (plan.zero == 3 || deepspeed_flattens_on_gpu(job, plan, parameters)
-                     ? half * parameters
-                     : 0);
-}
-
-std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
-                                           const StageTensors& tensors) {
-  const std::int64_t ranks = dense_shard_size(job, plan);
-  DeepspeedState state{.job = job,
-                       .plan = plan,
-                       .n = tensors.dense,
-                       .share = div_ceil(tensors.dense, ranks),
-                       .dtype = activation_dtype(plan.precision)};
-  add_parameters(state);
-  add_gradients(state);
-  add_gathers(state);
-  add_step(state);
-  state.rows.add({.component = Component::kWorkspace,
-                  .name = "cublas_workspace",
-                  .elements = job.profile.fixed_workspace_bytes,
-                  .dtype = DType::kBool,
-                  .copies = 2,
-                  .formula = "one of the forward's thread, one of autograd's"});
-  return std::move(state.rows.rows);
+StageState deepspeed_state(const Job& job, const Plan& plan, std::optional<std::int64_t> rank) {
+  const std::vector<std::int64_t> ranks =
+      rank ? std::vector<std::int64_t>{*rank} : deepspeed_full_ranks(job, plan);
+  DeepspeedRun fullest;
+  RunPeaks peaks;
+  for (const std::int64_t each : ranks) {
+    DeepspeedRun run = deepspeed_run(job, plan, each);
+    const RunPeaks of_run = PeakReader(run).read();
+    if (fullest.events.empty() || step_peak(of_run.played) > step_peak(peaks.played)) {
+      fullest = std::move(run);
+      peaks = of_run;
+      peaks.played.rank = each;
+    }
+  }
+  StateRowList rows;
+  for (const Tensors& tensors : TensorCounter(fullest).count(peaks)) {
+    add_rows(tensors, activation_dtype(plan.precision), rows);
+  }
+  StageState state;
+  state.rows = std::move(rows.rows);
+  state.played = peaks.played;
+  return state;
 }
 
 }  // namespace shardplan

@@ -1,28 +1,22 @@
-// What a rank of DeepSpeed holds besides activations, what its optimizer updates at once, and what
-// start-up leaves behind.
+// What a rank of DeepSpeed has allocated, read from its tape: rows of the ledger by phase, and the
+// peaks of its moments.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "estimator/stage_tensors.h"
-#include "estimator/state_row.h"
+#include "estimator/stage_state.h"
 
 namespace shardplan {
 
-std::vector<StateRow> deepspeed_state_rows(const Job& job, const Plan& plan,
-                                           const StageTensors& tensors);
+// Rows and peaks of the rank; of the fullest one where none is given. `parameters` and `bytes` are
+// left to the caller.
+StageState deepspeed_state(const Job& job, const Plan& plan,
+                           std::optional<std::int64_t> rank = std::nullopt);
 
 // ZeRO-3 updates one sub-group after the other: elements of this rank's parts, each closed by the
 // tensor with which it reaches sub_group_size, by default 1e9 (_create_fp16_sub_groups).
 std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan);
-
-// Whether the card has room for the flat tensor of `parameters` elements beside the model's own;
-// else the model goes to the host before.
-bool deepspeed_flattens_on_gpu(const Job& job, const Plan& plan, std::int64_t parameters);
-
-// Bytes freed before the first step whose segments may stay in the allocator's cache: the model's
-// own tensors, or ZeRO-3's gathered ones, and copies of this rank's part.
-std::int64_t deepspeed_left_by_start_up(const Job& job, const Plan& plan, std::int64_t parameters);
 
 }  // namespace shardplan

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kMicrobatches = 2;
 
 std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::int64_t rank,
-                                       AllocationTape& tape) {
+                                       DeepspeedTape& tape) {
   if (plan.zero == 3) {
     return std::make_unique<PartitionedZero>(job, plan, tape);
   }
@@ -25,24 +25,37 @@ std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::in
 
 }  // namespace
 
-std::vector<AllocationEvent> deepspeed_timeline(const Job& job, const Plan& plan, std::int64_t rank,
-                                                int steps) {
-  ProductTape tape(job.profile.fixed_workspace_bytes);
+DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
+  DeepspeedTape tape(job.profile.fixed_workspace_bytes);
   const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
   const LlamaSizes sizes(job, plan);
   EagerLlama model(sizes, plan.recompute.granularity == RecomputeGranularity::kFull, tape, *zero);
   const std::int64_t microbatches = std::min(num_microbatches(job, plan), kMicrobatches);
+  DeepspeedRun run;
+  tape.begin(MomentKind::kStartUp);
   zero->build();
+  run.num_built = tape.num_events();
   for (int step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < microbatches; ++i) {
       zero->begin_microbatch(i + 1 == microbatches);
       model.forward();
       model.backward();
+      tape.begin(MomentKind::kReduction);
       zero->end_backward();
     }
+    tape.begin(MomentKind::kOptimizer);
     zero->step();
+    run.num_first_step = step == 0 ? tape.num_events() : run.num_first_step;
   }
-  return tape.take_events();
+  run.events = tape.take_events();
+  run.rows = tape.take_rows();
+  run.moments = tape.take_moments();
+  return run;
+}
+
+std::vector<AllocationEvent> deepspeed_timeline(const Job& job, const Plan& plan, std::int64_t rank,
+                                                int steps) {
+  return deepspeed_run(job, plan, rank, steps).events;
 }
 
 }  // namespace shardplan

@@ -1,6 +1,5 @@
-// Frameworks whose model is plain PyTorch modules under autograd: nanotron, and Hugging Face's
-// Llama as DeepSpeed trains it. Blocks in nanotron_rows.cpp and deepspeed_rows.cpp, state in
-// nanotron_state.cpp and deepspeed_state.cpp.
+// nanotron, whose model is plain PyTorch modules under autograd: blocks in nanotron_rows.cpp, state
+// in nanotron_state.cpp.
 #pragma once
 
 #include <stdexcept>
@@ -15,12 +14,7 @@
 
 namespace shardplan {
 
-constexpr bool is_eager(MemoryModel model) {
-  return model == MemoryModel::kNanotron || model == MemoryModel::kDeepspeed;
-}
-
 std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind);
-std::vector<BlockRow> deepspeed_rows(const Job& job, const Plan& plan, BlockKind kind);
 
 std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);

@@ -1,6 +1,8 @@
 // The estimator's answers. Pure functions: no I/O, no globals; valid plans only (else logic_error).
 #pragma once
 
+#include <cstdint>
+
 #include "estimator/job.h"
 #include "estimator/memory_estimate.h"
 #include "estimator/step_time.h"
@@ -10,6 +12,10 @@ namespace shardplan {
 
 // Rows, timeline peak and the four totals of every pipeline stage.
 MemoryEstimate estimate_memory(const Job& job, const Plan& plan);
+// Whether the tensors of every data-parallel rank are known apart: DeepSpeed's ZeRO-1 and 2. An
+// estimate speaks of the fullest, this one of the rank asked for.
+bool knows_data_ranks(const Job& job, const Plan& plan);
+MemoryEstimate estimate_memory_of_rank(const Job& job, const Plan& plan, std::int64_t data_rank);
 
 // Seconds of one optimizer step and where they go.
 StepTime estimate_step_time(const Job& job, const Plan& plan);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -104,9 +105,7 @@ void add_fsdp_assumptions(const Job& job, const Plan& plan, const PlanPieces& pi
   }
 }
 
-}  // namespace
-
-MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
+MemoryEstimate memory_of(const Job& job, const Plan& plan, std::optional<std::int64_t> data_rank) {
   if (const ValidityRule* rule = first_broken_rule(job, plan)) {
     throw std::logic_error("estimate_memory: the plan breaks " + std::string(rule->name));
   }
@@ -114,7 +113,7 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
     return estimate_fujii2024(job, plan);
   }
   MemoryEstimate estimate;
-  const PlanPieces pieces = plan_pieces(job, plan);
+  const PlanPieces pieces = plan_pieces(job, plan, data_rank);
   for (const StagePieces& stage : pieces.stages) {
     estimate.stages.push_back(stage_memory(job, plan, pieces.blocks, stage));
   }
@@ -137,6 +136,20 @@ MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
   }
   estimate.not_counted = not_counted(job.profile);
   return estimate;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Job& job, const Plan& plan) {
+  return memory_of(job, plan, std::nullopt);
+}
+
+bool knows_data_ranks(const Job& job, const Plan& plan) {
+  return job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero < 3;
+}
+
+MemoryEstimate estimate_memory_of_rank(const Job& job, const Plan& plan, std::int64_t data_rank) {
+  return memory_of(job, plan, data_rank);
 }
 
 }  // namespace shardplan

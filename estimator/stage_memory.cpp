@@ -165,11 +165,26 @@ std::vector<Moment> sorted_moments(const StagePeaks& peaks) {
   return moments;
 }
 
+StagePeaks played_peaks(const PlayedPeaks& played) {
+  StagePeaks peaks;
+  for (std::size_t i = 0; i < peaks.moments.size(); ++i) {
+    peaks.moments[i].bytes = played.moments[i];
+  }
+  const auto fullest = std::ranges::max_element(played.moments);
+  peaks.peak = static_cast<MomentKind>(fullest - played.moments.begin());
+  peaks.peak_bytes = *fullest;
+  peaks.allocated_bytes = *fullest;
+  peaks.first_step_bytes = played.first_step_bytes;
+  peaks.steady_bytes = played.steady_bytes;
+  return peaks;
+}
+
 StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition& partition,
-                         const BlockSummaries& blocks, std::int64_t pp_rank) {
+                         const BlockSummaries& blocks, std::int64_t pp_rank,
+                         std::optional<std::int64_t> data_rank) {
   StagePieces pieces;
   pieces.layout = stage_layout(job, plan, partition, pp_rank);
-  pieces.state = stage_state(job, plan, pieces.layout);
+  pieces.state = stage_state(job, plan, pieces.layout, data_rank);
   for (const StateRow& row : sequence_rows(job, plan, pieces.layout.ends)) {
     if (row.total_bytes() > 0) {
       pieces.state.rows.push_back(row);
@@ -181,18 +196,21 @@ StagePieces stage_pieces(const Job& job, const Plan& plan, const LayerPartition&
     pieces.chunks.push_back(chunk_peaks(chunk, blocks, pieces.buffers.back()));
   }
   pieces.schedule = peak_in_flight_states(schedule_shape(job, plan), pp_rank);
-  pieces.peaks = stage_peaks(job, pieces.state.bytes, pieces.chunks, pieces.schedule);
+  const bool has_arenas = job.profile.allocator == AllocatorKind::kStaticArenas;
+  pieces.peaks = pieces.state.played && !has_arenas
+                     ? played_peaks(*pieces.state.played)
+                     : stage_peaks(job, pieces.state.bytes, pieces.chunks, pieces.schedule);
   return pieces;
 }
 
 }  // namespace
 
-PlanPieces plan_pieces(const Job& job, const Plan& plan) {
-  PlanPieces pieces{.blocks = block_set(job, plan), .stages = {}};
+PlanPieces plan_pieces(const Job& job, const Plan& plan, std::optional<std::int64_t> data_rank) {
+  PlanPieces pieces{.blocks = block_set(job, plan), .stages = {}, .data_rank = data_rank};
   const LayerPartition partition = partition_layers(job, plan);
   const BlockSummaries summaries = summaries_of(pieces.blocks);
   for (std::int64_t pp_rank = 0; pp_rank < plan.pp; ++pp_rank) {
-    pieces.stages.push_back(stage_pieces(job, plan, partition, summaries, pp_rank));
+    pieces.stages.push_back(stage_pieces(job, plan, partition, summaries, pp_rank, data_rank));
   }
   return pieces;
 }

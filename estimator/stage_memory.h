@@ -1,6 +1,8 @@
 // One pipeline rank's answer, and the plan-wide pieces that it is read from.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "estimator/block_memory.h"
@@ -24,10 +26,12 @@ struct StagePieces {
 // What decides the memory of a plan.
 struct PlanPieces {
   BlockSet blocks;
-  std::vector<StagePieces> stages;  // by pipeline rank
+  std::vector<StagePieces> stages;        // by pipeline rank
+  std::optional<std::int64_t> data_rank;  // the data-parallel rank asked for, else the fullest
 };
 
-PlanPieces plan_pieces(const Job& job, const Plan& plan);
+PlanPieces plan_pieces(const Job& job, const Plan& plan,
+                       std::optional<std::int64_t> data_rank = std::nullopt);
 
 // Rows, moments, components and all totals up to allocated_bytes and outside_bytes; reserved and
 // required are those of an allocator without gaps.

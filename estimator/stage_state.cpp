@@ -16,31 +16,33 @@ std::vector<StateRow> rows_of(const Job& job, const Plan& plan, const StageLayou
     case MemoryModel::kNative: return native_state_rows(job, plan, stage, tensors);
     case MemoryModel::kTorchtitan: return torchtitan_state(job, plan, stage);
     case MemoryModel::kNanotron: return nanotron_state_rows(job, plan, stage, tensors);
-    case MemoryModel::kDeepspeed: return deepspeed_state_rows(job, plan, tensors);
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatronLocal:
-    case MemoryModel::kMegatron: break;
+    case MemoryModel::kMegatron:
+    case MemoryModel::kDeepspeed: break;  // the last: deepspeed_state
   }
   return megatron_state_rows(job, plan, stage, tensors);
 }
 
 }  // namespace
 
-StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage) {
-  return stage_state(job, plan, stage, stage_tensors(job, plan, stage));
+StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                       std::optional<std::int64_t> data_rank) {
+  return stage_state(job, plan, stage, stage_tensors(job, plan, stage), data_rank);
 }
 
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
-                       const StageTensors& tensors) {
+                       const StageTensors& tensors, std::optional<std::int64_t> data_rank) {
   StageState state;
-  state.rows = rows_of(job, plan, stage, tensors);
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    state = deepspeed_state(job, plan, data_rank);
+  } else {
+    state.rows = rows_of(job, plan, stage, tensors);
+  }
   state.parameters = tensors.dense + tensors.expert;
   for (const StateRow& row : state.rows) { state.bytes.add(row); }
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     state.bytes.side_streams = torchtitan_side_streams(job, plan);
-  }
-  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    state.bytes.start_up_only = deepspeed_left_by_start_up(job, plan, tensors.dense);
   }
   return state;
 }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "estimator/allocator_tails.h"
-#include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_timeline.h"
 #include "estimator/eager_rows.h"
 #include "estimator/fsdp_tensors.h"
@@ -339,8 +338,8 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
     return torchtitan_timeline(job, plan, pieces);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    const std::int64_t fullest = deepspeed_fullest_part(job, plan).rank;
-    return deepspeed_timeline(job, plan, (fullest + shard) % dense_shard_size(job, plan));
+    const std::int64_t rank = pieces.state.played.value().rank;
+    return deepspeed_timeline(job, plan, (rank + shard) % dense_shard_size(job, plan));
   }
   TimelineWriter writer(blocks);
   BuiltStage built = built_stage(job, plan, pieces.layout, shard);

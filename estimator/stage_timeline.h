@@ -11,7 +11,7 @@ namespace shardplan {
 
 // Steps are cut to the shortest schedule that reaches the same peaks. `shard`: which rank's share
 // of a sharded optimizer, where the profile's timeline has its tensors (Megatron-core's local
-// layers; DeepSpeed's ZeRO-1 and 2, counted from the rank that keeps most gradients).
+// layers; DeepSpeed's ZeRO-1 and 2, counted from the rank of the state).
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces,
                                             std::int64_t shard = 0);

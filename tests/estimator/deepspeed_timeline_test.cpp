@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "data/case_line.h"
 #include "data/library.h"
 #include "estimator/caching_allocator.h"
+#include "estimator/estimate.h"
+#include "estimator/stage_memory.h"
+#include "estimator/units.h"
 
 namespace shardplan {
 namespace {
@@ -94,6 +98,45 @@ TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 63 measure
   CHECK(waiting == 6);  // of 21
   std::ranges::sort(reserved);
   CHECK(reserved[31] < 0.0002);
+}
+
+// Ledgers count tensors, PyTorch blocks: rounded up to 512 bytes, with ends of less than 1 MiB that
+// are not split off.
+TEST_CASE("DeepSpeed's estimate of a rank is what that rank has allocated, in 63 measured ranks") {
+  for (const char* file : {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl"}) {
+    for (const Case& run : measured_cases(file)) {
+      CAPTURE(run.id);
+      const MeasuredRank& rank = run.measured->ranks.front();
+      const PlanPieces pieces = plan_pieces(run.job, run.plan, rank.rank);
+      const StageMemory memory =
+          stage_memory(run.job, run.plan, pieces.blocks, pieces.stages.front());
+      const auto is_close = [](std::int64_t counted, const std::optional<std::int64_t>& measured) {
+        return std::abs(counted - measured.value()) < *measured / 1000 * 3 + kMiB;
+      };
+      CHECK(is_close(memory.built_bytes, rank.allocated_after_init));
+      CHECK(is_close(memory.state_bytes, rank.allocated_between_steps));
+      CHECK(is_close(memory.first_step_bytes, rank.peak_allocated_first_step));
+      CHECK(is_close(memory.steady_bytes, rank.peak_allocated_steady));
+    }
+  }
+}
+
+// One plan, of which three ranks ran: the last keeps the head, the first the embedding.
+TEST_CASE("estimates of DeepSpeed's ranks differ as the ranks do, and none is above the fullest") {
+  int same_plan = 0;
+  for (const Case& run : measured_cases("deepspeed_ranks_h200.jsonl")) {
+    if (!run.id.starts_with("ds-z2-dp64-l16")) {
+      continue;
+    }
+    ++same_plan;
+    const MeasuredRank& rank = run.measured->ranks.front();
+    const std::int64_t fullest = estimate_memory(run.job, run.plan).stages.front().steady_bytes;
+    const std::int64_t own =
+        estimate_memory_of_rank(run.job, run.plan, rank.rank).stages.front().steady_bytes;
+    CHECK(own <= fullest);
+    CHECK(std::abs(error(own, rank.peak_allocated_steady)) < 0.003);
+  }
+  CHECK(same_plan == 3);
 }
 
 }  // namespace
