@@ -1,10 +1,13 @@
 #include "estimator/deepspeed_flat.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "estimator/block_rows.h"
+#include "estimator/caching_allocator.h"
 #include "estimator/estimate.h"
+#include "estimator/outside_memory.h"
 #include "estimator/units.h"
 
 namespace shardplan {
@@ -13,11 +16,20 @@ namespace {
 constexpr std::int64_t kFp32 = 4;
 constexpr std::int64_t kFp64 = 8;
 
-// Whether the card has room for the flat tensor beside the model's own; else the model goes to the
-// host before.
-bool flattens_on_gpu(const Job& job, std::int64_t flat_bytes) {
-  return 2 * flat_bytes <=
-         device_capacity_bytes(job.cluster) - job.cluster.gpu.context_bytes.value_or(0);
+// Whether the card has room for the flat tensor beside the model's own and all that is outside the
+// allocator (accelerator/cuda_accelerator.py, available_memory: what the driver calls free); else
+// the model goes to the host before.
+bool flattens_on_gpu(const Job& job, const Plan& plan, std::int64_t flat_bytes,
+                     std::span<const FlatRange> tensors) {
+  const std::int64_t half = bytes_of(activation_dtype(plan.precision));
+  const std::int64_t free = device_capacity_bytes(job.cluster) - outside_bytes(job, plan, 0);
+  CachingAllocator allocator(job.profile.allocator, std::max<std::int64_t>(free, 0));
+  const auto fits = [&](std::int64_t bytes) {
+    return allocator.allocate(bytes) != CachingAllocator::kNone;
+  };
+  return std::ranges::all_of(
+             tensors, [&](const FlatRange& tensor) { return fits(half * tensor.elements()); }) &&
+         fits(flat_bytes);
 }
 
 }  // namespace
@@ -35,7 +47,7 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Deepspee
   const std::int64_t ranks = dense_shard_size(job, plan);
   share_ = deepspeed_share(job.model, ranks);
   flat_elements_ = share_ * ranks;
-  flattens_on_gpu_ = flattens_on_gpu(job, half_ * flat_elements_);
+  flattens_on_gpu_ = flattens_on_gpu(job, plan, half_ * flat_elements_, ranges_);
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const FlatRange& range = ranges_[i];
     if (is_kept(static_cast<std::int64_t>(i))) {

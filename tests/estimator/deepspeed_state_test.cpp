@@ -107,6 +107,24 @@ TEST_CASE("a rank of DeepSpeed flattens its model beside the model: twice its by
   }
 }
 
+// accelerator/cuda_accelerator.py, available_memory: what the driver calls free, beside the model,
+// context and communicators. Where the flat tensor finds no room the model goes to the host.
+TEST_CASE("a larger card never turns down what a smaller one holds") {
+  Job job = job_of(1);
+  job.cluster.nodes = 16;
+  job.global_batch *= 16;
+  job.sequence_length = 64;
+  bool fits = false;
+  for (std::int64_t beyond = -12 * kGiB; beyond <= 4 * kGiB; beyond += 256 * kMiB) {
+    CAPTURE(beyond);
+    job.cluster.memory_limit_bytes = 4 * kN + beyond;
+    const bool fits_now = estimate_memory(job, plan_with(2)).fit != Fit::kDoesNotFit;
+    CHECK((fits_now || !fits));
+    fits = fits_now;
+  }
+  CHECK(fits);
+}
+
 // Every rank tried, where an estimate tries few; with the usual bucket, and one that few tensors
 // fit in.
 TEST_CASE("the rank that DeepSpeed's estimate speaks of has the most allocated") {
