@@ -74,8 +74,13 @@ const NotCompared* why_not_compared(const AccuracyCase& result, Quantity quantit
   return found == kNotCompared.end() ? nullptr : found;
 }
 
-void add_ranks(AccuracyCase& result, const Measurement& measured, const MemoryEstimate& memory) {
-  for (const MeasuredRank& rank : measured.ranks) {
+void add_ranks(AccuracyCase& result, const Case& question, const MemoryEstimate& fullest) {
+  const bool knows_ranks = knows_data_ranks(question.job, question.plan);
+  for (const MeasuredRank& rank : question.measured.value().ranks) {
+    const MemoryEstimate own = knows_ranks && !rank.is_largest
+                                   ? estimate_memory_of_rank(question.job, question.plan, rank.rank)
+                                   : MemoryEstimate{};
+    const MemoryEstimate& memory = own.stages.empty() ? fullest : own;
     RankPairs pairs = {.rank = rank, .pairs = {}};
     for (std::size_t i = 0; i < kQuantities.size(); ++i) {
       const Quantity quantity = kQuantities[i].value;
@@ -163,7 +168,7 @@ AccuracyCase accuracy_case(const Case& question, const std::string& set, const L
     return result;
   }
   result.predicted_step_s = prediction.time.total_s;
-  add_ranks(result, measured, prediction.memory);
+  add_ranks(result, question, prediction.memory);
   result.paper_allocated_bytes = paper_allocated_bytes(question, library);
   return result;
 }
