@@ -62,7 +62,7 @@ struct ModelFamily {
   AttentionKind attention = AttentionKind::kGqa;
   AttentionBias bias = AttentionBias::kNone;
   void (*read_experts)(ConfigReading&) = nullptr;         // widths, and which layers have experts
-  void (*read_windows)(ConfigReading&) = nullptr;         // LayerSpec::attention_window
+  void (*read_windows)(ConfigReading&) = nullptr;         // of every LayerSpec
   std::span<const std::string_view> without_effect = {};  // beside keys_without_effect()
   std::span<const std::string_view> not_counted = {};     // operations that no row describes
 };

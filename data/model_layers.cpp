@@ -135,13 +135,15 @@ struct Widths {
   std::int64_t chunked = 0;
 };
 
-std::int64_t window_of(ConfigReading& reading, const JsonValue& type, Widths widths) {
+void read_layer_type(ConfigReading& reading, const JsonValue& type, Widths widths,
+                     LayerSpec& layer) {
   const std::string_view key = "layer_types";
   if (type.kind != JsonKind::kString) {
     throw reading.fields.error(key, "found " + describe(type) + ", expected a list of strings");
   }
   if (type.string == "full_attention") {
-    return 0;
+    layer.attention_window = 0;
+    return;
   }
   const bool is_sliding = type.string == "sliding_attention";
   if (!is_sliding && type.string != "chunked_attention") {
@@ -149,13 +151,13 @@ std::int64_t window_of(ConfigReading& reading, const JsonValue& type, Widths wid
         key, "found " + describe(type) +
                  ", expected full_attention, sliding_attention or chunked_attention");
   }
-  const std::int64_t window = is_sliding ? widths.sliding : widths.chunked;
-  if (window == 0) {
+  layer.attention_window = is_sliding ? widths.sliding : widths.chunked;
+  layer.attends_in_chunks = !is_sliding;
+  if (layer.attention_window == 0) {
     throw reading.fields.error(
         key, "found " + describe(type) + ", expected " +
                  (is_sliding ? "a sliding_window" : "an attention_chunk_size") + " with it");
   }
-  return window;
 }
 
 // True if layer_types is there; it then decides alone.
@@ -172,7 +174,7 @@ bool read_layer_types(ConfigReading& reading, Widths widths) {
                                         std::to_string(layers.size()) + " strings");
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    layers[i].attention_window = window_of(reading, types.items[i], widths);
+    read_layer_type(reading, types.items[i], widths, layers[i]);
   }
   return true;
 }
@@ -348,6 +350,7 @@ void read_chunks(ConfigReading& reading) {
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     layers[i].attention_window = has_rope[i] == 1 ? chunk : 0;
+    layers[i].attends_in_chunks = layers[i].attention_window > 0;
   }
 }
 

@@ -11,8 +11,6 @@
 namespace shardplan {
 namespace {
 
-constexpr double kTileRows = 128;  // queries of a tile, of FlashAttention 2 and 3, cuDNN and ours
-
 // Of one sequence. Off the diagonal the keys lie before the queries, so that all of them are seen
 // or, of the last ones, a triangle.
 struct Block {
@@ -27,12 +25,13 @@ using Blocks = std::array<Block, 3>;
 
 // Hops of a ring: this rank's queries on its own keys, then in half of the hops on the first chunk
 // of another's keys, in the others the second half of the queries on both of its chunks.
-Blocks blocks_of_ring(double chunk, double cp, double window) {
-  const double off_diagonal = std::min(2 * chunk * chunk, chunk * window);
+Blocks blocks_of_ring(double chunk, double cp, const LayerSpec& layer) {
+  const double window = number(layer.attention_window);
+  const double off_diagonal = window == 0 ? 2 * chunk * chunk : chunk * std::min(2 * chunk, window);
   const double hops = (cp - 1) / 2;
   return {{{.queries = 2 * chunk,
             .keys = 2 * chunk,
-            .pairs = seen_pairs(2 * chunk, window),
+            .pairs = seen_pairs(layer, 2 * chunk),
             .is_diagonal = true},
            {.count = hops, .queries = 2 * chunk, .keys = chunk, .pairs = off_diagonal},
            {.count = hops, .queries = chunk, .keys = 2 * chunk, .pairs = off_diagonal}}};
@@ -40,26 +39,14 @@ Blocks blocks_of_ring(double chunk, double cp, double window) {
 
 // On gathered keys: of the rank whose chunks are the first and the last of a sequence, the shortest
 // block and the longest.
-Blocks blocks_of_gathered(double chunk, double cp, double window, double before) {
+Blocks blocks_of_gathered(double chunk, double cp, const LayerSpec& layer, double before) {
   const double last = (2 * cp - 1) * chunk;
   return {
-      {{.queries = chunk, .keys = chunk, .pairs = seen_pairs(chunk, window), .is_diagonal = true},
+      {{.queries = chunk, .keys = chunk, .pairs = seen_pairs(layer, chunk), .is_diagonal = true},
        {.queries = chunk,
         .keys = chunk + std::min(last, before),
-        .pairs = seen_pairs(last + chunk, window) - seen_pairs(last, window)},
+        .pairs = seen_pairs(layer, last + chunk) - seen_pairs(layer, last)},
        {.count = 0}}};
-}
-
-// Of the multiprocessors, the share that tiles of one length keep busy until the last is done, one
-// row of them for each head. The last of a row takes as long as the others, however few its
-// queries.
-double busy_share(const GpuSpec& gpu, double queries, double heads) {
-  if (gpu.num_sms == 0) {
-    return 1;
-  }
-  const double tiles = queries / kTileRows;
-  const double waves = std::ceil(std::ceil(tiles) * heads / number(gpu.num_sms));
-  return tiles * heads / number(gpu.num_sms) / waves;
 }
 
 // Length of the triangle as fast as a rectangle without a mask, whose tiles walk over `length`
@@ -92,8 +79,10 @@ class CallTimes {
   ForwardBackward diagonal_s(const Block& block, double pairs) const {
     AttentionWork work = work_;
     work.pairs = pairs;
-    work.length = std::min<std::int64_t>(work_.length, std::llround(block.queries));
-    work.heads_of_call = heads_of_call_;
+    const std::int64_t queries = std::llround(block.queries);
+    work.length = std::min(work_.length, queries);
+    work.window = work_.window < queries ? work_.window : 0;
+    work.heads_of_call = heads_of_call_ * div_ceil(queries, work.length);
     return {.forward_s = attention_forward_s(gpu_, work),
             .backward_s = attention_backward_s(gpu_, work) /
                           (runs_own_backward_ ? kOwnBackwardShare.value : 1)};
@@ -104,6 +93,7 @@ class CallTimes {
   ForwardBackward rectangle_s(const Block& block, double pairs) const {
     AttentionWork work = work_;
     work.pairs = pairs;
+    work.window = 0;
     work.heads_of_call = 0;
     const double busy = busy_share(gpu_, block.queries, number(heads_of_call_));
     const bool is_unmasked = !work.is_flash2 && block.pairs == block.queries * block.keys;
@@ -138,9 +128,16 @@ class CallTimes {
 
 }  // namespace
 
-double seen_pairs(double queries, double window) {
-  const double band = std::min(queries, window);
-  return band * queries - band * band / 2;
+double seen_pairs(const LayerSpec& layer, double queries) {
+  const double window = number(layer.attention_window);
+  if (window == 0 || window >= queries) {
+    return queries * queries / 2;
+  }
+  if (!layer.attends_in_chunks) {
+    return window * queries - window * window / 2;
+  }
+  const double rest = std::fmod(queries, window);
+  return (window * (queries - rest) + rest * rest) / 2;
 }
 
 ForwardBackward attention_calls_s(const BlockContext& context, const LayerSpec& layer,
@@ -152,11 +149,10 @@ ForwardBackward attention_calls_s(const BlockContext& context, const LayerSpec& 
   }
   const double cp = number(plan.cp);
   const double chunk = number(context.job.sequence_length) / (2 * cp);
-  const double window = number(attention_length(context.job, layer));
   const Blocks blocks =
       plan.cp_method == CpMethod::kRing
-          ? blocks_of_ring(chunk, cp, window)
-          : blocks_of_gathered(chunk, cp, window,
+          ? blocks_of_ring(chunk, cp, layer)
+          : blocks_of_gathered(chunk, cp, layer,
                                number(gathered_keys_before(context.job, layer.attention_window)));
   double all_pairs = 0;
   for (const Block& block : blocks) { all_pairs += block.count * block.pairs; }

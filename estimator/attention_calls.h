@@ -7,9 +7,10 @@
 
 namespace shardplan {
 
-// (query, key) pairs that `queries` from the start of a sequence on see: each those before it, its
-// own and at most `window`. s^2 / 2 for the triangle; w s - w^2 / 2 for a band of w.
-double seen_pairs(double queries, double window);
+// (query, key) pairs that `queries` from the start of a sequence on see: each those before it and
+// its own, as far as the layer's window goes. s^2 / 2 for the triangle; w s - w^2 / 2 for a band of
+// w; c^2 / 2 for every chunk of c.
+double seen_pairs(const LayerSpec& layer, double queries);
 
 // Seconds of all calls of one layer and microbatch whose pairs `work` counts, at the rates of the
 // GPU's file.

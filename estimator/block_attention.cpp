@@ -62,22 +62,32 @@ void attend_unfused(const BlockContext& context, const AttentionWork& work, Bloc
   time.backward_input_s = 2 * (scores_s + values_s) + memory_bound_s(gpu, 11 * scores);
 }
 
-}  // namespace
-
-// Context parallelism divides the pairs evenly (zigzag chunks, or heads under all-to-all).
-BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
+// Context parallelism divides the pairs evenly (zigzag chunks, or heads under all-to-all). Chunks
+// are sequences of one call.
+AttentionWork attention_work(const BlockContext& context, const LayerSpec& layer,
+                             AttentionBackend backend) {
   const ModelSpec& model = context.model();
   const Plan& plan = context.plan;
-  const std::int64_t length = attention_length(context.job, layer);
+  const std::int64_t sequence = context.job.sequence_length;
+  const std::int64_t window = layer.attention_window < sequence ? layer.attention_window : 0;
+  const std::int64_t length = layer.attends_in_chunks && window > 0 ? window : sequence;
+  const std::int64_t heads = div_ceil(model.num_heads, plan.tp);
+  return {.pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
+          .heads = heads,
+          .qk_dim = model.qk_head_dim(),
+          .v_dim = model.v_head_dim(),
+          .length = length,
+          .window = layer.attends_in_chunks ? 0 : window,
+          .heads_of_call = heads * plan.micro_batch * div_ceil(sequence, length),
+          .is_flash2 = backend == AttentionBackend::kFlash};
+}
+
+}  // namespace
+
+BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
+  const Plan& plan = context.plan;
   const AttentionBackend backend = backend_of(context);
-  const AttentionWork work = {
-      .pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
-      .heads = div_ceil(model.num_heads, plan.tp),
-      .qk_dim = model.qk_head_dim(),
-      .v_dim = model.v_head_dim(),
-      .length = length,
-      .heads_of_call = div_ceil(model.num_heads, plan.tp) * plan.micro_batch,
-      .is_flash2 = backend == AttentionBackend::kFlash};
+  const AttentionWork work = attention_work(context, layer, backend);
   BlockTime time;
   time.forward_flops = work.forward_flops();
   ForwardBackward calls = attention_calls_s(context, layer, work);

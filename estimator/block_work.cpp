@@ -175,13 +175,8 @@ BlockTime memory_bound(const BlockContext& context, double elements, const Passe
   return time;
 }
 
-std::int64_t attention_length(const Job& job, const LayerSpec& layer) {
-  return layer.attention_window > 0 ? std::min(layer.attention_window, job.sequence_length)
-                                    : job.sequence_length;
-}
-
 double attention_pairs(const Job& job, const LayerSpec& layer) {
-  return seen_pairs(number(job.sequence_length), number(attention_length(job, layer)));
+  return seen_pairs(layer, number(job.sequence_length));
 }
 
 BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& visible,

@@ -122,9 +122,8 @@ BlockTime expert_exchange(const BlockContext& context, double rows);
 // What of the exchange noted last stays visible after all.
 void note_visible_exchange(const BlockContext& context, const BlockTime& routed);
 
-// Keys that a query of this layer sees at most, and (query, key) pairs of one sequence and head:
-// the causal triangle counted once, a window's band where there is one.
-std::int64_t attention_length(const Job& job, const LayerSpec& layer);
+// (query, key) pairs of one sequence and head: the causal triangle counted once, of a window its
+// band, of chunks theirs.
 double attention_pairs(const Job& job, const LayerSpec& layer);
 
 }  // namespace shardplan

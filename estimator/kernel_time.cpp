@@ -145,19 +145,65 @@ const AttentionCurve& curve_for(const std::vector<AttentionCurve>& curves, std::
 // and two numbers of heads say all. Shorter calls than those measured take that time for fewer
 // FLOPs of a head.
 double attention_rate(const AttentionCurve& curve, const std::vector<CurvePoint>& many,
-                      const std::vector<CurvePoint>& few, const AttentionWork& work) {
-  const double length = static_cast<double>(work.length);
+                      const std::vector<CurvePoint>& few, double length, double heads) {
   const double rate = value_at(many, length);
-  if (few.empty() || work.heads_of_call == 0) {
+  if (few.empty() || heads == 0) {
     return rate;
   }
   const double many_heads =
       static_cast<double>(curve.heads) * std::max(1.0, static_cast<double>(curve.tokens) / length);
-  const auto beyond = [&](double heads) { return 1 / heads - 1 / many_heads; };
+  const auto beyond = [&](double of_call) { return 1 / of_call - 1 / many_heads; };
   const double at_few = beyond(static_cast<double>(curve.few_heads));
   const double shorter = std::max(1.0, few.front().size / length);
   const double slower_s = shorter * shorter * std::max(0.0, 1 / value_at(few, length) - 1 / rate);
-  return 1 / (1 / rate + slower_s * beyond(static_cast<double>(work.heads_of_call)) / at_few);
+  return 1 / (1 / rate + slower_s * beyond(heads) / at_few);
+}
+
+// Rows shorter than any measured take the time of the shortest, less that of the keys they do not
+// have: what a key adds is told by the two shortest.
+double share_of_shortest(std::span<const CurvePoint> curve, double length) {
+  const CurvePoint& first = curve.front();
+  const double proportional = length / first.size;
+  if (curve.size() == 1) {
+    return proportional;
+  }
+  const double row_s = first.size / first.value;
+  const double key_s = (curve[1].size / curve[1].value - row_s) / (curve[1].size - first.size);
+  return std::max(proportional, 1 - key_s * (first.size - length) / row_s);
+}
+
+// A window's tile of queries computes all keys that one of its rows sees: those of a row and a
+// whole tile more, where a triangle's, which ends at the diagonal as well, computes half a tile
+// more. So a window runs as triangles that see half a tile more keys in the mean and fill the GPU,
+// but that all its tiles are of one length.
+template <class RateAt>
+double band_s(const GpuSpec& gpu, const AttentionWork& work, std::span<const CurvePoint> curve,
+              const RateAt& rate_at) {
+  const double length = static_cast<double>(work.length);
+  const double window = static_cast<double>(work.window);
+  const double seen = window * length - window * window / 2;
+  const double computed = seen + kAttentionTileRows / 2 * (length - window);
+  const double of_rows = 2 * computed / length;
+  const double timed = std::max(of_rows, curve.front().size);
+  const double timed_s =
+      work.forward_flops() * computed / seen * timed / of_rows / rate_at(timed, 0);
+  const double busy = busy_share(gpu, length, static_cast<double>(work.heads_of_call));
+  return (of_rows < timed ? share_of_shortest(curve, of_rows) : 1) * timed_s / busy;
+}
+
+// `rate_at`: FLOP/s by length and heads of a call, 0: enough to fill the GPU. A window is no slower
+// than its whole sequence.
+template <class RateAt>
+double forward_s(const GpuSpec& gpu, const AttentionWork& work, std::span<const CurvePoint> curve,
+                 const RateAt& rate_at) {
+  const double length = static_cast<double>(work.length);
+  const double rate = rate_at(length, static_cast<double>(work.heads_of_call));
+  if (work.window == 0) {
+    return work.forward_flops() / rate;
+  }
+  const double unseen = (length - static_cast<double>(work.window)) / length;
+  const double whole_s = work.forward_flops() / (1 - unseen * unseen) / rate;
+  return std::min(band_s(gpu, work, curve, rate_at), whole_s);
 }
 
 double small_head_share(const AttentionWork& work) {
@@ -226,31 +272,44 @@ double grouped_gemm_s(const GpuSpec& gpu, const GemmShape& shape, std::int64_t r
   return shape.flops() / value_at(curve, static_cast<double>(rows));
 }
 
+double busy_share(const GpuSpec& gpu, double queries, double heads) {
+  if (gpu.num_sms == 0 || heads == 0) {
+    return 1;
+  }
+  const double sms = static_cast<double>(gpu.num_sms);
+  const double tiles = queries / kAttentionTileRows;
+  const double waves = std::ceil(std::ceil(tiles) * heads / sms);
+  return tiles * heads / sms / waves;
+}
+
 double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work) {
-  const double length = static_cast<double>(work.length);
   const double slower = flash2_share(gpu, work, kFlash2ForwardShare.value);
   if (gpu.times) {
     const AttentionCurve& curve = curve_for(gpu, work);
-    return work.forward_flops() /
-           (attention_rate(curve, curve.forward, curve.few.forward, work) * slower);
+    return forward_s(gpu, work, curve.forward, [&](double length, double heads) {
+      return attention_rate(curve, curve.forward, curve.few.forward, length, heads) * slower;
+    });
   }
-  const double share =
-      value_at(kAttentionForwardShare, length) * small_head_share(work) * attention_scale(gpu);
-  return work.forward_flops() / (gpu.bf16_flops_per_s * share * slower);
+  const double peak = gpu.bf16_flops_per_s * small_head_share(work) * attention_scale(gpu) * slower;
+  return forward_s(gpu, work, kAttentionForwardShare, [&](double length, double) {
+    return peak * value_at(kAttentionForwardShare, length);
+  });
 }
 
 // Five products instead of two: 2.5 times the forward's FLOPs.
 double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work) {
-  const double length = static_cast<double>(work.length);
   const double slower = flash2_share(gpu, work, kFlash2BackwardShare.value);
   if (gpu.times) {
     const AttentionCurve& curve = curve_for(gpu, work);
-    return 2.5 * work.forward_flops() /
-           (attention_rate(curve, curve.backward, curve.few.backward, work) * slower);
+    return 2.5 * forward_s(gpu, work, curve.backward, [&](double length, double heads) {
+             return attention_rate(curve, curve.backward, curve.few.backward, length, heads) *
+                    slower;
+           });
   }
-  const double share =
-      value_at(kAttentionBackwardShare, length) * small_head_share(work) * attention_scale(gpu);
-  return 2.5 * work.forward_flops() / (gpu.bf16_flops_per_s * share * slower);
+  const double peak = gpu.bf16_flops_per_s * small_head_share(work) * attention_scale(gpu) * slower;
+  return 2.5 * forward_s(gpu, work, kAttentionBackwardShare, [&](double length, double) {
+           return peak * value_at(kAttentionBackwardShare, length);
+         });
 }
 
 bool measures_clocks(const GpuSpec& gpu) {

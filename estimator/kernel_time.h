@@ -40,13 +40,17 @@ bool measures_accumulation(const GpuSpec& gpu, Precision precision);
 bool measures_grouped(const GpuSpec& gpu);
 double grouped_gemm_s(const GpuSpec& gpu, const GemmShape& shape, std::int64_t rows);
 
+// Queries of a tile, of FlashAttention 2 and 3, cuDNN and ours.
+inline constexpr double kAttentionTileRows = 128;
+
 // Fused causal attention on one rank. `pairs` counts the (query, key) pairs of one head.
 struct AttentionWork {
   double pairs = 0;
   std::int64_t heads = 0;
   std::int64_t qk_dim = 0;
   std::int64_t v_dim = 0;
-  std::int64_t length = 0;         // keys a query sees at most: decides the efficiency
+  std::int64_t length = 0;         // of a sequence, or of a chunk that sees itself alone
+  std::int64_t window = 0;         // keys a query sees at most, fewer than `length`; 0: no window
   std::int64_t heads_of_call = 0;  // of all its sequences; 0: enough to fill the GPU
   bool is_flash2 = false;          // FlashAttention 2; else what is fastest on the GPU
 
@@ -57,6 +61,11 @@ struct AttentionWork {
 };
 double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work);
 double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work);
+
+// Of the multiprocessors, the share that tiles of one length keep busy until the last is done, one
+// row of them for each head; heads 0: enough to fill the GPU. The last of a row takes as long as
+// the others, however few its queries.
+double busy_share(const GpuSpec& gpu, double queries, double heads);
 
 // Of fused kernels.
 double memory_bound_s(const GpuSpec& gpu, double bytes);

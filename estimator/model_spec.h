@@ -16,7 +16,8 @@ enum class AttentionKind {
 // What can differ from one layer to the next. Layers that compare equal are of one block kind.
 struct LayerSpec {
   bool is_moe = false;
-  std::int64_t attention_window = 0;  // keys a query sees (sliding window, chunk); 0: all before it
+  std::int64_t attention_window = 0;  // keys a query sees at most; 0: all before it
+  bool attends_in_chunks = false;     // of so many tokens (Llama 4); else within a sliding window
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 

@@ -8,8 +8,10 @@ namespace shardplan {
 namespace {
 
 std::string name_of_layer(const LayerSpec& layer) {
-  return std::string(layer.attention_window > 0 ? "window " : "") +
-         (layer.is_moe ? "expert layer" : "dense layer");
+  const std::string_view reach = layer.attention_window == 0 ? ""
+                                 : layer.attends_in_chunks   ? "chunked "
+                                                             : "window ";
+  return std::string(reach) + (layer.is_moe ? "expert layer" : "dense layer");
 }
 
 }  // namespace

@@ -50,6 +50,26 @@ constexpr ValidityRule kExpAvgSqDtype =
     kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32,
                 DType::kBf16>;
 
+// Its kernels know windows (kernels/attention.h), in which queries after the first of a chunk see
+// keys of the chunk before.
+constexpr ValidityRule kNoChunks = {
+    .name = "unsupported: model.attention_chunk_size",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return std::ranges::any_of(job.model.layers, [&](const LayerSpec& layer) {
+            return layer.attends_in_chunks && layer.attention_window < job.sequence_length;
+          });
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          const auto chunked =
+              std::ranges::find_if(job.model.layers, &LayerSpec::attends_in_chunks);
+          return not_modelled(job, "model.attention_chunk_size",
+                              number_text(chunked->attention_window),
+                              "sequences no longer than a chunk");
+        }};
+
 // Received tokens of a rank are bounded by the factor times the mean; ep times the mean is all of
 // them.
 constexpr ValidityRule kMoeBufferFactor = {
@@ -199,6 +219,7 @@ constexpr std::array kRules = {
     kExpAvgDtype,
     kExpAvgSqDtype,
     kRecomputePolicyUnsupported,
+    kNoChunks,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,

@@ -321,6 +321,14 @@ TEST_CASE("attention windows follow each family's own rule") {
   CHECK(windows("llama4_chunks") == Widths{c, c, c, 0, c, c, c, 0});
   CHECK(windows("llama4_no_rope_layers") == Widths{0, c, c, c, c, c, c, 0});
   CHECK(windows("llama4_no_chunks") == Widths(8, 0));
+  for (const char* const name : {"llama4_chunks", "llama4_no_rope_layers", "llama4_no_chunks"}) {
+    for (const LayerSpec& layer : model(name).layers) {
+      CHECK(layer.attends_in_chunks == (layer.attention_window > 0));
+    }
+  }
+  for (const LayerSpec& layer : model("window_gemma2").layers) {
+    CHECK_FALSE(layer.attends_in_chunks);
+  }
 }
 
 TEST_CASE("an unknown key gives one warning, or an error where asked") {

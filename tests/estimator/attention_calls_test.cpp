@@ -46,9 +46,18 @@ double forward_s(double pairs) {
 }
 
 TEST_CASE("queries see those before them and half of their own, at most the window") {
-  CHECK(seen_pairs(8, 8) == 32);
-  CHECK(seen_pairs(8, 100) == 32);
-  CHECK(seen_pairs(8, 3) == 3 * 8 - 4.5);
+  CHECK(seen_pairs({}, 8) == 32);
+  CHECK(seen_pairs({.attention_window = 8}, 8) == 32);
+  CHECK(seen_pairs({.attention_window = 100}, 8) == 32);
+  CHECK(seen_pairs({.attention_window = 3}, 8) == 3 * 8 - 4.5);
+}
+
+TEST_CASE("queries of a chunk see those before them in it alone") {
+  const LayerSpec layer = {.attention_window = 3, .attends_in_chunks = true};
+  CHECK(seen_pairs(layer, 9) == 3 * 4.5);
+  CHECK(seen_pairs(layer, 8) == 2 * 4.5 + 2);
+  CHECK(seen_pairs(layer, 3) == 4.5);
+  CHECK(seen_pairs(layer, 2) == 2);
 }
 
 TEST_CASE("at one rate, calls of context parallelism take their share of the whole call's time") {
@@ -116,6 +125,24 @@ TEST_CASE("rectangles that no mask cuts off run at the rate of longer triangles"
   CHECK(calls_of(job, plan).backward_s == doctest::Approx(2.5 * whole_s * (8 + 3.5) / 8));
   halved_from(2047);
   CHECK(calls_of(job, plan).forward_s == doctest::Approx(whole_s * (8 + 7) / 8));
+}
+
+// Chunks of 1024 tokens. cp 2 by gathered keys: the rank's first queries and its last are 2048 of
+// two chunks each.
+TEST_CASE("chunks cost what as many sequences of their length do, and cp its share of it") {
+  Job job = job_at_one_rate();
+  job.profile.memory_model = MemoryModel::kMegatron;
+  AttentionCurve& curve = job.cluster.gpu.times->attention.front();
+  curve.forward = {{.size = 1024, .value = kRate / 2}, {.size = 8192, .value = kRate}};
+  const LayerSpec chunked = {.attention_window = 1024, .attends_in_chunks = true};
+  const double whole_s = core_attention(BlockContext(job, {}), chunked).forward_s;
+  CHECK(whole_s == doctest::Approx(2 * forward_s(8 * 1024.0 * 1024 / 2)));
+  const Plan gathered = {.cp = 2, .cp_method = CpMethod::kAllGather};
+  CHECK(core_attention(BlockContext(job, gathered), chunked).forward_s ==
+        doctest::Approx(whole_s / 2));
+  job.sequence_length = 1024;
+  CHECK(core_attention(BlockContext(job, {.micro_batch = 8}), {}).forward_s ==
+        doctest::Approx(whole_s));
 }
 
 TEST_CASE("our own backward kernels add up gradients on gathered keys, at a lower rate") {

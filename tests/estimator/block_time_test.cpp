@@ -101,6 +101,16 @@ TEST_CASE("a window of w keys costs w s - w^2 / 2 pairs") {
         layer_time(job, {}, {}).forward_s);
 }
 
+// 3 passes of 2 products of 2 FLOPs: 12 for every pair and element of the heads.
+TEST_CASE("the model's FLOPs of layers in chunks are those of chunks") {
+  Job job = job_on_h200();
+  const double full = model_flops_per_token(job);
+  job.model.layers[3] = {.attention_window = 2048, .attends_in_chunks = true};
+  const double fewer_pairs = (8192.0 * 8192 / 2 - 4 * 2048.0 * 2048 / 2) / 8192;
+  CHECK(full - model_flops_per_token(job) ==
+        doctest::Approx(12 * fewer_pairs * 32 * 128).epsilon(1e-9));
+}
+
 TEST_CASE("an 8B layer of 8192 tokens takes the 18 to 22 ms of the roofline on H200") {
   const BlockTime layer = layer_time(job_on_h200(), {}, {});
   const double seconds = layer.forward_s + layer.backward_input_s + layer.backward_weight_s;

@@ -3,7 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
+
+#include "data/library.h"
 
 namespace shardplan {
 namespace {
@@ -220,6 +225,84 @@ TEST_CASE("attention of few heads ends unevenly: seconds a FLOP are linear in on
   CHECK(rate_of(32, 4096) == doctest::Approx(5e14));  // one sequence of 4096 tokens: 32
   // The end of a shorter call takes as long, here for a quarter of the FLOPs of 1024 tokens.
   CHECK(rate_of(8, 512) == doctest::Approx(5e14 / (1 + 4)));
+}
+
+// 8 heads over 8192 tokens; 4096 FLOP a pair.
+AttentionWork windowed(std::int64_t window) {
+  const double w = static_cast<double>(window);
+  return {.pairs = w * 8192 - w * w / 2,
+          .heads = 8,
+          .qk_dim = 128,
+          .v_dim = 128,
+          .length = 8192,
+          .window = window,
+          .heads_of_call = 8};
+}
+
+// A tile of 128 queries computes 960 + 128 keys, of its rows' 960 half a tile more than a
+// triangle's tiles compute beside what their rows see; the first 960 queries are a triangle.
+TEST_CASE("a window runs as triangles whose tiles compute as many keys, all tiles alike") {
+  GpuSpec gpu = h200();
+  gpu.num_sms = 0;
+  gpu.times = rates_by_mean_side();
+  AttentionCurve& curve = gpu.times->attention[1];
+  curve.forward = {{.size = 1024, .value = 2e14}, {.size = 4096, .value = 4e14}};
+  curve.backward = curve.forward;
+  const AttentionWork work = windowed(960);
+  const double computed = work.pairs + 64 * (8192 - 960);
+  const double length = 2 * computed / 8192;
+  const double rate = 2e14 * (1 + std::log(length / 1024) / std::log(4));
+  CHECK(attention_forward_s(gpu, work) == doctest::Approx(4096 * computed / rate));
+  CHECK(attention_backward_s(gpu, work) == doctest::Approx(2.5 * 4096 * computed / rate));
+  gpu.num_sms = 100;  // 512 tiles of one length in six waves
+  CHECK(attention_forward_s(gpu, work) == doctest::Approx(4096 * computed / rate * 6 / 5.12));
+}
+
+// Rows of 3072 tokens take twice the time of rows of 1024, so that half of these is not of keys.
+TEST_CASE("a window shorter than any length measured saves the time of its keys alone") {
+  GpuSpec gpu = h200();
+  gpu.num_sms = 0;
+  gpu.times = rates_by_mean_side();
+  gpu.times->attention[1].forward = {{.size = 1024, .value = 2e14}, {.size = 3072, .value = 3e14}};
+  const double computed = windowed(192).pairs + 64 * (8192 - 192);
+  const double length = 2 * computed / 8192;
+  const double of_1024_s = 4096 * (1024.0 * 8192 / 2) / 2e14;
+  CHECK(attention_forward_s(gpu, windowed(192)) ==
+        doctest::Approx(of_1024_s * (0.5 + 0.5 * length / 1024)));
+}
+
+TEST_CASE("a shorter window never takes longer, whatever the GPU, the heads and the sequence") {
+  const Library library;
+  for (const std::string& name : library.gpu_names()) {
+    CAPTURE(name);
+    const GpuSpec gpu = library.gpu(name);
+    for (const std::int64_t length : {1024, 4096, 32768}) {
+      for (const std::int64_t heads : {1, 8, 32, 512}) {
+        for (const std::int64_t head_dim : {64, 128}) {
+          std::array<double, 2> before_s = {0, 0};
+          for (std::int64_t window = 64; window <= length; window += 64) {
+            const double w = static_cast<double>(window);
+            const double s = static_cast<double>(length);
+            const AttentionWork work = {.pairs = w * s - w * w / 2,
+                                        .heads = heads,
+                                        .qk_dim = head_dim,
+                                        .v_dim = head_dim,
+                                        .length = length,
+                                        .window = window < length ? window : 0,
+                                        .heads_of_call = heads};
+            CAPTURE(length);
+            CAPTURE(heads);
+            CAPTURE(window);
+            const std::array<double, 2> seconds = {attention_forward_s(gpu, work),
+                                                   attention_backward_s(gpu, work)};
+            CHECK(seconds[0] >= before_s[0] * (1 - 1e-12));
+            CHECK(seconds[1] >= before_s[1] * (1 - 1e-12));
+            before_s = seconds;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("products between attention and copies run at the clock that the mean of all allows") {

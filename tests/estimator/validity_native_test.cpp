@@ -50,6 +50,11 @@ TEST_CASE("native refuses by name what it does not model") {
        {"unsupported: recompute.policy",
         [](Job&, Plan& plan) { plan.recompute.policy = "every_second_layer"; },
         {"every_second_layer"}},
+       {"unsupported: model.attention_chunk_size",
+        [](Job& job, Plan&) {
+          job.model.layers[7] = {.attention_window = 4096, .attends_in_chunks = true};
+        },
+        {"4096", "no longer than a chunk"}},
        {"unsupported: offload.optimizer",
         [](Job&, Plan& plan) { plan.offload.optimizer = 0.5; },
         {"0.5"}},
