@@ -397,7 +397,7 @@ double dispatched_operators(const Job& job, const Plan& plan, const LayerSpec& l
 // not counted: as the time of a forward grows.
 double growth_with_tp(const HostRow& row, const Plan& plan, double forward_s, double slower) {
   const double split_s = slower * split_launches(row, plan).forward_s;
-  return plan.tp > 1 ? forward_s / (forward_s - split_s) : 1;
+  return plan.tp > 1 && forward_s > 0 ? forward_s / (forward_s - split_s) : 1;
 }
 
 }  // namespace

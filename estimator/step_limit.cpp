@@ -118,6 +118,7 @@ std::optional<Job> without_losses(const Job& job, std::optional<double> products
   best.cluster.gpu.times = best_times(job.cluster.gpu, job.sequence_length, products_flops_per_s);
   best.cluster.intra_node_latency_s = 0;
   best.cluster.inter_node_latency_s = 0;
+  best.cluster.host_slowdown = 0;
   FrameworkProfile& profile = best.profile;
   profile.overlap_grad_reduce = true;
   profile.overlap_comm = OverlapComm::kOn;

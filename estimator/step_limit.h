@@ -15,11 +15,12 @@ namespace shardplan {
 //   all others  their bytes at the rate of a copy
 //   collectives and sends  their bytes at the best rate measured for their kind, no latency
 //   beside each other      computation and communication keep their whole rates
+//   the host               is never waited for
 // Communication hides behind all that does not depend on it: behind the products around it, the
 // attention to earlier blocks, the other chunks of the pipeline, the computation of the experts'
 // layer. What stays is what the plan itself asks for: recomputation, the bubble of the schedule,
-// the update, and what nothing is beside. fp8 products and links that were not measured and the
-// host's times of other frameworks stay as estimated.
+// the update, and what nothing is beside. fp8 products and links that were not measured stay as
+// estimated.
 std::optional<Job> without_losses(const Job& job,
                                   std::optional<double> products_flops_per_s = std::nullopt);
 
