@@ -10,8 +10,8 @@ namespace shardplan {
 namespace {
 
 constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
-    "embedding",  "layer.first", "layer.dense", "layer.first_moe", "layer.moe",
-    "layer.last", "mtp",         "head",        "sent_output"};
+    "embedding", "layer.first", "layer.dense", "layer.first_moe", "layer.moe", "layer.last",
+    "mtp",       "head",        "logits",      "logits.cast",     "loss",      "sent_output"};
 
 constexpr std::string_view kInputRow = "input";
 constexpr std::string_view kOutputGradientRow = "output_gradient";
@@ -262,6 +262,9 @@ bool has_block(const Job& job, BlockKind kind) {
     case BlockKind::kEmbedding:
     case BlockKind::kHead:
     case BlockKind::kSentOutput: return true;
+    case BlockKind::kLogits:
+    case BlockKind::kCast:
+    case BlockKind::kLoss: return job.profile.memory_model == MemoryModel::kNanotron;
     case BlockKind::kFirstLayer:
     case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
     case BlockKind::kDenseLayer: return job.model.has_dense_layers();

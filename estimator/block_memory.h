@@ -28,9 +28,12 @@ enum class BlockKind {
   kLastLayer,
   kMtp,
   kHead,
+  kLogits,  // a head without a loss behind it: nanotron's, on different ranks
+  kCast,    // of such logits to fp32
+  kLoss,
   kSentOutput,
 };
-inline constexpr std::int64_t kNumBlockKinds = 9;
+inline constexpr std::int64_t kNumBlockKinds = 12;
 
 // Where a row lies in the dynamic arena of a profile that has one.
 enum class Place {

@@ -25,8 +25,9 @@ void raise(ChunkPoint& best, std::int64_t around_bytes, const UnitPoint& point, 
   }
 }
 
-bool is_head(const Unit& unit) {
-  return unit.blocks.front().kind == BlockKind::kHead;
+bool has_loss(const Unit& unit) {
+  const BlockKind kind = unit.blocks.front().kind;
+  return kind == BlockKind::kHead || kind == BlockKind::kLoss;
 }
 
 ChunkPoint& at(ChunkPoints& points, MomentKind moment) {
@@ -52,7 +53,7 @@ void find_backward(const ChunkLayout& chunk, std::span<const UnitPeaks> units,
     const std::int64_t others = chunk.units[i].count - 1;
     left_after -= chunk.units[i].count * left;
     ChunkPoint& backward =
-        at(points, is_head(chunk.units[i]) ? MomentKind::kLossBackward : MomentKind::kBackward);
+        at(points, has_loss(chunk.units[i]) ? MomentKind::kLossBackward : MomentKind::kBackward);
     const std::int64_t stride = buffers.empty() ? std::max<std::int64_t>(others, 1) : 1;
     for (std::int64_t before = others; before >= 0; before -= stride) {
       const std::size_t at_place = place + static_cast<std::size_t>(before);
@@ -105,7 +106,7 @@ void settle_ends(ChunkPeaks& peaks, const ChunkLayout& chunk, const BlockSummari
   if (peaks.pending_bytes == 0) {
     return;
   }
-  if (is_head(chunk.units.back())) {
+  if (has_loss(chunk.units.back())) {
     const std::int64_t gradient = summary_of(blocks, BlockKind::kHead).kept_bytes;
     peaks.saved_slot_bytes -= gradient;
     peaks.input_slot_bytes += gradient;
@@ -177,8 +178,8 @@ ChunkPeaks chunk_peaks(const ChunkLayout& chunk, const BlockSummaries& blocks,
     const UnitPeaks& unit = units[i];
     const std::int64_t count = chunk.units[i].count;
     const std::int64_t others = count - 1;
-    const bool head = is_head(chunk.units[i]);
-    ChunkPoint& forward = at(peaks.points, head ? MomentKind::kLossForward : MomentKind::kForward);
+    const bool loss = has_loss(chunk.units[i]);
+    ChunkPoint& forward = at(peaks.points, loss ? MomentKind::kLossForward : MomentKind::kForward);
     for (std::int64_t before = others; before >= (buffers.empty() ? others : 0); --before) {
       const std::size_t at_place = place + static_cast<std::size_t>(before);
       raise(forward, kept + before * unit.kept_bytes + buffers.forward_bytes(at_place),

@@ -29,25 +29,34 @@ inline BlockRow& keep_gradient(RowList& rows, std::string_view name, std::int64_
                      "of the weight, in its dtype; until the microbatch's backward ends");
 }
 
+template <class Block>
+std::vector<BlockRow> rows_of_block(const Job& job, const Plan& plan, void (*add)(Block&)) {
+  RowList rows(1);
+  Block block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
+  add(block);
+  return rows.rows;
+}
+
 // The rows of a kind of block, written by one of three functions of the framework.
 template <class Block>
 std::vector<BlockRow> eager_rows(const Job& job, const Plan& plan, BlockKind kind,
                                  void (*embedding)(Block&), void (*layer)(Block&),
                                  void (*head)(Block&)) {
-  RowList rows(1);
-  Block block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
   switch (kind) {
-    case BlockKind::kEmbedding: embedding(block); break;
-    case BlockKind::kDenseLayer: layer(block); break;
-    case BlockKind::kHead: head(block); break;
-    case BlockKind::kSentOutput: break;
+    case BlockKind::kEmbedding: return rows_of_block(job, plan, embedding);
+    case BlockKind::kDenseLayer: return rows_of_block(job, plan, layer);
+    case BlockKind::kHead: return rows_of_block(job, plan, head);
+    case BlockKind::kLogits:
+    case BlockKind::kCast:
+    case BlockKind::kLoss:
+    case BlockKind::kSentOutput: return {};
     case BlockKind::kMoeLayer:
     case BlockKind::kFirstLayer:
     case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:
-    case BlockKind::kMtp: throw std::logic_error("eager_rows: a layer that has no rows");
+    case BlockKind::kMtp: break;
   }
-  return rows.rows;
+  throw std::logic_error("eager_rows: a layer that has no rows");
 }
 
 }  // namespace shardplan

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "estimator/job.h"
+#include "estimator/layer_partition.h"
 #include "estimator/rank_grid.h"
 
 namespace shardplan {
@@ -122,7 +123,8 @@ struct GroupGrid {
 
   bool embedding_is_shared() const {
     const bool shares = job.model.tied_embeddings || job.model.num_mtp_layers > 0;
-    return shares && size(GroupKind::kEmbedding) > 1 && end_stage;
+    const bool holds_table = first_stage || pp_rank == head_stage(job, plan);
+    return shares && size(GroupKind::kEmbedding) > 1 && holds_table;
   }
 };
 

@@ -45,20 +45,61 @@ std::vector<std::int64_t> even_layers(const Job& job, const Plan& plan) {
   return layers.front() < 0 || layers.back() < 0 ? std::vector<std::int64_t>{} : layers;
 }
 
-// nanotron models/base.py build_model: blocks in order, to the next rank once their cumulative cost
-// exceeds this rank's share; models/llama.py get_block_compute_costs: products of a layer and of
-// the head.
-std::vector<std::int64_t> layers_by_cost(const Job& job, const Plan& plan) {
+// Where nanotron puts the blocks behind the layers: stages.
+struct DealtEnds {
+  std::int64_t norm = 0;
+  std::int64_t head = 0;
+  std::int64_t cast = 0;
+  std::int64_t loss = 0;
+};
+
+// nanotron models/base.py build_model: blocks in order, each on the rank of the last one, or on the
+// next if the cost so far exceeds the shares of all ranks up to that one's; models/llama.py
+// get_block_compute_costs: products of a layer and of the head, nothing for other blocks. So a head
+// that is reached too early is followed by one rank for the cast and one for the loss. `put_layer`
+// is called with the stage of every layer.
+template <class PutLayer>
+DealtEnds deal_blocks(const Job& job, const Plan& plan, const PutLayer& put_layer) {
   const ModelSpec& model = job.model;
   const std::int64_t layer = model.hidden * (4 * model.num_heads * model.head_dim + 3 * model.ffn);
   const std::int64_t total = model.num_layers() * layer + model.vocab * model.hidden;
-  std::vector<std::int64_t> layers(static_cast<std::size_t>(plan.pp), 0);
   std::int64_t rank = 0;
-  for (std::int64_t placed = 1; placed <= model.num_layers(); ++placed) {
-    ++layers[static_cast<std::size_t>(rank)];
-    const bool full = placed * layer > total / plan.pp * (rank + 1);
-    rank += full && rank + 1 < plan.pp ? 1 : 0;
+  std::int64_t cost = 0;
+  const auto place = [&](std::int64_t block_cost) {
+    const std::int64_t placed = rank;
+    const double share = static_cast<double>(rank + 1) / static_cast<double>(plan.pp);
+    cost += block_cost;
+    rank += static_cast<double>(cost) > static_cast<double>(total) * share ? 1 : 0;
+    return placed;
+  };
+  DealtEnds ends;
+  place(0);  // embedding
+  for (std::int64_t i = 0; i < model.num_layers(); ++i) { put_layer(place(layer)); }
+  ends.norm = place(0);
+  ends.head = place(model.vocab * model.hidden);
+  ends.cast = place(0);
+  ends.loss = place(0);
+  return ends;
+}
+
+DealtEnds dealt_ends(const Job& job, const Plan& plan) {
+  return deal_blocks(job, plan, [](std::int64_t) {});
+}
+
+bool deals_by_cost(const Job& job, const Plan& plan) {
+  return job.profile.memory_model == MemoryModel::kNanotron && plan.layers_per_chunk.empty();
+}
+
+// Where the loss lies before the last stage, the first log of a step asks another stage for it
+// (models/base.py, output_pp_rank; trainer.py, train_step_logs); a norm apart from its head is not
+// modelled.
+std::vector<std::int64_t> layers_by_cost(const Job& job, const Plan& plan) {
+  const DealtEnds ends = dealt_ends(job, plan);
+  if (ends.loss != plan.pp - 1 || ends.norm != ends.head) {
+    return {};
   }
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(plan.pp), 0);
+  deal_blocks(job, plan, [&](std::int64_t stage) { ++layers[static_cast<std::size_t>(stage)]; });
   return layers;
 }
 
@@ -77,13 +118,17 @@ std::int64_t position_of_chunk(const Plan& plan, std::int64_t pp_rank, std::int6
 }
 
 std::vector<std::int64_t> layers_per_chunk(const Job& job, const Plan& plan) {
-  if (plan.layers_per_chunk.empty() && job.profile.memory_model == MemoryModel::kNanotron) {
+  if (deals_by_cost(job, plan)) {
     return layers_by_cost(job, plan);
   }
   if (plan.layers_per_chunk.empty()) {
     return even_layers(job, plan);
   }
   return covers_the_model(job, plan) ? plan.layers_per_chunk : std::vector<std::int64_t>{};
+}
+
+std::int64_t head_stage(const Job& job, const Plan& plan) {
+  return deals_by_cost(job, plan) ? dealt_ends(job, plan).head : plan.pp - 1;
 }
 
 LayerPartition partition_layers(const Job& job, const Plan& plan) {
@@ -101,8 +146,17 @@ LayerPartition partition_layers(const Job& job, const Plan& plan) {
                                 .first_layer = first_layer,
                                 .num_layers = count,
                                 .has_embedding = position == 0,
-                                .has_head = position == chunks - 1});
+                                .has_head = position == chunks - 1,
+                                .has_cast = position == chunks - 1,
+                                .has_loss = position == chunks - 1});
     first_layer += count;
+  }
+  if (deals_by_cost(job, plan)) {
+    const DealtEnds ends = dealt_ends(job, plan);
+    for (ModelChunk& chunk : partition.chunks) {
+      chunk.has_head = chunk.pp_rank == ends.head;
+      chunk.has_cast = chunk.pp_rank == ends.cast;
+    }
   }
   return partition;
 }

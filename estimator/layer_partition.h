@@ -15,7 +15,9 @@ struct ModelChunk {
   std::int64_t first_layer = 0;
   std::int64_t num_layers = 0;
   bool has_embedding = false;  // first chunk of the model
-  bool has_head = false;       // last chunk: final norm, head, loss, MTP modules
+  bool has_head = false;       // final norm, head, MTP modules
+  bool has_cast = false;       // of the logits to fp32, and
+  bool has_loss = false;       // the loss: where the head is, but for nanotron
 };
 
 struct LayerPartition {
@@ -30,8 +32,12 @@ std::int64_t position_of_chunk(const Plan& plan, std::int64_t pp_rank, std::int6
 
 // Layers of every chunk in model order: plan.layers_per_chunk if given; else even, counting the
 // embedding and the head as one layer each where the profile's options say so.
-// Empty when the layers cannot be split evenly (why_invalid names the rule).
+// Empty when the layers cannot be split evenly (why_invalid names the rule), or when nanotron puts
+// the loss before the last stage.
 std::vector<std::int64_t> layers_per_chunk(const Job& job, const Plan& plan);
+
+// The stage that holds the head: the last one, but for nanotron.
+std::int64_t head_stage(const Job& job, const Plan& plan);
 
 // Throws logic_error where layers_per_chunk is empty.
 LayerPartition partition_layers(const Job& job, const Plan& plan);

@@ -160,6 +160,9 @@ std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, Bloc
       add_embedding_backward(block);
       break;
     case BlockKind::kHead: add_local_head(block); break;
+    case BlockKind::kLogits:
+    case BlockKind::kCast:
+    case BlockKind::kLoss: break;  // nanotron's
     case BlockKind::kSentOutput:
       rows.keep("sent_output", block.shape.hidden * block.shape.sharded_tokens, block.shape.dtype,
                 {.born = Step::kForwardOutput,

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "estimator/eager_rows.h"
+#include "estimator/layer_partition.h"
 
 namespace shardplan {
 namespace {
@@ -210,6 +211,7 @@ void add_layer(NanotronBlock& b) {
 
 void add_embedding(NanotronBlock& b) {
   RowList& rows = b.rows;
+  const bool is_summed = b.job.model.tied_embeddings && head_stage(b.job, b.plan) == 0;
   rows.keep("token_ids", b.s.tokens, DType::kInt64,
             {.born = Step::kForwardInput,
              .last_forward_use = Step::kForwardOutput,
@@ -224,57 +226,107 @@ void add_embedding(NanotronBlock& b) {
            Step::kBackwardInput, Step::kBackwardInput, "h*T: gathered");
   keep_gradient(rows, "weight_gradient", b.s.local_vocab * b.s.hidden, b.s.dtype,
                 Step::kBackwardInput);
-  rows.use("summed_weight_gradient",
-           b.job.model.tied_embeddings && b.plan.pp == 1 ? b.s.local_vocab * b.s.hidden : 0,
-           b.s.dtype, Step::kBackwardInput, Step::kBackwardInput,
+  rows.use("summed_weight_gradient", is_summed ? b.s.local_vocab * b.s.hidden : 0, b.s.dtype,
+           Step::kBackwardInput, Step::kBackwardInput,
            "V*h/t: with the head's, before either is freed");
 }
 
-// The logits are cast to fp32; the loss subtracts the maximum into a second fp32 tensor, turns it
-// into the softmax in place and saves it; backward turns it into the gradient in place. The caller
-// holds the fp32 logits until the loss has returned.
-void add_head(NanotronBlock& b) {
-  const BlockShape& s = b.s;
-  RowList& rows = b.rows;
-  const std::int64_t logits = s.local_vocab * s.tokens;
-  rows.keep("final_norm.input", b.sequence(), s.dtype,
-            {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardLogits,
-             .dies = Step::kBackwardInput},
-            "h*u: saved by the norm");
+void add_final_norm(NanotronBlock& b) {
+  b.rows.keep("final_norm.input", b.sequence(), b.s.dtype,
+              {.born = Step::kForwardInput,
+               .last_forward_use = Step::kForwardLogits,
+               .dies = Step::kBackwardInput},
+              "h*u: saved by the norm");
   add_norm(b, "final_norm.statistics", "final_norm.output", "final_norm.local_output",
            Step::kForwardInput, Step::kForwardLogits, Step::kForwardLogits, Step::kBackwardLogits);
-  rows.use("logits", logits, s.dtype, Step::kForwardLogits, Step::kForwardLogits,
+}
+
+void add_logits_backward(NanotronBlock& b) {
+  const BlockShape& s = b.s;
+  keep_gradient(b.rows, "weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits)
+      .is_first_product = true;
+  b.rows.use("full_input_gradient", s.gathers_sequence ? b.full_sequence() : 0, s.dtype,
+             Step::kBackwardLogits, Step::kBackwardLogits, "h*T: before its reduce-scatter");
+  b.rows.use("final_norm.output_gradient", b.sequence(), s.dtype, Step::kBackwardLogits,
+             Step::kBackwardInput, "h*u");
+  b.rows.use("final_norm.input_gradient", b.sequence(), s.dtype, Step::kBackwardInput,
+             Step::kBackwardInput, "h*u");
+}
+
+// The loss subtracts the maximum from the fp32 logits into a second fp32 tensor, turns it into the
+// softmax in place and saves it; backward turns it into the gradient in place. The caller holds the
+// fp32 logits, there since `cast`, until the loss has returned.
+void add_loss_rows(NanotronBlock& b, Step cast, Step gradient_dies) {
+  const std::int64_t logits = b.s.local_vocab * b.s.tokens;
+  b.rows.use("logits_fp32", logits, DType::kFp32, cast, Step::kForwardLoss,
+             "V*T/t: held by the model's forward until the loss is there");
+  b.rows.keep(
+      "loss.softmax", logits, DType::kFp32,
+      {.born = Step::kForwardLoss, .last_forward_use = Step::kForwardLoss, .dies = gradient_dies},
+      "V*T/t: logits less their maximum, becomes the softmax and then the gradient");
+}
+
+void add_labels(NanotronBlock& b) {
+  b.rows.keep("labels", 2 * b.s.tokens, DType::kInt64,
+              {.born = Step::kForwardInput,
+               .last_forward_use = Step::kForwardLoss,
+               .dies = Step::kBackwardLoss},
+              "2*T: labels and their mask");
+}
+
+// Logits in the activation's type, their cast and the loss.
+void add_head(NanotronBlock& b) {
+  const std::int64_t logits = b.s.local_vocab * b.s.tokens;
+  add_final_norm(b);
+  b.rows
+      .use("logits", logits, b.s.dtype, Step::kForwardLogits, Step::kForwardLogits,
            "V*T/t: freed when the cast has returned")
       .is_first_product = true;
-  rows.use("logits_fp32", logits, DType::kFp32, Step::kForwardLogits, Step::kForwardLoss,
-           "V*T/t: held by the model's forward until the loss is there");
-  rows.keep("loss.softmax", logits, DType::kFp32,
-            {.born = Step::kForwardLoss,
-             .last_forward_use = Step::kForwardLoss,
-             .dies = Step::kBackwardLoss},
-            "V*T/t: logits less their maximum, becomes the softmax and then the gradient");
-  rows.use("loss.logits_gradient", logits, s.dtype, Step::kBackwardLoss, Step::kBackwardLogits,
-           "V*T/t: cast back");
-  rows.keep("labels", 2 * s.tokens, DType::kInt64,
-            {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardLoss,
-             .dies = Step::kBackwardLoss},
-            "2*T: labels and their mask");
-  keep_gradient(rows, "weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits)
+  add_loss_rows(b, Step::kForwardLogits, Step::kBackwardLoss);
+  b.rows.use("loss.logits_gradient", logits, b.s.dtype, Step::kBackwardLoss, Step::kBackwardLogits,
+             "V*T/t: cast back");
+  add_labels(b);
+  add_logits_backward(b);
+}
+
+// The same on several ranks (models/base.py, build_model): logits are sent from one to the next,
+// their gradients back.
+void add_logits(NanotronBlock& b) {
+  const std::int64_t logits = b.s.local_vocab * b.s.tokens;
+  add_final_norm(b);
+  b.rows.use("logits", logits, b.s.dtype, Step::kForwardLogits, Step::kForwardOutput, "V*T/t: sent")
       .is_first_product = true;
-  rows.use("full_input_gradient", s.gathers_sequence ? b.full_sequence() : 0, s.dtype,
-           Step::kBackwardLogits, Step::kBackwardLogits, "h*T: before its reduce-scatter");
-  rows.use("final_norm.output_gradient", b.sequence(), s.dtype, Step::kBackwardLogits,
-           Step::kBackwardInput, "h*u");
-  rows.use("final_norm.input_gradient", b.sequence(), s.dtype, Step::kBackwardInput,
-           Step::kBackwardInput, "h*u");
+  b.rows.use("logits_gradient", logits, b.s.dtype, Step::kBackwardOutput, Step::kBackwardLogits,
+             "V*T/t: received");
+  add_logits_backward(b);
+}
+
+void add_cast(NanotronBlock& b) {
+  const std::int64_t logits = b.s.local_vocab * b.s.tokens;
+  b.rows.use("logits", logits, b.s.dtype, Step::kForwardInput, Step::kForwardOutput,
+             "V*T/t: received, freed when the cast has returned");
+  b.rows.use("logits_fp32", logits, DType::kFp32, Step::kForwardOutput, Step::kForwardOutput,
+             "V*T/t");
+  b.rows.use("logits_fp32_gradient", logits, DType::kFp32, Step::kBackwardOutput,
+             Step::kBackwardInput, "V*T/t");
+  b.rows.use("logits_gradient", logits, b.s.dtype, Step::kBackwardInput, Step::kBackwardInput,
+             "V*T/t: cast back, sent");
+}
+
+void add_loss(NanotronBlock& b) {
+  add_loss_rows(b, Step::kForwardInput, Step::kBackwardInput);
+  add_labels(b);
 }
 
 }  // namespace
 
 std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  return eager_rows(job, plan, kind, add_embedding, add_layer, add_head);
+  switch (kind) {
+    case BlockKind::kLogits: return rows_of_block(job, plan, add_logits);
+    case BlockKind::kCast: return rows_of_block(job, plan, add_cast);
+    case BlockKind::kLoss: return rows_of_block(job, plan, add_loss);
+    default: return eager_rows(job, plan, kind, add_embedding, add_layer, add_head);
+  }
 }
 
 }  // namespace shardplan

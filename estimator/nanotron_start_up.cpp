@@ -38,13 +38,14 @@ BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout
   const std::int64_t type_bytes = bytes_of(activation_dtype(plan.precision));
   const std::int64_t ranks = plan.zero == 1 ? dense_shard_size(job, plan) : 1;
   const std::int64_t master_bytes = div_ceil(tensors.dense, ranks) * bytes_of(plan.master_dtype);
-  const bool is_tied = job.model.tied_embeddings && plan.pp == 1;
+  const BlockKind head_kind = plan.pp == 1 ? BlockKind::kHead : BlockKind::kLogits;
+  const bool is_tied = job.model.tied_embeddings && stage.ends.has_embedding && stage.ends.has_head;
   BuiltStage built;
   AllocationTape tape;
   std::vector<std::int64_t> parameter_bytes;
   for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
     const BlockKind kind = static_cast<BlockKind>(i);
-    if (kind == BlockKind::kHead && is_tied) {
+    if (kind == head_kind && is_tied) {
       continue;
     }
     for (const std::int64_t elements : parameter_elements(job, plan, stage, kind)) {
@@ -60,7 +61,7 @@ BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout
   // A tied head is built as well and dropped. Its segment goes back to the driver before the first
   // step, unless the parameters' fp32 buffer has room in it.
   const std::int64_t head_bytes =
-      is_tied ? parameter_elements(job, plan, stage, BlockKind::kHead).front() * type_bytes : 0;
+      is_tied ? parameter_elements(job, plan, stage, head_kind).front() * type_bytes : 0;
   TapeTensor head = tape.make(head_bytes >= master_bytes ? head_bytes : 0);
   if (plan.zero == 0 && data_parallel_size(job, plan) > 1) {
     built.rebuilt_id = tape.make(tensors.dense * type_bytes).id;

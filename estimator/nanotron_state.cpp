@@ -94,8 +94,7 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
              .first = Phase::kOptimizer,
              .last = Phase::kOptimizer,
              .formula = "N/S: one fp32 list of foreach AdamW"});
-  const bool multiplies =
-      count_blocks(stage, BlockKind::kDenseLayer) > 0 || count_blocks(stage, BlockKind::kHead) > 0;
+  const bool multiplies = count_blocks(stage, BlockKind::kDenseLayer) > 0 || stage.ends.has_head;
   state.add({.component = Component::kWorkspace,
              .name = "cublas_workspace",
              .elements = multiplies ? job.profile.fixed_workspace_bytes : 0,

@@ -124,6 +124,9 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
   switch (kind) {
     case BlockKind::kEmbedding: add_native_embedding(block); break;
     case BlockKind::kHead: add_native_head(block); break;
+    case BlockKind::kLogits:
+    case BlockKind::kCast:
+    case BlockKind::kLoss: break;  // nanotron's
     case BlockKind::kSentOutput: add_native_sent_output(block); break;
     case BlockKind::kMtp:
       add_native_attention(block);

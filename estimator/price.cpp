@@ -35,9 +35,10 @@ Price memory_price(PricePieces& pieces, const Plan& plan, const ScheduleShape& s
       price.allocated_bytes = allocated;
       price.allocated_stage = rank.rank;
     }
-    const std::int64_t beside = rank.rank == 0             ? outside.first
-                                : rank.rank + 1 == plan.pp ? outside.last
-                                                           : outside.between;
+    const std::int64_t beside = rank.rank == 0                   ? outside.first
+                                : rank.rank + 1 == plan.pp       ? outside.last
+                                : rank.rank == outside.head_rank ? outside.head
+                                                                 : outside.between;
     price.device_used_bytes = std::max(price.device_used_bytes,
                                        reserved_upper_bytes(allocator, state, allocated) + beside);
     price.device_least_bytes = std::max(price.device_least_bytes, allocated + beside);

@@ -209,24 +209,30 @@ const StatePiece& PricePieces::state(const Plan& plan) {
 }
 
 // Ranks between the ends are alike, but that the native trainer connects experts only where a
-// rank's own layers have some.
+// rank's own layers have some, and nanotron a tied head that is not on the last rank.
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
   const bool layers_tell =
       job.profile.memory_model == MemoryModel::kNative && job.model.has_moe_layers();
   const bool buffers = has_user_buffers(job, plan);
+  const std::int64_t head = head_stage(job, plan);
   return outside_pieces
       .find({packed(grid_piece->number, plan.vpp),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
-             layers_tell ? split_piece->number : 0,
+             layers_tell || head < plan.pp - 1 ? split_piece->number : 0,
              packed(buffers ? plan.micro_batch : 0, number(plan.precision))},
             [&](OutsidePiece& piece) {
               piece = {};
               piece.first = outside_bytes(job, plan, 0);
               piece.last = outside_bytes(job, plan, plan.pp - 1);
-              const std::int64_t end =
-                  layers_tell ? plan.pp - 1 : std::min<std::int64_t>(plan.pp - 1, 2);
+              piece.head = outside_bytes(job, plan, head);
+              piece.head_rank = head;
+              const std::int64_t end = layers_tell || head < plan.pp - 1
+                                           ? plan.pp - 1
+                                           : std::min<std::int64_t>(plan.pp - 1, 2);
               for (std::int64_t rank = 1; rank < end; ++rank) {
-                piece.between = std::max(piece.between, outside_bytes(job, plan, rank));
+                if (rank != head) {
+                  piece.between = std::max(piece.between, outside_bytes(job, plan, rank));
+                }
               }
             })
       .value;

@@ -169,6 +169,8 @@ struct OutsidePiece {
   std::int64_t first = 0;
   std::int64_t between = 0;  // the most of any
   std::int64_t last = 0;
+  std::int64_t head = 0;  // of the rank that holds the head
+  std::int64_t head_rank = 0;
 };
 
 // Least bytes of three ranks (both ends of the pipeline, the first between them) by phase.

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "estimator/layer_partition.h"
+
 namespace shardplan {
 namespace {
 
@@ -118,9 +120,10 @@ StageRun expert_run(const Job& job, const Plan& plan, GroupKind kind) {
   }
 }
 
-// First and last stage share the tied embedding; the V placement keeps both ends on one rank.
-bool ends_on_two_ranks(const Plan& plan) {
-  return plan.pp > 1 && plan.schedule != Schedule::kZbv;
+// The stages of embedding and head share the tied table; the V placement keeps both ends on one
+// rank.
+bool ends_on_two_ranks(const Job& job, const Plan& plan) {
+  return plan.schedule != Schedule::kZbv && head_stage(job, plan) > 0;
 }
 
 Axes group_axes(const Job& job, const Plan& plan, GroupKind kind) {
@@ -177,22 +180,22 @@ GroupShape shape_of(const Job& job, const Axes& axes) {
 
 // Both ends are surely together only where the whole pipeline is.
 GroupShape embedding_shape(const Job& job, const Plan& plan) {
-  if (!ends_on_two_ranks(plan)) {
+  if (!ends_on_two_ranks(job, plan)) {
     return {};
   }
   const GroupShape pipeline = shape_of(job, group_axes(job, plan, GroupKind::kPp));
   return {.size = 2,
-          .stride = pipeline.stride * (plan.pp - 1),
+          .stride = pipeline.stride * head_stage(job, plan),
           .ranks_per_domain = pipeline.ranks_per_domain == plan.pp ? 2 : 1,
           .ranks_per_node = pipeline.ranks_per_node == plan.pp ? 2 : 1};
 }
 
 std::vector<std::int64_t> embedding_ranks(const Job& job, const Plan& plan, std::int64_t rank) {
-  if (!ends_on_two_ranks(plan)) {
+  if (!ends_on_two_ranks(job, plan)) {
     return {rank};
   }
   RankCoordinates at = coordinates_of(job, plan, rank);
-  if (at.pp != 0 && at.pp != plan.pp - 1) {
+  if (at.pp != 0 && at.pp != head_stage(job, plan)) {
     return {};
   }
   at.pp = 0;

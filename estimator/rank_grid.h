@@ -19,7 +19,7 @@ enum class GroupKind {
   kPp,
   kDpCp,  // dense gradients and ZeRO shards: dp x cp (divided by dp_replicate for the shards)
   kTpCp,
-  kEmbedding,  // first and last pipeline stage, tied embeddings
+  kEmbedding,  // the pipeline stages of embedding and head, tied embeddings
   kEp,
   kEtp,
   kExperts,   // ep x etp: ranks that hold all experts together

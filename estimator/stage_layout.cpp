@@ -123,11 +123,17 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
     if (job.model.num_mtp_layers > 0) {
       single(BlockKind::kMtp, job.model.num_mtp_layers);
     }
-    single(BlockKind::kHead, 1);
+    single(chunk.has_loss ? BlockKind::kHead : BlockKind::kLogits, 1);
     layout.has_embedding_copy =
         !stage_has_embedding && (job.model.tied_embeddings || job.model.num_mtp_layers > 0);
   }
-  layout.sends_output = !chunk.has_head;
+  if (chunk.has_cast && !chunk.has_head) {
+    single(BlockKind::kCast, 1);
+  }
+  if (chunk.has_loss && !chunk.has_head) {
+    single(BlockKind::kLoss, 1);
+  }
+  layout.sends_output = !chunk.has_loss;
   const bool is_native = job.profile.memory_model == MemoryModel::kNative;
   if (layout.sends_output && (is_native || !job.profile.deallocate_pipeline_outputs)) {
     single(BlockKind::kSentOutput, 1);
@@ -151,7 +157,7 @@ StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition&
     stage.ends.has_embedding = stage.ends.has_embedding || chunk.has_embedding;
     stage.ends.has_head = stage.ends.has_head || chunk.has_head;
     stage.ends.receiving_chunks += chunk.has_embedding ? 0 : 1;
-    stage.ends.sending_chunks += chunk.has_head ? 0 : 1;
+    stage.ends.sending_chunks += chunk.has_loss ? 0 : 1;
   }
   return stage;
 }

@@ -18,7 +18,10 @@ std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) 
     case BlockKind::kFirstMoeLayer:
     case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
     case BlockKind::kMtp: return mtp_parameters(model);
-    case BlockKind::kHead: return head_parameters(model);
+    case BlockKind::kHead:
+    case BlockKind::kLogits: return head_parameters(model);
+    case BlockKind::kCast:
+    case BlockKind::kLoss:
     case BlockKind::kSentOutput: return {};
   }
   return {};
@@ -237,8 +240,11 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
   std::vector<WeightShape> shapes;
   switch (kind) {
     case BlockKind::kEmbedding:
+    case BlockKind::kCast:
+    case BlockKind::kLoss:
     case BlockKind::kSentOutput: return shapes;
     case BlockKind::kHead:
+    case BlockKind::kLogits:
       shapes.push_back(
           {.rows = div_exact(padded_vocab(job, plan), plan.tp), .columns = model.hidden});
       return shapes;

@@ -105,24 +105,21 @@ double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
          job.profile.handover_s;
 }
 
+// A loss behind the head's stage (nanotron) is timed with the head, and logits are sent as hidden
+// states are: no step of such a layout was measured that tells more
+// (data/frameworks/nanotron.md).
 StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds) {
-  const std::vector<std::int64_t> layers = layers_per_chunk(job, plan);
-  if (layers.empty()) {
-    throw std::logic_error("step_layout: the layers do not fill the chunks");
-  }
   StepLayout layout;
   std::vector<std::size_t> chunk_kinds;
-  std::int64_t first = 0;
-  for (std::size_t position = 0; position < layers.size(); ++position) {
-    ChunkKind kind = chunk_of(kinds, first, layers[position]);
-    kind.is_first = position == 0;
-    kind.is_last = position + 1 == layers.size();
+  for (const ModelChunk& chunk : partition_layers(job, plan).chunks) {
+    ChunkKind kind = chunk_of(kinds, chunk.first_layer, chunk.num_layers);
+    kind.is_first = chunk.has_embedding;
+    kind.is_last = chunk.has_head;
     const auto same = std::ranges::find(layout.chunks, kind);
     chunk_kinds.push_back(static_cast<std::size_t>(same - layout.chunks.begin()));
     if (same == layout.chunks.end()) {
       layout.chunks.push_back(kind);
     }
-    first += layers[position];
   }
   const ScheduleShape placement = {.schedule = plan.schedule, .pp = plan.pp, .vpp = plan.vpp};
   layout.pipeline = pipeline_layout(placement, std::move(chunk_kinds));

@@ -505,6 +505,9 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
   switch (kind) {
     case BlockKind::kEmbedding: add_titan_embedding(block); break;
     case BlockKind::kHead: add_titan_head(block); break;
+    case BlockKind::kLogits:
+    case BlockKind::kCast:
+    case BlockKind::kLoss: break;  // nanotron's
     case BlockKind::kFirstLayer:
     case BlockKind::kDenseLayer:
     case BlockKind::kFirstMoeLayer:

@@ -1,6 +1,7 @@
 // What nanotron and DeepSpeed accept, and what of it is modelled. Sources: nanotron
 // config/parallelism_config.py, models/llama.py, parallel/pipeline_parallel/engine.py
 // (OneForwardOneBackwardPipelineEngine); DeepSpeed runtime/config.py, runtime/zero/config.py.
+#include "estimator/layer_partition.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_pipeline_rules.h"
 #include "estimator/validity_profiles.h"
@@ -104,6 +105,23 @@ constexpr ValidityRule kEnoughMicrobatches = {
                  number_text(plan.pp - 1);
         }};
 
+// models/base.py, build_model: every block is given to a rank by what it costs.
+constexpr ValidityRule kLayersByCost = {
+    .name = "unsupported: layers_per_chunk",
+    .reads = {PlanField::kLayersPerChunk},
+    .broken = [](const Job&, const Plan& plan) { return !plan.layers_per_chunk.empty(); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "layers_per_chunk", "a list",
+                              "none, as nanotron deals layers by their cost");
+        }};
+
+constexpr ValidityRule kLossOnLastStage = {
+    .name = "loss_on_last_stage",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
+    .broken = [](const Job& job, const Plan& plan) { return layers_per_chunk(job, plan).empty(); },
+    .explain = explain_loss_on_last_stage};
+
 constexpr std::array kNanotronRules = {
     kSizesPositive,
     // modelled
@@ -126,6 +144,7 @@ constexpr std::array kNanotronRules = {
     kNoQkNorm,
     kTwoNorms,
     kNoMtp,
+    kLayersByCost,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
@@ -143,7 +162,7 @@ constexpr std::array kNanotronRules = {
     kKvHeadsByTp,
     kHeadsByKvHeads,
     kScheduleFitsPipeline,
-    kLayersPerChunk,
+    kLossOnLastStage,
     kDpMatchesWorld,
     kGlobalBatch,
     kEnoughMicrobatches,

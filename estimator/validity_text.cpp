@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "estimator/layer_partition.h"
 #include "estimator/validity_rules.h"
 
 namespace shardplan {
@@ -176,6 +177,18 @@ std::string explain_layers_split_evenly(const Job& job, const Plan& plan) {
   return plan.pp <= layers && plan.vpp <= layers
              ? message + nearly_even_text(layers, plan.pp * plan.vpp)
              : message;
+}
+
+std::string explain_loss_on_last_stage(const Job& job, const Plan& plan) {
+  const std::int64_t world = job.cluster.world_size();
+  return "pp " + number_text(plan.pp) +
+         " leaves the loss before the last stage, or the final norm before the head's, as blocks "
+         "are dealt by their cost; valid pp: " +
+         list_text(world, [&](std::int64_t pp) {
+           Plan other = plan;
+           other.pp = pp;
+           return world % pp == 0 && !layers_per_chunk(job, other).empty();
+         });
 }
 
 std::string explain_layers_per_chunk(const Job& job, const Plan& plan) {

@@ -43,6 +43,7 @@ std::string explain_sequence_by_cp(const Job& job, const Plan& plan);
 std::string explain_schedule_fits_pipeline(const Job& job, const Plan& plan);
 std::string explain_layers_split_evenly(const Job& job, const Plan& plan);
 std::string explain_layers_per_chunk(const Job& job, const Plan& plan);
+std::string explain_loss_on_last_stage(const Job& job, const Plan& plan);
 std::string explain_interleaved_microbatches(const Job& job, const Plan& plan);
 std::string explain_recompute_fields(const Job& job, const Plan& plan);
 std::string explain_recompute_modules(const Job& job, const Plan& plan);

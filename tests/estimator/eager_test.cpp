@@ -15,6 +15,7 @@
 #include "estimator/layer_partition.h"
 #include "estimator/stage_memory.h"
 #include "estimator/stage_tensors.h"
+#include "estimator/step_pieces.h"
 #include "estimator/units.h"
 #include "estimator/validity.h"
 
@@ -130,6 +131,102 @@ TEST_CASE("nanotron deals layers by their cost, the head counting with them") {
   CHECK(layers_per_chunk(job, plan) == std::vector<std::int64_t>{4, 3, 3, 4, 3, 3, 4, 0});
   plan.pp = 2;
   CHECK(layers_per_chunk(job, plan) == std::vector<std::int64_t>{14, 10});
+}
+
+// Llama-3-8B: a head of 2.16 layers, so that 16 ranks have 2.135 each. Layers up to rank r cost
+// more than (r + 1) of these shares after 3, 5, 7, 9, 11, 13, 15, 18, ... of them; rank 14 gets the
+// last two, which leave it below 15 shares, and so the head, behind which the cast and the loss
+// come to rank 15. Of 32 ranks, 1.0675 each, rank 29 has the head, 30 the cast and 31 the loss.
+TEST_CASE(
+    "nanotron puts a head that is reached early before the last stage, cast and loss behind") {
+  const Job job = job_of("nanotron", 1);
+  Plan plan;
+  plan.pp = 16;
+  plan.schedule = Schedule::k1F1B;
+  CHECK(layers_per_chunk(job, plan) ==
+        std::vector<std::int64_t>{3, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2, 2, 2, 0});
+  const auto stages_with = [&](bool ModelChunk::*block) {
+    std::vector<std::int64_t> stages;
+    for (const ModelChunk& chunk : partition_layers(job, plan).chunks) {
+      if (chunk.*block) {
+        stages.push_back(chunk.pp_rank);
+      }
+    }
+    return stages;
+  };
+  using Stages = std::vector<std::int64_t>;
+  CHECK(stages_with(&ModelChunk::has_head) == Stages{14});
+  CHECK(stages_with(&ModelChunk::has_cast) == Stages{15});
+  CHECK(stages_with(&ModelChunk::has_loss) == Stages{15});
+  plan.pp = 32;
+  CHECK(stages_with(&ModelChunk::has_head) == Stages{29});
+  CHECK(stages_with(&ModelChunk::has_cast) == Stages{30});
+  CHECK(stages_with(&ModelChunk::has_loss) == Stages{31});
+}
+
+// Sixteen layers and a head of 4.32: 20.32 over 16 ranks, 1.27 each. Rank 12 has the head, 13 the
+// cast and 14 the loss, which rank 15 is asked for.
+TEST_CASE("nanotron's loss must come to the last stage, and layers are not to be dealt otherwise") {
+  const Library library;
+  Job job = job_of("nanotron", 1);
+  job.model = library.model("llama3.2-1b").model;
+  job.cluster = library.cluster("2x8-h100");
+  Plan plan = plan_with(1, DType::kFp32);
+  plan.pp = 16;
+  plan.schedule = Schedule::k1F1B;
+  job.global_batch = 16;
+  const auto broken = why_invalid(job, plan);
+  REQUIRE(broken);
+  CHECK(broken->rule == "loss_on_last_stage");
+  CHECK(broken->message.find("valid pp: 1, 2, 4, 8") != std::string::npos);
+  plan.pp = 2;
+  CHECK_FALSE(why_invalid(job, plan));
+  plan.layers_per_chunk = {8, 8};
+  REQUIRE(why_invalid(job, plan));
+  CHECK(why_invalid(job, plan)->rule == "unsupported: layers_per_chunk");
+}
+
+Job early_head_job() {
+  Job job = job_of("nanotron", 1);
+  job.cluster = Library().cluster("4x8-h100");
+  job.global_batch = 64;
+  return job;
+}
+
+Plan early_head_plan(std::int64_t pp) {
+  Plan plan = plan_with(1, DType::kFp32);
+  plan.pp = pp;
+  plan.schedule = Schedule::k1F1B;
+  return plan;
+}
+
+// 1024 tokens, 128256 logits: 2 bytes received and 4 cast, then 4 of the caller's and 4 of the
+// loss's; labels and their mask are 16 bytes a token. Stage 14 keeps two microbatches.
+TEST_CASE("stages of nanotron behind the head hold logits and no parameters") {
+  constexpr std::int64_t kLogits = 1024 * 128256;
+  const Job job = early_head_job();
+  const MemoryEstimate of_16 = estimate_memory(job, early_head_plan(16));
+  CHECK(of_16.stages[15].allocated_bytes == 8 * kLogits + 16 * 1024);
+  const MemoryEstimate of_32 = estimate_memory(job, early_head_plan(32));
+  CHECK(of_32.stages[30].allocated_bytes == 6 * kLogits);
+  CHECK(of_32.stages[31].allocated_bytes == 8 * kLogits + 16 * 1024);
+  std::int64_t parameters = 0;
+  for (const StageMemory& stage : of_32.stages) {
+    for (const Row& row : stage.rows) { parameters += row.name == "parameters" ? row.bytes : 0; }
+  }
+  CHECK(parameters == 2 * kN);
+}
+
+TEST_CASE("the stage of nanotron's head takes the time of head and loss, those behind it none") {
+  const Job job = early_head_job();
+  const StepLayout layout = step_layout(job, early_head_plan(16), layer_kinds(job.model));
+  const auto chunk_of = [&](std::size_t stage) {
+    return layout.chunks[layout.pipeline.chunk_kinds[stage]];
+  };
+  CHECK(chunk_of(14).is_last);
+  CHECK(chunk_of(14).num_layers == 2);
+  CHECK_FALSE(chunk_of(15).is_last);
+  CHECK(chunk_of(15).num_layers == 0);
 }
 
 // Later versions save the shard of each linear layer's input (h*T/2 with two ranks) and gather it

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "estimator/allocator_totals.h"
+#include "estimator/layer_partition.h"
 #include "estimator/megatron_fsdp.h"
 #include "estimator/parameters.h"
 #include "estimator/stage_memory.h"
@@ -261,8 +262,9 @@ TEST_CASE("more tokens, a longer sequence or more layers never need less memory"
           drawn.job.model.layers.end();
       RandomCase larger = drawn;
       growth.grow(larger);
-      // More layers may deal the tables to two ranks instead of one.
-      if (drawn.job.optimizer == OptimizerKind::kDistMuon) {
+      // More layers may deal the tables to two ranks instead of one, or nanotron's head to another.
+      if (drawn.job.optimizer == OptimizerKind::kDistMuon ||
+          head_stage(larger.job, larger.plan) != head_stage(drawn.job, drawn.plan)) {
         continue;
       }
       if (!uniform || first_broken_rule(larger.job, larger.plan) != nullptr) {

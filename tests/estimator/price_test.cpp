@@ -157,7 +157,7 @@ TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {
   const Library library;
   RandomJobs random(library, 3);
   int left_out = 0;
-  for (int i = 0; i < 800; ++i) {
+  for (int i = 0; i < 880; ++i) {
     const RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
       continue;
