@@ -18,6 +18,7 @@ std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind 
 
 std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);
+SequenceRows nanotron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                              const StageTensors& tensors);
 

@@ -254,16 +254,18 @@ void add_logits_backward(NanotronBlock& b) {
 }
 
 // The loss subtracts the maximum from the fp32 logits into a second fp32 tensor, turns it into the
-// softmax in place and saves it; backward turns it into the gradient in place. The caller holds the
-// fp32 logits, there since `cast`, until the loss has returned.
-void add_loss_rows(NanotronBlock& b, Step cast, Step gradient_dies) {
-  const std::int64_t logits = b.s.local_vocab * b.s.tokens;
-  b.rows.use("logits_fp32", logits, DType::kFp32, cast, Step::kForwardLoss,
-             "V*T/t: held by the model's forward until the loss is there");
+// softmax in place and saves it; backward turns it into the gradient in place.
+void add_softmax(NanotronBlock& b, Step gradient_dies) {
   b.rows.keep(
-      "loss.softmax", logits, DType::kFp32,
+      "loss.softmax", b.s.local_vocab * b.s.tokens, DType::kFp32,
       {.born = Step::kForwardLoss, .last_forward_use = Step::kForwardLoss, .dies = gradient_dies},
       "V*T/t: logits less their maximum, becomes the softmax and then the gradient");
+}
+
+// There since `cast`.
+void add_cast_logits(NanotronBlock& b, Step cast) {
+  b.rows.use("logits_fp32", b.s.local_vocab * b.s.tokens, DType::kFp32, cast, Step::kForwardLoss,
+             "V*T/t: held by the model's forward until the loss is there");
 }
 
 void add_labels(NanotronBlock& b) {
@@ -282,7 +284,8 @@ void add_head(NanotronBlock& b) {
       .use("logits", logits, b.s.dtype, Step::kForwardLogits, Step::kForwardLogits,
            "V*T/t: freed when the cast has returned")
       .is_first_product = true;
-  add_loss_rows(b, Step::kForwardLogits, Step::kBackwardLoss);
+  add_cast_logits(b, Step::kForwardLogits);
+  add_softmax(b, Step::kBackwardLoss);
   b.rows.use("loss.logits_gradient", logits, b.s.dtype, Step::kBackwardLoss, Step::kBackwardLogits,
              "V*T/t: cast back");
   add_labels(b);
@@ -290,23 +293,47 @@ void add_head(NanotronBlock& b) {
 }
 
 // The same on several ranks (models/base.py, build_model): logits are sent from one to the next,
-// their gradients back.
+// their gradients back. What a rank has received lives until its backward pass (seen in traces).
+// What it sends waits, under 1F1B, for the next backward pass, which sends before it asks for the
+// gradient (parallel/pipeline_parallel/state.py, run_communication).
+void add_received(NanotronBlock& b, DType dtype) {
+  b.rows.keep("received_logits", b.s.local_vocab * b.s.tokens, dtype,
+              {.born = Step::kForwardInput,
+               .last_forward_use = Step::kForwardOutput,
+               .dies = Step::kBackwardInput},
+              "V*T/t");
+}
+
+void add_unsent(NanotronBlock& b, DType dtype) {
+  const bool waits = b.plan.schedule == Schedule::k1F1B;
+  b.rows.use("unsent_logits", waits ? b.s.local_vocab * b.s.tokens : 0, dtype,
+             Step::kBackwardOutput, Step::kBackwardOutput, "V*T/t: of the last forward pass");
+}
+
 void add_logits(NanotronBlock& b) {
   const std::int64_t logits = b.s.local_vocab * b.s.tokens;
   add_final_norm(b);
   b.rows.use("logits", logits, b.s.dtype, Step::kForwardLogits, Step::kForwardOutput, "V*T/t: sent")
       .is_first_product = true;
+  add_unsent(b, b.s.dtype);
   b.rows.use("logits_gradient", logits, b.s.dtype, Step::kBackwardOutput, Step::kBackwardLogits,
              "V*T/t: received");
   add_logits_backward(b);
 }
 
+// The loss is on the same stage where that is the last one.
+bool casts_on_last_stage(const NanotronBlock& b) {
+  return head_stage(b.job, b.plan) + 2 == b.plan.pp;
+}
+
 void add_cast(NanotronBlock& b) {
   const std::int64_t logits = b.s.local_vocab * b.s.tokens;
-  b.rows.use("logits", logits, b.s.dtype, Step::kForwardInput, Step::kForwardOutput,
-             "V*T/t: received, freed when the cast has returned");
+  add_received(b, b.s.dtype);
   b.rows.use("logits_fp32", logits, DType::kFp32, Step::kForwardOutput, Step::kForwardOutput,
              "V*T/t");
+  if (!casts_on_last_stage(b)) {
+    add_unsent(b, DType::kFp32);
+  }
   b.rows.use("logits_fp32_gradient", logits, DType::kFp32, Step::kBackwardOutput,
              Step::kBackwardInput, "V*T/t");
   b.rows.use("logits_gradient", logits, b.s.dtype, Step::kBackwardInput, Step::kBackwardInput,
@@ -314,7 +341,12 @@ void add_cast(NanotronBlock& b) {
 }
 
 void add_loss(NanotronBlock& b) {
-  add_loss_rows(b, Step::kForwardInput, Step::kBackwardInput);
+  if (casts_on_last_stage(b)) {
+    add_cast_logits(b, Step::kForwardInput);
+  } else {
+    add_received(b, DType::kFp32);
+  }
+  add_softmax(b, Step::kBackwardInput);
   add_labels(b);
 }
 

@@ -7,6 +7,7 @@
 // Letters: N parameters of the rank, S the ranks that share their optimizer state.
 #include <utility>
 
+#include "estimator/block_rows.h"
 #include "estimator/eager_rows.h"
 #include "estimator/units.h"
 
@@ -124,6 +125,22 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
              .copies = job.profile.recompute_allgather ? 2 : 1,
              .formula = "h*T: of inputs that are gathered again, and of output gradients"});
   return std::move(state.rows);
+}
+
+SequenceRows nanotron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+  const BlockShape shape = block_shape(job, plan);
+  const bool sends = ends.sending_chunks > 0 && (ends.has_head || ends.has_cast);
+  SequenceRows rows = {
+      {{.component = Component::kCommunication,
+        .name = "pipeline.last_sent_logits",
+        .elements = sends ? shape.local_vocab * shape.tokens : 0,
+        .dtype = ends.has_cast ? DType::kFp32 : shape.dtype,
+        .first = Phase::kForward,
+        .last = Phase::kBackward,
+        .formula =
+            "V*T/t: of the last warm-up microbatch, held by send_activation, the variable "
+            "of the engine's loop (parallel/pipeline_parallel/engine.py, train_batch_iter)"}}};
+  return sized(job, rows);
 }
 
 }  // namespace shardplan

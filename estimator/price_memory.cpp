@@ -115,14 +115,15 @@ const std::vector<StateBytes>& PricePieces::sequences(const Plan& plan,
   const auto pipeline = pipeline_seen_by_sequences(job, plan, shape.num_microbatches);
   for (const StageEnds& ends : split().ends) {
     const std::int64_t chunks = packed(ends.receiving_chunks, ends.sending_chunks);
-    const std::int64_t holds = (ends.has_embedding ? 2 : 0) + (ends.has_head ? 1 : 0);
+    const std::int64_t holds =
+        (ends.has_cast ? 4 : 0) + (ends.has_embedding ? 2 : 0) + (ends.has_head ? 1 : 0);
     const auto build = [&](StateBytes& bytes) {
       bytes = {};
       for (const StateRow& row : sequence_rows(job, plan, ends)) { bytes.add(row); }
     };
     last_sequences.push_back(sequence_pieces
                                  .find({axes[0], axes[1], axes[2], axes[4], axes[5],
-                                        4 * chunks + holds, pipeline[0], pipeline[1]},
+                                        8 * chunks + holds, pipeline[0], pipeline[1]},
                                        build)
                                  .value);
   }

@@ -156,6 +156,7 @@ StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition&
     stage.num_layers += chunk.num_layers;
     stage.ends.has_embedding = stage.ends.has_embedding || chunk.has_embedding;
     stage.ends.has_head = stage.ends.has_head || chunk.has_head;
+    stage.ends.has_cast = stage.ends.has_cast || chunk.has_cast;
     stage.ends.receiving_chunks += chunk.has_embedding ? 0 : 1;
     stage.ends.sending_chunks += chunk.has_loss ? 0 : 1;
   }

@@ -34,6 +34,7 @@ struct ChunkLayout {
 struct StageEnds {
   bool has_embedding = false;
   bool has_head = false;
+  bool has_cast = false;              // of logits to fp32, with the head but in nanotron
   std::int64_t receiving_chunks = 0;  // chunks whose input comes from another chunk
   std::int64_t sending_chunks = 0;    // chunks whose output goes to another chunk
   friend bool operator==(const StageEnds&, const StageEnds&) = default;

@@ -51,7 +51,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   switch (job.profile.memory_model) {
     case MemoryModel::kNative: return native_sequence_rows(job, plan, ends);
     case MemoryModel::kTorchtitan: return torchtitan_sequence_rows(job, plan, ends);
-    case MemoryModel::kNanotron:
+    case MemoryModel::kNanotron: return nanotron_sequence_rows(job, plan, ends);
     case MemoryModel::kDeepspeed: return {};  // it stands among the rows of the state
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatronLocal:

@@ -102,8 +102,9 @@ TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 63 measure
 
 // Ledgers count tensors, PyTorch blocks: rounded up to 512 bytes, with ends of less than 1 MiB that
 // are not split off.
-TEST_CASE("DeepSpeed's estimate of a rank is what that rank has allocated, in 63 measured ranks") {
-  for (const char* file : {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl"}) {
+TEST_CASE("DeepSpeed's estimate of a rank is what that rank has allocated, in 79 measured ranks") {
+  for (const char* file :
+       {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl", "deepspeed_ranks_h100.jsonl"}) {
     for (const Case& run : measured_cases(file)) {
       CAPTURE(run.id);
       const MeasuredRank& rank = run.measured->ranks.front();

@@ -200,15 +200,17 @@ Plan early_head_plan(std::int64_t pp) {
   return plan;
 }
 
-// 1024 tokens, 128256 logits: 2 bytes received and 4 cast, then 4 of the caller's and 4 of the
-// loss's; labels and their mask are 16 bytes a token. Stage 14 keeps two microbatches.
+// 1024 tokens, 128256 logits; labels and their mask are 16 bytes a token. A last stage has received
+// 2 bytes, cast to 4 that the caller holds, beside 4 of the loss's. Stage 30 casts alone, two
+// microbatches in flight: 2 bytes of each, 4 that it holds of what it sent, 4 unsent, and 4 of a
+// gradient.
 TEST_CASE("stages of nanotron behind the head hold logits and no parameters") {
   constexpr std::int64_t kLogits = 1024 * 128256;
   const Job job = early_head_job();
   const MemoryEstimate of_16 = estimate_memory(job, early_head_plan(16));
-  CHECK(of_16.stages[15].allocated_bytes == 8 * kLogits + 16 * 1024);
+  CHECK(of_16.stages[15].allocated_bytes == 10 * kLogits + 16 * 1024);
   const MemoryEstimate of_32 = estimate_memory(job, early_head_plan(32));
-  CHECK(of_32.stages[30].allocated_bytes == 6 * kLogits);
+  CHECK(of_32.stages[30].allocated_bytes == 16 * kLogits);
   CHECK(of_32.stages[31].allocated_bytes == 8 * kLogits + 16 * 1024);
   std::int64_t parameters = 0;
   for (const StageMemory& stage : of_32.stages) {
