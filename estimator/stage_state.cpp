@@ -1,7 +1,9 @@
 #include "estimator/stage_state.h"
 
+#include "estimator/block_rows_megatron.h"
 #include "estimator/deepspeed_state.h"
 #include "estimator/eager_rows.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/megatron_sequence_rows.h"
 #include "estimator/megatron_state.h"
 #include "estimator/native_state.h"
@@ -43,6 +45,9 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
   for (const StateRow& row : state.rows) { state.bytes.add(row); }
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     state.bytes.side_streams = torchtitan_side_streams(job, plan);
+  }
+  if (accumulates_beside(job, plan) && !fuses_weight_gradients(job, plan)) {
+    state.bytes.side_streams = state.parameters * bytes_of(activation_dtype(plan.precision));
   }
   return state;
 }
