@@ -221,6 +221,13 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
   return {.fused = job.profile.fused_optimizer ? fused : fused + 14 * master};
 }
 
+// DeepSpeed's ZeRO-1 adds every microbatch's gradients (weight_gradient_kernels) but the first's,
+// which autograd leaves where the products have written them (torch/csrc/autograd/functions/
+// accumulate_grad.h).
+KernelBytes no_first_addition(double element_bytes) {
+  return {.streamed = -3 * element_bytes};
+}
+
 // Megatron-LM's gradient buffer, per parameter and step: zeros written; divided by the number of
 // replicas where there are several (distributed/param_and_grad_buffer.py); of Megatron-FSDP's
 // nothing is counted. nanotron's: zeros written, read for the norm, scaled; and under ZeRO-1 the
@@ -229,7 +236,7 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
 KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t replicas) {
   const double grad = number(bytes_of(plan.grad_dtype));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 1) {
-    return deepspeed_bucket_kernels(weight_bytes(plan));
+    return deepspeed_bucket_kernels(weight_bytes(plan)) + no_first_addition(weight_bytes(plan));
   }
   if (job.profile.memory_model == MemoryModel::kNanotron) {
     const double copies = plan.zero == 1 && replicas > 1 ? 3 * 2 * weight_bytes(plan) : 0;
