@@ -185,12 +185,10 @@ Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::str
     plan.cp_method = profile.default_cp_method;
   }
   // Megatron-core's is tp (core/model_parallel_config.py); ours is 1 where ep divides them.
-  const bool is_megatron = profile.memory_model == MemoryModel::kMegatron ||
-                           profile.memory_model == MemoryModel::kMegatronLocal;
   // torchtitan's without ep is tp (models/llama4/infra/parallelize.py, apply_moe_ep_tp).
   const bool is_titan = profile.memory_model == MemoryModel::kTorchtitan;
-  if (is_absent("etp") && (is_megatron || is_titan) && job.model.moe.num_experts > 0 &&
-      plan.ep == 1) {
+  if (is_absent("etp") && (is_megatron(profile.memory_model) || is_titan) &&
+      job.model.moe.num_experts > 0 && plan.ep == 1) {
     plan.etp = plan.tp;
   }
   if (is_absent("recompute") && profile.default_recompute == DefaultRecompute::kEverySecondLayer) {

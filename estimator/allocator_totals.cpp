@@ -33,9 +33,8 @@ void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t re
 // cached segment one takes decides what is reserved. The last one first.
 std::vector<std::int64_t> other_shards(const Job& job, const Plan& plan) {
   constexpr std::int64_t kMost = 8;
-  const MemoryModel model = job.profile.memory_model;
-  const bool is_megatron = model == MemoryModel::kMegatronLocal || model == MemoryModel::kMegatron;
-  const bool is_sharded = (is_megatron && plan.zero == 1) || knows_data_ranks(job, plan);
+  const bool is_sharded =
+      (is_megatron(job.profile.memory_model) && plan.zero == 1) || knows_data_ranks(job, plan);
   const std::int64_t ranks = is_sharded ? dense_shard_size(job, plan) : 1;
   std::vector<std::int64_t> shards;
   for (std::int64_t shard = ranks - 1; shard > 0 && std::ssize(shards) < kMost; --shard) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "estimator/block_rows.h"
-#include "estimator/eager_rows.h"
 #include "estimator/megatron_fsdp.h"
+#include "estimator/nanotron_rows.h"
 
 namespace shardplan {
 namespace {

@@ -34,7 +34,6 @@ DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, 
   DeepspeedRun run;
   tape.begin(MomentKind::kStartUp);
   zero->build();
-  run.num_built = tape.num_events();
   for (int step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < microbatches; ++i) {
       zero->begin_microbatch(i + 1 == microbatches);

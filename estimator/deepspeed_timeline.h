@@ -14,7 +14,6 @@ struct DeepspeedRun {
   std::vector<AllocationEvent> events;
   std::vector<DeepspeedTape::RowStart> rows;
   std::vector<DeepspeedTape::MomentStart> moments;
-  std::int64_t num_built = 0;       // events of the model and the optimizer
   std::int64_t num_first_step = 0;  // those and the ones of the first step
 };
 

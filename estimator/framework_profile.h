@@ -26,7 +26,12 @@ enum class MemoryModel {
 
 // Whether blocks have rows of gradients, which the first backward pass makes and later ones find.
 constexpr bool blocks_have_gradients(MemoryModel model) {
-  return model == MemoryModel::kTorchtitan || model == MemoryModel::kDeepspeed;
+  return model == MemoryModel::kTorchtitan;
+}
+
+// Megatron-core's parallelism and buffers, with Transformer Engine's layers or its own.
+constexpr bool is_megatron(MemoryModel model) {
+  return model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal;
 }
 
 enum class SwigluKind {

@@ -34,9 +34,8 @@ std::int64_t expert_shard_size(const Job& job, const Plan& plan) {
 // expert_model_parallel_size > 1), and core/distributed/distributed_data_parallel.py puts what has
 // it into the dense buffers.
 std::int64_t expert_state_shards(const Job& job, const Plan& plan) {
-  const MemoryModel model = job.profile.memory_model;
-  const bool megatron = model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal;
-  return megatron && plan.ep == 1 ? dense_shard_size(job, plan) : expert_shard_size(job, plan);
+  return is_megatron(job.profile.memory_model) && plan.ep == 1 ? dense_shard_size(job, plan)
+                                                               : expert_shard_size(job, plan);
 }
 
 }  // namespace shardplan

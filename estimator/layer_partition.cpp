@@ -94,13 +94,11 @@ bool deals_by_cost(const Job& job, const Plan& plan) {
 // (models/base.py, output_pp_rank; trainer.py, train_step_logs); a norm apart from its head is not
 // modelled.
 std::vector<std::int64_t> layers_by_cost(const Job& job, const Plan& plan) {
-  const DealtEnds ends = dealt_ends(job, plan);
-  if (ends.loss != plan.pp - 1 || ends.norm != ends.head) {
-    return {};
-  }
   std::vector<std::int64_t> layers(static_cast<std::size_t>(plan.pp), 0);
-  deal_blocks(job, plan, [&](std::int64_t stage) { ++layers[static_cast<std::size_t>(stage)]; });
-  return layers;
+  const DealtEnds ends = deal_blocks(
+      job, plan, [&](std::int64_t stage) { ++layers[static_cast<std::size_t>(stage)]; });
+  const bool is_modelled = ends.loss == plan.pp - 1 && ends.norm == ends.head;
+  return is_modelled ? layers : std::vector<std::int64_t>{};
 }
 
 }  // namespace

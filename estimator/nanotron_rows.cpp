@@ -8,13 +8,23 @@
 // make the gradient of their weight first. Where a kind of row needs more steps than there are
 // names, the next free one stands for it: silu's backward at kBackwardFc2Weight, putting gate and
 // up together at kBackwardFc1Gather, q, k and v at kBackwardQkvGather.
-#include <stdexcept>
+#include "estimator/nanotron_rows.h"
 
-#include "estimator/eager_rows.h"
+#include <stdexcept>
+#include <string_view>
+
 #include "estimator/layer_partition.h"
 
 namespace shardplan {
 namespace {
+
+// A weight gradient in the weight's dtype: made by its product, alive until the backward of the
+// microbatch has ended.
+BlockRow& keep_gradient(RowList& rows, std::string_view name, std::int64_t elements, DType dtype,
+                        Step born) {
+  return rows.use_as(Component::kGradients, name, elements, dtype, born, Step::kWeight,
+                     "of the weight, in its dtype; until the microbatch's backward ends");
+}
 
 struct NanotronBlock {
   const Job& job;
@@ -350,15 +360,31 @@ void add_loss(NanotronBlock& b) {
   add_labels(b);
 }
 
+void add_block(NanotronBlock& b, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kEmbedding: return add_embedding(b);
+    case BlockKind::kDenseLayer: return add_layer(b);
+    case BlockKind::kHead: return add_head(b);
+    case BlockKind::kLogits: return add_logits(b);
+    case BlockKind::kCast: return add_cast(b);
+    case BlockKind::kLoss: return add_loss(b);
+    case BlockKind::kSentOutput: return;
+    case BlockKind::kMoeLayer:
+    case BlockKind::kFirstLayer:
+    case BlockKind::kFirstMoeLayer:
+    case BlockKind::kLastLayer:
+    case BlockKind::kMtp: break;
+  }
+  throw std::logic_error("nanotron_rows: a layer that has no rows");
+}
+
 }  // namespace
 
 std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kLogits: return rows_of_block(job, plan, add_logits);
-    case BlockKind::kCast: return rows_of_block(job, plan, add_cast);
-    case BlockKind::kLoss: return rows_of_block(job, plan, add_loss);
-    default: return eager_rows(job, plan, kind, add_embedding, add_layer, add_head);
-  }
+  RowList rows(1);
+  NanotronBlock block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
+  add_block(block, kind);
+  return rows.rows;
 }
 
 }  // namespace shardplan

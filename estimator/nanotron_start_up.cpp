@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "estimator/allocation_tape.h"
-#include "estimator/eager_rows.h"
+#include "estimator/nanotron_rows.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/units.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "estimator/block_rows.h"
-#include "estimator/eager_rows.h"
+#include "estimator/nanotron_rows.h"
 #include "estimator/units.h"
 
 namespace shardplan {

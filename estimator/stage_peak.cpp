@@ -178,8 +178,7 @@ StagePeaks stage_peaks(const Job& job, const StateBytes& state, std::span<const 
   }
   std::int64_t first_step = 0;
   for (const StagePoint& point : peaks.moments) {
-    first_step =
-        std::max(first_step, point.bytes - state.made_by_first_step - state.not_in_first_step);
+    first_step = std::max(first_step, point.bytes - state.made_by_first_step);
   }
   const auto set_between_actions = [&peaks, &state](MomentKind moment) {
     const std::int64_t bytes = state.alive[static_cast<std::size_t>(phase_of(moment))];

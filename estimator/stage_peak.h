@@ -106,11 +106,8 @@ inline std::int64_t reserved_upper_bytes(AllocatorKind kind, const StateSum& sta
   }
   const std::int64_t between_steps = state.alive(Phase::kIdle);
   const std::int64_t dynamic = allocated_bytes - between_steps + state.of(&StateBytes::remade);
-  const std::int64_t start_up =
-      std::max<std::int64_t>(state.alive(Phase::kStartUp) - state.alive(Phase::kBuilt), 0);
   return allocated_bytes + state.of(&StateBytes::side_streams) +
-         state.of(&StateBytes::start_up_only) + start_up + between_steps / 8 + 3 * dynamic +
-         kSegments;
+         state.of(&StateBytes::start_up_only) + between_steps / 8 + 3 * dynamic + kSegments;
 }
 
 // Whether the gradients of a chunk's blocks are all there, and whether the running action is the

@@ -2,10 +2,10 @@
 
 #include "estimator/block_rows_megatron.h"
 #include "estimator/deepspeed_state.h"
-#include "estimator/eager_rows.h"
 #include "estimator/megatron_fsdp.h"
 #include "estimator/megatron_sequence_rows.h"
 #include "estimator/megatron_state.h"
+#include "estimator/nanotron_rows.h"
 #include "estimator/native_state.h"
 #include "estimator/torchtitan_rows.h"
 
@@ -68,8 +68,7 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
 // Megatron's: whether there are several stages, and several chunks on each.
 std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
                                                        std::int64_t num_microbatches) {
-  const MemoryModel model = job.profile.memory_model;
-  if (model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal) {
+  if (is_megatron(job.profile.memory_model)) {
     return {plan.pp > 1 ? 1 : 0, plan.vpp > 1 ? 1 : 0};
   }
   return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),

@@ -180,9 +180,8 @@ std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, 
                                       std::int64_t shard) {
   constexpr std::int64_t kSmallest = 40'000'000;
   constexpr std::int64_t kPerRank = 1'000'000;
-  const MemoryModel model = job.profile.memory_model;
-  const bool buckets = (model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal) &&
-                       job.profile.overlap_grad_reduce && stage.pp_rank == 0 && chunk == 0;
+  const bool buckets = is_megatron(job.profile.memory_model) && job.profile.overlap_grad_reduce &&
+                       stage.pp_rank == 0 && chunk == 0;
   return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
 }
 

@@ -5,9 +5,9 @@
 
 #include "estimator/allocator_tails.h"
 #include "estimator/deepspeed_timeline.h"
-#include "estimator/eager_rows.h"
 #include "estimator/fsdp_tensors.h"
 #include "estimator/megatron_state.h"
+#include "estimator/nanotron_rows.h"
 #include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"

@@ -45,7 +45,6 @@ void StateBytes::add(const StateRow& row) {
   }
   made_by_first_step += row.made_by_first_step ? bytes : 0;
   ends_before_made += row.ends_before_made ? bytes : 0;
-  not_in_first_step += row.not_in_first_step ? bytes : 0;
   frame += row.first == Phase::kGradientNorm && row.last == Phase::kGradientNorm ? bytes : 0;
   widened += row.name == kWidenedStateRow || row.name == kCastMomentRow ? bytes : 0;
   block_ends += is_block_ends(row.name) ? bytes : 0;

@@ -66,7 +66,6 @@ struct StateRow {
   Phase last = Phase::kIdle;
   bool made_by_first_step = false;  // created by the first optimizer step
   bool ends_before_made = false;    // freed before that step makes what it makes
-  bool not_in_first_step = false;   // its passes do without
   std::string_view formula;
   Origin origin = Origin::kCounted;
   bool is_split = false;  // one tensor per parameter, not one in all
@@ -98,7 +97,6 @@ struct StateBytes {
   std::array<std::int64_t, kNumPhases> alive{};  // by Phase
   std::int64_t made_by_first_step = 0;
   std::int64_t ends_before_made = 0;
-  std::int64_t not_in_first_step = 0;
   std::int64_t start_up_only = 0;  // freed before the first step
   std::int64_t remade = 0;         // of rows that are made in every step and live on between steps
   std::int64_t side_streams = 0;   // most that lives on streams other than that of compute
@@ -113,7 +111,6 @@ struct StateBytes {
     }
     made_by_first_step += other.made_by_first_step;
     ends_before_made += other.ends_before_made;
-    not_in_first_step += other.not_in_first_step;
     start_up_only += other.start_up_only;
     remade += other.remade;
     side_streams += other.side_streams;

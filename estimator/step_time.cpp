@@ -106,8 +106,7 @@ double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
 }
 
 // A loss behind the head's stage (nanotron) is timed with the head, and logits are sent as hidden
-// states are: no step of such a layout was measured that tells more
-// (data/frameworks/nanotron.md).
+// states are: what measured steps say of that stands in data/frameworks/nanotron.md.
 StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds) {
   StepLayout layout;
   std::vector<std::size_t> chunk_kinds;

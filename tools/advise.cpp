@@ -59,6 +59,12 @@ std::vector<PlanEdit> edits_of(const Job& job, const Plan& plan, const Library& 
   return edits;
 }
 
+Plan plan_with_stated_dp(const Plan& before, const JudgedPlan& changed) {
+  Plan plan = changed.plan;
+  plan.dp = before.dp != 0 ? data_parallel_size(changed.job, plan) : plan.dp;
+  return plan;
+}
+
 std::string framework_options_that_differ(const FrameworkProfile& base,
                                           const FrameworkProfile& changed) {
   std::string text;

@@ -25,6 +25,9 @@ struct AdviseReport {
 // The library must outlive them.
 std::vector<PlanEdit> edits_of(const Job& job, const Plan& plan, const Library& library);
 
+// The changed plan as options state it: with its dp where they have one.
+Plan plan_with_stated_dp(const Plan& before, const JudgedPlan& changed);
+
 // " --framework-option allocator=caching_expandable" for every field that differs.
 std::string framework_options_that_differ(const FrameworkProfile& base,
                                           const FrameworkProfile& changed);

@@ -92,16 +92,14 @@ const std::array<DefaultField, 6> kDefaultFields = {{
      .others = other_expert_slices},
 }};
 
+bool is_among(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 // Slices of experts are no question without experts or without tp.
 bool is_open(const Question& question, const DefaultField& field) {
   const bool has_slices = question.job.model.moe.num_experts > 0 && question.plan.tp > 1;
-  return (field.name != "etp" || has_slices) &&
-         std::ranges::find(question.given, field.name) == question.given.end();
-}
-
-bool is_megatron(const Job& job) {
-  return job.profile.memory_model == MemoryModel::kMegatron ||
-         job.profile.memory_model == MemoryModel::kMegatronLocal;
+  return (field.name != "etp" || has_slices) && !is_among(question.given, field.name);
 }
 
 // Whether a price leaves room for the other verdict: no plan fits that allocates more than there
@@ -179,10 +177,6 @@ std::string turning_value(const Question& question, const ProfileOption& option,
   return "";
 }
 
-bool is_among(const std::vector<std::string>& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 // A field of the plan or a switch that nobody has set.
 struct Open {
   std::string name;
@@ -231,7 +225,8 @@ Open open_field(const DefaultField& field, const Question& question,
     }
   }
   // Megatron-LM arguments.py, validate_args: as tp, with and without ep.
-  if (name == "etp" && is_megatron(question.job) && question.plan.etp != question.plan.tp) {
+  if (name == "etp" && is_megatron(question.job.profile.memory_model) &&
+      question.plan.etp != question.plan.tp) {
     open.framework_default = std::to_string(question.plan.tp);
   }
   return open;

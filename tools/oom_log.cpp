@@ -85,14 +85,16 @@ std::optional<std::int64_t> integer_at(std::string_view text) {
                                                                : std::nullopt;
 }
 
+// Behind spaces.
+std::optional<std::int64_t> next_integer(std::string_view text) {
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  return integer_at(text);
+}
+
 std::optional<std::int64_t> integer_after(std::string_view text, std::string_view words) {
   const std::size_t found = text.find(words);
-  if (found == std::string_view::npos) {
-    return std::nullopt;
-  }
-  std::string_view rest = text.substr(found + words.size());
-  rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
-  return integer_at(rest);
+  return found == std::string_view::npos ? std::nullopt
+                                         : next_integer(text.substr(found + words.size()));
 }
 
 // Prefixes of launchers: [rank3]: (torch.distributed), [default3]: (torchrun --tee), [1,3]<stderr>:
@@ -119,10 +121,13 @@ std::optional<std::int64_t> rank_in(std::string_view before) {
 std::optional<std::int64_t> step_in(std::string_view line) {
   for (const std::string_view words : {"iteration:", "iteration ", "step:", "step=", "steps:"}) {
     const std::size_t found = line.find(words);
+    if (found == std::string_view::npos) {
+      continue;
+    }
     const bool is_setting =  // "max_steps: 500"
-        found != std::string_view::npos && found > 0 &&
-        (line[found - 1] == '_' || line[found - 1] == '-');
-    if (const auto step = is_setting ? std::nullopt : integer_after(line, words)) {
+        found > 0 && (line[found - 1] == '_' || line[found - 1] == '-');
+    const auto step = next_integer(line.substr(found + words.size()));
+    if (step && !is_setting) {
       return step;
     }
   }
@@ -294,19 +299,12 @@ OomLog read_oom_log(TextFile& log) {
     for (const auto& [words, owner] : kOutside) {
       const std::size_t at = is_message ? std::string_view::npos : line.find(words);
       if (at != std::string_view::npos) {
-        add_event(events, {.line = number,
-                           .rank = rank_in(line.substr(0, at)),
-                           .gpu = {},
-                           .last_step = step,
-                           .tried = {},
-                           .outside = std::string(owner),
-                           .capacity = {},
-                           .free = {},
-                           .process = {},
-                           .num_others = 0,
-                           .others_bytes = 0,
-                           .allocated = {},
-                           .reserved = {}});
+        OomEvent event;
+        event.line = number;
+        event.rank = rank_in(line.substr(0, at));
+        event.last_step = step;
+        event.outside = std::string(owner);
+        add_event(events, std::move(event));
         break;
       }
     }

@@ -78,11 +78,8 @@ std::string counts_line(const AdviceResult& result) {
 
 // The options that take the place of those of the question, or join them.
 std::string options_of(const AdviseReport& report, const JudgedPlan& changed) {
-  Plan plan = changed.plan;
   const Plan& before = report.question.plan;
-  if (before.dp != 0) {
-    plan.dp = data_parallel_size(changed.job, plan);
-  }
+  const Plan plan = plan_with_stated_dp(before, changed);
   std::string text = options_of_plan(plan, with_open_etp(changed.job, before));
   if (report.question.microbatches_given) {
     text.append(" --num-microbatches ").append(std::to_string(num_microbatches(changed.job, plan)));

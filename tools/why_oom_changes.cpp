@@ -10,10 +10,7 @@ namespace {
 
 // All options that differ, those that follow from a change too: who sets them has this plan.
 std::string text_of(const Question& before, const JudgedPlan& after) {
-  Plan plan = after.plan;
-  if (before.plan.dp != 0) {
-    plan.dp = data_parallel_size(after.job, plan);
-  }
+  const Plan plan = plan_with_stated_dp(before.plan, after);
   std::string text = " " + options_that_differ(with_open_etp(after.job, before.plan), plan);
   const std::int64_t microbatches = num_microbatches(after.job, after.plan);
   if (before.microbatches_given && microbatches != num_microbatches(before.job, before.plan)) {

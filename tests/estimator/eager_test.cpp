@@ -10,9 +10,9 @@
 
 #include "data/library.h"
 #include "estimator/block_memory.h"
-#include "estimator/eager_rows.h"
 #include "estimator/estimate.h"
 #include "estimator/layer_partition.h"
+#include "estimator/nanotron_rows.h"
 #include "estimator/stage_memory.h"
 #include "estimator/stage_tensors.h"
 #include "estimator/step_pieces.h"
