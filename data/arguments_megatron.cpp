@@ -32,6 +32,8 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   std::vector<WantedOption> wanted = {
       {"overlap_grad_reduce", word_of(arguments.has("--overlap-grad-reduce"))},
       {"overlap_param_gather", word_of(arguments.has("--overlap-param-gather"))},
+      {"overlap_moe_expert_parallel_comm",
+       word_of(arguments.has("--overlap-moe-expert-parallel-comm"))},
       {"gradient_accumulation_fusion",
        word_of(!arguments.has("--no-gradient-accumulation-fusion"))},
       {"cross_entropy", cross_entropy(arguments)},

@@ -23,8 +23,14 @@ struct MegatronBlock {
   const RecomputeModules& recomputed() const { return plan.recompute.modules; }
   bool replays_core_attention() const { return selective() && recomputed().core_attn; }
   bool selective() const { return plan.recompute.granularity == RecomputeGranularity::kSelective; }
-  // The step at which a weight gradient is computed: its own or the delayed one.
-  Step weight_step(Step own) const { return shape.delayed_weight ? Step::kWeight : own; }
+  // The step at which a weight gradient is computed: its own, the delayed one, or, of two
+  // microbatches' layers side by side, behind the backward of the experts or of attention.
+  Step weight_step(Step own) const {
+    const Step behind = own <= Step::kBackwardDispatch ? Step::kBackwardDispatch : kLastBackward;
+    return shape.delayed_weight                           ? Step::kWeight
+           : job.profile.overlap_moe_expert_parallel_comm ? behind
+                                                          : own;
+  }
   // Inputs of linear layers are saved in fp8 under fp8 training.
   DType linear_dtype() const {
     return plan.precision == Precision::kFp8 ? DType::kFp8 : shape.dtype;
@@ -86,6 +92,11 @@ void add_te_attention(MegatronBlock& block);
 void add_context_parallel(MegatronBlock& block);
 void add_dense_ffn(MegatronBlock& block);
 void add_moe(MegatronBlock& block);
+// What the microbatch holds that runs forward beside this one's backward; behind all other rows.
+void add_other_microbatch(MegatronBlock& block);
+// Elements of the rows that a layer's experts exchange and the schedule of such layers holds
+// between steps; 0 without it.
+std::int64_t held_exchange(const Job& job, const Plan& plan);
 void add_embedding(MegatronBlock& block);
 void add_mtp_projection(MegatronBlock& block);
 void add_head(MegatronBlock& block);

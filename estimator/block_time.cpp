@@ -243,15 +243,25 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   return parts;
 }
 
-// What the host needs beyond the GPU. The two directions are apart: between them stands the loss.
-HostCost exceeding(const HostCost& host, double forward_s, double backward_s, bool waits) {
-  return waits ? host
-               : HostCost{.forward_s = std::max(0.0, host.forward_s - forward_s),
-                          .backward_s = std::max(0.0, host.backward_s - backward_s)};
+// What the host needs beyond the GPU. The two directions are apart, as the loss stands between
+// them, but where one microbatch's forward is launched with another's backward.
+HostCost exceeding(const HostCost& needs, double forward_s, double backward_s,
+                   const LayerHost& host) {
+  if (host.waits) {
+    return needs;
+  }
+  if (host.combines) {
+    const double both_s = needs.forward_s + needs.backward_s;
+    const double share = both_s > 0 ? std::max(0.0, 1 - (forward_s + backward_s) / both_s) : 0;
+    return {.forward_s = share * needs.forward_s, .backward_s = share * needs.backward_s};
+  }
+  return {.forward_s = std::max(0.0, needs.forward_s - forward_s),
+          .backward_s = std::max(0.0, needs.backward_s - backward_s)};
 }
 
-void set_host(BlockTime& time, const HostCost& host, bool waits) {
-  const HostCost beyond = exceeding(host, time.forward_total_s(), time.backward_total_s(), waits);
+void set_host(BlockTime& time, const LayerHost& host) {
+  const HostCost beyond =
+      exceeding(host.launches, time.forward_total_s(), time.backward_total_s(), host);
   time.forward_host_s = beyond.forward_s;
   time.backward_host_s = beyond.backward_s;
 }
@@ -278,7 +288,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
                   .replay = replay_of(context.job, layer, parts),
                   .host = layer_host(context.job, context.plan, layer)};
   BlockTime& time = known.time;
-  set_host(time, known.host.launches, known.host.waits);
+  set_host(time, known.host);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
 }
@@ -288,10 +298,10 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_s = replayed_s(recompute, layer);
   const HostCost& launches = layer.host.launches;
   const HostCost replay = host_replay_cost(recompute, layer.host);
-  const HostCost beyond = exceeding({.forward_s = launches.forward_s + replay.forward_s,
-                                     .backward_s = launches.backward_s + replay.backward_s},
-                                    time.forward_total_s(),
-                                    time.backward_total_s() + time.recompute_s, layer.host.waits);
+  const HostCost beyond =
+      exceeding({.forward_s = launches.forward_s + replay.forward_s,
+                 .backward_s = launches.backward_s + replay.backward_s},
+                time.forward_total_s(), time.backward_total_s() + time.recompute_s, layer.host);
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 
@@ -321,7 +331,8 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  set_host(times.head, host_cost_of_ends(job, plan), job.profile.launch_blocking);
+  set_host(times.head,
+           {.launches = host_cost_of_ends(job, plan), .waits = job.profile.launch_blocking});
   times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));

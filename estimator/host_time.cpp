@@ -52,9 +52,17 @@ constexpr HostCost kTitanCompiledExperts = microseconds(3500, 3200);
 // microbatch over the speed of their host (host_steps_h100.jsonl, host-two-te-ep2-moe32-l6 less
 // ...-l2), where two ranks of dense layers take 1.08 to 1.3 times what is said below and 16 experts
 // of such a layer would 6.25; so 1.9 to 3.6 ms, and torchtitan's exchanges 2.6. Megatron-LM's tests
-// with the all-gather dispatcher need none of it (data/published/megatron_ci.jsonl), nor do Qwen3's
-// runs with fused permutation (data/published/blackwell_runs.jsonl).
+// with the all-gather dispatcher need none of it (data/published/megatron_ci.jsonl). With fused
+// permutation such layers take 9.3 ms (data/measured/exchanges_two_gpus_h100.jsonl,
+// a2a-host-base-l6 less ...-l2, over 16 layers and the speed of their host), which over 1.19,
+// between the 1.08 and 1.3 above, is 1.27 more than the rest that is said for them.
 constexpr HostCost kEngineExperts = microseconds(1450, 1250);
+constexpr HostCost kEngineFusedExperts = microseconds(680, 590);
+// --overlap-moe-expert-parallel-comm with --delay-wgrad-compute, which Megatron-Bridge sets
+// together (scripts/performance/utils/overrides.py of v0.3.0): a layer is four nodes of a schedule,
+// each with an autograd call and events of its own, and weight gradients are calls apart. As above,
+// a2a-host-delay-... less -base-... 2.5 ms, -fp8-delay-... less -fp8-... 2.1; without delay 1.8.
+constexpr HostCost kCombinedSchedule = microseconds(1050, 1250);
 // Beside experts that run one after the other, on the host of that row: what five whole runs with
 // ep 2 need that the host bounds (h200_frameworks.jsonl, frameworks_h200.jsonl).
 constexpr HostCost kLocalExperts = microseconds(950, 800);
@@ -104,6 +112,9 @@ constexpr double kMeasuringHost = 1.62;
 constexpr HostCost kEngineHeadNorms = microseconds(290, 470);
 constexpr HostCost kEngineRouting = microseconds(810, 1290);
 constexpr HostCost kGroupedExpert = microseconds(37, 60);
+// What scaling its rows and weights adds in fp8: a2a-host-fp8-... less -base-..., as above, 3.2 ms
+// of a layer with 16 experts, of which its dense part is kEngineFp8.
+constexpr HostCost kGroupedExpertFp8 = microseconds(17, 27);
 
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
 // PyTorch 2.11, tensors so small that the host decides; one layer is a quarter of the difference
@@ -120,10 +131,11 @@ struct HostRow {
   HostCost context_parallel;  // with two ranks
   HostCost further_hop = {};  // of a ring, for each rank beyond two
   HostCost both;
-  HostCost expert_parallel = {};
-  HostCost routing;              // of a layer with experts: router, permutations, exchanges
-  HostCost expert;               // of each expert, where they run one after the other
-  HostCost grouped_expert = {};  // of each expert, where one call runs all
+  HostCost expert_parallel = {};        // exchanges whose sizes the host reads
+  HostCost fused_expert_parallel = {};  // the same with fused permutation
+  HostCost routing;                     // of a layer with experts: router, permutations, exchanges
+  HostCost expert;                      // of each expert, where they run one after the other
+  HostCost grouped_expert = {};         // of each expert, where one call runs all
   HostCost ends;
   HostCost sharded_ends = {};
   double update_s = 0;         // clipping and optimizer, a layer
@@ -192,6 +204,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .context_parallel = microseconds(650, 1250),
      .both = {},
      .expert_parallel = kEngineExperts,
+     .fused_expert_parallel = kEngineFusedExperts,
      .routing = kEngineRouting,
      .expert = microseconds(250, 410),
      .grouped_expert = kGroupedExpert,
@@ -258,11 +271,13 @@ void add(HostCost& cost, double count, const HostCost& more) {
   cost.backward_s += count * more.backward_s;
 }
 
-// Rows of experts go to other ranks in parts whose sizes the host reads, and are put in order by
-// operators of their own.
-bool exchanges_by_operators(const FrameworkProfile& profile) {
-  return profile.moe_dispatcher == MoeDispatcher::kAllToAll && profile.moe_capacity_factor == 0 &&
-         !profile.moe_permute_fusion;
+// Rows of experts go to other ranks in parts whose sizes the host reads.
+HostCost exchanges(const HostRow& row, const FrameworkProfile& profile) {
+  const bool reads_sizes =
+      profile.moe_dispatcher == MoeDispatcher::kAllToAll && profile.moe_capacity_factor == 0;
+  return !reads_sizes                 ? HostCost{}
+         : profile.moe_permute_fusion ? row.fused_expert_parallel
+                                      : row.expert_parallel;
 }
 
 // What tensor and context parallelism add.
@@ -362,8 +377,13 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
     const bool in_turn = !job.profile.moe_grouped_gemm || row->model == MemoryModel::kMegatronLocal;
     const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
     add(cost, 1, row->routing);
-    add(cost, plan.ep > 1 && exchanges_by_operators(job.profile) ? 1 : 0, row->expert_parallel);
-    add(cost, static_cast<double>(experts), in_turn ? row->expert : row->grouped_expert);
+    add(cost, plan.ep > 1 ? 1 : 0, exchanges(*row, job.profile));
+    add(cost, number(experts), in_turn ? row->expert : row->grouped_expert);
+    if (row->model == MemoryModel::kMegatron) {
+      add(cost, plan.precision == Precision::kFp8 && !in_turn ? number(experts) : 0,
+          kGroupedExpertFp8);
+      add(cost, job.profile.overlap_moe_expert_parallel_comm ? 1 : 0, kCombinedSchedule);
+    }
   }
   return scaled(host_factor(job, *row), cost);
 }
@@ -409,7 +429,8 @@ LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer) {
   LayerHost host{.launches = host_cost(job, plan, layer),
                  .chosen_by_operator = {},
                  .checkpoint_s = kCheckpoint * job.cluster.host_slowdown / kMeasuringHost,
-                 .waits = job.profile.launch_blocking};
+                 .waits = job.profile.launch_blocking,
+                 .combines = layer.is_moe && job.profile.overlap_moe_expert_parallel_comm};
   const HostRow* row = row_of(job.profile);
   if (row != nullptr && row->model == MemoryModel::kTorchtitan && !row->compiled) {
     const double slower = host_factor(job, *row);

@@ -50,12 +50,20 @@ void add_expert_input(MegatronBlock& block, const Dispatch& dispatch, bool recom
                     formula);
 }
 
+// Two microbatches' layers side by side exchange rows on a stream of their own, whose blocks no
+// other takes.
+AllocationStream exchange_stream(const MegatronBlock& block) {
+  return block.job.profile.overlap_moe_expert_parallel_comm ? AllocationStream::kGather
+                                                            : AllocationStream::kCompute;
+}
+
 // The forward's local variables keep every stage of the dispatched tokens alive until the experts'
 // outputs are combined: permuted and received rows, expert outputs before and after unsorting
 // (MoELayer.forward, routed_experts_compute).
 void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
+  const AllocationStream stream = exchange_stream(block);
   const std::int64_t h = s.hidden;
   const bool exchanges = block.plan.ep > 1;
   const bool gathers = block.plan.etp > 1;
@@ -67,7 +75,8 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
   if (exchanges && (gathers || dispatch.sorts)) {
     rows.use_as(comm, "experts.received_tokens", h * dispatch.received, s.dtype,
                 Step::kForwardDispatch, Step::kForwardCombine,
-                "topk*h*u*I: after the all-to-all, held by the layer's forward");
+                "topk*h*u*I: after the all-to-all, held by the layer's forward")
+        .stream = stream;
   }
   if (gathers && dispatch.sorts) {
     rows.use_as(comm, "experts.gathered_tokens", h * dispatch.gathered, s.dtype,
@@ -80,12 +89,15 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
            Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
   if (exchanges) {
     rows.use_as(comm, "experts.combined_output", h * dispatch.local, s.dtype, Step::kForwardCombine,
-                Step::kForwardCombine, "topk*h*u: after the all-to-all");
+                Step::kForwardCombine, "topk*h*u: after the all-to-all")
+        .stream = stream;
   }
   rows.use("experts.combined_gradient", h * dispatch.local, s.dtype, Step::kBackwardCombine,
-           Step::kBackwardCombine, "topk*h*u");
+           Step::kBackwardCombine, "topk*h*u")
+      .stream = stream;
   rows.use_as(comm, "experts.received_gradient", h * dispatch.received, s.dtype,
-              Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I");
+              Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I")
+      .stream = stream;
   rows.use("experts.fc2_gradient", h * dispatch.padded, s.dtype, Step::kBackwardUnsort,
            block.weight_step(Step::kBackwardFc2), "topk*h*u*I*et");
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.received, s.dtype,

@@ -214,6 +214,7 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
   } else {
     add_dense_ffn(block);
   }
+  add_other_microbatch(block);
   if (kind == BlockKind::kMtp) {
     add_mtp_projection(block);
     add_head(block);

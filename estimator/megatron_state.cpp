@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "estimator/block_rows.h"
+#include "estimator/block_rows_megatron.h"
 #include "estimator/fp8_weights.h"
 #include "estimator/megatron_fp8_rows.h"
 #include "estimator/megatron_fsdp.h"
@@ -393,6 +393,18 @@ void add_dummy_gradients(MegatronState& state) {
              .made_by = MadeBy::kFirstGradients});
 }
 
+void add_held_exchange(MegatronState& state) {
+  const bool has_experts = count_blocks(state.stage, BlockKind::kMoeLayer) > 0;
+  state.add({.component = Component::kCommunication,
+             .name = "held_exchange",
+             .elements = has_experts ? held_exchange(state.job, state.plan) : 0,
+             .dtype = state.parameter_dtype(),
+             .formula = "topk*h*u: of the last exchange, held by the schedule of two microbatches; "
+                        "seen between the steps of a2a-delay, data/measured/"
+                        "exchanges_two_gpus_h100.jsonl",
+             .made_by = MadeBy::kFirstGradients});
+}
+
 bool has_whole_moments(const MegatronState& state) {
   const FrameworkProfile& profile = state.job.profile;
   return profile.fsdp_whole_moments && profile.fused_optimizer && state.shards_gradients() &&
@@ -487,6 +499,7 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
   add_optimizer_step(state);
   add_muon_step(state);
   add_dummy_gradients(state);
+  add_held_exchange(state);
   for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { state.add(row); }
   return std::move(state.rows.rows);
 }

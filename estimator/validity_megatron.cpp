@@ -244,6 +244,7 @@ constexpr std::array kRules = {
     kOverlapParamGather,
     kTpOverlapNeedsSp,
     kLaunchBlockingOverlaps,
+    kExpertOverlapNeeds,
     kOffloadOptimizerShare,
     kSmallOptimizerNeedsZero,
     kOffloadedIsFp32,

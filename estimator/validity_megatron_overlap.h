@@ -26,6 +26,26 @@ inline constexpr ValidityRule kTpOverlapNeedsSp = {
                  " needs sequence_parallel; valid: sequence_parallel true, or tp_overlap exposed";
         }};
 
+// core/transformer/transformer_config.py, TransformerConfig.__post_init__.
+inline constexpr ValidityRule kExpertOverlapNeeds = {
+    .name = "overlap_moe_expert_parallel_comm_needs_exchanges",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kEp, PlanField::kRecompute},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.overlap_moe_expert_parallel_comm &&
+                 (plan.ep == 1 || (plan.pp > 1 && plan.vpp == 1) ||
+                  job.profile.moe_dispatcher == MoeDispatcher::kAllGather ||
+                  plan.recompute.granularity == RecomputeGranularity::kFull);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "overlap_moe_expert_parallel_comm with ep " + number_text(plan.ep) + ", pp " +
+                 number_text(plan.pp) + ", vpp " + number_text(plan.vpp) +
+                 "; valid: ep above 1, with pp above 1 vpp above 1, moe_dispatcher alltoall, "
+                 "deepep "
+                 "or hybridep, recompute none or selective";
+        }};
+
 // What runs beside something else, each with its value.
 inline std::vector<std::string> overlaps_of(const FrameworkProfile& profile, const Plan& plan) {
   std::vector<std::string> overlaps;

@@ -56,6 +56,13 @@ def world_of(case):
     return plan.get("tp", 1) * plan.get("cp", 1) * plan.get("pp", 1) * plan.get("dp", 1)
 
 
+def hardware_queues(case):
+    """As who trains sets it: Megatron-LM asks for one, and for many where exchanges run beside work."""
+    if case.get("options", {}).get("overlap_moe_expert_parallel_comm"):
+        return "32"
+    return "8" if case["framework"] in MANY_QUEUES else "1"
+
+
 def trainer_of(case):
     """The class of the framework, which alone is imported."""
     if case["framework"] == "torchtitan":
@@ -241,7 +248,7 @@ class Job:
                 os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world_of(case)),
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_NVLS_ENABLE="0",
                 OMP_NUM_THREADS="1",  # as torchrun sets it: many threads wake up slowly
-                CUDA_DEVICE_MAX_CONNECTIONS="8" if case["framework"] in MANY_QUEUES else "1")
+                CUDA_DEVICE_MAX_CONNECTIONS=hardware_queues(case))
             if quiet:
                 environment["CUDA_VISIBLE_DEVICES"] = str(index)
             self.outs.append(out)

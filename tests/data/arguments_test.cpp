@@ -320,11 +320,12 @@ TEST_CASE("another engine and older names of recomputation are refused, not pass
             .unsupported.find("--recompute-granularity full") != std::string::npos);
 }
 
-TEST_CASE("two microbatches' layers side by side are refused by name") {
-  for (const std::string name : {"--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute"}) {
-    const RunReading run = gpt7b_with(", \"" + name + "\": true");
-    CHECK(run.unsupported.starts_with("unsupported: " + name));
-  }
+TEST_CASE("two microbatches' layers side by side are read, with weight gradients apart or not") {
+  const RunReading run =
+      gpt7b_with(R"(, "--overlap-moe-expert-parallel-comm": true, "--delay-wgrad-compute": true)");
+  CHECK(run.job.profile.overlap_moe_expert_parallel_comm);
+  CHECK(run.unsupported.empty());
+  CHECK_FALSE(gpt7b_with("").job.profile.overlap_moe_expert_parallel_comm);
 }
 
 TEST_CASE("the allocator's settings are read from the environment") {

@@ -224,6 +224,34 @@ TEST_CASE("experts that take turns need gradients of one and keep what all saved
   CHECK(alive_bytes(block_set(job, plan), Step::kBackwardActivation) == alone);
 }
 
+// Of two microbatches, T tokens each: while experts run backward, the other microbatch has kept
+// what attention keeps, 8 bytes of log-sum-exp a head, and has copied its tokens for their experts;
+// while attention runs backward, its whole layer is kept.
+TEST_CASE("two layers side by side hold another attention, its rows, and then another layer") {
+  Job job = gpt_job("1x8-h100");
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  job.profile.overlap_moe_expert_parallel_comm = true;
+  const Plan plan = {.ep = 2, .micro_batch = 4};
+  const BlockSet blocks = block_set(job, plan);
+  const BlockMemory& layer = layer_of(blocks, BlockKind::kMoeLayer);
+  const auto bytes_of = [&](std::string_view name) {
+    const auto row = std::ranges::find(layer.rows, name, &BlockRow::name);
+    return row == layer.rows.end() ? -1 : row->bytes;
+  };
+  const std::int64_t permuted = 2 * 512 * job.model.moe.topk * kTokens;
+  CHECK(bytes_of("other.permuted_tokens") == permuted);
+  CHECK(bytes_of("other.layer") == layer.summary.kept_bytes);
+  std::int64_t in_experts = 0;
+  for (const BlockRow& row : layer.rows) {
+    in_experts += row.name.starts_with("experts.") && row.is_kept() ? row.bytes : 0;
+  }
+  CHECK(bytes_of("other.attention") + in_experts == bytes_of("other.layer"));
+  CHECK(state_bytes(job, plan, "held_exchange") == permuted);
+  job.profile.overlap_moe_expert_parallel_comm = false;
+  CHECK(state_bytes(job, plan, "held_exchange") == 0);
+}
+
 // Transformer Engine v2.11 pytorch/module/fp8_padding.py: on average half of what can be missing to
 // a multiple of 16 rows (mxfp8: 32) for each of 8 experts.
 TEST_CASE("each expert pads its rows under fp8 to what the products want") {

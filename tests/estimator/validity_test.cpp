@@ -377,6 +377,9 @@ TEST_CASE("fp8, overlap and small optimizer states have their own needs") {
                     plan.cp = 2;
                   },
                   {"launch_blocking with cp_overlap attention:"}},
+                 {"overlap_moe_expert_parallel_comm_needs_exchanges",
+                  [](Job& job, Plan&) { job.profile.overlap_moe_expert_parallel_comm = true; },
+                  {"with ep 1,", "valid: ep above 1"}},
                  {"low_precision_or_offloaded_optimizer_needs_zero_1",
                   [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kBf16; },
                   {"exp_avg_dtype bf16", "zero 1"}},

@@ -2,6 +2,18 @@
 (megatron-core-local), or with Transformer Engine's and what Megatron-LM's arguments default to
 (megatron; also Megatron-FSDP, as ZeRO-2 and 3)."""
 import torch
+from megatron.core import optimizer as optimizers, parallel_state, tensor_parallel
+from megatron.core.distributed import (
+    DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads)
+from megatron.core.enums import ModelType
+from megatron.core.models.gpt import gpt_layer_specs
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer import transformer_block
+from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 from frameworks.absent import DEVICE
 
@@ -22,10 +34,6 @@ class Sdpa(torch.nn.Module):
 
 def megatron_modules(sequence_parallel, experts, qk_norm):
     """The layers' specification: Megatron-core's local one with PyTorch's RMSNorm and attention."""
-    from megatron.core.models.gpt import gpt_layer_specs
-    from megatron.core.transformer import transformer_block
-    from megatron.core.transformer.moe import moe_utils
-
     class Norm(torch.nn.RMSNorm):
         def __init__(self, config=None, hidden_size=None, eps=1e-5, **_):
             super().__init__(hidden_size, eps=eps, device=DEVICE, dtype=torch.bfloat16)
@@ -46,8 +54,6 @@ def megatron_modules(sequence_parallel, experts, qk_norm):
 
 def engine_modules(config):
     """The layers of Transformer Engine that pretrain_gpt.py builds (gpt_builders.py)."""
-    from megatron.core.models.gpt import gpt_layer_specs
-
     if config.num_moe_experts:
         return gpt_layer_specs.get_gpt_decoder_block_spec(
             config, use_transformer_engine=True, normalization="RMSNorm")
@@ -57,8 +63,6 @@ def engine_modules(config):
 
 def megatron_config(ffn, experts, expert_tokens, **settings):
     """Of a Llama-like model in bf16, with evenly loaded experts."""
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
     moe = {} if experts == 0 else dict(
         num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
         moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
@@ -77,8 +81,6 @@ LOCAL = dict(apply_rope_fusion=False, gradient_accumulation_fusion=False, moe_gr
 
 def engine_settings(case):
     """What the case says of the fused operations, else what its profile does."""
-    from megatron.core.transformer.enums import AttnBackend
-
     options = case.get("options", {})
     loss = options.get("cross_entropy", "te_fused")
     settings = dict(
@@ -88,7 +90,9 @@ def engine_settings(case):
         moe_permute_fusion=options.get("moe_permute_fusion", True),
         attention_backend=AttnBackend[options.get("attention_backend", "auto")],
         cross_entropy_loss_fusion=loss != "unfused",
-        cross_entropy_fusion_impl="te" if loss == "te_fused" else "native")
+        cross_entropy_fusion_impl="te" if loss == "te_fused" else "native",
+        overlap_moe_expert_parallel_comm=bool(options.get("overlap_moe_expert_parallel_comm")),
+        delay_wgrad_compute=bool(options.get("delay_wgrad_compute")))
     if case["training"].get("precision", "bf16") == "fp8":
         settings.update(fp8="hybrid", fp8_recipe=case.get("fp8_recipe", "delayed"),
                         fp8_param=bool(options.get("fp8_param_gather")))
@@ -97,8 +101,6 @@ def engine_settings(case):
 
 def data_parallel(case, config, part, zero, buckets, is_first):
     """The wrapper that training.py's get_model chooses."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-
     options, wrapper, settings = case.get("options", {}), DistributedDataParallel, {}
     if zero >= 2:
         from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
@@ -137,14 +139,6 @@ class Megatron:
     """A step of Megatron-core (megatron/training/training.py, train_step) on random tokens."""
 
     def __init__(self, case, _world):
-        from megatron.core import optimizer as optimizers, parallel_state, tensor_parallel
-        from megatron.core.distributed import finalize_model_grads
-        from megatron.core.enums import ModelType
-        from megatron.core.models.gpt.gpt_model import GPTModel
-        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-        from megatron.core.pipeline_parallel import get_forward_backward_func
-        from megatron.core.transformer.moe import moe_utils
-
         self.device = torch.device(DEVICE)
         shape, plan, options = case["model"], case["plan"], case.get("options", {})
         training = case["training"]
@@ -242,13 +236,14 @@ class Megatron:
     def parameters(self):
         return sum(p.numel() for chunk in self.chunks for p in chunk.parameters())
 
-    def forward(self, _, model, *__):
+    def forward(self, _, model, return_schedule_plan=False):
         tokens = torch.randint(0, self.vocab, (self.batch, self.own_sequence + 1),
                                device=self.device)
         if self.broadcasts_batch:  # as pretrain_gpt.py, over a group of one as well
             torch.distributed.broadcast(tokens, self.batch_source, group=self.tensor_group)
-        output = model(tokens[:, :-1].contiguous(), self.positions.expand(self.batch, -1), None,
-                       labels=tokens[:, 1:].contiguous())
+        call = model.build_schedule_plan if return_schedule_plan else model
+        output = call(tokens[:, :-1].contiguous(), self.positions.expand(self.batch, -1), None,
+                      labels=tokens[:, 1:].contiguous())
 
         def loss(out):
             mean = out.float().mean()
