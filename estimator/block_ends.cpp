@@ -24,6 +24,26 @@ BlockTime head_product(const BlockContext& context, std::int64_t vocab, Precisio
   return time;
 }
 
+std::int64_t local_vocab(const BlockContext& context) {
+  return padded_vocab(context.job, context.plan) / context.plan.tp;
+}
+
+BlockTime over_logits(const BlockContext& context, const Passes& kernels) {
+  return memory_bound(context, number(context.tokens * local_vocab(context)), kernels);
+}
+
+// The loss reduces maximum, sum and target logit over tp: three fp32 numbers a token.
+BlockTime loss_of(const BlockContext& context, const Passes& kernels) {
+  BlockTime time = over_logits(context, kernels);
+  if (context.plan.tp > 1) {
+    const ForwardBackward all = {
+        .forward_s = all_reduce_s(context.job.cluster, context.tp, 3 * 4 * number(context.tokens)),
+        .backward_s = 0};
+    add(time, tensor_parallel(context, all, all));
+  }
+  return time;
+}
+
 }  // namespace
 
 LocalParameters local_sum(const Job& job, const Plan& plan,
@@ -41,8 +61,7 @@ LocalParameters local_sum(const Job& job, const Plan& plan,
 BlockTime embedding_time(const BlockContext& context) {
   begin_part(context, "embedding");
   const double elements = number(context.tokens * context.model().hidden);
-  const double table =
-      number(padded_vocab(context.job, context.plan) / context.plan.tp * context.model().hidden);
+  const double table = number(local_vocab(context) * context.model().hidden);
   const TableGradientKernels gradient = table_gradient_kernels(context.job, context.plan);
   BlockTime time =
       memory_bound(context, 1,
@@ -63,18 +82,31 @@ BlockTime embedding_time(const BlockContext& context) {
   return time;
 }
 
-// Final norm, head product, loss; the head stays in the activation type under fp8. The loss reduces
-// maximum, sum and target logit over tp: three fp32 numbers a token.
 BlockTime head_time(const BlockContext& context) {
+  BlockTime time = logits_time(context);
+  add(time, loss_of(context, loss_kernels(context.job)));
+  return time;
+}
+
+BlockTime cast_time(const BlockContext& context) {
+  begin_part(context, "cast");
+  return over_logits(context, cast_kernels());
+}
+
+BlockTime loss_time(const BlockContext& context) {
+  begin_part(context, "loss");
+  return loss_of(context, loss_of_cast_kernels());
+}
+
+// The head stays in the activation type under fp8.
+BlockTime logits_time(const BlockContext& context) {
   begin_part(context, "head");
   const ModelSpec& model = context.model();
   const Precision precision =
       context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
-  const std::int64_t vocab = padded_vocab(context.job, context.plan) / context.plan.tp;
-  BlockTime time = head_product(context, vocab, precision);
+  BlockTime time = head_product(context, local_vocab(context), precision);
   add(time,
       memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
-  add(time, memory_bound(context, number(context.tokens * vocab), loss_kernels(context.job)));
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
@@ -82,7 +114,7 @@ BlockTime head_time(const BlockContext& context) {
     const double gather_s =
         context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes, carrier) : 0;
     const ForwardBackward all = {
-        .forward_s = gather_s + all_reduce_s(cluster, context.tp, 3 * 4 * number(context.tokens)),
+        .forward_s = gather_s,
         .backward_s = context.plan.sequence_parallel
                           ? gather_s + reduce_scatter_s(cluster, context.tp, bytes, carrier)
                           : all_reduce_s(cluster, context.tp, bytes)};

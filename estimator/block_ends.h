@@ -10,6 +10,11 @@ namespace shardplan {
 BlockTime embedding_time(const BlockContext& context);
 BlockTime head_time(const BlockContext& context);
 
+// The same in three (nanotron): final norm and head product; the cast of logits; the loss.
+BlockTime logits_time(const BlockContext& context);
+BlockTime cast_time(const BlockContext& context);
+BlockTime loss_time(const BlockContext& context);
+
 // One module: a projection, one layer like `layer`, and the head once more.
 BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const BlockTime& head);
 

@@ -305,6 +305,22 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 
+// nanotron may have the head's parts on different stages.
+bool parts_head(const FrameworkProfile& profile) {
+  return profile.memory_model == MemoryModel::kNanotron;
+}
+
+// Embedding and head have half of the host's cost, the loss the other half: not measured apart.
+HeadParts head_parts(const BlockContext& context) {
+  HeadParts parts = {
+      .logits = logits_time(context), .cast = cast_time(context), .loss = loss_time(context)};
+  const HostCost ends = host_cost_of_ends(context.job, context.plan);
+  const HostCost half = {.forward_s = ends.forward_s / 2, .backward_s = ends.backward_s / 2};
+  set_host(parts.logits, half, context.job.profile.launch_blocking);
+  set_host(parts.loss, half, context.job.profile.launch_blocking);
+  return parts;
+}
+
 }  // namespace
 
 BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer) {
@@ -333,6 +349,9 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   times.head = head_time(context);
   set_host(times.head,
            {.launches = host_cost_of_ends(job, plan), .waits = job.profile.launch_blocking});
+  if (parts_head(job.profile)) {
+    times.head_parts = head_parts(context);
+  }
   times.last_kind = kinds.of_layer.back();
   for (const std::size_t first : kinds.firsts) {
     times.layers.push_back(time_without_recompute(context, job.model.layers[first]));
@@ -366,6 +385,11 @@ ModelPieces model_pieces(const Job& job, const Plan& plan) {
   ModelPieces pieces;
   pieces.embedding = pieces_of([&] { embedding_time(context); });
   pieces.head = pieces_of([&] { head_time(context); });
+  if (parts_head(job.profile)) {
+    pieces.logits = pieces_of([&] { logits_time(context); });
+    pieces.cast = pieces_of([&] { cast_time(context); });
+    pieces.loss = pieces_of([&] { loss_time(context); });
+  }
   for (const std::size_t first : kinds.firsts) {
     pieces.layers.push_back(pieces_of([&] { clocked_parts(context, job.model.layers[first]); }));
   }

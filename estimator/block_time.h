@@ -76,9 +76,17 @@ struct LayerKinds {
 };
 LayerKinds layer_kinds(const ModelSpec& model);
 
+// The head where its parts lie on different stages (nanotron).
+struct HeadParts {
+  BlockTime logits;  // final norm, head GEMM
+  BlockTime cast;
+  BlockTime loss;
+};
+
 struct ModelTimes {
   BlockTime embedding;
   BlockTime head;                 // final norm, head GEMM, loss
+  HeadParts head_parts;           // the same in three; zero where a framework never parts them
   BlockTime mtp;                  // one multi-token-prediction module; zero if the model has none
   std::vector<LayerTime> layers;  // one per kind
   std::size_t last_kind = 0;      // of the model's last layer, which such a module repeats

@@ -212,9 +212,13 @@ constexpr Passes kEagerLoss{.forward = {.streamed = 12, .converted = 6},
 // than in Megatron-core; backward gradient 8, cast 6 (core/tensor_parallel/cross_entropy.py;
 // nanotron's functional.py, _ShardedCrossEntropy).
 constexpr double kLossReductions = 4 + 8 + 4;
+constexpr Passes kCast{.forward = {.converted = 6}, .backward = {.fused = 6}};
+Passes unfused_loss_of_fp32(const KernelBytes& reductions) {
+  return {.forward = KernelBytes{.converted = 8 + 8} + reductions, .backward = {.converted = 8}};
+}
 Passes unfused_loss(const KernelBytes& reductions) {
-  return {.forward = KernelBytes{.converted = 6 + 8 + 8} + reductions,
-          .backward = {.fused = 6, .converted = 8}};
+  const Passes loss = unfused_loss_of_fp32(reductions);
+  return {.forward = kCast.forward + loss.forward, .backward = kCast.backward + loss.backward};
 }
 
 // Halves of what both directions read and write together.
@@ -327,6 +331,14 @@ Passes loss_kernels(const Job& job) {
     case CrossEntropyKind::kUnfused: return unfused_loss({.streamed = kLossReductions});
   }
   throw std::logic_error("loss_kernels: unknown cross-entropy");
+}
+
+Passes cast_kernels() {
+  return kCast;
+}
+
+Passes loss_of_cast_kernels() {
+  return unfused_loss_of_fp32({.fused = kLossReductions});
 }
 
 std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {

@@ -46,6 +46,11 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan);
 // The loss, per logit of this rank.
 Passes loss_kernels(const Job& job);
 
+// nanotron's in two, which may lie on different stages: the cast of logits to fp32, and the loss of
+// what it gives.
+Passes cast_kernels();
+Passes loss_of_cast_kernels();
+
 // Backward of the embedding, per element of the hidden state and of the table on this rank.
 struct TableGradientKernels {
   KernelBytes token = {};

@@ -71,7 +71,7 @@ const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
         const StepLayout& layout = split().steps;
         work_space.resize(layout.chunks.size());
         rank_work_space.resize(layout.pipeline.rank_chunks.size());
-        chunk_works(job, layout, known.value, exposed_send_s(job, plan, grid().pp), work_space);
+        chunk_works(job, layout, known.value, exposed_sends(job, plan, grid().pp), work_space);
         rank_works(layout, work_space, rank_work_space);
         piece.chunks.clear();
         for (const ChunkWork& work : work_space) { piece.chunks.push_back(work.plain_time()); }

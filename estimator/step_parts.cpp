@@ -26,7 +26,7 @@ StepParts::StepParts(const Job& of_job, const Plan& of_plan)
       works(layout.chunks.size()),
       step(estimate_step_time(job, plan)),
       replays_of_ranks_(layout.pipeline.rank_chunks.size()) {
-  chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
+  chunk_works(job, layout, times, exposed_sends(job, plan, group_shape(job, plan, GroupKind::kPp)),
               works);
   std::vector<ReplaySeconds> replays;
   for (std::size_t chunk = 0; chunk < works.size(); ++chunk) {
@@ -62,10 +62,22 @@ std::vector<TimedRun> StepParts::blocks_of(const ChunkKind& chunk) const {
            .pieces = &pieces.layers[kind]});
     }
   }
-  if (chunk.is_last) {
-    runs.push_back({.name = "head", .count = 1, .time = &times.head, .pieces = &pieces.head});
+  const auto add_end = [&](const char* name, const BlockTime& time,
+                           const std::vector<TimedPiece>& of) {
+    runs.push_back({.name = name, .count = 1, .time = &time, .pieces = &of});
+  };
+  if (chunk.has_head && chunk.has_loss) {
+    add_end("head", times.head, pieces.head);
+  } else if (chunk.has_head) {
+    add_end("head", times.head_parts.logits, pieces.logits);
   }
-  if (chunk.is_last && job.model.num_mtp_layers > 0) {
+  if (chunk.has_cast && !chunk.has_head) {
+    add_end("cast", times.head_parts.cast, pieces.cast);
+  }
+  if (chunk.has_loss && !chunk.has_head) {
+    add_end("loss", times.head_parts.loss, pieces.loss);
+  }
+  if (chunk.has_head && job.model.num_mtp_layers > 0) {
     runs.push_back({.name = "prediction module",
                     .count = job.model.num_mtp_layers,
                     .replayed = job.model.num_mtp_layers,

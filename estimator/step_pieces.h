@@ -22,7 +22,9 @@ struct ChunkKind {
   // By number of layers and layer kind: how many of the kind are among so many first layers.
   std::vector<std::int64_t> counts = {};
   bool is_first = false;  // of the model: embedding
-  bool is_last = false;   // head, loss, multi-token prediction
+  bool has_head = false;  // head, multi-token prediction
+  bool has_cast = false;  // of logits, with the head but in nanotron
+  bool has_loss = false;  // likewise
   friend bool operator==(const ChunkKind&, const ChunkKind&) = default;
 
   std::span<const std::int64_t> first_layers(std::int64_t count) const {
@@ -71,7 +73,8 @@ struct PlainChunkTime {
 };
 
 // One microbatch in one chunk, or summed over the chunks of one rank: without what recomputation
-// adds, with the exposed sends of activations and of gradients.
+// adds, with the exposed sends of activations and of gradients, and what it waits for as it
+// receives (nanotron).
 struct ChunkWork {
   BlockTime blocks;
   double forward_send_s = 0;
@@ -80,13 +83,18 @@ struct ChunkWork {
   PlainChunkTime plain_time() const;
 };
 
-// The send of one hidden tensor to the next stage, as far as it stays visible. `pp` is the shape of
-// the pipeline's group.
-double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp);
+// What is sent of a microbatch to a neighbouring stage, as far as it stays visible.
+struct SendTimes {
+  double hidden_s = 0;
+  double logits_s = 0;       // to a stage that casts them (nanotron)
+  double cast_logits_s = 0;  // to one that has the loss alone, in fp32
+};
+// `pp` is the shape of the pipeline's group.
+SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp);
 
 // Of every kind of chunk, without recomputation; `works` has one entry for each.
-void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
-                 std::span<ChunkWork> works);
+void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times,
+                 const SendTimes& sends, std::span<ChunkWork> works);
 
 // Sums over the chunks of every kind of rank.
 void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,

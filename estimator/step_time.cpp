@@ -84,15 +84,15 @@ ReplaySeconds chunk_replay(const Job& job, const Recompute& recompute, const Chu
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     replay.add(counts[kind], replay_of(times.layers[kind].time));
   }
-  if (chunk.is_last) {
+  if (chunk.has_head) {
     replay.add(job.model.num_mtp_layers, replay_of(times.mtp));
   }
   return replay;
 }
 
-double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
+SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp) {
   if (plan.pp == 1) {
-    return 0;
+    return {};
   }
   const double element_bytes = plan.precision == Precision::kFp32 ? 4 : 2;
   const bool gathers = job.profile.scatter_gather_sends && !plan.sequence_parallel && plan.tp > 1;
@@ -100,20 +100,68 @@ double exposed_send_s(const Job& job, const Plan& plan, const GroupShape& pp) {
   const double whole = number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes;
   const double gather_s =
       gathers ? all_gather_s(job.cluster, group_shape(job, plan, GroupKind::kTp), whole) : 0;
-  return (send_s(job.cluster, pp, whole / sharded_over, carrier_of(job, pp)) + gather_s) *
-             job.profile.exposed_pp_share +
-         job.profile.handover_s;
+  const auto visible_s = [&](double bytes, double gathered_s) {
+    return (send_s(job.cluster, pp, bytes, carrier_of(job, pp)) + gathered_s) *
+               job.profile.exposed_pp_share +
+           job.profile.handover_s;
+  };
+  SendTimes sends = {.hidden_s = visible_s(whole / sharded_over, gather_s)};
+  if (job.profile.memory_model == MemoryModel::kNanotron) {
+    const double logits =
+        number(tokens_per_microbatch(job, plan) * padded_vocab(job, plan) / plan.tp);
+    sends.logits_s = visible_s(logits * element_bytes, 0);
+    sends.cast_logits_s = visible_s(logits * 4, 0);
+  }
+  return sends;
 }
 
-// A loss behind the head's stage (nanotron) is timed with the head, and logits are sent as hidden
-// states are: what measured steps say of that stands in data/frameworks/nanotron.md.
+namespace {
+
+// What a chunk receives, and, as a gradient, sends back.
+double received_s(const ChunkKind& chunk, const SendTimes& sends) {
+  if (chunk.is_first) {
+    return 0;
+  }
+  const bool is_behind_head = !chunk.has_head && (chunk.has_cast || chunk.has_loss);
+  if (!is_behind_head) {
+    return sends.hidden_s;
+  }
+  return chunk.has_cast ? sends.logits_s : sends.cast_logits_s;
+}
+
+double sent_s(const ChunkKind& chunk, const SendTimes& sends) {
+  if (chunk.has_loss) {
+    return 0;
+  }
+  return chunk.has_head ? sends.logits_s : chunk.has_cast ? sends.cast_logits_s : sends.hidden_s;
+}
+
+void add_ends(const ModelTimes& times, const ChunkKind& chunk, BlockTime& blocks) {
+  if (chunk.has_head && chunk.has_loss) {
+    return add(blocks, times.head);
+  }
+  if (chunk.has_head) {
+    add(blocks, times.head_parts.logits);
+  }
+  if (chunk.has_cast) {
+    add(blocks, times.head_parts.cast);
+  }
+  if (chunk.has_loss) {
+    add(blocks, times.head_parts.loss);
+  }
+}
+
+}  // namespace
+
 StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds) {
   StepLayout layout;
   std::vector<std::size_t> chunk_kinds;
   for (const ModelChunk& chunk : partition_layers(job, plan).chunks) {
     ChunkKind kind = chunk_of(kinds, chunk.first_layer, chunk.num_layers);
     kind.is_first = chunk.has_embedding;
-    kind.is_last = chunk.has_head;
+    kind.has_head = chunk.has_head;
+    kind.has_cast = chunk.has_cast;
+    kind.has_loss = chunk.has_loss;
     const auto same = std::ranges::find(layout.chunks, kind);
     chunk_kinds.push_back(static_cast<std::size_t>(same - layout.chunks.begin()));
     if (same == layout.chunks.end()) {
@@ -125,8 +173,11 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
   return layout;
 }
 
-void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times, double send_s,
-                 std::span<ChunkWork> works) {
+void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times,
+                 const SendTimes& sends, std::span<ChunkWork> works) {
+  // nanotron's stages do nothing else while one receives what another sends, both ways
+  // (parallel/pipeline_parallel/p2p.py: send_tensors and recv_tensors wait).
+  const bool waits_for_receives = job.profile.memory_model == MemoryModel::kNanotron;
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
     const ChunkKind& chunk = layout.chunks[i];
     ChunkWork work;
@@ -139,14 +190,17 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
     if (chunk.is_first) {
       add(work.blocks, times.embedding);
     }
-    if (chunk.is_last) {
-      add(work.blocks, times.head);
+    add_ends(times, chunk, work.blocks);
+    if (chunk.has_head) {
       add(work.blocks, times.mtp, job.model.num_mtp_layers);
     }
     const double hidden_behind_s = job.profile.overlap_p2p_comm ? work.blocks.forward_total_s() : 0;
-    const double visible_s = std::max(0.0, send_s - hidden_behind_s);
-    work.forward_send_s = chunk.is_last ? 0 : visible_s;
-    work.backward_send_s = chunk.is_first ? 0 : visible_s;
+    work.forward_send_s = std::max(0.0, sent_s(chunk, sends) - hidden_behind_s);
+    work.backward_send_s = std::max(0.0, received_s(chunk, sends) - hidden_behind_s);
+    if (waits_for_receives) {
+      work.forward_send_s += received_s(chunk, sends);
+      work.backward_send_s += sent_s(chunk, sends);
+    }
     works[i] = work;
   }
 }
@@ -198,7 +252,7 @@ LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes
     for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
       add_some(times.layers[kind].time.parameters, chunks * chunk.layers()[kind]);
     }
-    if (chunk.is_first && chunk.is_last) {
+    if (chunk.is_first && chunk.has_head) {
       add_some(times.layers[times.last_kind].time.parameters, -chunks);
     }
   }
@@ -218,9 +272,9 @@ HeldBlocks held_blocks(const Job& job, const StepLayout& layout, const ModelTime
           chunks * chunk.layers()[kind];
     }
     held.tables += chunk.is_first ? chunks : 0;
-    held.tables += chunk.is_last && !job.model.tied_embeddings ? chunks : 0;
-    held.mtp_modules += chunk.is_last ? chunks * job.model.num_mtp_layers : 0;
-    held.has_final_norm = held.has_final_norm || (chunk.is_last && chunks > 0);
+    held.tables += chunk.has_head && !job.model.tied_embeddings ? chunks : 0;
+    held.mtp_modules += chunk.has_head ? chunks * job.model.num_mtp_layers : 0;
+    held.has_final_norm = held.has_final_norm || (chunk.has_head && chunks > 0);
   }
   return held;
 }
@@ -230,7 +284,7 @@ HeldBlocks held_blocks(const Job& job, const StepLayout& layout, const ModelTime
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times) {
   std::vector<ChunkWork> works(layout.chunks.size());
-  chunk_works(job, layout, times, 0, works);
+  chunk_works(job, layout, times, {}, works);
   std::vector<ChunkWork> of_ranks(layout.pipeline.rank_chunks.size());
   rank_works(layout, works, of_ranks);
   std::vector<RankParameters> ranks;
@@ -241,7 +295,7 @@ std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& la
     for (std::size_t kind = 0; kind < layout.chunks.size(); ++kind) {
       const bool is_held = layout.pipeline.rank_chunks[rank][kind] > 0;
       holds_embedding = holds_embedding || (is_held && layout.chunks[kind].is_first);
-      holds_head = holds_head || (is_held && layout.chunks[kind].is_last);
+      holds_head = holds_head || (is_held && layout.chunks[kind].has_head);
     }
     const bool ends_apart = has_second_table(job.model) && holds_embedding != holds_head;
     const std::int64_t table = times.embedding.parameters.dense;
@@ -329,7 +383,7 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const StepLayout layout = step_layout(job, plan, layer_kinds(job.model));
   const ScheduleShape shape = schedule_shape(job, plan);
   std::vector<ChunkWork> works(layout.chunks.size());
-  chunk_works(job, layout, times, exposed_send_s(job, plan, group_shape(job, plan, GroupKind::kPp)),
+  chunk_works(job, layout, times, exposed_sends(job, plan, group_shape(job, plan, GroupKind::kPp)),
               works);
   std::vector<ReplaySeconds> replays;
   std::vector<ChunkTime> chunk_times;

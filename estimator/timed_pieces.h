@@ -65,6 +65,9 @@ struct PieceLog {
 struct ModelPieces {
   std::vector<TimedPiece> embedding;
   std::vector<TimedPiece> head;
+  std::vector<TimedPiece> logits;  // the head in three, as in HeadParts
+  std::vector<TimedPiece> cast;
+  std::vector<TimedPiece> loss;
   std::vector<TimedPiece> mtp;  // of one module; empty: the model has none
   std::vector<std::vector<TimedPiece>> layers;
 };

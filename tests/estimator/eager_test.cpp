@@ -219,16 +219,62 @@ TEST_CASE("stages of nanotron behind the head hold logits and no parameters") {
   CHECK(parameters == 2 * kN);
 }
 
-TEST_CASE("the stage of nanotron's head takes the time of head and loss, those behind it none") {
+// Works of the stages of one microbatch.
+std::vector<ChunkWork> stage_works(const Job& job, const Plan& plan, const SendTimes& sends) {
+  const StepLayout layout = step_layout(job, plan, layer_kinds(job.model));
+  std::vector<ChunkWork> works(layout.chunks.size());
+  chunk_works(job, layout, model_times(job, plan), sends, works);
+  std::vector<ChunkWork> stages;
+  for (const std::size_t kind : layout.pipeline.chunk_kinds) { stages.push_back(works[kind]); }
+  return stages;
+}
+
+// With 32 stages the head is on the third last, behind a layer; then come the cast and the loss.
+TEST_CASE("nanotron's head, cast and loss take their time on their own stages") {
   const Job job = early_head_job();
-  const StepLayout layout = step_layout(job, early_head_plan(16), layer_kinds(job.model));
-  const auto chunk_of = [&](std::size_t stage) {
-    return layout.chunks[layout.pipeline.chunk_kinds[stage]];
-  };
-  CHECK(chunk_of(14).is_last);
-  CHECK(chunk_of(14).num_layers == 2);
-  CHECK_FALSE(chunk_of(15).is_last);
-  CHECK(chunk_of(15).num_layers == 0);
+  const Plan plan = early_head_plan(32);
+  const ModelTimes times = model_times(job, plan);
+  const auto& [logits, cast, loss] = times.head_parts;
+  CHECK(logits.forward_s + cast.forward_s + loss.forward_s ==
+        doctest::Approx(times.head.forward_s));
+  CHECK(logits.backward_total_s() + cast.backward_total_s() + loss.backward_total_s() ==
+        doctest::Approx(times.head.backward_total_s()));
+  CHECK(logits.forward_flops == times.head.forward_flops);
+  const std::vector<ChunkWork> stages = stage_works(job, plan, {});
+  const BlockTime& layer = times.layers.front().time;
+  CHECK(stages[29].blocks.parameters.dense == layer.parameters.dense + logits.parameters.dense);
+  CHECK(stages[29].blocks.forward_s == doctest::Approx(layer.forward_s + logits.forward_s));
+  CHECK(stages[30].blocks.forward_s == cast.forward_s);
+  CHECK(stages[31].blocks.forward_s == loss.forward_s);
+  CHECK(stages[31].blocks.backward_total_s() == loss.backward_total_s());
+  const Plan together = early_head_plan(1);
+  CHECK(stage_works(job, together, {})[0].blocks.forward_s ==
+        doctest::Approx(times.embedding.forward_s + 32 * layer.forward_s + times.head.forward_s));
+}
+
+// Over a network the time of a send is a latency and its bytes over a rate: hidden states 2 * h,
+// logits 2 * V / t, in fp32 twice that.
+TEST_CASE("nanotron's logits are sent as wide as they are, in fp32 behind the cast") {
+  const Job job = early_head_job();
+  constexpr GroupShape kAcross = {.size = 2, .ranks_per_domain = 1, .ranks_per_node = 1};
+  Plan plan = early_head_plan(32);
+  const SendTimes whole = exposed_sends(job, plan, kAcross);
+  const double logits_bytes_s = whole.cast_logits_s - whole.logits_s;
+  CHECK(whole.logits_s - whole.hidden_s == doctest::Approx(logits_bytes_s * (1 - 4096.0 / 128256)));
+  plan.tp = 2;
+  const SendTimes halves = exposed_sends(job, plan, kAcross);
+  CHECK(halves.cast_logits_s - halves.logits_s == doctest::Approx(logits_bytes_s / 2));
+}
+
+TEST_CASE("nanotron's stages wait for what they receive as for what they send, both ways") {
+  const SendTimes sends = {.hidden_s = 1, .logits_s = 10, .cast_logits_s = 100};
+  const std::vector<ChunkWork> stages = stage_works(early_head_job(), early_head_plan(32), sends);
+  for (const auto& [stage, seconds] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{29, 11},
+                                       std::pair{30, 110}, std::pair{31, 100}}) {
+    CAPTURE(stage);
+    CHECK(stages[static_cast<std::size_t>(stage)].forward_send_s == seconds);
+    CHECK(stages[static_cast<std::size_t>(stage)].backward_send_s == seconds);
+  }
 }
 
 // Later versions save the shard of each linear layer's input (h*T/2 with two ranks) and gather it

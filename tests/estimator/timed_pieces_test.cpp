@@ -62,6 +62,9 @@ TEST_CASE("the pieces of every block add up to its time, for every profile") {
     REQUIRE(pieces.layers.size() == times.layers.size());
     failures += are_equal(sum_of(pieces.embedding), times.embedding) ? 0 : 1;
     failures += are_equal(sum_of(pieces.head), times.head) ? 0 : 1;
+    failures += are_equal(sum_of(pieces.logits), times.head_parts.logits) ? 0 : 1;
+    failures += are_equal(sum_of(pieces.cast), times.head_parts.cast) ? 0 : 1;
+    failures += are_equal(sum_of(pieces.loss), times.head_parts.loss) ? 0 : 1;
     failures += are_equal(sum_of(pieces.mtp), times.mtp) ? 0 : 1;
     for (std::size_t kind = 0; kind < times.layers.size(); ++kind) {
       failures += are_equal(sum_of(pieces.layers[kind]), times.layers[kind].time) ? 0 : 1;
