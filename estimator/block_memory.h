@@ -89,7 +89,7 @@ struct BlockRow {
   bool is_handed_on = false;        // stays, as a row of the block that runs next
   bool is_taken_over = false;       // is what the block that ran before has handed on
   bool is_added = false;            // into the output gradient: in place, if nobody else holds that
-  bool is_accumulated = false;      // into a parameter's gradient, on a stream of its own
+  bool is_freed_in_use = false;     // another stream still adds it to a gradient, or sends it
   AllocationStream stream = AllocationStream::kCompute;
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several
   // What the replay allocates in its place, where it stands for tensors that follow each other.

@@ -106,7 +106,7 @@ void add_embedding(MegatronBlock& block) {
   rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
            Step::kBackwardInput,
            "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype")
-      .is_accumulated = accumulates_beside(block.job, block.plan);
+      .is_freed_in_use = accumulates_beside(block.job, block.plan);
 }
 
 // Norms of embedding and hidden state, their concatenation, projection 2h -> h
@@ -174,7 +174,7 @@ void add_head(MegatronBlock& block) {
   } else {
     rows.use("head.weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits,
              head_gradient_dies(block), "h*V/t: before it is added to the main gradient")
-        .is_accumulated = accumulates_beside(block.job, block.plan);
+        .is_freed_in_use = accumulates_beside(block.job, block.plan);
   }
 }
 

@@ -23,7 +23,7 @@ void add_weight_gradient(MegatronBlock& block, std::string_view name, std::int64
     block.rows
         .use(name, count * elements, block.shape.dtype, step, step,
              "weight gradient before it is added to the main gradient")
-        .is_accumulated = accumulates_beside(block.job, block.plan);
+        .is_freed_in_use = accumulates_beside(block.job, block.plan);
   } else if (block.job.profile.dummy_weight_gradients) {
     block.rows.make_once(name, elements, block.shape.dtype, step,
                          "what autograd gets in its place, of a weight's shape");

@@ -346,8 +346,10 @@ void add_cast(NanotronBlock& b) {
   }
   b.rows.use("logits_fp32_gradient", logits, DType::kFp32, Step::kBackwardOutput,
              Step::kBackwardInput, "V*T/t");
-  b.rows.use("logits_gradient", logits, b.s.dtype, Step::kBackwardInput, Step::kBackwardInput,
-             "V*T/t: cast back, sent");
+  b.rows
+      .use("logits_gradient", logits, b.s.dtype, Step::kBackwardInput, Step::kBackwardInput,
+           "V*T/t: cast back, sent")
+      .is_freed_in_use = true;
 }
 
 void add_loss(NanotronBlock& b) {

@@ -138,7 +138,7 @@ void TimelineWriter::end(const BlockScript& rows, std::size_t row, std::int64_t&
   if (rows.is_gradient[row]) {
     return;  // until the step
   }
-  if (rows.is_accumulated[row] && id != 0) {
+  if (rows.is_freed_in_use[row] && id != 0) {
     events.push_back({.id = std::exchange(id, 0), .bytes = 0, .kind = AllocationKind::kFreeInUse});
     has_uses_ = true;
     return;
