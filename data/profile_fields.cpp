@@ -63,6 +63,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
     {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},
+    {"ends_on_last_stage", &FrameworkProfile::ends_on_last_stage},
     {"overlap_comm", &FrameworkProfile::overlap_comm},
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},

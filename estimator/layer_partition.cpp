@@ -56,25 +56,33 @@ struct DealtEnds {
 // nanotron models/base.py build_model: blocks in order, each on the rank of the last one, or on the
 // next if the cost so far exceeds the shares of all ranks up to that one's; models/llama.py
 // get_block_compute_costs: products of a layer and of the head, nothing for other blocks. So a head
-// that is reached too early is followed by one rank for the cast and one for the loss. `put_layer`
-// is called with the stage of every layer.
+// that is reached too early is followed by one rank for the cast and one for the loss. With
+// ends_on_last_stage a rank that has just its share is full, and all that follows the layers is on
+// the last one. `put_layer` is called with the stage of every layer.
 template <class PutLayer>
 DealtEnds deal_blocks(const Job& job, const Plan& plan, const PutLayer& put_layer) {
   const ModelSpec& model = job.model;
   const std::int64_t layer = model.hidden * (4 * model.num_heads * model.head_dim + 3 * model.ffn);
   const std::int64_t total = model.num_layers() * layer + model.vocab * model.hidden;
+  const bool ends_are_last = job.profile.ends_on_last_stage;
   std::int64_t rank = 0;
   std::int64_t cost = 0;
   const auto place = [&](std::int64_t block_cost) {
     const std::int64_t placed = rank;
     const double share = static_cast<double>(rank + 1) / static_cast<double>(plan.pp);
+    const double shares = static_cast<double>(total) * share;
     cost += block_cost;
-    rank += static_cast<double>(cost) > static_cast<double>(total) * share ? 1 : 0;
+    const double reached = static_cast<double>(cost);
+    rank += (ends_are_last ? reached >= shares : reached > shares) ? 1 : 0;
     return placed;
   };
-  DealtEnds ends;
   place(0);  // embedding
   for (std::int64_t i = 0; i < model.num_layers(); ++i) { put_layer(place(layer)); }
+  if (ends_are_last) {
+    const std::int64_t last = plan.pp - 1;
+    return {.norm = last, .head = last, .cast = last, .loss = last};
+  }
+  DealtEnds ends;
   ends.norm = place(0);
   ends.head = place(model.vocab * model.hidden);
   ends.cast = place(0);

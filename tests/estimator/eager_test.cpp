@@ -294,6 +294,38 @@ TEST_CASE("nanotron's stages wait for what they receive as for what they send, b
   }
 }
 
+// 16 layers of 2048 and 8192 cost four times as much as a head of 131072, which leaves ten, or
+// five, layers to a stage of two, or four.
+TEST_CASE(
+    "nanotron's published runs have head and loss on the last stage, commits where they fall") {
+  Job job = early_head_job();
+  job.model.hidden = 2048;
+  job.model.num_heads = 32;
+  job.model.num_kv_heads = 32;
+  job.model.head_dim = 64;
+  job.model.ffn = 8192;
+  job.model.vocab = 131072;
+  job.model.layers.resize(16);
+  Job published = job;
+  published.profile = Library().framework("nanotron@v0.5-dev");
+  using Layers = std::vector<std::int64_t>;
+  CHECK(layers_per_chunk(job, early_head_plan(2)) == Layers{11, 5});
+  CHECK(layers_per_chunk(published, early_head_plan(2)) == Layers{10, 6});
+  CHECK(layers_per_chunk(published, early_head_plan(4)) == Layers{5, 5, 5, 1});
+  CHECK(layers_per_chunk(job, early_head_plan(8)) == Layers{3, 3, 2, 3, 2, 3, 0, 0});
+  CHECK(layers_per_chunk(published, early_head_plan(8)) == Layers{3, 2, 3, 2, 3, 2, 1, 0});
+  CHECK(head_stage(job, early_head_plan(8)) == 6);
+  CHECK(head_stage(published, early_head_plan(8)) == 7);
+  // As it ran: 28 layers, 32 stages (playbook-04169).
+  for (Job* of : {&job, &published}) {
+    of->model.layers.resize(28, of->model.layers.front());
+    of->model.hidden = 3072;
+    of->model.head_dim = 96;
+  }
+  CHECK(layers_per_chunk(job, early_head_plan(32)).empty());
+  CHECK(std::ssize(layers_per_chunk(published, early_head_plan(32))) == 32);
+}
+
 // Later versions save the shard of each linear layer's input (h*T/2 with two ranks) and gather it
 // again in a buffer of h*T that stays for good, as one of output gradients does: v0.4 has h*T/2
 // more for both linear inputs of 32 layers and for the head's, no buffers, and tables in fp32 of
