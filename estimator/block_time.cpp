@@ -316,8 +316,9 @@ HeadParts head_parts(const BlockContext& context) {
       .logits = logits_time(context), .cast = cast_time(context), .loss = loss_time(context)};
   const HostCost ends = host_cost_of_ends(context.job, context.plan);
   const HostCost half = {.forward_s = ends.forward_s / 2, .backward_s = ends.backward_s / 2};
-  set_host(parts.logits, half, context.job.profile.launch_blocking);
-  set_host(parts.loss, half, context.job.profile.launch_blocking);
+  const LayerHost launched = {.launches = half, .waits = context.job.profile.launch_blocking};
+  set_host(parts.logits, launched);
+  set_host(parts.loss, launched);
   return parts;
 }
 
