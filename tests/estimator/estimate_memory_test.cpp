@@ -51,11 +51,11 @@ RandomCase next_with_rows(RandomJobs& random) {
   return drawn;
 }
 
-TEST_CASE("rows add up to the totals of every stage, for 10,000 random jobs and plans") {
+TEST_CASE("rows add up to the totals of every stage, for 3,000 random jobs and plans") {
   const Library library;
   RandomJobs random(library, 2);
   int failures = 0;
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     const RandomCase drawn = next_with_rows(random);
     const PlanPieces pieces = plan_pieces(drawn.job, drawn.plan);
     for (const StagePieces& stage : pieces.stages) {
@@ -253,7 +253,7 @@ TEST_CASE("more tokens, a longer sequence or more layers never need less memory"
   for (const Growth& growth : kGrowths) {
     int failures = 0;
     int compared = 0;
-    while (compared < 10000) {
+    while (compared < 3000) {
       RandomCase drawn = next_with_rows(random);
       // Layers of one kind only: doubling a mixed model moves dense and expert layers between
       // stages.
@@ -288,7 +288,7 @@ TEST_CASE("twice the data-parallel ranks halve the sharded state, up to rounding
   RandomJobs random(library, 5);
   int failures = 0;
   int compared = 0;
-  while (compared < 10000) {
+  while (compared < 3000) {
     const RandomCase drawn = next_with_rows(random);
     RandomCase wider = drawn;
     wider.job.cluster.nodes *= 2;

@@ -15,11 +15,11 @@
 namespace shardplan {
 namespace {
 
-TEST_CASE("10,000 prices equal the estimates of memory and time and bound the device's memory") {
+TEST_CASE("3,000 prices equal the estimates of memory and time and bound the device's memory") {
   const Library library;
   RandomJobs random(library, 1);
   int failures = 0;  // of the bound on what the driver will report
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     RandomCase drawn = random.next();
     drawn.job = i % 2 == 0 ? drawn.job : with_measured_copies(drawn.job);
     PriceTable table = build_price_table(drawn.job);
@@ -134,7 +134,7 @@ TEST_CASE("the order of ranks moves no byte that a step allocates") {
   RandomJobs random(library, 5);
   int compared = 0;
   int moved = 0;
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 400; ++i) {
     const RandomCase drawn = random.next();
     Plan reversed = drawn.plan;
     std::ranges::reverse(reversed.rank_order);
@@ -150,7 +150,7 @@ TEST_CASE("the order of ranks moves no byte that a step allocates") {
     ++compared;
   }
   CHECK(moved == 0);
-  CHECK(compared > 300);
+  CHECK(compared > 120);
 }
 
 TEST_CASE("ranks that a price leaves out hold no more than those it looks at") {

@@ -24,13 +24,10 @@ Job with_measured_copies(Job job) {
 
 namespace {
 
-// On one machine of all GPUs where the plan has experts that smaller ones part.
-Job with_experts_together(Job job, const Plan& plan) {
-  const ValidityRule* const broken = first_broken_rule(job, plan);
-  if (broken != nullptr && broken->name == "experts_within_one_machine") {
-    job.cluster.gpus_per_node = job.cluster.world_size();
-    job.cluster.nodes = 1;
-  }
+// For plans whose experts smaller machines part.
+Job on_one_machine(Job job) {
+  job.cluster.gpus_per_node = job.cluster.world_size();
+  job.cluster.nodes = 1;
   return job;
 }
 
@@ -230,9 +227,14 @@ RandomCase RandomJobs::next(const FrameworkProfile& profile) {
       if (profile.memory_model == MemoryModel::kTorchtitan) {
         make_titan_plan(drawn, candidate);
       }
-      const Job asked = with_experts_together(drawn, candidate);
+      const ValidityRule* const broken = first_broken_rule(drawn, candidate);
+      const bool is_apart = broken != nullptr && broken->name == "experts_within_one_machine";
+      if (broken != nullptr && !is_apart) {
+        continue;  // most candidates: no job is copied for them
+      }
+      const Job asked = is_apart ? on_one_machine(drawn) : drawn;
       // fujii2024 rounds uneven splits up, which no schedule can time: left out.
-      if (first_broken_rule(asked, candidate) == nullptr &&
+      if ((!is_apart || first_broken_rule(asked, candidate) == nullptr) &&
           !layers_per_chunk(asked, candidate).empty()) {
         ++num_drawn_;
         return {.job = num_drawn_ % 3 == 0 ? with_muon(asked, candidate) : asked,
