@@ -8,15 +8,15 @@
 namespace shardplan {
 namespace {
 
-using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*,
-                            CudaGraphs FrameworkProfile::*, Fp8Recipe FrameworkProfile::*,
-                            DefaultRecompute FrameworkProfile::*, OverlapComm FrameworkProfile::*>;
+using Member = std::variant<
+    bool FrameworkProfile::*, std::int64_t FrameworkProfile::*, double FrameworkProfile::*,
+    SwigluKind FrameworkProfile::*, CrossEntropyKind FrameworkProfile::*,
+    AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+    DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+    AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
+    Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
+    OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -68,6 +68,10 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},
     {"max_live_parameters", &FrameworkProfile::max_live_parameters},
+    {"overflow_check", &FrameworkProfile::overflow_check},
+    {"divides_logits_gradient", &FrameworkProfile::divides_logits_gradient},
+    {"makes_buckets_first", &FrameworkProfile::makes_buckets_first},
+    {"flattens_on_gpu", &FrameworkProfile::flattens_on_gpu},
     {"moe_imbalance_factor", &FrameworkProfile::moe_imbalance_factor},
     {"moe_capacity_factor", &FrameworkProfile::moe_capacity_factor},
     {"vocab_multiple", &FrameworkProfile::vocab_multiple},

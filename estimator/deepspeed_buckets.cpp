@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
+#include <utility>
 
 #include "estimator/block_rows.h"
+#include "estimator/number.h"
 #include "estimator/units.h"
 
 namespace shardplan {
@@ -145,6 +148,40 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
 bool overlaps_collectives(const Job& job, const Plan& plan) {
   const OverlapComm overlap = job.profile.overlap_comm;
   return overlap == OverlapComm::kOn || (overlap == OverlapComm::kDefault && plan.zero == 3);
+}
+
+// Gradients come in the reverse order of the tensors; a table that the head shares has the head's
+// work before them.
+ReducedBeside deepspeed_reduced_beside(const ModelSpec& model, std::int64_t bucket_elements) {
+  const std::vector<std::int64_t> tensors = deepspeed_tensors(model);
+  const std::int64_t table = tensors.front();
+  std::int64_t bucket = 0;
+  std::int64_t reduced = 0;
+  std::int64_t made = model.tied_embeddings ? table : 0;
+  std::int64_t made_at_first = 0;
+  for (std::size_t i = tensors.size() - 1; i > 0; --i) {
+    made += tensors[i];
+    if (bucket > 0 && bucket + tensors[i] > bucket_elements) {
+      made_at_first = reduced == 0 ? made : made_at_first;
+      reduced += std::exchange(bucket, 0);
+    }
+    bucket += tensors[i];
+  }
+  if (reduced == 0) {
+    return {};
+  }
+  const std::int64_t all = std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0});
+  return {.of_elements = number(reduced) / number(all),
+          .of_backward = number(made - made_at_first) / number(made)};
+}
+
+bool copies_for_overflow_check(const Job& job, const Plan& plan) {
+  switch (job.profile.overflow_check) {
+    case OverflowCheck::kFp16ByCopies: return plan.precision == Precision::kFp16;
+    case OverflowCheck::kByCopies: return true;
+    case OverflowCheck::kByExtremes: return false;
+  }
+  throw std::logic_error("copies_for_overflow_check: unknown check");
 }
 
 }  // namespace shardplan

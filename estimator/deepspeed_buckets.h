@@ -1,7 +1,7 @@
-// How DeepSpeed's ZeRO optimizers reduce gradients. Sources, read in deepspeedai/DeepSpeed at
-// edaa7221 (0.19.6): runtime/zero/stage_1_and_2.py
-// (get_data_parallel_partitions, average_tensor, allreduce_and_scatter, allreduce_bucket),
-// runtime/zero/config.py (overlap_comm_valid).
+// How DeepSpeed's ZeRO optimizers reduce and check gradients. Sources, read in the released 0.19.6:
+// runtime/zero/stage_1_and_2.py (get_data_parallel_partitions, average_tensor,
+// allreduce_and_scatter, allreduce_bucket, has_overflow), runtime/zero/config.py
+// (overlap_comm_valid).
 #pragma once
 
 #include <cstdint>
@@ -52,5 +52,17 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
 // Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm, by
 // default under ZeRO-3 (runtime/zero/config.py, overlap_comm_valid).
 bool overlaps_collectives(const Job& job, const Plan& plan);
+
+// With it ZeRO-1 and 2 reduce a full bucket beside the work that fills the next one, which waits
+// for the one before (average_tensor, wait_stream). What is in the bucket when the embedding's
+// gradient comes, the last of all, and that gradient have nothing left to run beside.
+struct ReducedBeside {
+  double of_elements = 0;  // share of all that is reduced beside a backward pass
+  double of_backward = 0;  // share of the backward pass, by the elements whose gradients it makes
+};
+ReducedBeside deepspeed_reduced_beside(const ModelSpec& model, std::int64_t bucket_elements);
+
+// Whether ZeRO-1 and 2 copy gradients to look for what is not finite (_has_inf_or_nan).
+bool copies_for_overflow_check(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

@@ -19,8 +19,8 @@ constexpr std::int64_t kFp64 = 8;
 // Whether the card has room for the flat tensor beside the model's own and all that is outside the
 // allocator (accelerator/cuda_accelerator.py, available_memory: what the driver calls free); else
 // the model goes to the host before.
-bool flattens_on_gpu(const Job& job, const Plan& plan, std::int64_t flat_bytes,
-                     std::span<const FlatRange> tensors) {
+bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_bytes,
+                         std::span<const FlatRange> tensors) {
   const std::int64_t half = bytes_of(activation_dtype(plan.precision));
   const std::int64_t free = device_capacity_bytes(job.cluster) - outside_bytes(job, plan, 0);
   CachingAllocator allocator(job.profile.allocator, std::max<std::int64_t>(free, 0));
@@ -40,6 +40,8 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Deepspee
       keeps_gradients_(plan.zero == 1),
       overlaps_(overlaps_collectives(job, plan)),
       reduce_stream_(overlaps_ ? AllocationStream::kReduce : AllocationStream::kCompute),
+      makes_buckets_first_(job.profile.makes_buckets_first),
+      copies_for_check_(copies_for_overflow_check(job, plan)),
       bucket_elements_(job.profile.reduce_bucket_elements),
       ranges_(deepspeed_ranges(job.model)),
       rank_(rank),
@@ -47,7 +49,8 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Deepspee
   const std::int64_t ranks = dense_shard_size(job, plan);
   share_ = deepspeed_share(job.model, ranks);
   flat_elements_ = share_ * ranks;
-  flattens_on_gpu_ = flattens_on_gpu(job, plan, half_ * flat_elements_, ranges_);
+  flattens_on_gpu_ = job.profile.flattens_on_gpu &&
+                     has_room_to_flatten(job, plan, half_ * flat_elements_, ranges_);
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const FlatRange& range = ranges_[i];
     if (is_kept(static_cast<std::int64_t>(i))) {
@@ -91,6 +94,13 @@ void FlatZero::set_up_buckets() {
   has_buckets_ = true;
   buffers_[0] = tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
   buffers_[1] = tape_.make_as(TapeRow::kBucket, overlaps_ ? half_ * bucket_elements_ : 0);
+}
+
+// The call of the whole model is where the backward pass begins.
+void FlatZero::before_backward(const ModuleCall& call) {
+  if (makes_buckets_first_ && call.module == Module::kCausalLm) {
+    set_up_buckets();
+  }
 }
 
 void FlatZero::take(std::int64_t parameter, TapeTensor gradient) {
@@ -164,7 +174,7 @@ void FlatZero::end_backward() {
   has_buckets_ = false;
 }
 
-// _has_inf_or_nan of one part after the other, then their norms in fp64 (get_grad_norm_direct).
+// _has_inf_or_nan of one part after the other, where it copies.
 void FlatZero::check_overflow() {
   const InRow row(tape_, TapeRow::kStepCheck);
   for (const std::int64_t part : parts_) {
@@ -177,6 +187,10 @@ void FlatZero::check_overflow() {
     TapeTensor numbers = tape_.make(kFp32 * part);
     tape_.free(numbers, copy, nans, infinities, either);
   }
+}
+
+// In fp64, one part after the other (get_grad_norm_direct).
+void FlatZero::take_norms() {
   for (const std::int64_t part : parts_) {
     TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * part);
     tape_.free(wide);
@@ -184,7 +198,10 @@ void FlatZero::check_overflow() {
 }
 
 void FlatZero::step() {
-  check_overflow();
+  if (copies_for_check_) {
+    check_overflow();
+  }
+  take_norms();
   TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, parts_.size() > 1 ? half_ * share_ : 0);
   TapeTensor gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * share_);
   tape_.free(flat, accumulated_);

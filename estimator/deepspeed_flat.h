@@ -19,6 +19,7 @@ class FlatZero final : public DeepspeedZero {
 
   // The model tensor by tensor, the flat one, this rank's part in fp32.
   void build() override;
+  void before_backward(const ModuleCall& call) override;
   void take(std::int64_t parameter, TapeTensor gradient) override;
   void begin_microbatch(bool is_last) override { is_boundary_ = is_last; }
   void end_backward() override;
@@ -36,6 +37,7 @@ class FlatZero final : public DeepspeedZero {
   void average();
   void reduce_bucket();
   void check_overflow();
+  void take_norms();
 
   DeepspeedTape& tape_;
   std::int64_t half_ = 2;         // bytes of an element
@@ -43,6 +45,8 @@ class FlatZero final : public DeepspeedZero {
   bool overlaps_ = false;
   AllocationStream reduce_stream_ = AllocationStream::kCompute;
   bool flattens_on_gpu_ = false;
+  bool makes_buckets_first_ = false;
+  bool copies_for_check_ = false;
   std::int64_t bucket_elements_ = 0;
   std::vector<FlatRange> ranges_;   // by parameter
   std::int64_t flat_elements_ = 0;  // aligned to ranks

@@ -22,6 +22,7 @@ LlamaSizes::LlamaSizes(const Job& job, const Plan& plan) {
   ties_tables = job.model.tied_embeddings;
   has_grouped_heads = job.model.num_heads != job.model.num_kv_heads;
   norms_heads = job.model.qk_norm;
+  divides_logits_gradient = job.profile.divides_logits_gradient;
   token_ids = bytes_of(DType::kInt64) * s.tokens;
   rotary_angles = kFp32 * job.sequence_length * job.model.head_dim;
   sequence = half * s.hidden * s.tokens;
@@ -435,8 +436,9 @@ void EagerLlama::layer_backward(std::int64_t index, LlamaLayer& layer, TapeTenso
   tape_.free(output, of_output, layer.input);
 }
 
-// nll_loss makes a gradient of the log-softmax, that one of the logits in fp32; the engine divides
-// the logits' by the number of microbatches (engine.py, _backward_prologue_per_tensor).
+// nll_loss makes a gradient of the log-softmax, that one of the logits in fp32. 0.18.3 to 0.19.5
+// divide the logits' by the number of microbatches (engine.py, _backward_prologue_per_tensor),
+// others the loss.
 TapeTensor EagerLlama::head_backward() {
   const InRow row(tape_, TapeRow::kWideLogitsGradients);
   tape_.begin(MomentKind::kLossBackward);
@@ -448,7 +450,9 @@ TapeTensor EagerLlama::head_backward() {
   const InRow narrow(tape_, TapeRow::kLogitsGradient);
   TapeTensor of_logits = tape_.make(sizes_.logits);
   tape_.free(of_wide);
-  tape_.replace(of_logits, sizes_.logits);
+  if (sizes_.divides_logits_gradient) {
+    tape_.replace(of_logits, sizes_.logits);
+  }
   TapeTensor of_norm =
       product_backward(call(Module::kHead), sizes_.sequence, {&of_logits, &final_norm_.output});
   hooks_.before_backward(call(Module::kModel));

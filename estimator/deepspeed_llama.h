@@ -77,6 +77,7 @@ struct LlamaSizes {
   bool ties_tables = false;
   bool has_grouped_heads = false;
   bool norms_heads = false;              // q_norm and k_norm
+  bool divides_logits_gradient = false;  // by the microbatches
   std::int64_t token_ids = 0;            // T in int64
   std::int64_t rotary_angles = 0;        // s*d in fp32
   std::int64_t sequence = 0;             // h*T in bf16

@@ -28,6 +28,7 @@ DividedTensors zero3_divided_tensors(const Job& job) {
   const auto end_gather = [&] {
     found.all += in_gather;
     found.gathered_together += in_gather > 1 ? in_gather : 0;
+    found.elements_together += in_gather > 1 ? gathered : 0;
     in_gather = 0;
     gathered = 0;
   };

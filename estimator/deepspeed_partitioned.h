@@ -18,6 +18,7 @@ namespace shardplan {
 struct DividedTensors {
   double all = 0;
   double gathered_together = 0;
+  std::int64_t elements_together = 0;
 };
 DividedTensors zero3_divided_tensors(const Job& job);
 

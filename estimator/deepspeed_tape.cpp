@@ -58,7 +58,8 @@ constexpr auto kTexts = std::to_array<TapeRowText>({
      "a*d*T, k*d*T: of output, q, k and v, of k and v for every query head; h*T"},
     {kTemporaries, "layer.attention_gradients_fp32", kFp32, "a*d*T: dQ; a*T: sums of the softmax"},
     {kTemporaries, "layer.ffn_gradients", kBf16, "f*T: of product, up, silu and gate; h*T"},
-    {kTemporaries, "head.logits_gradient", kBf16, "V*T: cast back, divided by microbatches; h*T"},
+    {kTemporaries, "head.logits_gradient", kBf16,
+     "V*T: cast back (0.18.3 to 0.19.5: and divided by microbatches); h*T"},
     {kTemporaries, "head.logits_gradients_fp32", kFp32, "V*T: of the log-softmax and the logits"},
     {kTemporaries, "embedding.gradient_workspace", kBool, "of the sorted token ids"},
 });

@@ -304,8 +304,8 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // 8, division 8, gradient 8, cast 6; unfused: cast 6, maximum 4, subtraction 8, exponential 8, sum
 // 4, division 8, gradient 8, cast 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward
 // zeros 4, gradient 12, cast 6; compiled: bf16 logits read twice; backward read and written.
-// Hugging Face's as torchtitan's eager one, and the bf16 gradient scaled by DeepSpeed's engine 4
-// (_backward_prologue_per_tensor). Zeros and casts to bf16 are as fast as fused kernels.
+// Hugging Face's as torchtitan's eager one; engines of DeepSpeed that divide the bf16 gradient
+// (_backward_prologue_per_tensor) 4. Zeros and casts to bf16 are as fast as fused kernels.
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
@@ -313,8 +313,9 @@ Passes loss_kernels(const Job& job) {
                                    : kEagerLoss;
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
+    const double divided = profile.divides_logits_gradient ? 4 : 0;
     return {.forward = kEagerLoss.forward,
-            .backward = kEagerLoss.backward + KernelBytes{.streamed = 4}};
+            .backward = kEagerLoss.backward + KernelBytes{.streamed = divided}};
   }
   if (profile.memory_model == MemoryModel::kMegatronLocal) {
     return unfused_loss({.streamed = kLossReductions});

@@ -95,6 +95,14 @@ enum class OverlapComm {
   kOn,
 };
 
+// Which gradients DeepSpeed's ZeRO-1 and 2 look through for infinities and NaNs before a step, and
+// how.
+enum class OverflowCheck {
+  kFp16ByCopies,  // those in fp16: a copy in fp32 and masks, tensor by tensor
+  kByCopies,      // those in bf16 as well
+  kByExtremes,    // both: the largest and the smallest value of each tensor, no copies
+};
+
 enum class AllocatorKind {
   kStaticArenas,       // two arenas, sizes known before the first step
   kCaching,            // PyTorch CUDACachingAllocator, default settings
@@ -180,6 +188,11 @@ inline constexpr std::array<NamedValue<OverlapComm>, 3> kOverlapComms = {{
     {.value = OverlapComm::kOff, .name = "off"},
     {.value = OverlapComm::kOn, .name = "on"},
 }};
+inline constexpr std::array<NamedValue<OverflowCheck>, 3> kOverflowChecks = {{
+    {.value = OverflowCheck::kFp16ByCopies, .name = "fp16_by_copies"},
+    {.value = OverflowCheck::kByCopies, .name = "by_copies"},
+    {.value = OverflowCheck::kByExtremes, .name = "by_extremes"},
+}};
 inline constexpr std::array<NamedValue<DefaultRecompute>, 2> kDefaultRecomputes = {{
     {.value = DefaultRecompute::kNone, .name = "none"},
     {.value = DefaultRecompute::kEverySecondLayer, .name = "every_second_layer"},
@@ -224,6 +237,9 @@ constexpr const auto& names_of(ReshardAfterForward) {
 }
 constexpr const auto& names_of(OverlapComm) {
   return kOverlapComms;
+}
+constexpr const auto& names_of(OverflowCheck) {
+  return kOverflowChecks;
 }
 constexpr const auto& names_of(DefaultRecompute) {
   return kDefaultRecomputes;
@@ -291,6 +307,10 @@ struct FrameworkProfile {
   std::int64_t reduce_bucket_elements = 500'000'000;   // reduce_bucket_size
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
   std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters
+  OverflowCheck overflow_check = OverflowCheck::kByExtremes;
+  bool divides_logits_gradient = false;  // by the microbatches, in a hook; else the loss itself is
+  bool makes_buckets_first = false;      // before the loss's backward, not at the first gradient
+  bool flattens_on_gpu = true;           // the model, where the GPU has room; else on the host
 
   // Numbers, with their source in the profile's file.
   std::int64_t vocab_multiple = 128;       // vocabulary padded to this times tp; 1: no padding

@@ -4,6 +4,7 @@
 
 #include "estimator/collective_time.h"
 #include "estimator/deepspeed_buckets.h"
+#include "estimator/deepspeed_partitioned.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
 #include "estimator/fp8_weights.h"
@@ -36,7 +37,8 @@ double gathered_bytes(const Job& job, const Plan& plan, const Part& part) {
 
 // FSDP2 (torch.distributed.fsdp, _fsdp_collectives.py): fp32 shards to bf16, into the input of the
 // all-gather, and out of its output into the parameters; bf16 gradients into the fp32 input of the
-// reduce-scatter.
+// reduce-scatter. Out of the output as well: what shares a gather of DeepSpeed's ZeRO-3
+// (partition_parameters.py, AllGatherCoalescedHandle.wait).
 constexpr KernelBytes kCastShard = {.converted = 6};
 constexpr KernelBytes kShardToGather = {.converted = 4};
 constexpr KernelBytes kGathered = {.streamed = 4};
@@ -100,6 +102,11 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
     total.add_s +=
         elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);
   }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed && shard.size > 1) {
+    const std::int64_t layers = std::ssize(job.model.layers);
+    total.gather_copies_s += elementwise_s(
+        job.cluster.gpu, number(layers * zero3_divided_tensors(job).elements_together) * kGathered);
+  }
   if (plan.zero == 3 && job.profile.memory_model == MemoryModel::kTorchtitan) {
     const double whole = number(elements);
     const double mine = whole / number(shard.size);
@@ -109,13 +116,22 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
   }
 }
 
-bool reduces_beside_backward(const Job& job, const Plan& plan) {
-  return job.profile.memory_model == MemoryModel::kDeepspeed ? overlaps_collectives(job, plan)
-                                                             : job.profile.overlap_grad_reduce;
-}
-
 double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
+}
+
+// Whole gradients, summed when a backward pass has ended; of DeepSpeed's buckets with overlap_comm
+// the last ones.
+double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                     double backward_s) {
+  if (job.profile.memory_model != MemoryModel::kDeepspeed || !overlaps_collectives(job, plan)) {
+    return update.all_reduce_s;
+  }
+  const ReducedBeside beside =
+      deepspeed_reduced_beside(job.model, job.profile.reduce_bucket_elements);
+  const double early_s = beside.of_elements * update.all_reduce_s;
+  return update.all_reduce_s - early_s +
+         beside_compute_s(update.beside, early_s, beside.of_backward * backward_s);
 }
 
 // Our trainer works unit by unit: embedding, layers, head. Under ZeRO 0 and 1 units are reduced
@@ -167,12 +183,23 @@ double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
                           work.backward_s + share * backward_copies_s);
 }
 
-// DeepSpeed's step before and after the update proper (stage_1_and_2.py, step; two bytes a gradient
-// and a weight). Overflow: to fp32 6, isnan 5, magnitude 8, comparison 5, disjunction 3, to fp32 5,
-// maximum 4; norm: to fp64 10, its squares 8; flat copy 4, to fp32 6, scaled 8, read by the update
-// 4; weight 6.
-constexpr KernelBytes kDeepspeedStep = {.streamed = 5 + 8 + 5 + 3 + 5 + 4 + 8 + 4 + 8 + 4,
-                                        .converted = 6 + 10 + 6 + 6};
+// DeepSpeed's step before and after the update proper (stage_1_and_2.py, stage3.py: step; two bytes
+// a gradient and a weight). Norm: to fp64 10, its squares 8; flat copy 4, to fp32 6, scaled 8, read
+// by the update 4; weight 6.
+constexpr KernelBytes kDeepspeedStep = {.streamed = 8 + 4 + 8 + 4, .converted = 10 + 6 + 6};
+
+// Its check for overflow. By copies: to fp32 6, isnan 5, magnitude 8, comparison 5, disjunction 3,
+// to fp32 5, maximum 4; by extremes read twice; ZeRO-3's, of fp16 alone (stage3.py, has_overflow):
+// magnitude 4, comparison 3, isnan 3, both masks read.
+KernelBytes overflow_kernels(const Job& job, const Plan& plan) {
+  if (plan.zero == 3) {
+    return {.streamed = plan.precision == Precision::kFp16 ? 4.0 + 3 + 3 + 2 : 0.0};
+  }
+  if (copies_for_overflow_check(job, plan)) {
+    return {.streamed = 5 + 8 + 5 + 3 + 5 + 4, .converted = 6};
+  }
+  return {.streamed = job.profile.overflow_check == OverflowCheck::kByExtremes ? 4.0 : 0.0};
+}
 
 // Megatron-core with Transformer Engine or Apex.
 bool runs_engine(const Job& job) {
@@ -201,8 +228,8 @@ KernelBytes update_kernels(const Job& job, const Plan& plan) {
     return {.streamed = 4 * grad + 2 * (moments + master)};
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    return {.streamed = kDeepspeedStep.streamed + 2 * (moments + master),
-            .converted = kDeepspeedStep.converted};
+    return kDeepspeedStep + overflow_kernels(job, plan) +
+           KernelBytes{.streamed = 2 * (moments + master)};
   }
   if (job.profile.memory_model == MemoryModel::kNanotron) {
     const double unfused = job.profile.fused_optimizer ? 0 : 14 * master;
@@ -301,7 +328,7 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
            job.profile.exposed_dp_share;
   }
   const double forward_s = job.profile.overlap_param_gather ? work.forward_s : 0;
-  const double backward_s = reduces_beside_backward(job, plan) ? work.backward_s : 0;
+  const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
   const bool sums_whole = plan.zero <= job.profile.all_reduced_zero;
   double seconds = 0;
   switch (plan.zero) {
@@ -310,11 +337,13 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
           beside(update.all_reduce_s, backward_s) + (divides_muon(job, plan) ? update.gather_s : 0);
       break;
     case 1:
-      seconds = (sums_whole ? update.all_reduce_s : beside(reduce_s, backward_s)) +
+      seconds = (sums_whole ? exposed_sum_s(job, plan, update, work.backward_s)
+                            : beside(reduce_s, backward_s)) +
                 beside(update.gather_s, forward_s);
       break;
     case 2:
-      seconds = m * beside(sums_whole ? update.all_reduce_s : reduce_s, backward_s) +
+      seconds = m * (sums_whole ? exposed_sum_s(job, plan, update, work.backward_s)
+                                : beside(reduce_s, backward_s)) +
                 beside(update.gather_s, forward_s);
       break;
     default:

@@ -18,12 +18,12 @@ FrameworkProfile with_options(const std::string& framework, const std::string& j
 
 }  // namespace
 
-TEST_CASE("seven profiles are shipped, one in three versions, each with version and row tables") {
+TEST_CASE("seven profiles are shipped, two in three versions, each with version and row tables") {
   const Library library;
   CHECK(library.framework_names() ==
-        std::vector<std::string>{"deepspeed", "fujii2024", "megatron-core-local", "megatron",
-                                 "nanotron", "nanotron@v0.4", "nanotron@v0.5-dev", "native",
-                                 "torchtitan"});
+        std::vector<std::string>{"deepspeed", "deepspeed@0.16.9", "deepspeed@0.19.5", "fujii2024",
+                                 "megatron-core-local", "megatron", "nanotron", "nanotron@v0.4",
+                                 "nanotron@v0.5-dev", "native", "torchtitan"});
   CHECK(library.framework("megatron").version == "core_v0.16.1");
   CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
   CHECK(library.framework("native").version == "0.1");
@@ -94,6 +94,14 @@ TEST_CASE("a version has what its base has, but for what it declares itself") {
   CHECK(old.version == "v0.4");
   CHECK(old.memory_model == MemoryModel::kNanotron);
   CHECK(old.handover_s == library.framework("nanotron").handover_s);
+}
+
+TEST_CASE("versions of DeepSpeed differ in their checks of gradients") {
+  const Library library;
+  CHECK(library.framework("deepspeed").overflow_check == OverflowCheck::kByExtremes);
+  CHECK(library.framework("deepspeed@0.19.5").overflow_check == OverflowCheck::kByCopies);
+  CHECK(library.framework("deepspeed@0.16.9").overflow_check == OverflowCheck::kFp16ByCopies);
+  CHECK(library.framework("deepspeed@0.16.9").all_reduced_zero == 2);
 }
 
 TEST_CASE("megatron and native state every field of a profile, once") {
@@ -193,9 +201,9 @@ TEST_CASE("wrong options are refused with what the profile knows") {
 
 TEST_CASE("an unknown framework is refused with the ones that are known") {
   CHECK(message_of([] { Library().framework("megatrn"); }) ==
-        "framework: found \"megatrn\", expected one of deepspeed, fujii2024, megatron-core-local, "
-        "megatron, nanotron, nanotron@v0.4, nanotron@v0.5-dev, native, torchtitan; did you mean "
-        "\"megatron\"?");
+        "framework: found \"megatrn\", expected one of deepspeed, deepspeed@0.16.9, "
+        "deepspeed@0.19.5, fujii2024, megatron-core-local, megatron, nanotron, nanotron@v0.4, "
+        "nanotron@v0.5-dev, native, torchtitan; did you mean \"megatron\"?");
   CHECK_FALSE(Library().known_framework("other-trainer"));
   CHECK_FALSE(Library().known_framework("../frameworks/megatron"));
 }

@@ -20,12 +20,12 @@
 namespace shardplan {
 namespace {
 
-Job job_of(std::int64_t micro_batches) {
+Job job_of(std::int64_t micro_batches, const std::string& framework = "deepspeed") {
   const Library library;
   Job job;
   job.model = library.model("llama3-8b").model;
   job.cluster = library.cluster("1x8-h100");
-  job.profile = library.framework("deepspeed");
+  job.profile = library.framework(framework);
   job.sequence_length = 1024;
   job.global_batch = 8 * micro_batches;
   return job;
@@ -154,16 +154,68 @@ TEST_CASE("the rank that DeepSpeed's estimate speaks of has the most allocated")
   }
 }
 
-// Of a tensor's part: a copy in fp32, three masks, one of them in fp32. With 128 ranks a part of
-// N/S lies in one tensor.
-TEST_CASE("DeepSpeed's overflow check needs more than its casts where a rank has little else") {
-  Job job = job_of(1);
-  CHECK(held_bytes(job, plan_with(2), Phase::kOptimizer, "step.overflow_check") == 0);
-  CHECK(held_bytes(job, plan_with(2), Phase::kOptimizer, "step.fp32_gradients") == kN / 2);
-  job.cluster.nodes = 16;
-  job.global_batch *= 16;
-  CHECK(held_bytes(job, plan_with(2), Phase::kOptimizer, "step.overflow_check", 0) ==
-        11 * deepspeed_share(job.model, 128));
+// runtime/zero/stage_1_and_2.py, _has_inf_or_nan. Of a tensor's part: a copy in fp32, three masks,
+// one of them in fp32. With 128 ranks a part of N/S lies in one tensor. 0.19.6 makes no copies,
+// 0.16.9 looks at fp16 alone.
+TEST_CASE("DeepSpeed 0.19.5's overflow check needs more than its casts where a rank has little") {
+  const Job few = job_of(1, "deepspeed@0.19.5");
+  CHECK(held_bytes(few, plan_with(2), Phase::kOptimizer, "step.overflow_check") == 0);
+  CHECK(held_bytes(few, plan_with(2), Phase::kOptimizer, "step.fp32_gradients") == kN / 2);
+  const auto held = [&](const std::string& framework, Precision precision) {
+    Job job = job_of(1, framework);
+    job.cluster.nodes = 16;
+    job.global_batch *= 16;
+    Plan plan = plan_with(2);
+    plan.precision = precision;
+    return held_bytes(job, plan, Phase::kOptimizer, "step.overflow_check", 0);
+  };
+  const std::int64_t copies = 11 * deepspeed_share(few.model, 128);
+  CHECK(held("deepspeed@0.19.5", Precision::kBf16) == copies);
+  CHECK(held("deepspeed@0.19.5", Precision::kFp16) == copies);
+  CHECK(held("deepspeed@0.16.9", Precision::kBf16) == 0);
+  CHECK(held("deepspeed@0.16.9", Precision::kFp16) == copies);
+  CHECK(held("deepspeed", Precision::kBf16) == 0);
+  CHECK(held("deepspeed", Precision::kFp16) == 0);
+}
+
+// stage_1_and_2.py, backward of 0.16.9 and setup_buckets since 0.17.2. Until the head's gradient
+// there is nothing else that differs.
+TEST_CASE("DeepSpeed 0.16.9 has its buckets before the loss's backward") {
+  for (const auto& [overlap, buckets] : {std::pair("off", 1), std::pair("on", 2)}) {
+    const auto at_loss = [&](const std::string& framework) {
+      Job job = with_option(job_of(1, framework), "overlap_comm", overlap);
+      job.sequence_length = 8192;  // so that the two fp32 gradients of the logits are the most
+      const auto moments = estimate_memory(job, plan_with(2)).stages.front().moments;
+      const auto loss = std::ranges::find(moments, "loss backward", &Moment::name);
+      REQUIRE(loss != moments.end());
+      return loss->allocated_bytes;
+    };
+    CHECK(at_loss("deepspeed@0.16.9") == at_loss("deepspeed") + buckets * 1'000'000'000);
+    CHECK(at_loss("deepspeed@0.19.5") == at_loss("deepspeed"));
+  }
+}
+
+// stage_1_and_2.py, __init__: cpu_data of 0.16.9, flatten_on_accelerator since 0.18.7.
+TEST_CASE("DeepSpeed 0.16.9 flattens its model on the host") {
+  const auto at_start_up = [](const std::string& framework) {
+    return held_bytes(job_of(1, framework), plan_with(2), Phase::kStartUp, "start_up.model");
+  };
+  CHECK(at_start_up("deepspeed@0.16.9") == 0);
+  CHECK(at_start_up("deepspeed@0.19.5") == 2 * kN);
+  CHECK(at_start_up("deepspeed") == 2 * kN);
+}
+
+// engine.py, _backward_prologue_per_tensor: 0.19.5 divides the gradient of the logits by the
+// microbatches in a hook, before and since the loss is divided. Kernels of 0.19.6 on four H100 have
+// no such division.
+TEST_CASE("DeepSpeed 0.19.5 makes the logits' gradient twice") {
+  const auto made = [](const std::string& framework) {
+    return made_elements(job_of(1, framework), plan_with(2), TapeRow::kLogitsGradient);
+  };
+  const std::int64_t logits = std::int64_t{1024} * 128'256;
+  CHECK(std::ranges::count(made("deepspeed"), logits) == 1);
+  CHECK(std::ranges::count(made("deepspeed@0.16.9"), logits) == 1);
+  CHECK(std::ranges::count(made("deepspeed@0.19.5"), logits) == 2);
 }
 
 // A model of one layer: table and head 256,000, q and o 65,536, k and v 32,768, gate, up and down
@@ -315,6 +367,20 @@ TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-
   const Job job = with_option(with_option(job_of(1), "reduce_bucket_elements", "200000000"),
                               "overlap_comm", "on");
   CHECK(held_bytes(job, plan_with(2), Phase::kBackward, "reduce_bucket") == 2 * 400'000'000);
+}
+
+// stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads: a bucket is reduced when the
+// next gradient finds no room. Of the small model's 1,102,592 elements with a bucket of 300,000:
+// the head and three norms when down comes; down and up when gate does; gate, o, v and k when q
+// does; q waits for the table, which has nothing behind it. Until down has come nothing is reduced.
+TEST_CASE("DeepSpeed's overlap_comm leaves the embedding and what is before it exposed") {
+  const ModelSpec model = small_job().model;
+  const double n = kSmallN;
+  const ReducedBeside beside = deepspeed_reduced_beside(model, 300'000);
+  CHECK(beside.of_elements == doctest::Approx((256'768 + 262'144 + 262'144) / n));
+  CHECK(beside.of_backward == doctest::Approx((n - 256'000 - 256'768 - 131'072) / (n - 256'000)));
+  // One bucket takes all.
+  CHECK(deepspeed_reduced_beside(model, 2'000'000).of_elements == 0);
 }
 
 // runtime/zero/config.py, overlap_comm_valid.
