@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include "data/library.h"
@@ -177,6 +178,16 @@ TEST_CASE("the driver keeps some of what is sold: capacity in GiB is below the n
     const double seen_gib = static_cast<double>(gpu.memory_bytes) / static_cast<double>(kGiB);
     CHECK(seen_gib < sold_gb);
     CHECK(seen_gib > 0.92 * sold_gb);
+  }
+}
+
+// Reserved memory and its share of the card as torchtitan logs them, both to two decimals.
+TEST_CASE("an H100 of 96 GB has the memory of which torchtitan logs the shares") {
+  const double gib =
+      static_cast<double>(Library().gpu("h100-96gb").memory_bytes) / static_cast<double>(kGiB);
+  for (const auto& [used_gib, percent] :
+       {std::pair{49.66, 52.28}, std::pair{33.21, 34.95}, std::pair{44.84, 47.19}}) {
+    CHECK(std::abs(100 * used_gib / gib - percent) < 0.005 + 100 * 0.005 / gib);
   }
 }
 
