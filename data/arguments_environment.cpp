@@ -1,6 +1,7 @@
 // Environment variables of a run that decide about memory: the allocator's settings, NCCL's
 // buffers, Transformer Engine's choice of kernels.
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "data/json_message.h"
@@ -9,6 +10,28 @@
 
 namespace shardplan {
 namespace {
+
+// Words of the allocator that change no tensor: which free blocks it splits, reuses or gives back,
+// and what it does on the host.
+constexpr std::array<std::string_view, 9> kOfCacheAlone = {"max_split_size_mb",
+                                                           "max_non_split_rounding_mb",
+                                                           "garbage_collection_threshold",
+                                                           "graph_capture_record_stream_reuse",
+                                                           "release_lock_on_cudamalloc",
+                                                           "pinned_use_cuda_host_register",
+                                                           "pinned_num_register_threads",
+                                                           "pinned_use_background_threads",
+                                                           "pinned_reserve_segment_size_mb"};
+
+void note_of_cache(const Setting& setting, const std::string& word, RunReading& run) {
+  run.uses.push_back({.name = setting.name,
+                      .value = word,
+                      .effect = SettingEffect::kNotCounted,
+                      .meaning = "not modelled"});
+  run.notes.push_back(setting.place + word +
+                      ": not modelled, the answer is without it; it changes what the allocator "
+                      "reserves, not what is allocated");
+}
 
 // "expandable_segments:True,max_split_size_mb:128" (c10/core/AllocatorConfig.cpp).
 void read_allocator(const Setting& setting, RunReading& run, const Library& library) {
@@ -33,9 +56,10 @@ void read_allocator(const Setting& setting, RunReading& run, const Library& libr
       if (!reason.empty()) {
         refuse(run, setting.name + " " + word + ": " + reason);
       }
-    } else if (name != "pinned_use_cuda_host_register" && name != "pinned_num_register_threads" &&
-               !(name == "backend" && value == "native")) {
-      refuse(run, setting.name + " " + word + ": the replay knows expandable_segments alone");
+    } else if (std::ranges::find(kOfCacheAlone, name) != kOfCacheAlone.end()) {
+      note_of_cache(setting, word, run);
+    } else if (name != "backend" || value != "native") {
+      refuse(run, setting.name + " " + word + ": another allocator or other sizes of its blocks");
     }
   }
 }

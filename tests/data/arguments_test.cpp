@@ -332,11 +332,41 @@ TEST_CASE("the allocator's settings are read from the environment") {
   const RunReading expandable =
       gpt7b_with("", R"({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})");
   CHECK(expandable.job.profile.allocator == AllocatorKind::kCachingExpandable);
-  const RunReading split = gpt7b_with("", R"({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"})");
-  CHECK(split.unsupported.find("max_split_size_mb") != std::string::npos);
   const RunReading nccl = gpt7b_with("", R"({"NCCL_BUFFSIZE": "8388608", "NCCL_X": "1"})");
   CHECK(use_named(nccl, "NCCL_BUFFSIZE").effect == SettingEffect::kNotCounted);
   CHECK(use_named(nccl, "NCCL_X").effect == SettingEffect::kUnknown);
+}
+
+// c10/core/AllocatorConfig.cpp: a tensor's block is as large with these words as without them, but
+// for roundup_power2_divisions and another backend.
+TEST_CASE("variables of torchtitan's script, of caches and of networks are known") {
+  for (const std::string name :
+       {"TORCHFT_LIGHTHOUSE", "TRANSFORMERS_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
+        "TP_SOCKET_IFNAME", "TF_CPP_MIN_LOG_LEVEL", "LD_PRELOAD"}) {
+    const RunReading run = gpt7b_with("", R"({")" + name + R"(": "x"})");
+    CHECK_MESSAGE(use_named(run, name).effect == SettingEffect::kNone, name);
+  }
+  const RunReading run = gpt7b_with("", R"({"UB_SKIPMC": "1"})");
+  CHECK(use_named(run, "UB_SKIPMC").effect == SettingEffect::kNotCounted);
+}
+
+TEST_CASE("what only the allocator's cache follows is noted, not refused") {
+  for (const std::string word :
+       {"max_split_size_mb:64", "garbage_collection_threshold:0.8",
+        "graph_capture_record_stream_reuse:True", "max_non_split_rounding_mb:200"}) {
+    const RunReading run =
+        gpt7b_with("", R"({"PYTORCH_ALLOC_CONF": "expandable_segments:True,)" + word + R"("})");
+    CHECK_MESSAGE(run.unsupported.empty(), run.unsupported);
+    CHECK(run.job.profile.allocator == AllocatorKind::kCachingExpandable);
+    CHECK(run.uses.back().value == word);
+    CHECK(run.uses.back().effect == SettingEffect::kNotCounted);
+    REQUIRE(run.notes.size() == 1);
+    CHECK(run.notes[0].find(word + ": not modelled") != std::string::npos);
+  }
+  for (const std::string word : {"backend:cudaMallocAsync", "roundup_power2_divisions:4"}) {
+    const RunReading run = gpt7b_with("", R"({"PYTORCH_CUDA_ALLOC_CONF": ")" + word + R"("})");
+    CHECK(run.unsupported.find(word) != std::string::npos);
+  }
 }
 
 TEST_CASE("a host that waits for each kernel is read from the environment") {
