@@ -219,6 +219,11 @@ void read_types(const RunArguments& arguments, RunReading& run) {
       refuse(run, "--fp8-recipe custom: its copies of the weights are not described");
     }
   }
+  if (plan.precision == Precision::kFp32) {  // params_dtype of training/arguments.py
+    run.notes.push_back(arguments.place("--bf16") +
+                        "neither --bf16 nor --fp16 is given, Megatron-LM then trains in fp32; "
+                        "--set bf16 says otherwise");
+  }
   check_optimizer_types(arguments);
   const bool asks_fp32 = arguments.has("--accumulate-allreduce-grads-in-fp32");
   const DType main_grads = dtype_of(arguments, "--main-grads-dtype");

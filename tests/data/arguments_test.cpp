@@ -111,7 +111,7 @@ TEST_CASE("an absent argument is asked for by file and name; a vocabulary only w
         "run.json: --num-layers: found nothing, expected an integer");
   const std::string tokenizer =
       R"({"--num-layers": 2, "--hidden-size": 64, "--num-attention-heads": 4, "--seq-length": 64,
-          "--max-position-embeddings": 64, "--micro-batch-size": 1, "--tokenizer-type": )";
+          "--max-position-embeddings": 64, "--micro-batch-size": 1, "--bf16": true, "--tokenizer-type": )";
   CHECK(message_of([&] {
           reading_of(tokenizer + R"("HuggingFaceTokenizer"})");
         }).find("expected --vocab-size beside it, or --set vocab-size=N") != std::string::npos);
@@ -553,6 +553,18 @@ TEST_CASE("arguments with which Megatron-LM does not start are refused") {
   CHECK(message(R"("--multi-latent-attention": true)") ==  // with the list's groups
         "run.json:2: /arguments/--group-query-attention: found --multi-latent-attention beside it, "
         "expected one of them");
+}
+
+TEST_CASE("a run that names no type is told that Megatron-LM then trains in fp32") {
+  const std::string types = R"("--bf16": true)";
+  std::string arguments = std::string(kGpt7b) + "}";
+  arguments.erase(arguments.find(", " + types), types.size() + 2);
+  const RunReading run = reading_of(arguments);
+  CHECK(run.plan.precision == Precision::kFp32);
+  REQUIRE(run.notes.size() == 1);
+  CHECK(run.notes[0] ==
+        "run.json: --bf16: neither --bf16 nor --fp16 is given, Megatron-LM then trains in fp32; "
+        "--set bf16 says otherwise");
 }
 
 TEST_CASE("a list of words is read like the command line") {
