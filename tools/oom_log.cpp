@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "estimator/units.h"
 #include "tools/text.h"
@@ -253,6 +254,45 @@ void add_event(std::vector<OomEvent>& events, OomEvent event) {
   events.push_back(std::move(event));
 }
 
+// The sentences of a message behind its first: some loggers write each on a line of its own.
+bool is_sentence(std::string_view text) {
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  if (text.starts_with("GPU ")) {
+    const std::size_t end = text.find_first_not_of("0123456789", 4);
+    return end != std::string_view::npos && text.substr(end).starts_with(" has ");
+  }
+  constexpr std::array<std::string_view, 4> kBeginnings = {"Process ", "Including non-PyTorch ",
+                                                           "Of the allocated ", "If reserved "};
+  return std::ranges::any_of(kBeginnings,
+                             [&](std::string_view words) { return text.starts_with(words); });
+}
+
+// How wide the logger's prefix of a message is.
+std::size_t prefix_width(std::string_view line) {
+  std::size_t width = line.find(kTried);
+  for (const std::string_view words : {"torch.", "RuntimeError", "CUDA out of memory"}) {
+    width = std::min(width, line.find(words));
+  }
+  return width;
+}
+
+// Adds to the line of a message those behind it that go on with it, each perhaps behind the same
+// logger's prefix. `ahead`: the line that does not; none behind the last. Returns how many it took.
+std::int64_t add_sentences(TextFile& log, std::string& line, std::optional<std::string>& ahead) {
+  const std::size_t width = prefix_width(line);
+  std::int64_t num_taken = 0;
+  for (std::string next; log.next_line(next); ++num_taken) {
+    drop_colours(next);
+    const std::string_view behind = std::string_view(next).substr(std::min(width, next.size()));
+    if (!is_sentence(behind) && !is_sentence(next)) {
+      ahead = std::move(next);
+      break;
+    }
+    line.append(" ").append(is_sentence(behind) ? behind : next);
+  }
+  return num_taken;
+}
+
 }  // namespace
 
 std::string printed_bytes(std::int64_t bytes) {
@@ -277,13 +317,17 @@ OomLog read_oom_log(TextFile& log) {
   std::vector<OomEvent>& events = read.events;
   std::optional<std::int64_t> step;
   std::int64_t number = 0;
-  for (std::string text; log.next_line(text);) {
-    ++number;
+  std::int64_t num_lines = 0;
+  std::optional<std::string> ahead;
+  for (std::string text; ahead || log.next_line(text);) {
+    text = ahead ? *std::exchange(ahead, std::nullopt) : text;
+    number = ++num_lines;
     drop_colours(text);
+    const bool is_message = text.find(kTried) != std::string::npos;
+    num_lines += is_message ? add_sentences(log, text, ahead) : 0;
     const std::string_view line = text;
     // Processes write to one log: a line may hold several messages.
     std::size_t found = line.find(kTried);
-    const bool is_message = found != std::string_view::npos;
     for (std::size_t start = 0; found != std::string_view::npos;) {
       const std::size_t next = line.find(kTried, found + kTried.size());
       OomEvent event =

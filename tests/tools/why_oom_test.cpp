@@ -237,6 +237,37 @@ TEST_CASE("libraries that run out of memory beside the allocator are known by th
   }
 }
 
+TEST_CASE("sentences of a message on lines of their own belong to it, behind a prefix or not") {
+  for (const std::string prefix : {"", "  ", "[rank2]: ", "2026-01-02 03:04:05,678 - ERROR - "}) {
+    for (const std::string between : {" ", "\n"}) {
+      const std::string first = "CUDA out of memory." + between + (between == " " ? "" : prefix);
+      CAPTURE(prefix);
+      const std::vector<OomEvent> events = events_of(
+          "step: 4\n" + prefix + "torch.OutOfMemoryError: " + first +
+          "Tried to allocate 1.36 GiB.\n" + prefix +
+          "GPU 0 has a total capacity of 23.65 GiB of which 1.30 GiB is free.\n" + prefix +
+          "Process 7 has 1.00 GiB memory in use.\n" + prefix +
+          "Including non-PyTorch memory, this process has 21.35 GiB memory in use.\n" + prefix +
+          "Of the allocated memory 20.73 GiB is allocated by PyTorch, and 0.12 GiB is reserved by "
+          "PyTorch but unallocated.\n" +
+          "step: 5\n" + prefix + "torch.OutOfMemoryError: CUDA out of memory. " +
+          "Tried to allocate 2.00 GiB.\nGPU utilization 98 %\n");
+      REQUIRE(events.size() == 2);
+      CHECK(events[0].line == (between == " " ? 2 : 3));
+      CHECK(events[0].last_step == 4);
+      CHECK(events[0].gpu == 0);
+      CHECK(events[0].capacity->text == "23.65 GiB");
+      CHECK(events[0].num_others == 1);
+      CHECK(events[0].process->text == "21.35 GiB");
+      CHECK(events[0].allocated->text == "20.73 GiB");
+      CHECK(events[0].reserved->text == "20.85 GiB");
+      CHECK(events[1].line == events[0].line + 6);
+      CHECK(events[1].last_step == 5);
+      CHECK_FALSE(events[1].gpu.has_value());
+    }
+  }
+}
+
 TEST_CASE("words that only look like a message are none") {
   CHECK(events_of("").empty());
   CHECK(events_of("Tried to allocate memory\nTried to allocate 12 apples\nTried to allocate ")
