@@ -369,6 +369,11 @@ RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& c
     refuse(run, "no profile for the framework '" + run.framework + "'");
   }
   read_environment(settings, library, run);
+  if (settings.is_configuration && run.has_profile) {
+    // run_train.sh: PYTORCH_ALLOC_CONF="expandable_segments:True".
+    want(run, "allocator", "caching_expandable", library);
+    run.launcher_assumed = true;
+  }
   return run;
 }
 

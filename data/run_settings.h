@@ -20,6 +20,7 @@ struct RunSettings {
   std::vector<Setting> environment;
   std::int64_t num_gpus = 0;           // of the launcher; 0: not stated
   std::vector<std::string> variables;  // of the file: what it reads or sets, by name
+  bool is_configuration = false;       // names no launcher: the framework's own is assumed
 };
 
 struct RunReading {
@@ -28,6 +29,7 @@ struct RunReading {
   Job job;                         // all of it, for the cluster given; where `unsupported`, a
                                    // vocab of 0 is one that is not known
   Plan plan;                       // with the framework's defaults
+  bool launcher_assumed = false;   // the framework's own, which sets the allocator
   bool batch_stated = false;       // else the global batch is one microbatch of every rank
   std::string unsupported;         // "unsupported: ...": why no estimate is possible; "" if it is
   std::vector<SettingUse> uses;    // every setting, in order

@@ -272,6 +272,14 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
         " of the step; tools/measure_host_speed.py measures it for a cluster file";
     stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
   }
+  if (question.run && question.run->reading.launcher_assumed &&
+      question.job.profile.allocator == AllocatorKind::kCachingExpandable) {
+    const std::string text =
+        "allocator: caching_expandable, as torchtitan's own run_train.sh sets it; another "
+        "launcher: "
+        "--set allocator=caching";
+    stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
+  }
   const PredictedStatus verdict = prediction.status;
   const std::string& framework = question.job.profile.name;
   const std::string key = library.key_of(question.job.profile);

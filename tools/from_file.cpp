@@ -55,7 +55,11 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
   switch (kind->language) {
     case Language::kShell: return settings_from_shell(text, file, notes, request, library);
     case Language::kYaml: return settings_from_yaml(text, file, request.set_words);
-    case Language::kToml: return settings_from_toml(text, file);
+    case Language::kToml: {
+      RunSettings settings = settings_from_toml(text, file);
+      settings.is_configuration = true;
+      return settings;
+    }
     case Language::kJson: return settings_from_json(text, file);
   }
   throw std::logic_error("settings_from_file: unknown language");

@@ -321,6 +321,33 @@ TEST_CASE("a changed tp of a torchtitan run leaves what it leaves to data parall
   CHECK(run.out.find("batch        2 sequences") != std::string::npos);
 }
 
+TEST_CASE(
+    "a torchtitan configuration is launched as torchtitan's own script does, and that is said") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/t.toml";
+  write_file(file, "[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 1\n");
+  const auto out = [&](const std::string& from, Words more) {
+    Words words = {"estimate", "--cluster", "1x8-h200", "--from", from};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words).out;
+  };
+  const std::string said =
+      "allocator: caching_expandable, as torchtitan's own run_train.sh sets it";
+  CHECK(out(file, {}).find(said) != std::string::npos);
+  CHECK(out(file, {"--set", "allocator=caching"}).find(said) == std::string::npos);
+  // A launcher that sets nothing leaves PyTorch's own allocator.
+  const std::string script = directory.path() + "/run.sh";
+  write_file(script, "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file t.toml\n");
+  CHECK(out(script, {}).find("FITS") == 0);
+  CHECK(out(script, {}).find(said) == std::string::npos);
+  const auto table = [](const std::string& text) {
+    const std::size_t start = text.find("\nMemory of one GPU");
+    return text.substr(start, text.find("step time") - start);
+  };
+  CHECK(table(out(script, {})) != table(out(file, {})));
+  CHECK(table(out(script, {})) == table(out(file, {"--set", "allocator=caching"})));
+}
+
 TEST_CASE("a changed tp leaves the batch of a pipelined torchtitan run as its own sizes make it") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() + "/t.toml";
