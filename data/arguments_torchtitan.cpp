@@ -192,14 +192,7 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   if (run.job.model.moe.num_experts > 0 && plan.ep == 1) {
     plan.etp = plan.tp;
   }
-  const std::int64_t sharded = plan.dp / plan.dp_replicate;
-  plan.zero = sharded * plan.cp > 1 ? 3 : 0;
-  // models/llama3/infra/parallelize.py: FSDP, which also gives bf16, needs two ranks to shard over.
-  if (plan.zero == 0 && world > 1 && fills_world(plan, world)) {
-    refuse(run, std::string(kShardName) + " " + std::to_string(sharded) + ": " +
-                    (plan.dp_replicate > 1 ? "DDP" : "parameters that no rank shares") +
-                    "; FSDP over 2 or more ranks is described");
-  }
+  plan.zero = world > 1 ? 3 : 0;
   plan.sequence_parallel = plan.tp > 1;  // parallelize.py always shards the sequence
   const std::string rotate = arguments.word_or("parallelism.context_parallel_rotate_method",
                                                "allgather", {"allgather", "alltoall"});

@@ -167,8 +167,11 @@ Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::str
   const auto is_absent = [&](std::string_view name) {
     return std::ranges::find(given, name) == given.end();
   };
+  // torchtitan has nothing to shard over on one GPU.
+  const bool is_titan = profile.memory_model == MemoryModel::kTorchtitan;
   if (is_absent("zero")) {
-    plan.zero = uses_muon(job) ? 0 : profile.default_zero;
+    const bool shards_nothing = uses_muon(job) || (is_titan && job.cluster.world_size() == 1);
+    plan.zero = shards_nothing ? 0 : profile.default_zero;
   }
   if (is_absent("sequence_parallel")) {
     plan.sequence_parallel = plan.tp > 1 && profile.default_sequence_parallel;
@@ -186,7 +189,6 @@ Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::str
   }
   // Megatron-core's is tp (core/model_parallel_config.py); ours is 1 where ep divides them.
   // torchtitan's without ep is tp (models/llama4/infra/parallelize.py, apply_moe_ep_tp).
-  const bool is_titan = profile.memory_model == MemoryModel::kTorchtitan;
   if (is_absent("etp") && (is_megatron(profile.memory_model) || is_titan) &&
       job.model.moe.num_experts > 0 && plan.ep == 1) {
     plan.etp = plan.tp;

@@ -252,24 +252,35 @@ std::int64_t shards_of(const Job& job, const Plan& plan) {
   return dp_of(job, plan) * plan.cp / plan.dp_replicate;
 }
 
-// Without FSDP2 mixed precision is autocast, and that on one GPU only (maybe_enable_amp in
-// distributed/utils.py); replication alone would be DDP.
-constexpr ValidityRule kZeroFitsShards = {
-    .name = "zero_3_needs_shards",
-    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
-              PlanField::kZero},
+// distributed/utils.py, maybe_enable_amp: beside tp or pp FSDP alone brings bf16.
+constexpr ValidityRule kRanksShareShards = {
+    .name = "unsupported: ranks without shards",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return plan.zero == 0 ? job.cluster.world_size() > 1 : shards_of(job, plan) < 2;
+          return job.cluster.world_size() > 1 && shards_of(job, plan) < 2;
         },
     .explain =
+        [](const Job&, const Plan& plan) {
+          return "dp * cp / dp_replicate is 1: " +
+                 std::string(plan.dp_replicate > 1
+                                 ? "torchtitan then replicates by DDP"
+                                 : "without FSDP torchtitan trains in fp32 (distributed/utils.py, "
+                                   "maybe_enable_amp)") +
+                 ", which is not modelled; modelled: 2 or more, or one GPU";
+        }};
+
+// On one GPU mixed precision is autocast (the same).
+constexpr ValidityRule kZeroFitsShards = {
+    .name = "zero_3_needs_shards",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return (plan.zero == 0) != (job.cluster.world_size() == 1); },
+    .explain =
         [](const Job& job, const Plan& plan) {
-          return "zero " + number_text(plan.zero) + " with " +
-                 number_text(job.cluster.world_size()) + " GPUs and " +
-                 number_text(shards_of(job, plan)) +
-                 " shards (dp * cp / dp_replicate); valid: zero 3 with at least 2 shards, zero 0 "
-                 "on "
-                 "one GPU";
+          const std::int64_t num_gpus = job.cluster.world_size();
+          return "zero " + number_text(plan.zero) + " on " + number_text(num_gpus) +
+                 (num_gpus == 1 ? " GPU; valid: zero 0" : " GPUs; valid: zero 3");
         }};
 
 constexpr ValidityRule kSpFollowsTp = {
@@ -447,6 +458,7 @@ constexpr std::array kRules = {
     kEtpFitsTp,
     kExpertsFillShards,
     kExpertsFillTheirShards,
+    kRanksShareShards,
     kZeroFitsShards,
     kFp8NeedsGpu,
     kMicrobatchTooLarge,

@@ -735,18 +735,21 @@ TEST_CASE("what torchtitan's own checks of sizes refuse is refused") {
 }
 
 TEST_CASE("torchtitan without ranks to shard over is unsupported, not invalid") {
-  const auto unsupported = [](const Pairs& settings) {
-    return torchtitan_with(settings).unsupported;
+  const auto message = [](const Pairs& settings) {
+    const RunReading run = torchtitan_with(settings);
+    const std::optional<InvalidReason> reason = why_invalid(run.job, run.plan);
+    REQUIRE(reason.has_value());
+    CHECK(reason->rule == "unsupported: ranks without shards");
+    return reason->message;
   };
-  CHECK(unsupported({{"parallelism.data_parallel_shard_degree", "1"},
-                     {"parallelism.data_parallel_replicate_degree", "8"}})
-            .starts_with("unsupported: parallelism.data_parallel_shard_degree 1: DDP"));
-  CHECK(unsupported({{"parallelism.tensor_parallel_degree", "8"}})
-            .starts_with("unsupported: parallelism.data_parallel_shard_degree 1: parameters"));
+  CHECK(message({{"parallelism.data_parallel_shard_degree", "1"},
+                 {"parallelism.data_parallel_replicate_degree", "8"}})
+            .find("DDP, which is not modelled") != std::string::npos);
+  CHECK(message({{"parallelism.tensor_parallel_degree", "8"}})
+            .find("without FSDP torchtitan trains in fp32") != std::string::npos);
   // Sizes that do not fill the GPUs stay what they are: invalid, with the reason.
   const RunReading uneven = torchtitan_with({{"parallelism.tensor_parallel_degree", "16"}});
-  CHECK(uneven.unsupported.empty());
-  CHECK(why_invalid(uneven.job, uneven.plan).has_value());
+  CHECK(why_invalid(uneven.job, uneven.plan).value().rule == "world_divisible_by_tp_cp_pp");
 }
 
 TEST_CASE("a step of several pipeline passes has several bubbles, which no schedule describes") {

@@ -395,10 +395,16 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   plan = sharded(4);
   plan.tp = 2;
   CHECK(rule(job, plan) == "sequence_parallel_follows_tp");
+  // maybe_enable_amp of distributed/utils.py: fp32, under whatever ZeRO stage.
   plan = sharded(1);
   plan.tp = 8;
   plan.sequence_parallel = true;
-  CHECK(rule(job, plan) == "zero_3_needs_shards");
+  for (const std::int64_t zero : {0, 3}) {
+    plan.zero = zero;
+    const InvalidReason reason = why_invalid(job, plan).value();
+    CHECK(reason.rule == "unsupported: ranks without shards");
+    CHECK(reason.message.find("without FSDP torchtitan trains in fp32") != std::string::npos);
+  }
   plan = sharded(2);
   plan.pp = 4;
   plan.schedule = Schedule::k1F1B;

@@ -119,6 +119,16 @@ TEST_CASE("torchtitan recomputes every second layer unless told otherwise") {
   CHECK(contains(out({"--set", "recompute=full"}), "recompute full/uniform/1 "));
 }
 
+TEST_CASE("torchtitan on one GPU shards nothing unless told otherwise") {
+  std::vector<std::string> words = {
+      "estimate", "--model",       "llama3-8b", "--framework",       "torchtitan", "--cluster",
+      "1x1-h100", "--gpu-memory",  "300GiB",    "--sequence-length", "2048",       "--global-batch",
+      "1",        "--micro-batch", "1"};
+  CHECK(run_shardplan(words).out.find("zero 0*") != std::string::npos);
+  words.insert(words.end(), {"--zero", "3"});
+  CHECK(run_shardplan(words).out.find("zero 3 on 1 GPU; valid: zero 0") != std::string::npos);
+}
+
 TEST_CASE("a plan under each ZeRO stage of DeepSpeed is answered") {
   for (const std::string zero : {"1", "2", "3"}) {
     const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-8b", "--cluster",
