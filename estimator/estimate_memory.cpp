@@ -133,6 +133,9 @@ MemoryEstimate memory_of(const Job& job, const Plan& plan, std::optional<std::in
         {.text = "every batch has an attention mask, as transformers' data collators make it: "
                  "without one and without a key-value cache, transformers masks itself and "
                  "repeats keys and values for every head"});
+    estimate.assumptions.push_back(
+        {.text = "attention is scaled_dot_product_attention, which keeps no scores; transformers' "
+                 "eager attention keeps num_heads * sequence_length^2 of them in every layer"});
   }
   estimate.not_counted = not_counted(job.profile);
   return estimate;

@@ -76,10 +76,26 @@ std::string held_lines(const OomDiagnosis& diagnosis, const WhyOomReport& report
 
 constexpr std::size_t kShownMatches = 12;
 
+std::string eager_line(const OomDiagnosis& diagnosis, const WhyOomReport& report) {
+  if (diagnosis.eager_score_bytes == 0) {
+    return "";
+  }
+  const Job& job = report.question.job;
+  const std::string sequence = grouped(job.sequence_length);
+  return "  attention scores have that size: " + grouped(job.model.num_heads) + " heads x " +
+         sequence + " x " + sequence + " x " + grouped(diagnosis.eager_score_bytes) +
+         " bytes x micro_batch " + grouped(report.question.plan.micro_batch) +
+         ". transformers' eager\n  attention keeps them, in every layer; the estimate is of SDPA, "
+         "which keeps none: attn_implementation=\"sdpa\"\n";
+}
+
 std::string match_table(const OomDiagnosis& diagnosis) {
   if (diagnosis.small_rows > 0) {
     return "  small tensors share segments of this size (" + grouped(diagnosis.small_rows) +
            " rows): the message says that memory was full, not which tensor is to blame\n";
+  }
+  if (diagnosis.matches.empty() && diagnosis.eager_score_bytes > 0) {
+    return "";
   }
   if (diagnosis.matches.empty()) {
     return "  no match: no tensor of this estimate has that size; the run's arguments may differ "
@@ -186,7 +202,8 @@ std::string why_oom_text(const WhyOomReport& report) {
   std::string text = verdict_line(report);
   for (const OomDiagnosis& diagnosis : report.diagnoses) {
     text += "\n";
-    text += headline(diagnosis) + held_lines(diagnosis, report) + match_table(diagnosis);
+    text += headline(diagnosis) + held_lines(diagnosis, report) + eager_line(diagnosis, report) +
+            match_table(diagnosis);
   }
   return text + change_table(report);
 }
@@ -236,6 +253,7 @@ std::string why_oom_json(const WhyOomReport& report) {
     failure["ranks"] = diagnosis.ranks;
     failure["stages"] = diagnosis.stages;
     failure["capacity_bytes"] = diagnosis.capacity_bytes;
+    failure["eager_score_bytes"] = diagnosis.eager_score_bytes;
     failure["small_rows"] = diagnosis.small_rows;
     failure["matches"] = Json::array();
     for (const RowMatch& match : diagnosis.matches) {

@@ -93,7 +93,7 @@ std::string render(const WhyOomReport& report, Format format) {
 }
 
 bool has_match(const OomDiagnosis& diagnosis) {
-  return !diagnosis.matches.empty();
+  return !diagnosis.matches.empty() || diagnosis.eager_score_bytes > 0;
 }
 
 }  // namespace

@@ -28,13 +28,14 @@ struct RowMatch {
 
 // The same failure on one or several ranks.
 struct OomDiagnosis {
-  OomEvent event;                    // the first of them
-  std::vector<std::int64_t> ranks;   // as far as known, in order
-  std::vector<std::int64_t> stages;  // that may have failed; all of them where no rank is known
-  std::vector<RowMatch> matches;     // nearest to what the message says was allocated first
-  std::int64_t small_rows = 0;       // rows of 2 and 20 MiB segments, which say little: not listed
-  std::int64_t capacity_bytes = 0;   // of the GPU that failed
-  MemoryEstimate memory = {};        // of the plan on such a GPU
+  OomEvent event;                      // the first of them
+  std::vector<std::int64_t> ranks;     // as far as known, in order
+  std::vector<std::int64_t> stages;    // that may have failed; all of them where no rank is known
+  std::vector<RowMatch> matches;       // nearest to what the message says was allocated first
+  std::int64_t eager_score_bytes = 0;  // of each attention score that fills the segment; 0: none do
+  std::int64_t small_rows = 0;      // rows of 2 and 20 MiB segments, which say little: not listed
+  std::int64_t capacity_bytes = 0;  // of the GPU that failed
+  MemoryEstimate memory = {};       // of the plan on such a GPU
 };
 
 // One change of the plan that the estimate lets fit, in the words of the command line.

@@ -154,8 +154,26 @@ void match_rows(const StageMemory& stage, const OomEvent& event, OomDiagnosis& d
   }
 }
 
+// transformers integrations/sdpa_attention.py keeps no scores, models/llama/modeling_llama.py,
+// eager_attention_forward, all of them: as the product in the model's type, as softmax in fp32.
+std::int64_t eager_score_bytes(const Question& question, const PrintedBytes& tried) {
+  const Job& job = question.job;
+  const std::int64_t scores =
+      question.plan.micro_batch * job.model.num_heads * job.sequence_length * job.sequence_length;
+  for (const std::int64_t bytes : {2, 4}) {
+    if (tried.covers(segment_bytes(scores * bytes))) {
+      return bytes;
+    }
+  }
+  return 0;
+}
+
 void match_event(OomDiagnosis& diagnosis, const Question& question) {
   const OomEvent& event = diagnosis.event;
+  if (question.job.profile.memory_model == MemoryModel::kDeepspeed && event.tried &&
+      !is_shared_segment(*event.tried)) {
+    diagnosis.eager_score_bytes = eager_score_bytes(question, *event.tried);
+  }
   for (const std::int64_t stage : diagnosis.stages) {
     const StageMemory& estimate = diagnosis.memory.stages.at(static_cast<std::size_t>(stage));
     match_rows(estimate, event, diagnosis);

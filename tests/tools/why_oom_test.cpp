@@ -366,6 +366,45 @@ TEST_CASE("no match is an answer, and so is a log without a message") {
   CHECK(contains(small.out, "small tensors share segments of this size"));
 }
 
+// eager_attention_forward of transformers: scores in bf16, their softmax in fp32.
+TEST_CASE("scores that eager attention keeps under DeepSpeed are known by their size") {
+  const Words run = {"--framework",
+                     "deepspeed",
+                     "--zero",
+                     "3",
+                     "--tp",
+                     "1",
+                     "--pp",
+                     "1",
+                     "--dp",
+                     "8",
+                     "--micro-batch",
+                     "1",
+                     "--sequence-length",
+                     "4096",
+                     "--global-batch",
+                     "8"};
+  const TemporaryDirectory directory;
+  const std::string log = directory.path() + "/run.log";
+  const auto answer = [&](const std::string& tried, const Words& more) {
+    write_file(log, message("[rank3]: ", tried, "3", "77.08 GiB"));
+    Words words = {"why-oom", log, "--model", "llama3-8b", "--cluster", "1x8-h100"};
+    words.insert(words.end(), run.begin(), run.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words);
+  };
+  // 32 heads of 4096 x 4096.
+  for (const auto& [tried, bytes] : {std::pair{"1.00 GiB", "2"}, std::pair{"2.00 GiB", "4"}}) {
+    const ProgramRun found = answer(tried, {});
+    CHECK(found.exit_code == 0);
+    CHECK_MESSAGE(contains(found.out, std::string("32 heads x 4,096 x 4,096 x ") + bytes +
+                                          " bytes x micro_batch 1. transformers' eager"),
+                  found.out);
+  }
+  CHECK(contains(answer("2.00 GiB", {"--format", "json"}).out, "\"eager_score_bytes\":4"));
+  CHECK_FALSE(contains(answer("1.50 GiB", {}).out, "eager"));
+}
+
 TEST_CASE("a failure of NCCL is held against what lies outside the allocator") {
   const ProgramRun run =
       why_oom("[rank7]: ncclUnhandledCudaError: Cuda failure 2 'out of memory'\n", {});
