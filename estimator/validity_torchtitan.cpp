@@ -88,7 +88,8 @@ constexpr ValidityRule kNoMultiTokenPrediction = {
         [](const Job& job, const Plan&) {
           return "torchtitan v0.2.2 has no multi-token prediction, model " + job.model.name +
                  " has " + number_text(job.model.num_mtp_layers) +
-                 " module of it; valid: num_nextn_predict_layers 0";
+                 " module of it; valid: --model FILE, a config.json with num_nextn_predict_layers "
+                 "0";
         }};
 
 bool is_latent(const Job& job) {

@@ -151,7 +151,9 @@ TEST_CASE("what of torchtitan's DeepSeek is not described is refused by name") {
   job.profile.compile_layers = false;
   CHECK(rule(job, sharded(8, 8)) == "");
   job.model.num_mtp_layers = 1;
-  CHECK(rule(job, sharded(8, 8)) == "multi_token_prediction_needs_another_framework");
+  const InvalidReason reason = why_invalid(job, sharded(8, 8)).value();
+  CHECK(reason.rule == "multi_token_prediction_needs_another_framework");
+  CHECK(reason.message.ends_with("--model FILE, a config.json with num_nextn_predict_layers 0"));
   Job llama =
       llama_job("torchtitan", {.hidden = 1024, .ffn = 2816, .heads = 16, .layers = 4}, 8, 2048, 16);
   llama.profile.attention_backend = AttentionBackend::kFlex;
