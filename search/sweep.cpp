@@ -98,8 +98,10 @@ SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOpt
 std::optional<std::size_t> choose_cluster(const std::vector<SweepPoint>& points,
                                           const SweepTarget& target) {
   const auto order = [&](const SweepPoint& point) {
+    const bool has_no_price = point.usd_per_hour == 0;
     const double speed = target.cost_usd > 0 ? -point.tokens_per_s : 0;
-    return std::tuple(speed, point.cost_usd, point.usd_per_hour, point.job.cluster.world_size());
+    return std::tuple(has_no_price, speed, point.cost_usd, point.usd_per_hour,
+                      point.job.cluster.world_size());
   };
   for (const Reached enough : {Reached::kYes, Reached::kWithinSpread}) {
     std::optional<std::size_t> chosen;

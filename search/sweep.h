@@ -60,7 +60,8 @@ SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOpt
                        const SweepTarget& target, const StepTimeSpread& spread);
 
 // Index of the cheapest that reaches the target, as a whole if any does, else within the spread: by
-// cost of the tokens, else price an hour, else number of GPUs. For a cost target: the fastest.
+// cost of the tokens, else price an hour. For a cost target: the fastest. Clusters without a price
+// stand behind all others: where none has one, the fewest GPUs.
 std::optional<std::size_t> choose_cluster(const std::vector<SweepPoint>& points,
                                           const SweepTarget& target);
 

@@ -1,4 +1,5 @@
 // The answers of a search over several clusters, and what --headroom and --families add to one.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tools/plan_words.h"
@@ -42,6 +43,36 @@ std::string spread_line(const StepTimeSpread& spread) {
          fixed(spread.high, 2) + " (90th)\n";
 }
 
+// What the chosen cluster is, in words; empty: nothing that can be said.
+std::string choice_words(const SweepTarget& target, const SweepPoint& chosen) {
+  if (target.cost_usd > 0) {
+    return "fastest within the cost: ";
+  }
+  if (chosen.usd_per_hour == 0) {
+    return target.is_given() ? "fewest GPUs that reach the target, no price is known: " : "";
+  }
+  return target.is_given() ? "cheapest that reaches the target: "
+                           : "cheapest on which a plan fits: ";
+}
+
+// Rows of one kind of GPU that stand for different machines.
+bool names_clusters(const std::vector<SweepPoint>& points) {
+  return std::ranges::any_of(points, [&](const SweepPoint& a) {
+    return std::ranges::any_of(points, [&](const SweepPoint& b) {
+      return a.job.cluster.gpu.id == b.job.cluster.gpu.id &&
+             a.job.cluster.world_size() == b.job.cluster.world_size() &&
+             a.job.cluster.name != b.job.cluster.name;
+    });
+  });
+}
+
+// Others that fit might be cheaper.
+bool has_unpriced_beside(const SweepReport& report, const SweepPoint& chosen) {
+  return chosen.usd_per_hour > 0 && std::ranges::any_of(report.points, [](const SweepPoint& point) {
+           return point.best && point.usd_per_hour == 0;
+         });
+}
+
 std::string choice_line(const SweepReport& report) {
   const auto chosen = choose_cluster(report.points, report.target);
   if (!chosen) {
@@ -49,13 +80,16 @@ std::string choice_line(const SweepReport& report) {
                                     : "No plan fits any of these clusters.\n";
   }
   const SweepPoint& point = report.points[*chosen];
-  std::string text = report.target.is_given() ? "cheapest that reaches the target: "
-                                              : "cheapest on which a plan fits: ";
-  if (report.target.cost_usd > 0) {
-    text = "fastest within the cost: ";
+  std::string text = choice_words(report.target, point);
+  if (text.empty()) {
+    return text;
   }
   text.append(grouped(point.job.cluster.world_size())).append(" x ");
   text.append(point.job.cluster.gpu.id);
+  if (names_clusters(report.points)) {
+    text.append(" (").append(point.job.cluster.name).append(")");
+  }
+  text.append(has_unpriced_beside(report, point) ? ", of those whose price is known" : "");
   return text.append(point.reached == Reached::kYes ? "\n"
                                                     : ", if the prediction is not too fast\n");
 }
@@ -75,8 +109,15 @@ std::string family_reason(const PlanFamily& family) {
 std::string sweep_text(const SweepReport& report) {
   Table table = {.columns = {"GPU", "GPUs", "tokens/s/GPU", "tokens/s", "interval", "MFU",
                              "allocated GiB", "days", "USD/hour", "USD", "reaches", "plan"}};
+  const bool has_names = names_clusters(report.points);
+  if (has_names) {
+    table.columns.insert(table.columns.begin(), "cluster");
+  }
   for (const SweepPoint& point : report.points) {
     std::vector<Cell> row = {point.job.cluster.gpu.id, point.job.cluster.world_size()};
+    if (has_names) {
+      row.insert(row.begin(), point.job.cluster.name);
+    }
     if (!point.best) {
       row.resize(table.columns.size() - 1);
       row.emplace_back("nothing fits; the least is " + gib(point.smallest_bytes) +
@@ -101,15 +142,15 @@ std::string sweep_text(const SweepReport& report) {
 }
 
 Table sweep_table(const SweepReport& report) {
-  Table table = {.columns = {"gpu", "num_gpus", "plans_in_space", "tokens_per_s_per_gpu",
+  Table table = {.columns = {"cluster", "gpu", "num_gpus", "plans_in_space", "tokens_per_s_per_gpu",
                              "tokens_per_s", "low_tokens_per_s", "high_tokens_per_s", "step_time_s",
                              "mfu", "peak_allocated", "device_used", "days", "usd_per_hour",
                              "cost_usd", "reaches", "chosen", "options"}};
   const auto chosen = choose_cluster(report.points, report.target);
   for (std::size_t i = 0; i < report.points.size(); ++i) {
     const SweepPoint& point = report.points[i];
-    std::vector<Cell> row = {point.job.cluster.gpu.id, point.job.cluster.world_size(),
-                             point.plans_in_space};
+    std::vector<Cell> row = {point.job.cluster.name, point.job.cluster.gpu.id,
+                             point.job.cluster.world_size(), point.plans_in_space};
     if (point.best) {
       const StepTime& time = point.best->time;
       for (const double value :

@@ -101,6 +101,19 @@ TEST_CASE("the cheapest cluster that surely reaches the target comes before one 
   CHECK_FALSE(chosen({empty}).has_value());
 }
 
+TEST_CASE("a price that is not known is not low: of those without any the fewest GPUs are chosen") {
+  SweepTarget target;
+  target.tokens_per_s = 100;
+  target.tokens = 1e9;
+  const SweepPoint free = point_of(150, 2, target, 0);
+  const SweepPoint priced = point_of(150, 4, target, 3);
+  const SweepPoint larger = point_of(300, 8, target, 0);
+  CHECK(choose_cluster({free, priced}, target) == 1);
+  CHECK(choose_cluster({larger, free}, target) == 1);
+  target.tokens = 0;
+  CHECK(choose_cluster({free, priced}, target) == 1);
+}
+
 TEST_CASE("what headroom says still fits, and the bytes left are the limit's") {
   const Job job = llama_8b_job();
   SearchOptions options;

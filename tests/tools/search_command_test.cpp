@@ -336,4 +336,25 @@ TEST_CASE("help and version answer on standard output") {
   }
 }
 
+TEST_CASE(
+    "a sweep names clusters of one kind of GPU, and of unknown prices says nothing is cheap") {
+  const auto text_of = [](const std::string& clusters, const Words& more) {
+    Words words = {
+        "search", "--model",  "llama3-8b",     "--cluster",         clusters, "--num-gpus",
+        "16",     "--fix",    "pp=1",          "--sequence-length", "8192",   "--fix",
+        "cp=1",   "--fix",    "micro_batch=1", "--global-batch",    "64",     "--fix",
+        "zero=1", "--tokens", "1e12"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words).out;
+  };
+  const std::string some = text_of("dgx-h100,aws-p5,gcp-a3-mega", {});
+  CHECK(some.find("dgx-h100 limited to 16 GPUs") != std::string::npos);
+  CHECK(
+      some.find("16 x H100-SXM-80GB (aws-p5 limited to 16 GPUs), of those whose price is known") !=
+      std::string::npos);
+  CHECK(text_of("dgx-h100", {}).find("cheapest") == std::string::npos);
+  CHECK(text_of("dgx-h100", {"--target-days", "10000"}).find("fewest GPUs that reach the target") !=
+        std::string::npos);
+}
+
 }  // namespace shardplan
