@@ -132,7 +132,8 @@ std::string explain_global_batch(const Job& job, const Plan& plan) {
                      return job.cluster.world_size() % degree == 0 &&
                             job.global_batch % degree == 0;
                    }) +
-         "; valid global_batch: multiples of " + number_text(dp * plan.micro_batch);
+         "; at this micro_batch and dp valid global_batch: multiples of " +
+         number_text(dp * plan.micro_batch);
 }
 
 std::string explain_sequence_by_cp(const Job& job, const Plan& plan) {
