@@ -171,6 +171,17 @@ std::vector<std::int64_t> zero_stages(const Job& job) {
   return stages;
 }
 
+// Shards within some nodes each: FSDP's rings over all GPUs have a step for each of them. Elsewhere
+// only the stages that shard gradients gain by it.
+std::vector<std::int64_t> replicas(const Job& job, const std::vector<std::int64_t>& stages) {
+  const std::int64_t nodes = job.cluster.nodes;
+  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+    return divisors(nodes);
+  }
+  return stages.size() > 2 && nodes > 1 ? std::vector<std::int64_t>{1, nodes}
+                                        : std::vector<std::int64_t>{1};
+}
+
 void choose_parallel_sizes(const Job& job, SearchSpace& space) {
   const ModelSpec& model = job.model;
   const std::int64_t world = job.cluster.world_size();
@@ -211,10 +222,7 @@ SearchSpace default_space(const Job& job) {
   if (job.profile.memory_model == MemoryModel::kMegatron) {
     std::erase_if(space.zero, [](std::int64_t zero) { return zero > 1; });
   }
-  space.dp_replicate = {1};
-  if (space.zero.size() > 2 && job.cluster.nodes > 1) {
-    space.dp_replicate.push_back(job.cluster.nodes);
-  }
+  space.dp_replicate = replicas(job, space.zero);
   space.recompute = supported(job, "recompute", &Plan::recompute, recompute_choices(job));
   space.sequence_parallel = {job.profile.default_sequence_parallel,
                              !job.profile.default_sequence_parallel};

@@ -185,6 +185,9 @@ TEST_CASE("each profile's default space has the values that it models, its own d
   CHECK(native.dp_replicate == std::vector<std::int64_t>{1, 4});
   CHECK(std::ranges::count(native.schedule, Schedule::kZbv) == 1);
 
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  CHECK(default_space(job).dp_replicate == std::vector<std::int64_t>{1, 2, 4});
+
   job.profile.memory_model = MemoryModel::kFujii2024;
   const SearchSpace fujii = default_space(job);
   CHECK(fujii.recompute == std::vector<Recompute>{Recompute{}});
