@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 
 #include "data/model_family.h"
@@ -30,6 +31,8 @@ constexpr std::array kWrappers = std::to_array<Wrapper>({
     {.model_type = "gemma3", .text_model_type = "gemma3_text"},
     {.model_type = "llama4", .text_model_type = "llama4_text"},
     {.model_type = "mistral3", .text_model_type = "mistral"},
+    {.model_type = "qwen3_vl", .text_model_type = "qwen3_vl_text"},
+    {.model_type = "qwen3_vl_moe", .text_model_type = "qwen3_vl_moe_text"},
 });
 constexpr std::array kWrapperKeys = std::to_array<std::string_view>({
     "boi_token_id",
@@ -42,8 +45,11 @@ constexpr std::array kWrapperKeys = std::to_array<std::string_view>({
     "multimodal_projector_bias",
     "projector_hidden_act",
     "spatial_merge_size",
+    "video_token_id",
     "vision_config",
+    "vision_end_token_id",
     "vision_feature_layer",
+    "vision_start_token_id",
 });
 
 enum class Standing { kWhole, kTextConfig };  // is the object the file, or its text_config?
@@ -302,7 +308,15 @@ ConfigReading read_text_model(const JsonValue& config, const ModelFamily& family
   return reading;
 }
 
-// The explicit value of either place; two that disagree are an error.
+// 0: no release of transformers is named.
+int transformers_release(ObjectReader& top) {
+  return std::atoi(top.string_or("transformers_version", "").c_str());
+}
+
+// The explicit value of either place. Of two that disagree transformers 4 goes by text_config
+// (modeling_utils.py of 4.57, tie_weights). Release 5 writes both whether or not a file had them
+// and, where the model's is true, still ties only tables that are equal (modeling_utils.py of 5.18,
+// tie_weights; Mistral 3's class says true, its text model's false, the published tables differ).
 void read_outer_tie(ConfigReading& text, ObjectReader& top) {
   const std::string_view key = "tie_word_embeddings";
   const std::optional<bool> outer = explicit_boolean(top, key);
@@ -310,11 +324,21 @@ void read_outer_tie(ConfigReading& text, ObjectReader& top) {
     return;
   }
   const std::optional<bool> inner = explicit_boolean(text.fields, key);
-  if (inner && *inner != *outer) {
-    throw top.error(key, std::string("found ") + (*outer ? "true" : "false") +
-                             " but the opposite in text_config, expected one answer");
+  if (!inner || *inner == *outer) {
+    text.model.tied_embeddings = *outer;
+    return;
   }
-  text.model.tied_embeddings = *outer;
+  const std::string found = std::string("found ") + (*outer ? "true" : "false") +
+                            " but the opposite in text_config, ";
+  const int release = transformers_release(top);
+  if (release == 0) {
+    throw top.error(key, found + "expected one answer");
+  }
+  text.model.tied_embeddings = release < 5 && *inner;
+  text.warnings.emplace_back(
+      top.error(key, found + "took " + (text.model.tied_embeddings ? "true" : "false") +
+                         " as transformers " + std::to_string(release) + " does")
+          .what());
 }
 
 ModelConfig read_wrapped(const JsonValue& config, const Wrapper& wrapper, const std::string& file,

@@ -227,6 +227,32 @@ TEST_CASE("of text and images the text model alone is counted, and a warning say
   CHECK(count_parameters(silent.model) == count_parameters(config.model));
 }
 
+// Written by transformers 5.18, Mistral3Config and Qwen3VLMoeConfig with the published sizes: both
+// levels say whether tables are tied, each by the default of its class.
+TEST_CASE("what transformers 5 writes of text and images is the published model") {
+  const ModelConfig mistral = fixture("mistral3_transformers_5", UnknownKeys::kRefuse);
+  CHECK(count_parameters(mistral.model) == count_parameters(model("published_mistral_small_3_1")));
+  CHECK(warns(mistral,
+              "/tie_word_embeddings: found true but the opposite in text_config, took false as "
+              "transformers 5 does"));
+  const ModelConfig qwen = fixture("qwen3_vl_moe_transformers_5", UnknownKeys::kRefuse);
+  CHECK(count_parameters(qwen.model) == 30'532'122'624);  // of Qwen3-30B-A3B
+  CHECK_FALSE(qwen.model.tied_embeddings);
+}
+
+TEST_CASE("of two answers about tied tables transformers 4 takes the text model's") {
+  const auto is_tied = [](const std::string& outer, const std::string& inner) {
+    const std::string text = R"({"model_type": "mistral3", "transformers_version": "4.57.1",)"
+                             R"( "tie_word_embeddings": )" +
+                             outer + R"(, "text_config": {"tie_word_embeddings": )" + inner + "}}";
+    return read_model_config(parse_json(text, "config.json"), "m", "config.json",
+                             UnknownKeys::kRefuse)
+        .model.tied_embeddings;
+  };
+  CHECK(is_tied("false", "true"));
+  CHECK_FALSE(is_tied("true", "false"));
+}
+
 TEST_CASE("a text_config may leave every size to its class") {
   // The published file of Gemma 3 4B: heads, head_dim and vocabulary are not in it.
   const ModelSpec gemma = model("text_config_class_defaults");
