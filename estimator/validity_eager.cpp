@@ -142,6 +142,7 @@ constexpr std::array kNanotronRules = {
     kGqaOnly,
     kGatedOnly,
     kNoQkNorm,
+    kHeadDimFromHidden,
     kTwoNorms,
     kNoMtp,
     kLayersByCost,

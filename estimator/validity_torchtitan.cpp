@@ -426,6 +426,7 @@ constexpr std::array kRules = {
     kCompiledExperts,
     kExpertRoot,
     kFusedHeadDim,
+    kHeadDimFromHidden,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,

@@ -154,6 +154,29 @@ inline constexpr ValidityRule kMoeBufferFactorUnsupported = {
           return not_modelled(job, "moe_buffer_factor", number_text(plan.moe_buffer_factor), "1");
         }};
 
+// torchtitan v0.2.2, models/llama3 and llama4/model/model.py (Attention); nanotron at v0.4 and
+// 2411b022, models/llama.py (CausalSelfAttention) and qwen.py (Qwen2Attention): these models divide
+// their width by the heads and have no parameter for another one. Those with norms of queries and
+// keys (Qwen3) and latent attention have.
+inline constexpr ValidityRule kHeadDimFromHidden = {
+    .name = "head_dim_is_hidden_over_heads",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const ModelSpec& model = job.model;
+          return !model.is_mla() && !model.qk_norm &&
+                 model.head_dim != model.hidden / model.num_heads;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          const ModelSpec& model = job.model;
+          return "head_dim " + number_text(model.head_dim) + " with hidden " +
+                 number_text(model.hidden) + " and num_heads " + number_text(model.num_heads) +
+                 ": " + job.profile.name + " " + job.profile.version +
+                 " divides the one by the other; valid head_dim: " +
+                 number_text(model.hidden / model.num_heads);
+        }};
+
 // PyTorch's fused attention takes heads of up to 256 (aten sdp_utils); beyond, it writes the scores
 // out, which was measured (2.6 times the time) and is not modelled.
 inline constexpr std::int64_t kLargestFusedHeadDim = 256;

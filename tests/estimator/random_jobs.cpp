@@ -188,7 +188,7 @@ void RandomJobs::make_llama3(Job& job) {
   const ModelSpec drawn = job.model;
   job.model = {.name = drawn.name,
                .family = drawn.family,
-               .hidden = drawn.hidden,
+               .hidden = drawn.num_heads * drawn.head_dim,
                .ffn = drawn.ffn,
                .vocab = drawn.vocab,
                .num_heads = drawn.num_heads,

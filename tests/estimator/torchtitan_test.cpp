@@ -419,6 +419,11 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   job.model.tied_embeddings = true;
   CHECK(rule(job, sharded(8)) == "unsupported: model");
   job.model.tied_embeddings = false;
+  job.model.head_dim *= 2;  // Mistral NeMo's is 128 of 5120 / 32; Llama 3's class has no such field
+  CHECK(rule(job, sharded(8)) == "head_dim_is_hidden_over_heads");
+  job.model.qk_norm = true;  // Qwen3's has
+  CHECK(rule(job, sharded(8)).empty());
+  job.model.qk_norm = false;
   job.model.head_dim = 288;  // no fused attention: scores are written out
   CHECK(rule(job, sharded(8)) == "unsupported: model.head_dim");
   job.profile.memory_model = MemoryModel::kMegatronLocal;
