@@ -74,6 +74,12 @@ bool deepep_serves(std::int64_t ranks) {
   return slots_of(ranks) != nullptr;
 }
 
+std::vector<std::int64_t> deepep_ranks() {
+  std::vector<std::int64_t> ranks;
+  for (const DeepEpSlots& slots : kDeepEpSlots) { ranks.push_back(slots.ranks); }
+  return ranks;
+}
+
 std::int64_t dispatch_buffer_bytes(const Job& job, const Plan& plan) {
   if (job.model.moe.num_experts == 0 || !sends_tokens_once(job.profile)) {
     return 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "estimator/job.h"
 #include "estimator/plan.h"
@@ -11,6 +12,8 @@ namespace shardplan {
 // Numbers of ranks for which DeepEP v1.2.1 has a configuration (deep_ep/buffer.py,
 // get_dispatch_config, get_combine_config).
 bool deepep_serves(std::int64_t ranks);
+// All of them.
+std::vector<std::int64_t> deepep_ranks();
 
 // Bytes of the buffer that all layers share, from the first exchange to the end; 0 where no tokens
 // are exchanged by DeepEP. deepep (v1.2.1 csrc/config.hpp, deep_ep.cpp, deep_ep/buffer.py; core/

@@ -147,9 +147,12 @@ constexpr ValidityRule kDeepEpRanks = {
         },
     .explain =
         [](const Job&, const Plan& plan) {
+          std::string served;
+          for (const std::int64_t ranks : deepep_ranks()) {
+            append_item(served, ", ", number_text(ranks));
+          }
           return "moe_dispatcher deepep over ep " + number_text(plan.ep) + " * etp " +
-                 number_text(plan.etp) +
-                 " ranks; valid: 2, 4, 8, 16, 24, 32, 64, 128, 144, 160, or another moe_dispatcher";
+                 number_text(plan.etp) + " ranks; valid: " + served + ", or another moe_dispatcher";
         }};
 
 constexpr ValidityRule kRingNeedsFullAttention = {

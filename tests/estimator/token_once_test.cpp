@@ -160,6 +160,13 @@ TEST_CASE("DeepEP serves some numbers of ranks, and pads no expert to a capacity
   };
   CHECK(broken({.ep = 1, .dp = 64, .zero = 1}) == "deepep_serves_the_number_of_ranks");
   CHECK(broken({.ep = 64, .dp = 64, .zero = 1}).empty());
+  const auto reason = why_invalid(job, {.ep = 1, .dp = 64, .zero = 1});
+  REQUIRE(reason);
+  for (std::int64_t ranks = 1; ranks <= 200; ++ranks) {
+    const bool is_said =
+        (reason->message + ",").find(" " + std::to_string(ranks) + ",") != std::string::npos;
+    CHECK(is_said == deepep_serves(ranks));
+  }
   job.profile.moe_capacity_factor = 1;
   CHECK(broken({.ep = 64, .dp = 64, .zero = 1}) == "deepep_needs_no_capacity");
 }
