@@ -5,7 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <utility>
+#include <deque>
 
 #include "estimator/units.h"
 #include "tools/text.h"
@@ -57,24 +57,66 @@ std::optional<PrintedBytes> size_at(std::string_view text) {
                       .high = static_cast<std::int64_t>(std::floor(number * scale + half))};
 }
 
+// Where words stand in a text, whatever spaces stand in either: lines that were broken to fit a
+// terminal lack some.
+struct Place {
+  std::size_t begin = std::string_view::npos;
+  std::size_t end = 0;
+  explicit operator bool() const { return begin != std::string_view::npos; }
+};
+
+Place place_at(std::string_view text, std::size_t begin, std::string_view words) {
+  std::size_t at = begin;
+  for (const char letter : words) {
+    if (letter == ' ') {
+      continue;
+    }
+    while (at < text.size() && text[at] == ' ') { ++at; }
+    if (at == text.size() || text[at] != letter) {
+      return {};
+    }
+    ++at;
+  }
+  return {.begin = begin, .end = at};
+}
+
+Place find_words(std::string_view text, std::string_view words, std::size_t from = 0) {
+  const char first = words[words.find_first_not_of(' ')];
+  for (std::size_t at = text.find(first, from); at != std::string_view::npos;
+       at = text.find(first, at + 1)) {
+    if (const Place found = place_at(text, at, words)) {
+      return found;
+    }
+  }
+  return {};
+}
+
+// "2.00 GiB" at the start of the text, behind spaces.
+std::optional<PrintedBytes> next_size(std::string_view text) {
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  return size_at(text);
+}
+
 std::optional<PrintedBytes> size_after(std::string_view text, std::string_view words) {
-  const std::size_t found = text.find(words);
-  return found == std::string_view::npos ? std::nullopt
-                                         : size_at(text.substr(found + words.size()));
+  const Place found = find_words(text, words);
+  return found ? next_size(text.substr(found.end)) : std::nullopt;
 }
 
 // "2.00 GiB" right before the words.
 std::optional<PrintedBytes> size_before(std::string_view text, std::string_view words) {
-  const std::size_t found = text.find(words);
-  if (found == std::string_view::npos) {
+  const Place found = find_words(text, words);
+  if (!found) {
     return std::nullopt;
   }
-  std::size_t start = found;
-  int spaces = 0;  // one stands between number and unit
-  while (start > 0 && (text[start - 1] != ' ' || spaces == 0)) {
-    spaces += text[start - 1] == ' ' ? 1 : 0;
-    --start;
-  }
+  std::size_t start = found.begin;
+  const auto skip = [&](auto belongs) {
+    while (start > 0 && belongs(text[start - 1])) { --start; }
+  };
+  const auto is_space = [](char letter) { return letter == ' '; };
+  skip(is_space);
+  skip([](char letter) { return std::isalpha(static_cast<unsigned char>(letter)) != 0; });
+  skip(is_space);
+  skip([](char letter) { return is_digit(letter) || letter == '.'; });
   return size_at(text.substr(start));
 }
 
@@ -93,9 +135,8 @@ std::optional<std::int64_t> next_integer(std::string_view text) {
 }
 
 std::optional<std::int64_t> integer_after(std::string_view text, std::string_view words) {
-  const std::size_t found = text.find(words);
-  return found == std::string_view::npos ? std::nullopt
-                                         : next_integer(text.substr(found + words.size()));
+  const Place found = find_words(text, words);
+  return found ? next_integer(text.substr(found.end)) : std::nullopt;
 }
 
 // Prefixes of launchers: [rank3]: (torch.distributed), [default3]: (torchrun --tee), [1,3]<stderr>:
@@ -136,6 +177,8 @@ std::optional<std::int64_t> step_in(std::string_view line) {
 }
 
 constexpr std::string_view kTried = "Tried to allocate ";
+// c10/cuda/CUDACachingAllocator.cpp, NativeCachingAllocator::allocate: no GPU is asked.
+constexpr std::string_view kMoreThanAll = "Tried to allocate more than 1EB memory";
 
 // Out of memory without PyTorch's allocator in between: NCCL's CUDACHECK and ncclCudaCallocAsync
 // (include/checks.h, alloc.h), C10_CUDA_DRIVER_CHECK under expandable segments, NVTE_CHECK_CUDA of
@@ -189,22 +232,23 @@ void drop_colours(std::string& line) {
 // one by other words; else, in a container, it may be any of these.
 void add_other_processes(OomEvent& event, std::string_view message) {
   constexpr std::string_view kProcess = "Process ";
-  for (std::size_t at = message.find(kProcess); event.process && at != std::string_view::npos;
-       at = message.find(kProcess, at + 1)) {
-    const std::string_view rest = message.substr(at);
+  for (Place at = find_words(message, kProcess); event.process && at;
+       at = find_words(message, kProcess, at.end)) {
+    const std::string_view rest = message.substr(at.end);
     const std::optional<PrintedBytes> size = size_after(rest, " has ");
-    if (size && integer_after(rest, kProcess)) {
+    if (size && next_integer(rest)) {
       ++event.num_others;
       event.others_bytes += size->middle();
     }
   }
 }
 
+// `message` begins behind kTried.
 OomEvent allocator_event(std::string_view before, std::string_view message) {
   OomEvent event;
   event.rank = rank_in(before);
   event.gpu = integer_after(message, "GPU ");
-  event.tried = size_at(message.substr(kTried.size()));
+  event.tried = next_size(message);
   event.capacity = size_after(message, "total capacity of ");
   for (const std::string_view words : {"total capacty of "}) {  // so spelt in 2.0 and 2.1
     event.capacity = event.capacity ? event.capacity : size_after(message, words);
@@ -276,21 +320,121 @@ std::size_t prefix_width(std::string_view line) {
   return width;
 }
 
-// Adds to the line of a message those behind it that go on with it, each perhaps behind the same
-// logger's prefix. `ahead`: the line that does not; none behind the last. Returns how many it took.
-std::int64_t add_sentences(TextFile& log, std::string& line, std::optional<std::string>& ahead) {
+// The lines of a log, without colours; some are read before it is their turn.
+class Lines {
+ public:
+  explicit Lines(TextFile& log) : log_(log) {}
+  bool next(std::string& line) {
+    if (ahead(0) == nullptr) {
+      return false;
+    }
+    line = std::move(ahead_.front());
+    skip(1);
+    return true;
+  }
+  std::int64_t number() const { return number_; }  // of the line that came last, from 1
+  // The lines behind it; nullptr behind the end.
+  const std::string* ahead(std::size_t at) {
+    for (std::string line; ahead_.size() <= at && log_.next_line(line);) {
+      drop_colours(line);
+      ahead_.push_back(std::move(line));
+    }
+    return at < ahead_.size() ? &ahead_[at] : nullptr;
+  }
+  void skip(std::size_t count) {
+    ahead_.erase(ahead_.begin(), ahead_.begin() + static_cast<std::ptrdiff_t>(count));
+    number_ += static_cast<std::int64_t>(count);
+  }
+
+ private:
+  TextFile& log_;
+  std::deque<std::string> ahead_;
+  std::int64_t number_ = 0;
+};
+
+// The line of a message with the sentences that follow on lines of their own, each perhaps behind
+// the same logger's prefix.
+std::string with_sentences(Lines& lines, const std::string& line) {
   const std::size_t width = prefix_width(line);
-  std::int64_t num_taken = 0;
-  for (std::string next; log.next_line(next); ++num_taken) {
-    drop_colours(next);
-    const std::string_view behind = std::string_view(next).substr(std::min(width, next.size()));
-    if (!is_sentence(behind) && !is_sentence(next)) {
-      ahead = std::move(next);
+  std::string message = line;
+  for (const std::string* next = lines.ahead(0); next != nullptr; next = lines.ahead(0)) {
+    const std::string_view behind = std::string_view(*next).substr(std::min(width, next->size()));
+    if (!is_sentence(behind) && !is_sentence(*next)) {
       break;
     }
-    line.append(" ").append(is_sentence(behind) ? behind : next);
+    message.append(" ").append(is_sentence(behind) ? behind : *next);
+    lines.skip(1);
   }
-  return num_taken;
+  return message;
+}
+
+// What a message says last of what is read here: from 2.0 on, 1.4 and later, before.
+bool is_whole(std::string_view text) {
+  constexpr std::array<std::string_view, 3> kEnds = {"but unallocated", "reserved in total",
+                                                     "cached)"};
+  const Place tried = find_words(text, kTried);
+  return tried && std::ranges::any_of(kEnds, [&](std::string_view words) {
+           return static_cast<bool>(find_words(text, words, tried.end));
+         });
+}
+
+// The line with those behind it into which a terminal or a logger broke its message, each perhaps
+// behind the launcher's prefix again. Without them where they complete no message.
+std::string whole_message(Lines& lines, const std::string& first) {
+  constexpr std::size_t kMostPieces = 32;
+  constexpr std::string_view kOutOfMemory = "out of memory. ";
+  const std::string line = find_words(first, kTried) ? with_sentences(lines, first) : first;
+  std::string message = line;
+  if (line != first || (!find_words(line, kOutOfMemory) && !find_words(line, kTried))) {
+    return message;
+  }
+  const std::string prefix = line.substr(0, line.find(':') + 1);
+  for (std::size_t at = 0; !is_whole(message); ++at) {
+    const std::string* const piece = at < kMostPieces ? lines.ahead(at) : nullptr;
+    if (piece == nullptr || find_words(*piece, kOutOfMemory) ||
+        (find_words(message, kTried) && find_words(*piece, kTried))) {
+      return line;
+    }
+    message += piece->starts_with(prefix) ? piece->substr(prefix.size()) : *piece;
+    if (is_whole(message)) {
+      lines.skip(at + 1);
+    }
+  }
+  return message;
+}
+
+// Processes write to one log: a line may hold several messages.
+void add_allocator_events(std::vector<OomEvent>& events, std::string_view line, std::int64_t number,
+                          std::optional<std::int64_t> step) {
+  std::size_t start = 0;
+  for (Place found = find_words(line, kTried); found;) {
+    const Place next = find_words(line, kTried, found.end);
+    OomEvent event = allocator_event(line.substr(start, found.begin - start),
+                                     line.substr(found.end, next.begin - found.end));
+    event.line = number;
+    event.last_step = step;
+    if (event.tried) {
+      add_event(events, std::move(event));
+    }
+    start = found.end;
+    found = next;
+  }
+}
+
+void add_outside_event(std::vector<OomEvent>& events, std::string_view line, std::int64_t number,
+                       std::optional<std::int64_t> step) {
+  for (const auto& [words, owner] : kOutside) {
+    const std::size_t at = line.find(words);
+    if (at != std::string_view::npos) {
+      OomEvent event;
+      event.line = number;
+      event.rank = rank_in(line.substr(0, at));
+      event.last_step = step;
+      event.outside = std::string(owner);
+      add_event(events, std::move(event));
+      return;
+    }
+  }
 }
 
 }  // namespace
@@ -314,48 +458,23 @@ std::optional<std::int64_t> OomEvent::usable_bytes() const {
 
 OomLog read_oom_log(TextFile& log) {
   OomLog read;
-  std::vector<OomEvent>& events = read.events;
   std::optional<std::int64_t> step;
-  std::int64_t number = 0;
-  std::int64_t num_lines = 0;
-  std::optional<std::string> ahead;
-  for (std::string text; ahead || log.next_line(text);) {
-    text = ahead ? *std::exchange(ahead, std::nullopt) : text;
-    number = ++num_lines;
-    drop_colours(text);
-    const bool is_message = text.find(kTried) != std::string::npos;
-    num_lines += is_message ? add_sentences(log, text, ahead) : 0;
-    const std::string_view line = text;
-    // Processes write to one log: a line may hold several messages.
-    std::size_t found = line.find(kTried);
-    for (std::size_t start = 0; found != std::string_view::npos;) {
-      const std::size_t next = line.find(kTried, found + kTried.size());
-      OomEvent event =
-          allocator_event(line.substr(start, found - start), line.substr(found, next - found));
-      event.line = number;
-      event.last_step = step;
-      if (event.tried) {
-        add_event(events, std::move(event));
-      }
-      start = found + kTried.size();
-      found = next;
+  Lines lines(log);
+  for (std::string text; lines.next(text);) {
+    const std::int64_t number = lines.number();
+    text = whole_message(lines, text);
+    const bool is_message = static_cast<bool>(find_words(text, kTried));
+    add_allocator_events(read.events, text, number, step);
+    if (!is_message) {
+      add_outside_event(read.events, text, number, step);
     }
-    for (const auto& [words, owner] : kOutside) {
-      const std::size_t at = is_message ? std::string_view::npos : line.find(words);
-      if (at != std::string_view::npos) {
-        OomEvent event;
-        event.line = number;
-        event.rank = rank_in(line.substr(0, at));
-        event.last_step = step;
-        event.outside = std::string(owner);
-        add_event(events, std::move(event));
-        break;
-      }
-    }
-    if (read.host_oom_line == 0 && tells_of_host_memory(line)) {
+    if (read.host_oom_line == 0 && tells_of_host_memory(text)) {
       read.host_oom_line = number;
     }
-    if (const auto reported = is_message ? std::nullopt : step_in(line)) {
+    if (read.wrong_size_line == 0 && find_words(text, kMoreThanAll)) {
+      read.wrong_size_line = number;
+    }
+    if (const auto reported = is_message ? std::nullopt : step_in(text)) {
       step = reported;
     }
   }

@@ -48,9 +48,10 @@ struct OomEvent {
 };
 
 struct OomLog {
-  std::vector<OomEvent> events;    // in order; copies of one are counted, not repeated
-  std::int64_t host_oom_line = 0;  // the first that tells of a process killed, or refused memory,
-                                   // by the host; 0: none
+  std::vector<OomEvent> events;      // in order; copies of one are counted, not repeated
+  std::int64_t host_oom_line = 0;    // the first that tells of a process killed, or refused memory,
+                                     // by the host; 0: none
+  std::int64_t wrong_size_line = 0;  // the first that tells of more than 1 EB asked for; 0: none
 };
 
 OomLog read_oom_log(TextFile& log);

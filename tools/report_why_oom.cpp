@@ -196,8 +196,15 @@ std::string why_oom_text(const WhyOomReport& report) {
                   " tells of a process that the host ended, as it does when its own memory is "
                   "full: this\nestimate counts GPU memory only; look at checkpoints, data loading "
                   "and offloaded state";
+    const std::string size =
+        report.wrong_size_line == 0
+            ? ""
+            : "; line " + grouped(report.wrong_size_line) +
+                  " asks for more than 1 EB: that size is wrong, as after an integer overflow or "
+                  "where ranks meet\nin different collectives, and memory is not short: no plan "
+                  "helps";
     return "no match: " + one_line(report.log) + " has no out-of-memory message of a GPU" + host +
-           "\n";
+           size + "\n";
   }
   std::string text = verdict_line(report);
   for (const OomDiagnosis& diagnosis : report.diagnoses) {
@@ -245,6 +252,7 @@ std::string why_oom_json(const WhyOomReport& report) {
                {"cluster_capacity", report.cluster_capacity_bytes},
                {"status", name_of(report.prediction.status)},
                {"host_oom_line", report.host_oom_line},
+               {"wrong_size_line", report.wrong_size_line},
                {"failures", Json::array()},
                {"changes_tried", report.changes_tried},
                {"changes", Json::array()}};

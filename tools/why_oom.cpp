@@ -113,6 +113,7 @@ ExitCode run_why_oom(const Arguments& arguments) {
                          .log = options.positional.front(),
                          .diagnoses = {},
                          .host_oom_line = 0,
+                         .wrong_size_line = 0,
                          .changes = {}};
   TextFile log = TextFile::or_standard_input(report.log);
   const OomLog read = read_oom_log(log);
@@ -123,6 +124,7 @@ ExitCode run_why_oom(const Arguments& arguments) {
   }
   warn_of_foreign_ranks(events, report.question);
   report.host_oom_line = read.host_oom_line;
+  report.wrong_size_line = read.wrong_size_line;
   report.cluster_capacity_bytes = device_capacity_bytes(report.question.job.cluster);
   take_capacity(report.question, events);
   report.prediction = predict_question(report.question, {});

@@ -51,6 +51,7 @@ struct WhyOomReport {
   std::string log;
   std::vector<OomDiagnosis> diagnoses;  // empty: the log has no such message
   std::int64_t host_oom_line = 0;       // as in OomLog
+  std::int64_t wrong_size_line = 0;     // as in OomLog
   std::vector<PlanChange> changes;      // that fit, the fastest first
   std::int64_t changes_tried = 0;
 };

@@ -268,6 +268,78 @@ TEST_CASE("sentences of a message on lines of their own belong to it, behind a p
   }
 }
 
+// Broken as `fold` does, in the middle of words, or as a logger does, between them.
+std::string wrapped(const std::string& text, std::size_t width, bool keeps_words,
+                    const std::string& before) {
+  std::string lines;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = std::min(text.size(), at + width);
+    const std::size_t space = text.rfind(' ', end);
+    end = keeps_words && end < text.size() && space > at ? space : end;
+    lines += (at == 0 ? "" : before) + text.substr(at, end - at) + "\n";
+    at = keeps_words && end < text.size() ? end + 1 : end;
+  }
+  return lines;
+}
+
+TEST_CASE("a message that a terminal or a logger has broken into lines is read as one") {
+  std::string text = message("[rank3]: ", "1.75 GiB", "3", "133.21 GiB");
+  text.pop_back();
+  const std::string old =
+      "RuntimeError: CUDA out of memory. Tried to allocate 1.75 GiB (GPU 3; 31.75 GiB total "
+      "capacity; 28.50 GiB already allocated; 1.12 GiB free; 29.00 GiB reserved in total by "
+      "PyTorch)";
+  for (std::size_t width = 56; width < 200; width += 1 + width / 20) {
+    for (const bool keeps_words : {false, true}) {
+      for (const std::string before : {"", "      ", "[rank3]:"}) {
+        if (!keeps_words && before.starts_with(' ')) {
+          continue;  // who indents breaks between words
+        }
+        CAPTURE(width);
+        CAPTURE(before);
+        const auto events =
+            events_of("step: 7\n" + wrapped(text, width, keeps_words, before) + "step: 8\n" +
+                      wrapped(old, width, keeps_words, before == "[rank3]:" ? "" : before));
+        REQUIRE(events.size() == 2);
+        CHECK(events[0].line == 2);
+        CHECK(events[0].rank == 3);
+        CHECK(events[0].gpu == 3);
+        CHECK(events[0].last_step == 7);
+        CHECK(events[0].tried->text == "1.75 GiB");
+        CHECK(events[0].capacity->text == "139.80 GiB");
+        CHECK(events[0].free->text == "1.01 GiB");
+        CHECK(events[0].process->text == "138.78 GiB");
+        CHECK(events[0].allocated->text == "133.21 GiB");
+        CHECK(events[0].reserved->text == "135.11 GiB");
+        CHECK(events[1].last_step == 8);
+        CHECK(events[1].capacity->text == "31.75 GiB");
+        CHECK(events[1].allocated->text == "28.50 GiB");
+        CHECK(events[1].reserved->text == "29.00 GiB");
+      }
+    }
+  }
+}
+
+TEST_CASE("a line that is cut off takes no lines from what follows") {
+  const auto events = events_of(
+      "[rank0]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a\n"
+      "step: 4\n" +
+      message("[rank1]: ", "1.75 GiB", "1", "133.21 GiB"));
+  REQUIRE(events.size() == 2);
+  CHECK(events[0].tried->text == "2.00 GiB");
+  CHECK_FALSE(events[0].capacity.has_value());
+  CHECK(events[1].last_step == 4);
+  CHECK(events[1].rank == 1);
+}
+
+TEST_CASE("more than any memory is a wrong size, not a full GPU") {
+  const ProgramRun run = why_oom(
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.\n", {});
+  CHECK(run.exit_code == 1);
+  CHECK(contains(run.out, "line 1 asks for more than 1 EB: that size is wrong"));
+  CHECK_FALSE(contains(why_oom("all went well\n", {}).out, "EB"));
+}
+
 TEST_CASE("words that only look like a message are none") {
   CHECK(events_of("").empty());
   CHECK(events_of("Tried to allocate memory\nTried to allocate 12 apples\nTried to allocate ")
