@@ -32,8 +32,20 @@ int keep_open(std::FILE* /*stream*/) {
 
 }  // namespace
 
+TextFile::TextFile(std::string name, Stream stream)
+    : name_(std::move(name)), stream_(std::move(stream)) {
+  constexpr int kGzip = 0x1f;  // no text begins so
+  const int first = std::getc(stream_.get());
+  if (first == kGzip) {
+    throw InputError(name_ +
+                     ": found a file compressed by gzip, expected its text: unpack it, or pipe a "
+                     "log or case lines, zcat FILE | shardplan ... -");
+  }
+  std::ungetc(first, stream_.get());
+}
+
 TextFile::TextFile(const std::string& path, const std::string& where)
-    : name_(where + path), stream_(opened(path, name_), std::fclose) {}
+    : TextFile(where + path, Stream(opened(path, where + path), std::fclose)) {}
 
 TextFile TextFile::or_standard_input(const std::string& path) {
   return path == "-" ? TextFile("standard input", Stream(stdin, keep_open)) : TextFile(path);

@@ -28,7 +28,7 @@ class TextFile {
  private:
   using Stream = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-  TextFile(std::string name, Stream stream) : name_(std::move(name)), stream_(std::move(stream)) {}
+  TextFile(std::string name, Stream stream);
   void require_read() const;
 
   std::string name_;

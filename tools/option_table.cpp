@@ -38,6 +38,12 @@ OptionRow output_file(const char* name, const char* help) {
   return row;
 }
 
+OptionRow input_file(const char* name, const char* argument, const char* help) {
+  OptionRow row = text(name, argument, help);
+  row.is_input = true;
+  return row;
+}
+
 OptionRow choice(const char* name, const char* help, std::vector<std::string> choices) {
   std::string argument;
   for (const std::string& word : choices) { argument += (argument.empty() ? "" : "|") + word; }
@@ -81,17 +87,19 @@ std::vector<OptionRow> machine_rows() {
   sizes.low = 1;
   sizes.high = kMaxWorld;
   return {
-      text("model", "NAME|FILE", "a shipped model (list models) or a Hugging Face config.json"),
-      text("cluster", "NAME|FILE", "NODESxGPUS-GPU, such as 1x8-h200, or a cluster file"),
+      input_file("model", "NAME|FILE",
+                 "a shipped model (list models) or a Hugging Face config.json"),
+      input_file("cluster", "NAME|FILE", "NODESxGPUS-GPU, such as 1x8-h200, or a cluster file"),
       std::move(sizes),
       std::move(memory),
       text("framework", "NAME", "training framework (list frameworks); default megatron"),
       repeated(text("framework-option", "KEY=VALUE",
                     "a switch of the framework (list options FRAMEWORK); repeatable")),
-      text("from", "FILE",
-           "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
-           "arguments (.json), or a torchtitan configuration (.toml); FILE.sh:LINE means the "
-           "training of a script that begins there"),
+      input_file(
+          "from", "FILE",
+          "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
+          "arguments (.json), or a torchtitan configuration (.toml); FILE.sh:LINE means the "
+          "training of a script that begins there"),
       repeated(
           text("set", "KEY=VALUE",
                "a switch of the framework, a field of the plan, or with --from an argument of "
@@ -219,7 +227,8 @@ std::vector<OptionRow> search_rows() {
 
 std::vector<OptionRow> case_rows() {
   return {
-      text("case", "FILE", "the run as a case line, instead of --model and the other options"),
+      input_file("case", "FILE",
+                 "the run as a case line, instead of --model and the other options"),
       text("case-id", "ID", "which line of the file, where it has several"),
   };
 }

@@ -159,6 +159,40 @@ void refuse_shared_outputs(const Options& options) {
   }
 }
 
+// "pretrain.sh:57" is a line of the file.
+std::string without_line(const std::string& word) {
+  const std::size_t colon = word.rfind(':');
+  const bool is_line = colon != std::string::npos && colon + 1 < word.size() &&
+                       word.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  return is_line ? word.substr(0, colon) : word;
+}
+
+// What is asked would be lost in the answer.
+void refuse_outputs_over_inputs(const Options& options) {
+  std::vector<std::string> inputs = options.positional;
+  std::vector<std::string> outputs;
+  for (const OptionRow* row : options_of(options.command)) {
+    if (!given(options, row->name)) {
+      continue;
+    }
+    if (row->is_input) {
+      const std::string word = text_or(options, row->name, "");
+      inputs.insert(inputs.end(), {word, without_line(word)});
+    } else if (row->is_output) {
+      outputs.push_back(row->name);
+    }
+  }
+  for (const std::string& name : outputs) {
+    const std::string path = text_or(options, name, "");
+    for (const std::string& input : inputs) {
+      if (is_same_file(input, path)) {
+        throw InputError("--" + name + ": found '" + path + "', the file '" + input +
+                         "' that is read, expected another");
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Options parse_options(std::string_view command, const std::vector<std::string>& arguments) {
@@ -188,6 +222,7 @@ Options parse_options(std::string_view command, const std::vector<std::string>& 
     check_value(*row, values.back());
   }
   refuse_shared_outputs(options);
+  refuse_outputs_over_inputs(options);
   return options;
 }
 

@@ -32,6 +32,7 @@ struct OptionRow {
   std::vector<std::string> choices = {};  // kChoice
   bool repeatable = false;
   bool is_output = false;  // a file that is written
+  bool is_input = false;   // a file that is read, or a name
 };
 
 // The group of the options that are fields of a Plan, each by the name of its field.
@@ -49,8 +50,8 @@ struct Options {
 };
 
 // Throws InputError: unknown options and commands (with a did-you-mean), missing values, values out
-// of range, options given twice, two outputs into one file. Names are never completed from a
-// prefix.
+// of range, options given twice, two outputs into one file, an output into a file that is read.
+// Names are never completed from a prefix.
 Options parse_options(std::string_view command, const std::vector<std::string>& arguments);
 
 bool given(const Options& options, std::string_view name);

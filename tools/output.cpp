@@ -91,6 +91,12 @@ bool is_same_output(const std::string& one, const std::string& other) {
   return full_path(one) == full_path(other);
 }
 
+bool is_same_file(const std::string& one, const std::string& other) {
+  std::error_code failed;
+  return std::filesystem::is_regular_file(one, failed) &&
+         std::filesystem::equivalent(one, other, failed);
+}
+
 Output::Output(const std::string& path) : path_(path == "-" ? "" : path) {
   if (!path_.empty()) {
     open_temporary();

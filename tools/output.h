@@ -44,6 +44,9 @@ class Output {
 // Whether two Outputs would write to one place, by whatever paths.
 bool is_same_output(const std::string& one, const std::string& other);
 
+// Whether both are one file that is there, by whatever paths, links or names.
+bool is_same_file(const std::string& one, const std::string& other);
+
 // One line to standard error, "shardplan: <message>", with control characters escaped.
 void print_message(std::string_view message);
 

@@ -113,15 +113,6 @@ struct Tally {
   }
 };
 
-// It would replace the cases by its timeline.
-void refuse_trace_over_cases(const Options& options) {
-  const std::string& cases = options.positional.front();
-  if (given(options, "trace") && cases != "-" &&
-      is_same_output(cases, text_or(options, "trace", ""))) {
-    throw InputError("--trace: found '" + cases + "', the file of case lines, expected another");
-  }
-}
-
 // Not where nothing ran.
 void write_traces(const RunTraces& traces, const std::string& path, Output& file) {
   if (traces.empty()) {
@@ -146,7 +137,6 @@ ExitCode run_validation(const Arguments& arguments) {
     throw InputError("validate: expected one file of case lines, or - for standard input, found " +
                      std::to_string(options.positional.size()));
   }
-  refuse_trace_over_cases(options);
   const WorkerSettings workers = worker_settings(options);
   if (workers.launched && workers.launched->rank > 0) {
     return run_as_agent(workers);

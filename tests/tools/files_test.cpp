@@ -66,4 +66,40 @@ TEST_CASE("of two outputs in one place none is lost: both options are refused by
   CHECK(run_shardplan(estimate_words({"--out", file, "--trace", "-"})).exit_code == 0);
 }
 
+TEST_CASE("no answer takes the place of a file that the question reads, by whatever name") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/asked";
+  const std::string twin = directory.path() + "/twin";
+  write_file(file, "{}");
+  std::filesystem::create_hard_link(file, twin);
+  for (const std::string& answer : {file, directory.path() + "/./asked", twin}) {
+    for (const Words& words : {Words{"batch", file, "--out", answer},
+                               {"accuracy", file, "--out", answer},
+                               {"why-oom", file, "--out", answer},
+                               {"why-oom", "-", "--case", file, "--out", answer},
+                               {"estimate", "--model", file, "--trace", answer},
+                               {"search", "--cluster", file, "--out", answer},
+                               {"advise", "--from", file + ":3", "--out", answer}}) {
+      const ProgramRun run = run_shardplan(words);
+      INFO(run.err);
+      check_refused(run, 2);
+      CHECK(contains(run.err, "found '" + answer + "', the file '" + file + "' that is read"));
+      CHECK(read_file(file) == "{}");
+    }
+  }
+}
+
+TEST_CASE("a compressed file is refused with what reads it") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/run.log.gz";
+  write_file(file, "\x1f\x8b\x08");
+  for (const Words& words : {Words{"batch", file}, Words{"accuracy", file}}) {
+    const ProgramRun run = run_shardplan(words);
+    INFO(run.err);
+    check_refused(run, 2);
+    CHECK(contains(run.err, file + ": found a file compressed by gzip, expected its text"));
+    CHECK(contains(run.err, "zcat FILE | shardplan"));
+  }
+}
+
 }  // namespace shardplan

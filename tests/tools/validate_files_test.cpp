@@ -1,6 +1,8 @@
 // What `validate` refuses before anything runs, and the line of a case that cannot be read.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "tests/tools/run_program.h"
 #include "tests/tools/validate_cases.h"
 
@@ -37,21 +39,27 @@ TEST_CASE("an output that cannot be made and a time of nothing are refused befor
   }
 }
 
-TEST_CASE("a timeline never takes the place of the cases") {
+TEST_CASE("no answer, timeline or journal takes the place of the cases, by whatever name") {
   const TemporaryDirectory folder;
   const std::string cases = folder.path() + "/cases.jsonl";
+  const std::string link = folder.path() + "/link.jsonl";
+  const std::string twin = folder.path() + "/twin.jsonl";
   write_file(cases, case_line({}));
-  for (const std::string& same : {cases, folder.path() + "/./cases.jsonl"}) {
-    const ProgramRun run =
-        StartedProgram(built_program("shardplan-validate"),
-                       {"validate", cases, "--backend", "host", "--steps", "1", "--trace", same},
-                       {})
-            .wait();
-    CHECK(run.exit_code == 2);
-    CHECK(run.out.empty());
-    CHECK(run.err.find("--trace: found '" + cases + "', the file of case lines") !=
-          std::string::npos);
-    CHECK(read_file(cases) == case_line({}));
+  std::filesystem::create_symlink("cases.jsonl", link);
+  std::filesystem::create_hard_link(cases, twin);
+  for (const std::string option : {"--out", "--trace", "--journal"}) {
+    for (const std::string& same : {cases, folder.path() + "/./cases.jsonl", link, twin}) {
+      const ProgramRun run =
+          StartedProgram(built_program("shardplan-validate"),
+                         {"validate", cases, "--backend", "host", "--steps", "1", option, same}, {})
+              .wait();
+      INFO(run.err);
+      CHECK(run.exit_code == 2);
+      CHECK(run.out.empty());
+      CHECK(run.err.find(option + ": found '" + same + "', the file '" + cases +
+                         "' that is read, expected another") != std::string::npos);
+      CHECK(read_file(cases) == case_line({}));
+    }
   }
 }
 
