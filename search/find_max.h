@@ -28,9 +28,11 @@ struct FindMaxResult {
 };
 
 // The plan must be valid as it stands (else logic_error); its own value of the axis does not
-// matter. Bytes grow with the axis, so that a bisection finds the boundary. Under a fixed global
-// batch larger micro-batches mean fewer of them in flight, so every value is tried and `next` is
-// the first beyond the largest that fits.
+// matter. Allocated bytes grow with the axis, so that a bisection finds the boundary. What the
+// allocator reserves or requires can fall where the axis grows: under such a basis the answer fits
+// and the value after it does not, but a larger one may. Under a fixed global batch larger
+// micro-batches mean fewer of them in flight, so every value is tried and `next` is the first
+// beyond the largest that fits.
 FindMaxResult find_max(const Job& job, const Plan& plan, FindMaxAxis axis,
                        const SearchOptions& options);
 

@@ -23,6 +23,7 @@ Maximum find_max(Question& question, const std::string& name, const MemoryRule& 
     const FindMaxResult result =
         find_max(question.job, question.plan, axis_of(question, name), rule.share);
     maximum.fits = result.largest.has_value();
+    maximum.next = maximum.fits && result.next ? result.next->value : 0;
     // Where nothing fits, the smallest value was tried and is the next one.
     const SizedPlan& shown = maximum.fits ? *result.largest : *result.next;
     question.job = shown.job;

@@ -36,7 +36,8 @@ inline Format format_of(const Options& options) {
 struct Maximum {
   std::string name;  // "micro_batch"
   std::int64_t value = 0;
-  bool fits = false;  // false: not even the smallest value fits
+  bool fits = false;      // false: not even the smallest value fits
+  std::int64_t next = 0;  // the value after it, which does not fit; 0: none was tried
 };
 
 enum class Detail { kTotals, kRows };

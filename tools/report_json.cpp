@@ -274,6 +274,9 @@ std::string estimate_json(const EstimateReport& report) {
     json["find_max"] = {{"name", report.maximum->name},
                         {"value", report.maximum->value},
                         {"fits", report.maximum->fits}};
+    if (report.maximum->next > 0) {
+      json["find_max"]["next"] = report.maximum->next;
+    }
   }
   json["predicted"] = json_of(report.prediction, report.detail);
   if (report.prediction.has_numbers()) {

@@ -190,11 +190,18 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   return text;
 }
 
-std::string maximum_line(const Maximum& maximum) {
+// Only what is allocated surely grows with the size.
+std::string maximum_line(const Maximum& maximum, MemoryBasis basis) {
   const std::string value = maximum.name + " " + grouped(maximum.value);
-  return label_line("find-max", maximum.fits
-                                    ? value + " is the largest that keeps the rule"
-                                    : "nothing keeps the rule; shown is the smallest, " + value);
+  if (!maximum.fits) {
+    return label_line("find-max", "nothing keeps the rule; shown is the smallest, " + value);
+  }
+  const std::string next = maximum.next == 0 ? "" : ", " + grouped(maximum.next) + " does not";
+  return label_line("find-max",
+                    basis == MemoryBasis::kAllocated
+                        ? value + " is the largest that keeps the rule" + next
+                        : value + " keeps the rule" + next + "; what the allocator reserves can " +
+                              "fall where a size grows, so that larger ones may keep it again");
 }
 
 }  // namespace
@@ -209,7 +216,7 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     return text;
   }
   if (report.maximum) {
-    text += maximum_line(*report.maximum);
+    text += maximum_line(*report.maximum, report.rule.share.basis);
   }
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
           "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
