@@ -89,9 +89,26 @@ std::string file_reference(const JsonValue& value, const std::string& file) {
   return path;
 }
 
+// validate --find-max layers has run a model that no config.json describes, and says so in its
+// record (tools/report_validate.cpp).
+void refuse_changed_layers(const JsonValue& value, const std::string& file) {
+  const std::string_view key = "layers_changed_to";
+  if (value.kind != JsonKind::kObject) {
+    return;
+  }
+  ObjectReader reader(value, file);
+  if (reader.has(key)) {
+    throw reader.error(key, "found " + describe(reader.value(key)) +
+                                ": this run went on in the model's pattern of layers, which its "
+                                "config.json cannot say; expected the case that was asked, with "
+                                "--find-max layers");
+  }
+}
+
 ModelConfig read_model(const JsonValue& value, const std::string& file, const std::string& id,
                        const Library& library) {
   const std::string where = place_of(value, file);
+  refuse_changed_layers(value, file);
   if (value.kind == JsonKind::kString) {
     return library.model(value.string, UnknownKeys::kWarn, where);
   }

@@ -371,6 +371,9 @@ TEST_CASE("wrong lines are refused where they are wrong") {
   CHECK(why({.model = R"("lama3-8b")"}) ==
         at + "/model: found \"lama3-8b\", expected a model preset (see `shardplan list models`) or "
              "a path to a config.json; did you mean \"llama3-8b\"?");
+  CHECK(why({.model = R"({"name": "mine", "layers_changed_to": 4})"})
+            .starts_with(at + "/model/layers_changed_to: found integer 4: this run went on in the "
+                              "model's pattern of layers, which its config.json cannot say; "));
   CHECK(why({.cluster = R"("0x8-h200")"}) ==
         at + "/cluster: found 0 nodes, expected an integer from 1 to 131072");
   CHECK(why({.cluster = R"({"gpu": "h2OO"})"})
