@@ -1,6 +1,7 @@
 #include "estimator/step_time.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -173,11 +174,24 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
   return layout;
 }
 
+namespace {
+
+// Megatron-LM without an interleaved schedule sends between its passes, whatever was asked for
+// (core_v0.16.1 training/arguments.py, validate_args).
+bool sends_beside_work(const FrameworkProfile& profile, const PipelineLayout& pipeline) {
+  const std::vector<std::int64_t>& chunks = pipeline.rank_chunks.front();
+  const bool interleaves = std::accumulate(chunks.begin(), chunks.end(), std::int64_t{0}) > 1;
+  return profile.overlap_p2p_comm && (interleaves || !is_megatron(profile.memory_model));
+}
+
+}  // namespace
+
 void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times,
                  const SendTimes& sends, std::span<ChunkWork> works) {
   // nanotron's stages do nothing else while one receives what another sends, both ways
   // (parallel/pipeline_parallel/p2p.py: send_tensors and recv_tensors wait).
   const bool waits_for_receives = job.profile.memory_model == MemoryModel::kNanotron;
+  const bool sends_beside = sends_beside_work(job.profile, layout.pipeline);
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
     const ChunkKind& chunk = layout.chunks[i];
     ChunkWork work;
@@ -194,7 +208,7 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
     if (chunk.has_head) {
       add(work.blocks, times.mtp, job.model.num_mtp_layers);
     }
-    const double hidden_behind_s = job.profile.overlap_p2p_comm ? work.blocks.forward_total_s() : 0;
+    const double hidden_behind_s = sends_beside ? work.blocks.forward_total_s() : 0;
     work.forward_send_s = std::max(0.0, sent_s(chunk, sends) - hidden_behind_s);
     work.backward_send_s = std::max(0.0, received_s(chunk, sends) - hidden_behind_s);
     if (waits_for_receives) {

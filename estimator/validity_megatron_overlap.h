@@ -56,7 +56,7 @@ inline std::vector<std::string> overlaps_of(const FrameworkProfile& profile, con
   };
   add(profile.overlap_grad_reduce, "overlap_grad_reduce", "true");
   add(profile.overlap_param_gather, "overlap_param_gather", "true");
-  add(profile.overlap_p2p_comm, "overlap_p2p_comm", "true");
+  add(profile.overlap_p2p_comm && plan.vpp > 1, "overlap_p2p_comm", "true");
   add(profile.overlap_moe_expert_parallel_comm, "overlap_moe_expert_parallel_comm", "true");
   add(profile.tp_overlap != TpOverlap::kExposed, "tp_overlap", name_of(profile.tp_overlap));
   add(plan.cp > 1 && profile.cp_overlap != CpOverlap::kExposed, "cp_overlap",
@@ -67,7 +67,7 @@ inline std::vector<std::string> overlaps_of(const FrameworkProfile& profile, con
 // A host that waits for each kernel has one of them running at a time, whatever was asked for.
 inline constexpr ValidityRule kLaunchBlockingOverlaps = {
     .name = "launch_blocking_overlaps_nothing",
-    .reads = {PlanField::kCp},
+    .reads = {PlanField::kVpp, PlanField::kCp},
     .broken =
         [](const Job& job, const Plan& plan) {
           return job.profile.launch_blocking && !overlaps_of(job.profile, plan).empty();

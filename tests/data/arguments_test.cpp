@@ -173,13 +173,17 @@ TEST_CASE("Megatron arguments become the plan that Megatron runs") {
   CHECK(run.job.profile.cross_entropy == CrossEntropyKind::kUnfused);
 }
 
-// training/arguments.py:574-585.
+// training/arguments.py:573-585. Without an interleaved schedule the switch says nothing.
 TEST_CASE("stages exchange beside the work of an interleaved schedule unless told not to") {
   const auto overlaps = [](const char* more) {
     return gpt7b_with(more).job.profile.overlap_p2p_comm;
   };
   CHECK(overlaps(""));
   CHECK_FALSE(overlaps(R"(, "--no-overlap-p2p-communication": true)"));
+  std::string plain(kGpt7b);
+  const std::string chunks = R"("--num-layers-per-virtual-pipeline-stage": 1, )";
+  plain.erase(plain.find(chunks), chunks.size());
+  CHECK(reading_of(plain + "}").job.profile.overlap_p2p_comm);
 }
 
 TEST_CASE("a gated FFN has two thirds of 4h in multiples of 64") {

@@ -40,6 +40,7 @@ const std::vector<Choice> kMegatronTable = {
 Job job_of(const Choice& choice, const Library& library) {
   Job job;
   job.profile = library.framework("megatron");
+  job.profile.overlap_p2p_comm = false;  // younger than the paper
   job.cluster = *resized(library.cluster("1x8-a100"), choice.num_gpus);
   ModelSpec& model = job.model;
   model.hidden = choice.hidden;
