@@ -80,6 +80,27 @@ void choose_most_offload(const PriceFreedom& open, Plan& plan) {
   }
 }
 
+// Weights and gradients of the fullest of ranks_of, which Megatron-core keeps whole but for FSDP:
+// what its start-up leaves in the allocator is not replayed for them. 0: not so here.
+std::int64_t weight_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  const bool is_sharded =
+      plan.zero > 1 || std::ranges::any_of(open.zero, [](std::int64_t zero) { return zero > 1; });
+  if (!is_megatron(pieces.job.profile.memory_model) || is_sharded || !open.precision.empty() ||
+      !open.grad_dtype.empty() || !has_groups(pieces.job, plan)) {
+    return 0;
+  }
+  pieces.begin(plan);
+  const std::int64_t weight = plan.precision == Precision::kFp8 ? 1 : bytes_of(DType::kBf16);
+  std::int64_t most = 0;
+  const std::vector<StageTensors>& classes = pieces.tensors(plan).value.classes;
+  for (const std::int64_t rank : ranks_of(plan)) {
+    const std::int64_t of = pieces.split().of_rank[static_cast<std::size_t>(rank)];
+    const StageTensors& held = classes[static_cast<std::size_t>(of)];
+    most = std::max(most, (held.dense + held.expert) * (weight + bytes_of(plan.grad_dtype)));
+  }
+  return most;
+}
+
 // By rank of ranks_of and phase.
 const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
   PieceKey<8> key = floor_key(pieces, plan, freedom);
@@ -395,7 +416,8 @@ MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedo
 }
 
 // The first part of memory_floor, without its cost.
-std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t freedom) {
+std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t freedom,
+                               std::int64_t limit_bytes) {
   PricePieces& pieces = table.pieces();
   if (pieces.is_wide) {
     return 0;
@@ -406,9 +428,11 @@ std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t 
     return least;
   }
   each_running_schedule(pieces, plan, open, [&](Plan& at) {
-    std::int64_t fullest = 0;
-    for (const PhaseBytes& rank : state_floor(pieces, at, freedom)) {
-      fullest = std::max(fullest, std::ranges::max(rank));
+    std::int64_t fullest = weight_floor(pieces, at, open);
+    if (fullest <= limit_bytes) {
+      for (const PhaseBytes& rank : state_floor(pieces, at, freedom)) {
+        fullest = std::max(fullest, std::ranges::max(rank));
+      }
     }
     least = std::min(least, fullest);
   });

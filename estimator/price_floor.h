@@ -43,7 +43,9 @@ struct TimeFloor {
   double compute_s = 0;    // of the busiest stage, without recomputation
   double step_time_s = 0;  // with pipeline, communication and optimizer
 };
-std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t freedom);
+// Beyond the limit, which no plan then keeps, not all of it may be counted.
+std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t freedom,
+                               std::int64_t limit_bytes);
 MemoryFloor memory_floor(PriceTable& table, const Plan& plan, std::size_t freedom);
 TimeFloor time_floor(PriceTable& table, const Plan& plan, std::size_t freedom);
 

@@ -285,7 +285,7 @@ struct PricePieces {
   PieceMemo<ChunkBytes, 2> chunk_pieces{16384};
   PieceMemo<FsdpBuffers, 4> buffer_pieces{4096};
   PieceMemo<StateBytes, 8> sequence_pieces{4096};
-  PieceMemo<TensorPiece, 4> tensor_pieces{256};
+  PieceMemo<TensorPiece, 4> tensor_pieces{4096};
   PieceMemo<StatePiece, 4> state_pieces{32768};
   PieceMemo<OutsidePiece, 4> outside_pieces{1024};
   PieceMemo<ModelTimes, 7> times_pieces{4096};

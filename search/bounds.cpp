@@ -80,7 +80,7 @@ std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers,
   if (is_too_slow(time.step_time_s)) {
     return Bound::kStepTooSlow;
   }
-  best.price.allocated_bytes = state_floor_bytes(*table_, plan, level);
+  best.price.allocated_bytes = state_floor_bytes(*table_, plan, level, limit_bytes_);
   if (best.price.allocated_bytes > limit_bytes_) {
     return Bound::kStateOverLimit;
   }
@@ -96,6 +96,17 @@ std::optional<Bound> Bounds::cuts(const Prefix& prefix, const Answers& answers,
     return Bound::kStepTooSlow;
   }
   return opens_only_state(*table_, level) ? cuts_states(prefix, level, answers) : std::nullopt;
+}
+
+std::optional<Bound> Bounds::over_limit(const Prefix& prefix) {
+  const std::size_t level = *levels_[prefix.depth];
+  const Plan& plan = plan_of(prefix);
+  if (state_floor_bytes(*table_, plan, level, limit_bytes_) > limit_bytes_) {
+    return Bound::kStateOverLimit;
+  }
+  return memory_floor(*table_, plan, level).allocated_bytes > limit_bytes_
+             ? std::optional(Bound::kActivationsOverLimit)
+             : std::nullopt;
 }
 
 // What is fast enough may not be what fits: the fastest that fits is slower than either floor says.

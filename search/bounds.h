@@ -54,6 +54,8 @@ class Bounds {
   // The bound that shows that no plan below the prefix can be among the answers.
   // `known`: its time floor, where that was asked for before.
   std::optional<Bound> cuts(const Prefix& prefix, const Answers& answers, const TimeFloor* known);
+  // The bound that shows that no plan below the prefix fits.
+  std::optional<Bound> over_limit(const Prefix& prefix);
   // The least that plans below the prefix have; 0 where there is no floor.
   std::int64_t allocated_floor(const Prefix& prefix);
   TimeFloor time(const Prefix& prefix);

@@ -284,6 +284,12 @@ bool fits(const Job& job, const MemoryEstimate& memory, const SearchOptions& opt
 }
 
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options) {
+  PriceTables tables(job, options.threads);
+  return search_plans(job, space, options, tables);
+}
+
+SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
+                          PriceTables& tables) {
   const auto start = std::chrono::steady_clock::now();
   const PlanSpace plans = plan_space(job, space);
   if (num_plans(plans) == kUncountable) {
@@ -294,6 +300,7 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
   WalkTask task = {.job = job,
                    .rules = rules,
                    .options = options,
+                   .tables = tables,
                    .limit_bytes = memory_limit_bytes(job.cluster, options),
                    .card_bytes = card_bytes(job),
                    .num_distinct = counts.back()};

@@ -74,14 +74,18 @@ struct SearchProgress {
   double seconds = 0;
 };
 
+// Branches that are not priced: those without answers, those whose plans all are over the limit, so
+// that what fits is counted in full, or none.
+enum class Cuts { kAll, kOverLimit, kNone };
+
 struct SearchOptions {
   double memory_threshold = 0.80;  // share of the capacity that belongs to the basis
   MemoryBasis basis = MemoryBasis::kAllocated;
   std::int64_t top = 10;
   std::int64_t threads = 0;  // 0: as many as OpenMP gives; the result does not depend on it
-  bool bounds = true;        // false: every valid plan is priced
-  bool distinct = false;     // of each family (same_family in rank.h) only the best plan
-  bool pareto = false;       // also the front of allocated bytes against speed
+  Cuts cuts = Cuts::kAll;
+  bool distinct = false;  // of each family (same_family in rank.h) only the best plan
+  bool pareto = false;    // also the front of allocated bytes against speed
   std::function<void(const SearchProgress&)> progress =
       nullptr;  // called from one thread at a time
 };
@@ -146,5 +150,9 @@ struct SearchResult {
 };
 
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options);
+// The same with tables of this job (walk.h), of which several searches make use.
+class PriceTables;
+SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
+                          PriceTables& tables);
 
 }  // namespace shardplan

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "search/parallel.h"
+#include "search/walk.h"
 
 namespace shardplan {
 namespace {
@@ -42,7 +43,8 @@ Reached reached(const SweepPoint& point, const SweepTarget& target) {
 std::string main_reason(const SearchResult& result) {
   const RuleCount* most = nullptr;
   for (const RuleCount& count : result.pruned) {
-    if (count.rule == "does_not_fit" || count.rule == "undecided") {
+    if (count.rule == "does_not_fit" || count.rule == "undecided" ||
+        count.rule.starts_with("cut")) {
       return "does_not_fit";
     }
     const bool is_refusal =
@@ -142,11 +144,12 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
   std::vector<PlanFamily> all;
   SearchOptions one = options;
   one.top = 1;
-  one.bounds = false;  // a family's counts are of all its plans
+  one.cuts = Cuts::kOverLimit;  // a family's counts are of all its plans
+  PriceTables tables(job, options.threads);
   for (const FamilyAxis& axis : axes) {
     std::vector<PlanFamily> families;
     for (std::size_t value = 0; value < axis.values.size(); ++value) {
-      const SearchResult result = search_plans(job, axis.only(space, value), one);
+      const SearchResult result = search_plans(job, axis.only(space, value), one, tables);
       PlanFamily& family = families.emplace_back();
       family.axis = axis.name;
       family.value = axis.values[value];
@@ -156,7 +159,7 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
         family.best_tokens_per_s_per_gpu = result.top.front().time.tokens_per_s_per_gpu;
       } else {
         family.reason = main_reason(result);
-        family.least_bytes = result.plans_priced > 0 ? result.smallest_price.allocated_bytes : 0;
+        family.least_bytes = result.plans_distinct > 0 ? result.smallest_price.allocated_bytes : 0;
       }
     }
     for (std::size_t value = 0; value < families.size(); ++value) {

@@ -52,7 +52,7 @@ class Walker {
  public:
   explicit Walker(const WalkTask& task)
       : task_(task),
-        table_(build_price_table(task.job)),
+        table_(task.tables.of_this_thread()),
         bounds_(task.job, task.rules, std::min(task.limit_bytes, task.card_bytes), table_),
         census_(task.rules) {}
 
@@ -117,17 +117,22 @@ class Walker {
       weigh(prefix);
       return;
     }
-    if (task_.options.bounds && bounds_.has(prefix.depth)) {
+    if (task_.options.cuts != Cuts::kNone && bounds_.has(prefix.depth)) {
       const std::int64_t plans = census_.distinct_below(prefix);
       if (plans == 0) {
         return;
       }
-      if (const std::optional<Bound> bound = bounds_.cuts(prefix, *answers_, known)) {
+      if (const std::optional<Bound> bound = bound_of(prefix, known)) {
         harvest_.cut[static_cast<std::size_t>(*bound)] += plans;
         return;
       }
     }
     for_values(prefix, axis, [&] { descend(prefix); });
+  }
+
+  std::optional<Bound> bound_of(const Prefix& prefix, const TimeFloor* known) {
+    return task_.options.cuts == Cuts::kAll ? bounds_.cuts(prefix, *answers_, known)
+                                            : bounds_.over_limit(prefix);
   }
 
   // Of a prefix that has chosen all axes.
@@ -205,7 +210,7 @@ class Walker {
   }
 
   const WalkTask& task_;
-  PriceTable table_;
+  PriceTable& table_;
   Bounds bounds_;
   Census census_;
   Harvest harvest_;
@@ -309,6 +314,17 @@ std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
   return basis == MemoryBasis::kAllocated ? price.allocated_bytes : price.device_used_bytes;
 }
 
+PriceTables::PriceTables(const Job& job, std::int64_t threads)
+    : job_(job), tables_(static_cast<std::size_t>(num_threads(threads))) {}
+
+PriceTable& PriceTables::of_this_thread() {
+  std::optional<PriceTable>& table = tables_[static_cast<std::size_t>(omp_get_thread_num())];
+  if (!table) {
+    table = build_price_table(job_);
+  }
+  return *table;
+}
+
 WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   WalkResult result = {
       .answers = {.top = empty_top(task), .front = {}, .wants_front = task.options.pareto},
@@ -316,7 +332,7 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
   std::vector<Branch> branches = branches_of(task.rules, depth);
-  if (task.options.bounds) {
+  if (task.options.cuts == Cuts::kAll) {
     walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
       walker.set_time_floor(branches[at], depth);
     });

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "search/bounds.h"
 #include "search/census.h"
@@ -18,10 +19,22 @@
 
 namespace shardplan {
 
+// One table of prices for every thread: all searches of a job share what they know.
+class PriceTables {
+ public:
+  PriceTables(const Job& job, std::int64_t threads);
+  PriceTable& of_this_thread();  // within in_parallel
+
+ private:
+  const Job& job_;
+  std::vector<std::optional<PriceTable>> tables_;
+};
+
 struct WalkTask {
   const Job& job;
   const SettledRules& rules;
   const SearchOptions& options;
+  PriceTables& tables;
   std::int64_t limit_bytes = 0;   // for the basis
   std::int64_t card_bytes = 0;    // for what no plan can do without
   std::int64_t num_distinct = 0;  // plans that rules leave, for progress

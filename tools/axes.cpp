@@ -232,7 +232,7 @@ Table axes_table(const Job& job, const std::optional<GivenRun>& run, std::size_t
 }
 
 void read_search_options(const Options& options, SearchOptions& search) {
-  search.bounds = !given(options, "no-bounds");
+  search.cuts = given(options, "no-bounds") ? Cuts::kNone : Cuts::kAll;
   search.distinct = given(options, "distinct");
   search.pareto = given(options, "pareto");
   if (isatty(STDERR_FILENO) != 0) {

@@ -223,7 +223,11 @@ TEST_CASE("every floor by itself is no more than the least of all plans of its b
     PriceTable table = build_price_table(drawn.job);
     const PriceFreedom open = small_freedom(bits, false);
     const std::size_t number = add_freedom(table, open);
-    const std::int64_t state = state_floor_bytes(table, plan, number);
+    const std::int64_t state =
+        state_floor_bytes(table, plan, number, std::numeric_limits<std::int64_t>::max());
+    const std::int64_t weights = state_floor_bytes(table, plan, number, 0);
+    CHECK(weights <= state);
+    CHECK((weights > 0) == (state > 0));
     const MemoryFloor memory = memory_floor(table, plan, number);
     const TimeFloor time = time_floor(table, plan, number);
     CHECK(state == memory.state_bytes);

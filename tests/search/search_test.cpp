@@ -105,7 +105,7 @@ TEST_CASE("top plans, front and every count equal a brute force with the one-pla
     }
     const SearchResult bounded = search_plans(job, space, options);
     check_answers(bounded, brute, expected);
-    options.bounds = false;
+    options.cuts = Cuts::kNone;
     const SearchResult whole = search_plans(job, space, options);
     check_answers(whole, brute, expected);
     CHECK(by_rule(whole) == expected.pruned);

@@ -162,6 +162,21 @@ TEST_CASE("families of an axis are the space, and the nearest value that passes 
       CHECK(nearest->fitting > 0);
     }
   }
+  SearchOptions all = options;
+  all.top = 1;
+  all.cuts = Cuts::kNone;
+  for (std::size_t value = 0; value < families.size(); ++value) {
+    const SearchResult priced = search_plans(job, tp.only(space, value), all);
+    CHECK(families[value].fitting == priced.plans_fitting);
+    CHECK((families[value].reason == "does_not_fit") ==
+          (priced.plans_fitting == 0 && priced.plans_priced > 0));
+    if (priced.plans_fitting == 0) {
+      CHECK(families[value].least_bytes == priced.smallest_price.allocated_bytes);
+    } else {
+      CHECK(families[value].best_tokens_per_s_per_gpu ==
+            priced.top.front().time.tokens_per_s_per_gpu);
+    }
+  }
   CHECK(rejected > 0);
   CHECK(plans == whole.plans_in_space);
   CHECK(best == whole.top.front().time.tokens_per_s_per_gpu);

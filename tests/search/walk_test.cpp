@@ -30,14 +30,15 @@ TEST_CASE("bounds change no answer, whatever the profile") {
     job.profile.allocator = AllocatorKind::kStaticArenas;  // its replay says nothing here
     CAPTURE(job.profile.name);
     const SearchSpace space = random_small_space(job, random);
-    SearchOptions options = {.memory_threshold = 0.8, .top = 3, .bounds = false, .pareto = true};
+    SearchOptions options = {
+        .memory_threshold = 0.8, .top = 3, .cuts = Cuts::kNone, .pareto = true};
     const SearchResult roomy = search_plans(job, space, options);
     if (roomy.top.empty()) {
       continue;
     }
     job.cluster.memory_limit_bytes = 2 * roomy.top.front().price.allocated_bytes;
     const SearchResult whole = search_plans(job, space, options);
-    options.bounds = true;
+    options.cuts = Cuts::kAll;
     const SearchResult bounded = search_plans(job, space, options);
     CHECK(same_top(whole, bounded));
     CHECK(std::ranges::equal(whole.pareto, bounded.pareto, {}, &ParetoPoint::plan,
