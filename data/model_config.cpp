@@ -328,8 +328,8 @@ void read_outer_tie(ConfigReading& text, ObjectReader& top) {
     text.model.tied_embeddings = *outer;
     return;
   }
-  const std::string found = std::string("found ") + (*outer ? "true" : "false") +
-                            " but the opposite in text_config, ";
+  const std::string found =
+      std::string("found ") + (*outer ? "true" : "false") + " but the opposite in text_config, ";
   const int release = transformers_release(top);
   if (release == 0) {
     throw top.error(key, found + "expected one answer");

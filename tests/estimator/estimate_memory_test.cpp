@@ -270,6 +270,12 @@ TEST_CASE("more tokens, a longer sequence or more layers never need less memory"
       if (!uniform || first_broken_rule(larger.job, larger.plan) != nullptr) {
         continue;
       }
+      // DeepSpeed's ZeRO-3 keeps gathered weights whose next use is near (max_reuse_distance): of a
+      // deeper model fewer may be so at the loss.
+      if (drawn.job.profile.memory_model == MemoryModel::kDeepspeed && drawn.plan.zero == 3 &&
+          larger.job.model.num_layers() > drawn.job.model.num_layers()) {
+        continue;
+      }
       ++compared;
       failures += needs_no_less(larger, drawn) ? 0 : 1;
     }

@@ -437,6 +437,7 @@ TEST_CASE("a rank of context parallelism keeps the angles of its own positions")
 // a forward is sent behind the next backward, and the loss is not sent.
 TEST_CASE("an interleaved schedule holds an input gradient and an output that is not sent yet") {
   Job job = gpt_job("1x8-h100");
+  job.profile.overlap_p2p_comm = false;
   const Plan plan{.pp = 2, .vpp = 2, .micro_batch = 4};
   const auto held = [&](std::size_t stage) {
     const PlanPieces whole = plan_pieces(job, plan);

@@ -391,6 +391,7 @@ TEST_CASE("the bound on cached memory covers what the passes leave beside what f
              .global_batch = 2};
   job.model.layers.resize(1);
   job.model.hidden = 6144;
+  job.model.num_heads = 48;
   job.model.ffn = 1024;
   job.model.vocab = 1'048'576;
   job.model.tied_embeddings = true;
