@@ -27,7 +27,6 @@ import torch
 import torch.distributed as dist
 
 from frameworks.absent import DEVICE
-from frameworks.megatron import megatron_config, megatron_modules
 from frameworks.torchtitan import llama3, qwen3, titan_settings
 
 KNOWN = re.compile("(titan|megatron)(:|$)|kernels:(titan|titan_compiled|megatron)(,[0-9]+)?$|"
@@ -154,6 +153,7 @@ def titan_parts(layers, tp, cp, dp, ac, compile_, hidden=512, ffn=1536, heads=8,
 
 def megatron_parts(layers, tp, experts, hidden=512, ffn=1024, heads=8, kv_heads=2, sequence=512,
                    vocab=1024, expert_tokens=2):
+    from frameworks.megatron import megatron_config, megatron_modules
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.models.gpt.gpt_model import GPTModel

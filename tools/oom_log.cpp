@@ -352,17 +352,28 @@ class Lines {
   std::int64_t number_ = 0;
 };
 
+// What stands behind the same logger's prefix, but for digits of another time; else the whole line.
+std::string_view behind_prefix(std::string_view line, std::string_view prefix) {
+  const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
+  const bool is_same =
+      line.size() >= prefix.size() &&
+      std::ranges::equal(prefix, line.substr(0, prefix.size()), [&](char one, char other) {
+        return one == other || (is_digit(one) && is_digit(other));
+      });
+  return is_same ? line.substr(prefix.size()) : line;
+}
+
 // The line of a message with the sentences that follow on lines of their own, each perhaps behind
 // the same logger's prefix.
 std::string with_sentences(Lines& lines, const std::string& line) {
-  const std::size_t width = prefix_width(line);
+  const std::string_view prefix = std::string_view(line).substr(0, prefix_width(line));
   std::string message = line;
   for (const std::string* next = lines.ahead(0); next != nullptr; next = lines.ahead(0)) {
-    const std::string_view behind = std::string_view(*next).substr(std::min(width, next->size()));
-    if (!is_sentence(behind) && !is_sentence(*next)) {
+    const std::string_view behind = behind_prefix(*next, prefix);
+    if (!is_sentence(behind)) {
       break;
     }
-    message.append(" ").append(is_sentence(behind) ? behind : *next);
+    message.append(" ").append(behind);
     lines.skip(1);
   }
   return message;
@@ -385,7 +396,7 @@ std::string whole_message(Lines& lines, const std::string& first) {
   constexpr std::string_view kOutOfMemory = "out of memory. ";
   const std::string line = find_words(first, kTried) ? with_sentences(lines, first) : first;
   std::string message = line;
-  if (line != first || (!find_words(line, kOutOfMemory) && !find_words(line, kTried))) {
+  if (!find_words(line, kOutOfMemory) && !find_words(line, kTried)) {
     return message;
   }
   const std::string prefix = line.substr(0, line.find(':') + 1);

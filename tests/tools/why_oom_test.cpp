@@ -253,7 +253,7 @@ TEST_CASE("sentences of a message on lines of their own belong to it, behind a p
           "step: 5\n" + prefix + "torch.OutOfMemoryError: CUDA out of memory. " +
           "Tried to allocate 2.00 GiB.\nGPU utilization 98 %\n");
       REQUIRE(events.size() == 2);
-      CHECK(events[0].line == (between == " " ? 2 : 3));
+      CHECK(events[0].line == 2);
       CHECK(events[0].last_step == 4);
       CHECK(events[0].gpu == 0);
       CHECK(events[0].capacity->text == "23.65 GiB");
@@ -261,7 +261,7 @@ TEST_CASE("sentences of a message on lines of their own belong to it, behind a p
       CHECK(events[0].process->text == "21.35 GiB");
       CHECK(events[0].allocated->text == "20.73 GiB");
       CHECK(events[0].reserved->text == "20.85 GiB");
-      CHECK(events[1].line == events[0].line + 6);
+      CHECK(events[1].line == (between == " " ? 8 : 9));
       CHECK(events[1].last_step == 5);
       CHECK_FALSE(events[1].gpu.has_value());
     }
