@@ -20,6 +20,7 @@
 #include "estimator/estimate.h"
 #include "estimator/job.h"
 #include "estimator/price.h"
+#include "search/price_tables.h"
 
 namespace shardplan {
 
@@ -150,8 +151,7 @@ struct SearchResult {
 };
 
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options);
-// The same with tables of this job (walk.h), of which several searches make use.
-class PriceTables;
+// The same with tables of this job, of which several searches make use.
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
                           PriceTables& tables);
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "search/parallel.h"
-#include "search/walk.h"
+#include "search/price_tables.h"
 
 namespace shardplan {
 namespace {

@@ -314,17 +314,6 @@ std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
   return basis == MemoryBasis::kAllocated ? price.allocated_bytes : price.device_used_bytes;
 }
 
-PriceTables::PriceTables(const Job& job, std::int64_t threads)
-    : job_(job), tables_(static_cast<std::size_t>(num_threads(threads))) {}
-
-PriceTable& PriceTables::of_this_thread() {
-  std::optional<PriceTable>& table = tables_[static_cast<std::size_t>(omp_get_thread_num())];
-  if (!table) {
-    table = build_price_table(job_);
-  }
-  return *table;
-}
-
 WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   WalkResult result = {
       .answers = {.top = empty_top(task), .front = {}, .wants_front = task.options.pareto},

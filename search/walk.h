@@ -10,25 +10,14 @@
 #include <cstdint>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include "search/bounds.h"
 #include "search/census.h"
+#include "search/price_tables.h"
 #include "search/rank.h"
 #include "search/search.h"
 
 namespace shardplan {
-
-// One table of prices for every thread: all searches of a job share what they know.
-class PriceTables {
- public:
-  PriceTables(const Job& job, std::int64_t threads);
-  PriceTable& of_this_thread();  // within in_parallel
-
- private:
-  const Job& job_;
-  std::vector<std::optional<PriceTable>> tables_;
-};
 
 struct WalkTask {
   const Job& job;

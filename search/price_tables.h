@@ -1,0 +1,23 @@
+// Prices that all searches of a job share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "estimator/price.h"
+
+namespace shardplan {
+
+// One table of prices for every thread, built when the thread first asks.
+class PriceTables {
+ public:
+  PriceTables(const Job& job, std::int64_t threads);
+  PriceTable& of_this_thread();  // within in_parallel
+
+ private:
+  const Job& job_;
+  std::vector<std::optional<PriceTable>> tables_;
+};
+
+}  // namespace shardplan
