@@ -119,7 +119,7 @@ SettingUse use_of(const Setting& setting, const ArgumentTable& table) {
 }  // namespace
 
 ArgumentTable argument_table(const Library& library, const std::string& name) {
-  const JsonFile source = library.parse("arguments/" + name + ".json");
+  const JsonFile& source = library.parse("arguments/" + name + ".json");
   ObjectReader reader(source.json, source.file);
   ArgumentTable table;
   reader.string("framework");

@@ -147,7 +147,7 @@ ProfileFile read_base(ObjectReader& reader, const Library& library) {
                                    joined(library.framework_names()) +
                                    suggestion(base, library.framework_names()));
   }
-  const JsonFile source = library.parse(path_of(base));
+  const JsonFile& source = library.parse(path_of(base));
   if (ObjectReader(source.json, source.file).has("base")) {
     throw reader.error("base", "found \"" + base + "\", which has a base of its own, expected a " +
                                    "profile without one");
@@ -156,7 +156,7 @@ ProfileFile read_base(ObjectReader& reader, const Library& library) {
 }
 
 ProfileFile read_profile(const Library& library, const std::string& framework) {
-  const JsonFile source = library.parse(path_of(framework));
+  const JsonFile& source = library.parse(path_of(framework));
   ObjectReader reader(source.json, source.file);
   ProfileFile result;
   if (reader.has("base")) {

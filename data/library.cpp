@@ -88,17 +88,26 @@ Library Library::noting(std::string& texts) const {
   return other;
 }
 
-JsonValue Library::parse_text(const std::string& text, const std::string& file) const {
+void Library::note(const std::string& text) const {
   if (texts_ != nullptr) {
     *texts_ += text + "\n";
   }
+}
+
+JsonValue Library::parse_text(const std::string& text, const std::string& file) const {
+  note(text);
   return parse_json(text, file);
 }
 
-JsonFile Library::parse(const std::string& path) const {
-  std::string file = file_of(path);
-  JsonValue json = parse_text(text_of(path), file);
-  return {.json = std::move(json), .file = std::move(file)};
+const JsonFile& Library::parse(const std::string& path) const {
+  auto parsed = parsed_->find(path);
+  if (parsed == parsed_->end()) {
+    JsonFile read = {.text = text_of(path), .file = file_of(path), .json = {}};
+    read.json = parse_json(read.text, read.file);
+    parsed = parsed_->emplace(path, std::move(read)).first;
+  }
+  note(parsed->second.text);
+  return parsed->second;
 }
 
 // File names without folder and suffix, in order.

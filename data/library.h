@@ -1,8 +1,10 @@
 // Models, GPUs, clusters and framework profiles by preset name or by path. The JSON of data/ is
 // embedded at build time; a directory of the same layout overrides it. Nothing is read or parsed
-// before it is asked for.
+// before it is asked for, and every file of it once.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,10 +28,11 @@ std::span<const DataFile> embedded_data();  // generated at build time
 // {"alias": "preset", ...}; every other file of models/ is a preset.
 inline constexpr std::string_view kModelAliasesPath = "models/aliases.json";
 
-// A parsed file and the name that messages about it carry.
+// A parsed file, its text and the name that messages about it carry.
 struct JsonFile {
-  JsonValue json;
+  std::string text;
   std::string file;
+  JsonValue json;
 };
 
 class Library {
@@ -65,18 +68,23 @@ class Library {
   std::vector<std::string> case_files() const;
   std::string text_of(const std::string& path) const;
 
-  bool has(const std::string& path) const;        // "gpus/H200-SXM-141GB.json"
-  JsonFile parse(const std::string& path) const;  // InputError, also if it is not there
+  bool has(const std::string& path) const;  // "gpus/H200-SXM-141GB.json"
+  // InputError, also if it is not there. Lives as long as the library or a copy of it.
+  const JsonFile& parse(const std::string& path) const;
 
  private:
   std::string file_of(const std::string& path) const;  // as messages name it
   JsonValue parse_text(const std::string& text, const std::string& file) const;
+  void note(const std::string& text) const;
   std::vector<std::string> names_in(std::string_view folder) const;
   std::string gpu_path(const std::string& name) const;  // "" if unknown
+
+  using ParsedFiles = std::map<std::string, JsonFile>;  // by path
 
   std::string directory_;           // "": embedded
   std::vector<std::string> paths_;  // sorted
   std::string* texts_ = nullptr;    // nullptr: nobody wants them
+  std::shared_ptr<ParsedFiles> parsed_ = std::make_shared<ParsedFiles>();  // also of the copies
 };
 
 bool is_path(const std::string& name);  // has a '/' or ends in .json

@@ -274,7 +274,7 @@ void check_count(const std::string& opening, std::int64_t found, std::int64_t hi
 std::vector<std::string> gpu_words(const Library& library) {
   std::vector<std::string> words;
   for (const std::string& id : library.gpu_names()) {
-    const JsonFile gpu = library.parse("gpus/" + id + ".json");
+    const JsonFile& gpu = library.parse("gpus/" + id + ".json");
     const GpuSpec spec = read_gpu(gpu.json, gpu.file);
     words.insert(words.end(), spec.aliases.begin(), spec.aliases.end());
     words.push_back(in_lower_case(id));
@@ -319,7 +319,7 @@ std::string Library::gpu_path(const std::string& name) const {
     if (text_of(path).find('"' + lower + '"') == std::string::npos) {
       continue;
     }
-    const JsonFile gpu = parse(path);
+    const JsonFile& gpu = parse(path);
     const std::vector<std::string> aliases = read_gpu(gpu.json, gpu.file).aliases;
     if (std::ranges::find(aliases, lower) != aliases.end()) {
       return path;
@@ -341,7 +341,7 @@ ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
                      "\", expected a path to a file or one of " + joined(gpu_names()) +
                      suggestion(in_lower_case(gpu_name_or_path), gpu_words(*this)));
   }
-  const JsonFile gpu = parse(path);
+  const JsonFile& gpu = parse(path);
   ClusterSpec usual = read_gpu_file(gpu.json, gpu.file);
   usual.name = name_of_shape(usual, in_lower_case(gpu_name_or_path));
   return usual;
@@ -368,7 +368,7 @@ ClusterSpec Library::cluster(const std::string& name_or_path, const std::string&
   }
   ClusterSpec cluster;
   if (has(path)) {
-    const JsonFile file = parse(path);
+    const JsonFile& file = parse(path);
     cluster = read_cluster(file.json, file.file, *this);
   } else {
     cluster = usual_cluster(machine, opening);

@@ -16,7 +16,7 @@ ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_
   std::string name = in_lower_case(name_or_path);
   std::vector<std::string> known = model_names();
   if (!has("models/" + name + ".json") && has(std::string(kModelAliasesPath))) {
-    const JsonFile aliases = parse(std::string(kModelAliasesPath));
+    const JsonFile& aliases = parse(std::string(kModelAliasesPath));
     ObjectReader reader(aliases.json, aliases.file);
     for (const auto& [alias, preset] : aliases.json.members) { known.push_back(alias); }
     name = reader.string_or(name, name);
@@ -28,7 +28,7 @@ ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_
                      "config.json" +
                      suggestion(name, known));
   }
-  const JsonFile config = parse("models/" + name + ".json");
+  const JsonFile& config = parse("models/" + name + ".json");
   return read_model_config(config.json, name, config.file, unknown_keys);
 }
 

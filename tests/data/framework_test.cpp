@@ -108,7 +108,7 @@ TEST_CASE("megatron and native state every field of a profile, once") {
   // A field that a file forgets would silently keep the default of the struct.
   const Library library;
   const auto stated = [&](const std::string& framework) {
-    const JsonFile file = library.parse("frameworks/" + framework + ".json");
+    const JsonFile& file = library.parse("frameworks/" + framework + ".json");
     ObjectReader reader(file.json, file.file);
     std::vector<std::string> names;
     for (const char* section : {"options", "fixed"}) {

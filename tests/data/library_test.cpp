@@ -56,3 +56,14 @@ TEST_CASE("file names and aliases of data/ never mean two things") {
     CHECK_FALSE(gpus.contains(name));  // NODESxGPUS-NAME takes either
   }
 }
+
+TEST_CASE("a file is parsed once, and its text noted as often as it is asked for") {
+  const Library library;
+  const std::string path = "frameworks/megatron.json";
+  const JsonFile& parsed = library.parse(path);
+  std::string texts;
+  CHECK(&library.noting(texts).parse(path) == &parsed);
+  CHECK(&library.parse(path) == &parsed);
+  library.noting(texts).parse(path);
+  CHECK(texts == library.text_of(path) + "\n" + library.text_of(path) + "\n");
+}

@@ -298,7 +298,7 @@ TEST_CASE("every shipped cluster is named like its file, has a network and a sou
   for (const std::string& name : library.cluster_names()) {
     CAPTURE(name);
     const ClusterSpec cluster = library.cluster(name);
-    const JsonFile file = library.parse("clusters/" + name + ".json");
+    const JsonFile& file = library.parse("clusters/" + name + ".json");
     CHECK(ObjectReader(file.json, file.file).string("name") == name);
     CHECK(cluster.inter_node_bytes_per_s >= 6.25e9);
     CHECK(cluster.inter_node_bytes_per_s < cluster.gpu.nvlink_bytes_per_s);
