@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "search/parallel.h"
 #include "search/price_tables.h"
@@ -70,21 +71,13 @@ std::string nearest_fitting(const std::vector<PlanFamily>& families, std::size_t
 
 }  // namespace
 
-SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOptions& options,
-                       const SweepTarget& target, const StepTimeSpread& spread) {
+SweepPoint planned_point(const Job& job, RankedPlan plan, const SweepTarget& target,
+                         const StepTimeSpread& spread) {
   SweepPoint point;
   point.job = job;
-  SearchOptions one = options;
-  one.top = 1;
-  SearchResult result = search_plans(job, space, one);
-  point.plans_in_space = result.plans_in_space;
+  point.best = std::move(plan);
   const double gpus = static_cast<double>(job.cluster.world_size());
   point.usd_per_hour = gpus * job.cluster.usd_per_gpu_hour;
-  if (result.top.empty()) {
-    point.smallest_bytes = result.smallest_price.allocated_bytes;
-    return point;
-  }
-  point.best = std::move(result.top.front());
   point.tokens_per_s = gpus * point.best->time.tokens_per_s_per_gpu;
   point.low_tokens_per_s = point.tokens_per_s / spread.high;
   point.high_tokens_per_s = point.tokens_per_s / spread.low;
@@ -94,6 +87,24 @@ SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOpt
     point.cost_usd = seconds / kSecondsPerHour * point.usd_per_hour;
   }
   point.reached = target.is_given() ? reached(point, target) : Reached::kYes;
+  return point;
+}
+
+SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOptions& options,
+                       const SweepTarget& target, const StepTimeSpread& spread) {
+  SearchOptions one = options;
+  one.top = 1;
+  SearchResult result = search_plans(job, space, one);
+  SweepPoint point;
+  if (result.top.empty()) {
+    point.job = job;
+    point.usd_per_hour =
+        static_cast<double>(job.cluster.world_size()) * job.cluster.usd_per_gpu_hour;
+    point.smallest_bytes = result.smallest_price.allocated_bytes;
+  } else {
+    point = planned_point(job, std::move(result.top.front()), target, spread);
+  }
+  point.plans_in_space = result.plans_in_space;
   return point;
 }
 

@@ -28,7 +28,10 @@ struct StepTimeSpread {
   double low = 1;   // 10th percentile
   double high = 1;  // 90th
   std::int64_t num_runs = 0;
-  std::string of;  // which runs
+  std::string of;               // which runs
+  std::int64_t least_gpus = 0;  // of any of them
+  std::int64_t most_gpus = 0;
+  std::vector<std::string> gpus = {};  // kinds that they ran on
 };
 
 enum class Reached { kYes, kWithinSpread, kNo };  // the whole interval, a part of it, none of it
@@ -41,11 +44,11 @@ constexpr const auto& names_of(Reached) {
   return kReached;
 }
 
-// One cluster and its best plan.
+// One cluster and a plan, where any fits.
 struct SweepPoint {
   Job job;
   std::int64_t plans_in_space = 0;
-  std::optional<RankedPlan> best;   // nothing fits: none
+  std::optional<RankedPlan> best;   // the plan; nothing fits: none
   std::int64_t smallest_bytes = 0;  // allocated, of the plan with the least memory, then
   double tokens_per_s = 0;          // of all GPUs
   double low_tokens_per_s = 0;      // by the spread
@@ -56,6 +59,10 @@ struct SweepPoint {
   Reached reached = Reached::kNo;
 };
 
+// With the plan that is given.
+SweepPoint planned_point(const Job& job, RankedPlan plan, const SweepTarget& target,
+                         const StepTimeSpread& spread);
+// With the fastest plan that fits.
 SweepPoint sweep_point(const Job& job, const SearchSpace& space, const SearchOptions& options,
                        const SweepTarget& target, const StepTimeSpread& spread);
 

@@ -100,6 +100,9 @@ void answer(EstimateReport& report, const Options& options, const Library& libra
   if (report.prediction.has_numbers() && given(options, "limit")) {
     report.limit = limit_of(report.question);
   }
+  if (report.prediction.has_numbers() && asks_cost(options)) {
+    report.cost = cost_of(report.question, report.prediction, options, library);
+  }
 }
 
 }  // namespace

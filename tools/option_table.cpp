@@ -18,6 +18,7 @@ constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxWorld = std::int64_t{1} << 22;
 constexpr std::int64_t kMaxDegree = 1024;
 constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
+constexpr std::int64_t kMostWorth = std::int64_t{1} << 60;  // tokens, days, US dollars
 
 OptionRow count(const char* name, const char* help, std::int64_t low, std::int64_t high) {
   return {.name = name,
@@ -110,15 +111,19 @@ std::vector<OptionRow> machine_rows() {
 }
 
 std::vector<OptionRow> sweep_rows() {
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;
   return {
       text("gpu", "A,B", "these kinds of GPU side by side, with --num-gpus, instead of --cluster"),
-      number("target-tokens-per-s", "what all GPUs together must reach", 0, kMost),
-      number("tokens", "tokens to train on, as in 15e12", 0, kMost),
-      number("target-days", "days for these tokens", 0, kMost),
-      number("target-cost", "US dollars for these tokens", 0, kMost),
+      number("target-tokens-per-s", "what all GPUs together must reach", 0, kMostWorth),
+      number("target-days", "days for --tokens", 0, kMostWorth),
+      number("target-cost", "US dollars for --tokens", 0, kMostWorth),
+  };
+}
+
+std::vector<OptionRow> cost_rows() {
+  return {
+      number("tokens", "tokens to train on, as in 15e12: days and cost", 0, kMostWorth),
       number("price-per-gpu-hour", "US dollars; default: the cluster's file, where it has a price",
-             0, kMost),
+             0, kMostWorth),
   };
 }
 
@@ -331,6 +336,7 @@ std::vector<OptionRow> build_table() {
                      "tp=4, model=...) or a switch of the framework; repeatable"))});
   add("Model and machine", jobs, machine_rows());
   add("Clusters", search, sweep_rows());
+  add("Cost", {"estimate", "search"}, cost_rows());
   add("Training", jobs, training_rows());
   add("Training", plans, microbatch_rows());
   add(kPlanGroup, plans, plan_rows());

@@ -14,6 +14,7 @@
 #include "tools/evidence.h"
 #include "tools/prediction.h"
 #include "tools/question.h"
+#include "tools/sweep.h"
 #include "tools/table.h"
 #include "tools/terminal.h"
 
@@ -58,6 +59,7 @@ struct EstimateReport {
   Detail detail = Detail::kTotals;
   std::optional<StepAccount> account = std::nullopt;   // under kRows, of an answer with numbers
   std::optional<StepComparison> limit = std::nullopt;  // under --limit, of an answer with numbers
+  std::optional<SweepReport> cost = std::nullopt;      // under --tokens or a price, likewise
 };
 
 // One row per operation of a step: seconds for programs, milliseconds for people.

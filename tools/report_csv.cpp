@@ -152,8 +152,17 @@ std::string csv_text(const Table& table) {
 
 Table estimate_table(const EstimateReport& report) {
   const Job& job = report.question.job;
-  return prediction_table({"model", "cluster", "framework"},
-                          {job.model.name, job.cluster.name, job.profile.name}, report.prediction);
+  Table table =
+      prediction_table({"model", "cluster", "framework"},
+                       {job.model.name, job.cluster.name, job.profile.name}, report.prediction);
+  if (report.cost) {
+    const Table cost = cost_table(*report.cost);
+    table.columns.insert(table.columns.end(), cost.columns.begin(), cost.columns.end());
+    for (std::vector<Cell>& row : table.rows) {
+      row.insert(row.end(), cost.rows.front().begin(), cost.rows.front().end());
+    }
+  }
+  return table;
 }
 
 Table batch_table(const BatchAnswer& answer) {

@@ -297,6 +297,9 @@ std::string estimate_json(const EstimateReport& report) {
     json["step_limit"] = {{"total_s", report.limit->limit.total_s},
                           {"rows", rows_of(limit_table(*report.limit))}};
   }
+  if (report.cost) {
+    json["training"] = rows_of(cost_table(*report.cost)).front();
+  }
   json["warnings"] = report.question.warnings;
   return one_line_of(json);
 }

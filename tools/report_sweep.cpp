@@ -1,9 +1,12 @@
 // The answers of a search over several clusters, and what --headroom and --families add to one.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "data/json_message.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
+#include "tools/report_lines.h"
 #include "tools/report_values.h"
 #include "tools/sweep.h"
 #include "tools/text.h"
@@ -34,13 +37,44 @@ std::string plan_words(const Plan& plan) {
   return text.append(" ").append(recompute_text(plan.recompute));
 }
 
-std::string spread_line(const StepTimeSpread& spread) {
-  if (spread.num_runs == 0) {
-    return "no measured run: the interval is the prediction itself\n";
+// In what the cluster is outside all runs that the interval rests on.
+std::string beyond_runs(const StepTimeSpread& spread, const ClusterSpec& cluster) {
+  std::vector<std::string> beyond;
+  const std::int64_t size = cluster.world_size();
+  if (spread.num_runs > 0 && (size < spread.least_gpus || size > spread.most_gpus)) {
+    beyond.push_back(grouped(size) + " GPUs");
   }
-  return "interval: measured over predicted step time of " + grouped(spread.num_runs) + " " +
-         spread.of + ", " + fixed(spread.low, 2) + " (10th percentile) to " +
-         fixed(spread.high, 2) + " (90th)\n";
+  if (spread.num_runs > 0 && std::ranges::find(spread.gpus, cluster.gpu.id) == spread.gpus.end()) {
+    beyond.push_back("GPU " + cluster.gpu.id);
+  }
+  return joined(beyond);
+}
+
+std::string spread_text(const StepTimeSpread& spread) {
+  return spread.num_runs == 0
+             ? "no measured run: the interval is the prediction itself"
+             : "interval: measured over predicted step time of " + grouped(spread.num_runs) + " " +
+                   spread.of + ", " + fixed(spread.low, 2) + " (10th percentile) to " +
+                   fixed(spread.high, 2) + " (90th)";
+}
+
+// What the mark of an interval means; nothing where none has one.
+std::string beyond_text(const SweepReport& report) {
+  const StepTimeSpread& spread = report.spread;
+  const bool is_any = std::ranges::any_of(report.points, [&](const SweepPoint& point) {
+    return point.best && !beyond_runs(spread, point.job.cluster).empty();
+  });
+  return is_any ? "* beyond all these runs, of " + grouped(spread.least_gpus) + " to " +
+                      grouped(spread.most_gpus) + " GPUs: " + joined(spread.gpus)
+                : "";
+}
+
+std::string mark_of(const StepTimeSpread& spread, const ClusterSpec& cluster) {
+  return beyond_runs(spread, cluster).empty() ? "" : "*";
+}
+
+std::string with_newline(std::string text) {
+  return text.empty() ? text : text.append("\n");
 }
 
 // What the chosen cluster is, in words; empty: nothing that can be said.
@@ -126,7 +160,8 @@ std::string sweep_text(const SweepReport& report) {
       const StepTime& time = point.best->time;
       row.emplace_back(fixed(time.tokens_per_s_per_gpu, 0));
       row.emplace_back(grouped(static_cast<std::int64_t>(point.tokens_per_s)));
-      row.emplace_back(range_text(point.low_tokens_per_s, point.high_tokens_per_s));
+      row.emplace_back(range_text(point.low_tokens_per_s, point.high_tokens_per_s) +
+                       mark_of(report.spread, point.job.cluster));
       row.emplace_back(percent(time.mfu));
       row.emplace_back(gib(basis_bytes(point.best->memory, MemoryBasis::kAllocated)));
       row.emplace_back(number_cell(point.days, 1));
@@ -138,14 +173,15 @@ std::string sweep_text(const SweepReport& report) {
     }
     table.rows.push_back(std::move(row));
   }
-  return table_text(table) + spread_line(report.spread) + choice_line(report);
+  return table_text(table) + spread_text(report.spread) + "\n" + with_newline(beyond_text(report)) +
+         choice_line(report);
 }
 
 Table sweep_table(const SweepReport& report) {
   Table table = {.columns = {"cluster", "gpu", "num_gpus", "plans_in_space", "tokens_per_s_per_gpu",
                              "tokens_per_s", "low_tokens_per_s", "high_tokens_per_s", "step_time_s",
                              "mfu", "peak_allocated", "device_used", "days", "usd_per_hour",
-                             "cost_usd", "reaches", "chosen", "options"}};
+                             "cost_usd", "reaches", "chosen", "options", "beyond_measured"}};
   const auto chosen = choose_cluster(report.points, report.target);
   for (std::size_t i = 0; i < report.points.size(); ++i) {
     const SweepPoint& point = report.points[i];
@@ -166,6 +202,7 @@ Table sweep_table(const SweepReport& report) {
       row.emplace_back(std::string(name_of(point.reached)));
       row.emplace_back(std::string(chosen == i ? "yes" : "no"));
       row.emplace_back(options_of_plan(point.job, point.best->plan, report.runs[i]));
+      row.emplace_back(beyond_runs(report.spread, point.job.cluster));
     }
     row.resize(table.columns.size());
     table.rows.push_back(std::move(row));
@@ -182,6 +219,40 @@ std::string sweep_json(const SweepReport& report) {
                  {"runs", report.spread.num_runs},
                  {"of", report.spread.of}}}};
   return one_line_of(root);
+}
+
+std::string cost_lines(const SweepReport& report) {
+  const SweepPoint& point = report.points.front();
+  std::vector<std::string> words;
+  if (point.days > 0) {
+    words.push_back(grouped(std::llround(report.target.tokens)) + " tokens in " +
+                    fixed(point.days, 1) + " days (" + fixed(point.days * report.spread.low, 1) +
+                    " to " + fixed(point.days * report.spread.high, 1) +
+                    mark_of(report.spread, point.job.cluster) + ")");
+  }
+  if (point.usd_per_hour > 0) {
+    words.push_back(fixed(point.usd_per_hour, 2) + " USD/hour");
+  }
+  if (point.cost_usd > 0) {
+    words.push_back(grouped(std::llround(point.cost_usd)) + " USD");
+  }
+  std::string text = label_line("training", joined(words));
+  if (point.days == 0) {
+    return text;
+  }
+  const std::string beyond = beyond_text(report);
+  text += label_line("", spread_text(report.spread));
+  return text + (beyond.empty() ? "" : label_line("", beyond));
+}
+
+Table cost_table(const SweepReport& report) {
+  const SweepPoint& point = report.points.front();
+  const auto if_known = [](double value) { return value > 0 ? Cell(value) : Cell(); };
+  return {.columns = {"tokens", "tokens_per_s", "low_tokens_per_s", "high_tokens_per_s", "days",
+                      "usd_per_hour", "cost_usd", "beyond_measured"},
+          .rows = {{if_known(report.target.tokens), point.tokens_per_s, point.low_tokens_per_s,
+                    point.high_tokens_per_s, if_known(point.days), if_known(point.usd_per_hour),
+                    if_known(point.cost_usd), beyond_runs(report.spread, point.job.cluster)}}};
 }
 
 std::string extras_text(const SearchExtras& extras) {

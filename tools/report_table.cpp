@@ -220,6 +220,7 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   }
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
           "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
+          (report.cost ? cost_lines(*report.cost) : "") +
           assumption_lines(report.assumptions, question.job) +
           list_lines("Evidence", report.evidence ? evidence_lines(*report.evidence)
                                                  : std::vector<std::string>{}) +

@@ -90,21 +90,7 @@ void refuse_zero_targets(const Options& options) {
   }
 }
 
-SweepTarget target_of(const Options& options) {
-  refuse_zero_targets(options);
-  const SweepTarget target = {.tokens_per_s = number_or(options, "target-tokens-per-s", 0),
-                              .tokens = number_or(options, "tokens", 0),
-                              .days = number_or(options, "target-days", 0),
-                              .cost_usd = number_or(options, "target-cost", 0)};
-  for (const char* option : {"target-days", "target-cost"}) {
-    if (given(options, option) && target.tokens == 0) {
-      throw InputError("--" + std::string(option) + ": found no --tokens beside it");
-    }
-  }
-  return target;
-}
-
-// One job a cluster and size, with the price of the options over that of the cluster's file.
+// One job a cluster and size.
 std::vector<SearchQuestion> sweep_questions(const Options& options, const Library& library) {
   std::vector<SearchQuestion> questions;
   std::vector<std::int64_t> sizes = {0};
@@ -121,9 +107,8 @@ std::vector<SearchQuestion> sweep_questions(const Options& options, const Librar
         one.values["num-gpus"] = {std::to_string(size)};
       }
       SearchQuestion question = search_question_of(one, library);
-      double& price = question.job.cluster.usd_per_gpu_hour;
-      price = number_or(options, "price-per-gpu-hour", price);
-      if (price == 0 && given(options, "target-cost")) {
+      set_price(question.job.cluster, options);
+      if (question.job.cluster.usd_per_gpu_hour == 0 && given(options, "target-cost")) {
         throw InputError("--target-cost: found no price of " + question.job.cluster.name +
                          ", expected --price-per-gpu-hour or usd_per_gpu_hour in its file");
       }
@@ -136,10 +121,16 @@ std::vector<SearchQuestion> sweep_questions(const Options& options, const Librar
 // Of a step's time the share from which on the host decides it.
 constexpr double kHostDecides = 0.25;
 
-// Every run of the library's files with a step time: measured over predicted. Runs that the host
-// decides tell of the machine they ran on; a job worth a sweep keeps its GPUs busy.
-std::vector<double> time_ratios(const std::string& framework, const Library& library) {
-  std::vector<double> ratios;
+// A run of the library's files: measured over predicted step time, and where.
+struct TimedRun {
+  double ratio = 0;
+  ClusterSpec cluster = {};
+};
+
+// Every run with a step time. Runs that the host decides tell of the machine they ran on; a job
+// worth a sweep keeps its GPUs busy.
+std::vector<TimedRun> timed_runs(const std::string& framework, const Library& library) {
+  std::vector<TimedRun> runs;
   for (const std::string& file : library.case_files()) {
     const std::string text = library.text_of(file);
     std::size_t line = 0;
@@ -160,12 +151,12 @@ std::vector<double> time_ratios(const std::string& framework, const Library& lib
       if (const auto measured = measured_step_s(*run.measured, run.job)) {
         const StepTime predicted = estimate_step_time(run.job, run.plan);
         if (predicted.host_s < kHostDecides * predicted.total_s) {
-          ratios.push_back(*measured / predicted.total_s);
+          runs.push_back({.ratio = *measured / predicted.total_s, .cluster = run.job.cluster});
         }
       }
     }
   }
-  return ratios;
+  return runs;
 }
 
 FamilyAxis size_axis(const PlanSize& size, const SearchSpace& space) {
@@ -218,6 +209,24 @@ std::string render(const SweepReport& report, Format format) {
 
 }  // namespace
 
+SweepTarget target_of(const Options& options) {
+  refuse_zero_targets(options);
+  const SweepTarget target = {.tokens_per_s = number_or(options, "target-tokens-per-s", 0),
+                              .tokens = number_or(options, "tokens", 0),
+                              .days = number_or(options, "target-days", 0),
+                              .cost_usd = number_or(options, "target-cost", 0)};
+  for (const char* option : {"target-days", "target-cost"}) {
+    if (given(options, option) && target.tokens == 0) {
+      throw InputError("--" + std::string(option) + ": found no --tokens beside it");
+    }
+  }
+  return target;
+}
+
+void set_price(ClusterSpec& cluster, const Options& options) {
+  cluster.usd_per_gpu_hour = number_or(options, "price-per-gpu-hour", cluster.usd_per_gpu_hour);
+}
+
 bool is_sweep(const Options& options) {
   const auto is_list = [&](const char* name) {
     const std::string word = text_or(options, name, "");
@@ -233,16 +242,28 @@ bool is_sweep(const Options& options) {
 StepTimeSpread step_time_spread(const std::string& framework, const Library& library) {
   StepTimeSpread spread;
   spread.of = "runs of " + framework;
-  std::vector<double> ratios = time_ratios(framework, library);
-  if (ratios.empty()) {
+  std::vector<TimedRun> runs = timed_runs(framework, library);
+  if (runs.empty()) {
     spread.of = "runs of all frameworks";
-    ratios = time_ratios("", library);
+    runs = timed_runs("", library);
   }
-  spread.num_runs = std::ssize(ratios);
-  if (!ratios.empty()) {
-    spread.low = nearest_rank(ratios, 0.1);
-    spread.high = nearest_rank(ratios, 0.9);
+  if (runs.empty()) {
+    return spread;
   }
+  std::vector<double> ratios;
+  std::set<std::string> gpus;
+  for (const TimedRun& run : runs) {
+    ratios.push_back(run.ratio);
+    gpus.insert(run.cluster.gpu.id);
+  }
+  const auto num_gpus = [](const TimedRun& run) { return run.cluster.world_size(); };
+  const auto [least, most] = std::ranges::minmax(runs, {}, num_gpus);
+  spread.num_runs = std::ssize(runs);
+  spread.low = nearest_rank(ratios, 0.1);
+  spread.high = nearest_rank(ratios, 0.9);
+  spread.least_gpus = least.cluster.world_size();
+  spread.most_gpus = most.cluster.world_size();
+  spread.gpus = {gpus.begin(), gpus.end()};
   return spread;
 }
 
@@ -274,6 +295,24 @@ ExitCode run_sweep(const Options& options, const Library& library) {
   output.write(render(report, format_of(options)));
   output.commit();
   return choose_cluster(report.points, report.target) ? ExitCode::kOk : ExitCode::kNegative;
+}
+
+bool asks_cost(const Options& options) {
+  return given(options, "tokens") || given(options, "price-per-gpu-hour");
+}
+
+SweepReport cost_of(const Question& question, const Prediction& prediction, const Options& options,
+                    const Library& library) {
+  SweepReport report = {.target = target_of(options),
+                        .spread = step_time_spread(question.job.profile.name, library),
+                        .points = {},
+                        .runs = {question.run}};
+  const RankedPlan plan = {
+      .plan = question.plan, .price = {}, .memory = prediction.memory, .time = prediction.time};
+  Job job = question.job;
+  set_price(job.cluster, options);
+  report.points.push_back(planned_point(job, plan, report.target, report.spread));
+  return report;
 }
 
 SearchExtras search_extras(const Options& options, const Job& job, const SearchSpace& space,

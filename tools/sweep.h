@@ -32,6 +32,11 @@ void add_extras(const SearchExtras& extras, Table& search_table);
 void name_ranked_rows(Table& search_table);
 std::string with_extras(const SearchExtras& extras, const std::string& search_json);
 
+// --tokens and what they must reach. Refuses zeros, and days or a cost of no tokens.
+SweepTarget target_of(const Options& options);
+// The price of the options over that of the cluster's file.
+void set_price(ClusterSpec& cluster, const Options& options);
+
 // 10th to 90th percentile of measured over predicted step times: of the framework's runs that the
 // library has, of all frameworks where it has none. Steps that wait for the host for a quarter of
 // their time or more are left out.
@@ -46,5 +51,12 @@ struct SweepReport {
 std::string sweep_text(const SweepReport& report);
 Table sweep_table(const SweepReport& report);
 std::string sweep_json(const SweepReport& report);
+
+// The same of one plan: what --tokens and a price add to its estimate.
+bool asks_cost(const Options& options);
+SweepReport cost_of(const Question& question, const Prediction& prediction, const Options& options,
+                    const Library& library);
+std::string cost_lines(const SweepReport& report);
+Table cost_table(const SweepReport& report);  // one row
 
 }  // namespace shardplan

@@ -236,6 +236,50 @@ TEST_CASE("beside its limit every kind of work has what it loses, and all losses
   CHECK(contains(text, "\nLimit of one step: "));
 }
 
+// The search of one plan, 8 GPUs at 3 US dollars, names the same days and dollars.
+TEST_CASE("for tokens and a price an estimate says the days and the cost that a search says") {
+  const Words cost = {"--tokens", "1e12", "--price-per-gpu-hour", "3", "--format", "json"};
+  Words words = {"--tp", "2", "--zero", "1"};
+  words.insert(words.end(), cost.begin(), cost.end());
+  const JsonValue estimate = json_of(run_shardplan(estimate_words(words)));
+  const JsonValue& training = at(estimate, "training");
+  const double speed = 8 * at(at(estimate, "predicted"), "tokens_per_s_per_gpu").real;
+  CHECK(at(training, "usd_per_hour").real == 24);
+  CHECK(at(training, "days").real == doctest::Approx(1e12 / speed / 86400));
+  CHECK(at(training, "cost_usd").real == doctest::Approx(at(training, "days").real * 24 * 24));
+  words = {"search",    "--model",       "llama3-8b",
+           "--cluster", "1x8-h200",      "--sequence-length",
+           "8192",      "--fix",         "tp=2",
+           "--fix",     "pp=1",          "--fix",
+           "cp=1",      "--fix",         "zero=1",
+           "--range",   "micro_batch=1", "--global-batch",
+           "64",        "--fix",         "sequence_parallel=on",
+           "--fix",     "recompute=none"};
+  words.insert(words.end(), cost.begin(), cost.end());
+  const JsonValue sweep = json_of(run_shardplan(words));
+  const JsonValue& point = at(sweep, "clusters").items.front();
+  for (const char* name : {"days", "cost_usd", "low_tokens_per_s", "high_tokens_per_s"}) {
+    INFO(name);
+    CHECK(at(training, name).real == at(point, name).real);
+  }
+}
+
+TEST_CASE("a cost is shown where it is asked for, by the prices that are known") {
+  const auto line_of = [](const Words& more) {
+    const std::string out = run_shardplan(estimate_words(more)).out;
+    const std::size_t start = out.find("\ntraining ");
+    return start == std::string::npos ? "" : out.substr(start, out.find('\n', start + 1) - start);
+  };
+  CHECK(line_of({}).empty());
+  CHECK(contains(line_of({"--tokens", "1e12"}), "1,000,000,000,000 tokens in "));
+  CHECK(!contains(line_of({"--tokens", "1e12"}), "USD"));
+  CHECK(line_of({"--price-per-gpu-hour", "3"}) == "\ntraining     24.00 USD/hour");
+  check_refused(run_shardplan(estimate_words({"--tokens", "0"})), 2);
+  const std::string csv =
+      run_shardplan(estimate_words({"--tokens", "1e12", "--format", "csv"})).out;
+  CHECK(contains(csv, ",tokens,tokens_per_s,low_tokens_per_s,high_tokens_per_s,days,"));
+}
+
 TEST_CASE("a GPU without measured rates has no limit") {
   const ProgramRun run =
       run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-b200",

@@ -81,6 +81,24 @@ TEST_CASE("a search's csv has its other lists below the plans, and says which li
   CHECK(lines_of({"--headroom"})[0].starts_with("rank,"));
 }
 
+// No run of Megatron-LM among the measurements had a million GPUs, or RTX 4090.
+TEST_CASE("an interval of speed is marked where no run that it rests on was like that") {
+  const auto sweep = [](const std::string& cluster, const std::string& format) {
+    return run_shardplan({"search", "--model", "llama3-8b", "--cluster", cluster,
+                          "--sequence-length", "1024", "--global-batch", "131072", "--tokens",
+                          "1e12", "--fix", "pp=1", "--fix", "cp=1", "--fix", "recompute=none",
+                          "--format", format})
+        .out;
+  };
+  const std::string near = sweep("1x8-h100", "table");
+  const std::string far = sweep("16384x8-h100", "table");
+  const std::string other = sweep("1x8-rtx4090", "table");
+  CHECK(!contains(near, "beyond all these runs"));
+  CHECK(contains(far, "* beyond all these runs, of 1 to "));
+  CHECK(contains(sweep("16384x8-h100", "csv"), ",\"131,072 GPUs\"\n"));
+  CHECK(contains(other, "* beyond all these runs, of 1 to "));
+}
+
 TEST_CASE("the switches that search names make its first plan as fast as it says") {
   const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "2x8-h100",
                                         "--sequence-length", "8192", "--global-batch", "32",
