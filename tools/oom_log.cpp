@@ -352,31 +352,19 @@ class Lines {
   std::int64_t number_ = 0;
 };
 
-// What stands behind the same logger's prefix, but for digits of another time; else the whole line.
+// What stands behind the same logger's prefix, or that of the launcher before it, but for digits of
+// another time; else the whole line.
 std::string_view behind_prefix(std::string_view line, std::string_view prefix) {
-  const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
-  const bool is_same =
-      line.size() >= prefix.size() &&
-      std::ranges::equal(prefix, line.substr(0, prefix.size()), [&](char one, char other) {
-        return one == other || (is_digit(one) && is_digit(other));
-      });
-  return is_same ? line.substr(prefix.size()) : line;
-}
-
-// The line of a message with the sentences that follow on lines of their own, each perhaps behind
-// the same logger's prefix.
-std::string with_sentences(Lines& lines, const std::string& line) {
-  const std::string_view prefix = std::string_view(line).substr(0, prefix_width(line));
-  std::string message = line;
-  for (const std::string* next = lines.ahead(0); next != nullptr; next = lines.ahead(0)) {
-    const std::string_view behind = behind_prefix(*next, prefix);
-    if (!is_sentence(behind)) {
-      break;
+  const auto is_same = [](char one, char other) {
+    return one == other || (is_digit(one) && is_digit(other));
+  };
+  for (const std::string_view each : {prefix, prefix.substr(0, prefix.find(':') + 1)}) {
+    if (line.size() >= each.size() &&
+        std::ranges::equal(each, line.substr(0, each.size()), is_same)) {
+      return line.substr(each.size());
     }
-    message.append(" ").append(behind);
-    lines.skip(1);
   }
-  return message;
+  return line;
 }
 
 // What a message says last of what is read here: from 2.0 on, 1.4 and later, before.
@@ -389,29 +377,35 @@ bool is_whole(std::string_view text) {
          });
 }
 
-// The line with those behind it into which a terminal or a logger broke its message, each perhaps
-// behind the launcher's prefix again. Without them where they complete no message.
+// The line of a message with those behind it: its next sentences, and any pieces that complete it,
+// into which a terminal or a logger broke it; each perhaps behind the same prefix again.
 std::string whole_message(Lines& lines, const std::string& first) {
-  constexpr std::size_t kMostPieces = 32;
+  constexpr std::size_t kMostLines = 32;
   constexpr std::string_view kOutOfMemory = "out of memory. ";
-  const std::string line = find_words(first, kTried) ? with_sentences(lines, first) : first;
-  std::string message = line;
-  if (!find_words(line, kOutOfMemory) && !find_words(line, kTried)) {
-    return message;
+  if (!find_words(first, kOutOfMemory) && !find_words(first, kTried)) {
+    return first;
   }
-  const std::string prefix = line.substr(0, line.find(':') + 1);
-  for (std::size_t at = 0; !is_whole(message); ++at) {
-    const std::string* const piece = at < kMostPieces ? lines.ahead(at) : nullptr;
-    if (piece == nullptr || find_words(*piece, kOutOfMemory) ||
-        (find_words(message, kTried) && find_words(*piece, kTried))) {
-      return line;
+  const std::string_view prefix = std::string_view(first).substr(0, prefix_width(first));
+  std::string message = first;
+  std::string known = first;  // what surely belongs together, and its lines behind the first
+  std::size_t num_known = 0;
+  for (std::size_t at = 0; at < kMostLines && !is_whole(message); ++at) {
+    const std::string* const next = lines.ahead(at);
+    const bool has_size = static_cast<bool>(find_words(message, kTried));
+    if (next == nullptr || find_words(*next, kOutOfMemory) ||
+        (has_size && find_words(*next, kTried))) {
+      break;
     }
-    message += piece->starts_with(prefix) ? piece->substr(prefix.size()) : *piece;
-    if (is_whole(message)) {
-      lines.skip(at + 1);
+    const std::string_view piece = behind_prefix(*next, prefix);
+    const bool follows = has_size && at == num_known && is_sentence(piece);
+    message += piece;
+    if (follows || is_whole(message)) {
+      known = message;
+      num_known = at + 1;
     }
   }
-  return message;
+  lines.skip(num_known);
+  return known;
 }
 
 // Processes write to one log: a line may hold several messages.

@@ -320,6 +320,20 @@ TEST_CASE("a message that a terminal or a logger has broken into lines is read a
   }
 }
 
+TEST_CASE("pieces of a message may stand behind the prefix of a logger, with another time") {
+  const auto events = events_of(
+      "2026-01-02 03:04:05,678 - ERROR - torch.OutOfMemoryError: CUDA out of memory. Tried to "
+      "alloc\n"
+      "2026-01-02 03:04:05,679 - ERROR - ate 1.75 GiB. GPU 3 has a total capacity of 139.80 GiB of "
+      "which 1.01 \n"
+      "2026-01-02 03:04:06,001 - ERROR - GiB is free. Of the allocated memory 133.21 GiB is "
+      "allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated.\n");
+  REQUIRE(events.size() == 1);
+  CHECK(events[0].tried->text == "1.75 GiB");
+  CHECK(events[0].free->text == "1.01 GiB");
+  CHECK(events[0].allocated->text == "133.21 GiB");
+}
+
 TEST_CASE("a line that is cut off takes no lines from what follows") {
   const auto events = events_of(
       "[rank0]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a\n"
