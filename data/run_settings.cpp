@@ -62,7 +62,37 @@ std::vector<Setting> settings_of_words(const JsonValue& list, const std::string&
   return settings;
 }
 
+void add_section(std::vector<Setting>& settings, const JsonValue& section, const std::string& path,
+                 const std::string& file) {
+  for (const JsonMember& member : section.members) {
+    const JsonValue& value = member.value;
+    const std::string name = path + (path.empty() ? "" : ".") + member.name;
+    if (value.kind == JsonKind::kObject) {
+      add_section(settings, value, name, file);
+      continue;
+    }
+    Setting setting{.name = name, .values = {}, .place = place(file, value.line, "") + name + ": "};
+    if (value.kind == JsonKind::kArray) {
+      for (const JsonValue& item : value.items) { setting.values.push_back(text_of(item, file)); }
+    } else if (value.kind != JsonKind::kNull) {
+      setting.values = {text_of(value, file)};
+    }
+    if (!setting.values.empty()) {
+      settings.push_back(std::move(setting));
+    }
+  }
+}
+
 }  // namespace
+
+RunSettings torchtitan_settings(const JsonValue& value, const std::string& file) {
+  RunSettings settings;
+  settings.format = RunFormat::kTorchtitan;
+  settings.file = file;
+  settings.is_configuration = true;
+  add_section(settings.arguments, value, "", file);
+  return settings;
+}
 
 std::vector<std::string> bracketed_words(const std::string& text) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']' ||

@@ -55,6 +55,10 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
 // {"arguments": {"--tp": 2, "--bf16": true} or ["--tp", "2"], "environment": {"NAME": "value"}}.
 RunSettings run_settings(const JsonValue& value, const std::string& file);
 
+// torchtitan's whole configuration as it writes it (torchtitan v0.2.2 config/job_config.py,
+// JobConfig.maybe_log): {"training": {"seq_len": 8192}} is training.seq_len.
+RunSettings torchtitan_settings(const JsonValue& value, const std::string& file);
+
 // The words of "[attn mlp]", as Megatron-LM's test configurations write several of them; any other
 // text is one word, a Python list ("[1]*3") too.
 std::vector<std::string> bracketed_words(const std::string& text);

@@ -44,10 +44,17 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
   const std::int64_t line = take_line(file);
   const auto* const kind = std::ranges::find_if(
       kKinds, [&](const FileKind& each) { return file.ends_with(each.ending); });
+  if (kind == kKinds.end() && line == 0) {
+    TextFile log(file);
+    if (std::optional<RunSettings> settings = settings_from_log(log, notes, library)) {
+      return std::move(*settings);
+    }
+  }
   if (kind == kKinds.end() || (line > 0 && kind->language != Language::kShell)) {
     throw InputError("--from: found '" + path +
                      "', expected a file that ends in .sh, .bash, .slurm, .sbatch, .yaml, .yml, "
-                     ".toml or .json");
+                     ".toml or .json, or a log that prints the arguments of Megatron-LM or the "
+                     "configuration of torchtitan");
   }
   const std::string text = read_text_file(file);
   request.line = line;
@@ -73,6 +80,14 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
       value.kind == JsonKind::kObject && std::ranges::any_of(value.members, is_arguments);
   if (whole) {
     return run_settings(value, file);
+  }
+  const auto has = [&value](const char* section) {
+    return std::ranges::any_of(value.members, [section](const JsonMember& member) {
+      return member.name == section && member.value.kind == JsonKind::kObject;
+    });
+  };
+  if (has("training") && has("parallelism")) {  // job.save_config_file
+    return torchtitan_settings(value, file);
   }
   if (value.kind != JsonKind::kObject && value.kind != JsonKind::kArray) {
     throw InputError(place(file, value.line, value.pointer) + "found " + describe(value) +

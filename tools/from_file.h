@@ -1,10 +1,12 @@
 // The run that a user already has, read from its files: a shell script, a test configuration in
-// YAML, a list of arguments in JSON, a torchtitan configuration in TOML.
+// YAML, a list of arguments in JSON, a torchtitan configuration in TOML, its log.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "data/run_settings.h"
+#include "data/text_file.h"
 
 namespace shardplan {
 
@@ -19,8 +21,9 @@ struct ScriptRequest {
   std::int64_t node_gpus = 0;     // --nproc_per_node=gpu: of the cluster; 0: not known
 };
 
-// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml; behind a
-// script may stand ":LINE", where the training meant begins. InputError for what cannot be read.
+// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml, any other for a
+// log; behind a script may stand ":LINE", where the training meant begins. InputError for what
+// cannot be read.
 // `notes` receives a line for each thing that was taken with a guess. Of `request` line and path
 // are those of `path`.
 RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
@@ -36,6 +39,9 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
                                const std::vector<std::string>& set_words = {});
 RunSettings settings_from_toml(const std::string& text, const std::string& file);
 RunSettings settings_from_json(const std::string& text, const std::string& file);
+// Nothing where the log does not print them.
+std::optional<RunSettings> settings_from_log(TextFile& log, std::vector<std::string>& notes,
+                                             const Library& library);
 
 // What --set NAME means in a run's file, as the file writes it: "seq-length", "seq_length" and
 // "--seq-length" are the argument --seq-length, "training.seq-len" is training.seq_len. "" if

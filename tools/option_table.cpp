@@ -99,8 +99,10 @@ std::vector<OptionRow> machine_rows() {
       input_file(
           "from", "FILE",
           "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
-          "arguments (.json), or a torchtitan configuration (.toml); FILE.sh:LINE means the "
-          "training of a script that begins there"),
+          "arguments (.json), a torchtitan configuration (.toml), or a log that prints the "
+          "arguments "
+          "of Megatron-LM or the configuration of torchtitan; FILE.sh:LINE means the training of a "
+          "script that begins there"),
       repeated(
           text("set", "KEY=VALUE",
                "a switch of the framework, a field of the plan, or with --from an argument of "

@@ -5,6 +5,7 @@
 
 #include "tools/case_file.h"
 #include "tools/command.h"
+#include "tools/from_file.h"
 #include "tools/report.h"
 
 namespace shardplan {
@@ -36,6 +37,24 @@ Question question_of_case(const std::string& path, const std::string& id, const 
   question.plan = std::move(chosen->plan);
   question.warnings = std::move(chosen->warnings);
   return question;
+}
+
+// A log that nothing stands beside may print its run itself.
+Options with_run_of_log(Options options, const Library& library) {
+  const std::string path = options.positional.front();
+  if (given(options, "case") || given(options, "from") || given(options, "model") || path == "-") {
+    return options;
+  }
+  TextFile log(path);
+  std::vector<std::string> notes;
+  if (!settings_from_log(log, notes, library)) {
+    throw InputError(
+        "why-oom: " + log.name() +
+        ": found neither arguments of Megatron-LM nor a configuration of torchtitan in it, "
+        "expected the run as --model NAME, --from FILE or --case FILE");
+  }
+  add_option(options, "from", path);
+  return options;
 }
 
 Question asked(const Options& options, const Library& library) {
@@ -99,15 +118,16 @@ bool has_match(const OomDiagnosis& diagnosis) {
 }  // namespace
 
 ExitCode run_why_oom(const Arguments& arguments) {
-  const Options options = parse_options("why-oom", arguments);
-  if (given(options, "help")) {
+  const Options words = parse_options("why-oom", arguments);
+  if (given(words, "help")) {
     return run_help({"why-oom"});
   }
-  if (options.positional.size() != 1) {
+  if (words.positional.size() != 1) {
     throw InputError("why-oom: expected one log, or - for standard input, found " +
-                     std::to_string(options.positional.size()));
+                     std::to_string(words.positional.size()));
   }
-  const Library library = library_of(options);
+  const Library library = library_of(words);
+  const Options options = with_run_of_log(words, library);
   WhyOomReport report = {.question = asked(options, library),
                          .prediction = {},
                          .log = options.positional.front(),

@@ -1,0 +1,297 @@
+// The log of a run: the arguments that Megatron-LM prints when it starts (core_v0.16.1
+// training/arguments.py, _print_args, at the end of validate_args), read as those of its command,
+// or the configuration that torchtitan prints if job.print_config says so.
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <optional>
+
+#include "data/json_message.h"
+#include "tools/from_file.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::string_view kTitle = "------------------------ arguments ------------------------";
+constexpr std::string_view kConfiguration = "Running with configs: {";
+constexpr std::string_view kEnd = "-------------------- end of arguments ---------------------";
+
+// "  tensor_model_parallel_size ...................... 2", whatever a launcher puts in front.
+struct PrintedArgument {
+  std::string name;
+  std::string value;
+  std::int64_t line = 0;
+};
+
+bool is_name_letter(char letter) {
+  return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
+}
+
+std::optional<PrintedArgument> printed_in(std::string_view line, std::int64_t number) {
+  const std::size_t dots = line.find(" ...");
+  if (dots == std::string_view::npos) {
+    return std::nullopt;
+  }
+  std::size_t begin = dots;
+  while (begin > 0 && is_name_letter(line[begin - 1])) { --begin; }
+  std::string_view value =
+      line.substr(std::min(line.find_first_not_of('.', dots + 1), line.size()));
+  value.remove_prefix(std::min(value.size(), value.find_first_not_of(' ')));
+  value = value.substr(0, value.find_last_not_of(" \r") + 1);
+  if (begin == dots || value.empty()) {
+    return std::nullopt;
+  }
+  return PrintedArgument{.name = std::string(line.substr(begin, dots - begin)),
+                         .value = std::string(value),
+                         .line = number};
+}
+
+// Attributes whose argument has another name; `switched`: the value that the switch gives, "" where
+// it has a value of its own (the `dest` of each).
+struct OtherName {
+  std::string_view printed;
+  std::string_view argument;
+  std::string_view switched = "";
+};
+constexpr std::array<OtherName, 19> kOtherNames = {{
+    {"add_bias_linear", "--disable-bias-linear", "False"},
+    {"add_position_embedding", "--no-position-embedding", "False"},
+    {"apply_rope_fusion", "--no-rope-fusion", "False"},
+    {"enable_gloo_process_groups", "--disable-gloo-process-groups", "False"},
+    {"barrier_with_L1_time", "--no-barrier-with-level-1-timing", "False"},
+    {"bert_binary_head", "--bert-no-binary-head", "False"},
+    {"muon_split_qkv", "--muon-no-split-qkv", "False"},
+    {"perform_initialization", "--no-initialization", "False"},
+    {"use_mamba_mem_eff_path", "--disable-mamba-mem-eff-path", "False"},
+    {"overlap_p2p_comm", "--no-overlap-p2p-communication", "False"},
+    {"torch_fsdp2_reshard_after_forward", "--torch-fsdp2-no-reshard-after-forward", "False"},
+    {"overlap_p2p_comm_warmup_flush", "--overlap-p2p-communication-warmup-flush", "True"},
+    {"layernorm_zero_centered_gamma", "--apply-layernorm-1p", "True"},
+    {"fp4_param", "--fp4-param-gather", "True"},
+    {"nccl_ub", "--use-nccl-ub", "True"},
+    {"fp4", "--fp4-format"},
+    {"fp8", "--fp8-format"},
+    {"layernorm_epsilon", "--norm-epsilon"},
+    {"microbatch_group_size_per_vp_stage", "--microbatch-group-size-per-virtual-pipeline-stage"},
+}};
+
+// What follows from the others (validate_args), or is of one process.
+constexpr std::array<std::string_view, 12> kDerived = {"consumed_train_samples",
+                                                       "consumed_valid_samples",
+                                                       "data_parallel_size",
+                                                       "iteration",
+                                                       "local_rank",
+                                                       "params_dtype",
+                                                       "rank",
+                                                       "skipped_train_samples",
+                                                       "transformer_pipeline_model_parallel_size",
+                                                       "variable_seq_lengths",
+                                                       "virtual_pipeline_model_parallel_size",
+                                                       "world_size"};
+
+// "AttnBackend.flash" and "<CudaGraphScope.attn: 1>" are enumerated, "torch.bfloat16" is a type; a
+// text within a list has quotes.
+std::string as_argument(const std::string& word) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTypes = {
+      {{"torch.float32", "fp32"},
+       {"torch.bfloat16", "bf16"},
+       {"torch.float16", "fp16"},
+       {"torch.uint8", "fp8"}}};
+  for (const auto& [printed, name] : kTypes) {
+    if (word == printed) {
+      return std::string(name);
+    }
+  }
+  const std::size_t dot = word.find('.');
+  if (dot != std::string::npos && (word.starts_with('<') || word.starts_with("AttnBackend."))) {
+    return word.substr(dot + 1, std::min(word.find(':'), word.size()) - dot - 1);
+  }
+  const bool is_quoted = word.size() > 1 && word.front() == '\'' && word.back() == '\'';
+  return is_quoted ? word.substr(1, word.size() - 2) : word;
+}
+
+// "['p2p', 'a2a']"; anything else is one word.
+std::vector<std::string> words_of(const std::string& value) {
+  if (!value.starts_with('[') || !value.ends_with(']')) {
+    return {as_argument(value)};
+  }
+  std::vector<std::string> words;
+  for (std::size_t at = 1; at + 1 < value.size();) {
+    const std::size_t end = std::min(value.find(", ", at), value.size() - 1);
+    words.push_back(as_argument(value.substr(at, end - at)));
+    at = end + 2;
+  }
+  return words;
+}
+
+// The argument that gives an attribute; "" where its switch was not given. "bias_swiglu_fusion" is
+// of --no-bias-swiglu-fusion.
+std::string argument_of(const PrintedArgument& printed, const ArgumentTable& table) {
+  const auto* const other = std::ranges::find(kOtherNames, printed.name, &OtherName::printed);
+  if (other != kOtherNames.end()) {
+    const bool is_given = other->switched.empty() || other->switched == printed.value;
+    return is_given ? std::string(other->argument) : "";
+  }
+  std::string words = printed.name;
+  std::ranges::replace(words, '_', '-');
+  for (const auto& [beginning, switched] :
+       {std::pair{"--", "True"}, std::pair{"--no-", "False"}, std::pair{"--disable-", "False"}}) {
+    const ArgumentRow* const row = find_row(table, beginning + words);
+    if (row != nullptr) {
+      const bool is_given = row->num_values != 0 || printed.value == switched;
+      return is_given ? beginning + words : "";
+    }
+  }
+  return printed.value == "False" ? "" : "--" + words;
+}
+
+std::optional<Setting> setting_of(const PrintedArgument& printed, const std::string& file,
+                                  const ArgumentTable& table) {
+  if (printed.value == "None" || std::ranges::find(kDerived, printed.name) != kDerived.end()) {
+    return std::nullopt;
+  }
+  Setting setting{.name = argument_of(printed, table),
+                  .values = {},
+                  .place = place(file, printed.line, "") + printed.name + ": "};
+  if (setting.name.empty()) {
+    return std::nullopt;
+  }
+  const ArgumentRow* const row = find_row(table, setting.name);
+  if (row != nullptr && row->num_values == 0) {
+    return setting;
+  }
+  if (row != nullptr && row->num_values == 1 && printed.value.starts_with('[')) {
+    setting.values = {printed.value};  // "[0, 1, 1]" is one word
+    std::erase(setting.values.front(), ' ');
+  } else {
+    setting.values = words_of(printed.value);
+  }
+  return setting.values.empty() ? std::nullopt : std::optional(setting);
+}
+
+// What a log says of one start of the run.
+struct PrintedRun {
+  std::vector<PrintedArgument> arguments = {};  // of Megatron-LM
+  std::string vocabulary = {};     // of its tokenizer, before padding; "" where none is printed
+  std::string configuration = {};  // of torchtitan
+  std::int64_t line = 0;           // where either begins; 0: there is none
+
+  std::string value_of(std::string_view name) const {
+    const auto found = std::ranges::find(arguments, name, &PrintedArgument::name);
+    return found == arguments.end() ? "" : found->value;
+  }
+};
+
+// training/tokenizer/tokenizer.py, _vocab_size_with_padding:
+// " > padded vocab (size: 128000) with 256 dummy tokens (new size: 128256)".
+std::string vocabulary_in(std::string_view line) {
+  constexpr std::string_view kWords = "> padded vocab (size: ";
+  const std::size_t at = line.find(kWords);
+  const std::string_view rest = at == line.npos ? "" : line.substr(at + kWords.size());
+  return std::string(rest.substr(0, rest.find_first_not_of("0123456789")));
+}
+
+// Behind the title; nothing where the log ends before the arguments do.
+std::optional<PrintedRun> megatron_run(TextFile& log, std::int64_t& number) {
+  PrintedRun run{.line = number};
+  for (std::string line; log.next_line(line);) {
+    ++number;
+    if (line.find(kEnd) != std::string::npos) {
+      return run;
+    }
+    if (std::optional<PrintedArgument> printed = printed_in(line, number)) {
+      run.arguments.push_back(std::move(*printed));
+    }
+  }
+  return std::nullopt;
+}
+
+// JSON over several lines, each behind torchrun's "[rank0]:" again where it has one.
+std::optional<PrintedRun> torchtitan_run(TextFile& log, std::int64_t& number,
+                                         const std::string& first) {
+  const std::size_t tag = first.starts_with('[') ? first.find("]:") : std::string::npos;
+  const std::string prefix = tag == std::string::npos ? "" : first.substr(0, tag + 2);
+  PrintedRun run{.configuration = "{\n", .line = number};
+  for (std::string line; log.next_line(line);) {
+    ++number;
+    const std::string piece = line.starts_with(prefix) ? line.substr(prefix.size()) : line;
+    run.configuration += piece + "\n";
+    if (piece.starts_with('}')) {
+      return run;
+    }
+  }
+  return std::nullopt;
+}
+
+// The last that is whole: who starts a run again lets it write to the same log.
+PrintedRun last_start(TextFile& log) {
+  PrintedRun last;
+  std::int64_t number = 0;
+  for (std::string line; log.next_line(line);) {
+    ++number;
+    std::optional<PrintedRun> run;
+    if (line.find(kTitle) != std::string::npos) {
+      run = megatron_run(log, number);
+    } else if (line.find(kConfiguration) != std::string::npos) {
+      run = torchtitan_run(log, number, line);
+    } else if (const std::string vocabulary = vocabulary_in(line); !vocabulary.empty()) {
+      last.vocabulary = vocabulary;
+    }
+    if (run) {
+      last = std::move(*run);
+    }
+  }
+  return last;
+}
+
+RunSettings megatron_settings(const PrintedRun& printed, const std::string& file,
+                              const Library& library) {
+  const ArgumentTable table = argument_table(library, "megatron");
+  RunSettings settings;
+  settings.file = file;
+  for (const PrintedArgument& argument : printed.arguments) {
+    if (std::optional<Setting> setting = setting_of(argument, settings.file, table)) {
+      settings.arguments.push_back(std::move(*setting));
+    }
+  }
+  const auto has = [&](const char* name) {
+    return std::ranges::find(settings.arguments, name, &Setting::name) != settings.arguments.end();
+  };
+  const auto drop = [&](const char* name) {
+    std::erase_if(settings.arguments, [name](const Setting& each) { return each.name == name; });
+  };
+  // What validate_args sets of the older name, and where no schedule interleaves.
+  if (has("--use-megatron-fsdp")) {
+    drop("--use-custom-fsdp");
+  }
+  if (printed.value_of("virtual_pipeline_model_parallel_size") == "None") {
+    drop("--no-overlap-p2p-communication");
+  }
+  if (!printed.vocabulary.empty() && !has("--vocab-size") && !has("--padded-vocab-size")) {
+    settings.arguments.push_back({.name = "--vocab-size",
+                                  .values = {printed.vocabulary},
+                                  .place = settings.file + ": padded vocab: "});
+  }
+  const std::string world = printed.value_of("world_size");
+  std::from_chars(world.data(), world.data() + world.size(), settings.num_gpus);
+  return settings;
+}
+
+}  // namespace
+
+std::optional<RunSettings> settings_from_log(TextFile& log, std::vector<std::string>& notes,
+                                             const Library& library) {
+  const PrintedRun printed = last_start(log);
+  if (printed.line == 0) {
+    return std::nullopt;
+  }
+  notes.push_back(log.name() + ": what it prints from line " + std::to_string(printed.line) +
+                  " on is the run; the environment is not in the log");
+  return printed.configuration.empty()
+             ? megatron_settings(printed, log.name(), library)
+             : torchtitan_settings(parse_json(printed.configuration, log.name(), printed.line),
+                                   log.name());
+}
+
+}  // namespace shardplan
