@@ -110,12 +110,14 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   note(context, PieceKind::kAttention, time);
   if (plan.cp > 1) {
     add(time, context_parallel_merges(context, layer, work));
-    const ForwardBackward exchange = context_parallel_s(context, work);
+    const ContextExchange exchange = context_exchange(context, work);
     const ForwardBackward visible = visible_context_parallel_s(context, exchange, time);
     time.forward_cp_s = visible.forward_s * context.job.profile.exposed_cp_share;
     time.backward_cp_s = visible.backward_s * context.job.profile.exposed_cp_share;
-    note_communication(context, PieceKind::kContextParallel, context.cp, exchange,
-                       {.forward_s = time.forward_cp_s, .backward_s = time.backward_cp_s});
+    note_communication(
+        context, PieceKind::kContextParallel, context.cp,
+        {.forward_s = exchange.forward.alone_s, .backward_s = exchange.backward.alone_s},
+        {.forward_s = time.forward_cp_s, .backward_s = time.backward_cp_s});
   }
   return time;
 }

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "estimator/collective_time.h"
 #include "estimator/number.h"
-#include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
@@ -113,76 +111,71 @@ BlockTime native_merges(const BlockContext& context, const LayerSpec& layer,
 // sends them home, our trainer in fp32. All-gather: k and v once, gathered again and their
 // gradients reduced in backward. All-to-all (Ulysses): q, k, v before and the output after
 // attention.
-ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work) {
-  const ClusterSpec& cluster = context.job.cluster;
+ContextExchange context_exchange(const BlockContext& context, const AttentionWork& work) {
   const Carrier carrier = carrier_of(context.job, context.cp);
   const double c = number(context.plan.cp);
   const double kv_bytes = number(context.tokens * kv_width(context)) * context.element_bytes;
+  const auto cost = [&](Collective collective, double bytes, Carrier by) {
+    return collective_cost(context.job.cluster, context.cp, collective, bytes, by);
+  };
   switch (context.plan.cp_method) {
     case CpMethod::kRing: {
       const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
       const double gradient_bytes = is_native ? 4 / context.element_bytes * kv_bytes : kv_bytes;
-      const double hop_s = send_s(cluster, context.cp, kv_bytes, carrier);
-      return {
-          .forward_s = (c - 1) * hop_s,
-          .backward_s = (c - 1) * hop_s + c * send_s(cluster, context.cp, gradient_bytes, carrier)};
+      const BesideCost hops = (c - 1) * cost(Collective::kSend, kv_bytes, carrier);
+      const BesideCost gradients = c * cost(Collective::kSend, gradient_bytes, carrier);
+      return {.forward = hops, .backward = hops + gradients, .gradients = gradients};
     }
     case CpMethod::kAllGather: {
-      const double gather_s = all_gather_s(cluster, context.cp, c * kv_bytes, carrier);
-      return {.forward_s = gather_s, .backward_s = 2 * gather_s};
+      const BesideCost gather = cost(Collective::kAllGather, c * kv_bytes, carrier);
+      return {.forward = gather, .backward = 2 * gather};
     }
     case CpMethod::kA2a: {
-      const double exchange_s =
-          all_to_all_s(cluster, context.cp,
-                       number(context.tokens * qkvo_width(context, work)) * context.element_bytes);
-      return {.forward_s = exchange_s, .backward_s = exchange_s};
+      const double bytes =
+          number(context.tokens * qkvo_width(context, work)) * context.element_bytes;
+      const BesideCost exchange = cost(Collective::kAllToAll, bytes, Carrier::kNccl);
+      return {.forward = exchange, .backward = exchange};
     }
   }
-  throw std::logic_error("context_parallel_s: unknown method");
+  throw std::logic_error("context_exchange: unknown method");
 }
 
 namespace {
 
 // The last of c hops of gradients, their way home, has nothing beside it. The others hide beside
 // attention of `sequences` at once, all hops of keys and values beside all attention.
-ForwardBackward visible_ring_s(const BesideRates& keep, double cp, const ForwardBackward& exchange,
+ForwardBackward visible_ring_s(double cp, const ContextExchange& exchange,
                                const BlockTime& attention, double sequences) {
   const double beside = (cp - 1) / cp;
-  const double gradients_s = exchange.backward_s - exchange.forward_s;
   const double attention_s = beside * attention.backward_input_s;
   const double share = 1 / sequences;
-  return {.forward_s = beside_compute_s(keep, exchange.forward_s, beside * attention.forward_s),
-          .backward_s =
-              gradients_s / cp +
-              beside_compute_s(keep, beside * gradients_s + share * exchange.forward_s,
-                               share * attention_s) +
-              beside_compute_s(keep, (1 - share) * exchange.forward_s, (1 - share) * attention_s)};
+  return {
+      .forward_s = beside_compute_s(exchange.forward, beside * attention.forward_s),
+      .backward_s = exchange.gradients.alone_s / cp +
+                    beside_compute_s(beside * exchange.gradients + share * exchange.forward,
+                                     share * attention_s) +
+                    beside_compute_s((1 - share) * exchange.forward, (1 - share) * attention_s)};
 }
 
 }  // namespace
 
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
-                                           const ForwardBackward& exchange,
+                                           const ContextExchange& exchange,
                                            const BlockTime& attention) {
-  const CpOverlap overlap = context.job.profile.cp_overlap;
-  if (context.plan.cp_method == CpMethod::kA2a || overlap == CpOverlap::kExposed) {
-    return exchange;
+  const FrameworkProfile& profile = context.job.profile;
+  const CpMethod method = context.plan.cp_method;
+  const bool gathers_beside =
+      method == CpMethod::kAllGather && profile.memory_model == MemoryModel::kNative;
+  if (profile.cp_overlap == CpOverlap::kExposed || (method != CpMethod::kRing && !gathers_beside)) {
+    return {.forward_s = exchange.forward.alone_s, .backward_s = exchange.backward.alone_s};
   }
-  const bool is_ring = context.plan.cp_method == CpMethod::kRing;
   const std::int64_t sequences = context.plan.micro_batch;
-  const BesideRates keep = beside_rates(context.job.cluster, context.cp,
-                                        is_ring ? Collective::kSend : Collective::kAllGather,
-                                        carrier_of(context.job, context.cp));
-  if (is_ring) {
-    return visible_ring_s(keep, number(context.plan.cp), exchange, attention,
-                          overlap == CpOverlap::kSequences ? number(sequences) : 1);
+  if (method == CpMethod::kRing) {
+    return visible_ring_s(number(context.plan.cp), exchange, attention,
+                          profile.cp_overlap == CpOverlap::kSequences ? number(sequences) : 1);
   }
-  if (context.job.profile.memory_model != MemoryModel::kNative) {
-    return exchange;
-  }
-  return {
-      .forward_s = in_pieces_s(keep, exchange.forward_s, attention.forward_s, sequences),
-      .backward_s = in_pieces_s(keep, exchange.backward_s, attention.backward_input_s, sequences)};
+  return {.forward_s = in_pieces_s(exchange.forward, attention.forward_s, sequences),
+          .backward_s = in_pieces_s(exchange.backward, attention.backward_input_s, sequences)};
 }
 
 BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,

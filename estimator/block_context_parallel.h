@@ -7,13 +7,18 @@
 namespace shardplan {
 
 // All that one layer exchanges.
-ForwardBackward context_parallel_s(const BlockContext& context, const AttentionWork& work);
+struct ContextExchange {
+  BesideCost forward = {};
+  BesideCost backward = {};
+  BesideCost gradients = {};  // of these backward: the gradients that a ring carries along
+};
+ContextExchange context_exchange(const BlockContext& context, const AttentionWork& work);
 
 // What stays visible (CpOverlap): hops of a ring run beside attention to the keys of the hop
 // before, and the gradients' way home has nothing to hide behind; our trainer gathers keys sequence
 // by sequence, one beside attention of another.
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
-                                           const ForwardBackward& exchange,
+                                           const ContextExchange& exchange,
                                            const BlockTime& attention);
 
 // Memory-bound kernels beside attention, by framework.

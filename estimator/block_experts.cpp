@@ -7,30 +7,25 @@
 namespace shardplan {
 namespace {
 
+GroupShape experts_group(const BlockContext& context) {
+  return group_shape(context.job, context.plan, GroupKind::kExperts);
+}
+
 // Megatron's all-gather dispatcher (core_v0.16.1 core/transformer/moe/token_dispatcher.py,
 // MoEAllGatherTokenDispatcher): every rank gathers the tokens of all ranks that hold the experts
 // together (etp x ep), whatever their number of experts, with their probabilities and choices, 5
 // bytes an expert, and sums its experts' outputs for all of them over these ranks. Backward does
-// the reverse. Its rows are picked and put back once: read and written twice, where all tokens lie
-// zeroed and added.
-BlockTime gathered_exchange(const BlockContext& context, double rows) {
-  const GroupShape group = group_shape(context.job, context.plan, GroupKind::kExperts);
+// the reverse.
+BesideCost gathered_cost(const BlockContext& context) {
+  const GroupShape group = experts_group(context);
   const ModelSpec& model = context.model();
   const double tokens = number(context.sharded_tokens * group.size);
   const double token_bytes = number(model.hidden) * context.element_bytes;
   const double routed_bytes = 5 * number(model.moe.num_experts);
-  const double gather_s =
-      all_gather_s(context.job.cluster, group, tokens * (token_bytes + routed_bytes));
-  const double sum_s = reduce_scatter_s(context.job.cluster, group, tokens * token_bytes);
-  BlockTime time = memory_bound(context, (4 * rows + 2 * tokens) * token_bytes,
-                                {.forward = {.fused = 1}, .backward = {.fused = 1}});
-  const double whole_s = gather_s + sum_s;
-  time.forward_ep_s = whole_s * context.job.profile.exposed_ep_share;
-  time.backward_ep_s = time.forward_ep_s;
-  note_communication(context, PieceKind::kExpertParallel, group,
-                     {.forward_s = whole_s, .backward_s = whole_s},
-                     {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
-  return time;
+  return collective_cost(context.job.cluster, group, Collective::kAllGather,
+                         tokens * (token_bytes + routed_bytes)) +
+         collective_cost(context.job.cluster, group, Collective::kReduceScatter,
+                         tokens * token_bytes);
 }
 
 // torchtitan: every rank of tp that shares experts sends all rows of its tokens, and sums their
@@ -63,11 +58,11 @@ BlockTime titan_exchange(const BlockContext& context, double rows) {
 // One way of tokens that go once to each domain that has experts of theirs, and there once to each
 // rank that has (DeepEP v1.2.1 csrc/kernels/internode.cu: over the network to the GPU of the same
 // index, by NVLink from there), both at the same time.
-double once_exchange_s(const BlockContext& context) {
+BesideCost once_cost(const BlockContext& context) {
   const ClusterSpec& cluster = context.job.cluster;
   const FrameworkProfile& profile = context.job.profile;
   const MoeSpec& moe = context.model().moe;
-  const GroupShape group = group_shape(context.job, context.plan, GroupKind::kExperts);
+  const GroupShape group = experts_group(context);
   const double near = number(group.ranks_per_domain);
   const double domains = number(group.size) / near;
   const std::int64_t own_experts = div_ceil(moe.num_experts, context.plan.ep);
@@ -79,36 +74,65 @@ double once_exchange_s(const BlockContext& context) {
   const double crossing = tokens * (domains - 1) * share_choosing(moe, near_experts);
   const DispatchCost cost = dispatch_cost(profile);
   const double link = cost.link_share * cluster.gpu.nvlink_bytes_per_s;
+  const double start_s = cost.start_s + cost.row_s * received;
   const double inside_s = near > 1 ? received * token_bytes / link : 0;
   const double network = rank_bytes_per_s(cluster, group, Collective::kAllToAll);
   const double across_s = domains > 1 ? crossing * token_bytes / network : 0;
-  return cost.start_s + cost.row_s * received + std::max(inside_s, across_s);
+  // Products leave multiprocessors to it; bytes inside a group that leaves the domain were not
+  // measured beside them.
+  const double left = beside_rates(cluster, group, Collective::kAllToAll).collectives;
+  const double sms = number(context.gpu().num_sms);
+  const double lost_share = sms > 0 ? number(cost.sms) / sms : 0;
+  const double beside_s =
+      start_s + (domains > 1 ? std::max(inside_s, across_s / left) : inside_s / left);
+  return {.alone_s = start_s + std::max(inside_s, across_s),
+          .beside_s = beside_s,
+          .lost_s = lost_share * beside_s};
+}
+
+// Read and written: an all-gather dispatcher picks rows and puts them back once, where all tokens
+// lie zeroed and added; others permute rows on both sides of both exchanges.
+BlockTime exchange_kernels(const BlockContext& context, double rows) {
+  const double row_bytes = number(context.model().hidden) * context.element_bytes;
+  if (context.job.profile.moe_dispatcher != MoeDispatcher::kAllGather) {
+    return memory_bound(context, rows * row_bytes, permutation_kernels(context.job));
+  }
+  const double tokens = number(context.sharded_tokens * experts_group(context).size);
+  return memory_bound(context, (4 * rows + 2 * tokens) * row_bytes,
+                      {.forward = {.fused = 1}, .backward = {.fused = 1}});
 }
 
 }  // namespace
 
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
-// Rows are permuted on both sides of both exchanges.
-BlockTime expert_exchange(const BlockContext& context, double rows) {
-  const ClusterSpec& cluster = context.job.cluster;
+BesideCost exchange_cost(const BlockContext& context, double rows) {
   if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
-    return gathered_exchange(context, rows);
+    return gathered_cost(context);
   }
+  if (sends_tokens_once(context.job.profile)) {
+    return 2 * once_cost(context);
+  }
+  const ClusterSpec& cluster = context.job.cluster;
+  const double bytes = rows * number(context.model().hidden) * context.element_bytes;
+  return 2 * (collective_cost(cluster, context.ep, Collective::kAllToAll, bytes) +
+              collective_cost(cluster, context.etp, Collective::kAllGather,
+                              bytes * number(context.plan.etp)));
+}
+
+BlockTime expert_exchange(const BlockContext& context, double rows) {
   if (context.job.profile.memory_model == MemoryModel::kTorchtitan) {
     return titan_exchange(context, rows);
   }
-  const double bytes = rows * number(context.model().hidden) * context.element_bytes;
-  const double one_way_s =
-      sends_tokens_once(context.job.profile)
-          ? once_exchange_s(context)
-          : all_to_all_s(cluster, context.ep, bytes) +
-                all_gather_s(cluster, context.etp, bytes * number(context.plan.etp));
-  BlockTime time = memory_bound(context, bytes, permutation_kernels(context.job));
-  time.forward_ep_s = 2 * one_way_s * context.job.profile.exposed_ep_share;
+  const double whole_s = exchange_cost(context, rows).alone_s;
+  BlockTime time = exchange_kernels(context, rows);
+  time.forward_ep_s = whole_s * context.job.profile.exposed_ep_share;
   time.backward_ep_s = time.forward_ep_s;
+  const bool gathers = context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
   note_communication(context, PieceKind::kExpertParallel,
-                     context.plan.ep > 1 ? context.ep : context.etp,
-                     {.forward_s = 2 * one_way_s, .backward_s = 2 * one_way_s},
+                     gathers               ? experts_group(context)
+                     : context.plan.ep > 1 ? context.ep
+                                           : context.etp,
+                     {.forward_s = whole_s, .backward_s = whole_s},
                      {.forward_s = time.forward_ep_s, .backward_s = time.backward_ep_s});
   return time;
 }

@@ -12,7 +12,6 @@
 #include "estimator/block_work.h"
 #include "estimator/expert_routing.h"
 #include "estimator/number.h"
-#include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
@@ -186,22 +185,18 @@ BlockTime sum(const LayerParts& parts) {
 void hide_exchanges(const BlockContext& context, LayerParts& parts) {
   const BlockTime layer = sum(parts);
   const double backward_s = layer.backward_input_s + layer.backward_weight_s;
-  const FrameworkProfile& profile = context.job.profile;
-  BesideRates keep = beside_rates(context.job.cluster, context.ep, Collective::kAllToAll);
-  if (sends_tokens_once(profile) && context.gpu().num_sms > 0) {
-    keep.products = 1 - number(dispatch_cost(profile).sms) / number(context.gpu().num_sms);
-  }
+  const BesideCost cost =
+      context.job.profile.exposed_ep_share * exchange_cost(context, received_rows(context));
   BlockTime& routed = parts.routed;
-  routed.forward_ep_s = beside_compute_s(keep, routed.forward_ep_s, backward_s);
-  routed.backward_ep_s = beside_compute_s(keep, routed.backward_ep_s, layer.forward_s);
+  routed.forward_ep_s = beside_compute_s(cost, backward_s);
+  routed.backward_ep_s = beside_compute_s(cost, layer.forward_s);
   note_visible_exchange(context, routed);
 }
 
 // Of a dense layer whose tokens go by pieces.
 void add_visible_regions(const BlockContext& context, const LayerRegions& regions,
                          LayerParts& parts) {
-  const VisibleRegions visible =
-      visible_regions(context, regions, parts.attention.backward_input_s);
+  const VisibleRegions visible = visible_regions(regions, parts.attention.backward_input_s);
   add(parts.ffn, tensor_parallel(context, visible.ffn, all_of(regions.ffn)));
   parts.ffn_last_s += parts.ffn.forward_tp_s / 2;
   begin_part(context, "projections");

@@ -11,7 +11,6 @@
 #include "estimator/elementwise.h"
 #include "estimator/megatron_fsdp.h"
 #include "estimator/number.h"
-#include "estimator/overlap_time.h"
 #include "estimator/token_pieces.h"
 
 namespace shardplan {
@@ -254,34 +253,32 @@ bool goes_by_pieces(const BlockContext& context) {
 }
 
 ForwardBackward all_of(const RegionTimes& region) {
-  return {
-      .forward_s = region.gather_s + region.scatter_s,
-      .backward_s = region.gather_gradient_s + region.gather_again_s + region.scatter_gradient_s};
+  return {.forward_s = region.gather.alone_s + region.scatter.alone_s,
+          .backward_s = region.gather_gradient.alone_s + region.gather_again.alone_s +
+                        region.scatter_gradient.alone_s};
 }
 
-VisibleRegions visible_regions(const BlockContext& context, const LayerRegions& regions,
-                               double attention_backward_s) {
+VisibleRegions visible_regions(const LayerRegions& regions, double attention_backward_s) {
   const RegionTimes& a = regions.attention;
   const RegionTimes& f = regions.ffn;
-  const BesideRates keep = beside_rates(context.job.cluster, context.tp, Collective::kAllGather,
-                                        carrier_of(context.job, context.tp));
-  const auto share = [&](double cost_s, double compute_s) {
-    return cost_s > 0 ? beside_compute_s(keep, cost_s, compute_s) / cost_s : 0;
+  const auto share = [&](const BesideCost& cost, double compute_s) {
+    return cost.alone_s > 0 ? beside_compute_s(cost, compute_s) / cost.alone_s : 0;
   };
-  const double into_attention =
-      share(f.scatter_s + a.gather_s, f.row.forward_s + a.column.forward_s);
-  const double into_ffn = share(a.scatter_s + f.gather_s, a.row.forward_s + f.column.forward_s);
+  const double into_attention = share(f.scatter + a.gather, f.row.forward_s + a.column.forward_s);
+  const double into_ffn = share(a.scatter + f.gather, a.row.forward_s + f.column.forward_s);
   const double out_of_attention =
-      share(a.scatter_gradient_s + f.gather_gradient_s, backward_s(a.column) + backward_s(f.row));
-  const double out_of_ffn = share(f.scatter_gradient_s + a.gather_gradient_s + f.gather_again_s,
+      share(a.scatter_gradient + f.gather_gradient, backward_s(a.column) + backward_s(f.row));
+  const double out_of_ffn = share(f.scatter_gradient + a.gather_gradient + f.gather_again,
                                   backward_s(f.column) + backward_s(a.row));
-  const double again = share(a.gather_again_s, attention_backward_s);
-  return {.attention = {.forward_s = into_attention * a.gather_s + into_ffn * a.scatter_s,
-                        .backward_s = out_of_ffn * a.gather_gradient_s + again * a.gather_again_s +
-                                      out_of_attention * a.scatter_gradient_s},
-          .ffn = {.forward_s = into_ffn * f.gather_s + into_attention * f.scatter_s,
-                  .backward_s = out_of_attention * f.gather_gradient_s +
-                                out_of_ffn * (f.gather_again_s + f.scatter_gradient_s)}};
+  const double again = share(a.gather_again, attention_backward_s);
+  return {
+      .attention = {.forward_s = into_attention * a.gather.alone_s + into_ffn * a.scatter.alone_s,
+                    .backward_s = out_of_ffn * a.gather_gradient.alone_s +
+                                  again * a.gather_again.alone_s +
+                                  out_of_attention * a.scatter_gradient.alone_s},
+      .ffn = {.forward_s = into_ffn * f.gather.alone_s + into_attention * f.scatter.alone_s,
+              .backward_s = out_of_attention * f.gather_gradient.alone_s +
+                            out_of_ffn * (f.gather_again.alone_s + f.scatter_gradient.alone_s)}};
 }
 
 // With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
@@ -300,58 +297,57 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
   const FrameworkProfile& profile = context.job.profile;
   const Carrier carrier =
       context.plan.sequence_parallel ? carrier_of(context.job, context.tp) : Carrier::kNccl;
-  const BesideRates keep = beside_rates(cluster, context.tp, Collective::kAllGather, carrier);
-  const auto in_pieces = [&](double cost_s, double product_s) {
-    return profile.tp_overlap == TpOverlap::kPieces
-               ? in_pieces_s(keep, cost_s, product_s, token_pieces(context))
-               : cost_s;
+  const auto cost = [&](Collective collective, double bytes) {
+    return collective_cost(cluster, context.tp, collective, bytes, carrier);
   };
-  const auto beside = [&](double cost_s, double product_s) {
-    return profile.tp_overlap == TpOverlap::kExposed ? cost_s
-                                                     : beside_compute_s(keep, cost_s, product_s);
+  const auto in_pieces = [&](const BesideCost& of, double product_s) {
+    return profile.tp_overlap == TpOverlap::kPieces
+               ? in_pieces_s(of, product_s, token_pieces(context))
+               : of.alone_s;
+  };
+  const auto beside = [&](const BesideCost& of, double product_s) {
+    return profile.tp_overlap == TpOverlap::kExposed ? of.alone_s : beside_compute_s(of, product_s);
   };
   const double ins = number(context.tokens * in);
   const double outs = number(context.tokens * out);
   if (context.plan.sequence_parallel) {
-    const double gather_s = all_gather_s(cluster, context.tp, ins * in_element_bytes, carrier);
-    const double gather_back_s =
-        all_gather_s(cluster, context.tp, outs * gathered_element_bytes(context), carrier);
-    const double scatter_s =
-        reduce_scatter_s(cluster, context.tp, outs * context.element_bytes, carrier);
-    const double scatter_back_s =
-        reduce_scatter_s(cluster, context.tp, ins * context.element_bytes, carrier);
+    const BesideCost gather = cost(Collective::kAllGather, ins * in_element_bytes);
+    const BesideCost gather_back =
+        cost(Collective::kAllGather, outs * gathered_element_bytes(context));
+    const BesideCost scatter = cost(Collective::kReduceScatter, outs * context.element_bytes);
+    const BesideCost scatter_back = cost(Collective::kReduceScatter, ins * context.element_bytes);
     const bool keeps_input = profile.memory_model == MemoryModel::kTorchtitan;
-    const double again_s = keeps_input ? 0 : gather_s;
+    const BesideCost again = keeps_input ? BesideCost{} : gather;
+    const RegionTimes region_times = {.gather = gather,
+                                      .scatter = scatter,
+                                      .gather_gradient = gather_back,
+                                      .gather_again = again,
+                                      .scatter_gradient = scatter_back,
+                                      .column = column,
+                                      .row = row};
     if (context.region != nullptr) {
-      *context.region = {.gather_s = gather_s,
-                         .scatter_s = scatter_s,
-                         .gather_gradient_s = gather_back_s,
-                         .gather_again_s = again_s,
-                         .scatter_gradient_s = scatter_back_s,
-                         .column = column,
-                         .row = row};
+      *context.region = region_times;
       time = own_parts(context, ins * in_element_bytes, outs * context.element_bytes);
       add(time, further_kernels(context));
       return time;
     }
     time = tensor_parallel(
         context,
-        {.forward_s = in_pieces(gather_s, column.forward_s) + in_pieces(scatter_s, row.forward_s),
-         .backward_s = in_pieces(gather_back_s, row.backward_input_s) +
-                       beside(again_s, column.backward_input_s) +
-                       beside(scatter_back_s, column.backward_weight_s)},
-        {.forward_s = gather_s + scatter_s,
-         .backward_s = gather_back_s + again_s + scatter_back_s});
+        {.forward_s = in_pieces(gather, column.forward_s) + in_pieces(scatter, row.forward_s),
+         .backward_s = in_pieces(gather_back, row.backward_input_s) +
+                       beside(again, column.backward_input_s) +
+                       beside(scatter_back, column.backward_weight_s)},
+        all_of(region_times));
     if (keeps_input) {
       add(time, sequence_copies(context, ins * in_element_bytes, outs * context.element_bytes));
     }
   } else {
-    const double out_s = all_reduce_s(cluster, context.tp, outs * context.element_bytes);
-    const double in_s = all_reduce_s(cluster, context.tp, ins * context.element_bytes);
+    const BesideCost sum = cost(Collective::kAllReduce, outs * context.element_bytes);
+    const BesideCost sum_back = cost(Collective::kAllReduce, ins * context.element_bytes);
     time = tensor_parallel(context,
-                           {.forward_s = in_pieces(out_s, row.forward_s),
-                            .backward_s = beside(in_s, column.backward_weight_s)},
-                           {.forward_s = out_s, .backward_s = in_s});
+                           {.forward_s = in_pieces(sum, row.forward_s),
+                            .backward_s = beside(sum_back, column.backward_weight_s)},
+                           {.forward_s = sum.alone_s, .backward_s = sum_back.alone_s});
   }
   return time;
 }

@@ -5,6 +5,7 @@
 #include "estimator/block_time.h"
 #include "estimator/elementwise.h"
 #include "estimator/kernel_time.h"
+#include "estimator/overlap_time.h"
 #include "estimator/rank_grid.h"
 #include "estimator/timed_pieces.h"
 
@@ -14,11 +15,11 @@ struct BlockContext;
 
 // The collectives of a tensor-parallel region, and the linear layers that they run beside.
 struct RegionTimes {
-  double gather_s = 0;   // forward: of the input
-  double scatter_s = 0;  // of the output's partial sums
-  double gather_gradient_s = 0;
-  double gather_again_s = 0;
-  double scatter_gradient_s = 0;
+  BesideCost gather = {};   // forward: of the input
+  BesideCost scatter = {};  // of the output's partial sums
+  BesideCost gather_gradient = {};
+  BesideCost gather_again = {};
+  BesideCost scatter_gradient = {};
   BlockTime column = {};
   BlockTime row = {};
 };
@@ -112,12 +113,14 @@ struct VisibleRegions {
   ForwardBackward attention = {};
   ForwardBackward ffn = {};
 };
-VisibleRegions visible_regions(const BlockContext& context, const LayerRegions& regions,
-                               double attention_backward_s);
+VisibleRegions visible_regions(const LayerRegions& regions, double attention_backward_s);
 ForwardBackward all_of(const RegionTimes& region);
 
 // Routing `rows` rows of the hidden width to experts and back.
 BlockTime expert_exchange(const BlockContext& context, double rows);
+
+// Rows on their way and back, as much in either direction (not torchtitan).
+BesideCost exchange_cost(const BlockContext& context, double rows);
 
 // What of the exchange noted last stays visible after all.
 void note_visible_exchange(const BlockContext& context, const BlockTime& routed);

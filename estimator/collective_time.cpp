@@ -46,11 +46,11 @@ double ring_latency_s(const ClusterSpec& cluster, const GroupShape& group) {
   return inside * cluster.intra_node_latency_s + across * cluster.inter_node_latency_s;
 }
 
-// Twice (n - 1) / n of the bytes over every link of a ring.
-double ring_all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+// nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n.
+CollectiveTime ring_gather(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   const double n = static_cast<double>(group.size);
-  return 2 *
-         (bytes * (n - 1) / n / ring_bytes_per_s(cluster, group) + ring_latency_s(cluster, group));
+  return {.start_s = ring_latency_s(cluster, group),
+          .bytes_s = bytes * (n - 1) / n / ring_bytes_per_s(cluster, group)};
 }
 
 // Up and down a binary tree of domains, a chain inside each: 0.92 of the ring's bandwidth, and a
@@ -60,6 +60,51 @@ double tree_all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, do
   const double depth = std::log2(domains(group));
   return 2 * (bytes / (0.92 * ring_bytes_per_s(cluster, group)) +
               (k - 1) * cluster.intra_node_latency_s + depth * 2 * cluster.inter_node_latency_s);
+}
+
+// Twice a gather's bytes over every link of a ring, or a tree. What a tree takes more than a ring's
+// bytes counts as start.
+CollectiveTime ring_or_tree(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+  const CollectiveTime gather = ring_gather(cluster, group, bytes);
+  const double ring_s = 2 * gather.total_s();
+  const bool has_tree = group.ranks_per_domain < group.size;
+  const double least_s =
+      has_tree ? std::min(ring_s, tree_all_reduce_s(cluster, group, bytes)) : ring_s;
+  return {.start_s = least_s - 2 * gather.bytes_s, .bytes_s = 2 * gather.bytes_s};
+}
+
+// A rank sends 1 / n of its bytes to each member, k - 1 of them inside its domain; all messages are
+// on their way together, as NCCL groups them (src/enqueue.cc, up to 8 a batch on each channel).
+CollectiveTime exchange(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+  const double n = static_cast<double>(group.size);
+  const double k = static_cast<double>(group.ranks_per_domain);
+  const double inside =
+      group.ranks_per_domain > 1 ? bytes * (k - 1) / n / inside_bytes_per_s(cluster) : 0;
+  const double across = group.ranks_per_domain < group.size
+                            ? bytes * (n - k) / n / across_bytes_per_s(cluster, group)
+                            : 0;
+  return {.start_s = n > k ? cluster.inter_node_latency_s : cluster.intra_node_latency_s,
+          .bytes_s = std::max(inside, across)};
+}
+
+CollectiveTime send(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
+  return group.ranks_per_domain == group.size
+             ? CollectiveTime{.start_s = cluster.intra_node_latency_s,
+                              .bytes_s = bytes / inside_bytes_per_s(cluster)}
+             : CollectiveTime{.start_s = cluster.inter_node_latency_s,
+                              .bytes_s = bytes / across_bytes_per_s(cluster, group)};
+}
+
+CollectiveTime documented(const ClusterSpec& cluster, const GroupShape& group,
+                          Collective collective, double bytes) {
+  if (collective == Collective::kSend) {
+    return send(cluster, group, bytes);
+  }
+  CollectiveTime time = collective == Collective::kAllToAll    ? exchange(cluster, group, bytes)
+                        : collective == Collective::kAllReduce ? ring_or_tree(cluster, group, bytes)
+                                                               : ring_gather(cluster, group, bytes);
+  time.start_s += kCollectiveLaunch.value;
+  return time;
 }
 
 // What crosses a rank's link, over the bytes of the whole tensor: what nccl-tests calls the factor
@@ -113,47 +158,54 @@ double seconds_of_ranks(const CollectiveCurve& curve, double n, double bytes) {
 
 // By copy engines, which write to all members at once: no steps. What is summed in parts is
 // exchanged as by an all-to-all, or, where that was not measured, as what is gathered.
-std::optional<double> copied_s(const ClusterSpec& cluster, const GroupShape& group,
-                               Collective collective, double bytes) {
+const CollectiveCurve* copies_curve(const ClusterSpec& cluster, const GroupShape& group,
+                                    Collective collective) {
   if (!cluster.gpu.times || group.ranks_per_domain < group.size) {
-    return std::nullopt;
+    return nullptr;
   }
   const std::vector<CollectiveCurve>& curves = cluster.gpu.times->copies.collectives;
   const bool sums = collective == Collective::kReduceScatter;
-  const CollectiveCurve* curve =
+  const CollectiveCurve* const curve =
       nearest_curve(curves, sums ? Collective::kAllToAll : collective, group.size);
-  if (sums && curve == nullptr) {
-    curve = nearest_curve(curves, Collective::kAllGather, group.size);
-  }
-  return curve != nullptr ? std::optional(seconds_of_ranks(*curve, number(group.size), bytes))
-                          : std::nullopt;
+  return sums && curve == nullptr ? nearest_curve(curves, Collective::kAllGather, group.size)
+                                  : curve;
 }
 
 // Of a group inside an NVLink domain, where this GPU's links were measured: from the nearest curve,
 // by the bytes that cross a link and, of NCCL's rings, a step more or less for every rank more or
 // less, two of an all-reduce. Messages of an all-to-all are on their way together.
-std::optional<double> measured_s(const ClusterSpec& cluster, const GroupShape& group,
-                                 Collective collective, double bytes,
-                                 Carrier carrier = Carrier::kNccl) {
-  if (carrier == Carrier::kCopies) {
-    if (const auto seconds = copied_s(cluster, group, collective, bytes)) {
-      return seconds;
-    }
-  }
-  if (!is_measured(cluster, group)) {
-    return std::nullopt;
-  }
-  const CollectiveCurve* chosen =
-      nearest_curve(cluster.gpu.times->collectives, collective, group.size);
-  if (chosen == nullptr) {
-    return std::nullopt;
-  }
+double nccl_s(const ClusterSpec& cluster, const GroupShape& group, const CollectiveCurve& curve,
+              double bytes) {
   const double n = number(group.size);
-  const double measured_n = number(chosen->ranks);
+  const Collective collective = curve.collective;
   const bool is_ring = collective != Collective::kAllToAll && collective != Collective::kSend;
   const double steps = !is_ring ? 0 : collective == Collective::kAllReduce ? 2 : 1;
-  return std::max(0.0, seconds_of_ranks(*chosen, n, bytes) +
-                           steps * (n - measured_n) * cluster.intra_node_latency_s);
+  return std::max(0.0, seconds_of_ranks(curve, n, bytes) +
+                           steps * (n - number(curve.ranks)) * cluster.intra_node_latency_s);
+}
+
+// The smallest message measured is all start.
+CollectiveTime divided(double smallest_s, double total_s) {
+  const double start_s = std::min(smallest_s, total_s);
+  return {.start_s = start_s, .bytes_s = total_s - start_s};
+}
+
+std::optional<CollectiveTime> measured(const ClusterSpec& cluster, const GroupShape& group,
+                                       Collective collective, double bytes, Carrier carrier) {
+  if (carrier == Carrier::kCopies) {
+    if (const CollectiveCurve* const curve = copies_curve(cluster, group, collective)) {
+      const double n = number(group.size);
+      return divided(seconds_of_ranks(*curve, n, 0), seconds_of_ranks(*curve, n, bytes));
+    }
+  }
+  const CollectiveCurve* const curve =
+      is_measured(cluster, group)
+          ? nearest_curve(cluster.gpu.times->collectives, collective, group.size)
+          : nullptr;
+  if (curve == nullptr) {
+    return std::nullopt;
+  }
+  return divided(nccl_s(cluster, group, *curve, 0), nccl_s(cluster, group, *curve, bytes));
 }
 
 }  // namespace
@@ -169,7 +221,13 @@ double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group,
     case Collective::kAllGather:
     case Collective::kReduceScatter:
     case Collective::kAllReduce: return ring_bytes_per_s(cluster, group);
-    case Collective::kAllToAll:
+    case Collective::kAllToAll: {
+      const bool shares_domain = group.ranks_per_domain > 1;
+      const double across = across_bytes_per_s(cluster, group);
+      return group.ranks_per_domain == group.size ? inside_bytes_per_s(cluster)
+             : shares_domain                      ? std::min(inside_bytes_per_s(cluster), across)
+                                                  : across;
+    }
     case Collective::kSend:
       return group.ranks_per_domain < group.size ? across_bytes_per_s(cluster, group)
                                                  : inside_bytes_per_s(cluster);
@@ -189,71 +247,40 @@ bool is_measured(const ClusterSpec& cluster, const GroupShape& group) {
          group.ranks_per_domain == group.size;
 }
 
-// nccl-tests: the bus factor of all-gather and reduce-scatter is (n - 1) / n.
+// What is summed in parts by a carrier that was not measured takes what a gather by NCCL takes.
+CollectiveTime collective_time(const ClusterSpec& cluster, const GroupShape& group,
+                               Collective collective, double bytes, Carrier carrier) {
+  if (group.size == 1) {
+    return {};
+  }
+  if (const auto time = measured(cluster, group, collective, bytes, carrier)) {
+    return *time;
+  }
+  return collective == Collective::kReduceScatter
+             ? collective_time(cluster, group, Collective::kAllGather, bytes)
+             : documented(cluster, group, collective, bytes);
+}
+
 double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
                     Carrier carrier) {
-  if (group.size == 1) {
-    return 0;
-  }
-  if (const auto seconds = measured_s(cluster, group, Collective::kAllGather, bytes, carrier)) {
-    return *seconds;
-  }
-  const double n = static_cast<double>(group.size);
-  return kCollectiveLaunch.value + ring_latency_s(cluster, group) +
-         bytes * (n - 1) / n / ring_bytes_per_s(cluster, group);
+  return collective_time(cluster, group, Collective::kAllGather, bytes, carrier).total_s();
 }
 
 double reduce_scatter_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
                         Carrier carrier) {
-  const auto seconds = group.size > 1
-                           ? measured_s(cluster, group, Collective::kReduceScatter, bytes, carrier)
-                           : std::nullopt;
-  return seconds ? *seconds : all_gather_s(cluster, group, bytes);
+  return collective_time(cluster, group, Collective::kReduceScatter, bytes, carrier).total_s();
 }
 
 double all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
-  if (group.size == 1) {
-    return 0;
-  }
-  if (const auto seconds = measured_s(cluster, group, Collective::kAllReduce, bytes)) {
-    return *seconds;
-  }
-  const double ring = ring_all_reduce_s(cluster, group, bytes);
-  const bool has_tree = group.ranks_per_domain < group.size;
-  return kCollectiveLaunch.value +
-         (has_tree ? std::min(ring, tree_all_reduce_s(cluster, group, bytes)) : ring);
+  return collective_time(cluster, group, Collective::kAllReduce, bytes).total_s();
 }
 
-// A rank sends 1 / n of its bytes to each member, k - 1 of them inside its domain; all messages are
-// on their way together, as NCCL groups them (src/enqueue.cc, up to 8 a batch on each channel).
 double all_to_all_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
-  if (group.size == 1) {
-    return 0;
-  }
-  if (const auto seconds = measured_s(cluster, group, Collective::kAllToAll, bytes)) {
-    return *seconds;
-  }
-  const double n = static_cast<double>(group.size);
-  const double k = static_cast<double>(group.ranks_per_domain);
-  const double inside =
-      group.ranks_per_domain > 1 ? bytes * (k - 1) / n / inside_bytes_per_s(cluster) : 0;
-  const double across = group.ranks_per_domain < group.size
-                            ? bytes * (n - k) / n / across_bytes_per_s(cluster, group)
-                            : 0;
-  const double latency = n > k ? cluster.inter_node_latency_s : cluster.intra_node_latency_s;
-  return kCollectiveLaunch.value + std::max(inside, across) + latency;
+  return collective_time(cluster, group, Collective::kAllToAll, bytes).total_s();
 }
 
 double send_s(const ClusterSpec& cluster, const GroupShape& group, double bytes, Carrier carrier) {
-  if (group.size == 1) {
-    return 0;
-  }
-  if (const auto seconds = measured_s(cluster, group, Collective::kSend, bytes, carrier)) {
-    return *seconds;
-  }
-  return group.ranks_per_domain == group.size
-             ? bytes / inside_bytes_per_s(cluster) + cluster.intra_node_latency_s
-             : bytes / across_bytes_per_s(cluster, group) + cluster.inter_node_latency_s;
+  return collective_time(cluster, group, Collective::kSend, bytes, carrier).total_s();
 }
 
 }  // namespace shardplan

@@ -19,6 +19,18 @@ enum class Carrier { kNccl, kWideNccl, kCopies };
 // in groups within a host and an NVLink domain.
 Carrier carrier_of(const Job& job, const GroupShape& group);
 
+// Bytes as fast as the links carry them, and what no link shortens: launch, latency of the steps.
+struct CollectiveTime {
+  double start_s = 0;
+  double bytes_s = 0;
+
+  double total_s() const { return start_s + bytes_s; }
+};
+CollectiveTime collective_time(const ClusterSpec& cluster, const GroupShape& group,
+                               Collective collective, double bytes,
+                               Carrier carrier = Carrier::kNccl);
+
+// The totals, by collective.
 double all_gather_s(const ClusterSpec& cluster, const GroupShape& group, double bytes,
                     Carrier carrier = Carrier::kNccl);
 // By copies: without the additions.

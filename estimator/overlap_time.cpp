@@ -5,12 +5,8 @@
 #include "estimator/efficiency.h"
 
 namespace shardplan {
-namespace {
 
-// Inside an NVLink domain. Without a measurement a collective takes its SMs from the products and
-// nothing else is known but on Hopper. What calibrate measures is our own trainer's NCCL, of few
-// channels.
-BesideRates rates_of(const GpuSpec& gpu, Carrier carrier) {
+BesideRates rates_within_domain(const GpuSpec& gpu, Carrier carrier) {
   const bool is_hopper = gpu.compute_capability >= 90 && gpu.compute_capability < 100;
   if (carrier == Carrier::kWideNccl && is_hopper) {
     return {.products = kProductsBesideFsdp.value, .collectives = kCollectivesBesideFsdp.value};
@@ -26,8 +22,6 @@ BesideRates rates_of(const GpuSpec& gpu, Carrier carrier) {
              : BesideRates{};
 }
 
-}  // namespace
-
 BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group, Collective collective,
                          Carrier carrier) {
   const GpuSpec& gpu = cluster.gpu;
@@ -35,7 +29,7 @@ BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group, Co
     return *gpu.times->copies.beside;
   }
   const bool crosses_network = group.ranks_per_domain < group.size;
-  BesideRates keep = rates_of(gpu, crosses_network ? Carrier::kNccl : carrier);
+  BesideRates keep = rates_within_domain(gpu, crosses_network ? Carrier::kNccl : carrier);
   if (crosses_network) {
     const double alone = rank_bytes_per_s(cluster, group, collective);
     keep.collectives = std::min(1.0, keep.collectives * domain_bytes_per_s(cluster) / alone);
@@ -43,31 +37,40 @@ BesideRates beside_rates(const ClusterSpec& cluster, const GroupShape& group, Co
   return keep;
 }
 
-BesideRates in_turn(const BesideRates& first, double first_s, const BesideRates& second,
-                    double second_s) {
-  if (first_s == 0 || second_s == 0) {
-    return first_s == 0 ? second : first;
-  }
-  const double first_beside_s = first_s / first.collectives;
-  const double second_beside_s = second_s / second.collectives;
-  const double all_s = first_beside_s + second_beside_s;
-  return {.products = (first.products * first_beside_s + second.products * second_beside_s) / all_s,
-          .collectives = (first_s + second_s) / all_s};
+BesideCost operator+(const BesideCost& a, const BesideCost& b) {
+  return {.alone_s = a.alone_s + b.alone_s,
+          .beside_s = a.beside_s + b.beside_s,
+          .lost_s = a.lost_s + b.lost_s};
 }
 
-// The collective ends first: it runs for K / a, in which products do b K / a. Products end first:
-// they run for C / b, and the rest of the collective follows at its own rate.
-double beside_compute_s(const BesideRates& keep, double cost_s, double compute_s) {
-  const double a = keep.collectives;
-  const double b = keep.products;
-  const bool hides_all = b * cost_s <= a * compute_s;
-  const double added_s = hides_all ? cost_s / a * (1 - b) : cost_s - compute_s * (a + b - 1) / b;
-  return std::min(added_s, cost_s);
+BesideCost operator*(double times, const BesideCost& cost) {
+  return {.alone_s = times * cost.alone_s,
+          .beside_s = times * cost.beside_s,
+          .lost_s = times * cost.lost_s};
 }
 
-double in_pieces_s(const BesideRates& keep, double cost_s, double compute_s, std::int64_t pieces) {
+BesideCost beside_cost(const BesideRates& keep, const CollectiveTime& alone) {
+  const double beside_s = alone.start_s + alone.bytes_s / keep.collectives;
+  return {
+      .alone_s = alone.total_s(), .beside_s = beside_s, .lost_s = (1 - keep.products) * beside_s};
+}
+
+BesideCost collective_cost(const ClusterSpec& cluster, const GroupShape& group,
+                           Collective collective, double bytes, Carrier carrier) {
+  return beside_cost(beside_rates(cluster, group, collective, carrier),
+                     collective_time(cluster, group, collective, bytes, carrier));
+}
+
+// Where products end first, that share of the communication has run which they had work for.
+double beside_compute_s(const BesideCost& cost, double compute_s) {
+  const double products_s = cost.beside_s - cost.lost_s;
+  const double share = products_s <= compute_s ? 1 : compute_s / products_s;
+  return std::min(share * cost.lost_s + (1 - share) * cost.alone_s, cost.alone_s);
+}
+
+double in_pieces_s(const BesideCost& cost, double compute_s, std::int64_t pieces) {
   const double beside = 1 - 1 / static_cast<double>(pieces);
-  return (1 - beside) * cost_s + beside_compute_s(keep, beside * cost_s, beside * compute_s);
+  return (1 - beside) * cost.alone_s + beside_compute_s(beside * cost, beside * compute_s);
 }
 
 }  // namespace shardplan

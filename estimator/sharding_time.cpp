@@ -12,7 +12,6 @@
 #include "estimator/kernel_time.h"
 #include "estimator/megatron_state.h"
 #include "estimator/number.h"
-#include "estimator/overlap_time.h"
 
 namespace shardplan {
 namespace {
@@ -75,32 +74,27 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
     return;
   }
   const double grad = number(elements * bytes_of(plan.grad_dtype));
-  const double shard_grad = grad / number(shard.size);
-  const double between_replicas_s = all_reduce_s(job.cluster, replica, shard_grad);
-  const double units = units_apart(job, plan);
-  const double reduce_s = units * reduce_scatter_s(job.cluster, shard, grad / units);
-  const double gather_s =
-      units * all_gather_s(job.cluster, shard, gathered_bytes(job, plan, part) / units,
-                           carrier_of(job, shard));
   const bool is_fsdp = job.profile.memory_model == MemoryModel::kTorchtitan;
-  const auto rates = [&](const GroupShape& group, Carrier carrier) {
-    return beside_rates(job.cluster, group, Collective::kAllGather, carrier);
-  };
   const Carrier reducing = is_fsdp ? Carrier::kWideNccl : Carrier::kNccl;
-  total.beside =
-      in_turn(total.beside, total.reduce_s + total.replica_s, rates(shard, reducing), reduce_s);
-  total.reduce_s += reduce_s;
-  total.beside = in_turn(total.beside, total.reduce_s + total.replica_s, rates(replica, reducing),
-                         between_replicas_s);
-  total.replica_s += between_replicas_s;
-  total.beside_gathers =
-      in_turn(total.beside_gathers, total.gather_s, rates(shard, carrier_of(job, shard)), gather_s);
-  total.gather_s += gather_s;
-  total.all_reduce_s += all_reduce_s(job.cluster, shard, grad) + between_replicas_s;
+  const Carrier gathering = is_fsdp ? Carrier::kWideNccl : carrier_of(job, shard);
+  const double units = units_apart(job, plan);
+  const auto in_units = [&](Collective collective, double bytes, Carrier carrier) {
+    return units * collective_cost(job.cluster, shard, collective, bytes / units, carrier);
+  };
+  const auto summed = [&](const GroupShape& group, double bytes) {
+    return collective_cost(job.cluster, group, Collective::kAllReduce, bytes, reducing);
+  };
+  const BesideCost between_replicas = summed(replica, grad / number(shard.size));
+  total.reduce = total.reduce + in_units(Collective::kReduceScatter, grad, reducing);
+  total.replica = total.replica + between_replicas;
+  total.gather =
+      total.gather + in_units(Collective::kAllGather, gathered_bytes(job, plan, part), gathering);
+  total.all_reduce = total.all_reduce + summed(shard, grad) + between_replicas;
   total.largest_values_s += largest_values_s(job, plan, part, shard);
   if (job.profile.memory_model == MemoryModel::kNative) {
-    total.add_s +=
+    const double add_s =
         elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);
+    total.add = total.add + beside_cost(rates_within_domain(job.cluster.gpu), {.bytes_s = add_s});
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed && shard.size > 1) {
     const std::int64_t layers = std::ssize(job.model.layers);
@@ -125,13 +119,12 @@ double exceeding(double cost_s, double hidden_behind_s) {
 double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
                      double backward_s) {
   if (job.profile.memory_model != MemoryModel::kDeepspeed || !overlaps_collectives(job, plan)) {
-    return update.all_reduce_s;
+    return update.all_reduce.alone_s;
   }
   const ReducedBeside beside =
       deepspeed_reduced_beside(job.model, job.profile.reduce_bucket_elements);
-  const double early_s = beside.of_elements * update.all_reduce_s;
-  return update.all_reduce_s - early_s +
-         beside_compute_s(update.beside, early_s, beside.of_backward * backward_s);
+  return (1 - beside.of_elements) * update.all_reduce.alone_s +
+         beside_compute_s(beside.of_elements * update.all_reduce, beside.of_backward * backward_s);
 }
 
 // Our trainer works unit by unit: embedding, layers, head. Under ZeRO 0 and 1 units are reduced
@@ -141,25 +134,23 @@ double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
 double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& update,
                         double microbatches, const MicrobatchWork& work) {
   const std::int64_t units = std::ssize(job.model.layers) / plan.pp + 2;
-  const auto reduced_s = [&](double cost_s) {
-    return job.profile.overlap_grad_reduce
-               ? in_pieces_s(update.beside, cost_s, work.backward_s, units)
-               : cost_s;
+  const auto reduced_s = [&](const BesideCost& cost) {
+    return job.profile.overlap_grad_reduce ? in_pieces_s(cost, work.backward_s, units)
+                                           : cost.alone_s;
   };
-  const double gathered_beside_s =
-      in_pieces_s(update.beside_gathers, update.gather_s, work.forward_s, units);
-  const double again_s = plan.zero == 3 ? update.regather_s : 0;
-  const double sum_s = update.reduce_s + (microbatches > 1 ? update.add_s : 0);
-  const auto beside_backward_s = [&](double reduce_s) {
-    const BesideRates keep = in_turn(update.beside_gathers, again_s, update.beside, reduce_s);
-    return in_pieces_s(keep, again_s + reduce_s, work.backward_s, units);
+  const double gathered_beside_s = in_pieces_s(update.gather, work.forward_s, units);
+  const BesideCost again = plan.zero == 3 ? update.regather : BesideCost{};
+  const BesideCost sum = microbatches > 1 ? update.reduce + update.add : update.reduce;
+  const auto beside_backward_s = [&](const BesideCost& reduce) {
+    return in_pieces_s(again + reduce, work.backward_s, units);
   };
   const double reduced_often_s =
-      (microbatches - 1) * beside_backward_s(sum_s) + beside_backward_s(sum_s + update.replica_s);
-  const double gathered_s = job.profile.overlap_param_gather ? gathered_beside_s : update.gather_s;
+      (microbatches - 1) * beside_backward_s(sum) + beside_backward_s(sum + update.replica);
+  const double gathered_s =
+      job.profile.overlap_param_gather ? gathered_beside_s : update.gather.alone_s;
   switch (plan.zero) {
-    case 0: return reduced_s(update.all_reduce_s);
-    case 1: return reduced_s(update.reduce_s + update.replica_s) + gathered_s;
+    case 0: return reduced_s(update.all_reduce);
+    case 1: return reduced_s(update.reduce + update.replica) + gathered_s;
     case 2: return reduced_often_s + gathered_s;
     default: return reduced_often_s + microbatches * gathered_beside_s;
   }
@@ -170,16 +161,13 @@ double exposed_native_s(const Job& job, const Plan& plan, const RankUpdate& upda
 double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
                                   const MicrobatchWork& work) {
   const double again = job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
-  const double reduce_s = update.reduce_s + update.replica_s;
   const double forward_copies_s = update.gather_copies_s;
   const double backward_copies_s = again * update.gather_copies_s + update.reduce_copies_s;
   const double copies_s = forward_copies_s + backward_copies_s;
   const double longer_s = exceeding(copies_s, work.host_s);
   const double share = copies_s > 0 ? longer_s / copies_s : 0;
-  return longer_s +
-         beside_compute_s(update.beside, update.gather_s,
-                          work.forward_s + share * forward_copies_s) +
-         beside_compute_s(update.beside, again * update.gather_s + reduce_s,
+  return longer_s + beside_compute_s(update.gather, work.forward_s + share * forward_copies_s) +
+         beside_compute_s(again * update.gather + update.reduce + update.replica,
                           work.backward_s + share * backward_copies_s);
 }
 
@@ -297,13 +285,13 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
       groups.dense_replica);
   add(update, job, plan, {.elements = held.expert, .linear = held.expert}, groups.expert_shard,
       groups.expert_replica);
-  const auto regather_s = [&](const GroupShape& shard, std::int64_t elements) {
-    return all_gather_s(job.cluster, shard, number(elements) * weight_bytes(plan),
-                        carrier_of(job, shard));
+  const auto regather = [&](const GroupShape& shard, std::int64_t elements) {
+    return collective_cost(job.cluster, shard, Collective::kAllGather,
+                           number(elements) * weight_bytes(plan), carrier_of(job, shard));
   };
   if (job.profile.memory_model == MemoryModel::kNative) {
-    update.regather_s = regather_s(groups.dense_shard, parameters.regathered.dense) +
-                        regather_s(groups.expert_shard, parameters.regathered.expert);
+    update.regather = regather(groups.dense_shard, parameters.regathered.dense) +
+                      regather(groups.expert_shard, parameters.regathered.expert);
   }
   if (parameters.tied_elements > 0) {
     update.tied_s = all_reduce_s(job.cluster, groups.embedding,
@@ -319,10 +307,7 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
 double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
                                std::int64_t microbatches, const MicrobatchWork& work) {
   const double m = number(microbatches);
-  const double reduce_s = update.reduce_s + update.replica_s;
-  const auto beside = [&](double cost_s, double compute_s) {
-    return beside_compute_s(update.beside, cost_s, compute_s);
-  };
+  const BesideCost reduce = update.reduce + update.replica;
   if (job.profile.memory_model == MemoryModel::kNative) {
     return (exposed_native_s(job, plan, update, m, work) + update.tied_s) *
            job.profile.exposed_dp_share;
@@ -333,22 +318,22 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
   double seconds = 0;
   switch (plan.zero) {
     case 0:
-      seconds =
-          beside(update.all_reduce_s, backward_s) + (divides_muon(job, plan) ? update.gather_s : 0);
+      seconds = beside_compute_s(update.all_reduce, backward_s) +
+                (divides_muon(job, plan) ? update.gather.alone_s : 0);
       break;
     case 1:
       seconds = (sums_whole ? exposed_sum_s(job, plan, update, work.backward_s)
-                            : beside(reduce_s, backward_s)) +
-                beside(update.gather_s, forward_s);
+                            : beside_compute_s(reduce, backward_s)) +
+                beside_compute_s(update.gather, forward_s);
       break;
     case 2:
       seconds = m * (sums_whole ? exposed_sum_s(job, plan, update, work.backward_s)
-                                : beside(reduce_s, backward_s)) +
-                beside(update.gather_s, forward_s);
+                                : beside_compute_s(reduce, backward_s)) +
+                beside_compute_s(update.gather, forward_s);
       break;
     default:
       if (gathers_once(job.profile, plan)) {
-        seconds = beside(update.gather_s, work.forward_s) + reduce_s +
+        seconds = beside_compute_s(update.gather, work.forward_s) + reduce.alone_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
         seconds = m * exposed_every_microbatch_s(job, update, work);

@@ -4,6 +4,7 @@
 
 #include "estimator/job.h"
 #include "estimator/muon.h"
+#include "estimator/overlap_time.h"
 #include "estimator/parameters.h"
 #include "estimator/rank_grid.h"
 
@@ -23,17 +24,14 @@ struct ShardingGroups {
 
 // What one rank does after the pipeline, as far as it does not depend on the work of a microbatch.
 struct RankUpdate {
-  double reduce_s = 0;         // reduce-scatter
-  double replica_s = 0;        // all-reduce of the shards between replicas
-  double all_reduce_s = 0;     // of whole gradients: no sharding; between replicas, too
-  double gather_s = 0;         // of all parameters
-  double regather_s = 0;       // native, ZeRO 3: of those that a backward pass gathers again
-  double add_s = 0;            // of a reduced gradient to the rank's sum of those before
+  BesideCost reduce;           // reduce-scatter
+  BesideCost replica;          // all-reduce of the shards between replicas
+  BesideCost all_reduce;       // of whole gradients: no sharding; between replicas, too
+  BesideCost gather;           // of all parameters
+  BesideCost regather;         // native, ZeRO 3: of those that a backward pass gathers again
+  BesideCost add;              // of a reduced gradient to the rank's sum of those before
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
-  // Of reductions and of gathers, over all groups.
-  BesideRates beside;
-  BesideRates beside_gathers;
   double tied_s = 0;            // of the embedding table, reduced between the end stages
   double largest_values_s = 0;  // of fp8 weights, of which each rank has updated a part
   double optimizer_s = 0;
@@ -55,6 +53,8 @@ struct MicrobatchWork {
   double forward_s = 0;
   double backward_s = 0;
   double host_s = 0;  // of these, while the GPU waits for the host
+
+  double total_s() const { return forward_s + backward_s; }
 };
 
 // The communication of the update that stays visible, over all microbatches.

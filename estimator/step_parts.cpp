@@ -92,7 +92,9 @@ StageUpdate StepParts::after_pipeline(std::int64_t pp_rank) const {
   const auto visible_s = [&](const MicrobatchWork& beside) {
     return exposed_data_parallel_s(job, plan, updates_[kind], shape.num_microbatches, beside);
   };
-  const double exposed_s = visible_s(microbatch_work(of_ranks_[kind], replays_of_ranks_[kind]));
+  const MicrobatchWork own = microbatch_work(of_ranks_[kind], replays_of_ranks_[kind]);
+  const double exposed_s =
+      visible_s(hides_behind(job.profile, plan, own, longest_work(of_ranks_, replays_of_ranks_)));
   return {.data_parallel_s = exposed_s,
           .data_parallel_hidden_s = std::max(0.0, visible_s({}) - exposed_s),
           .optimizer_s = updates_[kind].optimizer_s};

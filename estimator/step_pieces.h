@@ -112,6 +112,13 @@ struct RankWork {
 };
 RankWork added_up(const ChunkWork& work);
 MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay);
+// Of the rank that takes longest. What ZeRO 2 and 3 gather and reduce in every microbatch has so
+// long on every rank, as all wait for the slowest; the others' communication follows a rank's own
+// last microbatch.
+MicrobatchWork longest_work(std::span<const RankWork> works,
+                            std::span<const ReplaySeconds> replays);
+const MicrobatchWork& hides_behind(const FrameworkProfile& profile, const Plan& plan,
+                                   const MicrobatchWork& own, const MicrobatchWork& longest);
 
 // The same of what recomputation adds.
 void rank_replays(const StepLayout& layout, std::span<const ReplaySeconds> replays,
@@ -134,6 +141,7 @@ struct PipelineStep {
   StepTime parts;  // all but data parallelism and the optimizer
   std::array<DecidingRank, 3> ranks;
   std::size_t num_ranks = 0;
+  MicrobatchWork longest;  // of all ranks
 };
 
 // `works` and `replays` by kind of rank.

@@ -54,8 +54,9 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan,
   for (std::size_t i = 0; i < pipeline.num_ranks; ++i) {
     const DecidingRank& rank = pipeline.ranks[i];
     const RankUpdate& update = updates[rank.kind];
+    const MicrobatchWork& work = hides_behind(job.profile, plan, rank.work, pipeline.longest);
     const AfterPipeline after = {
-        .data_parallel_s = exposed_data_parallel_s(job, plan, update, num_microbatches, rank.work),
+        .data_parallel_s = exposed_data_parallel_s(job, plan, update, num_microbatches, work),
         .optimizer_s = update.optimizer_s};
     slowest = after.total_s() > slowest.total_s() ? after : slowest;
   }
@@ -208,7 +209,8 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
     if (chunk.has_head) {
       add(work.blocks, times.mtp, job.model.num_mtp_layers);
     }
-    const double hidden_behind_s = sends_beside ? work.blocks.forward_total_s() : 0;
+    const double hidden_behind_s =
+        sends_beside ? work.blocks.forward_total_s() + work.blocks.forward_host_s : 0;
     work.forward_send_s = std::max(0.0, sent_s(chunk, sends) - hidden_behind_s);
     work.backward_send_s = std::max(0.0, received_s(chunk, sends) - hidden_behind_s);
     if (waits_for_receives) {
@@ -344,10 +346,26 @@ MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay
           .host_s = work.host_s + replay.host_s};
 }
 
+MicrobatchWork longest_work(std::span<const RankWork> works,
+                            std::span<const ReplaySeconds> replays) {
+  MicrobatchWork longest;
+  for (std::size_t kind = 0; kind < works.size(); ++kind) {
+    const MicrobatchWork work = microbatch_work(works[kind], replays[kind]);
+    longest = work.total_s() > longest.total_s() ? work : longest;
+  }
+  return longest;
+}
+
+const MicrobatchWork& hides_behind(const FrameworkProfile& profile, const Plan& plan,
+                                   const MicrobatchWork& own, const MicrobatchWork& longest) {
+  return plan.zero >= 2 && !gathers_once(profile, plan) ? longest : own;
+}
+
 PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
                            std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
                            const PipelineTime& pipeline) {
   PipelineStep step;
+  step.longest = longest_work(works, replays);
   const std::size_t critical = ranks.rank_kind(pipeline.critical_rank);
   const std::size_t first = ranks.runs.front().kind;
   const std::size_t last = ranks.runs.back().kind;

@@ -235,7 +235,7 @@ TEST_CASE("kernels that write fp8 weights move what the recipe reads and writes"
 TEST_CASE("fp8_param_gather gathers linear weights in one byte, with mxfp8 all in two") {
   const Plan plan = fp8_plan();
   const auto gather_s = [&](const Job& job, const LocalParameters& held) {
-    return rank_update(job, plan, ShardingGroups(job, plan), {.held = held}).gather_s;
+    return rank_update(job, plan, ShardingGroups(job, plan), {.held = held}).gather.alone_s;
   };
   const LocalParameters linear = {.dense = 1'000'000'000, .linear = 1'000'000'000};
   const LocalParameters half = {.dense = 500'000'000, .linear = 500'000'000};

@@ -24,12 +24,20 @@ constexpr GroupShape kRail = {.size = 4, .stride = 8};
 constexpr GroupShape kNodes = {.size = 32, .ranks_per_domain = 8, .ranks_per_node = 8};
 
 TEST_CASE("a collective at half its rate takes a fifth of the products' while it runs") {
-  const BesideRates keep = {.products = 0.8, .collectives = 0.5};
+  const BesideCost cost = beside_cost({.products = 0.8, .collectives = 0.5}, {.bytes_s = 1});
   // 1 s becomes 2 s, in which products do 1.6 s of work.
-  CHECK(beside_compute_s(keep, 1, 10) == doctest::Approx(0.4));
+  CHECK(beside_compute_s(cost, 10) == doctest::Approx(0.4));
   // Products of 0.8 s take 1 s, in which half of the collective is done.
-  CHECK(beside_compute_s(keep, 1, 0.8) == doctest::Approx(0.7));
-  CHECK(beside_compute_s(keep, 1, 0) == doctest::Approx(1));
+  CHECK(beside_compute_s(cost, 0.8) == doctest::Approx(0.7));
+  CHECK(beside_compute_s(cost, 0) == doctest::Approx(1));
+}
+
+TEST_CASE("what starts a collective takes as long beside products, and takes as much from them") {
+  const BesideCost cost =
+      beside_cost({.products = 0.8, .collectives = 0.5}, {.start_s = 1, .bytes_s = 2});
+  CHECK(cost.alone_s == doctest::Approx(3));
+  CHECK(cost.beside_s == doctest::Approx(1 + 2 * 2));
+  CHECK(beside_compute_s(cost, 10) == doctest::Approx(0.2 * 5));
 }
 
 TEST_CASE(
@@ -37,34 +45,34 @@ TEST_CASE(
   for (const BesideRates& keep :
        {BesideRates{.products = 0.8, .collectives = 0.5},
         BesideRates{.products = 0.6, .collectives = 0.3}, BesideRates{}}) {
+    const BesideCost cost = beside_cost(keep, {.bytes_s = 2});
     double last_s = 2;
     for (const double compute_s : {0.0, 0.5, 1.0, 1.5, 2.0, 4.0, 1e6}) {
-      const double now_s = beside_compute_s(keep, 2, compute_s);
+      const double now_s = beside_compute_s(cost, compute_s);
       CHECK(now_s <= last_s + 1e-12);
       CHECK(now_s >= 0);
       last_s = now_s;
     }
     const double never_ends = std::numeric_limits<double>::infinity();
-    CHECK(beside_compute_s(keep, 2, never_ends) <= last_s + 1e-12);
+    CHECK(beside_compute_s(cost, never_ends) <= last_s + 1e-12);
   }
 }
 
 TEST_CASE("pieces leave one of them with nothing to hide behind") {
-  const BesideRates keep;
-  CHECK(in_pieces_s(keep, 1, 10, 4) == doctest::Approx(0.25));
-  CHECK(in_pieces_s(keep, 1, 10, 2) == doctest::Approx(0.5));
+  const BesideCost cost = beside_cost({}, {.bytes_s = 1});
+  CHECK(in_pieces_s(cost, 10, 4) == doctest::Approx(0.25));
+  CHECK(in_pieces_s(cost, 10, 2) == doctest::Approx(0.5));
   // Three quarters beside as much of 0.4 s: 0.25 + 0.75 - 0.3.
-  CHECK(in_pieces_s(keep, 1, 0.4, 4) == doctest::Approx(0.7));
+  CHECK(in_pieces_s(cost, 0.4, 4) == doctest::Approx(0.7));
 }
 
-TEST_CASE("of two collectives in turn the slower one decides more of what both keep") {
-  const BesideRates kept =
-      in_turn({.products = 1, .collectives = 1}, 1, {.products = 0.8, .collectives = 0.5}, 2);
-  // 1 s beside products at their rate, then 4 s at four fifths of it, for 3 s of collectives.
-  CHECK(kept.collectives == doctest::Approx(0.6));
-  CHECK(kept.products == doctest::Approx((1 + 4 * 0.8) / 5));
-  CHECK(in_turn({}, 0, {.products = 0.8, .collectives = 0.5}, 2).collectives == 0.5);
-  CHECK(in_turn({.products = 0.8, .collectives = 0.5}, 2, {}, 0).products == doctest::Approx(0.8));
+TEST_CASE("of two collectives in turn each takes its own time beside products") {
+  const BesideCost both = beside_cost({}, {.bytes_s = 1}) +
+                          beside_cost({.products = 0.8, .collectives = 0.5}, {.bytes_s = 2});
+  // 1 s beside products at their rate, then 4 s at four fifths of it.
+  CHECK(both.alone_s == doctest::Approx(3));
+  CHECK(both.beside_s == doctest::Approx(5));
+  CHECK(beside_compute_s(both, 10) == doctest::Approx(0.8));
 }
 
 TEST_CASE("copies keep their own share beside products where it was measured") {

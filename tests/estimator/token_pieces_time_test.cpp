@@ -29,28 +29,36 @@ BlockTime linear_of(double forward_s, double input_s, double weight_s) {
   return time;
 }
 
+// Of so many seconds alone, all of them bytes.
+BesideCost cost_of(const BlockContext& context, double alone_s) {
+  return beside_cost(beside_rates(context.job.cluster, context.tp, Collective::kAllGather,
+                                  carrier_of(context.job, context.tp)),
+                     {.bytes_s = alone_s});
+}
+
 TEST_CASE("sums of one region and gathers of the next hide behind the products of both") {
   Job job = native_job();
   job.cluster.gpu.times->copies.beside = BesideRates{.products = 1, .collectives = 1};
   const BlockContext context(job, kPlan);
-  LayerRegions regions = {.attention = {.gather_s = 3,
-                                        .scatter_s = 2,
-                                        .gather_gradient_s = 2,
-                                        .gather_again_s = 3,
-                                        .scatter_gradient_s = 4,
+  const auto cost = [&](double alone_s) { return cost_of(context, alone_s); };
+  LayerRegions regions = {.attention = {.gather = cost(3),
+                                        .scatter = cost(2),
+                                        .gather_gradient = cost(2),
+                                        .gather_again = cost(3),
+                                        .scatter_gradient = cost(4),
                                         .column = linear_of(1, 1, 1),
                                         .row = linear_of(1, 1, 1)},
-                          .ffn = {.gather_s = 1,
-                                  .scatter_s = 3,
-                                  .gather_gradient_s = 4,
-                                  .gather_again_s = 1,
-                                  .scatter_gradient_s = 1,
+                          .ffn = {.gather = cost(1),
+                                  .scatter = cost(3),
+                                  .gather_gradient = cost(4),
+                                  .gather_again = cost(1),
+                                  .scatter_gradient = cost(1),
                                   .column = linear_of(5, 5, 5),
                                   .row = linear_of(2, 1, 1)}};
   // Into attention: 3 + 3 beside 2 + 1, half of both stays. Into the FFN: 2 + 1 beside 1 + 5.
   // Backward, out of attention: 4 + 4 beside 2 + 2, half stays. Out of the FFN, with the input that
   // is gathered again: 1 + 2 + 1 beside 10 + 2. Attention's own input: 3 beside 2 of attention.
-  const VisibleRegions visible = visible_regions(context, regions, 2);
+  const VisibleRegions visible = visible_regions(regions, 2);
   CHECK(visible.attention.forward_s == doctest::Approx(1.5));
   CHECK(visible.ffn.forward_s == doctest::Approx(1.5));
   CHECK(visible.attention.backward_s == doctest::Approx(2 + 1));
@@ -61,9 +69,10 @@ TEST_CASE("products beside communication lose what the GPU's copies take from th
   Job job = native_job();
   job.cluster.gpu.times->copies.beside = BesideRates{.products = 0.9, .collectives = 1};
   const BlockContext context(job, kPlan);
-  LayerRegions regions = {.attention = {.gather_s = 1, .column = linear_of(4, 0, 0)},
-                          .ffn = {.scatter_s = 1, .row = linear_of(4, 0, 0)}};
-  const VisibleRegions visible = visible_regions(context, regions, 0);
+  const auto cost = [&](double alone_s) { return cost_of(context, alone_s); };
+  LayerRegions regions = {.attention = {.gather = cost(1), .column = linear_of(4, 0, 0)},
+                          .ffn = {.scatter = cost(1), .row = linear_of(4, 0, 0)}};
+  const VisibleRegions visible = visible_regions(regions, 0);
   CHECK(visible.attention.forward_s + visible.ffn.forward_s == doctest::Approx(0.1 * 2));
 }
 
