@@ -21,8 +21,8 @@ struct ScriptRequest {
   std::int64_t node_gpus = 0;     // --nproc_per_node=gpu: of the cluster; 0: not known
 };
 
-// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml, any other for a
-// log; behind a script may stand ":LINE", where the training meant begins. InputError for what
+// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml, any other for
+// a log; behind a script may stand ":LINE", where the training meant begins. InputError for what
 // cannot be read.
 // `notes` receives a line for each thing that was taken with a guess. Of `request` line and path
 // are those of `path`.

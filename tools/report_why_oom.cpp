@@ -124,8 +124,12 @@ std::string change_table(const WhyOomReport& report) {
   }
   Table table = {.columns = {"verdict", "device used", "step s", "change"}};
   constexpr std::size_t kShown = 10;
-  for (std::size_t i = 0; i < std::min(kShown, report.changes.size()); ++i) {
+  const std::int64_t world = report.question.job.cluster.world_size();
+  for (std::size_t i = 0; i < report.changes.size(); ++i) {
     const PlanChange& change = report.changes[i];
+    if (i >= kShown && change.judged.job.cluster.world_size() == world) {
+      continue;
+    }
     const MemoryEstimate& memory = change.judged.memory;
     const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
     table.rows.push_back({std::string(name_of(status_of(memory.fit))), gib(worst.device_used_bytes),

@@ -52,7 +52,7 @@ struct WhyOomReport {
   std::vector<OomDiagnosis> diagnoses;  // empty: the log has no such message
   std::int64_t host_oom_line = 0;       // as in OomLog
   std::int64_t wrong_size_line = 0;     // as in OomLog
-  std::vector<PlanChange> changes;      // that fit, the fastest first
+  std::vector<PlanChange> changes;      // that fit, the fastest first, then more GPUs
   std::int64_t changes_tried = 0;
 };
 
@@ -62,7 +62,8 @@ std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Qu
                                    const MemoryEstimate& memory);
 
 // The fastest of the single changes and pairs that advise knows: those that let the plan fit or, if
-// the estimate lets it fit as it is, use less.
+// the estimate lets it fit as it is, use less. Behind them the fewest more GPUs that do, if any, as
+// more data parallelism.
 void find_changes(WhyOomReport& report, const Library& library);
 
 std::string why_oom_text(const WhyOomReport& report);

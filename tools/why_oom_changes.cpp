@@ -1,6 +1,7 @@
 // Changes of a plan that make it fit, each judged by a whole estimate.
 #include <algorithm>
 
+#include "search/resize.h"
 #include "tools/advise.h"
 #include "tools/plan_words.h"
 #include "tools/why_oom.h"
@@ -11,7 +12,11 @@ namespace {
 // All options that differ, those that follow from a change too: who sets them has this plan.
 std::string text_of(const Question& before, const JudgedPlan& after) {
   const Plan plan = plan_with_stated_dp(before.plan, after);
-  std::string text = " " + options_that_differ(with_open_etp(after.job, before.plan), plan);
+  const std::int64_t world = after.job.cluster.world_size();
+  std::string text =
+      world == before.job.cluster.world_size() ? "" : " --num-gpus " + std::to_string(world);
+  const std::string fields = options_that_differ(with_open_etp(after.job, before.plan), plan);
+  text += fields.empty() ? "" : " " + fields;
   const std::int64_t microbatches = num_microbatches(after.job, after.plan);
   if (before.microbatches_given && microbatches != num_microbatches(before.job, before.plan)) {
     text += " --num-microbatches " + std::to_string(microbatches);
@@ -22,6 +27,39 @@ std::string text_of(const Question& before, const JudgedPlan& after) {
     text += " (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)";
   }
   return text.substr(text.find_first_not_of(' '));
+}
+
+// More GPUs that leave all but dp as it is: who shards over dp has less on each.
+std::vector<PlanEdit> larger_sizes(const Question& question) {
+  std::vector<PlanEdit> edits;
+  const ClusterSpec& cluster = question.job.cluster;
+  for (const std::int64_t times : {2, 4, 8, 16}) {
+    const std::optional<ClusterSpec> larger = resized(cluster, times * cluster.world_size());
+    if (!larger) {
+      continue;
+    }
+    const std::int64_t batches = question.microbatches_given ? times : 1;
+    edits.push_back({.field = "num_gpus", .apply = [=](Job& job, Plan& plan) {
+                       job.cluster = *larger;
+                       job.global_batch *= batches;
+                       plan.dp *= times;
+                     }});
+  }
+  return edits;
+}
+
+// The fewest that do.
+void find_more_gpus(WhyOomReport& report) {
+  const Question& question = report.question;
+  const std::vector<PlanEdit> edits = larger_sizes(question);
+  const AdviceResult result =
+      advise(question.job, question.plan, edits, {.goal = AdviceGoal::kLessMemory});
+  report.changes_tried += result.singles_tried - result.singles_invalid;
+  const auto fewest = std::ranges::min_element(
+      result.singles, {}, [](const Advice& advice) { return advice.edits.front(); });
+  if (fewest != result.singles.end()) {
+    report.changes.push_back({text_of(question, fewest->changed), fewest->changed});
+  }
 }
 
 }  // namespace
@@ -40,6 +78,7 @@ void find_changes(WhyOomReport& report, const Library& library) {
   }
   std::ranges::stable_sort(report.changes, {},
                            [](const PlanChange& change) { return change.judged.time.total_s; });
+  find_more_gpus(report);
 }
 
 }  // namespace shardplan

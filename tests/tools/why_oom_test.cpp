@@ -440,6 +440,37 @@ TEST_CASE("whoever sets the options of a change gets the memory and the time tha
   CHECK(changes > 9);
 }
 
+TEST_CASE("more GPUs are offered where sharding over them makes the plan fit, and only there") {
+  const TemporaryDirectory directory;
+  const std::string log = directory.path() + "/run.log";
+  write_file(log,
+             "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1002.00 MiB. "
+             "GPU 0 has a total capacity of 79.10 GiB of which 0.12 GiB is free.\n");
+  const Words run = {"--model",           "llama3-70b", "--cluster",     "1x8-h100",
+                     "--sequence-length", "4096",       "--micro-batch", "1",
+                     "--framework",       "torchtitan", "--recompute",   "full",
+                     "--num-gpus",        "8"};
+  const auto changes = [&](const Words& more) {
+    Words words = {"why-oom", log};
+    words.insert(words.end(), run.begin(), run.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words).out;
+  };
+  const auto fits = [&](const std::string& options) {
+    Words words = {"estimate"};
+    const Words changed = with_options(run, options);
+    words.insert(words.end(), changed.begin(), changed.end());
+    return run_shardplan(words).exit_code == 0;
+  };
+  CHECK(contains(changes({"--global-batch", "256", "--zero", "3"}), "  --num-gpus 32\n"));
+  CHECK(fits("--global-batch 256 --zero 3 --num-gpus 32"));
+  CHECK_FALSE(fits("--global-batch 256 --zero 3 --num-gpus 16"));
+  CHECK(contains(changes({"--num-microbatches", "2", "--zero", "3", "--dp", "8"}),
+                 "  --num-gpus 32 --dp 32\n"));
+  CHECK_FALSE(contains(changes({"--global-batch", "8", "--zero", "3"}), "--num-gpus"));  // no batch
+  CHECK_FALSE(contains(changes({"--global-batch", "256", "--zero", "0"}), "--num-gpus"));
+}
+
 TEST_CASE("no match is an answer, and so is a log without a message") {
   const ProgramRun other = why_oom(message("[rank0]: ", "1.23 GiB", "0", "133.21 GiB"), {});
   CHECK(other.exit_code == 1);
