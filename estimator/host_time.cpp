@@ -4,6 +4,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "estimator/block_memory.h"
 #include "estimator/deepspeed_partitioned.h"
 #include "estimator/number.h"
 #include "estimator/units.h"
@@ -72,6 +73,16 @@ constexpr HostCost kLocalExperts = microseconds(950, 800);
 // host-ds-...).
 constexpr HostCost kTitanLatent = microseconds(450, 350);
 constexpr HostCost kTitanShared = microseconds(150, 130);
+
+// The same under Transformer Engine, whose latent attention has two linear layers more, a norm that
+// stands alone and two kernels in Triton, and with latent queries another linear layer and a norm:
+// models 512 wide on two H200 over 1.75 times 1.31, the speed of that host and what dense layers of
+// grouped queries take there over what is said below (data/measured/latent_two_gpus_h200.jsonl,
+// mla-host-latent-..., -moe-latent-... and -moe-shared-...). Routing in groups, by a sigmoid or
+// with a bias shows no cost of its own.
+constexpr HostCost kEngineLatent = microseconds(270, 430);
+constexpr HostCost kEngineLatentQuery = microseconds(240, 390);
+constexpr HostCost kEngineShared = microseconds(70, 110);
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
@@ -322,6 +333,23 @@ HostCost zero_hooks(const Job& job, const Plan& plan) {
   return cost;
 }
 
+// What latent attention instead of grouped queries and shared experts add to a layer.
+HostCost deepseek_launches(const Job& job, const LayerSpec& layer) {
+  const MemoryModel model = job.profile.memory_model;
+  const bool shares = layer.is_moe && job.model.moe.shared_ffn > 0;
+  HostCost cost;
+  if (model == MemoryModel::kTorchtitan && job.model.is_mla()) {
+    add(cost, 1, kTitanLatent);
+    add(cost, shares ? 1 : 0, kTitanShared);
+  }
+  if (model == MemoryModel::kMegatron) {
+    add(cost, job.model.is_mla() ? 1 : 0, kEngineLatent);
+    add(cost, job.model.is_mla() && job.model.mla.q_lora_rank > 0 ? 1 : 0, kEngineLatentQuery);
+    add(cost, shares ? 1 : 0, kEngineShared);
+  }
+  return cost;
+}
+
 HostCost head_norm_launches(const FrameworkProfile& profile) {
   switch (profile.memory_model) {
     case MemoryModel::kTorchtitan: return profile.compiles_layers() ? HostCost{} : kTitanHeadNorms;
@@ -364,10 +392,7 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   if (job.model.qk_norm) {
     add(cost, 1, head_norm_launches(job.profile));
   }
-  if (job.profile.memory_model == MemoryModel::kTorchtitan && job.model.is_mla()) {
-    add(cost, 1, kTitanLatent);
-    add(cost, layer.is_moe && job.model.moe.shared_ffn > 0 ? 1 : 0, kTitanShared);
-  }
+  add(cost, 1, deepseek_launches(job, layer));
   if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
     add(cost, 1, kEngineFp8);
   }
@@ -422,13 +447,38 @@ double growth_with_tp(const HostRow& row, const Plan& plan, double forward_s, do
 
 }  // namespace
 
+namespace {
+
+RecomputeModules modules_of(const Job& job, const LayerSpec& layer) {
+  const SeparateNorms norms = separate_norms(job, layer.is_moe);
+  return {.core_attn = true,
+          .layernorm = norms.attention || norms.ffn,
+          .mlp = !layer.is_moe,
+          .moe_act = layer.is_moe,
+          .mla_up_proj = job.model.is_mla(),
+          .moe = layer.is_moe,
+          .shared_experts = layer.is_moe && job.model.moe.shared_ffn > 0};
+}
+
+double checkpoints(const RecomputeModules& chosen, const RecomputeModules& of_layer) {
+  double count = 0;
+  for (const NamedValue<bool RecomputeModules::*>& module : kRecomputeModules) {
+    count += chosen.*module.value && of_layer.*module.value ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
 LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer) {
   // A checkpoint around core_attn or mlp of Megatron-core's, which keeps the generators' states and
   // runs the module again, takes 0.7 to 1 ms (data/measured/frameworks_h200.jsonl, host-smol-*).
+  // So it is of each of mla_up_proj, layernorm and mlp (latent_two_gpus_h200.jsonl).
   constexpr double kCheckpoint = 700 * kMicro;
   LayerHost host{.launches = host_cost(job, plan, layer),
                  .chosen_by_operator = {},
                  .checkpoint_s = kCheckpoint * job.cluster.host_slowdown / kMeasuringHost,
+                 .modules = modules_of(job, layer),
                  .waits = job.profile.launch_blocking,
                  .combines = layer.is_moe && job.profile.overlap_moe_expert_parallel_comm};
   const HostRow* row = row_of(job.profile);
@@ -454,7 +504,8 @@ HostCost host_replay_cost(const Recompute& recompute, const LayerHost& host) {
   if (recompute.policy == "every_second_layer") {
     return {.forward_s = 0, .backward_s = forward_s / 2};
   }
-  return {.forward_s = 0, .backward_s = std::min(host.checkpoint_s, forward_s)};
+  const double checkpoints_s = checkpoints(recompute.modules, host.modules) * host.checkpoint_s;
+  return {.forward_s = 0, .backward_s = std::min(checkpoints_s, forward_s)};
 }
 
 HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
