@@ -24,7 +24,8 @@ Connections with_ring(Connections connections) {
 // reduced, even where such a group is the rank alone: dist_muon's is the world
 // (layer_wise_optimizer.py, get_grad_norm). Delayed scaling in fp8 reduces the largest
 // values over all ranks of the stage (get_amax_reduction_group; Transformer Engine v2.11
-// pytorch/quantization.py, reduce_and_update_fp8_tensors: only where there are several).
+// pytorch/quantization.py, reduce_and_update_fp8_tensors: only where there are several), and a bias
+// for the choice of experts counts their tokens there (moe/moe_utils.py, get_updated_expert_bias).
 // Userbuffers meet in groups of their own
 // (Transformer Engine v2.9 pytorch/module/base.py, initialize_ub, by NCCL as Megatron-core has it;
 // common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp: barriers of both).
@@ -34,6 +35,9 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
   const bool buffers = has_user_buffers(grid.job, plan);
   const bool hybrid = plan.dp_replicate > 1;
   const bool scales_later = uses_delayed_scaling(grid.job, plan);
+  const ModelSpec& model = grid.job.model;
+  const bool counts_tokens =
+      model.moe.router_bias && std::ranges::any_of(model.layers, &LayerSpec::is_moe);
   const bool norm_by_model = plan.zero == 0 && grid.job.optimizer != OptimizerKind::kDistMuon;
   const std::int64_t stage = grid.world / plan.pp;
   const std::int64_t expert_ranks = plan.etp * plan.ep;
@@ -53,7 +57,7 @@ std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid) {
       grid.pair("cp.next", GroupKind::kCp, grid.ring_in_pairs()),
       {"embedding", plan.pp > 1 ? 2 : 1, {.ring = grid.embedding_is_shared()}, grid.end_stage},
       {"position_embedding", 1, {}, grid.first_stage},
-      {"tp_dp_cp", stage, {.ring = scales_later && stage > 1}},
+      {"tp_dp_cp", stage, {.ring = counts_tokens || (scales_later && stage > 1)}},
       {"tp_dp", stage / plan.cp, {}},
       {"tp_cp", plan.tp * plan.cp, {.ring = grid.has_experts && plan.tp * plan.cp > 1}},
       {"ep", plan.ep,

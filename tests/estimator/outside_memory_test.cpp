@@ -353,6 +353,19 @@ TEST_CASE("delayed scaling has a communicator of all ranks of its stage") {
   CHECK(std::abs(outside_mib() - 2972) <= 20);
 }
 
+// Two H200 SXM (data/measured/latent_two_gpus_h200.jsonl, mla-host-moe-router-l8 and -latent-l8):
+// device_used_end less reserved_end, with a bias for the choice of experts and without.
+TEST_CASE("experts chosen by a bias have a communicator of all ranks of their stage") {
+  Job job = job_on(1, MemoryModel::kMegatron);
+  job.cluster.gpus_per_node = 2;
+  job.model.layers.assign(2, {.is_moe = true});
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 256};
+  const Plan plan = {.ep = 2, .zero = 1};
+  const std::int64_t chosen_by_scores = outside_bytes(job, plan, 0);
+  job.model.moe.router_bias = true;
+  CHECK(std::abs(outside_bytes(job, plan, 0) - chosen_by_scores - 486 * kMiB) <= 4 * kMiB);
+}
+
 // nanotron 9055c664 on H100 SXM: one of them alone, or two (data/measured/host_steps_h100.jsonl,
 // frameworks_two_gpus_h100.jsonl).
 TEST_CASE("memory outside the allocator is within 20 MiB of every measured nanotron layout") {
