@@ -34,7 +34,8 @@ std::vector<WeightShape> module_shapes(const Job& job, const Plan& plan, BlockKi
 
 void add_block(Weights& weights, const Job& job, const Plan& plan, BlockKind kind) {
   const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
-  const bool has_experts = kind == BlockKind::kMoeLayer;
+  const bool has_experts =
+      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
   std::vector<WeightShape> experts;
   for (const WeightShape& shape : module_shapes(job, plan, shapes)) {
     const bool is_expert = has_experts &&

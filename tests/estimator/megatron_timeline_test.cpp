@@ -177,6 +177,20 @@ TEST_CASE("with Transformer Engine steps reserve what they were measured to, wit
                  1) < 0.005);
 }
 
+TEST_CASE("what a module of multi-token prediction has of experts is built and updated as well") {
+  Job job =
+      llama_job("megatron", {.hidden = 2048, .ffn = 4096, .heads = 16, .layers = 2}, 2, 2048, 4);
+  job.model.layers.assign(2, {.is_moe = true});
+  job.model.moe = {.num_experts = 16, .topk = 2, .expert_ffn = 2048};
+  job.model.num_mtp_layers = 1;
+  Plan plan = plan_of(1, 2, 1);
+  plan.ep = 2;
+  const double counted =
+      static_cast<double>(plan_pieces(job, plan).stages.front().peaks.allocated_bytes);
+  CHECK(static_cast<double>(peaks_of(job, plan).allocated_bytes) ==
+        doctest::Approx(counted).epsilon(0.005));
+}
+
 // Transformer Engine keeps one dummy for every shape of weights: the state counts their sum, blocks
 // say when the first of each is made.
 TEST_CASE("dummy weight gradients are made one by one by the first backward, and all of them") {
