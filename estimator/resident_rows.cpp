@@ -67,8 +67,28 @@ void add_cublas_workspaces(ResidentRows& state) {
              .origin = Origin::kDocumented});
 }
 
+// Each layer of latent attention has a YarnRotaryEmbedding (core/transformer/
+// multi_latent_attention.py), which the fused kernels ask for cosines and sines of the whole
+// sequence in bf16; the angles in fp32 stay in a cache of 32 (core/models/common/embeddings/
+// yarn_rotary_pos_embedding.py, get_cached_cos_sin, forward).
+void add_rotary_tables(ResidentRows& state) {
+  constexpr std::int64_t kCachedAngles = 32;
+  const Job& job = state.job;
+  std::int64_t layers = 0;
+  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
+    layers += job.model.is_mla() && !state.is_local() ? count_blocks(state.stage, kind) : 0;
+  }
+  state.add({.component = Component::kWorkspace,
+             .name = "rotary_tables",
+             .elements = (layers + std::min(layers, kCachedAngles)) * job.sequence_length *
+                         job.model.mla.qk_rope_head_dim,
+             .dtype = DType::kFp32,
+             .formula = "2*dr*s fp32 a layer: cosines and sines in bf16, angles in fp32"});
+}
+
 void add_resident(ResidentRows& state) {
   add_cublas_workspaces(state);
+  add_rotary_tables(state);
   state.add({.component = Component::kWorkspace,
              .name = "small_tensors",
              .elements = state.job.profile.fixed_allocated_bytes,

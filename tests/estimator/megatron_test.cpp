@@ -371,6 +371,24 @@ TEST_CASE("workspaces of grouped products and of torch's handles are those of th
   CHECK(state_bytes(job, plan, "cublas_workspace") == 2 << 20);
 }
 
+// Four layers of DeepSeek-V3 held 2 MiB each from the first step on (data/measured/
+// latent_two_gpus_h200.jsonl, mla-dense): cosines and sines in bf16, and their angles in fp32.
+TEST_CASE("every layer of latent attention has tables of its rotary embedding") {
+  Job job = gpt_job("1x8-h100");
+  job.sequence_length = 4096;
+  const Plan plan{.micro_batch = 4};
+  CHECK(state_bytes(job, plan, "rotary_tables") == 0);
+  job.model.attention = AttentionKind::kMla;
+  job.model.mla = {.q_lora_rank = 64,
+                   .kv_lora_rank = 64,
+                   .qk_nope_head_dim = 64,
+                   .qk_rope_head_dim = 64,
+                   .v_head_dim = 64};
+  CHECK(state_bytes(job, plan, "rotary_tables") == (12 * 2) << 20);
+  job.model.layers.resize(40);  // of the angles torch's cache has 32
+  CHECK(state_bytes(job, plan, "rotary_tables") == (40 + 32) << 20);
+}
+
 // fused_adam.py: 4 bytes for each moment not in fp32 and for main parameters in fp16, of the rank's
 // shard; bf16 moments go back one tensor at a time, the largest of which is the embedding.
 TEST_CASE("an optimizer step copies state in fewer bits to fp32") {
