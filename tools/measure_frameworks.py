@@ -10,7 +10,8 @@ megatron-core-local: Megatron-core's GPTModel with local layers, PyTorch's RMSNo
 AdamW (FusedAdam where the case says fused_optimizer), its schedules, data parallelism and optimizer
 (data/measured/README.md, h200_frameworks.jsonl).
 megatron: the same with Transformer Engine, APEX' fused gradients if they are found, and Megatron-LM's
-defaults; ZeRO-2 and 3 are Megatron-FSDP; "fp8_recipe" in a case is --fp8-recipe.
+defaults; ZeRO-2 and 3 are Megatron-FSDP; "fp8_recipe" in a case is --fp8-recipe, "settings" adds to
+its TransformerConfig. DeepSeek's models are built of latent attention, shared experts, their routers and predicted layers.
 deepspeed: the model of the transformers that is installed (Llama, Qwen3 and their mixtures), its loss and a DeepSpeed engine
 of ZeRO 1 to 3 around it, with PyTorch's fused AdamW; "ds_config" in a case adds to its configuration.
 nanotron: its Llama and its trainer's step (tools/frameworks/nanotron.py).
@@ -43,7 +44,7 @@ WARMUPS, STEPS, QUIET_STEPS = 3, 4, 12
 LOADED_AT_ONCE = 12  # cases of --quiet
 LOADED = ".loaded"  # beside a worker's answer: it has imported what it needs
 MANY_QUEUES = ("torchtitan", "deepspeed")  # the others ask for CUDA_DEVICE_MAX_CONNECTIONS=1
-NOT_WRITTEN = ("simulate_ranks", "trace", "profile", "ds_config", "fp8_recipe")  # members of a case that are for this tool
+NOT_WRITTEN = ("simulate_ranks", "trace", "profile", "ds_config", "fp8_recipe", "settings")  # members of a case that are for this tool
 
 
 def pipeline_stage(case, rank):

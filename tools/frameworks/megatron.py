@@ -13,7 +13,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import transformer_block
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from frameworks.absent import DEVICE
 
@@ -58,17 +58,57 @@ def engine_modules(config):
         return gpt_layer_specs.get_gpt_decoder_block_spec(
             config, use_transformer_engine=True, normalization="RMSNorm")
     return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-        qk_layernorm=config.qk_layernorm)
+        qk_layernorm=config.qk_layernorm, multi_latent_attention=config.multi_latent_attention)
 
 
-def megatron_config(ffn, experts, expert_tokens, **settings):
+def is_deepseek(shape):
+    return shape["model_type"].startswith("deepseek")
+
+
+def number_of_experts(shape):
+    if shape.get("first_k_dense_replace", 0) >= shape["num_hidden_layers"]:
+        return 0
+    return next((shape[key] for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in shape), 0)
+
+
+def latent_attention(shape):
+    """With the norms of compressed queries and keys that DeepSeek has."""
+    return dict(
+        multi_latent_attention=True, qk_layernorm=True, q_lora_rank=shape["q_lora_rank"],
+        kv_lora_rank=shape["kv_lora_rank"], qk_head_dim=shape["qk_nope_head_dim"],
+        qk_pos_emb_head_dim=shape["qk_rope_head_dim"], v_head_dim=shape["v_head_dim"],
+        rotary_base=shape["rope_theta"])
+
+
+def deepseek_experts(shape):
+    """As recipes of Megatron-Bridge and NeMo set them; DeepSeek-V3 routes by sigmoid and a bias."""
+    moe = dict(
+        moe_layer_freq=[int(layer >= shape["first_k_dense_replace"])
+                        for layer in range(shape["num_hidden_layers"])],
+        moe_router_load_balancing_type="seq_aux_loss", moe_aux_loss_coeff=1e-4, moe_router_pre_softmax=True)
+    if shape.get("n_shared_experts"):
+        moe.update(moe_shared_expert_intermediate_size=shape["n_shared_experts"] * shape["moe_intermediate_size"])
+    if shape.get("n_group", 1) > 1:
+        moe.update(moe_router_num_groups=shape["n_group"], moe_router_group_topk=shape["topk_group"])
+    if shape["model_type"] == "deepseek_v3":
+        moe.update(moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
+                   moe_router_topk_scaling_factor=2.5)
+    return moe
+
+
+def megatron_config(shape, **settings):
     """Of a Llama-like model in bf16, with evenly loaded experts."""
+    experts = number_of_experts(shape)
     moe = {} if experts == 0 else dict(
-        num_moe_experts=experts, moe_router_topk=expert_tokens, moe_ffn_hidden_size=ffn,
+        num_moe_experts=experts, moe_router_topk=shape["num_experts_per_tok"],
+        moe_ffn_hidden_size=shape.get("moe_intermediate_size", shape["intermediate_size"]),
         moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss",
         moe_aux_loss_coeff=1e-2, moe_router_force_load_balancing=True)
-    return TransformerConfig(
-        ffn_hidden_size=ffn, add_bias_linear=False, gated_linear_unit=True,
+    if experts and is_deepseek(shape):
+        moe.update(deepseek_experts(shape))
+    config = MLATransformerConfig if is_deepseek(shape) else TransformerConfig
+    return config(
+        ffn_hidden_size=shape["intermediate_size"], add_bias_linear=False, gated_linear_unit=True,
         activation_func=torch.nn.functional.silu, normalization="RMSNorm", bf16=True,
         params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, hidden_dropout=0.0,
         attention_dropout=0.0, bias_activation_fusion=True, bias_dropout_fusion=True,
@@ -172,20 +212,22 @@ class Megatron:
         if kind == "selective":
             replay.update(recompute_modules=recompute["modules"])
         sequence_parallel = bool(plan.get("sequence_parallel", tp > 1))
-        experts = shape.get("num_local_experts", shape.get("num_experts", 0))
+        experts = number_of_experts(shape)
         qk_norm = shape["model_type"].startswith("qwen3")
+        attention = latent_attention(shape) if is_deepseek(shape) else dict(
+            qk_layernorm=qk_norm, add_qkv_bias=shape["model_type"].startswith("qwen2"))
+        predicted = shape.get("num_nextn_predict_layers") or None
         self.config = megatron_config(
-            shape.get("moe_intermediate_size", shape["intermediate_size"]), experts, shape.get("num_experts_per_tok"),
-            num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
+            shape, num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
             num_attention_heads=shape["num_attention_heads"],
             num_query_groups=shape["num_key_value_heads"], kv_channels=shape.get("head_dim"),
-            qk_layernorm=qk_norm, add_qkv_bias=shape["model_type"].startswith("qwen2"),
+            mtp_num_layers=predicted,
             tensor_model_parallel_size=tp,
             pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=virtual,
             context_parallel_size=cp, expert_model_parallel_size=ep,
             expert_tensor_parallel_size=plan.get("etp", 1), sequence_parallel=sequence_parallel,
-            deallocate_pipeline_outputs=True, **replay, **shared,
-            **(engine_settings(case) if engine else LOCAL))
+            deallocate_pipeline_outputs=True, **replay, **shared, **attention,
+            **{**(engine_settings(case) if engine else LOCAL), **case.get("settings", {})})
         spec = (engine_modules(self.config) if engine
                 else megatron_modules(sequence_parallel, experts, qk_norm))
         stage = parallel_state.get_pipeline_model_parallel_rank()
@@ -198,6 +240,8 @@ class Megatron:
         data_ranks = plan.get("dp", 1) * cp
         buckets = max(40000000, 1000000 * data_ranks) if overlap else None
         self.chunks = []
+        prediction = predicted and gpt_layer_specs.get_gpt_mtp_block_spec(
+            self.config, spec, use_transformer_engine=True)
         for chunk in range(vpp):
             part = GPTModel(
                 self.config, spec, self.vocab, self.sequence,
@@ -205,6 +249,7 @@ class Megatron:
                 post_process=stage == pp - 1 and chunk == vpp - 1,
                 position_embedding_type="rope", rotary_base=shape["rope_theta"],
                 share_embeddings_and_output_weights=shape.get("tie_word_embeddings", False),
+                mtp_block_spec=prediction,
                 **({"vp_stage": chunk} if vpp > 1 else {})).to(self.device)
             part.model_type = ModelType.encoder_or_decoder
             self.chunks.append(data_parallel(case, self.config, part, zero, buckets, chunk == 0))
