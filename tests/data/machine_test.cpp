@@ -45,12 +45,13 @@ std::vector<std::string> disturbed(const GemmGrid& grid, const std::vector<doubl
 }
 
 // Multiply-adds of one SM and clock, dense bf16 with fp32 accumulation, times two: architecture
-// whitepapers of A100 (512 a tensor core), H100 (1024), Blackwell (2048) and Ada (256; the GeForce
-// parts of Ada and Blackwell run half of it).
+// whitepapers of A100 (512 a tensor core), H100 (1024), Blackwell (2048), Ada and GA102 (256; their
+// GeForce parts and the L40 run half of it).
 double bf16_flops_per_sm_and_clock(const GpuSpec& gpu) {
   switch (gpu.compute_capability) {
     case 80: return 2048;
-    case 89: return gpu.id.starts_with("RTX") ? 512 : 1024;
+    case 86: return gpu.id.starts_with("RTX-3") ? 512 : 1024;
+    case 89: return gpu.id.starts_with("RTX-4") || gpu.id.starts_with("L40-") ? 512 : 1024;
     case 90: return 4096;
     case 100:
     case 103: return 8192;
@@ -79,9 +80,11 @@ TEST_CASE("no measured product takes much longer than a larger one") {
 
 TEST_CASE("the GPUs that people train on are shipped") {
   const Library library;
-  for (const char* name : {"a100", "a100-40gb", "a100-pcie", "h100", "h100-pcie", "h100-nvl",
-                           "h200", "b200", "gb200", "b300", "gb300", "h20", "h800", "a800", "l40s",
-                           "rtx4090", "rtx5090", "H200-SXM-141GB", "H100"}) {
+  for (const char* name :
+       {"a100", "a100-40gb",   "a100-pcie", "h100",           "h100-pcie", "h100-nvl", "h200",
+        "b200", "gb200",       "b300",      "gb300",          "h20",       "h800",     "a800",
+        "l40s", "rtx4090",     "rtx5090",   "H200-SXM-141GB", "H100",      "rtx3090",  "a6000",
+        "a10",  "rtx6000-ada", "l40",       "gh200"}) {
     CAPTURE(name);
     CHECK_FALSE(library.gpu(name).id.empty());
   }
