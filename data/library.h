@@ -35,6 +35,12 @@ struct JsonFile {
   JsonValue json;
 };
 
+// A config.json and the model's name.
+struct ModelFile {
+  std::string name;
+  JsonFile config;
+};
+
 class Library {
  public:
   Library();                                            // embedded data
@@ -47,6 +53,7 @@ class Library {
   // message ("cases.jsonl:17: /cluster: "), else the name itself does.
   ModelConfig model(const std::string& name_or_path, UnknownKeys unknown_keys = UnknownKeys::kWarn,
                     const std::string& where = "") const;
+  ModelFile model_file(const std::string& name_or_path, const std::string& where = "") const;
   GpuSpec gpu(const std::string& name_or_path, const std::string& where = "") const;
   // Also NODESxGPUS-NAME for any shipped GPU or cluster: "2048x8-h100", "16x8-aws-p5".
   ClusterSpec cluster(const std::string& name_or_path, const std::string& where = "") const;

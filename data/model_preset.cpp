@@ -8,10 +8,15 @@ namespace shardplan {
 
 ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_keys,
                            const std::string& where) const {
+  const ModelFile file = model_file(name_or_path, where);
+  return read_model_config(file.config.json, file.name, file.config.file, unknown_keys);
+}
+
+ModelFile Library::model_file(const std::string& name_or_path, const std::string& where) const {
   if (is_path(name_or_path)) {
-    const std::string name = std::filesystem::path(name_or_path).stem().string();
-    return read_model_config(parse_text(read_text_file(name_or_path, where), name_or_path), name,
-                             name_or_path, unknown_keys);
+    return {.name = std::filesystem::path(name_or_path).stem().string(),
+            .config = {.json = parse_text(read_text_file(name_or_path, where), name_or_path),
+                       .file = name_or_path}};
   }
   std::string name = in_lower_case(name_or_path);
   std::vector<std::string> known = model_names();
@@ -28,8 +33,7 @@ ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_
                      "config.json" +
                      suggestion(name, known));
   }
-  const JsonFile& config = parse("models/" + name + ".json");
-  return read_model_config(config.json, name, config.file, unknown_keys);
+  return {.name = name, .config = parse("models/" + name + ".json")};
 }
 
 }  // namespace shardplan

@@ -280,6 +280,44 @@ TEST_CASE("a cost is shown where it is asked for, by the prices that are known")
   CHECK(contains(csv, ",tokens,tokens_per_s,low_tokens_per_s,high_tokens_per_s,days,"));
 }
 
+// Llama 3 8B has 218,112,000 parameters a layer, and 1,050,677,248 at its ends.
+TEST_CASE("--set changes what the model's config.json says") {
+  const auto estimate = [](const Words& more) {
+    Words words = {"--tp", "2", "--format", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(estimate_words(words));
+  };
+  const JsonValue half = json_of(estimate({"--set", "num_hidden_layers=16"}));
+  CHECK(at(at(half, "model"), "parameters").integer ==
+        std::int64_t{16} * 218'112'000 + 1'050'677'248);
+  CHECK(at(at(half, "model"), "name").string == "llama3-8b with num_hidden_layers=16");
+  check_refused(estimate({"--set", "num_hidden_layers=many"}), 2);
+  check_refused(estimate({"--set", "num_hidden_layers=0"}), 2);
+  const ProgramRun misspelt = estimate({"--set", "num_hidden_layer=16"});
+  check_refused(misspelt, 2);
+  CHECK(contains(misspelt.err, "did you mean \"num_hidden_layers\"?"));
+  const Words deepseek = {"estimate",
+                          "--model",
+                          "deepseek-v3",
+                          "--cluster",
+                          "256x8-h100",
+                          "--sequence-length",
+                          "4096",
+                          "--global-batch",
+                          "15360",
+                          "--pp",
+                          "16",
+                          "--ep",
+                          "64",
+                          "--format",
+                          "json",
+                          "--set",
+                          "num_nextn_predict_layers=0",
+                          "--set",
+                          "num_hidden_layers=64"};
+  CHECK(at(at(json_of(run_shardplan(deepseek)), "model"), "mtp_parameters").integer == 0);
+}
+
 TEST_CASE("a GPU without measured rates has no limit") {
   const ProgramRun run =
       run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-b200",
