@@ -47,9 +47,11 @@ ExitCode list_axes(const Options& options, const SearchQuestion& question) {
   return ExitCode::kOk;
 }
 
-// Overlaps that a framework leaves off unless told.
-bool is_overlap(const ProfileOption& option) {
-  return option.name.find("overlap") != std::string::npos && !takes_uncounted_memory(option);
+// How the same plan is run: overlaps that a framework leaves off unless told, the way of tokens to
+// their experts.
+bool is_offered(const ProfileOption& option) {
+  return (option.name.find("overlap") != std::string::npos || option.name == "moe_dispatcher") &&
+         !takes_uncounted_memory(option);
 }
 
 // Those with which the plan is faster by more than this share, one on top of the other.
@@ -63,7 +65,8 @@ std::optional<FasterSwitches> faster_switches(Job job, const RankedPlan& best,
     const std::vector<std::string> values =
         option.type == "bool" ? std::vector<std::string>{"true"} : option.choices;
     for (const std::string& value : values) {
-      if (!is_overlap(option) || value == profile_field_text(job.profile, option.name)) {
+    std::string fastest;  // value of the option
+      if (!is_offered(option) || value == profile_field_text(job.profile, option.name)) {
         continue;
       }
       Job changed = job;
@@ -75,11 +78,14 @@ std::optional<FasterSwitches> faster_switches(Job job, const RankedPlan& best,
       if (step_time_s < (1 - kWorthNaming) * faster.step_time_s &&
           fits(changed, estimate_memory(changed, best.plan), options)) {
         job = changed;
-        faster.options.push_back(option.name + "=" + value);
+        fastest = value;
         faster.step_time_s = step_time_s;
       }
     }
   }
+    if (!fastest.empty()) {
+      faster.options.push_back(option.name + "=" + fastest);
+    }
   return faster.options.empty() ? std::nullopt : std::optional(faster);
 }
 

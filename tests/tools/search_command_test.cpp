@@ -99,6 +99,44 @@ TEST_CASE("an interval of speed is marked where no run that it rests on was like
   CHECK(contains(other, "* beyond all these runs, of 1 to "));
 }
 
+// DeepEP sends a token once to each node (Megatron-LM's flex dispatcher).
+TEST_CASE("a mixture over nodes is offered the dispatcher that makes it faster") {
+  const JsonValue answer = json_of(run_shardplan({"search",
+                                                  "--model",
+                                                  "deepseek-v3",
+                                                  "--cluster",
+                                                  "128x8-h100",
+                                                  "--sequence-length",
+                                                  "4096",
+                                                  "--global-batch",
+                                                  "8192",
+                                                  "--fix",
+                                                  "ep=32",
+                                                  "--fix",
+                                                  "pp=16",
+                                                  "--fix",
+                                                  "tp=1",
+                                                  "--fix",
+                                                  "cp=1",
+                                                  "--fix",
+                                                  "vpp=1",
+                                                  "--fix",
+                                                  "etp=1",
+                                                  "--set",
+                                                  "num_nextn_predict_layers=0",
+                                                  "--top",
+                                                  "1",
+                                                  "--format",
+                                                  "json"}));
+  const std::vector<JsonValue>& options = at(at(answer, "faster_with"), "options").items;
+  CHECK(std::ranges::count_if(options, [](const JsonValue& option) {
+          return option.string.starts_with("moe_dispatcher=");
+        }) == 1);
+  CHECK(std::ranges::any_of(options, [](const JsonValue& option) {
+    return option.string == "moe_dispatcher=deepep" || option.string == "moe_dispatcher=hybridep";
+  }));
+}
+
 TEST_CASE("the switches that search names make its first plan as fast as it says") {
   const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "2x8-h100",
                                         "--sequence-length", "8192", "--global-batch", "32",
