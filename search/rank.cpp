@@ -81,7 +81,7 @@ std::vector<std::int64_t> tied_groups(const std::vector<double>& tokens_per_s) {
   for (const double speed : tokens_per_s) {
     const bool is_slower = groups.empty() || speed < (1 - kSpeedUncertainty) * fastest;
     fastest = is_slower ? speed : fastest;
-    groups.push_back(groups.empty() ? 0 : groups.back() + (is_slower ? 1 : 0));
+    groups.push_back(groups.empty() ? 1 : groups.back() + (is_slower ? 1 : 0));
   }
   return groups;
 }

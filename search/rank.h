@@ -68,7 +68,7 @@ class Front {
 // closer than twice the median may stand in either order.
 inline constexpr double kSpeedUncertainty = 0.05;
 
-// Numbers groups of plans that the model cannot tell apart, from 0: a group is what is within the
+// Numbers groups of plans that the model cannot tell apart, from 1: a group is what is within the
 // uncertainty of its fastest. `tokens_per_s` is sorted, fastest first.
 std::vector<std::int64_t> tied_groups(const std::vector<double>& tokens_per_s);
 

@@ -108,7 +108,8 @@ struct RankedPlan {
   MemoryEstimate memory;  // of the finalists: the full estimate
   StepTime time;
   bool exceeds_device = false;  // device_used is above the card: it runs, but gives memory back
-  std::int64_t tied_group = 0;  // plans of one group are equally fast as far as the model can tell
+  // From 1: plans of one group are equally fast as far as the model can tell. 0: not ranked.
+  std::int64_t tied_group = 0;
 };
 
 // A plan that fits and that no other fitting plan beats: none is as fast with less memory, none is

@@ -26,6 +26,14 @@ Maximum find_max(Question& question, const std::string& name, const MemoryRule& 
     maximum.next = maximum.fits && result.next ? result.next->value : 0;
     // Where nothing fits, the smallest value was tried and is the next one.
     const SizedPlan& shown = maximum.fits ? *result.largest : *result.next;
+    if (result.next) {
+      const SizedPlan& next = *result.next;
+      const MemoryEstimate memory = estimate_memory(next.job, next.plan);
+      const bool breaks_rule = !keeps_share(next.job, memory, rule);
+      maximum.why_not =
+          breaks_rule ? share_text(next.job, memory, rule) : fit_reason(next.job, memory);
+      maximum.is_surely_largest = breaks_rule && rule.share.basis == MemoryBasis::kAllocated;
+    }
     question.job = shown.job;
     question.plan = shown.plan;
   }

@@ -185,7 +185,10 @@ std::vector<OptionRow> plan_rows() {
 
 std::vector<OptionRow> memory_rows() {
   return {
-      number("memory-threshold", "share of the GPU memory a plan may use; search: 0.80", 0, 1),
+      number("memory-threshold",
+             "share of a GPU's memory that a plan may use, of the nominal GB by what is allocated, "
+             "else of what the driver reports; search: 0.80",
+             0, 1),
       choice("memory-basis", "the total that is held against it; default allocated",
              words_of(kMemoryBases)),
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/units.h"
 #include "tools/text.h"
 #include "tools/words.h"
 
@@ -67,12 +68,23 @@ bool keeps_share(const Job& job, const MemoryEstimate& memory, const MemoryRule&
   return basis_bytes(memory, rule.share.basis) <= memory_limit_bytes(job.cluster, rule.share);
 }
 
+std::string limit_text(const ClusterSpec& cluster, const SearchOptions& share) {
+  const std::string text = shortest(100 * share.memory_threshold) + " % of the ";
+  if (cluster.memory_limit_bytes) {
+    return text + gib(*cluster.memory_limit_bytes) + " GiB that it is limited to";
+  }
+  return share.basis == MemoryBasis::kAllocated
+             ? text + "nominal " +
+                   shortest(static_cast<double>(cluster.gpu.nominal_memory_bytes) / kGB) + " GB"
+             : text + gib(cluster.gpu.memory_bytes) + " GiB that the driver reports";
+}
+
 std::string share_text(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule) {
   const MemoryBasis basis = rule.share.basis;
   return std::string(name_of(basis)) + " " + gib(basis_bytes(memory, basis)) +
          most_at(memory, basis) + (keeps_share(job, memory, rule) ? " <= " : " > ") +
          gib(memory_limit_bytes(job.cluster, rule.share)) + " GiB, " +
-         shortest(100 * rule.share.memory_threshold) + " % of the memory";
+         limit_text(job.cluster, rule.share);
 }
 
 Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {

@@ -47,6 +47,8 @@ Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule);
 
 // The paper's rule or the user's: whether the plan keeps to its share of the memory.
 bool keeps_share(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule);
+// "80 % of the nominal 141 GB": what a basis is held against (memory_limit_bytes).
+std::string limit_text(const ClusterSpec& cluster, const SearchOptions& share);
 std::string share_text(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule);
 
 bool is_negative(PredictedStatus status);  // exit code 1

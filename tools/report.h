@@ -37,8 +37,10 @@ inline Format format_of(const Options& options) {
 struct Maximum {
   std::string name;  // "micro_batch"
   std::int64_t value = 0;
-  bool fits = false;      // false: not even the smallest value fits
-  std::int64_t next = 0;  // the value after it, which does not fit; 0: none was tried
+  bool fits = false;               // false: not even the smallest value fits
+  std::int64_t next = 0;           // the value after it, which does not fit; 0: none was tried
+  std::string why_not = {};        // what that value breaks: the rule or, else, the card
+  bool is_surely_largest = false;  // that is what is allocated, which grows with the size
 };
 
 enum class Detail { kTotals, kRows };
@@ -92,12 +94,19 @@ struct OtherSize {
   double tokens_per_s = 0;  // of all GPUs
 };
 
+// A plan as fast as the first as far as the model can tell, with less in it.
+struct SimplerPlan {
+  std::vector<std::string> fixes;  // of search, that find it: "vpp=1"
+  RankedPlan ranked;
+};
+
 struct SearchReport {
   Job job;
   SearchOptions options;
   SearchResult result = {};
   std::optional<Evidence> evidence = std::nullopt;        // of the first plan
   std::optional<FasterSwitches> switches = std::nullopt;  // of the first plan
+  std::optional<SimplerPlan> simplest = std::nullopt;     // tied with the first plan
   std::vector<OtherSize> other_sizes = {};                // where these ones have no good plan
   std::string reason;            // where no plan is valid: the last rule that any of them meets
   std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
@@ -113,6 +122,7 @@ struct BatchAnswer {
   std::int64_t line = 0;
   std::string id;
   std::string framework;
+  Precision precision = Precision::kBf16;  // of the plan
   Prediction prediction;
 };
 

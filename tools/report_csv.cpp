@@ -99,7 +99,7 @@ void append_plan(std::vector<Cell>& row, const SearchReport& report, const Plan&
 std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranked,
                              std::int64_t rank) {
   std::vector<Cell> row = {rank, ranked.time.tokens_per_s_per_gpu, ranked.time.total_s,
-                           ranked.time.mfu};
+                           ranked.time.mfu, std::string(name_of(ranked.plan.precision))};
   for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kReserved,
                                   MemoryBasis::kRequired, MemoryBasis::kDeviceUsed}) {
     row.emplace_back(basis_bytes(ranked.memory, basis));
@@ -118,6 +118,7 @@ std::vector<Cell> front_row(const SearchReport& report, const ParetoPoint& point
                            point.price.tokens_per_s_per_gpu,
                            point.price.step_time_s,
                            none,  // mfu
+                           none,  // mfu_peak
                            point.price.allocated_bytes};
   constexpr std::size_t kReplayed = 5;  // peak_reserved, required, device_used and what they decide
   row.resize(row.size() + kReplayed);
@@ -171,9 +172,9 @@ Table batch_table(const BatchAnswer& answer) {
 }
 
 Table search_table(const SearchReport& report) {
-  Table table = {.columns = {"rank", "tokens_per_s_per_gpu", "step_time_s", "mfu", "peak_allocated",
-                             "peak_reserved", "required", "device_used", "exceeds_device",
-                             "status"}};
+  Table table = {.columns = {"rank", "tokens_per_s_per_gpu", "step_time_s", "mfu", "mfu_peak",
+                             "peak_allocated", "peak_reserved", "required", "device_used",
+                             "exceeds_device", "status"}};
   for (const PlanSize& size : kPlanSizes) { table.columns.push_back(std::string(size.name)); }
   for (const char* name : {"sequence_parallel", "schedule", "cp_method", "recompute", "precision",
                            "grad_dtype", "rank_order", "master_dtype", "exp_avg_dtype",

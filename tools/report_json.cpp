@@ -125,7 +125,7 @@ Json json_of(const StepTime& time) {
 }
 
 // The `predicted` object of a case line.
-Json json_of(const Prediction& prediction, Detail detail) {
+Json json_of(const Prediction& prediction, Precision precision, Detail detail) {
   Json json = {{"status", name_of(prediction.status)}, {"reason", prediction.reason}};
   if (!prediction.has_numbers()) {
     return json;
@@ -138,6 +138,7 @@ Json json_of(const Prediction& prediction, Detail detail) {
   json["step_time_s"] = prediction.time.total_s;
   json["tokens_per_s_per_gpu"] = prediction.time.tokens_per_s_per_gpu;
   json["mfu"] = prediction.time.mfu;
+  json["mfu_peak"] = name_of(precision);
   json["calibrated"] = prediction.time.calibrated;
   json["step_time_parts_s"] = json_of(prediction.time);
   return json;
@@ -195,7 +196,7 @@ Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::i
                {"device_used", basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed)},
                {"exceeds_device", ranked.exceeds_device},
                {"tied_group", ranked.tied_group}};
-  json.update(json_of(prediction, Detail::kTotals));
+  json.update(json_of(prediction, plan.precision, Detail::kTotals));
   json["command"] = report.command_of(ranked.plan);
   return json;
 }
@@ -276,9 +277,10 @@ std::string estimate_json(const EstimateReport& report) {
                         {"fits", report.maximum->fits}};
     if (report.maximum->next > 0) {
       json["find_max"]["next"] = report.maximum->next;
+      json["find_max"]["why_not"] = report.maximum->why_not;
     }
   }
-  json["predicted"] = json_of(report.prediction, report.detail);
+  json["predicted"] = json_of(report.prediction, plan.precision, report.detail);
   if (report.prediction.has_numbers()) {
     json["memory_rule"] = json_of(report.rule.share, job);
     json["memory_rule"]["kept"] = keeps_share(job, report.prediction.memory, report.rule);
@@ -332,6 +334,13 @@ std::string search_json(const SearchReport& report) {
                                 {"command", report.command_of(point.plan)}});
     }
   }
+  if (report.simplest) {
+    json["simplest_tied"] = {
+        {"fix", report.simplest->fixes},
+        {"plan", json_of(report.simplest->ranked.plan)},
+        {"tokens_per_s_per_gpu", report.simplest->ranked.time.tokens_per_s_per_gpu},
+        {"command", report.command_of(report.simplest->ranked.plan)}};
+  }
   if (report.switches) {
     json["faster_with"] = {{"options", report.switches->options},
                            {"step_time_s", report.switches->step_time_s}};
@@ -356,11 +365,12 @@ std::string search_json(const SearchReport& report) {
 }
 
 std::string batch_json(const BatchAnswer& answer) {
-  return one_line_of({{"schema", kSchema},
-                      {"id", answer.id},
-                      {"line", answer.line},
-                      {"framework", answer.framework},
-                      {"predicted", json_of(answer.prediction, Detail::kTotals)}});
+  return one_line_of(
+      {{"schema", kSchema},
+       {"id", answer.id},
+       {"line", answer.line},
+       {"framework", answer.framework},
+       {"predicted", json_of(answer.prediction, answer.precision, Detail::kTotals)}});
 }
 
 std::string table_json(const Table& table) {

@@ -51,7 +51,7 @@ std::string batch_line(const Job& job, const Plan& plan) {
                                  grouped(plan.micro_batch) + " per rank");
 }
 
-std::string time_lines(const StepTime& time) {
+std::string time_lines(const StepTime& time, Precision precision) {
   constexpr std::string_view kExposed = "exposed_";
   std::string parts;
   for (const StepTimePart& part : kStepTimeParts) {
@@ -65,11 +65,16 @@ std::string time_lines(const StepTime& time) {
   }
   return label_line("step time", fixed(time.total_s, 3) + " s, " +
                                      grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
-                                     " tokens/s per GPU, MFU " + percent(time.mfu) +
+                                     " tokens/s per GPU, MFU " + percent(time.mfu) + " of the " +
+                                     std::string(name_of(precision)) + " peak" +
                                      (time.calibrated ? ""
                                                       : "  (uncalibrated: datasheet peaks and "
                                                         "documented efficiencies)")) +
          label_line("", parts);
+}
+
+std::string mfu_note(bool has_fp8_plans) {
+  return has_fp8_plans ? "MFU: fp8 plans of the fp8 peak, others of the bf16 peak\n" : "";
 }
 
 std::string list_lines(const std::string& title, const std::vector<std::string>& items) {

@@ -39,7 +39,11 @@ std::string job_lines(const Job& job);
 std::string batch_line(const Job& job, const Plan& plan);
 
 // The step, its speed, and the share of each of its parts.
-std::string time_lines(const StepTime& time);
+// Under a table in which the MFU of some plans is of another peak; else nothing.
+std::string mfu_note(bool has_fp8_plans);
+
+// MFU is of the dense peak of the plan's precision.
+std::string time_lines(const StepTime& time, Precision precision);
 
 // A title and its items below; "" if there are none.
 std::string list_lines(const std::string& title, const std::vector<std::string>& items);

@@ -80,7 +80,7 @@ std::string ranked_table(const SearchReport& report) {
   std::int64_t rank = 0;
   for (const RankedPlan& ranked : report.result.top) {
     std::vector<Cell> row = {++rank,
-                             ranked.tied_group + 1,
+                             ranked.tied_group,
                              static_cast<std::int64_t>(ranked.time.tokens_per_s_per_gpu),
                              fixed(ranked.time.total_s, 3),
                              percent(ranked.time.mfu),
@@ -196,6 +196,21 @@ std::string tight_line(const SearchReport& report) {
                                  " GiB: it must give cached memory back to run; " + without);
 }
 
+std::string simplest_line(const SearchReport& report) {
+  if (!report.simplest) {
+    return "";
+  }
+  const RankedPlan& plain = report.simplest->ranked;
+  const double slower =
+      1 - plain.time.tokens_per_s_per_gpu / report.result.top.front().time.tokens_per_s_per_gpu;
+  std::string text;
+  for (const std::string& fix : report.simplest->fixes) { text += "--fix " + fix + " "; }
+  text.back() = ':';
+  return label_line("simplest tie", text + " " + sizes_text(report.job, plain.plan) + ", " +
+                                        percent(slower) +
+                                        " slower, closer than the model can tell");
+}
+
 std::string switches_line(const SearchReport& report) {
   if (!report.switches) {
     return "";
@@ -235,17 +250,24 @@ std::string first_plan_lines(const SearchReport& report) {
   if (report.job.cluster.nodes > 1) {
     text += label_line("groups", groups_text(report.job, best.plan));
   }
-  return text + time_lines(best.time) + tight_line(report) + next_family_line(report) +
-         switches_line(report) + other_size_lines(report);
+  return text + time_lines(best.time, best.plan.precision) + tight_line(report) +
+         simplest_line(report) + next_family_line(report) + switches_line(report) +
+         other_size_lines(report);
 }
 
 // Only where it says something: some plans shown are as fast as each other.
 std::string tie_line(const SearchResult& result) {
-  if (result.top.back().tied_group + 1 == std::ssize(result.top)) {
+  if (result.top.back().tied_group == std::ssize(result.top)) {
     return "";
   }
   return "tie: plans of one number are within " + percent(kSpeedUncertainty) +
          " of its fastest, closer than the model can tell; --distinct shows one per family\n";
+}
+
+bool has_fp8_plans(const SearchResult& result) {
+  return std::ranges::any_of(result.top, [](const RankedPlan& ranked) {
+    return ranked.plan.precision == Precision::kFp8;
+  });
 }
 
 std::string nothing_fits(const SearchReport& report, const Paint& paint) {
@@ -259,9 +281,10 @@ std::string nothing_fits(const SearchReport& report, const Paint& paint) {
   return text + "  the smallest valid plan allocates " +
          gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
          gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
-         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, the card has " +
-         gib(card_bytes(report.job)) + "\n" + label_line("", report.command_of(result.smallest)) +
-         other_size_lines(report);
+         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, " +
+         limit_text(report.job.cluster, report.options) + "; the card has " +
+         gib(card_bytes(report.job)) + " GiB\n" +
+         label_line("", report.command_of(result.smallest)) + other_size_lines(report);
 }
 
 }  // namespace
@@ -274,8 +297,7 @@ std::string search_text(const SearchReport& report, const Paint& paint) {
                               grouped(report.job.sequence_length) + " tokens per step") +
       label_line("rule", std::string(name_of(report.options.basis)) +
                              " <= " + gib(memory_limit_bytes(report.job.cluster, report.options)) +
-                             " GiB, " + percent(report.options.memory_threshold) +
-                             " of the memory") +
+                             " GiB, " + limit_text(report.job.cluster, report.options)) +
       "\n";
   if (result.top.empty()) {
     text += nothing_fits(report, paint);
@@ -283,8 +305,9 @@ std::string search_text(const SearchReport& report, const Paint& paint) {
     text +=
         std::string("Fastest plans, memory in GiB") +
         (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
-        ranked_table(report) + tie_line(result) + first_plan_lines(report) +
-        "\nIn full: " + report.command_of(result.top.front().plan) + "\n" +
+        ranked_table(report) + tie_line(result) + mfu_note(has_fp8_plans(result)) +
+        first_plan_lines(report) + "\nIn full: " + report.command_of(result.top.front().plan) +
+        "\n" +
         list_lines("Evidence for the first plan",
                    report.evidence ? evidence_lines(*report.evidence) : std::vector<std::string>{});
   }

@@ -100,6 +100,12 @@ bool names_clusters(const std::vector<SweepPoint>& points) {
   });
 }
 
+bool has_fp8_plans(const std::vector<SweepPoint>& points) {
+  return std::ranges::any_of(points, [](const SweepPoint& point) {
+    return point.best && point.best->plan.precision == Precision::kFp8;
+  });
+}
+
 // Others that fit might be cheaper.
 bool has_unpriced_beside(const SweepReport& report, const SweepPoint& chosen) {
   return chosen.usd_per_hour > 0 && std::ranges::any_of(report.points, [](const SweepPoint& point) {
@@ -174,14 +180,30 @@ std::string sweep_text(const SweepReport& report) {
     table.rows.push_back(std::move(row));
   }
   return table_text(table) + spread_text(report.spread) + "\n" + with_newline(beyond_text(report)) +
-         choice_line(report);
+         mfu_note(has_fp8_plans(report.points)) + choice_line(report);
 }
 
 Table sweep_table(const SweepReport& report) {
-  Table table = {.columns = {"cluster", "gpu", "num_gpus", "plans_in_space", "tokens_per_s_per_gpu",
-                             "tokens_per_s", "low_tokens_per_s", "high_tokens_per_s", "step_time_s",
-                             "mfu", "peak_allocated", "device_used", "days", "usd_per_hour",
-                             "cost_usd", "reaches", "chosen", "options", "beyond_measured"}};
+  Table table = {.columns = {"cluster",
+                             "gpu",
+                             "num_gpus",
+                             "plans_in_space",
+                             "tokens_per_s_per_gpu",
+                             "tokens_per_s",
+                             "low_tokens_per_s",
+                             "high_tokens_per_s",
+                             "step_time_s",
+                             "mfu",
+                             "mfu_peak",
+                             "peak_allocated",
+                             "device_used",
+                             "days",
+                             "usd_per_hour",
+                             "cost_usd",
+                             "reaches",
+                             "chosen",
+                             "options",
+                             "beyond_measured"}};
   const auto chosen = choose_cluster(report.points, report.target);
   for (std::size_t i = 0; i < report.points.size(); ++i) {
     const SweepPoint& point = report.points[i];
@@ -194,6 +216,7 @@ Table sweep_table(const SweepReport& report) {
             point.high_tokens_per_s, time.total_s, time.mfu}) {
         row.emplace_back(value);
       }
+      row.emplace_back(std::string(name_of(point.best->plan.precision)));
       row.emplace_back(basis_bytes(point.best->memory, MemoryBasis::kAllocated));
       row.emplace_back(basis_bytes(point.best->memory, MemoryBasis::kDeviceUsed));
       for (const double value : {point.days, point.usd_per_hour, point.cost_usd}) {

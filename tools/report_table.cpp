@@ -1,6 +1,8 @@
 // An estimate for people: verdict first, GiB, what the answer rests on.
 #include <algorithm>
 
+#include "estimator/kernel_time.h"
+#include "estimator/units.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
 #include "tools/report_lines.h"
@@ -190,18 +192,36 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   return text;
 }
 
-// Only what is allocated surely grows with the size.
-std::string maximum_line(const Maximum& maximum, MemoryBasis basis) {
+std::string maximum_line(const Maximum& maximum) {
   const std::string value = maximum.name + " " + grouped(maximum.value);
   if (!maximum.fits) {
-    return label_line("find-max", "nothing keeps the rule; shown is the smallest, " + value);
+    return label_line("find-max",
+                      "nothing keeps the rule and fits the card; shown is the smallest, " + value +
+                          ": " + maximum.why_not);
   }
-  const std::string next = maximum.next == 0 ? "" : ", " + grouped(maximum.next) + " does not";
+  if (maximum.next == 0) {
+    return label_line("find-max", value + " keeps the rule and fits the card");
+  }
   return label_line("find-max",
-                    basis == MemoryBasis::kAllocated
-                        ? value + " is the largest that keeps the rule" + next
-                        : value + " keeps the rule" + next + "; what the allocator reserves can " +
-                              "fall where a size grows, so that larger ones may keep it again");
+                    value + (maximum.is_surely_largest
+                                 ? " is the largest that keeps the rule and fits the card"
+                                 : " keeps the rule and fits the card")) +
+         label_line("", grouped(maximum.next) + " does not: " + maximum.why_not +
+                            (maximum.is_surely_largest
+                                 ? ""
+                                 : "; what the allocator reserves can fall where a size grows, so "
+                                   "that larger ones may fit again"));
+}
+
+// "MFU 46.8 %: ...": what it is made of.
+std::string mfu_text(const Question& question, const StepTime& time) {
+  const GpuSpec& gpu = question.job.cluster.gpu;
+  const Precision precision = question.plan.precision;
+  return "\nMFU " + percent(time.mfu) + ": " + fixed(time.model_flops_per_token / 1e9, 1) +
+         " GFLOP of the model per token, forward and backward, nothing recomputed, at " +
+         grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
+         " tokens/s per GPU, of the " + shortest(peak_flops_per_s(gpu, precision) / kTera) +
+         " TFLOP/s of the dense " + std::string(name_of(precision)) + " peak of " + gpu.id + "\n";
 }
 
 }  // namespace
@@ -216,10 +236,11 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     return text;
   }
   if (report.maximum) {
-    text += maximum_line(*report.maximum, report.rule.share.basis);
+    text += maximum_line(*report.maximum);
   }
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
-          "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
+          "\n" + stage_table(report.prediction.memory) + "\n" +
+          time_lines(report.prediction.time, question.plan.precision) +
           (report.cost ? cost_lines(*report.cost) : "") +
           assumption_lines(report.assumptions, question.job) +
           list_lines("Evidence", report.evidence ? evidence_lines(*report.evidence)
@@ -229,7 +250,7 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     for (const StageMemory& stage : report.prediction.memory.stages) { text += row_lines(stage); }
   }
   if (report.account) {
-    text += account_text(*report.account);
+    text += account_text(*report.account) + mfu_text(question, report.prediction.time);
   }
   if (report.limit) {
     text += limit_text(*report.limit);

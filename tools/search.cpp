@@ -12,6 +12,7 @@
 #include "tools/other_sizes.h"
 #include "tools/report.h"
 #include "tools/search_question.h"
+#include "tools/simplest_plan.h"
 #include "tools/sweep.h"
 
 namespace shardplan {
@@ -64,8 +65,8 @@ std::optional<FasterSwitches> faster_switches(Job job, const RankedPlan& best,
   for (const ProfileOption& option : profile_options(library, library.key_of(job.profile))) {
     const std::vector<std::string> values =
         option.type == "bool" ? std::vector<std::string>{"true"} : option.choices;
-    for (const std::string& value : values) {
     std::string fastest;  // value of the option
+    for (const std::string& value : values) {
       if (!is_offered(option) || value == profile_field_text(job.profile, option.name)) {
         continue;
       }
@@ -82,10 +83,10 @@ std::optional<FasterSwitches> faster_switches(Job job, const RankedPlan& best,
         faster.step_time_s = step_time_s;
       }
     }
-  }
     if (!fastest.empty()) {
       faster.options.push_back(option.name + "=" + fastest);
     }
+  }
   return faster.options.empty() ? std::nullopt : std::optional(faster);
 }
 
@@ -125,6 +126,9 @@ ExitCode run_search(const Arguments& arguments) {
     const RankedPlan& best = report.result.top.front();
     report.evidence = evidence_of(report.job, best.plan, best.memory, library);
     report.switches = faster_switches(report.job, best, report.options, library);
+    if (!given(options, "axes")) {  // whose searches are long
+      report.simplest = simplest_tied(report.job, question.space, report.options, best);
+    }
   }
   report.other_sizes = other_sizes(options, question, report.options, report.result, library);
   const SearchExtras extras =

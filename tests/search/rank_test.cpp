@@ -125,7 +125,7 @@ TEST_CASE("a tied group is what lies within the uncertainty of its fastest plan"
   const double step = 1 - kSpeedUncertainty;
   CHECK(tied_groups({}).empty());
   CHECK(tied_groups({100, 100, 100 * step * 1.001, 100 * step * 0.999, 100 * step * step, 1}) ==
-        std::vector<std::int64_t>{0, 0, 0, 1, 1, 2});
+        std::vector<std::int64_t>{1, 1, 1, 2, 2, 3});
 }
 
 }  // namespace shardplan

@@ -280,6 +280,46 @@ TEST_CASE("a cost is shown where it is asked for, by the prices that are known")
   CHECK(contains(csv, ",tokens,tokens_per_s,low_tokens_per_s,high_tokens_per_s,days,"));
 }
 
+// The paper's rule is of what is sold, the others of what the driver leaves: 141 GB and 139.80 GiB.
+TEST_CASE("a share of the memory says of which memory it is") {
+  const auto rule_of = [](const Words& more) {
+    const std::string out = run_shardplan(estimate_words(more)).out;
+    const std::size_t start = out.find("\nrule ") + 1;
+    return out.substr(start, out.find('\n', start) - start);
+  };
+  CHECK(contains(rule_of({"--tp", "2"}), " <= 105.05 GiB, 80 % of the nominal 141 GB"));
+  CHECK(contains(rule_of({"--tp", "2", "--memory-basis", "required"}),
+                 " <= 111.84 GiB, 80 % of the 139.80 GiB that the driver reports"));
+  CHECK(contains(rule_of({"--tp", "2", "--gpu-memory", "100GiB"}),
+                 " <= 80.00 GiB, 80 % of the 100.00 GiB that it is limited to"));
+}
+
+// All of a card may be allocated by the rule alone, not what stands outside the allocator.
+TEST_CASE("find-max says whether the next size breaks the rule or the card") {
+  const auto lines = [](const std::string& threshold) {
+    const std::string out =
+        run_shardplan(estimate_words({"--tp", "2", "--find-max", "sequence_length", "--gpu-memory",
+                                      "80GiB", "--memory-threshold", threshold}))
+            .out;
+    const std::size_t start = out.find("\nfind-max");
+    return out.substr(start, out.find("\nmodel") - start);
+  };
+  CHECK(contains(lines("0.8"), " does not: allocated 64."));
+  CHECK(contains(lines("0.8"), " is the largest that keeps the rule"));
+  CHECK(contains(lines("1"), " does not: stage 0 at "));
+  CHECK(!contains(lines("1"), "largest that"));
+}
+
+TEST_CASE("MFU names the peak that it is of, and explained what it is made of") {
+  const auto answer = [](const std::string& precision) {
+    return run_shardplan(estimate_words({"--tp", "2", "--precision", precision, "--explain"})).out;
+  };
+  CHECK(contains(answer("bf16"), " % of the bf16 peak"));
+  CHECK(contains(answer("fp8"), " % of the fp8 peak"));
+  CHECK(contains(answer("bf16"), " of the 989.4 TFLOP/s of the dense bf16 peak of H200-SXM"));
+  CHECK(contains(answer("fp8"), "TFLOP/s of the dense fp8 peak of H200-SXM"));
+}
+
 // Llama 3 8B has 218,112,000 parameters a layer, and 1,050,677,248 at its ends.
 TEST_CASE("--set changes what the model's config.json says") {
   const auto estimate = [](const Words& more) {
@@ -449,9 +489,9 @@ TEST_CASE("the answer of find-max claims no more than was tried under a basis th
                                          "--memory-basis", basis}))
         .out;
   };
-  CHECK(contains(line("allocated"), " is the largest that keeps the rule, "));
-  CHECK(contains(line("reserved"), " keeps the rule, "));
-  CHECK(contains(line("reserved"), " does not; what the allocator reserves can fall where a size"));
+  CHECK(contains(line("allocated"), " is the largest that keeps the rule and fits the card\n"));
+  CHECK(contains(line("reserved"), " keeps the rule and fits the card\n"));
+  CHECK(contains(line("reserved"), "; what the allocator reserves can fall where a size"));
   CHECK_FALSE(contains(line("reserved"), "largest that"));
 }
 
@@ -499,9 +539,9 @@ TEST_CASE("of stages that need the same the verdict and its reason name one") {
 
 TEST_CASE("a small threshold is shown as it was given") {
   CHECK(contains(run_shardplan(estimate_words({"--memory-threshold", "0.0001"})).out,
-                 "GiB, 0.01 % of the memory"));
+                 "GiB, 0.01 % of the nominal 141 GB"));
   CHECK(contains(run_shardplan(estimate_words({"--memory-threshold", "0.57"})).out,
-                 "GiB, 57 % of the memory"));
+                 "GiB, 57 % of the nominal 141 GB"));
 }
 
 }  // namespace shardplan

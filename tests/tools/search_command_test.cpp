@@ -99,6 +99,43 @@ TEST_CASE("an interval of speed is marked where no run that it rests on was like
   CHECK(contains(other, "* beyond all these runs, of 1 to "));
 }
 
+TEST_CASE("a tie has the same number in every format") {
+  const auto search = [](const std::string& format) {
+    return run_shardplan({"search", "--model", "llama3-8b", "--cluster", "1x8-h200",
+                          "--sequence-length", "8192", "--global-batch", "64", "--top", "40",
+                          "--fix", "cp=1", "--format", format})
+        .out;
+  };
+  const JsonValue answer = parse_json(search("json"), "json");
+  const std::string csv = search("csv");
+  const std::string table = search("table");
+  const std::vector<JsonValue>& top = at(answer, "top").items;
+  CHECK(at(top.front(), "tied_group").integer == 1);
+  const std::int64_t last = at(top.back(), "tied_group").integer;
+  CHECK(last > 1);
+  CHECK(contains(table, "\n  " + std::to_string(std::ssize(top)) + "    " + std::to_string(last)));
+  const std::string line = csv.substr(csv.rfind('\n', csv.size() - 2));
+  CHECK(contains(line, "," + std::to_string(last) + ",shardplan estimate"));
+}
+
+// Whoever asks with these words gets this plan.
+TEST_CASE("of plans tied with the first a search names the simplest, and how to ask for it") {
+  const Words words = {"search",   "--model",           "llama3-8b", "--cluster",
+                       "8x8-h100", "--sequence-length", "8192",      "--global-batch",
+                       "1024",     "--format",          "json"};
+  const JsonValue answer = json_of(run_shardplan(words));
+  const JsonValue& simplest = at(answer, "simplest_tied");
+  const double speed = at(simplest, "tokens_per_s_per_gpu").real;
+  CHECK(speed > 0.95 * at(at(answer, "top").items.front(), "tokens_per_s_per_gpu").real);
+  Words again = words;
+  for (const JsonValue& fix : at(simplest, "fix").items) {
+    again.insert(again.end(), {"--fix", fix.string});
+  }
+  const JsonValue fixed = json_of(run_shardplan(again));
+  CHECK(at(at(fixed, "top").items.front(), "command").string == at(simplest, "command").string);
+  CHECK(find(fixed, "simplest_tied") == nullptr);
+}
+
 // DeepEP sends a token once to each node (Megatron-LM's flex dispatcher).
 TEST_CASE("a mixture over nodes is offered the dispatcher that makes it faster") {
   const JsonValue answer = json_of(run_shardplan({"search",
