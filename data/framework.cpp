@@ -92,12 +92,6 @@ ProfileOption read_declaration(const std::string& name, const JsonValue& declara
   return option;
 }
 
-struct ProfileFile {
-  FrameworkProfile profile;
-  std::vector<ProfileOption> options;
-  std::vector<ProfileOption> plan_defaults;
-};
-
 std::string path_of(const std::string& framework) {
   return "frameworks/" + framework + ".json";
 }
@@ -137,8 +131,6 @@ void read_declarations(ObjectReader& reader, const std::string& file, ProfileFil
   }
 }
 
-ProfileFile read_profile(const Library& library, const std::string& framework);
-
 // The profile that a version differs from, itself without a base: one more file says all.
 ProfileFile read_base(ObjectReader& reader, const Library& library) {
   const std::string base = reader.string("base");
@@ -152,7 +144,7 @@ ProfileFile read_base(ObjectReader& reader, const Library& library) {
     throw reader.error("base", "found \"" + base + "\", which has a base of its own, expected a " +
                                    "profile without one");
   }
-  return read_profile(library, base);
+  return library.profile(base);
 }
 
 ProfileFile read_profile(const Library& library, const std::string& framework) {
@@ -228,22 +220,29 @@ FrameworkProfile Library::framework(const std::string& name, const std::string& 
                      shown(name, Encoding::kUnchecked) + "\", expected one of " +
                      joined(framework_names()) + suggestion(name, framework_names()));
   }
-  return read_profile(*this, name).profile;
+  return profile(name).profile;
+}
+
+const ProfileFile& Library::profile(const std::string& framework) const {
+  if (const auto read = read_->profiles.find(framework); read != read_->profiles.end()) {
+    return read->second;
+  }
+  return read_->profiles[framework] = read_profile(*this, framework);
 }
 
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework) {
-  return read_profile(library, framework).options;
+  return library.profile(framework).options;
 }
 
 std::vector<ProfileOption> profile_plan_defaults(const Library& library,
                                                  const std::string& framework) {
-  return read_profile(library, framework).plan_defaults;
+  return library.profile(framework).plan_defaults;
 }
 
 void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
                    const Library& library) {
   ObjectReader reader(options, file);  // refuses what is not an object
-  const std::vector<ProfileOption> known = profile_options(library, library.key_of(profile));
+  const std::vector<ProfileOption>& known = library.profile(library.key_of(profile)).options;
   for (const auto& [name, value] : options.members) {
     const std::string opening = place(file, value.line, value.pointer);
     const ProfileOption& option = find_option(known, name, opening, profile.name);
@@ -272,7 +271,7 @@ void apply_known_option(FrameworkProfile& profile, const std::string& name, cons
 
 void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                   const Library& library, const std::string& where) {
-  apply_known_option(profile, name, word, profile_options(library, library.key_of(profile)), where);
+  apply_known_option(profile, name, word, library.profile(library.key_of(profile)).options, where);
 }
 
 std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,

@@ -85,29 +85,24 @@ std::string Library::text_of(const std::string& path) const {
 Library Library::noting(std::string& texts) const {
   Library other = *this;
   other.texts_ = &texts;
+  other.read_ = std::make_shared<Read>();
   return other;
 }
 
-void Library::note(const std::string& text) const {
+JsonValue Library::parse_text(const std::string& text, const std::string& file) const {
   if (texts_ != nullptr) {
     *texts_ += text + "\n";
   }
-}
-
-JsonValue Library::parse_text(const std::string& text, const std::string& file) const {
-  note(text);
   return parse_json(text, file);
 }
 
 const JsonFile& Library::parse(const std::string& path) const {
-  auto parsed = parsed_->find(path);
-  if (parsed == parsed_->end()) {
-    JsonFile read = {.text = text_of(path), .file = file_of(path), .json = {}};
-    read.json = parse_json(read.text, read.file);
-    parsed = parsed_->emplace(path, std::move(read)).first;
+  if (const auto read = read_->files.find(path); read != read_->files.end()) {
+    return read->second;
   }
-  note(parsed->second.text);
-  return parsed->second;
+  std::string file = file_of(path);
+  JsonValue json = parse_text(text_of(path), file);
+  return read_->files[path] = {.json = std::move(json), .file = std::move(file)};
 }
 
 // File names without folder and suffix, in order.

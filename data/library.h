@@ -1,6 +1,6 @@
 // Models, GPUs, clusters and framework profiles by preset name or by path. The JSON of data/ is
 // embedded at build time; a directory of the same layout overrides it. Nothing is read or parsed
-// before it is asked for, and every file of it once.
+// before it is asked for, and nothing of it twice.
 #pragma once
 
 #include <map>
@@ -28,11 +28,30 @@ std::span<const DataFile> embedded_data();  // generated at build time
 // {"alias": "preset", ...}; every other file of models/ is a preset.
 inline constexpr std::string_view kModelAliasesPath = "models/aliases.json";
 
-// A parsed file, its text and the name that messages about it carry.
+// A parsed file and the name that messages about it carry.
 struct JsonFile {
-  std::string text;
-  std::string file;
   JsonValue json;
+  std::string file;
+};
+
+// One switch that a profile declares: name, type, default, allowed words, what it does, source.
+struct ProfileOption {
+  std::string name;
+  std::string type;           // "bool", "integer", "number", "choice"
+  std::string default_value;  // as text
+  std::vector<std::string> choices;
+  double low = 0;  // of integers and numbers
+  double high = 0;
+  std::string framework_default;  // where the framework's own is another one; else ""
+  bool assumed = false;           // nothing that a run states says it
+  std::string meaning;
+  std::string source;
+};
+
+struct ProfileFile {
+  FrameworkProfile profile;  // with its defaults
+  std::vector<ProfileOption> options;
+  std::vector<ProfileOption> plan_defaults;  // where a plan is silent: "default_zero", ...
 };
 
 // A config.json and the model's name.
@@ -45,7 +64,8 @@ class Library {
  public:
   Library();                                            // embedded data
   explicit Library(const std::string& data_directory);  // --data DIR; InputError if unreadable
-  // The same, adding the text of every file that is parsed to `texts`, which must outlive it.
+  // The same, which has read nothing yet and adds the text of every file that it reads to `texts`,
+  // which must outlive it.
   Library noting(std::string& texts) const;
 
   // Preset name (or alias; upper and lower case are the same) or path to a file (anything with '/'
@@ -63,6 +83,7 @@ class Library {
   // The profile's defaults. Unknown frameworks are InputErrors; known_framework tells before.
   FrameworkProfile framework(const std::string& name, const std::string& where = "") const;
   bool known_framework(const std::string& name) const;
+  const ProfileFile& profile(const std::string& framework) const;  // of a known one
   // Under which name the profile is kept: "nanotron", an older version of it as "nanotron@v0.4".
   std::string key_of(const FrameworkProfile& profile) const;
 
@@ -76,22 +97,25 @@ class Library {
   std::string text_of(const std::string& path) const;
 
   bool has(const std::string& path) const;  // "gpus/H200-SXM-141GB.json"
-  // InputError, also if it is not there. Lives as long as the library or a copy of it.
+  // InputError, also if it is not there.
   const JsonFile& parse(const std::string& path) const;
 
  private:
   std::string file_of(const std::string& path) const;  // as messages name it
   JsonValue parse_text(const std::string& text, const std::string& file) const;
-  void note(const std::string& text) const;
   std::vector<std::string> names_in(std::string_view folder) const;
   std::string gpu_path(const std::string& name) const;  // "" if unknown
 
-  using ParsedFiles = std::map<std::string, JsonFile>;  // by path
+  struct Read {
+    std::map<std::string, JsonFile> files;              // by path
+    std::map<std::string, ProfileFile> profiles;        // by framework
+    std::map<std::string, ClusterSpec> usual_clusters;  // by the GPU's name
+  };
 
-  std::string directory_;           // "": embedded
-  std::vector<std::string> paths_;  // sorted
-  std::string* texts_ = nullptr;    // nullptr: nobody wants them
-  std::shared_ptr<ParsedFiles> parsed_ = std::make_shared<ParsedFiles>();  // also of the copies
+  std::string directory_;                                  // "": embedded
+  std::vector<std::string> paths_;                         // sorted
+  std::string* texts_ = nullptr;                           // nullptr: nobody wants them
+  std::shared_ptr<Read> read_ = std::make_shared<Read>();  // copies add to it
 };
 
 bool is_path(const std::string& name);  // has a '/' or ends in .json
@@ -101,21 +125,7 @@ std::string in_lower_case(std::string_view text);
 ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const Library& library);
 GpuSpec read_gpu(const JsonValue& value, const std::string& file);
 
-// One switch that a profile declares: name, type, default, allowed words, what it does, source.
-struct ProfileOption {
-  std::string name;
-  std::string type;           // "bool", "integer", "number", "choice"
-  std::string default_value;  // as text
-  std::vector<std::string> choices;
-  double low = 0;  // of integers and numbers
-  double high = 0;
-  std::string framework_default;  // where the framework's own is another one; else ""
-  bool assumed = false;           // nothing that a run states says it
-  std::string meaning;
-  std::string source;
-};
 std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework);
-// What the profile chooses where a plan is silent: "default_zero", ...
 std::vector<ProfileOption> profile_plan_defaults(const Library& library,
                                                  const std::string& framework);
 

@@ -334,6 +334,10 @@ ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
     const JsonValue gpu = parse_text(read_text_file(gpu_name_or_path, where), gpu_name_or_path);
     return read_gpu_file(gpu, gpu_name_or_path);
   }
+  const auto read = read_->usual_clusters.find(gpu_name_or_path);
+  if (read != read_->usual_clusters.end()) {
+    return read->second;
+  }
   const std::string path = gpu_path(gpu_name_or_path);
   if (path.empty()) {
     throw InputError((where.empty() ? "gpu: " : where) + "found GPU \"" +
@@ -344,7 +348,7 @@ ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
   const JsonFile& gpu = parse(path);
   ClusterSpec usual = read_gpu_file(gpu.json, gpu.file);
   usual.name = name_of_shape(usual, in_lower_case(gpu_name_or_path));
-  return usual;
+  return read_->usual_clusters[gpu_name_or_path] = usual;
 }
 
 GpuSpec Library::gpu(const std::string& name_or_path, const std::string& where) const {

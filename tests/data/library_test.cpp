@@ -57,13 +57,16 @@ TEST_CASE("file names and aliases of data/ never mean two things") {
   }
 }
 
-TEST_CASE("a file is parsed once, and its text noted as often as it is asked for") {
+TEST_CASE("a file is read once; a library that notes has read nothing yet") {
   const Library library;
   const std::string path = "frameworks/megatron.json";
-  const JsonFile& parsed = library.parse(path);
+  const JsonFile& read = library.parse(path);
+  CHECK(&library.parse(path) == &read);
+  CHECK(&library.profile("megatron") == &library.profile("megatron"));
+
   std::string texts;
-  CHECK(&library.noting(texts).parse(path) == &parsed);
-  CHECK(&library.parse(path) == &parsed);
-  library.noting(texts).parse(path);
-  CHECK(texts == library.text_of(path) + "\n" + library.text_of(path) + "\n");
+  const Library noting = library.noting(texts);
+  noting.profile("megatron");
+  noting.parse(path);
+  CHECK(texts == library.text_of(path) + "\n");
 }
