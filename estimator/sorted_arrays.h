@@ -78,7 +78,7 @@ class SortedArrays {
   }
 
  private:
-  static constexpr std::size_t kMost = 128;  // elements of an array, which never has none
+  static constexpr std::size_t kMost = 32;  // elements of an array, which never has none
 
   // The first array that ends with an element that is not less.
   std::size_t array_for(const T& element) const {
