@@ -16,7 +16,8 @@ constexpr std::int64_t kArenaRounding = 256;     // of tensors in the native tra
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 constexpr std::int32_t kNone = CachingAllocator::kNone;
 
-// An event with the caller's id replaced by a slot number, so that replays look nothing up.
+// An event with the caller's id replaced by a slot number, so that replays look
+// nothing up.
 struct Step {
   std::int32_t slot = 0;
   std::int64_t bytes = 0;  // 0: free
@@ -29,7 +30,8 @@ struct Trace {
   std::int32_t num_slots = 0;
 };
 
-// Slot of every live id. Callers that number their tensors from 0 or 1 on get an array.
+// Slot of every live id. Callers that number their tensors from 0 or 1 on get
+// an array.
 class SlotTable {
  public:
   explicit SlotTable(std::span<const AllocationEvent> events) {
@@ -87,56 +89,64 @@ Trace trace_of(std::span<const AllocationEvent> events) {
   return trace;
 }
 
+// A replay under way; a copy plays on by itself.
 struct Replay {
+  const Trace* trace = nullptr;
+  CachingAllocator allocator;
+  std::vector<std::int32_t> block_of;  // by slot
+  std::size_t next = 0;                // the step to come
   bool survives = true;
-  std::int64_t allocated_bytes = 0;
-  std::int64_t reserved_bytes = 0;
-  std::int64_t smallest_refused_bytes = kUnlimited;
+
+  Replay(const Trace& of, AllocatorKind kind, std::int64_t capacity)
+      : trace(&of),
+        allocator(kind, capacity),
+        block_of(static_cast<std::size_t>(of.num_slots), kNone) {}
+
+  bool is_over() const { return !survives || next == trace->steps.size(); }
 };
 
-Replay replay(const Trace& trace, AllocatorKind kind, std::int64_t capacity) {
-  CachingAllocator allocator(kind, capacity);
-  std::vector<std::int32_t> block_of(static_cast<std::size_t>(trace.num_slots), kNone);
-  bool survives = true;
-  for (const Step& step : trace.steps) {
-    std::int32_t& block = block_of[static_cast<std::size_t>(step.slot)];
-    if (step.kind == AllocationKind::kEndUses) {
-      allocator.end_uses();
-      continue;
-    }
-    if (step.bytes == 0 && step.kind == AllocationKind::kFreeInUse) {
-      allocator.free_in_use(block);
-      continue;
-    }
-    if (step.bytes == 0) {
-      allocator.free(block);
-      continue;
-    }
-    block = allocator.allocate(step.bytes, step.stream);
-    if (block == kNone) {
-      survives = false;
-      break;
-    }
+void play_step(Replay& replay) {
+  const Step& step = replay.trace->steps[replay.next++];
+  CachingAllocator& allocator = replay.allocator;
+  if (step.kind == AllocationKind::kEndUses) {
+    allocator.end_uses();
+    return;
   }
-  return {.survives = survives,
-          .allocated_bytes = allocator.peak_allocated(),
-          .reserved_bytes = allocator.peak_reserved(),
-          .smallest_refused_bytes = allocator.smallest_refused()};
+  std::int32_t& block = replay.block_of[static_cast<std::size_t>(step.slot)];
+  if (step.bytes > 0) {
+    block = allocator.allocate(step.bytes, step.stream);
+    replay.survives = block != kNone;
+  } else if (step.kind == AllocationKind::kFreeInUse) {
+    allocator.free_in_use(block);
+  } else {
+    allocator.free(block);
+  }
 }
 
-// Bisection over capacities. A replay says more than yes or no: one that survives does the same
-// with no more than it reserved, one that fails does so with all capacities below the least total
-// that it was refused.
-std::int64_t required_capacity(const Trace& trace, AllocatorKind kind, const Replay& unlimited) {
-  std::int64_t fails = unlimited.allocated_bytes / kGranularity * kGranularity - kGranularity;
-  std::int64_t survives = unlimited.reserved_bytes;
+Replay played(Replay replay, std::int64_t capacity) {
+  replay.allocator.limit(capacity);
+  while (!replay.is_over()) { play_step(replay); }
+  return replay;
+}
+
+// Bisection over capacities. A replay says more than yes or no: one that
+// survives does the same with no more than it reserved, one that fails does so
+// with all capacities below the least total that it was refused. And all do
+// what the unlimited one does until that reserves more than they may: `common`
+// plays this once. `reserved_bytes`: the unlimited one's after every step.
+std::int64_t required_capacity(Replay common, std::int64_t allocated_bytes,
+                               const std::vector<std::int64_t>& reserved_bytes) {
+  std::int64_t fails = allocated_bytes / kGranularity * kGranularity - kGranularity;
+  std::int64_t survives = reserved_bytes.empty() ? 0 : reserved_bytes.back();
   while (survives - fails > kGranularity) {
+    const auto parts = std::ranges::upper_bound(reserved_bytes, fails) - reserved_bytes.begin();
+    while (static_cast<std::ptrdiff_t>(common.next) < parts) { play_step(common); }
     const std::int64_t middle = round_up(fails + (survives - fails) / 2, kGranularity);
-    const Replay limited = replay(trace, kind, middle);
+    const Replay limited = played(common, middle);
     if (limited.survives) {
-      survives = limited.reserved_bytes;
+      survives = limited.allocator.peak_reserved();
     } else {
-      fails = std::max(middle, limited.smallest_refused_bytes - kGranularity);
+      fails = std::max(middle, limited.allocator.smallest_refused() - kGranularity);
     }
   }
   return survives;
@@ -167,10 +177,18 @@ AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, Allocat
   if (kind == AllocatorKind::kStaticArenas) {
     return replay_arenas(trace);
   }
-  const Replay unlimited = replay(trace, kind, kUnlimited);
-  return {.allocated_bytes = unlimited.allocated_bytes,
-          .reserved_bytes = unlimited.reserved_bytes,
-          .required_bytes = required_capacity(trace, kind, unlimited)};
+  const Replay start(trace, kind, kUnlimited);
+  Replay unlimited = start;
+  std::vector<std::int64_t> reserved_bytes;
+  reserved_bytes.reserve(trace.steps.size());
+  while (!unlimited.is_over()) {
+    play_step(unlimited);
+    reserved_bytes.push_back(unlimited.allocator.peak_reserved());
+  }
+  const std::int64_t allocated_bytes = unlimited.allocator.peak_allocated();
+  return {.allocated_bytes = allocated_bytes,
+          .reserved_bytes = unlimited.allocator.peak_reserved(),
+          .required_bytes = required_capacity(start, allocated_bytes, reserved_bytes)};
 }
 
 CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
@@ -180,12 +198,12 @@ CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, Allo
     return replay_arenas(trace).reserved_bytes <= capacity_bytes ? CapacityOutcome::kPlentiful
                                                                  : CapacityOutcome::kFails;
   }
-  const Replay limited = replay(trace, kind, capacity_bytes);
+  const Replay limited = played(Replay(trace, kind, capacity_bytes), capacity_bytes);
   if (!limited.survives) {
     return CapacityOutcome::kFails;
   }
-  return limited.smallest_refused_bytes >= kUnlimited ? CapacityOutcome::kPlentiful
-                                                      : CapacityOutcome::kReleases;
+  return limited.allocator.smallest_refused() >= kUnlimited ? CapacityOutcome::kPlentiful
+                                                            : CapacityOutcome::kReleases;
 }
 
 }  // namespace shardplan

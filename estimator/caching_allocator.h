@@ -30,6 +30,7 @@ class CachingAllocator {
   static constexpr std::int32_t kNone = -1;  // no block
 
   CachingAllocator(AllocatorKind kind, std::int64_t capacity);
+  void limit(std::int64_t capacity) { capacity_ = capacity; }  // from now on
 
   // The new block's number; kNone: out of memory.
   std::int32_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);

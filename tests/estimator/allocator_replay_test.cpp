@@ -230,3 +230,18 @@ TEST_CASE("allocated <= required <= reserved, and without frees required is rese
   }
   CHECK(broken == 0);
 }
+
+TEST_CASE(
+    "a card with what is required survives from the first step on, one with 2 MiB less fails") {
+  std::mt19937_64 random(11);
+  std::int64_t broken = 0;
+  for (std::int64_t trial = 0; trial < 600; ++trial) {
+    const Events events = random_events(random, trial % 2 == 0 ? 400 * kMiB : 3 * kMiB);
+    for (const AllocatorKind kind : kBoth) {
+      const std::int64_t required = replay_allocator(events, kind).required_bytes;
+      broken += replay_at_capacity(events, kind, required) == CapacityOutcome::kFails ||
+                replay_at_capacity(events, kind, required - 2 * kMiB) != CapacityOutcome::kFails;
+    }
+  }
+  CHECK(broken == 0);
+}
