@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "estimator/estimate.h"
 #include "estimator/outside_memory.h"
@@ -110,7 +111,29 @@ Fit fit_of(const Job& job, const std::vector<StageMemory>& stages) {
   return fit;
 }
 
-Fit fit_of_plan(const Job& job, const Plan& plan) {
+namespace {
+
+bool is_same_event(const AllocationEvent& one, const AllocationEvent& other) {
+  return one.id == other.id && one.bytes == other.bytes && one.stream == other.stream &&
+         one.kind == other.kind;
+}
+
+CapacityOutcome outcome_of(PlayedTimeline asked, std::vector<PlayedTimeline>& played) {
+  const auto known = std::ranges::find_if(played, [&](const PlayedTimeline& one) {
+    return one.capacity_bytes == asked.capacity_bytes && one.allocator == asked.allocator &&
+           std::ranges::equal(one.events, asked.events, is_same_event);
+  });
+  if (known != played.end()) {
+    return known->outcome;
+  }
+  asked.outcome = replay_at_capacity(asked.events, asked.allocator, asked.capacity_bytes);
+  played.push_back(std::move(asked));
+  return played.back().outcome;
+}
+
+}  // namespace
+
+Fit fit_of_plan(const Job& job, const Plan& plan, std::vector<PlayedTimeline>& played) {
   const std::int64_t capacity = device_capacity_bytes(job.cluster);
   const PlanPieces pieces = plan_pieces(job, plan);
   const StagePieces* fullest = nullptr;
@@ -134,8 +157,10 @@ Fit fit_of_plan(const Job& job, const Plan& plan) {
     return Fit::kFits;
   }
   const std::int64_t outside = outside_bytes(job, plan, fullest->layout.pp_rank);
-  switch (replay_at_capacity(stage_timeline(job, plan, pieces.blocks, *fullest),
-                             job.profile.allocator, capacity - outside)) {
+  switch (outcome_of({.events = stage_timeline(job, plan, pieces.blocks, *fullest),
+                      .allocator = job.profile.allocator,
+                      .capacity_bytes = capacity - outside},
+                     played)) {
     case CapacityOutcome::kPlentiful: return Fit::kFits;
     case CapacityOutcome::kReleases: return Fit::kTight;
     case CapacityOutcome::kFails: return Fit::kDoesNotFit;

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "estimator/allocator_replay.h"
 #include "estimator/memory_estimate.h"
 #include "estimator/stage_memory.h"
 
@@ -16,8 +17,16 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
 // Against what the driver reports as capacity, or the user's limit.
 Fit fit_of(const Job& job, const std::vector<StageMemory>& stages);
 
+struct PlayedTimeline {
+  std::vector<AllocationEvent> events;
+  AllocatorKind allocator = AllocatorKind::kCaching;
+  std::int64_t capacity_bytes = 0;
+  CapacityOutcome outcome = CapacityOutcome::kFails;
+};
+
 // The same for a plan of which nothing is known yet: bounds first, and where they leave it open one
-// replay of the fullest stage at the card's capacity.
-Fit fit_of_plan(const Job& job, const Plan& plan);
+// replay of the fullest stage at the card's capacity. What another plan has `played` is not played
+// again, and what this one plays is added.
+Fit fit_of_plan(const Job& job, const Plan& plan, std::vector<PlayedTimeline>& played);
 
 }  // namespace shardplan

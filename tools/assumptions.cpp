@@ -102,10 +102,18 @@ bool is_open(const Question& question, const DefaultField& field) {
   return (field.name != "etp" || has_slices) && !is_among(question.given, field.name);
 }
 
+// What other choices are held against; most of them change nothing of what is allocated.
+struct Verdict {
+  PredictedStatus status = PredictedStatus::kError;
+  const MemoryRule& rule;
+  std::vector<PlayedTimeline> played = {};
+};
+
 // Whether a price leaves room for the other verdict: no plan fits that allocates more than there
 // is, and none fails whose upper bound of device memory is below every limit. A price costs a small
 // part of a prediction, and most alternatives are far from the limit.
-bool may_turn(const Job& job, const Plan& plan, PredictedStatus verdict, const MemoryRule& rule) {
+bool may_turn(const Job& job, const Plan& plan, const Verdict& verdict) {
+  const MemoryRule& rule = verdict.rule;
   PriceTable table = build_price_table(job);
   const Price bounds = price(table, plan);
   std::int64_t most =
@@ -116,25 +124,24 @@ bool may_turn(const Job& job, const Plan& plan, PredictedStatus verdict, const M
     most = std::min(most, memory_limit_bytes(job.cluster, rule.share));
     least = std::min(least, memory_limit_bytes(job.cluster, rule.share));
   }
-  return is_negative(verdict) ? bounds.allocated_bytes <= most : bounds.device_used_bytes > least;
+  return is_negative(verdict.status) ? bounds.allocated_bytes <= most
+                                     : bounds.device_used_bytes > least;
 }
 
-bool is_negative_plan(const Job& job, const Plan& plan, const MemoryRule& rule) {
-  return rule.decides_verdict ? is_negative(predict(job, plan, rule).status)
-                              : fit_of_plan(job, plan) == Fit::kDoesNotFit;
+bool is_negative_plan(const Job& job, const Plan& plan, Verdict& verdict) {
+  return verdict.rule.decides_verdict ? is_negative(predict(job, plan, verdict.rule).status)
+                                      : fit_of_plan(job, plan, verdict.played) == Fit::kDoesNotFit;
 }
 
-bool turns_verdict(const Job& job, const Plan& plan, PredictedStatus verdict,
-                   const MemoryRule& rule) {
-  return first_broken_rule(job, plan) == nullptr && may_turn(job, plan, verdict, rule) &&
-         is_negative_plan(job, plan, rule) != is_negative(verdict);
+bool turns_verdict(const Job& job, const Plan& plan, Verdict& verdict) {
+  return first_broken_rule(job, plan) == nullptr && may_turn(job, plan, verdict) &&
+         is_negative_plan(job, plan, verdict) != is_negative(verdict.status);
 }
 
 // The text of the first other value that is valid and turns the verdict; "" if none does.
-std::string turning_value(const Question& question, const DefaultField& field,
-                          PredictedStatus verdict, const MemoryRule& rule) {
+std::string turning_value(const Question& question, const DefaultField& field, Verdict& verdict) {
   for (const Plan& other : field.others(question.plan)) {
-    if (other != question.plan && turns_verdict(question.job, other, verdict, rule)) {
+    if (other != question.plan && turns_verdict(question.job, other, verdict)) {
       return field.text(other);
     }
   }
@@ -163,14 +170,14 @@ std::vector<std::string> other_words(const ProfileOption& option) {
 
 // The same for a switch of the framework.
 std::string turning_value(const Question& question, const ProfileOption& option,
-                          const Library& library, PredictedStatus verdict, const MemoryRule& rule) {
+                          const Library& library, Verdict& verdict) {
   for (const std::string& word : other_words(option)) {
     if (word == option.default_value) {
       continue;
     }
     Job other = question.job;
     apply_option(other.profile, option.name, word, library);
-    if (turns_verdict(other, question.plan, verdict, rule)) {
+    if (turns_verdict(other, question.plan, verdict)) {
       return word;
     }
   }
@@ -234,7 +241,7 @@ Open open_field(const DefaultField& field, const Question& question,
 
 // Model files do not say what Megatron-LM drops: arguments.py, --hidden-dropout and
 // --attention-dropout, 0.1 unless told. A run's own file decides for itself.
-void add_dropout(const Question& question, PredictedStatus verdict, const MemoryRule& rule,
+void add_dropout(const Question& question, Verdict& verdict,
                  std::vector<StatedAssumption>& stated) {
   if (question.job.profile.memory_model != MemoryModel::kMegatron || question.run) {
     return;
@@ -243,9 +250,9 @@ void add_dropout(const Question& question, PredictedStatus verdict, const Memory
                                     std::pair{"attention_dropout", &Job::attention_dropout}}) {
     Job other = question.job;
     other.*field = 0.1;
-    const bool turns = turns_verdict(other, question.plan, verdict, rule);
+    const bool turns = turns_verdict(other, question.plan, verdict);
     stated.push_back(assumption_of({.name = name, .value = "0", .framework_default = "0.1"},
-                                   question.job.profile.name, turns ? "0.1" : "", verdict));
+                                   question.job.profile.name, turns ? "0.1" : "", verdict.status));
   }
 }
 
@@ -280,14 +287,14 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
         "--set allocator=caching";
     stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
   }
-  const PredictedStatus verdict = prediction.status;
+  Verdict verdict = {.status = prediction.status, .rule = rule};
   const std::string& framework = question.job.profile.name;
   const std::string key = library.key_of(question.job.profile);
   const std::vector<ProfileOption> defaults = profile_plan_defaults(library, key);
   for (const DefaultField& field : kDefaultFields) {
     if (is_open(question, field)) {
       stated.push_back(assumption_of(open_field(field, question, defaults), framework,
-                                     turning_value(question, field, verdict, rule), verdict));
+                                     turning_value(question, field, verdict), verdict.status));
     }
   }
   // Frameworks want both to be said; torchtitan computes in bf16 by itself (config/job_config.py,
@@ -296,24 +303,24 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
     if (!is_among(question.given, name)) {
       stated.push_back(
           assumption_of({.name = name, .value = value, .framework_default = {}, .assumed = assumed},
-                        framework, "", verdict));
+                        framework, "", verdict.status));
     }
   };
   const bool has_precision = question.job.profile.memory_model == MemoryModel::kTorchtitan;
   add_own("micro_batch", std::to_string(question.plan.micro_batch), true);
   add_own("precision", std::string(name_of(question.plan.precision)), !has_precision);
-  add_dropout(question, verdict, rule, stated);
+  add_dropout(question, verdict, stated);
   const bool has_experts = question.job.model.moe.num_experts > 0;
   for (const ProfileOption& option : profile_options(library, key)) {
     const bool means_something = (has_experts || !option.name.starts_with("moe_")) &&
                                  (uses_muon(question.job) || !option.name.starts_with("muon_"));
     if (means_something && !is_among(question.given_options, option.name)) {
-      stated.push_back(assumption_of(
-          {.name = option.name,
-           .value = option.default_value,
-           .framework_default = option.framework_default,
-           .assumed = option.assumed},
-          framework, turning_value(question, option, library, verdict, rule), verdict));
+      stated.push_back(assumption_of({.name = option.name,
+                                      .value = option.default_value,
+                                      .framework_default = option.framework_default,
+                                      .assumed = option.assumed},
+                                     framework, turning_value(question, option, library, verdict),
+                                     verdict.status));
     }
   }
   return stated;

@@ -178,7 +178,8 @@ TEST_CASE("an unfused optimizer step needs one more fp32 copy of the shard") {
   CHECK(state == 22 * std::int64_t{4015263744});
 }
 
-TEST_CASE("the quick verdict of a plan is that of its estimate, at every capacity") {
+TEST_CASE(
+    "the quick verdict of a plan is that of its estimate, at every capacity, and is played once") {
   const Library library;
   Job job;
   job.model = library.model("llama3-8b").model;
@@ -189,12 +190,16 @@ TEST_CASE("the quick verdict of a plan is that of its estimate, at every capacit
   const Plan plan{
       .tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .schedule = Schedule::k1F1B};
   const StageMemory stage = estimate_memory(job, plan).stages.front();
+  std::vector<PlayedTimeline> played;
   std::array<int, 3> verdicts{};
   for (std::int64_t capacity = stage.allocated_bytes; capacity < stage.device_used_bytes + 2 * kGiB;
        capacity += 256 * kMiB) {
     job.cluster.memory_limit_bytes = capacity;
     const Fit fit = estimate_memory(job, plan).fit;
-    CHECK(fit_of_plan(job, plan) == fit);
+    CHECK(fit_of_plan(job, plan, played) == fit);
+    const std::size_t num_played = played.size();
+    CHECK(fit_of_plan(job, plan, played) == fit);
+    CHECK(played.size() == num_played);
     ++verdicts[static_cast<std::size_t>(fit)];
   }
   for (const int count : verdicts) { CHECK(count > 0); }  // fits, tight, does not fit
