@@ -94,7 +94,7 @@ TEST_CASE("every split of the known runs holds each of them once") {
 // The rates of the H100 SXM were measured on a host that has seen none of these runs.
 TEST_CASE("known runs are on more than 64 GPUs, predicted from datasheets or calibrate's rates") {
   const KnownRunsReport& report = published();
-  CHECK(report.runs.size() + report.refused.size() == 81 + 50 + 65);
+  CHECK(report.runs.size() + report.refused.size() == 93 + 50 + 65);
   CHECK(report.smaller == 18);  // vTrain's runs on 64
   CHECK(report.refused.empty());
   std::set<std::string> ids;
@@ -116,6 +116,30 @@ TEST_CASE("every known run stands in each report") {
     CHECK(csv.find(run.id + ",") != std::string::npos);
   }
   CHECK(std::ranges::count(csv, '\n') == std::ssize(published().runs) + 1);
+}
+
+// Megatron-MoE-ModelZoo at e865051, best_practice/qwen3/readme.md: TFLOP/s with forced balance, by
+// Megatron-LM's count (training/training.py, num_floating_point_operations): six times the active
+// weights but the table's, and half of the square of attention, forward and twice backward.
+TEST_CASE("long sequences of the model zoo are its TFLOP/s by Megatron-LM's count") {
+  const std::map<std::int64_t, double> tflops = {
+      {16384, 295}, {32768, 335}, {65536, 368}, {131072, 389}};
+  const Library library;
+  CaseFile lines(kPublished + "known_runs.jsonl");
+  std::size_t checked = 0;
+  for (CaseText line; lines.next(line);) {
+    const Case known = read_case(line.text, line.place(), library);
+    const auto published = tflops.find(known.job.sequence_length);
+    if (!known.id.starts_with("modelzoo-") || published == tflops.end()) {
+      continue;
+    }
+    const double s = static_cast<double>(known.job.sequence_length);
+    const double flops_of_token = 6 * (22'190'763'520.0 - 151'936 * 4096) + 6 * 94 * 8192 * s;
+    const double step_s = 256 * s * flops_of_token / (256 * published->second * 1e12);
+    CHECK(known.measured->step_times_s[0] == doctest::Approx(step_s).epsilon(0.001));
+    ++checked;
+  }
+  CHECK(checked == tflops.size());
 }
 
 // arXiv 2104.04473: TFLOP/s of table 1 count the forward pass twice, F = 96 B s l h^2 (1 + s / (6
