@@ -106,6 +106,12 @@ bool has_fp8_plans(const std::vector<SweepPoint>& points) {
   });
 }
 
+// Of the cluster that is chosen.
+std::string command_line(const SweepReport& report) {
+  const auto chosen = choose_cluster(report.points, report.target);
+  return chosen ? "In full: " + report.commands[*chosen] + "\n" : "";
+}
+
 // Others that fit might be cheaper.
 bool has_unpriced_beside(const SweepReport& report, const SweepPoint& chosen) {
   return chosen.usd_per_hour > 0 && std::ranges::any_of(report.points, [](const SweepPoint& point) {
@@ -180,7 +186,7 @@ std::string sweep_text(const SweepReport& report) {
     table.rows.push_back(std::move(row));
   }
   return table_text(table) + spread_text(report.spread) + "\n" + with_newline(beyond_text(report)) +
-         mfu_note(has_fp8_plans(report.points)) + choice_line(report);
+         mfu_note(has_fp8_plans(report.points)) + choice_line(report) + command_line(report);
 }
 
 Table sweep_table(const SweepReport& report) {

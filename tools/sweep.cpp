@@ -271,7 +271,8 @@ ExitCode run_sweep(const Options& options, const Library& library) {
   for (const char* option : {"headroom", "families", "distinct", "pareto", "top", "list-axes"}) {
     if (given(options, option)) {
       throw InputError("--" + std::string(option) +
-                       ": found several clusters or a target, expected one search");
+                       ": found several clusters, a target, tokens or a price beside it, which ask "
+                       "for the fastest plan of each cluster, expected one search");
     }
   }
   SweepReport report;
@@ -291,6 +292,8 @@ ExitCode run_sweep(const Options& options, const Library& library) {
     report.points.push_back(
         sweep_point(question.job, question.space, search, report.target, report.spread));
     report.runs.push_back(question.run);
+    const std::optional<RankedPlan>& best = report.points.back().best;
+    report.commands.push_back(best ? question.command_of(best->plan) : "");
   }
   output.write(render(report, format_of(options)));
   output.commit();

@@ -47,6 +47,7 @@ struct SweepReport {
   StepTimeSpread spread;
   std::vector<SweepPoint> points;
   std::vector<std::optional<GivenRun>> runs;  // --from, as read for the cluster of each point
+  std::vector<std::string> commands = {};     // `shardplan estimate` of each point's plan
 };
 std::string sweep_text(const SweepReport& report);
 Table sweep_table(const SweepReport& report);

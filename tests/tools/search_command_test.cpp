@@ -99,6 +99,23 @@ TEST_CASE("an interval of speed is marked where no run that it rests on was like
   CHECK(contains(other, "* beyond all these runs, of 1 to "));
 }
 
+TEST_CASE("the command below a sweep estimates the plan of the chosen cluster, and its cost") {
+  const ProgramRun run =
+      run_shardplan({"search", "--model", "llama3-8b", "--gpu", "h100,h200", "--num-gpus", "8",
+                     "--sequence-length", "8192", "--global-batch", "64", "--fix", "pp=1", "--fix",
+                     "cp=1", "--tokens", "1e12", "--price-per-gpu-hour", "3"});
+  const std::size_t start = run.out.find("\nIn full: ") + 10;
+  REQUIRE(start > 10);
+  const std::string command = run.out.substr(start, run.out.find('\n', start) - start);
+  CHECK(contains(command, "--cluster 1x8-h200"));
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/estimate.json";
+  CHECK(shell(command + " --format json --out " + path) == 0);
+  const JsonValue estimate = parse_json(read_file(path), path);
+  const std::string days = std::to_string(at(at(estimate, "training"), "days").real);
+  CHECK(contains(run.out, "  " + days.substr(0, days.find('.')) + "."));
+}
+
 TEST_CASE("a tie has the same number in every format") {
   const auto search = [](const std::string& format) {
     return run_shardplan({"search", "--model", "llama3-8b", "--cluster", "1x8-h200",
