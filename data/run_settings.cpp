@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "data/json_message.h"
 
@@ -62,6 +63,14 @@ std::vector<Setting> settings_of_words(const JsonValue& list, const std::string&
   return settings;
 }
 
+// "5e8" is a count too.
+std::string number_or_text(const JsonValue& value, const std::string& file) {
+  constexpr double kMostExact = 9007199254740992;  // 2^53
+  const bool is_whole = value.kind == JsonKind::kReal && std::abs(value.real) < kMostExact &&
+                        std::trunc(value.real) == value.real;
+  return is_whole ? std::to_string(static_cast<std::int64_t>(value.real)) : text_of(value, file);
+}
+
 void add_section(std::vector<Setting>& settings, const JsonValue& section, const std::string& path,
                  const std::string& file) {
   for (const JsonMember& member : section.members) {
@@ -75,7 +84,7 @@ void add_section(std::vector<Setting>& settings, const JsonValue& section, const
     if (value.kind == JsonKind::kArray) {
       for (const JsonValue& item : value.items) { setting.values.push_back(text_of(item, file)); }
     } else if (value.kind != JsonKind::kNull) {
-      setting.values = {text_of(value, file)};
+      setting.values = {number_or_text(value, file)};
     }
     if (!setting.values.empty()) {
       settings.push_back(std::move(setting));
@@ -85,9 +94,19 @@ void add_section(std::vector<Setting>& settings, const JsonValue& section, const
 
 }  // namespace
 
-RunSettings torchtitan_settings(const JsonValue& value, const std::string& file) {
+std::string framework_of(RunFormat format) {
+  switch (format) {
+    case RunFormat::kMegatron: return "megatron";
+    case RunFormat::kTorchtitan: return "torchtitan";
+    case RunFormat::kNanotron: return "nanotron";
+    case RunFormat::kDeepspeed: return "deepspeed";
+  }
+  throw std::logic_error("framework_of: unknown format");
+}
+
+RunSettings section_settings(const JsonValue& value, const std::string& file, RunFormat format) {
   RunSettings settings;
-  settings.format = RunFormat::kTorchtitan;
+  settings.format = format;
   settings.file = file;
   settings.is_configuration = true;
   add_section(settings.arguments, value, "", file);
@@ -148,6 +167,8 @@ RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
   switch (settings.format) {
     case RunFormat::kMegatron: return read_megatron_run(settings, cluster, library);
     case RunFormat::kTorchtitan: return read_torchtitan_run(settings, cluster, library);
+    case RunFormat::kNanotron: return read_nanotron_run(settings, cluster, library);
+    case RunFormat::kDeepspeed: return read_deepspeed_run(settings, cluster, library);
   }
   throw std::logic_error("read_run: unknown format");
 }

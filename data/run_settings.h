@@ -10,7 +10,9 @@
 
 namespace shardplan {
 
-enum class RunFormat { kMegatron, kTorchtitan };
+enum class RunFormat { kMegatron, kTorchtitan, kNanotron, kDeepspeed };
+// Whose settings these are: the name of its table of arguments and of its profile.
+std::string framework_of(RunFormat format);
 
 struct RunSettings {
   RunFormat format = RunFormat::kMegatron;
@@ -20,6 +22,7 @@ struct RunSettings {
   std::vector<Setting> environment;
   std::int64_t num_gpus = 0;           // of the launcher; 0: not stated
   std::vector<std::string> variables;  // of the file: what it reads or sets, by name
+  std::string model;                   // of the user, for a file that has none
   bool is_configuration = false;       // names no launcher: the framework's own is assumed
 };
 
@@ -47,6 +50,10 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
 
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library);
+RunReading read_nanotron_run(const RunSettings& settings, const ClusterSpec& cluster,
+                             const Library& library);
+RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cluster,
+                              const Library& library);
 // Unsupported for this reason, unless it is for another one already.
 void refuse(RunReading& run, const std::string& what);
 // The environment's part, for every framework.
@@ -55,9 +62,8 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
 // {"arguments": {"--tp": 2, "--bf16": true} or ["--tp", "2"], "environment": {"NAME": "value"}}.
 RunSettings run_settings(const JsonValue& value, const std::string& file);
 
-// torchtitan's whole configuration as it writes it (torchtitan v0.2.2 config/job_config.py,
-// JobConfig.maybe_log): {"training": {"seq_len": 8192}} is training.seq_len.
-RunSettings torchtitan_settings(const JsonValue& value, const std::string& file);
+// A configuration in sections: {"training": {"seq_len": 8192}} is training.seq_len.
+RunSettings section_settings(const JsonValue& value, const std::string& file, RunFormat format);
 
 // The words of "[attn mlp]", as Megatron-LM's test configurations write several of them; any other
 // text is one word, a Python list ("[1]*3") too.

@@ -81,13 +81,16 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
   if (whole) {
     return run_settings(value, file);
   }
-  const auto has = [&value](const char* section) {
-    return std::ranges::any_of(value.members, [section](const JsonMember& member) {
-      return member.name == section && member.value.kind == JsonKind::kObject;
-    });
+  const auto has = [&value](const char* name) {
+    return std::ranges::any_of(value.members,
+                               [name](const JsonMember& member) { return member.name == name; });
   };
   if (has("training") && has("parallelism")) {  // job.save_config_file
-    return torchtitan_settings(value, file);
+    return section_settings(value, file, RunFormat::kTorchtitan);
+  }
+  if (has("zero_optimization") || has("train_micro_batch_size_per_gpu") ||
+      has("train_batch_size")) {
+    return section_settings(value, file, RunFormat::kDeepspeed);
   }
   if (value.kind != JsonKind::kObject && value.kind != JsonKind::kArray) {
     throw InputError(place(file, value.line, value.pointer) + "found " + describe(value) +
@@ -106,7 +109,7 @@ std::string argument_named(const RunSettings& settings, const ArgumentTable& tab
            std::ranges::find(settings.arguments, each, &Setting::name) != settings.arguments.end();
   };
   std::string spelled = name;
-  if (settings.format == RunFormat::kTorchtitan) {  // tyro takes both
+  if (settings.format != RunFormat::kMegatron) {  // torchtitan's tyro takes both
     std::ranges::replace(spelled, '-', '_');
     return known(spelled) ? spelled : "";
   }

@@ -290,8 +290,8 @@ std::optional<RunSettings> settings_from_log(TextFile& log, std::vector<std::str
                   " on is the run; the environment is not in the log");
   return printed.configuration.empty()
              ? megatron_settings(printed, log.name(), library)
-             : torchtitan_settings(parse_json(printed.configuration, log.name(), printed.line),
-                                   log.name());
+             : section_settings(parse_json(printed.configuration, log.name(), printed.line),
+                                log.name(), RunFormat::kTorchtitan);
 }
 
 }  // namespace shardplan

@@ -1,8 +1,11 @@
 // Megatron-LM's test configurations: MODEL_ARGS and ENV_VARS of a model_config.yaml
-// (tests/functional_tests/test_cases/*/*/model_config.yaml).
+// (tests/functional_tests/test_cases/*/*/model_config.yaml); nanotron's configurations, by path
+// (examples/config_tiny_llama.yaml: "parallelism.tp").
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
@@ -117,6 +120,93 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
   return settings;
 }
 
+constexpr int kDeepest = 8;  // "optimizer.optimizer_factory.name" is three deep
+
+void add_section(RunSettings& settings, const YAML::Node& section, const std::string& path,
+                 int depth) {
+  for (const auto& member : section) {
+    const YAML::Node& node = member.second;
+    const std::string name = path + (path.empty() ? "" : ".") + member.first.Scalar();
+    if (depth > kDeepest) {
+      throw wrong(settings.file, member.first.Mark(),
+                  "found mappings more than " + std::to_string(kDeepest) +
+                      " deep, expected settings such as parallelism.tp");
+    }
+    if (node.IsMap()) {
+      add_section(settings, node, name, depth + 1);
+      continue;
+    }
+    Setting setting{.name = name,
+                    .values = {},
+                    .place = place(settings.file, std::int64_t{member.first.Mark().line} + 1, "") +
+                             name + ": "};
+    if (is_boolean(node, {"true", "True", "TRUE"})) {
+      setting.values = {"true"};
+    } else if (is_boolean(node, {"false", "False", "FALSE"})) {
+      setting.values = {"false"};
+    } else if (node.IsScalar()) {
+      setting.values = {node.Scalar()};
+    } else if (node.IsSequence() && node.size() > 0) {
+      setting.values = {"[...]"};  // stages of data; none has a size
+    }
+    if (!setting.values.empty()) {
+      settings.arguments.push_back(std::move(setting));
+    }
+  }
+}
+
+// The product of the sizes, which is how many ranks nanotron wants; 0 where one is no such number.
+std::int64_t num_ranks(const std::vector<Setting>& arguments) {
+  std::int64_t ranks = 1;
+  for (const Setting& setting : arguments) {
+    if (setting.name == "parallelism.dp" || setting.name == "parallelism.pp" ||
+        setting.name == "parallelism.tp" || setting.name == "parallelism.context_parallel_size") {
+      constexpr std::int64_t kMost = std::int64_t{1} << 22;
+      const std::string& word = setting.values.front();
+      std::int64_t size = 0;
+      std::from_chars(word.data(), word.data() + word.size(), size);
+      ranks = size > 0 && size <= kMost / std::max<std::int64_t>(ranks, 1) ? ranks * size : 0;
+    }
+  }
+  return ranks;
+}
+
+// Configurations that say how to run something else's model; `keys` tell them.
+struct OtherConfiguration {
+  std::array<const char*, 2> keys;
+  const char* what;
+};
+constexpr std::array<OtherConfiguration, 4> kOthers = {{
+    {{"model_name_or_path", "finetuning_type"},
+     "a training of LLaMA-Factory, expected its DeepSpeed configuration (the .json behind "
+     "deepspeed:) with --model of model_name_or_path, --sequence-length of cutoff_len and "
+     "--micro-batch of per_device_train_batch_size"},
+    {{"model_name_or_path", "per_device_train_batch_size"},
+     "arguments of transformers' Trainer, expected its DeepSpeed configuration (the .json behind "
+     "deepspeed:) with --model of model_name_or_path, --sequence-length and --micro-batch of "
+     "per_device_train_batch_size"},
+    {{"base_model", "sequence_len"},
+     "a training of axolotl, expected its DeepSpeed configuration (the .json behind deepspeed:) "
+     "with --model of base_model, --sequence-length of sequence_len and --micro-batch of "
+     "micro_batch_size"},
+    {{"compute_environment", "distributed_type"},
+     "a configuration of accelerate, which says how processes are started and not what they "
+     "train; expected a DeepSpeed configuration (.json, the one behind deepspeed_config_file) "
+     "with --model, --sequence-length and --micro-batch; FSDP as accelerate wraps it has no "
+     "profile, --framework torchtitan is FSDP2 as torchtitan uses it"},
+}};
+
+InputError no_run(const YAML::Node& root, const std::string& file) {
+  for (const OtherConfiguration& other : kOthers) {
+    if (root.IsMap() && root[other.keys[0]] && root[other.keys[1]]) {
+      return InputError(file + ": found " + other.what);
+    }
+  }
+  return InputError(file +
+                    ": found no run in it, expected MODEL_ARGS and ENV_VARS of Megatron-LM's "
+                    "tests, or model, parallelism and tokens of nanotron");
+}
+
 }  // namespace
 
 RunSettings settings_from_yaml(const std::string& text, const std::string& file,
@@ -129,9 +219,15 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
   } catch (const YAML::Exception& problem) {  // the library's words become ours
     throw wrong(file, problem.mark, "found no YAML here: " + problem.msg);
   }
+  const auto is_section = [&root](const char* name) { return root[name] && root[name].IsMap(); };
+  if (root.IsMap() && is_section("parallelism") && is_section("tokens")) {
+    settings.format = RunFormat::kNanotron;
+    add_section(settings, root, "", 1);
+    settings.num_gpus = num_ranks(settings.arguments);
+    return settings;
+  }
   if (!root.IsMap() || !root["MODEL_ARGS"]) {
-    throw InputError(file +
-                     ": found no MODEL_ARGS, expected a mapping with MODEL_ARGS and ENV_VARS");
+    throw no_run(root, file);
   }
   const YAML::Node mode = root["MODE"];
   if (mode && mode.IsScalar() && mode.Scalar() != "pretraining") {

@@ -99,7 +99,8 @@ std::vector<OptionRow> machine_rows() {
       input_file(
           "from", "FILE",
           "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
-          "arguments (.json), a torchtitan configuration (.toml), or a log that prints the "
+          "arguments (.json), a configuration of torchtitan (.toml), nanotron (.yaml) or DeepSpeed "
+          "(.json; beside it --model and --sequence-length), or a log that prints the "
           "arguments "
           "of Megatron-LM or the configuration of torchtitan; FILE.sh:LINE means the training of a "
           "script that begins there"),

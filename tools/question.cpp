@@ -94,28 +94,43 @@ struct SizeArgument {
   const char* option;
   const char* megatron;
   const char* torchtitan;
+  const char* nanotron;
 };
 constexpr std::array<SizeArgument, 3> kSizeArguments = {{
     {.option = "tp",
      .megatron = "--tensor-model-parallel-size",
-     .torchtitan = "parallelism.tensor_parallel_degree"},
+     .torchtitan = "parallelism.tensor_parallel_degree",
+     .nanotron = "parallelism.tp"},
     {.option = "cp",
      .megatron = "--context-parallel-size",
-     .torchtitan = "parallelism.context_parallel_degree"},
+     .torchtitan = "parallelism.context_parallel_degree",
+     .nanotron = "parallelism.context_parallel_size"},
     {.option = "ep",
      .megatron = "--expert-model-parallel-size",
-     .torchtitan = "parallelism.expert_parallel_degree"},
+     .torchtitan = "parallelism.expert_parallel_degree",
+     .nanotron = "parallelism.expert_parallel_size"},
 }};
+
+// nullptr where the format has none.
+const char* argument_of(const SizeArgument& size, RunFormat format) {
+  switch (format) {
+    case RunFormat::kMegatron: return size.megatron;
+    case RunFormat::kTorchtitan: return size.torchtitan;
+    case RunFormat::kNanotron: return size.nanotron;
+    case RunFormat::kDeepspeed: return nullptr;
+  }
+  throw std::logic_error("argument_of: unknown format");
+}
 
 // --tp 4 over a file is the file's own argument, so that the framework's rules see it.
 void override_sizes(RunSettings& settings, const Options& options) {
   for (const SizeArgument& size : kSizeArguments) {
-    if (given(options, size.option)) {
+    const char* const name = argument_of(size, settings.format);
+    if (name != nullptr && given(options, size.option)) {
       const std::string value = text_or(options, size.option, "");
-      settings.sizes.push_back(
-          {.name = settings.format == RunFormat::kTorchtitan ? size.torchtitan : size.megatron,
-           .values = {value},
-           .place = "--" + std::string(size.option) + " " + value + ": "});
+      settings.sizes.push_back({.name = name,
+                                .values = {value},
+                                .place = "--" + std::string(size.option) + " " + value + ": "});
     }
   }
 }
@@ -139,8 +154,7 @@ InputError unknown_name(const std::string& name, const RunSettings& settings,
 // is an argument and a switch of the framework is the switch.
 std::vector<std::string> override_settings(RunSettings& settings, const Options& options,
                                            const Library& library) {
-  const std::string framework =
-      settings.format == RunFormat::kTorchtitan ? "torchtitan" : "megatron";
+  const std::string framework = framework_of(settings.format);
   const ArgumentTable table = argument_table(library, framework);
   const std::vector<ProfileOption> switches = profile_options(library, framework);
   std::vector<std::string> taken;
@@ -219,6 +233,10 @@ GivenJob job_of_run(const Options& options, const Library& library) {
                               .cluster_gpus = whole.world_size(),
                               .node_gpus = whole.gpus_per_node};
   RunSettings settings = settings_from_file(file, result.warnings, request, library);
+  if (settings.format == RunFormat::kDeepspeed) {  // which says neither
+    settings.model = required_text(options, "model");
+    required_text(options, "sequence-length");
+  }
   const std::vector<std::string> taken = override_settings(settings, options, library);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
   override_sizes(settings, options);

@@ -161,7 +161,7 @@ TEST_CASE("a test configuration gives MODEL_ARGS and ENV_VARS") {
   CHECK(values_of(capital, "--bf16").empty());
   CHECK(message_of([] {
           settings_from_yaml("a: 1\n", "c.yaml");
-        }).starts_with("c.yaml: found no MODEL_ARGS"));
+        }).starts_with("c.yaml: found no run in it, expected MODEL_ARGS"));
   CHECK(message_of([] { settings_from_yaml("a: [1\n", "c.yaml"); }).find("found no YAML here") !=
         std::string::npos);
 }

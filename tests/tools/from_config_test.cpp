@@ -1,0 +1,159 @@
+// Runs read from configurations of nanotron and DeepSpeed, and configurations that are no run.
+#include <doctest/doctest.h>
+
+#include "tests/data/message_of.h"
+#include "tests/tools/answer.h"
+#include "tools/from_file.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kNanotron = R"yaml(
+data_stages:
+- data: {dataset: null, seed: 42}
+  name: Stable Training Stage
+general: {project: debug, seed: 42}
+model:
+  ddp_bucket_cap_mb: 25
+  dtype: bfloat16
+  make_vocab_size_divisible_by: 1
+  model_config:
+    hidden_act: silu
+    hidden_size: 4096
+    intermediate_size: 14336
+    is_llama_config: true
+    num_attention_heads: 32
+    num_hidden_layers: 32
+    num_key_value_heads: 8
+    rope_scaling: null
+    tie_word_embeddings: false
+    vocab_size: 128256
+optimizer:
+  accumulate_grad_in_fp32: true
+  clip_grad: 1.0
+  optimizer_factory: {name: adamW, torch_adam_is_fused: true}
+  zero_stage: 1
+parallelism:
+  dp: 2
+  pp: 2
+  pp_engine: 1f1b
+  tp: 4
+  tp_mode: REDUCE_SCATTER
+tokens:
+  batch_accumulation_per_replica: 8
+  micro_batch_size: 2
+  sequence_length: 4096
+)yaml";
+
+constexpr const char* kDeepspeed = R"json({
+  "bf16": {"enabled": "auto"}, "gradient_clipping": 1.0, "gradient_accumulation_steps": 4,
+  "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3, "overlap_comm": true,
+  "reduce_bucket_size": 2e8, "stage3_prefetch_bucket_size": "auto", "sub_group_size": 1e9,
+  "offload_optimizer": {"device": "none"}}})json";
+
+ProgramRun estimate(const std::string& name, const std::string& text, const Words& more) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/" + name;
+  write_file(file, text);
+  Words words = {"estimate", "--from", file};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_shardplan(words);
+}
+
+// Memory and time: the table of the stages and the step.
+std::string numbers_of(const ProgramRun& run) {
+  const std::size_t begin = run.out.find("\nMemory of one GPU");
+  REQUIRE_MESSAGE(begin != std::string::npos, run.out << run.err);
+  return run.out.substr(begin, run.out.find("\n\n", run.out.find("\nstep time")) - begin);
+}
+
+std::string with(std::string text, const std::string& part, const std::string& other) {
+  REQUIRE(contains(text, part));
+  return text.replace(text.find(part), part.size(), other);
+}
+
+}  // namespace
+
+TEST_CASE("a configuration of nanotron is the run that its options say") {
+  const ProgramRun run = estimate("run.yaml", kNanotron, {"--cluster", "2x8-h100"});
+  const ProgramRun options = run_shardplan({"estimate",  "--model",
+                                            "llama3-8b", "--cluster",
+                                            "2x8-h100",  "--framework",
+                                            "nanotron",  "--sequence-length",
+                                            "4096",      "--global-batch",
+                                            "32",        "--micro-batch",
+                                            "2",         "--tp",
+                                            "4",         "--pp",
+                                            "2",         "--dp",
+                                            "2",         "--zero",
+                                            "1",         "--sequence-parallel",
+                                            "on",        "--schedule",
+                                            "1f1b"});
+  CHECK(numbers_of(run) == numbers_of(options));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(run.out, "framework    nanotron"));
+  // Its sizes say how many ranks there are, and may be changed.
+  CHECK(contains(estimate("run.yaml", kNanotron, {"--cluster", "1x8-h100"}).err, "16 ranks"));
+  const ProgramRun changed =
+      estimate("run.yaml", kNanotron, {"--cluster", "2x8-h100", "--tp", "8", "--set", "pp=1"});
+  CHECK(contains(changed.out, "tp 8  pp 1  dp 2"));
+}
+
+TEST_CASE("what nanotron's configuration says beside that is refused or named") {
+  const auto status = [](const std::string& part, const std::string& other) {
+    return estimate("run.yaml", with(kNanotron, part, other), {"--cluster", "2x8-h100"});
+  };
+  CHECK(contains(status("hidden_act: silu", "hidden_act: gelu").out,
+                 "unsupported: model.model_config.hidden_act gelu"));
+  CHECK(contains(status("name: adamW", "name: sgd").out,
+                 "unsupported: optimizer.optimizer_factory.name sgd"));
+  CHECK(contains(status("zero_stage: 1", "zero_stage: 1\n  my_own: 3").err,
+                 "unknown setting optimizer.my_own 3"));
+  CHECK(contains(status("  pp_engine: 1f1b\n", "").out, "schedule gpipe"));
+  check_refused(status("  micro_batch_size: 2\n", ""), 2);
+}
+
+TEST_CASE("a configuration of DeepSpeed with a model is the run that its options say") {
+  const Words job = {"--model", "llama3-8b", "--cluster", "1x8-h100", "--sequence-length", "4096"};
+  const ProgramRun run = estimate("ds.json", kDeepspeed, job);
+  Words options = {"estimate"};
+  options.insert(options.end(), job.begin(), job.end());
+  for (const char* word : {"--framework", "deepspeed", "--global-batch", "64", "--micro-batch", "2",
+                           "--zero", "3", "--set", "reduce_bucket_elements=200000000", "--set",
+                           "prefetch_bucket_elements=15099494", "--set", "overlap_comm=on"}) {
+    options.emplace_back(word);
+  }
+  CHECK(numbers_of(run) == numbers_of(run_shardplan(options)));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(run.err, "bf16.enabled: found \"auto\", took true"));
+  CHECK(contains(run.err, "--recompute full says otherwise"));
+  CHECK(contains(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"cpu\""), job).out,
+                 "unsupported: zero_optimization.offload_optimizer.device cpu"));
+  const ProgramRun open =
+      estimate("ds.json", with(kDeepspeed, "per_gpu\": 2", "per_gpu\": \"auto\""), job);
+  CHECK(contains(open.err,
+                 "found no number, took 1; --micro-batch N --num-microbatches 4 say otherwise"));
+  Words four = job;
+  four.insert(four.end(), {"--micro-batch", "4", "--num-microbatches", "4"});
+  CHECK(contains(
+      estimate("ds.json", with(kDeepspeed, "per_gpu\": 2", "per_gpu\": \"auto\""), four).out,
+      "batch        128 sequences of 4,096 tokens per step, 4 microbatches of 4 per rank"));
+  const ProgramRun bare = estimate("ds.json", kDeepspeed, {"--cluster", "1x8-h100"});
+  check_refused(bare, 2);
+  CHECK(contains(bare.err, "--model"));
+}
+
+TEST_CASE("configurations of other programs are told by name, and what to give instead") {
+  const auto message = [](const std::string& text) {
+    return message_of([&] { settings_from_yaml(text, "c.yaml"); });
+  };
+  CHECK(message("model_name_or_path: a\nfinetuning_type: full\n")
+            .starts_with("c.yaml: found a training of LLaMA-Factory, expected its DeepSpeed"));
+  CHECK(message("base_model: a\nsequence_len: 2048\n")
+            .starts_with("c.yaml: found a training of axolotl, expected"));
+  CHECK(message("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
+            .starts_with("c.yaml: found a configuration of accelerate, which says how"));
+  CHECK(message("a: &a\n  b: *a\nparallelism: {tp: *a}\ntokens: {x: 1}\n") != "");
+}
+
+}  // namespace shardplan
