@@ -450,9 +450,7 @@ double growth_with_tp(const HostRow& row, const Plan& plan, double forward_s, do
 namespace {
 
 RecomputeModules modules_of(const Job& job, const LayerSpec& layer) {
-  const SeparateNorms norms = separate_norms(job, layer.is_moe);
   return {.core_attn = true,
-          .layernorm = norms.attention || norms.ffn,
           .mlp = !layer.is_moe,
           .moe_act = layer.is_moe,
           .mla_up_proj = job.model.is_mla(),
@@ -460,10 +458,12 @@ RecomputeModules modules_of(const Job& job, const LayerSpec& layer) {
           .shared_experts = layer.is_moe && job.model.moe.shared_ffn > 0};
 }
 
-double checkpoints(const RecomputeModules& chosen, const RecomputeModules& of_layer) {
-  double count = 0;
+// Of each module that the layer has, of both of its norms (Megatron-LM core_v0.16.1
+// core/transformer/transformer_layer.py, CheckpointWithoutOutput).
+double checkpoints(const RecomputeModules& chosen, const LayerHost& host) {
+  double count = chosen.layernorm ? number(host.separate_norms) : 0;
   for (const NamedValue<bool RecomputeModules::*>& module : kRecomputeModules) {
-    count += chosen.*module.value && of_layer.*module.value ? 1 : 0;
+    count += chosen.*module.value && host.modules.*module.value ? 1 : 0;
   }
   return count;
 }
@@ -475,10 +475,12 @@ LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer) {
   // runs the module again, takes 0.7 to 1 ms (data/measured/frameworks_h200.jsonl, host-smol-*).
   // So it is of each of mla_up_proj, layernorm and mlp (latent_two_gpus_h200.jsonl).
   constexpr double kCheckpoint = 700 * kMicro;
+  const SeparateNorms norms = separate_norms(job, layer.is_moe);
   LayerHost host{.launches = host_cost(job, plan, layer),
                  .chosen_by_operator = {},
                  .checkpoint_s = kCheckpoint * job.cluster.host_slowdown / kMeasuringHost,
                  .modules = modules_of(job, layer),
+                 .separate_norms = (norms.attention ? 1 : 0) + (norms.ffn ? 1 : 0),
                  .waits = job.profile.launch_blocking,
                  .combines = layer.is_moe && job.profile.overlap_moe_expert_parallel_comm};
   const HostRow* row = row_of(job.profile);
@@ -504,7 +506,7 @@ HostCost host_replay_cost(const Recompute& recompute, const LayerHost& host) {
   if (recompute.policy == "every_second_layer") {
     return {.forward_s = 0, .backward_s = forward_s / 2};
   }
-  const double checkpoints_s = checkpoints(recompute.modules, host.modules) * host.checkpoint_s;
+  const double checkpoints_s = checkpoints(recompute.modules, host) * host.checkpoint_s;
   return {.forward_s = 0, .backward_s = std::min(checkpoints_s, forward_s)};
 }
 

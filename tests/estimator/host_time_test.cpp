@@ -232,6 +232,24 @@ TEST_CASE("layers of Transformer Engine cost the host what tests of Megatron-LM 
   CHECK(5 * microbatch_ms(job, {.tp = 2}) + once_ms == doctest::Approx(171).epsilon(0.1));
 }
 
+TEST_CASE("every module of a layer that is replayed is a checkpoint of its own") {
+  Job job = transformer_engine();
+  job.model.moe = {.num_experts = 32, .topk = 4, .expert_ffn = 1024};
+  Recompute some;
+  some.granularity = RecomputeGranularity::kSelective;
+  const auto replay_s = [&](const RecomputeModules& modules, bool is_moe) {
+    some.modules = modules;
+    return both(host_replay_cost(some, layer_host(job, {.ep = 2}, {.is_moe = is_moe})));
+  };
+  const double one_s = replay_s({.core_attn = true}, true);
+  CHECK(one_s > 0);
+  CHECK(replay_s({.layernorm = true, .moe_act = true}, true) == doctest::Approx(2 * one_s));
+  CHECK(replay_s({.mlp = true, .moe_act = true}, true) == doctest::Approx(one_s));
+  CHECK(replay_s({.mlp = true, .moe_act = true}, false) == doctest::Approx(one_s));
+  // Products take the norms in front of attention and of a dense FFN along.
+  CHECK(replay_s({.layernorm = true}, false) == 0);
+}
+
 // data/measured/deepspeed_h200.jsonl, ds-host-...: four microbatches of a model 256 wide.
 TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   Job job;
