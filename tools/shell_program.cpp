@@ -76,6 +76,14 @@ void check_arguments(const Launch& launch, const std::vector<std::string>& set_w
     std::ranges::replace(word, '_', '-');
     words.push_back(word.starts_with("--") ? word : "--" + word);
   }
+  if (!has_training_argument(words) && std::ranges::any_of(words, [](const std::string& word) {
+        return word.starts_with("--model_name_or_path");
+      })) {
+    throw InputError(launch.place + ": found " + file_name(launch.program) +
+                     " with --model_name_or_path, an argument of transformers' Trainer, expected "
+                     "its DeepSpeed configuration (the .json behind --deepspeed) with --model, "
+                     "--sequence-length and --micro-batch of per_device_train_batch_size");
+  }
   const bool is_open =
       std::ranges::any_of(words, [](const std::string& word) { return word.starts_with('$'); });
   if (!is_open && !has_training_argument(words)) {

@@ -168,13 +168,24 @@ TEST_CASE("a program that trains no GPT is refused by name, one of another name 
 
 TEST_CASE("a program without an argument of Megatron-LM is said to be another's") {
   const std::string script =
-      "\naccelerate launch train.py --model_name_or_path a --bf16 --per_device_train_batch_size "
+      "\naccelerate launch train.py --my_model a --bf16 --per_device_train_batch_size "
       "1\n";
   CHECK(message_of([&] { read(script); }) ==
         "run.sh:2: found train.py without an argument of Megatron-LM, expected a program with "
         "--num-layers and its like, or torchtitan with --job.config_file");
   CHECK(value_of(read("torchrun train.py $MODEL_ARGS --bf16"), "--bf16").empty());
-  CHECK(value_of(read(script, {"num_layers=4"}), "--model_name_or_path") == "a");
+  CHECK(value_of(read(script, {"num_layers=4"}), "--my_model") == "a");
+}
+
+TEST_CASE("arguments of transformers' Trainer are told by name, whatever else is not known") {
+  const std::string message = message_of([] {
+    read(
+        "torchrun --nproc_per_node 8 src/train_bash.py --deepspeed ${config} --stage sft "
+        "--model_name_or_path ${model} --per_device_train_batch_size 1\n");
+  });
+  CHECK(message.starts_with(
+      "run.sh:1: found train_bash.py with --model_name_or_path, an argument of transformers' "
+      "Trainer, expected its DeepSpeed configuration"));
 }
 
 TEST_CASE("several trainings are listed, and one is chosen by its line or its variable") {
