@@ -378,7 +378,7 @@ TEST_CASE("wrong lines are refused where they are wrong") {
         at + "/cluster: found 0 nodes, expected an integer from 1 to 131072");
   CHECK(why({.cluster = R"({"gpu": "h2OO"})"})
             .starts_with(at + "/cluster/gpu: found GPU \"h2OO\", expected a path to a file or one "
-                              "of A100-"));
+                              "of A10-24GB, A100-"));
   CHECK(why({.more = R"(, "plans": {})"}) ==
         at + "/plans: found an unknown key, expected a known one (did you mean \"plan\"?)");
   CHECK(why({.more = R"(, "id": "two")"}) ==

@@ -350,8 +350,8 @@ TEST_CASE("wrong cluster names say what was found and what would be right") {
         "cluster: found 134217728 GPUs in all, expected an integer from 1 to 1048576");
   CHECK(why("99999999999999999999x8-h200") ==
         "cluster: found 9223372036854775807 nodes, expected an integer from 1 to 131072");
-  const std::string misspelt = why("1x8-hh200");
-  CHECK(misspelt.starts_with("cluster: found GPU \"hh200\", expected a path to a file or one of "));
+  const std::string misspelt = why("1x8-h2000");
+  CHECK(misspelt.starts_with("cluster: found GPU \"h2000\", expected a path to a file or one of "));
   CHECK(misspelt.ends_with("; did you mean \"h200\"?"));
   const std::string no_gpu = why("1x8");
   CHECK(no_gpu.starts_with("cluster: found \"1x8\", expected NODESxGPUS-GPU such as 1x8-h200"));
