@@ -17,10 +17,12 @@ bool rounds_gradient_again(const BlockContext& context) {
 }  // namespace
 
 // Libraries read 2 bytes and write 1 byte in two layouts for the input (forward), the output
-// gradient (backward); Transformer Engine once a step the weight too (is_first_microbatch). Our own
-// trainer keeps nothing in fp8: before every product it reads both factors for their largest value
-// and again to round them; the weight once for all pieces of tokens, the output's gradient once for
-// two products that take it as a whole (validator/lower_fp8.cpp).
+// gradient (backward); Transformer Engine once a step the weight too (is_first_microbatch), and
+// with scales of the tensor itself all of it once more before, for the largest value
+// (Float8CurrentScaling; data/measured/fp8_products_h100.csv). Our own trainer keeps nothing in
+// fp8: before every product it reads both factors for their largest value and again to round them;
+// the weight once for all pieces of tokens, the output's gradient once for two products that take
+// it as a whole (validator/lower_fp8.cpp).
 BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
   const GpuSpec& gpu = context.gpu();
   const double input = number(layer.count * layer.m * layer.k);
@@ -33,11 +35,13 @@ BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
     time.backward_input_s = memory_bound_s(gpu, (again ? 5 : 6) * gradient + 5 * weight);
     time.backward_weight_s = memory_bound_s(gpu, 5 * (again ? input + gradient : input));
   } else {
-    const bool casts_once = context.job.profile.memory_model == MemoryModel::kMegatron;
+    const FrameworkProfile& profile = context.job.profile;
+    const bool is_engine = profile.memory_model == MemoryModel::kMegatron;
+    const double bytes = is_engine && profile.fp8_recipe == Fp8Recipe::kTensorwise ? 6 : 4;
     const double weights =
-        casts_once ? weight / number(num_microbatches(context.job, context.plan)) : 0;
-    time.forward_s = memory_bound_s(gpu, 4 * (input + weights));
-    time.backward_input_s = memory_bound_s(gpu, 4 * gradient);
+        is_engine ? weight / number(num_microbatches(context.job, context.plan)) : 0;
+    time.forward_s = memory_bound_s(gpu, bytes * (input + weights));
+    time.backward_input_s = memory_bound_s(gpu, bytes * gradient);
   }
   return time;
 }

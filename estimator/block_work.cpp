@@ -129,8 +129,12 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   const bool own_experts =
       count > 1 && profile.memory_model == MemoryModel::kNative && measures_grouped(gpu);
   const double clock = is_measured(gpu, precision) ? context.clock.products : 1;
+  const bool is_blockwise =
+      precision == Precision::kFp8 && profile.fp8_recipe == Fp8Recipe::kBlockwise;
+  const double share = is_blockwise ? kBlockwiseShare.value : 1;
   const auto product_s = [&](const GemmShape& shape) {
-    return own_experts ? grouped_gemm_s(gpu, shape, rows) : clock * gemm_s(gpu, precision, shape);
+    return own_experts ? grouped_gemm_s(gpu, shape, rows)
+                       : clock * gemm_s(gpu, precision, shape) / share;
   };
   const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
     return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});
