@@ -100,9 +100,8 @@ std::vector<OptionRow> machine_rows() {
           "from", "FILE",
           "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
           "arguments (.json), a configuration of torchtitan (.toml), nanotron (.yaml) or DeepSpeed "
-          "(.json; beside it --model and --sequence-length), or a log that prints the "
-          "arguments "
-          "of Megatron-LM or the configuration of torchtitan; FILE.sh:LINE means the training of a "
+          "(.json; beside it --model and --sequence-length), or a log that prints the arguments of "
+          "Megatron-LM or the configuration of torchtitan; FILE.sh:LINE means the training of a "
           "script that begins there"),
       repeated(
           text("set", "KEY=VALUE",
