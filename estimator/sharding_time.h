@@ -62,6 +62,6 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
                                std::int64_t microbatches, const MicrobatchWork& work);
 
 double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                   const RankParameters& parameters);
+                   const RankParameters& rank);
 
 }  // namespace shardplan

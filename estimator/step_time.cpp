@@ -428,6 +428,7 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
   rank_works(layout, works, of_ranks);
   rank_replays(layout, replays, replays_of_ranks);
   std::vector<RankWork> sums;
+  sums.reserve(of_ranks.size());
   for (const ChunkWork& rank : of_ranks) { sums.push_back(added_up(rank)); }
   const ShardingGroups groups(job, plan);
   std::vector<RankUpdate> updates;

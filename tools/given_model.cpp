@@ -12,6 +12,7 @@ std::vector<std::string> model_words(const ModelFile& model, const Options& opti
                                      const std::vector<ProfileOption>& switches) {
   const std::vector<std::string> keys = model_field_names(model.config.json);
   std::vector<std::string> switch_names;
+  switch_names.reserve(switches.size());
   for (const ProfileOption& option : switches) { switch_names.push_back(option.name); }
   std::vector<std::string> words;
   for (const std::string& word : all_of(options, "set")) {
