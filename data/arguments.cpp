@@ -205,6 +205,15 @@ std::int64_t RunArguments::integer_or(std::string_view name, std::int64_t fallba
   return integer(name, low, high).value_or(fallback);
 }
 
+std::int64_t RunArguments::required_integer(std::string_view name, std::int64_t low,
+                                            std::int64_t high) const {
+  const std::optional<std::int64_t> value = integer(name, low, high);
+  if (!value) {
+    throw error(name, "found nothing, expected an integer");
+  }
+  return *value;
+}
+
 double RunArguments::number_or(std::string_view name, double fallback, double low,
                                double high) const {
   const Setting* setting = find(name);

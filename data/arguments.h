@@ -79,6 +79,7 @@ class RunArguments {
                                       std::int64_t high) const;
   std::int64_t integer_or(std::string_view name, std::int64_t fallback, std::int64_t low,
                           std::int64_t high) const;
+  std::int64_t required_integer(std::string_view name, std::int64_t low, std::int64_t high) const;
   double number_or(std::string_view name, double fallback, double low, double high) const;
   std::string text_or(std::string_view name, std::string_view fallback) const;
   std::vector<std::string> texts(std::string_view name) const;

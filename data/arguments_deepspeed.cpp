@@ -87,14 +87,6 @@ constexpr std::array<SizeOption, 3> kSizeOptions = {{
     {"zero_optimization.stage3_max_live_parameters", "max_live_parameters", 0},
 }};
 
-void want(RunReading& run, const std::string& name, const std::string& word,
-          const Library& library) {
-  const std::string reason = try_option(run.job.profile, name, word, library);
-  if (!reason.empty()) {
-    refuse(run, reason);
-  }
-}
-
 void read_options(const RunArguments& arguments, RunReading& run, const Library& library) {
   for (const SizeOption& size : kSizeOptions) {
     const std::int64_t hidden = run.job.model.hidden;
@@ -137,12 +129,8 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     refuse(run, "optimizer.type " + arguments.text_or("optimizer.type", "") +
                     ": Adam and AdamW are described");
   }
-  run.has_profile = library.known_framework(run.framework);
-  if (run.has_profile) {
-    run.job.profile = library.framework(run.framework);
+  if (take_profile(run, library)) {
     read_options(arguments, run, library);
-  } else {
-    refuse(run, "no profile for the framework '" + run.framework + "'");
   }
   read_environment(settings, library, run);
   return run;

@@ -296,11 +296,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
       arguments.word_or("--transformer-impl", "transformer_engine",
                         {"transformer_engine", "local", "inference_optimized"}) == "local";
   run.framework = local ? "megatron-core-local" : "megatron";
-  run.has_profile = library.known_framework(run.framework);
-  if (!run.has_profile) {
-    refuse(run, "no profile for the framework '" + run.framework + "'");
-  } else {
-    run.job.profile = library.framework(run.framework);
+  if (take_profile(run, library)) {
     const Options options = profile_options(library, run.framework);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
     read_exchange(arguments, run, options);

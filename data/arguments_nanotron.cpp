@@ -16,28 +16,22 @@ bool is_true(const RunArguments& arguments, const char* name, const char* fallba
   return in_lower_case(arguments.text_or(name, fallback)) == "true";
 }
 
-std::int64_t required(const RunArguments& arguments, const char* name, std::int64_t high) {
-  const std::optional<std::int64_t> value = arguments.integer(name, 1, high);
-  if (!value) {
-    throw arguments.error(name, "found nothing, expected an integer");
-  }
-  return *value;
-}
-
 // trainer.py:988: the vocabulary is padded to a multiple that tp divides.
 std::int64_t padded_vocabulary(const RunArguments& arguments, std::int64_t tp) {
   const std::int64_t multiple =
       arguments.integer_or("model.make_vocab_size_divisible_by", 1, 1, kMaxSize);
-  return round_up(required(arguments, "model.model_config.vocab_size", kMaxSize), multiple * tp);
+  return round_up(arguments.required_integer("model.model_config.vocab_size", 1, kMaxSize),
+                  multiple * tp);
 }
 
 ModelSpec model_of(const RunArguments& arguments, std::int64_t tp) {
   ModelSpec model;
   model.name = "of the configuration";
   model.family = "llama";
-  model.hidden = required(arguments, "model.model_config.hidden_size", kMaxSize);
-  model.ffn = required(arguments, "model.model_config.intermediate_size", kMaxSize);
-  model.num_heads = required(arguments, "model.model_config.num_attention_heads", kMaxCount);
+  model.hidden = arguments.required_integer("model.model_config.hidden_size", 1, kMaxSize);
+  model.ffn = arguments.required_integer("model.model_config.intermediate_size", 1, kMaxSize);
+  model.num_heads =
+      arguments.required_integer("model.model_config.num_attention_heads", 1, kMaxCount);
   model.num_kv_heads =
       arguments.integer_or("model.model_config.num_key_value_heads", model.num_heads, 1, kMaxCount);
   if (model.hidden % model.num_heads != 0) {
@@ -50,7 +44,7 @@ ModelSpec model_of(const RunArguments& arguments, std::int64_t tp) {
   model.vocab = padded_vocabulary(arguments, tp);
   model.tied_embeddings = is_true(arguments, "model.model_config.tie_word_embeddings", "false");
   model.layers.resize(static_cast<std::size_t>(
-      required(arguments, "model.model_config.num_hidden_layers", kMaxCount)));
+      arguments.required_integer("model.model_config.num_hidden_layers", 1, kMaxCount)));
   return model;
 }
 
@@ -72,7 +66,7 @@ void read_plan(const RunArguments& arguments, bool is_resized, RunReading& run) 
   plan.cp = arguments.integer_or("parallelism.context_parallel_size", 1, 1, kMaxCount);
   plan.ep = arguments.integer_or("parallelism.expert_parallel_size", 1, 1, kMaxCount);
   const std::int64_t left = run.job.cluster.world_size() / plan.tp / plan.pp / plan.cp;
-  const std::int64_t own_dp = required(arguments, "parallelism.dp", kMaxCount);
+  const std::int64_t own_dp = arguments.required_integer("parallelism.dp", 1, kMaxCount);
   plan.dp = is_resized ? std::max<std::int64_t>(1, left) : own_dp;
   plan.zero = arguments.integer_or("optimizer.zero_stage", 0, 0, 3);
   plan.sequence_parallel =
@@ -86,20 +80,12 @@ void read_plan(const RunArguments& arguments, bool is_resized, RunReading& run) 
     plan.recompute.granularity = RecomputeGranularity::kFull;
   }
   read_precision(arguments, plan);
-  plan.micro_batch = required(arguments, "tokens.micro_batch_size", kMaxCount);
-  run.job.sequence_length = required(arguments, "tokens.sequence_length", kMaxSize);
+  plan.micro_batch = arguments.required_integer("tokens.micro_batch_size", 1, kMaxCount);
+  run.job.sequence_length = arguments.required_integer("tokens.sequence_length", 1, kMaxSize);
   run.job.global_batch =
       plan.micro_batch * own_dp *
       arguments.integer_or("tokens.batch_accumulation_per_replica", 1, 1, kMaxCount);
   run.batch_stated = true;
-}
-
-void want(RunReading& run, const std::string& name, const std::string& word,
-          const Library& library) {
-  const std::string reason = try_option(run.job.profile, name, word, library);
-  if (!reason.empty()) {
-    refuse(run, reason);
-  }
 }
 
 }  // namespace
@@ -119,17 +105,13 @@ RunReading read_nanotron_run(const RunSettings& settings, const ClusterSpec& clu
   if (optimizer != "adamW") {
     refuse(run, "optimizer.optimizer_factory.name " + optimizer + ": adamW is described");
   }
-  run.has_profile = library.known_framework(run.framework);
-  if (run.has_profile) {
-    run.job.profile = library.framework(run.framework);
+  if (take_profile(run, library)) {
     const auto word = [](bool value) { return value ? "true" : "false"; };
     want(run, "recompute_allgather",
          word(is_true(arguments, "parallelism.tp_recompute_allgather", "true")), library);
     want(run, "fused_optimizer",
          word(is_true(arguments, "optimizer.optimizer_factory.torch_adam_is_fused", "true")),
          library);
-  } else {
-    refuse(run, "no profile for the framework '" + run.framework + "'");
   }
   read_environment(settings, library, run);
   return run;

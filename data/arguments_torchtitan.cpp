@@ -228,14 +228,6 @@ void read_recompute(const RunArguments& arguments, RunReading& run) {
   }
 }
 
-void want(RunReading& run, const std::string& name, const std::string& word,
-          const Library& library) {
-  const std::string reason = try_option(run.job.profile, name, word, library);
-  if (!reason.empty()) {
-    refuse(run, reason);
-  }
-}
-
 void read_options(const RunArguments& arguments, RunReading& run, const Library& library) {
   const bool compiles = arguments.word_or("compile.enable", "false", {"true", "false"}) == "true";
   const std::vector<std::string> parts = arguments.texts("compile.components");
@@ -354,12 +346,8 @@ RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& c
   read_training(arguments, sizes_of(own, cluster.world_size()).dp, run);
   read_recompute(arguments, run);
   read_refusals(arguments, run);
-  run.has_profile = library.known_framework(run.framework);
-  if (run.has_profile) {
-    run.job.profile = library.framework(run.framework);
+  if (take_profile(run, library)) {
     read_options(arguments, run, library);
-  } else {
-    refuse(run, "no profile for the framework '" + run.framework + "'");
   }
   read_environment(settings, library, run);
   if (settings.is_configuration && run.has_profile) {

@@ -9,12 +9,8 @@ namespace shardplan {
 namespace {
 
 std::int64_t required(const RunArguments& arguments, const char* name, const char* other) {
-  for (const char* each : {name, other}) {
-    if (const std::optional<std::int64_t> value = arguments.integer(each, 1, kMaxSize)) {
-      return *value;
-    }
-  }
-  throw arguments.error(name, "found nothing, expected an integer");
+  return arguments.required_integer(arguments.has(name) || !arguments.has(other) ? name : other, 1,
+                                    kMaxSize);
 }
 
 std::string found_text(const RunArguments& arguments, const char* name) {

@@ -179,6 +179,24 @@ void refuse(RunReading& run, const std::string& what) {
   }
 }
 
+void want(RunReading& run, const std::string& name, const std::string& word,
+          const Library& library) {
+  const std::string reason = try_option(run.job.profile, name, word, library);
+  if (!reason.empty()) {
+    refuse(run, reason);
+  }
+}
+
+bool take_profile(RunReading& run, const Library& library) {
+  run.has_profile = library.known_framework(run.framework);
+  if (run.has_profile) {
+    run.job.profile = library.framework(run.framework);
+  } else {
+    refuse(run, "no profile for the framework '" + run.framework + "'");
+  }
+  return run.has_profile;
+}
+
 std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
                        const Library& library) {
   return try_option(profile, name, word, profile_options(library, library.key_of(profile)));

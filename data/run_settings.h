@@ -56,6 +56,11 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
                               const Library& library);
 // Unsupported for this reason, unless it is for another one already.
 void refuse(RunReading& run, const std::string& what);
+// Sets the profile's switch, or refuses the run where that is not possible.
+void want(RunReading& run, const std::string& name, const std::string& word,
+          const Library& library);
+// The profile of run.framework; refuses the run where the library has none.
+bool take_profile(RunReading& run, const Library& library);
 // The environment's part, for every framework.
 void read_environment(const RunSettings& settings, const Library& library, RunReading& run);
 

@@ -16,8 +16,7 @@ constexpr std::int64_t kArenaRounding = 256;     // of tensors in the native tra
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 constexpr std::int32_t kNone = CachingAllocator::kNone;
 
-// An event with the caller's id replaced by a slot number, so that replays look
-// nothing up.
+// An event with the caller's id replaced by a slot number, so that replays look nothing up.
 struct Step {
   std::int32_t slot = 0;
   std::int64_t bytes = 0;  // 0: free
@@ -30,8 +29,7 @@ struct Trace {
   std::int32_t num_slots = 0;
 };
 
-// Slot of every live id. Callers that number their tensors from 0 or 1 on get
-// an array.
+// Slot of every live id. Callers that number their tensors from 0 or 1 on get an array.
 class SlotTable {
  public:
   explicit SlotTable(std::span<const AllocationEvent> events) {
@@ -129,11 +127,10 @@ Replay played(Replay replay, std::int64_t capacity) {
   return replay;
 }
 
-// Bisection over capacities. A replay says more than yes or no: one that
-// survives does the same with no more than it reserved, one that fails does so
-// with all capacities below the least total that it was refused. And all do
-// what the unlimited one does until that reserves more than they may: `common`
-// plays this once. `reserved_bytes`: the unlimited one's after every step.
+// Bisection over capacities. A replay says more than yes or no: one that survives does the same
+// with no more than it reserved, one that fails does so with all capacities below the least total
+// that it was refused. And all do what the unlimited one does until that reserves more than they
+// may: `common` plays this once. `reserved_bytes`: the unlimited one's after every step.
 std::int64_t required_capacity(Replay common, std::int64_t allocated_bytes,
                                const std::vector<std::int64_t>& reserved_bytes) {
   std::int64_t fails = allocated_bytes / kGranularity * kGranularity - kGranularity;

@@ -4,49 +4,31 @@
 #include <array>
 
 #include "search/rank.h"
+#include "tools/plan_words.h"
 
 namespace shardplan {
 namespace {
 
-// What a plan without it has, where the space has that, too.
-struct Simplification {
-  const char* fix;
-  bool (*is_plain)(const Plan& plan);
-  bool (*apply)(SearchSpace& space);  // false: the space does not have it
-};
+constexpr std::string_view kRecompute = "recompute";
+// Sizes go to 1, recomputation to none.
+constexpr std::array<std::string_view, 6> kFields = {"vpp", "cp",       "dp_replicate",
+                                                     "pp",  kRecompute, "tp"};
 
-bool fix_at_one(std::vector<std::int64_t>& axis) {
-  const bool has_one = std::ranges::find(axis, 1) != axis.end();
-  axis = {1};
-  return has_one;
+template <class Value>
+bool fix_at(std::vector<Value>& axis, const Value& value) {
+  const bool has_it = std::ranges::find(axis, value) != axis.end();
+  axis = {value};
+  return has_it;
 }
 
-constexpr std::array<Simplification, 6> kSimplifications = {{
-    {.fix = "vpp=1",
-     .is_plain = [](const Plan& plan) { return plan.vpp == 1; },
-     .apply = [](SearchSpace& space) { return fix_at_one(space.vpp); }},
-    {.fix = "cp=1",
-     .is_plain = [](const Plan& plan) { return plan.cp == 1; },
-     .apply = [](SearchSpace& space) { return fix_at_one(space.cp); }},
-    {.fix = "dp_replicate=1",
-     .is_plain = [](const Plan& plan) { return plan.dp_replicate == 1; },
-     .apply = [](SearchSpace& space) { return fix_at_one(space.dp_replicate); }},
-    {.fix = "pp=1",
-     .is_plain = [](const Plan& plan) { return plan.pp == 1; },
-     .apply = [](SearchSpace& space) { return fix_at_one(space.pp); }},
-    {.fix = "recompute=none",
-     .is_plain = [](const Plan& plan) { return plan.recompute == Recompute{}; },
-     .apply =
-         [](SearchSpace& space) {
-           const bool has_none =
-               std::ranges::find(space.recompute, Recompute{}) != space.recompute.end();
-           space.recompute = {Recompute{}};
-           return has_none;
-         }},
-    {.fix = "tp=1",
-     .is_plain = [](const Plan& plan) { return plan.tp == 1; },
-     .apply = [](SearchSpace& space) { return fix_at_one(space.tp); }},
-}};
+// Leaves the space what is simplest; false where the plan is that already or the space lacks it.
+bool simplify(std::string_view field, const Plan& plan, SearchSpace& space) {
+  if (field == kRecompute) {
+    return plan.recompute != Recompute{} && fix_at(space.recompute, Recompute{});
+  }
+  const PlanSize& size = *std::ranges::find(kPlanSizes, field, &PlanSize::name);
+  return plan.*size.field != 1 && fix_at(space.*size.axis, std::int64_t{1});
+}
 
 }  // namespace
 
@@ -59,15 +41,15 @@ std::optional<SimplerPlan> simplest_tied(const Job& job, SearchSpace space, Sear
   SimplerPlan simplest = {.fixes = {}, .ranked = first};
   for (std::size_t kept = 1; kept > 0;) {  // what an axis gives up another may take up
     kept = simplest.fixes.size();
-    for (const Simplification& simpler : kSimplifications) {
+    for (const std::string_view field : kFields) {
       SearchSpace part = space;
-      if (simpler.is_plain(simplest.ranked.plan) || !simpler.apply(part)) {
+      if (!simplify(field, simplest.ranked.plan, part)) {
         continue;
       }
       SearchResult result = search_plans(job, part, options);
       if (!result.top.empty() && result.top.front().time.tokens_per_s_per_gpu >= least_speed) {
         space = part;
-        simplest.fixes.emplace_back(simpler.fix);
+        simplest.fixes.push_back(std::string(field) + (field == kRecompute ? "=none" : "=1"));
         simplest.ranked = std::move(result.top.front());
       }
     }
