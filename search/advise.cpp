@@ -14,6 +14,13 @@ constexpr double kFaster = 1.001;      // less is noise of the model
 constexpr double kPairsBeat = 1.01;    // two changes must be worth more than one
 constexpr std::size_t kPairsKept = 4;  // estimated for every pair that is shown
 
+struct AdviceTask {
+  const Job& job;
+  const Plan& plan;
+  const std::vector<PlanEdit>& edits;
+  const AdviceOptions& options;
+};
+
 struct Changed {
   std::vector<std::size_t> edits;
   Job job;
@@ -38,11 +45,9 @@ MemoryBasis basis_of(const AdviceOptions& options) {
   return options.rule == FitRule::kVerdict ? MemoryBasis::kDeviceUsed : options.share.basis;
 }
 
-std::optional<Changed> changed_by(const Job& job, const Plan& plan,
-                                  const std::vector<PlanEdit>& edits,
-                                  const std::vector<std::size_t>& chosen) {
-  Changed changed = {.edits = chosen, .job = job, .plan = plan};
-  for (const std::size_t edit : chosen) { edits[edit].apply(changed.job, changed.plan); }
+std::optional<Changed> changed_by(const AdviceTask& task, const std::vector<std::size_t>& chosen) {
+  Changed changed = {.edits = chosen, .job = task.job, .plan = task.plan};
+  for (const std::size_t edit : chosen) { task.edits[edit].apply(changed.job, changed.plan); }
   if (first_broken_rule(changed.job, changed.plan) != nullptr) {
     return std::nullopt;
   }
@@ -65,6 +70,30 @@ bool helps(const Advice& advice, const AdviceResult& result, AdviceGoal goal) {
   const bool reaches_goal =
       goal == AdviceGoal::kFaster ? advice.speed_ratio > kFaster : advice.freed_bytes > 0;
   return advice.changed.fits && (!result.base_valid || !result.base.fits || reaches_goal);
+}
+
+// Nothing new: one of the same fields, or of fewer of them, gives the same.
+bool repeats(const Advice& advice, const Advice& before, const std::vector<PlanEdit>& edits) {
+  const auto changes_its_field = [&](std::size_t edit) {
+    return std::ranges::any_of(
+        advice.edits, [&](std::size_t own) { return edits[own].field == edits[edit].field; });
+  };
+  return advice.freed_bytes == before.freed_bytes &&
+         advice.changed.time.total_s == before.changed.time.total_s &&
+         std::ranges::all_of(before.edits, changes_its_field);
+}
+
+void add_if_new(std::vector<Advice>& list, Advice advice, const AdviceTask& task) {
+  if (std::ranges::none_of(
+          list, [&](const Advice& before) { return repeats(advice, before, task.edits); })) {
+    list.push_back(std::move(advice));
+  }
+}
+
+std::vector<Advice> without_repeats(std::vector<Advice> list, const AdviceTask& task) {
+  std::vector<Advice> kept;
+  for (Advice& advice : list) { add_if_new(kept, std::move(advice), task); }
+  return kept;
 }
 
 bool is_better(const Advice& left, const Advice& right) {
@@ -90,9 +119,8 @@ struct PricedPair {
   Price price;
 };
 
-std::vector<PricedPair> priced_pairs(AdviceResult& result, const Job& job, const Plan& plan,
-                                     const std::vector<PlanEdit>& edits,
-                                     const AdviceOptions& options) {
+std::vector<PricedPair> priced_pairs(AdviceResult& result, const AdviceTask& task) {
+  const std::vector<PlanEdit>& edits = task.edits;
   std::vector<std::vector<std::size_t>> pairs;
   for (std::size_t i = 0; i < edits.size(); ++i) {
     for (std::size_t j = i + 1; j < edits.size(); ++j) {
@@ -102,9 +130,9 @@ std::vector<PricedPair> priced_pairs(AdviceResult& result, const Job& job, const
     }
   }
   std::vector<std::optional<PricedPair>> priced(pairs.size());
-  in_parallel(std::ssize(pairs), options.share.threads, [&](std::int64_t at) {
+  in_parallel(std::ssize(pairs), task.options.share.threads, [&](std::int64_t at) {
     const std::size_t index = static_cast<std::size_t>(at);
-    if (const std::optional<Changed> changed = changed_by(job, plan, edits, pairs[index])) {
+    if (const std::optional<Changed> changed = changed_by(task, pairs[index])) {
       PriceTable table = build_price_table(changed->job);
       priced[index] = PricedPair{.changed = *changed, .price = price(table, changed->plan)};
     }
@@ -130,7 +158,8 @@ bool may_fit(const PricedPair& pair, const AdviceOptions& options) {
 
 // Pairs that may fit, the fastest first; estimated in small rounds until enough of them help.
 void find_pairs(AdviceResult& result, std::vector<PricedPair> pairs, double least_speed,
-                const AdviceOptions& options) {
+                const AdviceTask& task) {
+  const AdviceOptions& options = task.options;
   std::erase_if(pairs, [&](const PricedPair& pair) {
     return pair.price.tokens_per_s_per_gpu <= least_speed || !may_fit(pair, options);
   });
@@ -146,7 +175,7 @@ void find_pairs(AdviceResult& result, std::vector<PricedPair> pairs, double leas
     }
     for (Advice& advice : all_advice(round, result, options)) {
       if (helps(advice, result, options.goal) && result.pairs.size() < most) {
-        result.pairs.push_back(std::move(advice));
+        add_if_new(result.pairs, std::move(advice), task);
       } else if (!advice.changed.fits) {
         result.nearest.push_back(std::move(advice));
       }
@@ -157,7 +186,8 @@ void find_pairs(AdviceResult& result, std::vector<PricedPair> pairs, double leas
 
 // Where nothing fits: the pairs with the least memory that a price knows.
 void add_smallest_pairs(AdviceResult& result, std::vector<PricedPair> pairs,
-                        const AdviceOptions& options) {
+                        const AdviceTask& task) {
+  const AdviceOptions& options = task.options;
   std::ranges::stable_sort(pairs, {},
                            [](const PricedPair& pair) { return pair.price.allocated_bytes; });
   std::vector<Changed> least;
@@ -166,8 +196,8 @@ void add_smallest_pairs(AdviceResult& result, std::vector<PricedPair> pairs,
     least.push_back(pairs[at].changed);
   }
   for (Advice& advice : all_advice(least, result, options)) {
-    (helps(advice, result, options.goal) ? result.pairs : result.nearest)
-        .push_back(std::move(advice));
+    add_if_new(helps(advice, result, options.goal) ? result.pairs : result.nearest,
+               std::move(advice), task);
   }
   std::ranges::stable_sort(result.pairs, is_better);
 }
@@ -178,11 +208,11 @@ void keep(std::vector<Advice>& advice, std::int64_t most) {
   }
 }
 
-void find_singles(AdviceResult& result, const Job& job, const Plan& plan,
-                  const std::vector<PlanEdit>& edits, const AdviceOptions& options) {
+void find_singles(AdviceResult& result, const AdviceTask& task) {
+  const AdviceOptions& options = task.options;
   std::vector<Changed> singles;
-  for (std::size_t edit = 0; edit < edits.size(); ++edit) {
-    const std::optional<Changed> changed = changed_by(job, plan, edits, {edit});
+  for (std::size_t edit = 0; edit < task.edits.size(); ++edit) {
+    const std::optional<Changed> changed = changed_by(task, {edit});
     ++result.singles_tried;
     result.singles_invalid += changed ? 0 : 1;
     if (changed) {
@@ -197,6 +227,7 @@ void find_singles(AdviceResult& result, const Job& job, const Plan& plan,
     }
   }
   std::ranges::stable_sort(result.singles, is_better);
+  result.singles = without_repeats(std::move(result.singles), task);
 }
 
 }  // namespace
@@ -207,24 +238,28 @@ AdviceResult advise(const Job& job, const Plan& plan, const std::vector<PlanEdit
   result.base_valid = first_broken_rule(job, plan) == nullptr;
   result.base = result.base_valid ? judge(job, plan, options)
                                   : JudgedPlan{.job = job, .plan = plan, .memory = {}, .time = {}};
-  find_singles(result, job, plan, edits, options);
+  const AdviceTask task = {.job = job, .plan = plan, .edits = edits, .options = options};
+  find_singles(result, task);
   double least_speed = 0;
   if (!result.singles.empty()) {
     least_speed = kPairsBeat * result.singles.front().changed.time.tokens_per_s_per_gpu;
   } else if (result.base_valid && result.base.fits && options.goal == AdviceGoal::kFaster) {
     least_speed = kFaster * result.base.time.tokens_per_s_per_gpu;
   }
-  const std::vector<PricedPair> pairs = priced_pairs(result, job, plan, edits, options);
-  find_pairs(result, pairs, least_speed, options);
+  const std::vector<PricedPair> pairs = priced_pairs(result, task);
+  find_pairs(result, pairs, least_speed, task);
   const bool fits_already = result.base_valid && result.base.fits;
   if (result.singles.empty() && result.pairs.empty() && !fits_already) {
-    add_smallest_pairs(result, pairs, options);
+    add_smallest_pairs(result, pairs, task);
   }
   const bool nothing = result.singles.empty() && result.pairs.empty() && !fits_already;
   if (!nothing) {
     result.nearest.clear();
   }
+  std::erase_if(result.nearest,
+                [&](const Advice& advice) { return result.base_valid && advice.freed_bytes <= 0; });
   std::ranges::stable_sort(result.nearest, std::ranges::greater(), &Advice::freed_bytes);
+  result.nearest = without_repeats(std::move(result.nearest), task);
   keep(result.nearest, options.top);
   keep(result.singles, options.top);
   return result;

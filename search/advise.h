@@ -60,13 +60,14 @@ struct Advice {
   double speed_ratio = 0;        // tokens/s over the plan's own; 0: the plan is invalid
 };
 
+// No list says twice what one change, or two of the same fields, do.
 struct AdviceResult {
   bool base_valid = false;
   JudgedPlan base;              // estimated if valid
   std::vector<Advice> singles;  // that help: fit and, if the plan itself fits, reach the goal.
                                 // Fastest first; ties by bytes freed
   std::vector<Advice> pairs;    // that help and are at least 1 % faster than every single change
-  std::vector<Advice> nearest;  // where nothing fits: those that free most, singles and pairs
+  std::vector<Advice> nearest;  // where nothing fits: those that free most, if any, of both
   std::int64_t singles_tried = 0;
   std::int64_t singles_invalid = 0;
   std::int64_t pairs_tried = 0;

@@ -38,7 +38,42 @@ void check_offered(const AdviceResult& result, const std::vector<Advice>& list) 
   }
 }
 
+// A change says nothing new where one of the same fields, or of fewer, gives the same.
+bool repeats(const Advice& advice, const Advice& before, const std::vector<PlanEdit>& edits) {
+  const auto has_field = [&](std::size_t edit) {
+    return std::ranges::any_of(
+        advice.edits, [&](std::size_t own) { return edits[own].field == edits[edit].field; });
+  };
+  return std::ranges::all_of(before.edits, has_field) && advice.freed_bytes == before.freed_bytes &&
+         advice.changed.time.total_s == before.changed.time.total_s;
+}
+
 }  // namespace
+
+TEST_CASE("no advice is given twice, nor a second change with one that alone does the same") {
+  Job poor = llama_405b_job(1);
+  poor.global_batch = 8;
+  Job job = llama_8b_job();
+  Plan plan = one_gpu_plan();
+  for (const std::int64_t micro_batch : {1, 4}) {
+    plan.micro_batch = micro_batch;
+    for (const Job& of : {poor, job}) {
+      for (const AdviceGoal goal : {AdviceGoal::kFaster, AdviceGoal::kLessMemory}) {
+        std::vector<PlanEdit> edits = single_edits(of, plan);
+        edits.push_back({.field = "nothing", .apply = [](Job&, Plan&) {}});
+        edits.push_back(edits.front());
+        const AdviceResult result = advise(of, plan, edits, {.goal = goal});
+        for (const auto* list : {&result.singles, &result.pairs, &result.nearest}) {
+          for (std::size_t at = 0; at < list->size(); ++at) {
+            for (std::size_t before = 0; before < at; ++before) {
+              CHECK_FALSE(repeats((*list)[at], (*list)[before], edits));
+            }
+          }
+        }
+      }
+    }
+  }
+}
 
 TEST_CASE("a plan that does not fit gets single changes with which it does, the fastest first") {
   Job job = llama_8b_job();
@@ -136,7 +171,10 @@ TEST_CASE("where no change and no pair fits, the answer is nothing and what come
   CHECK(result.singles.empty());
   CHECK(result.pairs.empty());
   REQUIRE_FALSE(result.nearest.empty());
-  for (const Advice& advice : result.nearest) { CHECK_FALSE(advice.changed.fits); }
+  for (const Advice& advice : result.nearest) {
+    CHECK_FALSE(advice.changed.fits);
+    CHECK(advice.freed_bytes > 0);
+  }
   for (std::size_t i = 1; i < result.nearest.size(); ++i) {
     CHECK(result.nearest[i - 1].freed_bytes >= result.nearest[i].freed_bytes);
   }
