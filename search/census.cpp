@@ -40,9 +40,11 @@ std::size_t at(Verdict verdict) {
 
 }  // namespace
 
-SettledRules::SettledRules(const Job& job, const PlanSpace& space) : job_(&job), space_(&space) {
+SettledRules::SettledRules(const Job& job, const PlanSpace& space, Twins twins)
+    : job_(&job), space_(&space) {
   const std::span<const ValidityRule> rules = validity_rules(job.profile);
-  const std::span<const EquivalenceRule> equivalences = equivalence_rules();
+  const std::span<const EquivalenceRule> equivalences =
+      twins == Twins::kOut ? equivalence_rules() : std::span<const EquivalenceRule>();
   num_rules_ = static_cast<Verdict>(rules.size());
   distinct_ = num_rules_ + static_cast<Verdict>(equivalences.size());
   root_verdict_ = distinct_;

@@ -34,10 +34,13 @@ struct Prefix {
   Plan plan;
 };
 
+// Plans for which an earlier one stands are left out, or left in as if they were unlike it.
+enum class Twins { kOut, kIn };
+
 // The rules of a job in the order in which a walk along the axes settles them.
 class SettledRules {
  public:
-  SettledRules(const Job& job, const PlanSpace& space);
+  SettledRules(const Job& job, const PlanSpace& space, Twins twins = Twins::kOut);
 
   const PlanSpace& space() const { return *space_; }
   Verdict num_rules() const { return num_rules_; }

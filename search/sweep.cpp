@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "search/parallel.h"
-#include "search/price_tables.h"
 
 namespace shardplan {
 namespace {
@@ -38,35 +37,6 @@ Reached reached(const SweepPoint& point, const SweepTarget& target) {
   return point.low_tokens_per_s >= needed    ? Reached::kYes
          : point.high_tokens_per_s >= needed ? Reached::kWithinSpread
                                              : Reached::kNo;
-}
-
-// The rule that most plans of a family fail by: memory where any plan got that far.
-std::string main_reason(const SearchResult& result) {
-  const RuleCount* most = nullptr;
-  for (const RuleCount& count : result.pruned) {
-    if (count.rule == "does_not_fit" || count.rule == "undecided" ||
-        count.rule.starts_with("cut")) {
-      return "does_not_fit";
-    }
-    const bool is_refusal =
-        count.rule.starts_with("invalid") || count.rule.starts_with("unsupported");
-    if (is_refusal && (most == nullptr || count.plans > most->plans)) {
-      most = &count;
-    }
-  }
-  return most == nullptr ? "same plans as another value" : most->rule;
-}
-
-std::string nearest_fitting(const std::vector<PlanFamily>& families, std::size_t at) {
-  std::string nearest;
-  for (std::size_t distance = 1; distance < families.size() && nearest.empty(); ++distance) {
-    if (at >= distance && families[at - distance].fitting > 0) {
-      nearest = families[at - distance].value;
-    } else if (at + distance < families.size() && families[at + distance].fitting > 0) {
-      nearest = families[at + distance].value;
-    }
-  }
-  return nearest;
 }
 
 }  // namespace
@@ -147,40 +117,6 @@ std::vector<Headroom> headroom_of(const Job& job, const std::vector<RankedPlan>&
     headroom[i].largest_sequence_length = largest(FindMaxAxis::kSequenceLength);
   });
   return headroom;
-}
-
-std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
-                                      const std::vector<FamilyAxis>& axes,
-                                      const SearchOptions& options) {
-  std::vector<PlanFamily> all;
-  SearchOptions one = options;
-  one.top = 1;
-  one.cuts = Cuts::kOverLimit;  // a family's counts are of all its plans
-  PriceTables tables(job, options.threads);
-  for (const FamilyAxis& axis : axes) {
-    std::vector<PlanFamily> families;
-    for (std::size_t value = 0; value < axis.values.size(); ++value) {
-      const SearchResult result = search_plans(job, axis.only(space, value), one, tables);
-      PlanFamily& family = families.emplace_back();
-      family.axis = axis.name;
-      family.value = axis.values[value];
-      family.plans = result.plans_in_space;
-      family.fitting = result.plans_fitting;
-      if (!result.top.empty()) {
-        family.best_tokens_per_s_per_gpu = result.top.front().time.tokens_per_s_per_gpu;
-      } else {
-        family.reason = main_reason(result);
-        family.least_bytes = result.plans_distinct > 0 ? result.smallest_price.allocated_bytes : 0;
-      }
-    }
-    for (std::size_t value = 0; value < families.size(); ++value) {
-      if (families[value].fitting == 0) {
-        families[value].nearest = nearest_fitting(families, value);
-      }
-    }
-    all.insert(all.end(), families.begin(), families.end());
-  }
-  return all;
 }
 
 }  // namespace shardplan

@@ -1,9 +1,8 @@
 // One model over several clusters: the best plan of each, and the cheapest that reaches a target.
-// What is left under the limit by a plan; which values of an axis no plan passes, and why.
+// What is left under the limit by a plan.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,28 +79,5 @@ struct Headroom {
 };
 std::vector<Headroom> headroom_of(const Job& job, const std::vector<RankedPlan>& plans,
                                   const SearchOptions& options);
-
-// One value of an axis with all others free.
-struct PlanFamily {
-  std::string axis;
-  std::string value;
-  std::int64_t plans = 0;
-  std::int64_t fitting = 0;
-  double best_tokens_per_s_per_gpu = 0;
-  std::string reason;            // of a rejected one: what most of its plans fail by
-  std::int64_t least_bytes = 0;  // allocated, where its plans do not fit
-  std::string nearest;           // the nearest value of the axis that passes; empty: none does
-};
-
-// An axis for families: how a space is restricted to one of its values.
-struct FamilyAxis {
-  std::string name;
-  std::vector<std::string> values;  // in growing order, where they have one
-  std::function<SearchSpace(const SearchSpace& space, std::size_t value)> only;
-};
-
-std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
-                                      const std::vector<FamilyAxis>& axes,
-                                      const SearchOptions& options);
 
 }  // namespace shardplan

@@ -85,6 +85,11 @@ class Walker {
     return std::move(harvest_);
   }
 
+  void visit_all(std::int64_t index, std::size_t depth, const Visit& visit) {
+    Prefix prefix = task_.rules.prefix_at(index, depth);
+    descend_to_all(prefix, visit);
+  }
+
   Harvest least_memory(std::int64_t index, std::size_t depth,
                        const std::optional<Candidate>& before) {
     harvest_ = {};
@@ -187,6 +192,23 @@ class Walker {
       keep(own_->front.candidates(), harvest_.front);
     }
     keep(undecided_->candidates(), harvest_.undecided_first);
+  }
+
+  void descend_to_all(Prefix& prefix, const Visit& visit) {
+    const std::size_t axis = task_.rules.next_axis(prefix.depth);
+    if (axis == kNumAxes) {
+      const Candidate candidate = candidate_at(prefix);
+      if (candidate.price.device_least_bytes <= task_.card_bytes &&
+          candidate.price.allocated_bytes <= task_.limit_bytes) {
+        visit(prefix.plan, candidate);
+      }
+      return;
+    }
+    if (bounds_.has(prefix.depth) &&
+        (census_.distinct_below(prefix) == 0 || bounds_.over_limit(prefix))) {
+      return;
+    }
+    for_values(prefix, axis, [&] { descend_to_all(prefix, visit); });
   }
 
   void descend_to_smallest(Prefix& prefix) {
@@ -338,6 +360,15 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
       [&](const Harvest& harvest) { join(harvest, result); });
   reporter.finish();
   return result;
+}
+
+void visit_plans(const WalkTask& task, const Visit& visit) {
+  Walkers walkers(task);
+  const std::size_t depth = branch_depth(task.rules);
+  const std::vector<Branch> branches = branches_of(task.rules, depth);
+  walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
+    walker.visit_all(branches[at].index, depth, visit);
+  });
 }
 
 std::optional<Candidate> smallest_plan(const WalkTask& task) {

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -52,6 +53,11 @@ inline constexpr std::int64_t kMaxUndecided = 1024;
 
 // `behind`: undecided plans up to this one are known already and not listed again.
 WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind);
+
+// Every plan that rules leave and that may keep the limit and the card, from all threads, in any
+// order. Nothing is cut but what is over the limit.
+using Visit = std::function<void(const Plan& plan, const Candidate& candidate)>;
+void visit_plans(const WalkTask& task, const Visit& visit);
 
 // The plan with the least memory by the upper bound of the basis; of equals the first.
 std::optional<Candidate> smallest_plan(const WalkTask& task);

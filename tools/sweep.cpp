@@ -160,7 +160,7 @@ std::vector<TimedRun> timed_runs(const std::string& framework, const Library& li
 }
 
 FamilyAxis size_axis(const PlanSize& size, const SearchSpace& space) {
-  FamilyAxis axis = {.name = std::string(size.name), .values = {}, .only = {}};
+  FamilyAxis axis = {.name = std::string(size.name), .values = {}, .only = {}, .value_of = {}};
   std::vector<std::int64_t> values = space.*size.axis;
   std::ranges::sort(values);
   for (const std::int64_t value : values) { axis.values.push_back(std::to_string(value)); }
@@ -169,18 +169,25 @@ FamilyAxis size_axis(const PlanSize& size, const SearchSpace& space) {
     part.*field = {values[value]};
     return part;
   };
+  axis.value_of = [field = size.field, values](const Plan& plan) {
+    return static_cast<std::size_t>(std::ranges::find(values, plan.*field) - values.begin());
+  };
   return axis;
 }
 
 template <class Value>
 FamilyAxis choice_axis(const std::string& name, std::vector<Value> SearchSpace::*field,
-                       const SearchSpace& space, std::string (*text)(const Value& value)) {
-  FamilyAxis axis = {.name = name, .values = {}, .only = {}};
+                       Value Plan::*of_plan, const SearchSpace& space,
+                       std::string (*text)(const Value& value)) {
+  FamilyAxis axis = {.name = name, .values = {}, .only = {}, .value_of = {}};
   for (const Value& value : space.*field) { axis.values.push_back(text(value)); }
   axis.only = [field](const SearchSpace& whole, std::size_t value) {
     SearchSpace part = whole;
     part.*field = {(whole.*field)[value]};
     return part;
+  };
+  axis.value_of = [of_plan, values = space.*field](const Plan& plan) {
+    return static_cast<std::size_t>(std::ranges::find(values, plan.*of_plan) - values.begin());
   };
   return axis;
 }
@@ -189,10 +196,10 @@ std::vector<FamilyAxis> family_axes(const SearchSpace& space) {
   std::vector<FamilyAxis> axes;
   for (const PlanSize& size : kPlanSizes) { axes.push_back(size_axis(size, space)); }
   axes.push_back(
-      choice_axis<Schedule>("schedule", &SearchSpace::schedule, space,
+      choice_axis<Schedule>("schedule", &SearchSpace::schedule, &Plan::schedule, space,
                             [](const Schedule& value) { return std::string(name_of(value)); }));
   axes.push_back(
-      choice_axis<Recompute>("recompute", &SearchSpace::recompute, space,
+      choice_axis<Recompute>("recompute", &SearchSpace::recompute, &Plan::recompute, space,
                              [](const Recompute& value) { return recompute_text(value); }));
   std::erase_if(axes, [](const FamilyAxis& axis) { return axis.values.size() < 2; });
   return axes;

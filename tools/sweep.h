@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/library.h"
+#include "search/families.h"
 #include "search/sweep.h"
 #include "tools/command.h"
 #include "tools/options.h"

@@ -1,0 +1,182 @@
+// A family is the search of its part of the space. Where a plan of it fits, one walk of the whole
+// space has counted it together with all others; where none does, it is searched by itself.
+#include "search/families.h"
+
+#include <omp.h>
+
+#include <utility>
+
+#include "search/parallel.h"
+#include "search/rules.h"
+#include "search/walk.h"
+
+namespace shardplan {
+namespace {
+
+// Of a family's fastest plans as many are replayed, should the card refuse those before.
+constexpr std::int64_t kReplayed = 64;
+
+// What one walk finds of a family.
+struct Tally {
+  std::int64_t fitting = 0;  // by the upper bound of the basis
+  Best best{kReplayed};      // with those of which a replay must tell
+};
+using Tallies = std::vector<std::vector<Tally>>;  // by axis and value
+
+struct FamilyTask {
+  const WalkTask& walk;
+  const std::vector<FamilyAxis>& axes;
+  std::vector<std::vector<SearchSpace>> parts;  // by axis and value
+};
+
+Tallies no_tallies(const std::vector<FamilyAxis>& axes) {
+  Tallies tallies;
+  for (const FamilyAxis& axis : axes) { tallies.emplace_back(axis.values.size()); }
+  return tallies;
+}
+
+bool is_surely_fitting(const WalkTask& task, const Price& price) {
+  return upper_basis_bytes(price, task.options.basis) <= task.limit_bytes;
+}
+
+// Counts the plan in its family of every axis, unless an earlier plan of that stands for it.
+void count(const FamilyTask& task, const Plan& plan, const Candidate& candidate, Tallies& tallies) {
+  const Job& job = task.walk.job;
+  const SearchSpace& whole = task.walk.rules.space().values;
+  const bool has_twin = first_equivalence(job, whole, plan) != nullptr;
+  for (std::size_t axis = 0; axis < task.axes.size(); ++axis) {
+    const std::size_t value = task.axes[axis].value_of(plan);
+    if (has_twin && first_equivalence(job, task.parts[axis][value], plan) != nullptr) {
+      continue;
+    }
+    Tally& tally = tallies[axis][value];
+    tally.fitting += is_surely_fitting(task.walk, candidate.price) ? 1 : 0;
+    tally.best.offer(candidate);
+  }
+}
+
+Tallies count_all(const FamilyTask& task) {
+  std::vector<Tallies> of_threads(static_cast<std::size_t>(num_threads(task.walk.options.threads)),
+                                  no_tallies(task.axes));
+  visit_plans(task.walk, [&](const Plan& plan, const Candidate& candidate) {
+    count(task, plan, candidate, of_threads[static_cast<std::size_t>(omp_get_thread_num())]);
+  });
+  Tallies all = no_tallies(task.axes);
+  for (const Tallies& own : of_threads) {
+    for (std::size_t axis = 0; axis < all.size(); ++axis) {
+      for (std::size_t value = 0; value < all[axis].size(); ++value) {
+        all[axis][value].fitting += own[axis][value].fitting;
+        for (const Candidate& candidate : own[axis][value].best.candidates()) {
+          all[axis][value].best.offer(candidate);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// The fastest plan that a replay lets fit; false: none of those replayed.
+bool find_best(const WalkTask& task, const Tally& tally, PlanFamily& family) {
+  family.fitting = tally.fitting;
+  for (const Candidate& candidate : tally.best.candidates()) {
+    const Plan plan = plan_at(task.rules.space(), candidate.index);
+    const bool is_fitting = fits(task.job, estimate_memory(task.job, plan), task.options);
+    const bool was_counted = is_surely_fitting(task, candidate.price);
+    family.fitting += (is_fitting ? 1 : 0) - (was_counted ? 1 : 0);
+    if (is_fitting) {
+      family.best_tokens_per_s_per_gpu = estimate_step_time(task.job, plan).tokens_per_s_per_gpu;
+      return true;
+    }
+  }
+  return false;
+}
+
+// The rule that most plans of a family fail by: memory where any plan got that far.
+std::string main_reason(const SearchResult& result) {
+  const RuleCount* most = nullptr;
+  for (const RuleCount& count : result.pruned) {
+    if (count.rule == "does_not_fit" || count.rule == "undecided" ||
+        count.rule.starts_with("cut")) {
+      return "does_not_fit";
+    }
+    const bool is_refusal =
+        count.rule.starts_with("invalid") || count.rule.starts_with("unsupported");
+    if (is_refusal && (most == nullptr || count.plans > most->plans)) {
+      most = &count;
+    }
+  }
+  return most == nullptr ? "same plans as another value" : most->rule;
+}
+
+void search_alone(const WalkTask& task, const SearchSpace& part, PlanFamily& family) {
+  const SearchResult result = search_plans(task.job, part, task.options, task.tables);
+  family.fitting = result.plans_fitting;
+  if (!result.top.empty()) {
+    family.best_tokens_per_s_per_gpu = result.top.front().time.tokens_per_s_per_gpu;
+  } else {
+    family.reason = main_reason(result);
+    family.least_bytes = result.plans_distinct > 0 ? result.smallest_price.allocated_bytes : 0;
+  }
+}
+
+std::string nearest_fitting(const std::vector<PlanFamily>& families, std::size_t at) {
+  std::string nearest;
+  for (std::size_t distance = 1; distance < families.size() && nearest.empty(); ++distance) {
+    if (at >= distance && families[at - distance].fitting > 0) {
+      nearest = families[at - distance].value;
+    } else if (at + distance < families.size() && families[at + distance].fitting > 0) {
+      nearest = families[at + distance].value;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace
+
+std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
+                                      const std::vector<FamilyAxis>& axes,
+                                      const SearchOptions& options) {
+  SearchOptions one = options;
+  one.top = 1;
+  one.cuts = Cuts::kOverLimit;  // a family's counts are of all its plans
+  PriceTables tables(job, options.threads);
+  const PlanSpace plans = plan_space(job, space);
+  const SettledRules rules(job, plans, Twins::kIn);
+  const WalkTask walk = {.job = job,
+                         .rules = rules,
+                         .options = one,
+                         .tables = tables,
+                         .limit_bytes = memory_limit_bytes(job.cluster, one),
+                         .card_bytes = card_bytes(job)};
+  FamilyTask task = {.walk = walk, .axes = axes, .parts = {}};
+  for (const FamilyAxis& axis : axes) {
+    std::vector<SearchSpace>& parts = task.parts.emplace_back();
+    for (std::size_t value = 0; value < axis.values.size(); ++value) {
+      parts.push_back(axis.only(space, value));
+    }
+  }
+  const Tallies tallies = count_all(task);
+  std::vector<PlanFamily> all;
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    std::vector<PlanFamily> families;
+    for (std::size_t value = 0; value < axes[axis].values.size(); ++value) {
+      const SearchSpace& part = task.parts[axis][value];
+      PlanFamily& family = families.emplace_back();
+      family.axis = axes[axis].name;
+      family.value = axes[axis].values[value];
+      family.plans = num_plans(plan_space(job, part));
+      if (!find_best(walk, tallies[axis][value], family)) {
+        search_alone(walk, part, family);
+      }
+    }
+    for (std::size_t value = 0; value < families.size(); ++value) {
+      if (families[value].fitting == 0) {
+        families[value].nearest = nearest_fitting(families, value);
+      }
+    }
+    all.insert(all.end(), families.begin(), families.end());
+  }
+  return all;
+}
+
+}  // namespace shardplan
