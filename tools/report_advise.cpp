@@ -48,7 +48,7 @@ std::string advice_table(const AdviseReport& report, const std::vector<Advice>& 
     const bool compared = report.result.base_valid;
     std::string used = gib(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed));
     used.append(changed.memory.fit == Fit::kTight ? " tight" : "");
-    table.rows.push_back({fixed(changed.time.tokens_per_s_per_gpu, 0),
+    table.rows.push_back({whole(changed.time.tokens_per_s_per_gpu),
                           compared ? signed_percent(advice.speed_ratio) : "",
                           compared ? signed_gib(advice.freed_bytes) : "",
                           gib(basis_bytes(changed.memory, MemoryBasis::kAllocated)), used,
@@ -67,7 +67,7 @@ std::string base_line(const AdviseReport& report, const Paint& paint) {
          "  allocated " + gib(basis_bytes(base.memory, MemoryBasis::kAllocated)) +
          ", device used " + gib(basis_bytes(base.memory, MemoryBasis::kDeviceUsed)) + " of " +
          gib(device_capacity_bytes(base.job.cluster)) + " GiB, " +
-         fixed(base.time.tokens_per_s_per_gpu, 0) + " tokens/s per GPU\n";
+         whole(base.time.tokens_per_s_per_gpu) + " tokens/s per GPU\n";
 }
 
 std::string counts_line(const AdviceResult& result) {
@@ -223,7 +223,7 @@ std::vector<Cell> scaling_row(const ScalingPoint& point) {
   }
   for (const std::int64_t bytes : point.stage.components) { row.emplace_back(gib(bytes)); }
   row.emplace_back(gib(point.stage.device_used_bytes));
-  row.emplace_back(fixed(point.time.tokens_per_s_per_gpu, 0));
+  row.emplace_back(whole(point.time.tokens_per_s_per_gpu));
   row.emplace_back(scaling_words(point.fit));
   row.emplace_back(point.largest_row + " " + gib(point.largest_row_bytes) + " at '" +
                    point.stage.peak_moment() + "'");

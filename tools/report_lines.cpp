@@ -64,8 +64,8 @@ std::string time_lines(const StepTime& time, Precision precision) {
     }
   }
   return label_line("step time", fixed(time.total_s, 3) + " s, " +
-                                     grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
-                                     " tokens/s per GPU, MFU " + percent(time.mfu) + " of the " +
+                                     whole(time.tokens_per_s_per_gpu) + " tokens/s per GPU, MFU " +
+                                     percent(time.mfu) + " of the " +
                                      std::string(name_of(precision)) + " peak" +
                                      (time.calibrated ? ""
                                                       : "  (uncalibrated: datasheet peaks and "

@@ -81,7 +81,7 @@ std::string ranked_table(const SearchReport& report) {
   for (const RankedPlan& ranked : report.result.top) {
     std::vector<Cell> row = {++rank,
                              ranked.tied_group,
-                             static_cast<std::int64_t>(ranked.time.tokens_per_s_per_gpu),
+                             whole(ranked.time.tokens_per_s_per_gpu),
                              fixed(ranked.time.total_s, 3),
                              percent(ranked.time.mfu),
                              gib(basis_bytes(ranked.memory, MemoryBasis::kAllocated)),
@@ -107,7 +107,7 @@ std::string pareto_table(const SearchReport& report) {
     const RankedPlan ranked = {
         .plan = points[point].plan, .price = points[point].price, .memory = {}, .time = {}};
     std::vector<Cell> row = {gib(ranked.price.allocated_bytes),
-                             static_cast<std::int64_t>(ranked.price.tokens_per_s_per_gpu),
+                             whole(ranked.price.tokens_per_s_per_gpu),
                              fixed(ranked.price.step_time_s, 3)};
     add_plan_cells(report.job, ranked, row);
     table.rows.push_back(std::move(row));
@@ -236,9 +236,8 @@ std::string other_size_lines(const SearchReport& report) {
                               : has_fewer                                  ? "fewer GPUs"
                                                                            : "more GPUs";
     text += label_line(
-        label, size.option + ": " + grouped(static_cast<std::int64_t>(size.tokens_per_s_per_gpu)) +
-                   " tokens/s per GPU, " + grouped(static_cast<std::int64_t>(size.tokens_per_s)) +
-                   " of all" +
+        label, size.option + ": " + whole(size.tokens_per_s_per_gpu) + " tokens/s per GPU, " +
+                   whole(size.tokens_per_s) + " of all" +
                    (own > 0 ? ", " + percent(size.tokens_per_s / own) + " of those here" : ""));
   }
   return text;

@@ -20,9 +20,12 @@ std::string number_cell(double value, int decimals) {
   return value > 0 ? fixed(value, decimals) : "";
 }
 
+std::string whole_cell(double value) {
+  return value > 0 ? whole(value) : "";
+}
+
 std::string range_text(double low, double high) {
-  std::string text = grouped(static_cast<std::int64_t>(low));
-  return text.append(" to ").append(grouped(static_cast<std::int64_t>(high)));
+  return whole(low) + " to " + whole(high);
 }
 
 std::string plan_words(const Plan& plan) {
@@ -170,15 +173,15 @@ std::string sweep_text(const SweepReport& report) {
                        " GiB allocated");
     } else {
       const StepTime& time = point.best->time;
-      row.emplace_back(fixed(time.tokens_per_s_per_gpu, 0));
-      row.emplace_back(grouped(static_cast<std::int64_t>(point.tokens_per_s)));
+      row.emplace_back(whole(time.tokens_per_s_per_gpu));
+      row.emplace_back(whole(point.tokens_per_s));
       row.emplace_back(range_text(point.low_tokens_per_s, point.high_tokens_per_s) +
                        mark_of(report.spread, point.job.cluster));
       row.emplace_back(percent(time.mfu));
       row.emplace_back(gib(basis_bytes(point.best->memory, MemoryBasis::kAllocated)));
       row.emplace_back(number_cell(point.days, 1));
       row.emplace_back(number_cell(point.usd_per_hour, 2));
-      row.emplace_back(number_cell(point.cost_usd, 0));
+      row.emplace_back(whole_cell(point.cost_usd));
       row.emplace_back(
           std::string(report.target.is_given() ? name_of(point.reached) : std::string_view()));
       row.emplace_back(plan_words(point.best->plan));
@@ -208,7 +211,7 @@ Table sweep_table(const SweepReport& report) {
                              "cost_usd",
                              "reaches",
                              "chosen",
-                             "options",
+                             "command",
                              "beyond_measured"}};
   const auto chosen = choose_cluster(report.points, report.target);
   for (std::size_t i = 0; i < report.points.size(); ++i) {
@@ -230,7 +233,7 @@ Table sweep_table(const SweepReport& report) {
       }
       row.emplace_back(std::string(name_of(point.reached)));
       row.emplace_back(std::string(chosen == i ? "yes" : "no"));
-      row.emplace_back(options_of_plan(point.job, point.best->plan, report.runs[i]));
+      row.emplace_back(report.commands[i]);
       row.emplace_back(beyond_runs(report.spread, point.job.cluster));
     }
     row.resize(table.columns.size());
@@ -254,16 +257,16 @@ std::string cost_lines(const SweepReport& report) {
   const SweepPoint& point = report.points.front();
   std::vector<std::string> words;
   if (point.days > 0) {
-    words.push_back(grouped(std::llround(report.target.tokens)) + " tokens in " +
-                    fixed(point.days, 1) + " days (" + fixed(point.days * report.spread.low, 1) +
-                    " to " + fixed(point.days * report.spread.high, 1) +
+    words.push_back(whole(report.target.tokens) + " tokens in " + fixed(point.days, 1) + " days (" +
+                    fixed(point.days * report.spread.low, 1) + " to " +
+                    fixed(point.days * report.spread.high, 1) +
                     mark_of(report.spread, point.job.cluster) + ")");
   }
   if (point.usd_per_hour > 0) {
     words.push_back(fixed(point.usd_per_hour, 2) + " USD/hour");
   }
   if (point.cost_usd > 0) {
-    words.push_back(grouped(std::llround(point.cost_usd)) + " USD");
+    words.push_back(whole(point.cost_usd) + " USD");
   }
   std::string text = label_line("training", joined(words));
   if (point.days == 0) {
@@ -300,7 +303,7 @@ std::string extras_text(const SearchExtras& extras) {
     Table table = {.columns = {"axis", "value", "plans", "fit", "tokens/s/GPU", "why not"}};
     for (const PlanFamily& family : extras.families) {
       table.rows.push_back({family.axis, family.value, family.plans, family.fitting,
-                            number_cell(family.best_tokens_per_s_per_gpu, 0),
+                            whole_cell(family.best_tokens_per_s_per_gpu),
                             family.fitting > 0 ? std::string() : family_reason(family)});
     }
     text.append("\nFamilies: one value of an axis, all others free\n").append(table_text(table));

@@ -219,9 +219,9 @@ std::string mfu_text(const Question& question, const StepTime& time) {
   const Precision precision = question.plan.precision;
   return "\nMFU " + percent(time.mfu) + ": " + fixed(time.model_flops_per_token / 1e9, 1) +
          " GFLOP of the model per token, forward and backward, nothing recomputed, at " +
-         grouped(static_cast<std::int64_t>(time.tokens_per_s_per_gpu)) +
-         " tokens/s per GPU, of the " + shortest(peak_flops_per_s(gpu, precision) / kTera) +
-         " TFLOP/s of the dense " + std::string(name_of(precision)) + " peak of " + gpu.id + "\n";
+         whole(time.tokens_per_s_per_gpu) + " tokens/s per GPU, of the " +
+         shortest(peak_flops_per_s(gpu, precision) / kTera) + " TFLOP/s of the dense " +
+         std::string(name_of(precision)) + " peak of " + gpu.id + "\n";
 }
 
 }  // namespace

@@ -298,7 +298,6 @@ ExitCode run_sweep(const Options& options, const Library& library) {
     }
     report.points.push_back(
         sweep_point(question.job, question.space, search, report.target, report.spread));
-    report.runs.push_back(question.run);
     const std::optional<RankedPlan>& best = report.points.back().best;
     report.commands.push_back(best ? question.command_of(best->plan) : "");
   }
@@ -315,8 +314,7 @@ SweepReport cost_of(const Question& question, const Prediction& prediction, cons
                     const Library& library) {
   SweepReport report = {.target = target_of(options),
                         .spread = step_time_spread(question.job.profile.name, library),
-                        .points = {},
-                        .runs = {question.run}};
+                        .points = {}};
   const RankedPlan plan = {
       .plan = question.plan, .price = {}, .memory = prediction.memory, .time = prediction.time};
   Job job = question.job;

@@ -47,7 +47,6 @@ struct SweepReport {
   SweepTarget target;
   StepTimeSpread spread;
   std::vector<SweepPoint> points;
-  std::vector<std::optional<GivenRun>> runs;  // --from, as read for the cluster of each point
   std::vector<std::string> commands = {};     // `shardplan estimate` of each point's plan
 };
 std::string sweep_text(const SweepReport& report);

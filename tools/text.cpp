@@ -1,6 +1,7 @@
 #include "tools/text.h"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "estimator/units.h"
@@ -22,6 +23,10 @@ std::string grouped(std::int64_t value) {
     digits.insert(at, 1, ',');
   }
   return digits;
+}
+
+std::string whole(double value) {
+  return grouped(std::llround(value));
 }
 
 std::string fixed(double value, int decimals) {

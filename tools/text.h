@@ -8,6 +8,7 @@
 namespace shardplan {
 
 std::string grouped(std::int64_t value);            // 8,030,261,248
+std::string whole(double value);                    // 10,931: the nearest integer
 std::string fixed(double value, int decimals);      // 12.34
 std::string shortest(double value);                 // 0.8, six digits at most
 std::string gib(std::int64_t bytes);                // 61.20, without the unit

@@ -99,15 +99,47 @@ TEST_CASE("an interval of speed is marked where no run that it rests on was like
   CHECK(contains(other, "* beyond all these runs, of 1 to "));
 }
 
+TEST_CASE("a plan's speed is one number in every answer") {
+  const auto answer = [](const std::string& command, const Words& more) {
+    Words words = {command,     "--model",        "llama3-8b",
+                   "--cluster", "1x8-h200",       "--sequence-length",
+                   "8192",      "--global-batch", "64"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words).out;
+  };
+  const Words fixed = {"--fix", "tp=2",          "--fix", "pp=2",
+                       "--fix", "cp=1",          "--fix", "vpp=1",
+                       "--fix", "micro_batch=1", "--fix", "recompute=none",
+                       "--fix", "zero=1",        "--fix", "sequence_parallel=on"};
+  const std::string estimate = answer("estimate", {"--tp", "2", "--pp", "2"});
+  const std::size_t end = estimate.find(" tokens/s per GPU");
+  const std::size_t start = estimate.rfind(' ', end - 1) + 1;
+  const std::string speed = estimate.substr(start, end - start);
+  CHECK(contains(answer("advise", {"--tp", "2", "--pp", "2"}), " " + speed + " tokens/s per GPU"));
+  CHECK(contains(answer("search", fixed), " " + speed + " "));
+  Words sweep = fixed;
+  sweep.insert(sweep.end(), {"--tokens", "1e12"});
+  CHECK(contains(answer("search", sweep), " " + speed + " "));
+}
+
 TEST_CASE("the command below a sweep estimates the plan of the chosen cluster, and its cost") {
-  const ProgramRun run =
-      run_shardplan({"search", "--model", "llama3-8b", "--gpu", "h100,h200", "--num-gpus", "8",
-                     "--sequence-length", "8192", "--global-batch", "64", "--fix", "pp=1", "--fix",
-                     "cp=1", "--tokens", "1e12", "--price-per-gpu-hour", "3"});
+  Words words = {"search",    "--model",
+                 "llama3-8b", "--gpu",
+                 "h100,h200", "--num-gpus",
+                 "8",         "--sequence-length",
+                 "8192",      "--global-batch",
+                 "64",        "--fix",
+                 "pp=1",      "--fix",
+                 "cp=1",      "--tokens",
+                 "1e12",      "--price-per-gpu-hour",
+                 "3"};
+  const ProgramRun run = run_shardplan(words);
   const std::size_t start = run.out.find("\nIn full: ") + 10;
   REQUIRE(start > 10);
   const std::string command = run.out.substr(start, run.out.find('\n', start) - start);
   CHECK(contains(command, "--cluster 1x8-h200"));
+  words.insert(words.end(), {"--format", "csv"});
+  CHECK(contains(run_shardplan(words).out, "," + command + ","));
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/estimate.json";
   CHECK(shell(command + " --format json --out " + path) == 0);

@@ -62,6 +62,8 @@ TEST_CASE("columns of numbers are right-aligned, words left-aligned by character
 TEST_CASE("numbers for people") {
   CHECK(grouped(8030261248) == "8,030,261,248");
   CHECK(grouped(999) == "999");
+  CHECK(whole(2118.6) == "2,119");
+  CHECK(whole(16384) == "16,384");
   CHECK(grouped(-1000) == "-1,000");
   CHECK(gib(kGiB * 3 / 2) == "1.50");
   CHECK(percent(0.8) == "80 %");
