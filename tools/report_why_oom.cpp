@@ -74,6 +74,45 @@ std::string held_lines(const OomDiagnosis& diagnosis, const WhyOomReport& report
   return text;
 }
 
+// The optimizer's moments are there from the second step on.
+bool has_whole_steps(const OomEvent& event) {
+  return event.last_step.value_or(0) >= 2;
+}
+
+// What the log itself says of the cause.
+std::string cause_lines(const OomDiagnosis& diagnosis, const WhyOomReport& report) {
+  const OomEvent& event = diagnosis.event;
+  const Job& job = report.question.job;
+  std::string text;
+  if (event.allocated) {
+    std::int64_t most = 0;
+    for (const std::int64_t stage : diagnosis.stages) {
+      const StageMemory& memory = diagnosis.memory.stages.at(static_cast<std::size_t>(stage));
+      most = std::max(most, memory.allocated_bytes);
+    }
+    if (event.allocated->low > most + most / 50) {
+      text +=
+          "  the log allocates more than the estimate ever does there: the run has other "
+          "arguments than these, or\n  tensors that the profile does not count\n";
+    }
+  }
+  if (event.tried && event.allocated && event.reserved &&
+      event.reserved->low - event.allocated->high >= event.tried->high &&
+      job.profile.allocator != AllocatorKind::kCachingExpandable) {
+    text +=
+        "  cached is more than was asked for, but in pieces: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True joins them\n";
+  }
+  if (has_whole_steps(event)) {
+    text +=
+        "  steps before went through and allocate alike: look for what is new or grows, such as "
+        "evaluation, a checkpoint,\n  cached pieces, other processes" +
+        std::string(job.model.moe.num_experts > 0 ? " or tokens that crowd at few experts" : "") +
+        "\n";
+  }
+  return text;
+}
+
 constexpr std::size_t kShownMatches = 12;
 
 std::string eager_line(const OomDiagnosis& diagnosis, const WhyOomReport& report) {
@@ -146,6 +185,13 @@ std::string change_table(const WhyOomReport& report) {
 std::string verdict_line(const WhyOomReport& report) {
   switch (report.prediction.status) {
     case PredictedStatus::kDoesNotFit:
+      if (std::ranges::any_of(report.diagnoses, [](const OomDiagnosis& diagnosis) {
+            return has_whole_steps(diagnosis.event);
+          })) {
+        return "By the estimate no step fits, though some went through: it counts too much, or the "
+               "run asks for less than\nthese arguments. " +
+               report.prediction.reason + "\n";
+      }
       return "The estimate agrees: the plan does not fit. " + report.prediction.reason + "\n";
     case PredictedStatus::kTight:
       return "The estimate calls the plan tight: it fits only if the allocator gives memory back "
@@ -213,8 +259,8 @@ std::string why_oom_text(const WhyOomReport& report) {
   std::string text = verdict_line(report);
   for (const OomDiagnosis& diagnosis : report.diagnoses) {
     text += "\n";
-    text += headline(diagnosis) + held_lines(diagnosis, report) + eager_line(diagnosis, report) +
-            match_table(diagnosis);
+    text += headline(diagnosis) + held_lines(diagnosis, report) + cause_lines(diagnosis, report) +
+            eager_line(diagnosis, report) + match_table(diagnosis);
   }
   return text + change_table(report);
 }

@@ -378,6 +378,27 @@ TEST_CASE("the rows whose segment prints as the message are found, on the stage 
   CHECK(contains(out, "\"status\":\"does_not_fit\""));
 }
 
+TEST_CASE("what the log says of the cause is told beside the estimate") {
+  const std::string failure = message("[rank0]: ", "1.75 GiB", "0", "133.20 GiB");
+  const std::string early = why_oom(failure, {}).out;
+  CHECK(contains(early, "The estimate agrees"));
+  CHECK_FALSE(contains(early, "steps before went through"));
+  const std::string late = why_oom("iteration 400/ 1000\n" + failure, {}).out;
+  CHECK(contains(late, "By the estimate no step fits, though some went through"));
+  CHECK(contains(late, "steps before went through"));
+  // 1.90 GiB are cached.
+  const std::string pieces = "cached is more than was asked for, but in pieces";
+  CHECK(contains(early, pieces));
+  CHECK_FALSE(
+      contains(why_oom(message("[rank0]: ", "2.00 GiB", "0", "133.20 GiB"), {}).out, pieces));
+  CHECK_FALSE(contains(why_oom(failure, {"--framework-option", "allocator=caching_expandable"}).out,
+                       pieces));
+  // Of a micro-batch of one the estimate allocates some 40 GiB.
+  const std::string other = "the log allocates more than the estimate ever does there";
+  CHECK_FALSE(contains(early, other));
+  CHECK(contains(why_oom(failure, {"--vpp", "1", "--recompute", "full"}).out, other));
+}
+
 TEST_CASE("every change offered fits when it is estimated by itself") {
   const ProgramRun run = why_oom(message("[rank0]: ", "1.75 GiB", "0", "133.21 GiB"), {});
   CHECK(run.exit_code == 0);
