@@ -9,6 +9,7 @@
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
+#include "tools/launcher_prefix.h"
 
 namespace shardplan {
 namespace {
@@ -207,15 +208,18 @@ std::optional<PrintedRun> megatron_run(TextFile& log, std::int64_t& number) {
   return std::nullopt;
 }
 
-// JSON over several lines, each behind torchrun's "[rank0]:" again where it has one.
+// JSON over several lines, each behind the launcher's prefix again where it has one. Other ranks
+// may write between them.
 std::optional<PrintedRun> torchtitan_run(TextFile& log, std::int64_t& number,
                                          const std::string& first) {
-  const std::size_t tag = first.starts_with('[') ? first.find("]:") : std::string::npos;
-  const std::string prefix = tag == std::string::npos ? "" : first.substr(0, tag + 2);
+  const std::string_view prefix = launcher_prefix(first);
   PrintedRun run{.configuration = "{\n", .line = number};
   for (std::string line; log.next_line(line);) {
     ++number;
-    const std::string piece = line.starts_with(prefix) ? line.substr(prefix.size()) : line;
+    if (!line.starts_with(prefix)) {
+      continue;
+    }
+    const std::string piece = line.substr(prefix.size());
     run.configuration += piece + "\n";
     if (piece.starts_with('}')) {
       return run;

@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "estimator/units.h"
+#include "tools/launcher_prefix.h"
 #include "tools/text.h"
 
 namespace shardplan {
@@ -139,10 +140,9 @@ std::optional<std::int64_t> integer_after(std::string_view text, std::string_vie
   return found ? next_integer(text.substr(found.end)) : std::nullopt;
 }
 
-// Prefixes of launchers: [rank3]: (torch.distributed), [default3]: (torchrun --tee), [1,3]<stderr>:
-// (mpirun --tag-output), "3: " (srun --label). The last one before the message counts.
+// Of a launcher's prefix. The last one before the message counts.
 std::optional<std::int64_t> rank_in(std::string_view before) {
-  for (const std::string_view words : {"[rank", "[default", "[1,"}) {
+  for (const std::string_view words : kRankTags) {
     const std::size_t found = before.rfind(words);
     if (found != std::string_view::npos) {
       if (const auto rank = integer_at(before.substr(found + words.size()))) {
@@ -358,7 +358,7 @@ std::string_view behind_prefix(std::string_view line, std::string_view prefix) {
   const auto is_same = [](char one, char other) {
     return one == other || (is_digit(one) && is_digit(other));
   };
-  for (const std::string_view each : {prefix, prefix.substr(0, prefix.find(':') + 1)}) {
+  for (const std::string_view each : {prefix, launcher_prefix(prefix)}) {
     if (line.size() >= each.size() &&
         std::ranges::equal(each, line.substr(0, each.size()), is_same)) {
       return line.substr(each.size());

@@ -167,7 +167,9 @@ TEST_CASE("of several starts in one log the last whole one counts, and a log may
 }
 
 TEST_CASE("the configuration that torchtitan prints is read as the file it came from") {
-  for (const std::string prefix : {"", "[rank0]:"}) {
+  for (const std::string prefix : {"", "[rank0]:", "0: ", " 3: [rank3]:", "[default0]:",
+                                   "[1,0]<stdout>:", "[1,12]<stderr>:[rank12]:"}) {
+    CAPTURE(prefix);
     const std::optional<RunSettings> settings = of_log(torchtitan_log(prefix));
     REQUIRE(settings.has_value());
     CHECK(settings->format == RunFormat::kTorchtitan);
@@ -193,6 +195,14 @@ TEST_CASE("the configuration that torchtitan prints is read as the file it came 
   };
   CHECK(answer(log) == answer(configuration));
   CHECK(answer(saved) == answer(configuration));
+}
+
+TEST_CASE("lines that other ranks write into a configuration are no part of it") {
+  std::string text = torchtitan_log("0: ");
+  text.insert(text.find("0:   \"training\""), "1:   \"training\": {\nloading\n");
+  const std::optional<RunSettings> settings = of_log(text);
+  REQUIRE(settings.has_value());
+  CHECK(values_of(*settings, "training.seq_len") == Words{"8192"});
 }
 
 TEST_CASE("a log that prints its run needs nothing beside it but the cluster") {
