@@ -6,6 +6,7 @@
 
 #include "estimator/block_memory.h"
 #include "estimator/deepspeed_partitioned.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/number.h"
 #include "estimator/units.h"
 
@@ -83,6 +84,17 @@ constexpr HostCost kTitanShared = microseconds(150, 130);
 constexpr HostCost kEngineLatent = microseconds(270, 430);
 constexpr HostCost kEngineLatentQuery = microseconds(240, 390);
 constexpr HostCost kEngineShared = microseconds(70, 110);
+
+// What Megatron-FSDP's hooks of modules and parameters add under ZeRO-3: to a layer, for each
+// weight of an expert, for each weight whose gradient is not fused and so copied, and to the ends
+// of a microbatch. Models 512 wide on two pairs of H200, 12 dense layers and 6 of 16 experts a
+// rank, less the same under ZeRO-1, over the speed of those hosts and what that was said too little
+// (data/measured/overlaps_two_gpus_h200.jsonl, fsdp-host-...); copies from fsdp-q30-ep2-fp32 less
+// -bf16. Directions and ends as the kernels of two of these steps follow each other.
+constexpr HostCost kFsdpLayer = microseconds(900, 350);
+constexpr HostCost kFsdpExpertWeight = microseconds(12, 7);
+constexpr HostCost kFsdpCopiedGradient = microseconds(0, 22);
+constexpr HostCost kFsdpEnds = microseconds(1500, 2500);
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
@@ -333,6 +345,23 @@ HostCost zero_hooks(const Job& job, const Plan& plan) {
   return cost;
 }
 
+bool shards_parameters_by_megatron(const Job& job, const Plan& plan) {
+  return is_megatron_fsdp(job, plan) && plan.zero == 3;
+}
+
+// What Megatron-FSDP's hooks add to a layer.
+HostCost fsdp_hooks(const Job& job, const Plan& plan, const LayerSpec& layer) {
+  constexpr double kDenseWeights = 6;
+  constexpr double kWeightsOfExpert = 2;
+  const double of_experts =
+      layer.is_moe ? kWeightsOfExpert * number(div_ceil(job.model.moe.num_experts, plan.ep)) : 0;
+  HostCost cost = kFsdpLayer;
+  add(cost, of_experts, kFsdpExpertWeight);
+  add(cost, fuses_weight_gradients(job, plan) ? 0 : kDenseWeights + of_experts,
+      kFsdpCopiedGradient);
+  return cost;
+}
+
 // What latent attention instead of grouped queries and shared experts add to a layer.
 HostCost deepseek_launches(const Job& job, const LayerSpec& layer) {
   const MemoryModel model = job.profile.memory_model;
@@ -388,6 +417,9 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   add(cost, 1, split_launches(*row, plan));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
     add(cost, 1, zero_hooks(job, plan));
+  }
+  if (shards_parameters_by_megatron(job, plan)) {
+    add(cost, 1, fsdp_hooks(job, plan, layer));
   }
   if (job.model.qk_norm) {
     add(cost, 1, head_norm_launches(job.profile));
@@ -522,6 +554,9 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 3) {
     add(cost, 1, kZero3Ends);
+  }
+  if (shards_parameters_by_megatron(job, plan)) {
+    add(cost, 1, kFsdpEnds);
   }
   return scaled(host_factor(job, *row), cost);
 }

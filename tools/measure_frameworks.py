@@ -61,7 +61,8 @@ def hardware_queues(case):
     """As who trains sets it: Megatron-LM asks for one, and for many where exchanges run beside work."""
     if case.get("options", {}).get("overlap_moe_expert_parallel_comm"):
         return "32"
-    return "8" if case["framework"] in MANY_QUEUES else "1"
+    many = case["framework"] in MANY_QUEUES or (case["framework"] == "megatron" and case["plan"].get("zero", 1) >= 2)
+    return "8" if many else "1"
 
 
 def trainer_of(case):
