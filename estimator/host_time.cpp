@@ -96,6 +96,10 @@ constexpr HostCost kFsdpExpertWeight = microseconds(12, 7);
 constexpr HostCost kFsdpCopiedGradient = microseconds(0, 22);
 constexpr HostCost kFsdpEnds = microseconds(1500, 2500);
 
+// What an interleaved schedule adds to one pass of a chunk, either way: messages, their buffers and
+// its own bookkeeping. Of 8 chunks a rank instead of one, 512 wide (the same file, p2p-host-...).
+constexpr HostCost kChunkPass = microseconds(330, 330);
+
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
 // ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
 // gathers of the three weights of these layers that are large enough).
@@ -559,6 +563,12 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan) {
     add(cost, 1, kFsdpEnds);
   }
   return scaled(host_factor(job, *row), cost);
+}
+
+HostCost host_cost_of_pass(const Job& job, const Plan& plan) {
+  const bool interleaves = is_megatron(job.profile.memory_model) && plan.vpp > 1 &&
+                           job.profile.cuda_graphs != CudaGraphs::kIteration;
+  return interleaves ? scaled(job.cluster.host_slowdown, kChunkPass) : HostCost{};
 }
 
 // Newton-Schulz iterations on one matrix are about 27 operators and a look at the stack, which the

@@ -38,6 +38,9 @@ double shardings_per_microbatch(const Job& job, const Plan& plan);
 // Embedding, head and loss of one microbatch.
 HostCost host_cost_of_ends(const Job& job, const Plan& plan);
 
+// One chunk's pass of one microbatch under Megatron's interleaved schedule, beside its layers.
+HostCost host_cost_of_pass(const Job& job, const Plan& plan);
+
 // Muon's update of one matrix.
 double host_orthogonalize_s(const Job& job);
 

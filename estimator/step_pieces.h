@@ -73,8 +73,8 @@ struct PlainChunkTime {
 };
 
 // One microbatch in one chunk, or summed over the chunks of one rank: without what recomputation
-// adds, with the exposed sends of activations and of gradients, and what it waits for as it
-// receives (nanotron).
+// adds, with the exposed sends of activations and of gradients, what the host does around them, and
+// what it waits for as it receives (nanotron).
 struct ChunkWork {
   BlockTime blocks;
   double forward_send_s = 0;
@@ -88,6 +88,7 @@ struct SendTimes {
   double hidden_s = 0;
   double logits_s = 0;       // to a stage that casts them (nanotron)
   double cast_logits_s = 0;  // to one that has the loss alone, in fp32
+  HostCost pass = {};        // of the host, around a chunk's pass
 };
 // `pp` is the shape of the pipeline's group.
 SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp);

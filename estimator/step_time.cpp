@@ -107,7 +107,8 @@ SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp) 
                job.profile.exposed_pp_share +
            job.profile.handover_s;
   };
-  SendTimes sends = {.hidden_s = visible_s(whole / sharded_over, gather_s)};
+  SendTimes sends = {.hidden_s = visible_s(whole / sharded_over, gather_s),
+                     .pass = host_cost_of_pass(job, plan)};
   if (job.profile.memory_model == MemoryModel::kNanotron) {
     const double logits =
         number(tokens_per_microbatch(job, plan) * padded_vocab(job, plan) / plan.tp);
@@ -185,6 +186,19 @@ bool sends_beside_work(const FrameworkProfile& profile, const PipelineLayout& pi
   return profile.overlap_p2p_comm && (interleaves || !is_megatron(profile.memory_model));
 }
 
+// How far the host is ahead of the GPU at the end of the chunk's layers.
+HostCost lead_of_host(const ModelTimes& times, std::span<const std::int64_t> layers) {
+  HostCost lead;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    const LayerTime& layer = times.layers[kind];
+    const HostCost& launches = layer.host.launches;
+    const double count = layer.host.waits ? 0 : number(layers[kind]);
+    lead.forward_s += count * std::max(0.0, layer.time.forward_total_s() - launches.forward_s);
+    lead.backward_s += count * std::max(0.0, layer.time.backward_total_s() - launches.backward_s);
+  }
+  return lead;
+}
+
 }  // namespace
 
 void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times,
@@ -213,6 +227,11 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
         sends_beside ? work.blocks.forward_total_s() + work.blocks.forward_host_s : 0;
     work.forward_send_s = std::max(0.0, sent_s(chunk, sends) - hidden_behind_s);
     work.backward_send_s = std::max(0.0, received_s(chunk, sends) - hidden_behind_s);
+    // Without overlap the host waits for the GPU around every message (Megatron-LM core_v0.16.1
+    // core/pipeline_parallel/p2p_communication.py, batch_p2p_sync).
+    const HostCost lead = sends_beside ? lead_of_host(times, layers) : HostCost{};
+    work.forward_send_s += std::max(0.0, sends.pass.forward_s - lead.forward_s);
+    work.backward_send_s += std::max(0.0, sends.pass.backward_s - lead.backward_s);
     if (waits_for_receives) {
       work.forward_send_s += received_s(chunk, sends);
       work.backward_send_s += sent_s(chunk, sends);

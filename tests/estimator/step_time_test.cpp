@@ -9,6 +9,7 @@
 
 #include "estimator/block_time.h"
 #include "estimator/estimate.h"
+#include "estimator/host_time.h"
 #include "estimator/pipeline_time.h"
 #include "estimator/sharding_time.h"
 #include "estimator/step_pieces.h"
@@ -230,6 +231,29 @@ TEST_CASE(
   plan.vpp = 2;
   plan.schedule = Schedule::kInterleaved1F1B;
   CHECK(estimate_step_time(job, plan).exposed_pp_s == 0);
+}
+
+// Megatron-LM core_v0.16.1 core/pipeline_parallel/p2p_communication.py, batch_p2p_sync.
+TEST_CASE("what the host does around a chunk's pass hides behind the GPU where sends do") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kMegatron;
+  const Plan plan = {.pp = 2, .vpp = 2, .schedule = Schedule::kInterleaved1F1B};
+  const GroupShape pp = {.size = 2, .ranks_per_domain = 2, .ranks_per_node = 2};
+  const auto sends_s = [&](bool overlaps, double slowdown) {
+    job.profile.overlap_p2p_comm = overlaps;
+    job.cluster.host_slowdown = slowdown;
+    const StepLayout layout = step_layout(job, plan, layer_kinds(job.model));
+    std::vector<ChunkWork> works(layout.chunks.size());
+    SendTimes sends = exposed_sends(job, plan, pp);
+    sends.hidden_s = 0;
+    chunk_works(job, layout, model_times(job, plan), sends, works);
+    return works.front().forward_send_s;
+  };
+  const double pass_s = host_cost_of_pass(job, plan).forward_s;
+  CHECK(pass_s > 0);
+  CHECK(sends_s(true, 1) == 0);
+  CHECK(sends_s(false, 1) == doctest::Approx(pass_s));
+  CHECK(sends_s(true, 1000) == doctest::Approx(1000 * pass_s));
 }
 
 TEST_CASE("hybrid sharding stays inside the node except for the shards of the gradients") {
