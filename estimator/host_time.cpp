@@ -139,8 +139,13 @@ constexpr double kMeasuringHost = 1.62;
 constexpr HostCost kEngineHeadNorms = microseconds(290, 470);
 constexpr HostCost kEngineRouting = microseconds(810, 1290);
 constexpr HostCost kGroupedExpert = microseconds(37, 60);
-// What scaling its rows and weights adds in fp8: a2a-host-fp8-... less -base-..., as above, 3.2 ms
-// of a layer with 16 experts, of which its dense part is kEngineFp8.
+// Casts, largest values and scales of a layer's four linear modules in fp8: 1147 ms of 32
+// microbatches with tp 2 and pp 2 are 5.0 ms a layer on H100, against 2.5 in bf16
+// (gpt3_weekly_mcore_tp2_pp2_current_scaling_native_fp8_tp_pp_sp_tp_overlap, as above).
+constexpr HostCost kEngineFp8 = microseconds(950, 1510);
+
+// What scaling an expert's rows and weights adds in fp8: a2a-host-fp8-... less -base-..., as
+// above, 3.2 ms of a layer with 16 experts, of which its dense part is kEngineFp8.
 constexpr HostCost kGroupedExpertFp8 = microseconds(17, 27);
 
 // data/measured/host_cost_h200.json: torchtitan v0.2.2 and Megatron-core v0.16.1 on
@@ -163,6 +168,10 @@ struct HostRow {
   HostCost routing;                     // of a layer with experts: router, permutations, exchanges
   HostCost expert;                      // of each expert, where they run one after the other
   HostCost grouped_expert = {};         // of each expert, where one call runs all
+  HostCost head_norms = {};             // norms of q and of k
+  HostCost fp8 = {};                    // what a layer's linear modules add in fp8
+  HostCost grouped_expert_fp8 = {};     // and each expert
+  HostCost combined_schedule = {};      // of experts' exchanges beside other microbatches
   HostCost ends;
   HostCost sharded_ends = {};
   double update_s = 0;         // clipping and optimizer, a layer
@@ -181,6 +190,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .expert_parallel = kTitanExperts,
      .routing = kTitanRouting,
      .expert = {},
+     .head_norms = kTitanHeadNorms,
      .ends = microseconds(700, 800),
      .sharded_ends = microseconds(3300, 3700),
      .update_s = 600 * kMicro},
@@ -210,6 +220,8 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .expert_parallel = kLocalExperts,
      .routing = kRouting,
      .expert = kExpert,
+     .grouped_expert = kExpert,
+     .head_norms = kLocalHeadNorms,
      .ends = microseconds(2700, 3500),
      .update_s = 350 * kMicro},
     // Layers of Transformer Engine on a DGX H100, from the step times of Megatron-LM's tests there
@@ -235,6 +247,10 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .routing = kEngineRouting,
      .expert = microseconds(250, 410),
      .grouped_expert = kGroupedExpert,
+     .head_norms = kEngineHeadNorms,
+     .fp8 = kEngineFp8,
+     .grouped_expert_fp8 = kGroupedExpertFp8,
+     .combined_schedule = kCombinedSchedule,
      .ends = microseconds(900, 1100),
      .update_s = 0,
      .expert_update_s = 110 * kMicro},
@@ -250,6 +266,7 @@ constexpr std::array<HostRow, 6> kHostRows = {{
      .both = {},
      .routing = {},
      .expert = {},
+     .head_norms = kEagerHeadNorms,
      .ends = microseconds(1700, 2500),
      .update_s = 0},
     // An eager layer with norms and rotary embedding in Triton, and what the accumulator does with
@@ -278,11 +295,6 @@ const HostRow* row_of(const FrameworkProfile& profile) {
   }
   return nullptr;
 }
-
-// Casts, largest values and scales of a layer's four linear modules in fp8: 1147 ms of 32
-// microbatches with tp 2 and pp 2 are 5.0 ms a layer on H100, against 2.5 in bf16
-// (gpt3_weekly_mcore_tp2_pp2_current_scaling_native_fp8_tp_pp_sp_tp_overlap, as above).
-constexpr HostCost kEngineFp8 = microseconds(950, 1510);
 
 // What the host of this cluster takes over that on which the row was measured.
 double host_factor(const Job& job, const HostRow& row) {
@@ -383,16 +395,6 @@ HostCost deepseek_launches(const Job& job, const LayerSpec& layer) {
   return cost;
 }
 
-HostCost head_norm_launches(const FrameworkProfile& profile) {
-  switch (profile.memory_model) {
-    case MemoryModel::kTorchtitan: return profile.compiles_layers() ? HostCost{} : kTitanHeadNorms;
-    case MemoryModel::kDeepspeed: return kEagerHeadNorms;
-    case MemoryModel::kMegatronLocal: return kLocalHeadNorms;
-    case MemoryModel::kMegatron: return kEngineHeadNorms;
-    default: return {};
-  }
-}
-
 }  // namespace
 
 double shardings_per_microbatch(const Job& job, const Plan& plan) {
@@ -425,26 +427,20 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   if (shards_parameters_by_megatron(job, plan)) {
     add(cost, 1, fsdp_hooks(job, plan, layer));
   }
-  if (job.model.qk_norm) {
-    add(cost, 1, head_norm_launches(job.profile));
-  }
+  add(cost, job.model.qk_norm ? 1 : 0, row->head_norms);
   add(cost, 1, deepseek_launches(job, layer));
-  if (plan.precision == Precision::kFp8 && job.profile.memory_model == MemoryModel::kMegatron) {
-    add(cost, 1, kEngineFp8);
-  }
+  const bool is_fp8 = plan.precision == Precision::kFp8;
+  add(cost, is_fp8 ? 1 : 0, row->fp8);
   const CudaGraphs graphs = job.profile.cuda_graphs;
   cost = graphed(graphs, cost);
   if (layer.is_moe && (graphs == CudaGraphs::kNone || graphs == CudaGraphs::kAttention)) {
-    const bool in_turn = !job.profile.moe_grouped_gemm || row->model == MemoryModel::kMegatronLocal;
-    const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
+    const bool is_grouped = job.profile.moe_grouped_gemm;
+    const double experts = number(div_ceil(job.model.moe.num_experts, plan.ep));
     add(cost, 1, row->routing);
     add(cost, plan.ep > 1 ? 1 : 0, exchanges(*row, job.profile));
-    add(cost, number(experts), in_turn ? row->expert : row->grouped_expert);
-    if (row->model == MemoryModel::kMegatron) {
-      add(cost, plan.precision == Precision::kFp8 && !in_turn ? number(experts) : 0,
-          kGroupedExpertFp8);
-      add(cost, job.profile.overlap_moe_expert_parallel_comm ? 1 : 0, kCombinedSchedule);
-    }
+    add(cost, experts, is_grouped ? row->grouped_expert : row->expert);
+    add(cost, is_grouped && is_fp8 ? experts : 0, row->grouped_expert_fp8);
+    add(cost, job.profile.overlap_moe_expert_parallel_comm ? 1 : 0, row->combined_schedule);
   }
   return scaled(host_factor(job, *row), cost);
 }
