@@ -26,8 +26,10 @@ double needed_tokens_per_s(const SweepPoint& point, const SweepTarget& target) {
   }
   if (target.cost_usd > 0) {
     const double usd_per_s = point.usd_per_hour / kSecondsPerHour;
-    needed = std::max(needed, usd_per_s > 0 ? target.tokens * usd_per_s / target.cost_usd
-                                            : std::numeric_limits<double>::infinity());
+    if (usd_per_s <= 0) {
+      return std::numeric_limits<double>::infinity();
+    }
+    needed = std::max(needed, target.tokens * usd_per_s / target.cost_usd);
   }
   return needed;
 }

@@ -32,23 +32,27 @@ bool names_argument(const std::string& word) {
   return word.substr(0, word.find('=')).find_first_of("-.") != std::string::npos;
 }
 
+// `flag`: the option that gives the word.
+void apply_word(FrameworkProfile& profile, const std::string& word, const std::string& flag,
+                const Library& library) {
+  const std::size_t equals = word.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw InputError(flag + ": found '" + word + "', expected KEY=VALUE");
+  }
+  apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library,
+               flag + " " + word + ": ");
+}
+
 // --set and --framework-option: switches of the framework. `others`: words of --set that are none.
 void apply_words(FrameworkProfile& profile, const Options& options, const Library& library,
                  const std::vector<std::string>& others) {
-  for (const char* option : {"framework-option", "set"}) {
-    const bool may_be_other_side =
-        options.command == "compare" && option == std::string_view("set");
-    const std::string place = (may_be_other_side ? "--against or --" : "--") + std::string(option);
-    for (const std::string& word : all_of(options, option)) {
-      const std::size_t equals = word.find('=');
-      if (option == std::string_view("set") && std::ranges::find(others, word) != others.end()) {
-        continue;
-      }
-      if (equals == std::string::npos || equals == 0) {
-        throw InputError(place + ": found '" + word + "', expected KEY=VALUE");
-      }
-      apply_option(profile, word.substr(0, equals), word.substr(equals + 1), library,
-                   place + " " + word + ": ");
+  for (const std::string& word : all_of(options, "framework-option")) {
+    apply_word(profile, word, "--framework-option", library);
+  }
+  const std::string flag = options.command == "compare" ? "--against or --set" : "--set";
+  for (const std::string& word : all_of(options, "set")) {
+    if (std::ranges::find(others, word) == others.end()) {
+      apply_word(profile, word, flag, library);
     }
   }
 }

@@ -24,7 +24,10 @@ void refuse_repeats(const std::vector<std::string>& words, const std::string& pl
   std::set<std::string> known;
   for (const std::string& word : words) {
     if (!known.insert(word).second) {
-      throw InputError(place + ": found " + word + " twice, expected every value once");
+      throw InputError(std::string(place)
+                           .append(": found ")
+                           .append(word)
+                           .append(" twice, expected every value once"));
     }
   }
 }
@@ -55,6 +58,7 @@ std::vector<std::int64_t> parse_sizes(const std::string& word) {
     throw InputError(place + ": found more than " + std::to_string(kMaxPoints) + " sizes");
   }
   std::vector<std::string> words;
+  words.reserve(sizes.size());
   for (const std::int64_t size : sizes) { words.push_back(std::to_string(size)); }
   refuse_repeats(words, place);
   return sizes;
@@ -194,6 +198,7 @@ FamilyAxis choice_axis(const std::string& name, std::vector<Value> SearchSpace::
 
 std::vector<FamilyAxis> family_axes(const SearchSpace& space) {
   std::vector<FamilyAxis> axes;
+  axes.reserve(kPlanSizes.size() + 2);
   for (const PlanSize& size : kPlanSizes) { axes.push_back(size_axis(size, space)); }
   axes.push_back(
       choice_axis<Schedule>("schedule", &SearchSpace::schedule, &Plan::schedule, space,
@@ -277,9 +282,10 @@ StepTimeSpread step_time_spread(const std::string& framework, const Library& lib
 ExitCode run_sweep(const Options& options, const Library& library) {
   for (const char* option : {"headroom", "families", "distinct", "pareto", "top", "list-axes"}) {
     if (given(options, option)) {
-      throw InputError("--" + std::string(option) +
-                       ": found several clusters, a target, tokens or a price beside it, which ask "
-                       "for the fastest plan of each cluster, expected one search");
+      throw InputError(
+          "--" + std::string(option) +
+          ": found several clusters, a target, --tokens or a price beside it, of which "
+          "only the fastest plan of each cluster is shown; expected one of both");
     }
   }
   SweepReport report;
