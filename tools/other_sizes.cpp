@@ -28,8 +28,11 @@ class OtherSearches {
   }
 
   std::optional<OtherSize> with(const std::string& option, std::int64_t value) const {
+    return with(option, std::to_string(value));
+  }
+  std::optional<OtherSize> with(const std::string& option, const std::string& value) const {
     Options other = options_;
-    other.values[option] = {std::to_string(value)};
+    other.values[option] = {value};
     const SearchQuestion question = search_question_of(other, library_);
     const SearchResult result = search_plans(question.job, question.space, search_);
     if (result.top.empty()) {
@@ -37,7 +40,7 @@ class OtherSearches {
     }
     const double speed = result.top.front().time.tokens_per_s_per_gpu;
     return OtherSize{
-        .option = "--" + option + " " + std::to_string(value),
+        .option = "--" + option + " " + value,
         .num_gpus = question.job.cluster.world_size(),
         .global_batch = question.job.global_batch,
         .tokens_per_s_per_gpu = speed,
@@ -91,7 +94,7 @@ std::optional<OtherSize> larger_batch(const OtherSearches& searches,
     if (++tried > kBatches) {
       break;
     }
-    if (const std::optional<OtherSize> found = searches.with("global-batch", batch)) {
+    if (std::optional<OtherSize> found = searches.with("global-batch", batch)) {
       return found;
     }
   }
@@ -131,7 +134,7 @@ std::optional<OtherSize> more_gpus(const OtherSearches& searches, const Job& job
     if (times > kMostGpus / world) {
       break;
     }
-    if (const std::optional<OtherSize> found = searches.with("num-gpus", times * world)) {
+    if (std::optional<OtherSize> found = searches.with("num-gpus", times * world)) {
       return found;
     }
   }
@@ -165,6 +168,9 @@ std::vector<OtherSize> other_sizes(const Options& options, const SearchQuestion&
     add(larger_batch(searches, question));
     add(fewer_gpus(searches, job, world - 1, 0));
   } else if (result.top.empty()) {
+    if (wide_space(job).offload.size() > question.space.offload.size()) {
+      add(searches.with("axes", "offload"));
+    }
     add(more_gpus(searches, job, search, result));
   } else if (busy_share(result.top.front().time) < kBusyShare) {
     add(fewer_gpus(searches, job, world / 2,

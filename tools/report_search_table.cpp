@@ -231,10 +231,11 @@ std::string other_size_lines(const SearchReport& report) {
                          : report.result.top.front().time.tokens_per_s_per_gpu *
                                static_cast<double>(report.job.cluster.world_size());
   for (const OtherSize& size : report.other_sizes) {
-    const bool has_fewer = size.num_gpus < report.job.cluster.world_size();
+    const std::int64_t world = report.job.cluster.world_size();
     const char* const label = size.global_batch != report.job.global_batch ? "larger batch"
-                              : has_fewer                                  ? "fewer GPUs"
-                                                                           : "more GPUs";
+                              : size.num_gpus < world                      ? "fewer GPUs"
+                              : size.num_gpus > world                      ? "more GPUs"
+                                                                           : "offload";
     text += label_line(
         label, size.option + ": " + whole(size.tokens_per_s_per_gpu) + " tokens/s per GPU, " +
                    whole(size.tokens_per_s) + " of all" +

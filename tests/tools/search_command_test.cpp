@@ -270,7 +270,7 @@ TEST_CASE("where no plan is valid, search names the last rule in the way of any,
 }
 
 // Where this many GPUs or this batch have no plan, no room, or leave most GPUs waiting.
-TEST_CASE("another number of GPUs or batch that a search names has the speed that it says") {
+TEST_CASE("another number of GPUs, batch or axis that a search names has the speed that it says") {
   const Words job = {"search", "--model", "llama3-8b", "--sequence-length", "8192"};
   struct Asked {
     Words words;
@@ -280,7 +280,9 @@ TEST_CASE("another number of GPUs or batch that a search names has the speed tha
        {Asked{{"--cluster", "12500x8-h100", "--global-batch", "1024"},
               {"--global-batch", "--num-gpus"}},
         Asked{{"--cluster", "4096x8-h100", "--global-batch", "1024"}, {"--num-gpus"}},
-        Asked{{"--cluster", "1x2-h100", "--global-batch", "16"}, {"--num-gpus"}},
+        Asked{{"--cluster", "1x2-h100", "--global-batch", "16"}, {"--axes offload", "--num-gpus"}},
+        Asked{{"--cluster", "1x2-h100", "--global-batch", "16", "--framework", "torchtitan"},
+              {"--num-gpus"}},
         Asked{{"--cluster", "1x8-h100", "--global-batch", "64"}, {}},
         Asked{{"--cluster", "1x8-h100", "--global-batch", "64", "--framework", "torchtitan",
                "--model", "mixtral-8x7b"},
