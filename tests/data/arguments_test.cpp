@@ -494,6 +494,11 @@ TEST_CASE("the meta device is a switch of Megatron-FSDP alone") {
   CHECK(fsdp.job.profile.init_model_with_meta_device);
 }
 
+TEST_CASE("a run that distils a teacher is refused by name") {
+  const RunReading run = gpt7b_with(R"(, "--export-kd-teacher-load": "teacher")");
+  CHECK(run.unsupported.starts_with("unsupported: --export-kd-teacher-load teacher: distillation"));
+}
+
 TEST_CASE("Megatron-FSDP that would fuse gradients of another type is told that it stops") {
   const std::string unfused = R"(, "--no-gradient-accumulation-fusion": true)";
   std::string fused(kGpt7b);
