@@ -107,9 +107,11 @@ void read_widths(const RunArguments& arguments, ModelSpec& model) {
 void read_norms_and_biases(const RunArguments& arguments, ModelSpec& model) {
   model.layer_norm =
       arguments.word_or("--normalization", "LayerNorm", {"LayerNorm", "RMSNorm"}) == "LayerNorm";
-  model.qk_norm = arguments.has("--qk-layernorm");
   const bool biases = !arguments.has("--disable-bias-linear");
   const bool is_mla = model.is_mla();
+  // Of multi-latent attention it norms what is compressed, not heads (core/models/gpt/
+  // gpt_layer_specs.py, linear_q_up_proj and linear_kv_up_proj).
+  model.qk_norm = arguments.has("--qk-layernorm") && !is_mla;
   model.attention_output_bias = biases;
   model.ffn_bias = biases;
   // The projections of multi-latent attention have none (core/transformer/

@@ -564,6 +564,19 @@ TEST_CASE("arguments with which Megatron-LM does not start are refused") {
         "expected one of them");
 }
 
+// Megatron-LM core_v0.16.1 core/models/gpt/gpt_layer_specs.py: with it the up-projections of
+// multi-latent attention begin with a norm, and q and k have none.
+TEST_CASE("--qk-layernorm of multi-latent attention norms no heads") {
+  CHECK(gpt7b_with(R"(, "--qk-layernorm": true)").job.model.qk_norm);
+  std::string arguments = std::string(kGpt7b) + R"(, "--multi-latent-attention": true,
+    "--q-lora-rank": 1536, "--kv-lora-rank": 512, "--qk-layernorm": true})";
+  const std::string groups = R"("--group-query-attention": true, "--num-query-groups": 8,)";
+  arguments.erase(arguments.find(groups), groups.size());
+  const ModelSpec model = reading_of(arguments).job.model;
+  CHECK(model.is_mla());
+  CHECK_FALSE(model.qk_norm);
+}
+
 TEST_CASE("a run that names no type is told that Megatron-LM then trains in fp32") {
   const std::string types = R"("--bf16": true)";
   std::string arguments = std::string(kGpt7b) + "}";
