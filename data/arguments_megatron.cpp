@@ -50,6 +50,9 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   if (arguments.has("--init-model-with-meta-device") && arguments.has("--use-megatron-fsdp")) {
     wanted.push_back({"init_model_with_meta_device", "true"});
   }
+  if (arguments.has("--log-params-norm") && arguments.has("--use-megatron-fsdp")) {
+    wanted.push_back({"log_params_norm", "true"});
+  }
   if (arguments.has("--suggested-communication-unit-size") &&
       arguments.has("--use-megatron-fsdp")) {
     wanted.push_back({"suggested_communication_unit_size",

@@ -295,6 +295,7 @@ struct FrameworkProfile {
   // layers or a billion.
   std::int64_t suggested_communication_unit_size = 0;
   bool fsdp_whole_moments = false;         // Megatron-FSDP: no rank's moments are divided
+  bool log_params_norm = false;            // of all parameters, behind every step
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless

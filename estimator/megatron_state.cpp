@@ -218,7 +218,9 @@ void add_built_parameters(MegatronState& state) {
 }
 
 // Of the layers see megatron_fsdp.h. Before the optimizer steps all are given back; behind it the
-// first ones are gathered for the next step (finish_grad_sync, start_param_sync).
+// first ones are gathered for the next step (finish_grad_sync, start_param_sync), until the norm of
+// the parameters, where it is logged, gives them back (core_v0.16.1 training/utils.py,
+// calc_params_l2_norm).
 void add_gathered(MegatronState& state) {
   const StageTensors& t = state.tensors;
   if (!state.shards_parameters() || state.dense_shard == 1) {
@@ -241,7 +243,7 @@ void add_gathered(MegatronState& state) {
              .elements = bytes / bytes_of(state.parameter_dtype()),
              .dtype = state.parameter_dtype(),
              .first = Phase::kParameterGather,
-             .last = Phase::kIdle,
+             .last = state.job.profile.log_params_norm ? Phase::kParameterGather : Phase::kIdle,
              .formula = "the first bucket of every chunk and those that it gathers ahead",
              .stream = AllocationStream::kGather});
 }

@@ -13,10 +13,11 @@ namespace shardplan {
 namespace {
 
 // Switches and choices that the framework declares, at each of their other values; but what is
-// trained stays: Nesterov's momentum is no matter of memory or speed.
+// trained and logged stays: Nesterov's momentum is no matter of memory or speed.
 void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& library) {
   for (const ProfileOption& option : profile_options(library, library.key_of(job.profile))) {
-    if (takes_uncounted_memory(option) || option.name == "muon_nesterov") {
+    if (takes_uncounted_memory(option) || option.name == "muon_nesterov" ||
+        option.name == "log_params_norm") {
       continue;
     }
     const std::vector<std::string> values =

@@ -494,6 +494,12 @@ TEST_CASE("the meta device is a switch of Megatron-FSDP alone") {
   CHECK(fsdp.job.profile.init_model_with_meta_device);
 }
 
+TEST_CASE("a norm of the parameters that is logged matters to Megatron-FSDP alone") {
+  const std::string logged = R"(, "--log-params-norm": true)";
+  CHECK_FALSE(gpt7b_with(logged).job.profile.log_params_norm);
+  CHECK(gpt7b_with(logged + R"(, "--use-megatron-fsdp": true)").job.profile.log_params_norm);
+}
+
 TEST_CASE("a run that distils a teacher is refused by name") {
   const RunReading run = gpt7b_with(R"(, "--export-kd-teacher-load": "teacher")");
   CHECK(run.unsupported.starts_with("unsupported: --export-kd-teacher-load teacher: distillation"));

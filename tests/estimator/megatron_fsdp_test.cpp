@@ -189,6 +189,20 @@ TEST_CASE("between steps the first bucket is gathered with what its gather is ah
         between());
 }
 
+// Megatron-LM's tests log it (tests/functional_tests/test_cases): 235.6 MiB between the steps of
+// gpt3_mcore_te_tp2_zp_z3_resume_fsdp_dtensor on an H100.
+TEST_CASE("a norm of the parameters gives back what is gathered for the next step") {
+  Job job = job_of(kSmall);
+  job.profile.log_params_norm = true;
+  Plan plan;
+  plan.zero = 3;
+  const StateBytes state = plan_pieces(job, plan).stages.front().state.bytes;
+  CHECK(state.alive[static_cast<std::size_t>(Phase::kIdle)] ==
+        state.alive[static_cast<std::size_t>(Phase::kOptimizer)]);
+  CHECK(state.alive[static_cast<std::size_t>(Phase::kParameterGather)] >
+        state.alive[static_cast<std::size_t>(Phase::kIdle)]);
+}
+
 TEST_CASE("Transformer Engine 2.10 and 2.11 keep both moments of whole parameters") {
   Job job = job_of(kSmall);
   const auto moments = [&](const Plan& plan) {
