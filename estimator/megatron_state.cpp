@@ -312,10 +312,9 @@ void add_optimizer_step(MegatronState& state) {
                .elements = share,
                .dtype = DType::kFp32,
                .first = fsdp ? Phase::kReduction : Phase::kOptimizer,
-               .last = fsdp ? Phase::kIdle : Phase::kOptimizer,
-               .formula = fsdp
-                              ? "N/S: fp32 copies of the gradients, until the next step clears them"
-                              : "N/S: the optimizer works on an fp32 copy of the gradients"});
+               .formula = "N/S: fp32 copies of the gradients, until the next step clears them "
+                          "(core/optimizer/{optimizer,distrib_optimizer}.py, "
+                          "_copy_model_grads_to_main_grads, zero_grad)"});
   }
   const std::int64_t at_once = steps_experts_apart(state) ? std::max(dense, expert) : share;
   if (precision_aware) {

@@ -102,6 +102,25 @@ TEST_CASE("unfused attention keeps five bytes for each pair of positions with dr
   CHECK(kept_bytes(job) == plain + 5 * pairs);
 }
 
+// core_v0.16.1 core/optimizer/optimizer.py, _copy_model_grads_to_main_grads and zero_grad.
+TEST_CASE("fp32 copies of gradients in fewer bits are there until the next step clears them") {
+  const Job job = gpt_job("1x8-h100");
+  const auto alive = [&](DType dtype, Phase phase) {
+    const Plan plan{.micro_batch = 4, .precision = Precision::kFp16, .grad_dtype = dtype};
+    std::int64_t bytes = 0;
+    for (const StateRow& row : plan_pieces(job, plan).stages.front().state.rows) {
+      bytes +=
+          row.is_alive(phase) && row.name == "optimizer.fp32_gradients" ? row.total_bytes() : 0;
+    }
+    return bytes;
+  };
+  const std::int64_t copies = 2 * state_bytes(job, Plan{.micro_batch = 4}, "parameters.dense");
+  CHECK(alive(DType::kFp16, Phase::kOptimizer) == copies);
+  CHECK(alive(DType::kFp16, Phase::kIdle) == copies);
+  CHECK(alive(DType::kFp16, Phase::kForward) == 0);
+  CHECK(alive(DType::kFp32, Phase::kIdle) == 0);
+}
+
 // core_v0.16.1 core/tensor_parallel/random.py, CheckpointFunction: what core attention is given
 // lies in storage of 6h (the packed product, of which v is a part) and 4h (q and k behind the
 // rotary embedding); without a checkpoint cuDNN saves 6h in one layout and 4 bytes a head.
