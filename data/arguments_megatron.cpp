@@ -109,36 +109,42 @@ void want_router_dtype(const RunArguments& arguments, const std::string& dispatc
   want(run, {"moe_router_dtype", word == "bf16" ? word : "fp32"}, options);
 }
 
-// Attention that keeps its probabilities, and experts' dispatchers.
-void read_kernels(const RunArguments& arguments, RunReading& run, const Options& options) {
+// The local spec has one attention, whatever backend is asked for (core/models/backends.py).
+void read_attention(const RunArguments& arguments, RunReading& run, const Options& options) {
+  const bool local =
+      arguments.word_or("--transformer-impl", "transformer_engine",
+                        {"transformer_engine", "local", "inference_optimized"}) == "local";
   const std::string backend =
       arguments.has("--use-flash-attn")
           ? "flash"
           : arguments.word_or("--attention-backend", "auto",
                               {"flash", "fused", "unfused", "local", "auto"});
-  const bool is_engine = run.framework == "megatron";
-  if (backend == "local" || (!is_engine && backend == "unfused")) {
-    refuse(run, "--attention-backend " + backend + ": attention that saves its probabilities");
-  } else if (is_engine) {
-    want(run, {"attention_backend", backend}, options);
+  if (backend == "local" && !local) {
+    refuse(run, "--attention-backend local: it needs --transformer-impl local");
   }
-  if (run.job.model.moe.num_experts > 0) {
-    const std::string dispatcher = arguments.word_or("--moe-token-dispatcher-type", "allgather",
-                                                     {"allgather", "alltoall", "flex"});
-    const std::string flexible =
-        arguments.word_or("--moe-flex-dispatcher-backend", "deepep", {"deepep", "hybridep"});
-    if (run.framework == "megatron") {
-      want(run, {"moe_dispatcher", dispatcher == "flex" ? flexible : dispatcher}, options);
-      want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
-      want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
-      want_router_dtype(arguments, dispatcher, options, run);
-    } else if (dispatcher != "alltoall") {
-      refuse(run, "--moe-token-dispatcher-type " + dispatcher + ": alltoall is described");
-    }
-    if (arguments.has("--moe-expert-capacity-factor") &&
-        !arguments.has("--moe-pad-expert-input-to-capacity")) {
-      refuse(run, "--moe-expert-capacity-factor without --moe-pad-expert-input-to-capacity");
-    }
+  const bool in_fp32 = arguments.has("--attention-softmax-in-fp32") ||
+                       arguments.has("--apply-query-key-layer-scaling");
+  want(run, {"attention_backend", local ? "local" : backend}, options);
+  want(run, {"masked_softmax_fusion", word_of(!arguments.has("--no-masked-softmax-fusion"))},
+       options);
+  want(run, {"attention_softmax_in_fp32", word_of(in_fp32)}, options);
+}
+
+void read_dispatcher(const RunArguments& arguments, RunReading& run, const Options& options) {
+  if (run.job.model.moe.num_experts == 0) {
+    return;
+  }
+  const std::string dispatcher = arguments.word_or("--moe-token-dispatcher-type", "allgather",
+                                                   {"allgather", "alltoall", "flex"});
+  const std::string flexible =
+      arguments.word_or("--moe-flex-dispatcher-backend", "deepep", {"deepep", "hybridep"});
+  want(run, {"moe_dispatcher", dispatcher == "flex" ? flexible : dispatcher}, options);
+  want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
+  want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
+  want_router_dtype(arguments, dispatcher, options, run);
+  if (arguments.has("--moe-expert-capacity-factor") &&
+      !arguments.has("--moe-pad-expert-input-to-capacity")) {
+    refuse(run, "--moe-expert-capacity-factor without --moe-pad-expert-input-to-capacity");
   }
 }
 
@@ -170,14 +176,7 @@ std::string graphs_of(const RunArguments& arguments) {
 // workspaces of a fixed size, without which torch refuses deterministic products
 // (aten/src/ATen/Context.cpp, checkCuBLASConfigDeterministic).
 void read_surroundings(const RunArguments& arguments, RunReading& run, const Options& options) {
-  const std::string graphs = graphs_of(arguments);
-  if (run.framework != "megatron") {
-    if (graphs != "none") {
-      refuse(run, "--cuda-graph-impl: CUDA graphs hold memory pools of their own");
-    }
-    return;
-  }
-  want(run, {"cuda_graphs", graphs}, options);
+  want(run, {"cuda_graphs", graphs_of(arguments)}, options);
   want(run, {"attention_mask", word_of(!arguments.has("--no-create-attention-mask-in-dataloader"))},
        options);
   constexpr std::int64_t kLargeConfigBytes = std::int64_t{8} * 4096 * 1024;  // ":4096:8"
@@ -208,7 +207,7 @@ void check_param_gather(const RunArguments& arguments) {
 void read_fp8(const RunArguments& arguments, RunReading& run, const Options& options) {
   check_param_gather(arguments);
   const std::string recipe = fp8_recipe(arguments);
-  if (run.framework == "megatron" && arguments.has("--fp8-format") && recipe != "custom") {
+  if (arguments.has("--fp8-format") && recipe != "custom") {
     want(run, {"fp8_recipe", recipe}, options);
   }
   if (arguments.has("--fp8-param-gather")) {
@@ -295,15 +294,13 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   run.job.model = megatron_model(arguments, run.notes);
   read_megatron_plan(arguments, run);
   read_training(arguments, run);
-  const bool local =
-      arguments.word_or("--transformer-impl", "transformer_engine",
-                        {"transformer_engine", "local", "inference_optimized"}) == "local";
-  run.framework = local ? "megatron-core-local" : "megatron";
+  run.framework = "megatron";
   if (take_profile(run, library)) {
     const Options options = profile_options(library, run.framework);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
     read_exchange(arguments, run, options);
-    read_kernels(arguments, run, options);
+    read_attention(arguments, run, options);
+    read_dispatcher(arguments, run, options);
     read_surroundings(arguments, run, options);
     read_fp8(arguments, run, options);
     read_optimizer(arguments, run, options);

@@ -35,6 +35,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"eager_communicators", &FrameworkProfile::eager_communicators},
     {"deterministic_attention", &FrameworkProfile::deterministic_attention},
     {"attention_backend", &FrameworkProfile::attention_backend},
+    {"masked_softmax_fusion", &FrameworkProfile::masked_softmax_fusion},
+    {"attention_softmax_in_fp32", &FrameworkProfile::attention_softmax_in_fp32},
     {"attention_mask", &FrameworkProfile::attention_mask},
     {"moe_dispatcher", &FrameworkProfile::moe_dispatcher},
     {"moe_router_dtype", &FrameworkProfile::moe_router_dtype},

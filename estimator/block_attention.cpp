@@ -104,7 +104,7 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
     kind += time.forward_s + time.backward_input_s;
   }
   if (context.job.profile.memory_model == MemoryModel::kMegatron &&
-      backend == AttentionBackend::kUnfused) {
+      saves_probabilities(context.job, context.plan)) {
     attend_unfused(context, work, time);
   }
   note(context, PieceKind::kAttention, time);

@@ -74,12 +74,19 @@ AttentionWidths attention_widths(const MegatronBlock& block);
 
 // What runs, with kAuto resolved as Transformer Engine does.
 AttentionBackend attention_backend(const Job& job, const Plan& plan);
+// The probabilities of all pairs are written out and saved.
+bool saves_probabilities(const Job& job, const Plan& plan);
+// Products, norms and attention are Megatron-core's own (get_gpt_layer_local_spec).
+inline bool has_local_layers(const Job& job) {
+  return job.profile.attention_backend == AttentionBackend::kLocal;
+}
 // Without a rotary embedding queries, keys and values stay parts of the product's output, as cuDNN
 // and the batched products take them; FlashAttention wants them batch first.
 bool works_on_packed_qkv(const MegatronBlock& block);
 // A batch of one is the same in both orders.
 bool copies_batch_first(const MegatronBlock& block);
-// core_attn recompute of what works on copies; those of multi-latent attention are made before.
+// core_attn recompute of what works on copies, and core's own attention, which takes the values as
+// the product made them; the copies of multi-latent attention are made before.
 bool keeps_packed_qkv(const MegatronBlock& block);
 // Dropout after attention and FFN saves one byte an element.
 inline bool drops_hidden(const MegatronBlock& block) {

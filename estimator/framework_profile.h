@@ -53,6 +53,7 @@ enum class AttentionBackend {
   kFused,    // cuDNN: works in the layout of the products
   kFlash,    // FlashAttention 2: batch first, so its output is copied back to sequence first
   kUnfused,  // batched products and softmax: the probabilities are saved
+  kLocal,    // Megatron-core's own layers without Transformer Engine's: they save them, too
   kFlex,     // PyTorch's flex_attention, a Triton kernel
 };
 
@@ -153,11 +154,12 @@ inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
     {.value = AllocatorKind::kCaching, .name = "caching"},
     {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
 }};
-inline constexpr std::array<NamedValue<AttentionBackend>, 5> kAttentionBackends = {{
+inline constexpr std::array<NamedValue<AttentionBackend>, 6> kAttentionBackends = {{
     {.value = AttentionBackend::kAuto, .name = "auto"},
     {.value = AttentionBackend::kFused, .name = "fused"},
     {.value = AttentionBackend::kFlash, .name = "flash"},
     {.value = AttentionBackend::kUnfused, .name = "unfused"},
+    {.value = AttentionBackend::kLocal, .name = "local"},
     {.value = AttentionBackend::kFlex, .name = "flex"},
 }};
 inline constexpr std::array<NamedValue<MoeDispatcher>, 4> kMoeDispatchers = {{
@@ -269,7 +271,9 @@ struct FrameworkProfile {
   bool eager_communicators = false;  // every group's communicator created at start-up
   bool deterministic_attention = false;
   AttentionBackend attention_backend = AttentionBackend::kAuto;
-  bool attention_mask = false;  // the data loader makes a mask of [b, 1, s, s] bytes
+  bool masked_softmax_fusion = true;       // kLocal: one kernel scales, masks and normalises
+  bool attention_softmax_in_fp32 = false;  // kLocal: and where it does not, fp32 is kept
+  bool attention_mask = false;             // the data loader makes a mask of [b, 1, s, s] bytes
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   DType moe_router_dtype = DType::kBf16;  // of routing probabilities: bf16 stands for the weights'
   // Tokens choose their experts in turn, whatever the router says: every expert has as many.

@@ -14,13 +14,15 @@ void add_qkv_projection(MegatronBlock& block) {
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
   const std::int64_t packed = s.tokens * widths.qkv();
-  if (s.gathers_sequence) {
+  if (s.gathers_sequence && !has_local_layers(block.job)) {
     rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
              block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
              "h*T: LayerNormLinear gathers its input for the product and frees it");
     rows.use("attention.gathered_norm_output_again", block.gathered_again(s.hidden * s.tokens),
              block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
              "h*T: gathered again for the weight gradient");
+  }
+  if (s.gathers_sequence) {
     rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
              Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
   }
@@ -74,7 +76,8 @@ void add_mla_compression(MegatronBlock& block) {
 }
 
 // A checkpoint around core attention saves what it is given: q and k after the rotary embedding,
-// and v as a part of the packed product. The copies in one layout are made inside it.
+// and v as a part of the packed product. The copies in one layout are made inside it. Core's own
+// attention saves the same, and makes none.
 void add_checkpointed_qkv(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   const AttentionWidths widths = attention_widths(block);
@@ -91,8 +94,10 @@ void add_checkpointed_qkv(MegatronBlock& block) {
                   rotates ? s.tokens * (widths.query + widths.key) : 0, s.dtype,
                   saved(Step::kForwardLayout), "(a+k)*d*T/t: the checkpoint's q and k");
   block.rows.recompute("attention.one_layout",
-                       s.tokens * (rotates && !batch_first ? widths.value : widths.qkv()), s.dtype,
-                       saved(Step::kForwardAttention), Step::kBackwardAttention,
+                       has_local_layers(block.job) ? 0
+                       : rotates && !batch_first   ? s.tokens * widths.value
+                                                   : s.tokens * widths.qkv(),
+                       s.dtype, saved(Step::kForwardAttention), Step::kBackwardAttention,
                        "k*d*T/t: v copied out of the packed product, to the layout of q and k");
 }
 

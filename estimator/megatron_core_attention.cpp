@@ -54,8 +54,38 @@ std::int64_t backward_workspace_bytes(const MegatronBlock& block, const Attentio
              : cudnn_backward_workspace_bytes(shape, deterministic);
 }
 
-// UnfusedDotProductAttention: the products' function holds the scores until it returns, softmax
-// saves its output, dropout its mask, the second product what dropout left.
+// Megatron-LM core/fusions/fused_softmax.py, is_kernel_available: sequences that the kernel takes,
+// and heads of whole blocks.
+bool is_softmax_fused(const MegatronBlock& block) {
+  constexpr std::int64_t kLongest = 4096;
+  constexpr std::int64_t kSide = 4;
+  const std::int64_t length = block.job.sequence_length;
+  return !has_local_layers(block.job) ||
+         (block.job.profile.masked_softmax_fusion && length <= kLongest && length % kSide == 0 &&
+          block.plan.micro_batch * block.shape.query_heads % kSide == 0);
+}
+
+// FusedScaleMaskSoftmax.forward_torch_softmax: scores in fp32, scaled to a tensor of their own; the
+// mask is filled in place, and softmax saves its output, which is cast back. Each has a gradient.
+void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
+  if (is_softmax_fused(block) || !block.job.profile.attention_softmax_in_fp32) {
+    return;
+  }
+  keep_or_recompute(block, block.replays_core_attention(), Step::kBackwardAttention,
+                    "attention.fp32_probabilities", pairs, DType::kFp32,
+                    {.born = Step::kForwardAttention,
+                     .last_forward_use = Step::kForwardAttention,
+                     .dies = Step::kBackwardAttention},
+                    "a*s*T/t: saved by softmax in fp32");
+  block.rows.use("attention.fp32_scores", pairs, DType::kFp32, Step::kForwardAttention,
+                 Step::kForwardAttention, "a*s*T/t: scaled and masked");
+  block.rows.use("attention.fp32_gradients", 2 * pairs, DType::kFp32, Step::kBackwardAttention,
+                 Step::kBackwardAttention, "2*a*s*T/t: of the output of softmax and of its input");
+}
+
+// UnfusedDotProductAttention, and core's DotProductAttention: the products' function holds the
+// scores until it returns, softmax saves its output, dropout its mask, the second product what
+// dropout left.
 void add_probabilities(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -72,7 +102,10 @@ void add_probabilities(MegatronBlock& block) {
   };
   rows.use("attention.scores", pairs, s.dtype, Step::kForwardAttention, Step::kForwardAttention,
            "a*s*T/t: output of the first product, held until attention returns");
-  keep("attention.probabilities", pairs, s.dtype, "a*s*T/t: saved by softmax");
+  add_fp32_softmax(block, pairs);
+  const bool in_fp32 = !is_softmax_fused(block) && block.job.profile.attention_softmax_in_fp32;
+  keep("attention.probabilities", drops && in_fp32 ? 0 : pairs, s.dtype,
+       "a*s*T/t: saved by softmax, or by the second product");
   keep("attention.dropout_mask", drops ? pairs : 0, DType::kBool, "a*s*T/t: saved by dropout");
   keep("attention.dropped_probabilities", drops ? pairs : 0, s.dtype,
        "a*s*T/t: saved by the second product");
@@ -116,8 +149,7 @@ void add_output(MegatronBlock& block, std::int64_t elements) {
   const DType dtype = block.shape.dtype;
   const bool replays = block.replays_core_attention();
   const bool copies = copies_batch_first(block);
-  const bool attention_saves =
-      attention_backend(block.job, block.plan) != AttentionBackend::kUnfused && !copies && !replays;
+  const bool attention_saves = !saves_probabilities(block.job, block.plan) && !copies && !replays;
   const Step step = attention_saves ? Step::kBackwardAttention : Step::kBackwardProjection;
   if (attention_saves || !block.saves_fp8_of_saved()) {
     rows.keep("attention.output", elements, dtype,
@@ -161,6 +193,11 @@ AttentionBackend attention_backend(const Job& job, const Plan&) {
                                                         : AttentionBackend::kFused;
 }
 
+bool saves_probabilities(const Job& job, const Plan& plan) {
+  const AttentionBackend backend = attention_backend(job, plan);
+  return backend == AttentionBackend::kUnfused || backend == AttentionBackend::kLocal;
+}
+
 bool works_on_packed_qkv(const MegatronBlock& block) {
   return block.job.model.learned_positions > 0 &&
          attention_backend(block.job, block.plan) != AttentionBackend::kFlash;
@@ -172,7 +209,8 @@ bool copies_batch_first(const MegatronBlock& block) {
 }
 
 bool keeps_packed_qkv(const MegatronBlock& block) {
-  return block.replays_core_attention() && !block.job.model.is_mla() && !works_on_packed_qkv(block);
+  return (block.replays_core_attention() || has_local_layers(block.job)) &&
+         !block.job.model.is_mla() && !works_on_packed_qkv(block);
 }
 
 AttentionWidths attention_widths(const MegatronBlock& block) {
@@ -197,9 +235,8 @@ void add_te_attention(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
-  const AttentionBackend backend = attention_backend(block.job, block.plan);
   const std::int64_t output = s.tokens * widths.output;
-  if (backend == AttentionBackend::kUnfused) {
+  if (saves_probabilities(block.job, block.plan)) {
     add_probabilities(block);
   } else {
     add_fused_statistics(block, widths);

@@ -160,16 +160,18 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
   if (!s.gathers_sequence) {
     return;
   }
-  rows.use("ffn.gathered_norm_output", block.linear_elements(full), block.linear_dtype(), piece.fc1,
-           piece.fc1, "h*T: gathered for the first product, freed after it");
+  if (!has_local_layers(block.job)) {
+    rows.use("ffn.gathered_norm_output", block.linear_elements(full), block.linear_dtype(),
+             piece.fc1, piece.fc1, "h*T: gathered for the first product, freed after it");
+    rows.use("ffn.gathered_norm_output_again", block.gathered_again(full), block.linear_dtype(),
+             piece.backward_fc1, block.weight_step(piece.backward_fc1),
+             "h*T: gathered again for the weight gradient");
+  }
   rows.use("ffn.full_output", full, s.dtype, piece.fc2, piece.fc2,
            "h*T: partial sums before the reduce-scatter");
   rows.use("ffn.gathered_output_gradient", block.output_gradient(full), block.linear_dtype(),
            piece.backward_fc2, block.weight_step(piece.backward_fc2),
            "h*T: gathered for both products of the second linear layer");
-  rows.use("ffn.gathered_norm_output_again", block.gathered_again(full), block.linear_dtype(),
-           piece.backward_fc1, block.weight_step(piece.backward_fc1),
-           "h*T: gathered again for the weight gradient");
   rows.use("ffn.full_norm_gradient", full, s.dtype, piece.backward_fc1, piece.backward_fc1,
            "h*T: input gradient before its reduce-scatter");
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/block_rows.h"
+#include "estimator/block_rows_megatron.h"
 
 namespace shardplan {
 namespace {
@@ -11,19 +11,25 @@ namespace {
 // is never freed; with Transformer Engine only the head is such a product.
 bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds& ends) {
   const MemoryModel model = job.profile.memory_model;
-  return shape.gathers_sequence && (model == MemoryModel::kMegatronLocal ||
-                                    (model == MemoryModel::kMegatron && ends.has_head));
+  return shape.gathers_sequence &&
+         (model == MemoryModel::kMegatronLocal ||
+          (model == MemoryModel::kMegatron && (ends.has_head || has_local_layers(job))));
 }
 
-// What the buffer holds at most: a head's input, or the tokens of all ranks that share the experts
-// (core/transformer/moe/token_dispatcher.py, MoEAllGatherTokenDispatcher).
-std::int64_t gather_buffer_tokens(const Job& job, const Plan& plan, const BlockShape& shape,
-                                  const StageEnds& ends) {
+// What the buffer holds at most: a product's input, the tokens of all ranks that share the experts
+// (core/transformer/moe/token_dispatcher.py, MoEAllGatherTokenDispatcher), or what core's own
+// attention adds nothing of to its scores (core/transformer/dot_product_attention.py).
+std::int64_t gather_buffer_elements(const Job& job, const Plan& plan, const BlockShape& shape,
+                                    const StageEnds& ends) {
   const bool gathers_experts = job.profile.memory_model == MemoryModel::kMegatron &&
                                job.model.moe.num_experts > 0 && plan.ep * plan.etp > 1 &&
                                job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
-  return std::max(has_gather_buffer(job, shape, ends) ? shape.tokens : 0,
-                  gathers_experts ? shape.sharded_tokens * plan.ep * plan.etp : 0);
+  const std::int64_t tokens =
+      std::max(has_gather_buffer(job, shape, ends) ? shape.tokens : 0,
+               gathers_experts ? shape.sharded_tokens * plan.ep * plan.etp : 0);
+  return std::max(
+      shape.hidden * tokens,
+      has_local_layers(job) ? shape.query_heads * shape.tokens * job.sequence_length : 0);
 }
 
 // training/utils.py, get_batch_on_this_tp_rank: stages at the ends read batches; core/utils.py,
@@ -105,9 +111,9 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "sequence_gather_buffer",
-        .elements = shape.hidden * gather_buffer_tokens(job, plan, shape, ends),
+        .elements = gather_buffer_elements(job, plan, shape, ends),
         .dtype = shape.dtype,
-        .formula = "h*T: global memory buffer for gathered inputs of products, never freed",
+        .formula = "h*T, or a*s*T/t of core's own attention: global memory buffer, never freed",
         .made_by = is_local ? MadeBy::kFirstGather : MadeBy::kPhase},
        ahead,
        last_input_gradient,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "estimator/allocator_tails.h"
+#include "estimator/block_rows_megatron.h"
 #include "estimator/megatron_state.h"
 #include "estimator/muon.h"
 #include "estimator/units.h"
@@ -23,19 +24,21 @@ struct ResidentRows {
   void add(const StateRow& row) { rows.push_back(row); }
 };
 
-// cuBLAS workspaces stay. Transformer Engine makes one of its own, and four more for grouped
+// cuBLAS workspaces stay. Transformer Engine makes one of its own, of core's own layers for the
+// router alone (core/transformer/moe/moe_utils.py, te_general_gemm), and four more for grouped
 // products (pytorch/module/base.py, get_workspace, get_multi_stream_cublas_workspace). torch makes
 // one for each handle, and handles belong to a thread: products outside Transformer Engine, those
-// of the head and the router, run forward in the main thread and backward in autograd's
-// (aten/src/ATen/cuda/CublasHandlePool.cpp), and those of Muon's step in the main thread.
+// of the head, the router, attention that saves its probabilities and core's own layers, run
+// forward in the main thread and backward in autograd's (aten/src/ATen/cuda/CublasHandlePool.cpp),
+// and those of Muon's step in the main thread.
 void add_cublas_workspaces(ResidentRows& state) {
   const bool is_moe =
       count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
       (count_blocks(state.stage, BlockKind::kMtp) > 0 && state.job.model.layers.back().is_moe);
   const bool groups = is_moe && state.job.profile.moe_grouped_gemm;
   const bool is_local = state.is_local();
-  const bool torch_multiplies =
-      is_local || is_moe || count_blocks(state.stage, BlockKind::kHead) > 0;
+  const bool torch_multiplies = is_local || is_moe || saves_probabilities(state.job, state.plan) ||
+                                count_blocks(state.stage, BlockKind::kHead) > 0;
   // torch's default is 32 MiB on compute capability 9.0 and ":4096:2:16:8" KiB elsewhere
   // (parseChosenWorkspaceSize); Transformer Engine's is 32 MiB from 9.0 on and 4 MiB before.
   constexpr std::int64_t kSmallTorchBytes = std::int64_t{4096 * 2 + 16 * 8} * kKiB;
@@ -61,7 +64,9 @@ void add_cublas_workspaces(ResidentRows& state) {
              .name = "transformer_engine_workspace",
              .elements = te_is_small ? std::min(large, kSmallTeBytes) : large,
              .dtype = DType::kBool,
-             .copies = is_local ? 0 : own + (groups ? kGroupedStreams : 0),
+             .copies = is_local || (has_local_layers(state.job) && !is_moe)
+                           ? 0
+                           : own + (groups ? kGroupedStreams : 0),
              .formula = "Transformer Engine's, one for each stream of pieces beside userbuffers, "
                         "and one for each stream of grouped products",
              .origin = Origin::kDocumented});

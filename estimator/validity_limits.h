@@ -50,6 +50,7 @@ inline double widths_of_token(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const bool may_be_unfused =
       profile.attention_backend == AttentionBackend::kUnfused ||
+      profile.attention_backend == AttentionBackend::kLocal ||
       (profile.attention_backend == AttentionBackend::kAuto && profile.deterministic_attention);
   const double pairs = static_cast<double>(job.sequence_length) *
                        static_cast<double>((may_be_unfused ? model.num_heads : 0) +

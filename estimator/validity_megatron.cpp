@@ -2,6 +2,7 @@
 // Sources: core/transformer/transformer_config.py, core/model_parallel_config.py,
 // core/parallel_state.py, core/optimizer/optimizer_config.py, training/arguments.py
 // (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
+#include "estimator/block_rows_megatron.h"
 #include "estimator/dispatch_buffers.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_megatron_fp8.h"
@@ -180,13 +181,34 @@ constexpr ValidityRule kUnfusedNeedsNoCp = {
     .reads = {PlanField::kCp},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return plan.cp > 1 && job.profile.attention_backend == AttentionBackend::kUnfused;
+          return plan.cp > 1 && (job.profile.attention_backend == AttentionBackend::kUnfused ||
+                                 has_local_layers(job));
         },
     .explain =
-        [](const Job&, const Plan& plan) {
-          return "cp " + number_text(plan.cp) +
-                 " with attention_backend unfused; valid: cp 1, or attention_backend fused or "
-                 "flash";
+        [](const Job& job, const Plan& plan) {
+          return "cp " + number_text(plan.cp) + " with attention_backend " +
+                 std::string(name_of(job.profile.attention_backend)) +
+                 "; valid: cp 1, or attention_backend fused or flash";
+        }};
+
+// training/arguments.py, validate_args, wants Transformer Engine for fp8 and for overlapped tensor
+// parallelism; core/transformer/moe/experts.py: GroupedMLP is no part of the row tables, nor are
+// latent attention and Megatron-FSDP round core's own layers.
+constexpr ValidityRule kLocalLayers = {
+    .name = "unsupported: attention_backend",
+    .reads = {PlanField::kPrecision, PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_local_layers(job) &&
+                 (plan.precision == Precision::kFp8 || plan.zero > 1 || job.model.is_mla() ||
+                  job.profile.tp_overlap != TpOverlap::kExposed ||
+                  (has_experts(job) && job.profile.moe_grouped_gemm));
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_backend", "local",
+                              "local in bf16 and fp16 with zero 0 or 1, gqa, tp_overlap exposed, "
+                              "moe_grouped_gemm false; and other backends");
         }};
 
 constexpr std::array kRules = {
@@ -209,6 +231,7 @@ constexpr std::array kRules = {
     kMuonAlone,
     kBlockwiseOnHopper,
     kFp8ParamGatherFsdp,
+    kLocalLayers,
     // accepted
     kWorldByTpCpPp,
     kHeadsByTp,

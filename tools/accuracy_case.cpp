@@ -113,10 +113,12 @@ bool has_features(const Case& question) {
   return question.supported && std::max({plan.tp, plan.cp, plan.pp}) <= gpus;
 }
 
-// Megatron's layers come in two kinds, each a profile of its own.
+// Megatron's layers come in two kinds.
 std::string_view layer_feature(const FrameworkProfile& profile) {
   switch (profile.memory_model) {
-    case MemoryModel::kMegatron: return "Transformer Engine";
+    case MemoryModel::kMegatron:
+      return profile.attention_backend == AttentionBackend::kLocal ? "no Transformer Engine"
+                                                                   : "Transformer Engine";
     case MemoryModel::kMegatronLocal: return "no Transformer Engine";
     default: return "";
   }

@@ -235,11 +235,23 @@ TEST_CASE("CUDA graphs are read with their scope") {
         CudaGraphs::kAttention);
   CHECK(graphs(engine + R"(, "--cuda-graph-scope": ["moe_router", "moe_preprocess"])") ==
         CudaGraphs::kNone);
+}
+
+TEST_CASE("core's own layers have one attention, and its softmax is what the arguments say") {
   const std::string tiny = R"({"--num-layers": 2, "--hidden-size": 64, "--num-attention-heads": 4,
       "--seq-length": 64, "--max-position-embeddings": 64, "--micro-batch-size": 1,
       "--vocab-size": 128, "--bf16": true, "--transformer-impl": "local")";
-  CHECK(reading_of(tiny + "}").unsupported.find("graph") == std::string::npos);
-  CHECK(reading_of(tiny + R"(, "--enable-cuda-graph": true})").unsupported.find("graph") !=
+  const RunReading run = reading_of(tiny + R"(, "--attention-backend": "unfused"})");
+  CHECK(run.unsupported.empty());
+  CHECK(run.framework == "megatron");
+  CHECK(run.job.profile.attention_backend == AttentionBackend::kLocal);
+  CHECK(run.job.profile.masked_softmax_fusion);
+  CHECK_FALSE(run.job.profile.attention_softmax_in_fp32);
+  const RunReading torch = reading_of(tiny + R"(, "--no-masked-softmax-fusion": true,
+                           "--apply-query-key-layer-scaling": true})");
+  CHECK_FALSE(torch.job.profile.masked_softmax_fusion);
+  CHECK(torch.job.profile.attention_softmax_in_fp32);
+  CHECK(gpt7b_with(R"(, "--attention-backend": "local")").unsupported.find("--transformer-impl") !=
         std::string::npos);
 }
 

@@ -102,6 +102,68 @@ TEST_CASE("unfused attention keeps five bytes for each pair of positions with dr
   CHECK(kept_bytes(job) == plain + 5 * pairs);
 }
 
+// core_v0.16.1 core/transformer/dot_product_attention.py: the packed product, of which queries,
+// keys and values are parts, softmax's output, a mask of a byte, what dropout left; the
+// projection's input. core/fusions/fused_layer_norm.py saves input and two statistics, the products
+// their inputs.
+TEST_CASE("core's own layers keep what Transformer Engine's do with unfused attention") {
+  Job job = gpt_job("1x8-h100");
+  job.profile.attention_backend = AttentionBackend::kLocal;
+  const std::int64_t pairs = std::int64_t{4} * 8 * 1024 * 1024;
+  const std::int64_t plain = kTokens * (kPlainBytes - 4 * 8);
+  CHECK(kept_bytes(job) == plain + 2 * pairs);
+  job.attention_dropout = 0.1;
+  CHECK(kept_bytes(job) == plain + 5 * pairs);
+  job.model.learned_positions = 0;  // q and k behind the rotary embedding, v in the packed product
+  CHECK(kept_bytes(job) == plain + 5 * pairs + kTokens * 4 * 512);
+}
+
+// core/fusions/fused_softmax.py, forward_torch_softmax.
+TEST_CASE("a softmax that no kernel fuses is kept in fp32 beside what the product is given") {
+  Job job = gpt_job("1x8-h100");
+  job.profile.attention_backend = AttentionBackend::kLocal;
+  const std::int64_t pairs = std::int64_t{4} * 8 * 1024 * 1024;
+  const auto more = [&](bool fuses, bool in_fp32, double dropout) {
+    job.attention_dropout = dropout;
+    job.profile.masked_softmax_fusion = true;
+    job.profile.attention_softmax_in_fp32 = false;
+    const std::int64_t fused = kept_bytes(job);
+    job.profile.masked_softmax_fusion = fuses;
+    job.profile.attention_softmax_in_fp32 = in_fp32;
+    return kept_bytes(job) - fused;
+  };
+  CHECK(more(true, true, 0.1) == 0);
+  CHECK(more(false, false, 0.1) == 0);
+  CHECK(more(false, true, 0.1) == 2 * pairs);  // 4 in place of 2 bytes
+  CHECK(more(false, true, 0) == 4 * pairs);    // the copy in bf16 is the product's input
+  job.sequence_length = 1026;                  // no multiple of 4
+  job.model.learned_positions = 1026;
+  CHECK(more(true, true, 0.1) == 2 * std::int64_t{4} * 8 * 1026 * 1026);
+}
+
+// core/transformer/dot_product_attention.py takes a buffer to add to its products, which is never
+// freed; core/tensor_parallel/layers.py gathers inputs of products into the same.
+TEST_CASE("core's own attention holds two bytes for each pair of positions between steps") {
+  Job job = gpt_job("1x8-h100");
+  const auto buffer = [&](std::int64_t tp) {
+    return state_bytes(job,
+                       Plan{.tp = tp,
+                            .pp = 2,
+                            .micro_batch = 4,
+                            .sequence_parallel = tp > 1,
+                            .schedule = Schedule::k1F1B},
+                       "sequence_gather_buffer");
+  };
+  CHECK(buffer(1) == 0);
+  job.profile.attention_backend = AttentionBackend::kLocal;
+  const std::int64_t pairs = std::int64_t{4} * 8 * 1024 * 1024;
+  CHECK(buffer(1) == 2 * pairs);
+  CHECK(buffer(2) == pairs);
+  job.sequence_length = 64;  // 64 keys of 4 heads are fewer than 512: the gathered input is larger
+  job.model.learned_positions = 64;
+  CHECK(buffer(2) == 2 * 4 * 64 * 512);
+}
+
 // core_v0.16.1 core/optimizer/optimizer.py, _copy_model_grads_to_main_grads and zero_grad.
 TEST_CASE("fp32 copies of gradients in fewer bits are there until the next step clears them") {
   const Job job = gpt_job("1x8-h100");

@@ -154,7 +154,19 @@ TEST_CASE("heads, widths and sequence must divide") {
                     job.profile.attention_backend = AttentionBackend::kUnfused;
                     plan.cp = 2;
                   },
-                  {"cp 2", "unfused", "flash"}}});
+                  {"cp 2", "unfused", "flash"}},
+                 {"unfused_attention_needs_cp_1",
+                  [](Job& job, Plan& plan) {
+                    job.profile.attention_backend = AttentionBackend::kLocal;
+                    plan.cp = 2;
+                  },
+                  {"cp 2", "local", "flash"}},
+                 {"unsupported: attention_backend",
+                  [](Job& job, Plan& plan) {
+                    job.profile.attention_backend = AttentionBackend::kLocal;
+                    plan.precision = Precision::kFp8;
+                  },
+                  {"local", "bf16"}}});
 }
 
 TEST_CASE("kv heads fewer than tp ranks are accepted where they divide them") {
