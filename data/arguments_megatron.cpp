@@ -148,6 +148,15 @@ void read_dispatcher(const RunArguments& arguments, RunReading& run, const Optio
   }
 }
 
+// Megatron-LM's limit of 0 is none.
+void read_deferral(const RunArguments& arguments, RunReading& run, const Options& options) {
+  const std::int64_t limit = arguments.integer_or("--wgrad-deferral-limit", 0, 0, kMaxCount);
+  if (arguments.has("--defer-embedding-wgrad-compute")) {
+    want(run, {"deferred_embedding_wgrads", std::to_string(limit > 0 ? limit : kMaxCount)},
+         options);
+  }
+}
+
 // Which parts of a step are CUDA graphs: scopes without attention, or with experts' routing alone,
 // leave most of a layer to the host.
 std::string graphs_of(const RunArguments& arguments) {
@@ -301,6 +310,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     read_exchange(arguments, run, options);
     read_attention(arguments, run, options);
     read_dispatcher(arguments, run, options);
+    read_deferral(arguments, run, options);
     read_surroundings(arguments, run, options);
     read_fp8(arguments, run, options);
     read_optimizer(arguments, run, options);

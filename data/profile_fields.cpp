@@ -61,6 +61,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"account_for_loss_in_split", &FrameworkProfile::account_for_loss_in_split},
     {"cross_entropy_chunks", &FrameworkProfile::cross_entropy_chunks},
     {"tensor_parallel_chunk_tokens", &FrameworkProfile::tensor_parallel_chunk_tokens},
+    {"deferred_embedding_wgrads", &FrameworkProfile::deferred_embedding_wgrads},
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
     {"suggested_communication_unit_size", &FrameworkProfile::suggested_communication_unit_size},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},

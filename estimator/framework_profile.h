@@ -298,8 +298,10 @@ struct FrameworkProfile {
   // Megatron-FSDP: elements that wait for their reduction, twice those gathered ahead; 0: two
   // layers or a billion.
   std::int64_t suggested_communication_unit_size = 0;
-  bool fsdp_whole_moments = false;         // Megatron-FSDP: no rank's moments are divided
-  bool log_params_norm = false;            // of all parameters, behind every step
+  bool fsdp_whole_moments = false;  // Megatron-FSDP: no rank's moments are divided
+  bool log_params_norm = false;     // of all parameters, behind every step
+  // Microbatches whose gradient of the output layer's weight waits for the end of the step.
+  std::int64_t deferred_embedding_wgrads = 0;
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless

@@ -101,6 +101,32 @@ std::array<StateRow, 5> pipeline_rows(const Job& job, const Plan& plan, const St
         .made_by = received}}};
 }
 
+// The first microbatches of a step leave the input of the output layer and the gradient of its
+// output in two lists, which are emptied behind the last backward pass: core/tensor_parallel/
+// layers.py, ColumnParallelLinear; core/utils.py, drain_embedding_wgrad_compute, which gathers two
+// inputs at a time, into buffers of their own. The input is not detached: its graph is used up, but
+// holds the leaf, what the stage received, with its gradient (torch/csrc/autograd/functions/
+// accumulate_grad.h).
+std::array<StateRow, 2> deferred_rows(const Job& job, const Plan& plan, const StageEnds& ends,
+                                      const BlockShape& shape) {
+  const std::int64_t limit = ends.has_head ? job.profile.deferred_embedding_wgrads : 0;
+  const std::int64_t microbatches = limit > 0 ? num_microbatches(job, plan) : 1;
+  return {{{.component = Component::kActivations,
+            .name = "head.deferred_wgrad_inputs",
+            .elements = shape.local_vocab * shape.tokens + 3 * shape.hidden * shape.sharded_tokens,
+            .dtype = shape.dtype,
+            .copies = std::min(limit, microbatches - 1),
+            .last = Phase::kBackward,
+            .formula = "V*T/t+3*h*u: of each microbatch before the gradient of its logits, the "
+                       "head's input, the stage's input and its gradient, until the step's end"},
+           {.component = Component::kCommunication,
+            .name = "head.deferred_gather_buffers",
+            .elements = shape.gathers_sequence ? shape.hidden * shape.tokens : 0,
+            .dtype = shape.dtype,
+            .copies = std::min({limit, microbatches, std::int64_t{2}}),
+            .formula = "h*T: global memory buffers of the gathered inputs, never freed"}}};
+}
+
 }  // namespace
 
 SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
@@ -108,6 +134,7 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   const auto [ahead, last_input_gradient, last_input, last_output_gradient, last_inputs] =
       pipeline_rows(job, plan, ends, shape);
+  const auto [deferred, deferred_buffers] = deferred_rows(job, plan, ends, shape);
   SequenceRows rows = {
       {{.component = Component::kCommunication,
         .name = "sequence_gather_buffer",
@@ -133,7 +160,9 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
         .dtype = DType::kBool,
         .first = Phase::kForward,
         .last = Phase::kForward,
-        .formula = "b*s*s/c: of the data loader's batch, held by the forward step that runs"}}};
+        .formula = "b*s*s/c: of the data loader's batch, held by the forward step that runs"},
+       deferred,
+       deferred_buffers}};
   return sized(job, rows);
 }
 

@@ -1,5 +1,7 @@
 #include "estimator/stage_state.h"
 
+#include <algorithm>
+
 #include "estimator/block_rows_megatron.h"
 #include "estimator/deepspeed_state.h"
 #include "estimator/megatron_fsdp.h"
@@ -69,7 +71,8 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
 std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
                                                        std::int64_t num_microbatches) {
   if (is_megatron(job.profile.memory_model)) {
-    return {plan.pp > 1 ? 1 : 0, plan.vpp > 1 ? 1 : 0};
+    const std::int64_t deferred = std::min(job.profile.deferred_embedding_wgrads, num_microbatches);
+    return {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)};
   }
   return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
           std::ssize(kSchedules) * num_microbatches + static_cast<std::int64_t>(plan.schedule)};

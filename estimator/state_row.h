@@ -78,7 +78,7 @@ struct StateRow {
 };
 
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
-using SequenceRows = std::array<StateRow, 8>;
+using SequenceRows = std::array<StateRow, 10>;
 
 // What the profile's tensors of the state are rounded up to: the native trainer's by its arenas,
 // torchtitan's, tensor by tensor, by the caching allocator.

@@ -4,6 +4,7 @@
 // (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
 #include "estimator/block_rows_megatron.h"
 #include "estimator/dispatch_buffers.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/validity_limits.h"
 #include "estimator/validity_megatron_fp8.h"
 #include "estimator/validity_megatron_overlap.h"
@@ -211,6 +212,27 @@ constexpr ValidityRule kLocalLayers = {
                               "moe_grouped_gemm false; and other backends");
         }};
 
+// core/model_parallel_config.py, __post_init__. Prediction modules put their logits into the same
+// lists, which is not described.
+constexpr ValidityRule kDeferredWgrads = {
+    .name = "deferred_embedding_wgrads_need_a_pipeline",
+    .reads = {PlanField::kPp, PlanField::kZero, PlanField::kGradDtype},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.deferred_embedding_wgrads > 0 &&
+                 (plan.pp == 1 || !fuses_weight_gradients(job, plan) ||
+                  job.model.num_mtp_layers > 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "deferred_embedding_wgrads " + number_text(job.profile.deferred_embedding_wgrads) +
+                 " with pp " + number_text(plan.pp) + ", gradient_accumulation_fusion " +
+                 std::string(fuses_weight_gradients(job, plan) ? "true" : "false") +
+                 " and num_mtp_layers " + number_text(job.model.num_mtp_layers) +
+                 "; valid: pp above 1 with gradient_accumulation_fusion true and num_mtp_layers "
+                 "0, or deferred_embedding_wgrads 0";
+        }};
+
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
@@ -261,6 +283,7 @@ constexpr std::array kRules = {
     kA2aHeads,
     kRingNeedsFullAttention,
     kUnfusedNeedsNoCp,
+    kDeferredWgrads,
     kDpReplicateNeedsZero,
     kDpReplicate,
     kExpertDpReplicate,

@@ -255,6 +255,16 @@ TEST_CASE("core's own layers have one attention, and its softmax is what the arg
         std::string::npos);
 }
 
+TEST_CASE("a deferral without a limit is one of all microbatches") {
+  const auto deferred = [](const char* more) {
+    return gpt7b_with(more).job.profile.deferred_embedding_wgrads;
+  };
+  CHECK(deferred("") == 0);
+  CHECK(deferred(R"(, "--wgrad-deferral-limit": 2)") == 0);
+  CHECK(deferred(R"(, "--defer-embedding-wgrad-compute": true, "--wgrad-deferral-limit": 2)") == 2);
+  CHECK(deferred(R"(, "--defer-embedding-wgrad-compute": true)") == 1 << 20);
+}
+
 TEST_CASE("gradients are in the type of --main-grads-dtype, as Megatron-LM's checks leave it") {
   const std::string aware = R"(, "--use-precision-aware-optimizer": true)";
   CHECK(gpt7b_with(aware).plan.grad_dtype == DType::kFp32);

@@ -183,6 +183,33 @@ TEST_CASE("fp32 copies of gradients in fewer bits are there until the next step 
   CHECK(alive(DType::kFp32, Phase::kIdle) == 0);
 }
 
+// core/tensor_parallel/layers.py: the gradient of the logits and the input of the output layer,
+// whose graph holds what the stage received, with its gradient.
+TEST_CASE("deferred gradients of the output layer hold logits of the first microbatches") {
+  Job job = gpt_job("1x8-h100");
+  job.profile.gradient_accumulation_fusion = true;
+  const auto held = [&](std::int64_t limit, bool sequence_parallel, std::string_view name) {
+    job.profile.deferred_embedding_wgrads = limit;
+    return state_bytes(job,
+                       Plan{.tp = 2,
+                            .pp = 2,
+                            .micro_batch = 4,
+                            .sequence_parallel = sequence_parallel,
+                            .schedule = Schedule::k1F1B},
+                       name);
+  };
+  constexpr std::string_view kInputs = "head.deferred_wgrad_inputs";
+  constexpr std::string_view kBuffers = "head.deferred_gather_buffers";
+  const std::int64_t one = 2 * (kTokens * 50432 / 2 + 3 * kTokens * 512);  // V a multiple of 256
+  CHECK(held(0, false, kInputs) == 0);
+  CHECK(held(2, false, kInputs) == 2 * one);
+  CHECK(held(1000, false, kInputs) == 3 * one);  // four microbatches of 4 sequences on dp 2
+  CHECK(held(2, false, kBuffers) == 0);
+  CHECK(held(2, true, kInputs) == 2 * (one - 3 * kTokens * 512));
+  CHECK(held(2, true, kBuffers) == 2 * 2 * kTokens * 512);
+  CHECK(held(1, true, kBuffers) == 2 * kTokens * 512);
+}
+
 // core_v0.16.1 core/tensor_parallel/random.py, CheckpointFunction: what core attention is given
 // lies in storage of 6h (the packed product, of which v is a part) and 4h (q and k behind the
 // rotary embedding); without a checkpoint cuDNN saves 6h in one layout and 4 bytes a head.

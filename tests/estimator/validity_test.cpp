@@ -166,7 +166,10 @@ TEST_CASE("heads, widths and sequence must divide") {
                     job.profile.attention_backend = AttentionBackend::kLocal;
                     plan.precision = Precision::kFp8;
                   },
-                  {"local", "bf16"}}});
+                  {"local", "bf16"}},
+                 {"deferred_embedding_wgrads_need_a_pipeline",
+                  [](Job& job, Plan&) { job.profile.deferred_embedding_wgrads = 2; },
+                  {"deferred_embedding_wgrads 2", "pp 1", "pp above 1"}}});
 }
 
 TEST_CASE("kv heads fewer than tp ranks are accepted where they divide them") {
