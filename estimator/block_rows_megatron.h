@@ -80,6 +80,8 @@ bool saves_probabilities(const Job& job, const Plan& plan);
 inline bool has_local_layers(const Job& job) {
   return job.profile.attention_backend == AttentionBackend::kLocal;
 }
+// Those of grouped queries are of copies of the keys and values, one for every query head.
+bool repeats_key_values(const MegatronBlock& block);
 // Without a rotary embedding queries, keys and values stay parts of the product's output, as cuDNN
 // and the batched products take them; FlashAttention wants them batch first.
 bool works_on_packed_qkv(const MegatronBlock& block);

@@ -105,7 +105,8 @@ void add_qkv(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
-  const std::int64_t elements = s.tokens * widths.qkv();
+  const bool repeats = repeats_key_values(block);
+  const std::int64_t elements = s.tokens * (repeats ? widths.query : widths.qkv());
   const Life life{.born = works_on_packed_qkv(block) ? Step::kForwardQkv : Step::kForwardLayout,
                   .last_forward_use = Step::kForwardAttention,
                   .dies = Step::kBackwardAttention};
@@ -118,8 +119,9 @@ void add_qkv(MegatronBlock& block) {
     add_checkpointed_qkv(block);
   } else {
     rows.keep("attention.qkv", elements, s.dtype, life,
-              "(a+2k)*d*T/t: q and k after the rotary embedding, v copied out of the packed "
-              "product: TE's fused attention wants one layout");
+              repeats ? "a*d*T/t: q, copied out of the packed product"
+                      : "(a+2k)*d*T/t: q and k after the rotary embedding, v copied out of the "
+                        "packed product: TE's fused attention wants one layout");
   }
   if (block.job.model.qk_norm) {
     rows.keep("attention.qk_norm_input", s.tokens * (widths.query + widths.key), s.dtype,

@@ -109,8 +109,8 @@ void add_probabilities(MegatronBlock& block) {
   keep("attention.dropout_mask", drops ? pairs : 0, DType::kBool, "a*s*T/t: saved by dropout");
   keep("attention.dropped_probabilities", drops ? pairs : 0, s.dtype,
        "a*s*T/t: saved by the second product");
-  const bool expands = s.key_value_heads < s.query_heads && !block.job.model.is_mla();
-  keep("attention.expanded_key_values", expands ? 2 * s.tokens * s.query_width : 0, s.dtype,
+  keep("attention.expanded_key_values",
+       repeats_key_values(block) ? 2 * s.tokens * s.query_width : 0, s.dtype,
        "2*a*d*T/t: keys and values repeated for every query head");
   rows.use("attention.probability_gradients", (drops ? 2 : 1) * pairs, s.dtype,
            Step::kBackwardAttention, Step::kBackwardAttention,
@@ -198,8 +198,13 @@ bool saves_probabilities(const Job& job, const Plan& plan) {
   return backend == AttentionBackend::kUnfused || backend == AttentionBackend::kLocal;
 }
 
+bool repeats_key_values(const MegatronBlock& block) {
+  return saves_probabilities(block.job, block.plan) && !block.job.model.is_mla() &&
+         block.shape.key_value_heads < block.shape.query_heads;
+}
+
 bool works_on_packed_qkv(const MegatronBlock& block) {
-  return block.job.model.learned_positions > 0 &&
+  return block.job.model.learned_positions > 0 && !repeats_key_values(block) &&
          attention_backend(block.job, block.plan) != AttentionBackend::kFlash;
 }
 
@@ -209,8 +214,9 @@ bool copies_batch_first(const MegatronBlock& block) {
 }
 
 bool keeps_packed_qkv(const MegatronBlock& block) {
-  return (block.replays_core_attention() || has_local_layers(block.job)) &&
-         !block.job.model.is_mla() && !works_on_packed_qkv(block);
+  const bool saves_parts = has_local_layers(block.job) && !repeats_key_values(block);
+  return (block.replays_core_attention() || saves_parts) && !block.job.model.is_mla() &&
+         !works_on_packed_qkv(block);
 }
 
 AttentionWidths attention_widths(const MegatronBlock& block) {

@@ -118,6 +118,20 @@ TEST_CASE("core's own layers keep what Transformer Engine's do with unfused atte
   CHECK(kept_bytes(job) == plain + 5 * pairs + kTokens * 4 * 512);
 }
 
+// core/transformer/dot_product_attention.py, repeat_interleave; Transformer Engine's
+// UnfusedDotProductAttention likewise: what is saved is the copies, and q's out of the groups.
+TEST_CASE("attention that saves its probabilities keeps grouped keys and values for every head") {
+  for (const AttentionBackend backend : {AttentionBackend::kUnfused, AttentionBackend::kLocal}) {
+    Job job = gpt_job("1x8-h100");
+    job.profile.attention_backend = backend;
+    const std::int64_t own_heads = kept_bytes(job);
+    job.model.num_kv_heads = 2;
+    CHECK(kept_bytes(job) == own_heads);
+    job.model.learned_positions = 0;  // q behind the rotary embedding
+    CHECK(kept_bytes(job) == own_heads);
+  }
+}
+
 // core/fusions/fused_softmax.py, forward_torch_softmax.
 TEST_CASE("a softmax that no kernel fuses is kept in fp32 beside what the product is given") {
   Job job = gpt_job("1x8-h100");
