@@ -435,7 +435,8 @@ Passes permutation_kernels(const Job& job) {
 
 // FSDP2 takes gradients from where products have written them (sharding_time.h), the only ones or
 // the sum of a pipeline's; without it autocast turns them into fp32. DeepSpeed's ZeRO-1 adds to
-// those of the microbatches before; ZeRO-2 and 3 take every one through the bucket.
+// those of the microbatches before; ZeRO-2 and 3 take every one through the bucket. Megatron-FSDP
+// copies them into the bucket that is reduced (megatron_fsdp.py, _grad_acc).
 KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const double e = element_bytes(plan);
@@ -449,6 +450,9 @@ KernelBytes weight_gradient_kernels(const Job& job, const Plan& plan) {
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
     return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
+  }
+  if (is_megatron_fsdp(job, plan)) {
+    return {.converted = e + grad};
   }
   return profile.memory_model == MemoryModel::kNative ? KernelBytes{.fused = e + 2 * grad}
                                                       : KernelBytes{.converted = e + 2 * grad};

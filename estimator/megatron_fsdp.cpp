@@ -7,6 +7,7 @@
 
 #include "estimator/block_rows.h"
 #include "estimator/layer_partition.h"
+#include "estimator/number.h"
 #include "estimator/parameters.h"
 #include "estimator/stage_tensors.h"
 
@@ -300,14 +301,16 @@ PlacedChunk place_chunk(const Job& job, const Plan& plan, const ChunkLayout& lay
 
 constexpr std::int64_t kSmallestCapacity = 1'000'000'000;  // elements
 
-// megatron_fsdp.py, _init_fsdp_param_and_grad_buffer: twice a unit, or one billion elements if that
-// is more.
+// megatron_fsdp.py, _init_fsdp_param_and_grad_buffer: `least`, or one billion elements if that is
+// more; under ZeRO-3 twice a unit.
+std::int64_t capacity_of(const Job& job, std::int64_t least) {
+  return job.profile.suggested_communication_unit_size > 0
+             ? job.profile.suggested_communication_unit_size
+             : std::max(kSmallestCapacity, least);
+}
+
 std::int64_t queue_capacity(const Job& job, const Plan& plan, const PlacedChunk& chunk) {
-  if (job.profile.suggested_communication_unit_size > 0) {
-    return job.profile.suggested_communication_unit_size;
-  }
-  return std::max(kSmallestCapacity,
-                  plan.zero >= 3 ? 2 * chunk.unit_elements : smallest_bucket(job, plan));
+  return capacity_of(job, plan.zero >= 3 ? 2 * chunk.unit_elements : smallest_bucket(job, plan));
 }
 
 // AllGatherPipeline.all_gather_params: whole buckets behind the layer (in backward: before it)
@@ -573,6 +576,29 @@ FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& la
     }
   }
   return buffers;
+}
+
+FsdpShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held) {
+  const std::int64_t layers = std::ssize(job.model.layers);
+  const std::int64_t mixtures = std::ranges::count(job.model.layers, true, &LayerSpec::is_moe);
+  const bool divides_experts = expert_state_shards(job, plan) > 1;
+  const auto divided = [&](BlockKind kind, std::int64_t count) {
+    const LocalParameters local = block_parameters(job, plan, kind);
+    return count * (local.dense + (divides_experts ? local.expert : 0));
+  };
+  const std::int64_t elements =
+      (mixtures < layers ? divided(BlockKind::kDenseLayer, layers - mixtures) : 0) +
+      (mixtures > 0 ? divided(BlockKind::kMoeLayer, mixtures) : 0);
+  const std::int64_t unit = elements / std::max<std::int64_t>(layers, 1);
+  if (unit == 0 || held == 0) {
+    return {};
+  }
+  const std::int64_t ahead = div_ceil(capacity_of(job, 2 * unit) / 2, unit);
+  const double first = number(unit) / number(held);
+  const double all = std::min(1.0, first * number(layers) / number(plan.pp));
+  return {.layers = all,
+          .first = std::min(all, first),
+          .ahead = std::min(all, first * number(1 + ahead))};
 }
 
 // start_param_sync: the bucket of the first parameter, and what its gather is ahead of.

@@ -70,6 +70,17 @@ struct FsdpBuffers {
   std::int64_t backward_bytes(std::size_t unit) const;
 };
 
+// Shares of what a rank of ZeRO-3 gathers and reduces: layers twice and once for every microbatch,
+// the rest, embedding and head, is gathered once a step.
+struct FsdpShares {
+  double layers = 1;
+  double first = 0;  // of a layer, which begins a forward pass or ends a backward one
+  double ahead = 0;  // of it and those ahead: AllGatherPipeline.all_gather_params issues buckets in
+                     // the model's order, so that a backward pass begins behind them
+};
+// `held`: elements that the rank has of what is divided.
+FsdpShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
+
 // Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
 std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& chunk);
 

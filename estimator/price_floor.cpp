@@ -205,23 +205,21 @@ std::size_t num_pipelines(const PriceFreedom& open) {
   return num_blocks(open) * num_values(open.rank_order);
 }
 
-// FSDP changes the blocks of torchtitan and of Megatron-core (what its products add to), other
-// choices of ZeRO do not: one value of either.
+// FSDP changes the blocks of torchtitan and of Megatron-core (what its products add to, its hooks),
+// other choices of ZeRO do not: of those that are alike the first.
 std::vector<std::int64_t> zeros_seen_by_blocks(const Job& job, const PriceFreedom& open) {
-  std::vector<std::int64_t> zeros;
+  const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
     return open.zero;
   }
-  const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
   if (!is_titan && job.profile.memory_model != MemoryModel::kMegatron) {
-    return zeros;
+    return {};
   }
-  const std::int64_t least = is_titan ? 3 : 2;
-  for (const bool is_sharded : {false, true}) {
-    const auto found = std::ranges::find_if(
-        open.zero, [&](std::int64_t zero) { return (zero >= least) == is_sharded; });
-    if (found != open.zero.end()) {
-      zeros.push_back(*found);
+  const auto sharding = [&](std::int64_t zero) { return zero < (is_titan ? 3 : 2) ? 0 : zero; };
+  std::vector<std::int64_t> zeros;
+  for (const std::int64_t zero : open.zero) {
+    if (std::ranges::find(zeros, sharding(zero), sharding) == zeros.end()) {
+      zeros.push_back(zero);
     }
   }
   return zeros;

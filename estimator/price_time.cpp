@@ -40,15 +40,16 @@ std::int64_t microbatches_seen_by_time(const Job& job, const Plan& plan) {
 }  // namespace
 
 // torchtitan's hosts gather and reduce for a microbatch; DeepSpeed's hooks, and how often it copies
-// gradients, follow ZeRO, and ZeRO-3's its ranks; Megatron-FSDP has hooks under ZeRO-3 and may have
-// to make weight gradients of their own.
+// gradients, follow ZeRO, and ZeRO-3's its ranks; Megatron-FSDP has hooks under ZeRO-3, and copies
+// weight gradients that it may have to make of their own.
 std::int64_t PricePieces::shardings(const Plan& plan) const {
   switch (job.profile.memory_model) {
     case MemoryModel::kTorchtitan:
       return std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan));
     case MemoryModel::kDeepspeed: return packed(plan.zero, grid().dp);
     case MemoryModel::kMegatron:
-      return (fuses_weight_gradients(job, plan) ? 0 : 1) + (plan.zero == 3 ? 2 : 0);
+      return (fuses_weight_gradients(job, plan) ? 0 : 1) +
+             2 * (is_megatron_fsdp(job, plan) ? plan.zero : 0);
     default: return 0;
   }
 }

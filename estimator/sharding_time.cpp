@@ -171,6 +171,25 @@ double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
                           work.backward_s + share * backward_copies_s);
 }
 
+// Megatron-FSDP's ZeRO-3. Every backward pass begins with the head's reduction and the gathers of
+// the last layers, and ends when the first layer and the embedding are reduced
+// (_root_post_backward); what is gathered for the next step hides behind nothing
+// (data/measured/README.md, overlaps_two_gpus_h200).
+double exposed_megatron_fsdp_s(const RankUpdate& update, double microbatches,
+                               const MicrobatchWork& work) {
+  const FsdpShares& of = update.of_fsdp;
+  const BesideCost& gather = update.gather;
+  const BesideCost reduce = update.reduce + update.replica;
+  const double ends = 1 - of.layers;
+  const double forward_s =
+      of.first * gather.alone_s + beside_compute_s((of.layers - of.first) * gather, work.forward_s);
+  const double backward_s =
+      of.ahead * gather.alone_s + (ends + of.first) * reduce.alone_s +
+      beside_compute_s((of.layers - of.ahead) * gather + (of.layers - of.first) * reduce,
+                       work.backward_s);
+  return ends * gather.alone_s + microbatches * (forward_s + backward_s);
+}
+
 // DeepSpeed's step before and after the update proper (stage_1_and_2.py, stage3.py: step; two bytes
 // a gradient and a weight). Norm: to fp64 10, its squares 8; flat copy 4, to fp32 6, scaled 8, read
 // by the update 4; weight 6.
@@ -293,6 +312,10 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
     update.regather = regather(groups.dense_shard, parameters.regathered.dense) +
                       regather(groups.expert_shard, parameters.regathered.expert);
   }
+  if (job.profile.memory_model == MemoryModel::kMegatron) {
+    update.of_fsdp =
+        fsdp_shares(job, plan, held.dense + (groups.expert_shard.size > 1 ? held.expert : 0));
+  }
   if (parameters.tied_elements > 0) {
     update.tied_s = all_reduce_s(job.cluster, groups.embedding,
                                  number(parameters.tied_elements * bytes_of(plan.grad_dtype)));
@@ -332,7 +355,9 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
                 beside_compute_s(update.gather, forward_s);
       break;
     default:
-      if (gathers_once(job.profile, plan)) {
+      if (is_megatron_fsdp(job, plan)) {
+        seconds = exposed_megatron_fsdp_s(update, m, work);
+      } else if (gathers_once(job.profile, plan)) {
         seconds = beside_compute_s(update.gather, work.forward_s) + reduce.alone_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "estimator/job.h"
+#include "estimator/megatron_fsdp.h"
 #include "estimator/muon.h"
 #include "estimator/overlap_time.h"
 #include "estimator/parameters.h"
@@ -30,6 +31,7 @@ struct RankUpdate {
   BesideCost gather;           // of all parameters
   BesideCost regather;         // native, ZeRO 3: of those that a backward pass gathers again
   BesideCost add;              // of a reduced gradient to the rank's sum of those before
+  FsdpShares of_fsdp;          // Megatron-FSDP's
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
   double tied_s = 0;            // of the embedding table, reduced between the end stages

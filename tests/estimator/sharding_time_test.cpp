@@ -84,6 +84,43 @@ Case deepspeed_on_four(const std::string& framework, int zero, const std::string
                  std::to_string(zero) + R"(},"options":{)" + options + "}");
 }
 
+// Six layers of Llama-3-8B's widths on two H200 (data/measured/overlaps_two_gpus_h200.jsonl,
+// fsdp-dense-bf16): 218,112,000 parameters a layer, of which three are gathered ahead, embedding,
+// head and final norm 262,148,096.
+TEST_CASE("Megatron-FSDP's passes begin and end with what nothing hides") {
+  const Case question = case_of(R"("framework":"megatron","cluster":"1x2-h200",
+    "model":{"model_type":"llama","hidden_size":4096,"intermediate_size":14336,
+             "num_hidden_layers":6,"num_attention_heads":32,"num_key_value_heads":8,
+             "vocab_size":32000,"tie_word_embeddings":false},
+    "training":{"sequence_length":4096,"micro_batch":1,"num_microbatches":2,"precision":"bf16"},
+    "plan":{"zero":3,"grad_dtype":"bf16"})");
+  const Job& job = question.job;
+  constexpr double kLayer = 218'112'000;
+  constexpr double kEnds = 262'148'096;
+  constexpr double kAll = 6 * kLayer + kEnds;
+  RankParameters held;
+  held.held.dense = static_cast<std::int64_t>(kAll);
+  const RankUpdate update =
+      rank_update(job, question.plan, ShardingGroups(job, question.plan), held);
+  CHECK(update.of_fsdp.layers == doctest::Approx(6 * kLayer / kAll));
+  CHECK(update.of_fsdp.first == doctest::Approx(kLayer / kAll));
+  CHECK(update.of_fsdp.ahead == doctest::Approx(4 * kLayer / kAll));
+  const auto exposed_s = [&](std::int64_t microbatches, double work_s) {
+    return exposed_data_parallel_s(job, question.plan, update, microbatches,
+                                   {.forward_s = work_s, .backward_s = work_s});
+  };
+  const double gather_s = update.gather.alone_s;
+  const double reduce_s = update.reduce.alone_s;
+  // Behind nothing all is seen: layers are gathered twice for each microbatch, the ends once.
+  CHECK(exposed_s(2, 0) ==
+        doctest::Approx((kEnds + 4 * 6 * kLayer) / kAll * gather_s + 2 * reduce_s));
+  const double of_microbatch_s = exposed_s(2, 10) - exposed_s(1, 10);
+  const double begins_s = 5 * kLayer / kAll * gather_s + (kEnds + kLayer) / kAll * reduce_s;
+  const double hides_s = 7 * kLayer / kAll * gather_s + 5 * kLayer / kAll * reduce_s;
+  CHECK(of_microbatch_s > begins_s);
+  CHECK(of_microbatch_s < begins_s + hides_s / 2);
+}
+
 // Five buckets, of 525, 495, 495, 319 and 525 million elements; the last two come when the backward
 // pass has ended. ZeRO-1 reduces once a step, ZeRO-2 in every microbatch.
 TEST_CASE("DeepSpeed's overlap_comm hides what it reduces before the last buckets") {
