@@ -15,7 +15,8 @@ std::string integer_range(std::int64_t low, std::int64_t high) {
   if (high == std::numeric_limits<std::int64_t>::max()) {
     return "an integer >= " + std::to_string(low);
   }
-  return "an integer from " + std::to_string(low) + " to " + std::to_string(high);
+  return low == high ? std::to_string(low)
+                     : "an integer from " + std::to_string(low) + " to " + std::to_string(high);
 }
 
 // Optimal string alignment: insert, delete, replace, or swap two neighbours, one step each.

@@ -121,11 +121,19 @@ std::vector<OptionRow> sweep_rows() {
   };
 }
 
+// Several prices are those of the clusters of a search.
+OptionRow price() {
+  OptionRow row = text("price-per-gpu-hour", "X",
+                       "US dollars; search also takes one for each of --gpu or --cluster, as 3,2; "
+                       "default: the cluster's file, where it has a price");
+  row.high = kMostWorth;
+  return row;
+}
+
 std::vector<OptionRow> cost_rows() {
   return {
       number("tokens", "tokens to train on, as in 15e12: days and cost", 0, kMostWorth),
-      number("price-per-gpu-hour", "US dollars; default: the cluster's file, where it has a price",
-             0, kMostWorth),
+      price(),
   };
 }
 

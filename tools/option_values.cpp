@@ -117,11 +117,14 @@ std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t
 }
 
 double parse_number(const std::string& word, double low, double high, const std::string& place) {
+  constexpr double kUnbounded = 1e18;  // a limit so high bounds no question
   double value = 0;
   const char* end = word.data() + word.size();
   const auto parsed = std::from_chars(word.data(), end, value);
   if (parsed.ec != std::errc() || parsed.ptr != end || !(value >= low && value <= high)) {
-    throw wrong(place, word, "a number from " + shortest(low) + " to " + shortest(high));
+    throw wrong(place, word,
+                high < kUnbounded ? "a number from " + shortest(low) + " to " + shortest(high)
+                                  : "a number >= " + shortest(low));
   }
   return value;
 }

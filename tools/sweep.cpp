@@ -94,6 +94,24 @@ void refuse_zero_targets(const Options& options) {
   }
 }
 
+// Of each cluster: the same for all, or one each; none where none is given.
+std::vector<std::string> prices_of(const Options& options, std::size_t num_clusters) {
+  constexpr const char* kOption = "price-per-gpu-hour";
+  if (!given(options, kOption)) {
+    return {};
+  }
+  const std::string place = std::string("--") + kOption;
+  std::vector<std::string> prices = parse_list(text_or(options, kOption, ""), place);
+  if (prices.size() == 1) {
+    prices.resize(num_clusters, prices.front());
+  }
+  if (prices.size() != num_clusters) {
+    throw InputError(place + ": found " + std::to_string(prices.size()) + " prices for " +
+                     std::to_string(num_clusters) + " clusters, expected one, or one for each");
+  }
+  return prices;
+}
+
 // One job a cluster and size.
 std::vector<SearchQuestion> sweep_questions(const Options& options, const Library& library) {
   std::vector<SearchQuestion> questions;
@@ -103,15 +121,20 @@ std::vector<SearchQuestion> sweep_questions(const Options& options, const Librar
   } else if (given(options, "gpu")) {
     throw InputError("--gpu: found no --num-gpus beside it");
   }
-  for (const std::string& cluster : cluster_names(options, library)) {
+  const std::vector<std::string> clusters = cluster_names(options, library);
+  const std::vector<std::string> prices = prices_of(options, clusters.size());
+  for (std::size_t cluster = 0; cluster < clusters.size(); ++cluster) {
     for (const std::int64_t size : sizes) {
       Options one = options;
-      one.values["cluster"] = {cluster};
+      one.values["cluster"] = {clusters[cluster]};
+      if (!prices.empty()) {
+        one.values["price-per-gpu-hour"] = {prices[cluster]};
+      }
       if (size > 0) {
         one.values["num-gpus"] = {std::to_string(size)};
       }
       SearchQuestion question = search_question_of(one, library);
-      set_price(question.job.cluster, options);
+      set_price(question.job.cluster, one);
       if (question.job.cluster.usd_per_gpu_hour == 0 && given(options, "target-cost")) {
         throw InputError("--target-cost: found no price of " + question.job.cluster.name +
                          ", expected --price-per-gpu-hour or usd_per_gpu_hour in its file");

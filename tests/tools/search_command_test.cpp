@@ -148,6 +148,25 @@ TEST_CASE("the command below a sweep estimates the plan of the chosen cluster, a
   CHECK(contains(run.out, "  " + days.substr(0, days.find('.')) + "."));
 }
 
+TEST_CASE("a search takes one price for all clusters, or one for each") {
+  const auto search = [](const std::string& prices) {
+    return run_shardplan({"search", "--model", "llama3-8b", "--gpu", "h100,h200", "--num-gpus",
+                          "8,16", "--sequence-length", "8192", "--global-batch", "64", "--fix",
+                          "pp=1", "--fix", "cp=1", "--tokens", "1e12", "--price-per-gpu-hour",
+                          prices});
+  };
+  const std::string own = search("2,3.5").out;
+  for (const char* price : {"  16.00  ", "  32.00  ", "  28.00  ", "  56.00  "}) {
+    CHECK(contains(own, price));
+  }
+  CHECK(contains(own, "--price-per-gpu-hour 2 "));  // of the cheapest
+  CHECK(contains(search("3.5,2").out, "--price-per-gpu-hour 2 "));
+  CHECK(contains(search("2,3,4").err,
+                 "found 3 prices for 2 clusters, expected one, or one for each"));
+  CHECK(search("2,3,4").exit_code == 2);
+  CHECK(contains(search("2,x").err, "--price-per-gpu-hour: found 'x', expected a number >= 0"));
+}
+
 TEST_CASE("a tie has the same number in every format") {
   const auto search = [](const std::string& format) {
     return run_shardplan({"search", "--model", "llama3-8b", "--cluster", "1x8-h200",
