@@ -173,7 +173,9 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   std::string text = paint(is_doubtful ? Colour::kYellow : colour_of(prediction.status),
                            words_of(prediction.status));
   if (!prediction.has_numbers()) {
-    return text + "  " + prediction.reason + "\n";
+    const std::string_view repeated = "unsupported: ";  // the first word said so
+    const bool repeats = prediction.reason.starts_with(repeated);
+    return text + "  " + prediction.reason.substr(repeats ? repeated.size() : 0) + "\n";
   }
   const Job& job = report.question.job;
   const MemoryEstimate& memory = prediction.memory;

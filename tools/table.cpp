@@ -53,7 +53,9 @@ std::string table_text(const Table& table) {
     }
   }
   std::string text;
-  for (const std::string& line : lines) { text += line + "\n"; }
+  for (const std::string& line : lines) {
+    text.append(line, 0, line.find_last_not_of(' ') + 1).append("\n");
+  }
   return text;
 }
 

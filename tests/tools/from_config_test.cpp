@@ -104,9 +104,9 @@ TEST_CASE("what nanotron's configuration says beside that is refused or named") 
     return estimate("run.yaml", with(kNanotron, part, other), {"--cluster", "2x8-h100"});
   };
   CHECK(contains(status("hidden_act: silu", "hidden_act: gelu").out,
-                 "unsupported: model.model_config.hidden_act gelu"));
+                 "UNSUPPORTED  model.model_config.hidden_act gelu"));
   CHECK(contains(status("name: adamW", "name: sgd").out,
-                 "unsupported: optimizer.optimizer_factory.name sgd"));
+                 "UNSUPPORTED  optimizer.optimizer_factory.name sgd"));
   CHECK(contains(status("zero_stage: 1", "zero_stage: 1\n  my_own: 3").err,
                  "unknown setting optimizer.my_own 3"));
   CHECK(contains(status("  pp_engine: 1f1b\n", "").out, "schedule gpipe"));
@@ -128,7 +128,7 @@ TEST_CASE("a configuration of DeepSpeed with a model is the run that its options
   CHECK(contains(run.err, "bf16.enabled: found \"auto\", took true"));
   CHECK(contains(run.err, "--recompute full says otherwise"));
   CHECK(contains(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"cpu\""), job).out,
-                 "unsupported: zero_optimization.offload_optimizer.device cpu"));
+                 "UNSUPPORTED  zero_optimization.offload_optimizer.device cpu"));
   const ProgramRun open =
       estimate("ds.json", with(kDeepspeed, "per_gpu\": 2", "per_gpu\": \"auto\""), job);
   CHECK(contains(open.err,

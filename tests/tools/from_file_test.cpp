@@ -269,7 +269,7 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
         std::string::npos);
   const ProgramRun unsupported = run({"--set=--perform-rl-step"});
   CHECK(unsupported.exit_code == 1);
-  CHECK(unsupported.out.find("unsupported: --perform-rl-step") != std::string::npos);
+  CHECK(unsupported.out.find("UNSUPPORTED  --perform-rl-step") != std::string::npos);
   CHECK(run({"--set=--perform-rl-step", "--set", "perform-rl-step=false"}).exit_code == 2);
   std::string refused = kScript;
   refused.replace(refused.find("--bf16"), 6, "--bf16 --perform-rl-step");

@@ -49,6 +49,13 @@ TEST_CASE("JSON repairs text that is no UTF-8 instead of failing") {
   CHECK(table_json(table) == "[{\"a\":\"\xEF\xBF\xBD\"}]\n");
 }
 
+TEST_CASE("no line of a table ends in spaces") {
+  const Table table = {
+      .columns = {"name", "notes"},
+      .rows = {{std::string("long name"), std::string()}, {std::string("é"), std::string("x")}}};
+  CHECK(table_text(table) == "name       notes\nlong name\né          x\n");
+}
+
 TEST_CASE("columns of numbers are right-aligned, words left-aligned by characters") {
   const Table table = {.columns = {"n", "name", "end"},
                        .rows = {{std::int64_t{1000}, std::string("é"), std::string("x")},
