@@ -256,6 +256,73 @@ void add_dropout(const Question& question, Verdict& verdict,
   }
 }
 
+void add_sentence(const std::string& text, std::vector<StatedAssumption>& stated) {
+  stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
+}
+
+// What is taken of the hosts and of the launcher.
+void add_surroundings(const Question& question, const StepTime& time,
+                      std::vector<StatedAssumption>& stated) {
+  if (time.host_s >= kShareWorthSaying * time.total_s) {
+    add_sentence("host_slowdown: " + exact_text(question.job.cluster.host_slowdown) +
+                     ", of this cluster's hosts (a DGX H100's: 1), for which GPUs wait " +
+                     percent(time.host_s / time.total_s) +
+                     " of the step; tools/measure_host_speed.py measures it for a cluster file",
+                 stated);
+  }
+  if (question.run && question.run->reading.launcher_assumed &&
+      question.job.profile.allocator == AllocatorKind::kCachingExpandable) {
+    add_sentence(
+        "allocator: caching_expandable, as torchtitan's own run_train.sh sets it; another "
+        "launcher: --set allocator=caching",
+        stated);
+  }
+}
+
+// Frameworks want micro_batch and precision to be said; torchtitan computes in bf16 by itself
+// (config/job_config.py, Training.mixed_precision_param).
+void add_plan_fields(const Question& question, const Library& library, Verdict& verdict,
+                     std::vector<StatedAssumption>& stated) {
+  const FrameworkProfile& profile = question.job.profile;
+  const std::vector<ProfileOption> defaults =
+      profile_plan_defaults(library, library.key_of(profile));
+  for (const DefaultField& field : kDefaultFields) {
+    if (is_open(question, field)) {
+      stated.push_back(assumption_of(open_field(field, question, defaults), profile.name,
+                                     turning_value(question, field, verdict), verdict.status));
+    }
+  }
+  const auto add_own = [&](const std::string& name, const std::string& value, bool assumed) {
+    if (!is_among(question.given, name)) {
+      stated.push_back(
+          assumption_of({.name = name, .value = value, .framework_default = {}, .assumed = assumed},
+                        profile.name, "", verdict.status));
+    }
+  };
+  const bool has_precision = profile.memory_model == MemoryModel::kTorchtitan;
+  add_own("micro_batch", std::to_string(question.plan.micro_batch), true);
+  add_own("precision", std::string(name_of(question.plan.precision)), !has_precision);
+}
+
+// Switches of the framework, but for those that mean nothing to this model or optimizer.
+void add_options(const Question& question, const Library& library, Verdict& verdict,
+                 std::vector<StatedAssumption>& stated) {
+  const FrameworkProfile& profile = question.job.profile;
+  const bool has_experts = question.job.model.moe.num_experts > 0;
+  for (const ProfileOption& option : profile_options(library, library.key_of(profile))) {
+    const bool means_something = (has_experts || !option.name.starts_with("moe_")) &&
+                                 (uses_muon(question.job) || !option.name.starts_with("muon_"));
+    if (means_something && !is_among(question.given_options, option.name)) {
+      stated.push_back(assumption_of(
+          {.name = option.name,
+           .value = option.default_value,
+           .framework_default = option.framework_default,
+           .assumed = option.assumed},
+          profile.name, turning_value(question, option, library, verdict), verdict.status));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<StatedAssumption> assumptions_of(const Question& question, const Library& library,
@@ -270,59 +337,11 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
   if (!prediction.has_numbers()) {
     return stated;
   }
-  const StepTime& time = prediction.time;
-  if (time.host_s >= kShareWorthSaying * time.total_s) {
-    const std::string text =
-        "host_slowdown: " + exact_text(question.job.cluster.host_slowdown) +
-        ", of this cluster's hosts (a DGX H100's: 1), for which GPUs wait " +
-        percent(time.host_s / time.total_s) +
-        " of the step; tools/measure_host_speed.py measures it for a cluster file";
-    stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
-  }
-  if (question.run && question.run->reading.launcher_assumed &&
-      question.job.profile.allocator == AllocatorKind::kCachingExpandable) {
-    const std::string text =
-        "allocator: caching_expandable, as torchtitan's own run_train.sh sets it; another "
-        "launcher: "
-        "--set allocator=caching";
-    stated.push_back({.kind = AssumptionKind::kEstimator, .text = text, .in_short = text});
-  }
   Verdict verdict = {.status = prediction.status, .rule = rule};
-  const std::string& framework = question.job.profile.name;
-  const std::string key = library.key_of(question.job.profile);
-  const std::vector<ProfileOption> defaults = profile_plan_defaults(library, key);
-  for (const DefaultField& field : kDefaultFields) {
-    if (is_open(question, field)) {
-      stated.push_back(assumption_of(open_field(field, question, defaults), framework,
-                                     turning_value(question, field, verdict), verdict.status));
-    }
-  }
-  // Frameworks want both to be said; torchtitan computes in bf16 by itself (config/job_config.py,
-  // Training.mixed_precision_param).
-  const auto add_own = [&](const std::string& name, const std::string& value, bool assumed) {
-    if (!is_among(question.given, name)) {
-      stated.push_back(
-          assumption_of({.name = name, .value = value, .framework_default = {}, .assumed = assumed},
-                        framework, "", verdict.status));
-    }
-  };
-  const bool has_precision = question.job.profile.memory_model == MemoryModel::kTorchtitan;
-  add_own("micro_batch", std::to_string(question.plan.micro_batch), true);
-  add_own("precision", std::string(name_of(question.plan.precision)), !has_precision);
+  add_surroundings(question, prediction.time, stated);
+  add_plan_fields(question, library, verdict, stated);
   add_dropout(question, verdict, stated);
-  const bool has_experts = question.job.model.moe.num_experts > 0;
-  for (const ProfileOption& option : profile_options(library, key)) {
-    const bool means_something = (has_experts || !option.name.starts_with("moe_")) &&
-                                 (uses_muon(question.job) || !option.name.starts_with("muon_"));
-    if (means_something && !is_among(question.given_options, option.name)) {
-      stated.push_back(assumption_of({.name = option.name,
-                                      .value = option.default_value,
-                                      .framework_default = option.framework_default,
-                                      .assumed = option.assumed},
-                                     framework, turning_value(question, option, library, verdict),
-                                     verdict.status));
-    }
-  }
+  add_options(question, library, verdict, stated);
   return stated;
 }
 
