@@ -157,8 +157,7 @@ void read_deferral(const RunArguments& arguments, RunReading& run, const Options
   }
 }
 
-// Which parts of a step are CUDA graphs: scopes without attention, or with experts' routing alone,
-// leave most of a layer to the host.
+// Which parts of a step are CUDA graphs; attention alone is taken with a mixture's router.
 std::string graphs_of(const RunArguments& arguments) {
   const std::string impl =
       arguments.has("--external-cuda-graph") ? "transformer_engine"
@@ -178,7 +177,10 @@ std::string graphs_of(const RunArguments& arguments) {
   if (scopes.empty() || captures("full")) {
     return "layers";
   }
-  return !captures("attn") ? "none" : captures("mlp") || captures("moe") ? "layers" : "attention";
+  if (!captures("attn")) {
+    return captures("moe_router") ? "router" : "none";
+  }
+  return captures("mlp") || captures("moe") ? "layers" : "attention";
 }
 
 // What a run of the whole framework makes beside the model: its data loader's mask, and cuBLAS'

@@ -68,8 +68,8 @@ enum class MoeDispatcher {
 // What of a step the host launches as CUDA graphs, in place of kernel by kernel.
 enum class CudaGraphs {
   kNone,
-  kAttention,  // attention, and of experts router and preprocessing; dense FFN and experts are
-               // eager
+  kRouter,     // of experts what stands in front of the exchange: router and preprocessing
+  kAttention,  // that and attention; dense FFN and experts are eager
   kLayers,     // whole transformer layers
   kIteration,  // everything from the first forward pass to the last backward pass
 };
@@ -168,8 +168,9 @@ inline constexpr std::array<NamedValue<MoeDispatcher>, 4> kMoeDispatchers = {{
     {.value = MoeDispatcher::kDeepEp, .name = "deepep"},
     {.value = MoeDispatcher::kHybridEp, .name = "hybridep"},
 }};
-inline constexpr std::array<NamedValue<CudaGraphs>, 4> kCudaGraphs = {{
+inline constexpr std::array<NamedValue<CudaGraphs>, 5> kCudaGraphs = {{
     {.value = CudaGraphs::kNone, .name = "none"},
+    {.value = CudaGraphs::kRouter, .name = "router"},
     {.value = CudaGraphs::kAttention, .name = "attention"},
     {.value = CudaGraphs::kLayers, .name = "layers"},
     {.value = CudaGraphs::kIteration, .name = "iteration"},

@@ -138,6 +138,12 @@ constexpr double kMeasuringHost = 1.62;
 // which a quarter of 0.25 once a step (1 against 4 microbatches); routing 3.4 ms.
 constexpr HostCost kEngineHeadNorms = microseconds(290, 470);
 constexpr HostCost kEngineRouting = microseconds(810, 1290);
+// Where graphs hold the router and what stands in front of the exchange, what is left of routing:
+// 0.35 forward and 0.52 backward of what these take with dispatch, permutation and the way back, as
+// MoELayer of core_v0.16.1 does on a CPU (PyTorch 2.6, one rank, 32 experts that only scale their
+// rows, all-to-all, auxiliary loss, router in fp32; 0.31 to 0.37 and 0.47 to 0.54 in three runs; by
+// operators a third of both).
+constexpr HostCost kEngineRoutingBehind = microseconds(280, 670);
 constexpr HostCost kGroupedExpert = microseconds(37, 60);
 // Casts, largest values and scales of a layer's four linear modules in fp8: 1147 ms of 32
 // microbatches with tp 2 and pp 2 are 5.0 ms a layer on H100, against 2.5 in bf16
@@ -329,21 +335,15 @@ HostCost split_launches(const HostRow& row, const Plan& plan) {
   return cost;
 }
 
-// A dense layer as its host launches it. A graph is one autograd function each way, which takes
-// what one linear layer's does, forward and backward 189 us (host_cost_h200.json). Besides
-// attention, its projections and norms a layer has two of four products and the activation: a
-// third.
-HostCost graphed(CudaGraphs graphs, const HostCost& eager) {
-  constexpr HostCost kGraph = microseconds(95, 95);
-  switch (graphs) {
-    case CudaGraphs::kNone: return eager;
-    case CudaGraphs::kAttention:
-      return {.forward_s = kGraph.forward_s + eager.forward_s / 3,
-              .backward_s = kGraph.backward_s + eager.backward_s / 3};
-    case CudaGraphs::kLayers: return kGraph;
-    case CudaGraphs::kIteration: return {};
-  }
-  throw std::logic_error("graphed: unknown graphs");
+// What graphs of attention leave of a dense layer: besides attention, its projections and norms it
+// has two of four products and the activation, a third; two of four linear modules, and of its
+// collectives the feed-forward's. Norms of heads and latent attention are within.
+HostCost beside_attention(const HostRow& row, const Plan& plan) {
+  HostCost cost;
+  add(cost, 1.0 / 3, row.layer);
+  add(cost, plan.tp > 1 ? 0.5 : 0, row.tensor_parallel);
+  add(cost, plan.precision == Precision::kFp8 ? 0.5 : 0, row.fp8);
+  return cost;
 }
 
 // What the hooks of ZeRO-2 and 3 add to a layer.
@@ -412,37 +412,70 @@ bool gathers_once(const FrameworkProfile& profile, const Plan& plan) {
          profile.reshard_after_forward != ReshardAfterForward::kAlways;
 }
 
-HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
+namespace {
+
+// A layer that is launched kernel by kernel, without its experts.
+HostCost eager_launches(const Job& job, const Plan& plan, const LayerSpec& layer,
+                        const HostRow& row) {
   HostCost cost;
-  const HostRow* row = row_of(job.profile);
-  if (row == nullptr) {
-    return cost;
-  }
-  add(cost, 1, row->layer);
-  add(cost, shardings_per_microbatch(job, plan), row->sharded);
-  add(cost, 1, split_launches(*row, plan));
+  add(cost, 1, row.layer);
+  add(cost, shardings_per_microbatch(job, plan), row.sharded);
+  add(cost, 1, split_launches(row, plan));
   if (job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero > 1) {
     add(cost, 1, zero_hooks(job, plan));
   }
   if (shards_parameters_by_megatron(job, plan)) {
     add(cost, 1, fsdp_hooks(job, plan, layer));
   }
-  add(cost, job.model.qk_norm ? 1 : 0, row->head_norms);
+  add(cost, job.model.qk_norm ? 1 : 0, row.head_norms);
   add(cost, 1, deepseek_launches(job, layer));
-  const bool is_fp8 = plan.precision == Precision::kFp8;
-  add(cost, is_fp8 ? 1 : 0, row->fp8);
-  const CudaGraphs graphs = job.profile.cuda_graphs;
-  cost = graphed(graphs, cost);
-  if (layer.is_moe && (graphs == CudaGraphs::kNone || graphs == CudaGraphs::kAttention)) {
-    const bool is_grouped = job.profile.moe_grouped_gemm;
-    const double experts = number(div_ceil(job.model.moe.num_experts, plan.ep));
-    add(cost, 1, row->routing);
-    add(cost, plan.ep > 1 ? 1 : 0, exchanges(*row, job.profile));
-    add(cost, experts, is_grouped ? row->grouped_expert : row->expert);
-    add(cost, is_grouped && is_fp8 ? experts : 0, row->grouped_expert_fp8);
-    add(cost, job.profile.overlap_moe_expert_parallel_comm ? 1 : 0, row->combined_schedule);
+  add(cost, plan.precision == Precision::kFp8 ? 1 : 0, row.fp8);
+  return cost;
+}
+
+// What experts add to a layer, but where whole layers are graphs.
+HostCost expert_launches(const Job& job, const Plan& plan, const HostRow& row) {
+  const bool is_grouped = job.profile.moe_grouped_gemm;
+  const double experts = number(div_ceil(job.model.moe.num_experts, plan.ep));
+  HostCost cost;
+  add(cost, 1, job.profile.cuda_graphs == CudaGraphs::kNone ? row.routing : kEngineRoutingBehind);
+  add(cost, plan.ep > 1 ? 1 : 0, exchanges(row, job.profile));
+  add(cost, experts, is_grouped ? row.grouped_expert : row.expert);
+  add(cost, is_grouped && plan.precision == Precision::kFp8 ? experts : 0, row.grouped_expert_fp8);
+  add(cost, job.profile.overlap_moe_expert_parallel_comm ? 1 : 0, row.combined_schedule);
+  return cost;
+}
+
+// A graph is one autograd function each way, which takes what one linear layer's does, forward and
+// backward 189 us (host_cost_h200.json).
+HostCost launches(const Job& job, const Plan& plan, const LayerSpec& layer, const HostRow& row) {
+  constexpr HostCost kGraph = microseconds(95, 95);
+  HostCost cost;
+  switch (job.profile.cuda_graphs) {
+    case CudaGraphs::kIteration: return {};
+    case CudaGraphs::kLayers: return kGraph;
+    case CudaGraphs::kAttention:
+      cost = beside_attention(row, plan);
+      add(cost, 1, kGraph);
+      break;
+    case CudaGraphs::kRouter:
+      cost = eager_launches(job, plan, layer, row);
+      add(cost, layer.is_moe ? 1 : 0, kGraph);
+      break;
+    case CudaGraphs::kNone: cost = eager_launches(job, plan, layer, row); break;
   }
-  return scaled(host_factor(job, *row), cost);
+  if (layer.is_moe) {
+    add(cost, 1, expert_launches(job, plan, row));
+  }
+  return cost;
+}
+
+}  // namespace
+
+HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
+  const HostRow* row = row_of(job.profile);
+  return row == nullptr ? HostCost{}
+                        : scaled(host_factor(job, *row), launches(job, plan, layer, *row));
 }
 
 namespace {

@@ -234,7 +234,8 @@ TEST_CASE("CUDA graphs are read with their scope") {
   CHECK(graphs(engine + R"(, "--cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"])") ==
         CudaGraphs::kAttention);
   CHECK(graphs(engine + R"(, "--cuda-graph-scope": ["moe_router", "moe_preprocess"])") ==
-        CudaGraphs::kNone);
+        CudaGraphs::kRouter);
+  CHECK(graphs(engine + R"(, "--cuda-graph-scope": "mlp")") == CudaGraphs::kNone);
 }
 
 TEST_CASE("core's own layers have one attention, and its softmax is what the arguments say") {

@@ -395,14 +395,40 @@ TEST_CASE("the more of a step is CUDA graphs, the less the host has to launch") 
   const auto eager = costs(CudaGraphs::kNone);
   const auto attention = costs(CudaGraphs::kAttention);
   const auto layers = costs(CudaGraphs::kLayers);
-  CHECK(attention.first < eager.first);
-  CHECK(attention.second < eager.second);
-  CHECK(eager.second - eager.first == doctest::Approx(attention.second - attention.first));
+  const auto router = costs(CudaGraphs::kRouter);
+  CHECK(router.first == eager.first);
+  CHECK(router.second < eager.second);
+  CHECK(attention.first < router.first);
+  CHECK(attention.second < router.second);
   CHECK(layers.first < attention.first);
   CHECK(layers.second == layers.first);
   CHECK(both(host_cost_of_ends(job, {})) > 0);
   CHECK(costs(CudaGraphs::kIteration).second == 0);
   CHECK(both(host_cost_of_ends(job, {})) == 0);
+}
+
+// Megatron-LM core_v0.16.1 core/transformer/moe/moe_layer.py: router and dispatch_preprocess are
+// within (maybe_skip_or_early_return_by_cudagraph), dispatch, experts and combine are not.
+TEST_CASE("graphs of the router spare the host part of routing, and no expert") {
+  Job job = transformer_engine();
+  const auto saved = [&](std::int64_t experts) {
+    job.model.moe = {.num_experts = experts, .topk = 4, .expert_ffn = 1024};
+    job.profile.cuda_graphs = CudaGraphs::kNone;
+    const double eager = both(host_cost(job, {}, {.is_moe = true}));
+    job.profile.cuda_graphs = CudaGraphs::kRouter;
+    return eager - both(host_cost(job, {}, {.is_moe = true}));
+  };
+  CHECK(saved(8) == doctest::Approx(saved(64)));
+  CHECK(saved(8) > 0.4 * 2.1e-3);
+  CHECK(saved(8) < 0.6 * 2.1e-3);
+}
+
+TEST_CASE("graphs of attention hold its norms of heads and its latents") {
+  Job job = transformer_engine();
+  job.profile.cuda_graphs = CudaGraphs::kAttention;
+  const double plain = both(host_cost(job, {}, {}));
+  job.model.qk_norm = true;
+  CHECK(both(host_cost(job, {}, {})) == plain);
 }
 
 TEST_CASE("a host that is twice as slow takes twice the time for everything that it launches") {
