@@ -1,11 +1,13 @@
 // shardplan search: every plan of a cluster, the fastest that fit first.
 #include "search/search.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "data/json_message.h"
 #include "data/profile_fields.h"
 #include "tools/axes.h"
 #include "tools/command.h"
@@ -30,6 +32,37 @@ std::string render(const SearchReport& report, const SearchExtras& extras, Forma
     case Format::kJson: return with_extras(extras, search_json(report));
   }
   return "";
+}
+
+// What no plan changes, such as the model.
+bool refuses_every_plan(const Job& job) {
+  return std::ranges::any_of(validity_rules(job.profile), [&](const ValidityRule& rule) {
+    return rule.reads.empty() && rule.broken(job, Plan{});
+  });
+}
+
+// Frameworks that refuse nothing of the job itself; a formula trains nothing.
+std::vector<std::string> other_frameworks(Job job, const Library& library) {
+  std::vector<std::string> names;
+  for (const std::string& name : library.framework_names()) {
+    job.profile = library.framework(name);
+    const bool is_older = name.find('@') != std::string::npos;
+    if (!is_older && job.profile.memory_model != MemoryModel::kFujii2024 &&
+        !refuses_every_plan(job)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// Why no plan is valid.
+std::string reason_of(const SearchReport& report, const Library& library) {
+  std::string reason = why_invalid(report.job, report.result.nearest).value().message;
+  if (!report.run && refuses_every_plan(report.job)) {
+    const std::vector<std::string> others = other_frameworks(report.job, library);
+    reason += others.empty() ? "" : "; modelled with --framework " + joined(others);
+  }
+  return reason;
 }
 
 ExitCode list_axes(const Options& options, const SearchQuestion& question) {
@@ -120,7 +153,7 @@ ExitCode run_search(const Arguments& arguments) {
   for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }
   report.result = search_plans(report.job, question.space, report.options);
   if (report.result.plans_distinct == 0 && report.result.plans_in_space > 0) {
-    report.reason = why_invalid(report.job, report.result.nearest).value().message;
+    report.reason = reason_of(report, library);
   }
   if (!report.result.top.empty()) {
     const RankedPlan& best = report.result.top.front();

@@ -47,7 +47,7 @@ struct SweepReport {
   SweepTarget target;
   StepTimeSpread spread;
   std::vector<SweepPoint> points;
-  std::vector<std::string> commands = {};     // `shardplan estimate` of each point's plan
+  std::vector<std::string> commands = {};  // `shardplan estimate` of each point's plan
 };
 std::string sweep_text(const SweepReport& report);
 Table sweep_table(const SweepReport& report);

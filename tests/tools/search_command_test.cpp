@@ -288,6 +288,21 @@ TEST_CASE("where no plan is valid, search names the last rule in the way of any,
   CHECK(contains(run.out, "nearest      global_batch 3 is not divisible by micro_batch 1 * dp 16"));
 }
 
+// torchtitan has no biases of queries, keys and values, which Qwen2.5 has.
+TEST_CASE("a model that a framework has not is told with the frameworks that have it") {
+  const auto search = [](const std::string& framework) {
+    return run_shardplan({"search", "--model", "qwen2.5-7b", "--cluster", "1x8-h100", "--framework",
+                          framework, "--sequence-length", "4096", "--global-batch", "64", "--fix",
+                          "cp=1", "--top", "1"});
+  };
+  const std::string refused = search("torchtitan").out;
+  CHECK(contains(refused, "modelled with --framework "));
+  const std::string names = refused.substr(refused.find("; modelled with"));
+  CHECK(contains(names, "megatron"));
+  CHECK_FALSE(contains(names.substr(0, names.find('\n')), "torchtitan"));
+  CHECK(search("megatron").exit_code == 0);
+}
+
 // Where this many GPUs or this batch have no plan, no room, or leave most GPUs waiting.
 TEST_CASE("another number of GPUs, batch or axis that a search names has the speed that it says") {
   const Words job = {"search", "--model", "llama3-8b", "--sequence-length", "8192"};
