@@ -15,8 +15,18 @@
 namespace shardplan {
 namespace {
 
+bool has_nvlink5(const GpuSpec& gpu) {
+  return gpu.compute_capability >= 100 && gpu.compute_capability < 120;
+}
+
 double inside_bytes_per_s(const ClusterSpec& cluster) {
-  return cluster.gpu.nvlink_bytes_per_s * kNvlinkShare.value;
+  const double share = has_nvlink5(cluster.gpu) ? kNvlink5Share.value : kNvlinkShare.value;
+  return cluster.gpu.nvlink_bytes_per_s * share;
+}
+
+double exchanged_bytes_per_s(const ClusterSpec& cluster) {
+  return has_nvlink5(cluster.gpu) ? cluster.gpu.nvlink_bytes_per_s * kNvlink5ExchangeShare.value
+                                  : inside_bytes_per_s(cluster);
 }
 
 // Between NVLink domains: PCIe while the group stays inside a node, else the network.
@@ -79,7 +89,7 @@ CollectiveTime exchange(const ClusterSpec& cluster, const GroupShape& group, dou
   const double n = static_cast<double>(group.size);
   const double k = static_cast<double>(group.ranks_per_domain);
   const double inside =
-      group.ranks_per_domain > 1 ? bytes * (k - 1) / n / inside_bytes_per_s(cluster) : 0;
+      group.ranks_per_domain > 1 ? bytes * (k - 1) / n / exchanged_bytes_per_s(cluster) : 0;
   const double across = group.ranks_per_domain < group.size
                             ? bytes * (n - k) / n / across_bytes_per_s(cluster, group)
                             : 0;

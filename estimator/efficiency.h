@@ -130,6 +130,13 @@ inline constexpr EfficiencyConstant kTopClock = {.value = 1.19,
 inline constexpr EfficiencyConstant kNvlinkShare = {
     .value = 0.82,
     .source = "NCCL without NVLS: 370 of 450 GB/s on an NVSwitch node (nccl-tests issue 212)"};
+inline constexpr EfficiencyConstant kNvlink5Share = {
+    .value = 0.67,
+    .source =
+        "all-gather and reduce-scatter of 900 GB/s among 8 B200 (SimuMax "
+        "configs/system/b200_bf16_ceperm.json, 0.6735 and 0.6731)"};
+inline constexpr EfficiencyConstant kNvlink5ExchangeShare = {
+    .value = 0.6, .source = "all-to-all: the same, 0.5968"};
 inline constexpr EfficiencyConstant kDeepEpStart = {
     .value = 117e-6,
     .source =

@@ -32,6 +32,21 @@ TEST_CASE("an all-gather moves (n - 1) / n of its bytes at what NCCL reaches of 
         doctest::Approx(all_gather_s(cluster, inside(8), kBytes)));
 }
 
+// SimuMax at 4dcaae51, configs/system/b200_bf16_ceperm.json, eight B200 of one host: all-gather,
+// reduce-scatter and all-to-all at 0.6735, 0.6731 and 0.5968 of 900 GB/s.
+TEST_CASE("NCCL reaches less of NVLink 5, and less in an all-to-all than in a ring") {
+  ClusterSpec cluster = cluster_without_latency();
+  cluster.gpu.nvlink_bytes_per_s = 900e9;
+  cluster.gpu.compute_capability = 100;
+  CHECK(all_gather_s(cluster, inside(8), kBytes) ==
+        doctest::Approx(kBytes * 7 / 8 / 606e9).epsilon(0.01));
+  CHECK(all_to_all_s(cluster, inside(8), kBytes) ==
+        doctest::Approx(kBytes * 7 / 8 / 537e9).epsilon(0.01));
+  cluster.gpu.compute_capability = 90;
+  CHECK(all_gather_s(cluster, inside(8), kBytes) ==
+        doctest::Approx(kBytes * 7 / 8 / 738e9).epsilon(0.001));
+}
+
 TEST_CASE("a group of one rank communicates for nothing") {
   const ClusterSpec cluster = cluster_without_latency();
   CHECK(all_gather_s(cluster, inside(1), kBytes) == 0);
