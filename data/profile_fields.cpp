@@ -204,6 +204,7 @@ bool knows(double, const std::string&) {
 
 std::vector<std::string> profile_field_names() {
   std::vector<std::string> names;
+  names.reserve(kProfileFields.size());
   for (const ProfileField& field : kProfileFields) { names.emplace_back(field.name); }
   return names;
 }

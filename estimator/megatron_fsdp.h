@@ -82,9 +82,9 @@ struct FsdpShares {
 FsdpShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
 
 // Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
-std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& chunk);
+std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& layout);
 
-FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk);
+FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& layout);
 
 // The bucket that the head's backward allocates: 0 elements where it has none of its own.
 struct HeadBucket {

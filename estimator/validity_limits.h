@@ -77,7 +77,7 @@ inline constexpr ValidityRule kMicrobatchTooLarge = {
               PlanField::kMicroBatch, PlanField::kSchedule, PlanField::kMoeBufferFactor},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return static_cast<double>(job.sequence_length / plan.cp) *
+          return static_cast<double>(job.sequence_length) / static_cast<double>(plan.cp) *
                      static_cast<double>(plan.micro_batch) >
                  most_tokens_of_microbatch(job, plan);
         },

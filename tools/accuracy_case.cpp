@@ -102,7 +102,7 @@ void add_ranks(AccuracyCase& result, const Case& question, const MemoryEstimate&
       worst.predicted = std::max(worst.predicted, pair.predicted);
       result.worst[i] = worst;
     }
-    result.ranks.push_back(std::move(pairs));
+    result.ranks.push_back(pairs);
   }
 }
 
