@@ -1,5 +1,5 @@
 // Seconds that the host needs to launch a layer's kernels: where they exceed what the GPU needs,
-// the host decides the speed. Rows by framework, with their source, in host_time.cpp.
+// the host decides the speed. Rows by framework, with their source, in host_rows.h.
 #pragma once
 
 #include "estimator/job.h"
