@@ -114,25 +114,6 @@ HostCost deepseek_launches(const Job& job, const LayerSpec& layer) {
   return cost;
 }
 
-}  // namespace
-
-double shardings_per_microbatch(const Job& job, const Plan& plan) {
-  if (job.profile.memory_model != MemoryModel::kTorchtitan || plan.zero != 3) {
-    return 0;
-  }
-  return gathers_once(job.profile, plan)
-             ? static_cast<double>(data_parallel_size(job, plan) * plan.micro_batch) /
-                   static_cast<double>(job.global_batch)
-             : 1;
-}
-
-bool gathers_once(const FrameworkProfile& profile, const Plan& plan) {
-  return profile.memory_model == MemoryModel::kTorchtitan && plan.pp > 1 &&
-         profile.reshard_after_forward != ReshardAfterForward::kAlways;
-}
-
-namespace {
-
 // A layer that is launched kernel by kernel, without its experts.
 HostCost eager_launches(const Job& job, const Plan& plan, const LayerSpec& layer,
                         const HostRow& row) {
@@ -191,6 +172,21 @@ HostCost launches(const Job& job, const Plan& plan, const LayerSpec& layer, cons
 
 }  // namespace
 
+double shardings_per_microbatch(const Job& job, const Plan& plan) {
+  if (job.profile.memory_model != MemoryModel::kTorchtitan || plan.zero != 3) {
+    return 0;
+  }
+  return gathers_once(job.profile, plan)
+             ? static_cast<double>(data_parallel_size(job, plan) * plan.micro_batch) /
+                   static_cast<double>(job.global_batch)
+             : 1;
+}
+
+bool gathers_once(const FrameworkProfile& profile, const Plan& plan) {
+  return profile.memory_model == MemoryModel::kTorchtitan && plan.pp > 1 &&
+         profile.reshard_after_forward != ReshardAfterForward::kAlways;
+}
+
 HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer) {
   const HostRow* row = row_of(job.profile);
   return row == nullptr ? HostCost{}
@@ -228,10 +224,6 @@ double growth_with_tp(const HostRow& row, const Plan& plan, double forward_s, do
   const double split_s = slower * split_launches(row, plan).forward_s;
   return plan.tp > 1 && forward_s > 0 ? forward_s / (forward_s - split_s) : 1;
 }
-
-}  // namespace
-
-namespace {
 
 RecomputeModules modules_of(const Job& job, const LayerSpec& layer) {
   return {.core_attn = true,

@@ -65,10 +65,14 @@ bool is_softmax_fused(const MegatronBlock& block) {
           block.plan.micro_batch * block.shape.query_heads % kSide == 0);
 }
 
+bool has_fp32_softmax(const MegatronBlock& block) {
+  return !is_softmax_fused(block) && block.job.profile.attention_softmax_in_fp32;
+}
+
 // FusedScaleMaskSoftmax.forward_torch_softmax: scores in fp32, scaled to a tensor of their own; the
 // mask is filled in place, and softmax saves its output, which is cast back. Each has a gradient.
 void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
-  if (is_softmax_fused(block) || !block.job.profile.attention_softmax_in_fp32) {
+  if (!has_fp32_softmax(block)) {
     return;
   }
   keep_or_recompute(block, block.replays_core_attention(), Step::kBackwardAttention,
@@ -103,8 +107,7 @@ void add_probabilities(MegatronBlock& block) {
   rows.use("attention.scores", pairs, s.dtype, Step::kForwardAttention, Step::kForwardAttention,
            "a*s*T/t: output of the first product, held until attention returns");
   add_fp32_softmax(block, pairs);
-  const bool in_fp32 = !is_softmax_fused(block) && block.job.profile.attention_softmax_in_fp32;
-  keep("attention.probabilities", drops && in_fp32 ? 0 : pairs, s.dtype,
+  keep("attention.probabilities", drops && has_fp32_softmax(block) ? 0 : pairs, s.dtype,
        "a*s*T/t: saved by softmax, or by the second product");
   keep("attention.dropout_mask", drops ? pairs : 0, DType::kBool, "a*s*T/t: saved by dropout");
   keep("attention.dropped_probabilities", drops ? pairs : 0, s.dtype,

@@ -312,7 +312,7 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
     update.regather = regather(groups.dense_shard, parameters.regathered.dense) +
                       regather(groups.expert_shard, parameters.regathered.expert);
   }
-  if (job.profile.memory_model == MemoryModel::kMegatron) {
+  if (job.profile.memory_model == MemoryModel::kMegatron) {  // of any ZeRO: prices share it
     update.of_fsdp =
         fsdp_shares(job, plan, held.dense + (groups.expert_shard.size > 1 ? held.expert : 0));
   }
