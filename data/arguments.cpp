@@ -252,6 +252,15 @@ std::string RunArguments::word_or(std::string_view name, std::string_view fallba
   return word;
 }
 
+void RunArguments::excuse(std::string_view name, const std::string& reason) {
+  for (SettingUse& use : uses_) {
+    if (use.name == name && use.effect == SettingEffect::kRefused) {
+      use.effect = SettingEffect::kNone;
+      use.meaning = reason;
+    }
+  }
+}
+
 std::string RunArguments::first_refused() const {
   for (const SettingUse& use : uses_) {
     if (use.effect == SettingEffect::kRefused) {

@@ -91,6 +91,8 @@ class RunArguments {
   std::string place(std::string_view name) const;
   InputError error(std::string_view name, const std::string& found_expected) const;
   const std::vector<SettingUse>& uses() const { return uses_; }
+  // A refused setting without effect here, for this reason.
+  void excuse(std::string_view name, const std::string& reason);
   // "unsupported: --cuda-graph-impl: ..." for the first refused setting, else "".
   std::string first_refused() const;
 

@@ -1,9 +1,12 @@
-// A run of DeepSpeed: its configuration -> Plan and batch; model and sequence length are not in it.
+// A run of DeepSpeed: its configuration -> Plan and batch; model, sequence length and recomputation
+// are not in it, but in the settings of the trainer around it, where those stand behind it.
 // Defaults as in DeepSpeed 0.19.6 runtime/config.py, runtime/constants.py and
 // runtime/zero/config.py. What says "auto" is filled in by transformers (integrations/deepspeed.py,
 // HfTrainerDeepSpeedConfig.trainer_config_process and trainer_config_finalize).
 #include <algorithm>
 #include <array>
+#include <span>
+#include <string_view>
 
 #include "data/json_message.h"
 #include "data/run_settings.h"
@@ -21,6 +24,15 @@ bool is_auto(const RunArguments& arguments, const char* name) {
   return arguments.text_or(name, "") == "auto";
 }
 
+// Of several trainers each has a name of its own for it; the first that is there.
+const char* trainers(const RunArguments& arguments, std::span<const char* const> names) {
+  const auto found =
+      std::ranges::find_if(names, [&](const char* name) { return arguments.has(name); });
+  return found == names.end() ? nullptr : *found;
+}
+constexpr std::array<const char*, 2> kTrainerBatches = {"per_device_train_batch_size",
+                                                        "micro_batch_size"};
+
 std::optional<std::int64_t> count_of(const RunArguments& arguments, const char* name) {
   return is_auto(arguments, name) ? std::nullopt
                                   : arguments.integer(name, 1, kMaxCount * kMaxCount);
@@ -37,7 +49,10 @@ void read_batch(const RunArguments& arguments, RunReading& run) {
   const std::optional<std::int64_t> batch = count_of(arguments, kBatch);
   const std::optional<std::int64_t> steps = count_of(arguments, kSteps);
   std::optional<std::int64_t> micro_batch = count_of(arguments, kMicroBatch);
-  if (!micro_batch && batch) {
+  const char* const trainer = trainers(arguments, kTrainerBatches);
+  if (!micro_batch && trainer != nullptr) {
+    micro_batch = arguments.integer(trainer, 1, kMaxCount);
+  } else if (!micro_batch && batch) {
     micro_batch = std::max<std::int64_t>(1, *batch / dp / steps.value_or(1));
   }
   if (!micro_batch) {
@@ -45,28 +60,32 @@ void read_batch(const RunArguments& arguments, RunReading& run) {
          "found no number, took 1; --micro-batch N --num-microbatches " +
              std::to_string(steps.value_or(1)) + " say otherwise");
   }
-  if (!batch && !steps) {
+  if (!batch && !steps && trainer == nullptr) {  // the Trainer's default is 1
     note(run, arguments, kSteps, "found no number, took 1; --num-microbatches N says otherwise");
   }
   run.plan.micro_batch = micro_batch.value_or(1);
   run.plan.dp = dp;
-  run.batch_stated = batch.has_value() || steps.value_or(1) > 1;
+  run.batch_stated = batch.has_value() || steps.value_or(1) > 1 || trainer != nullptr;
   run.job.global_batch = batch.value_or(run.plan.micro_batch * dp * steps.value_or(1));
 }
 
 void read_precision(const RunArguments& arguments, RunReading& run) {
   const auto is_on = [&](const char* name) { return arguments.text_or(name, "false") == "true"; };
-  const bool is_open = is_auto(arguments, "bf16.enabled") && !is_on("fp16.enabled");
+  // What is "auto", or not there, the Trainer fills in from its own word.
+  const auto is_type = [&](const std::string& type) {
+    const std::string name = type + ".enabled";
+    const bool is_open = !arguments.has(name) || is_auto(arguments, name.c_str());
+    const bool is_trainers = is_on(type.c_str()) || is_auto(arguments, type.c_str());
+    return is_on(name.c_str()) || (is_open && is_trainers);
+  };
+  const bool is_fp16 = is_type("fp16") && !is_type("bf16");
+  const bool is_open = is_auto(arguments, "bf16.enabled") && !arguments.has("bf16") && !is_fp16;
   if (is_open) {
     note(run, arguments, "bf16.enabled", "found \"auto\", took true");
   }
-  const bool is_bf16 = is_on("bf16.enabled") || is_open;
-  run.plan.precision = is_bf16                 ? Precision::kBf16
-                       : is_on("fp16.enabled") ? Precision::kFp16
-                                               : Precision::kFp32;
-  run.plan.grad_dtype = is_bf16                 ? DType::kBf16
-                        : is_on("fp16.enabled") ? DType::kFp16
-                                                : DType::kFp32;
+  const bool is_bf16 = is_type("bf16") || is_open;
+  run.plan.precision = is_bf16 ? Precision::kBf16 : is_fp16 ? Precision::kFp16 : Precision::kFp32;
+  run.plan.grad_dtype = is_bf16 ? DType::kBf16 : is_fp16 ? DType::kFp16 : DType::kFp32;
   const std::string sums =
       arguments.word_or("data_types.grad_accum_dtype", "auto", {"auto", "fp32", "bf16", "fp16"});
   if (sums != "auto") {
@@ -81,10 +100,12 @@ struct SizeOption {
   const char* option;
   std::int64_t tenths_of_hidden_squared;  // where "auto"; 0: DeepSpeed's own default
 };
-constexpr std::array<SizeOption, 3> kSizeOptions = {{
+constexpr std::array<SizeOption, 5> kSizeOptions = {{
     {"zero_optimization.reduce_bucket_size", "reduce_bucket_elements", 10},
     {"zero_optimization.stage3_prefetch_bucket_size", "prefetch_bucket_elements", 9},
     {"zero_optimization.stage3_max_live_parameters", "max_live_parameters", 0},
+    {"zero_optimization.prefetch_bucket_size", "prefetch_bucket_elements", 0},
+    {"zero_optimization.max_live_parameters", "max_live_parameters", 0},
 }};
 
 void read_options(const RunArguments& arguments, RunReading& run, const Library& library) {
@@ -106,7 +127,52 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
   }
 }
 
+constexpr std::array<const char*, 5> kTrainerLengths = {
+    "cutoff_len", "sequence_len", "max_seq_length", "max_length", "model_max_length"};
+
+// LLaMA-Factory computes layers again unless told not to (model/model_utils/checkpointing.py), the
+// Trainer only if told to.
+void read_recompute(const RunArguments& arguments, RunReading& run) {
+  const bool is_factory = arguments.has("finetuning_type") || arguments.has("cutoff_len");
+  const std::string word = arguments.text_or("gradient_checkpointing", "false");
+  const bool is_on = is_factory
+                         ? arguments.text_or("disable_gradient_checkpointing", "false") != "true"
+                         : word == "true";
+  if (is_on) {
+    run.plan.recompute = {.granularity = RecomputeGranularity::kFull};
+  } else if (word != "true" && word != "false") {
+    refuse(run, "gradient_checkpointing " + word + ": true and false are described");
+  }
+}
+
+// What the trainer around DeepSpeed says, if its settings are there.
+void read_trainer(const RunArguments& arguments, const std::string& file, RunReading& run) {
+  if (trainers(arguments, kTrainerBatches) == nullptr && !arguments.has("gradient_checkpointing")) {
+    run.notes.push_back(file +
+                        ": whether layers are computed again in backward is the trainer's to say, "
+                        "took no; --recompute full says otherwise");
+  } else {
+    read_recompute(arguments, run);
+  }
+  if (const char* const length = trainers(arguments, kTrainerLengths)) {
+    run.job.sequence_length = arguments.integer(length, 1, kMaxCount).value();
+    note(run, arguments, length,
+         "found " + arguments.text_or(length, "") +
+             ", took all sequences to be as long; --sequence-length says otherwise");
+  }
+  if (arguments.text_or("finetuning_type", "full") != "full") {
+    refuse(run, "finetuning_type " + arguments.text_or("finetuning_type", "") +
+                    ": full is described, which trains all parameters");
+  }
+}
+
 }  // namespace
+
+bool says_sequence_length(const RunSettings& settings) {
+  return std::ranges::any_of(settings.arguments, [](const Setting& each) {
+    return std::ranges::find(kTrainerLengths, each.name) != kTrainerLengths.end();
+  });
+}
 
 RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cluster,
                               const Library& library) {
@@ -121,9 +187,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
   run.plan.zero = arguments.integer_or("zero_optimization.stage", 0, 0, 3);
   read_batch(arguments, run);
   read_precision(arguments, run);
-  run.notes.push_back(settings.file +
-                      ": whether layers are computed again in backward is the trainer's to say, "
-                      "took no; --recompute full says otherwise");
+  read_trainer(arguments, settings.file, run);
   const std::string optimizer = in_lower_case(arguments.text_or("optimizer.type", "adamw"));
   if (optimizer != "adamw" && optimizer != "adam" && optimizer != "auto") {
     refuse(run, "optimizer.type " + arguments.text_or("optimizer.type", "") +

@@ -292,17 +292,40 @@ void read_training(const RunArguments& arguments, RunReading& run) {
   job.attention_dropout = arguments.number_or("--attention-dropout", 0.1, 0, 1);
 }
 
+// core/transformer/moe/moe_layer.py, MoELayer: without shared experts nothing asks for it.
+void excuse_shared_experts(RunArguments& arguments, const RunSettings& settings,
+                           const Library& library) {
+  const bool has_shared = settings.model.empty()
+                              ? arguments.has("--moe-shared-expert-intermediate-size")
+                              : library.model(settings.model).model.moe.shared_ffn > 0;
+  if (!has_shared) {
+    arguments.excuse("--moe-shared-expert-overlap", "of a model without shared experts");
+  }
+}
+
+// Of the arguments, or one known by name, of which the arguments say what is trained.
+ModelSpec model_of_run(const RunArguments& arguments, const RunSettings& settings,
+                       const Library& library, std::vector<std::string>& notes) {
+  if (settings.model.empty()) {
+    return megatron_model(arguments, notes);
+  }
+  ModelSpec model = library.model(settings.model).model;
+  model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxCount);
+  return model;
+}
+
 }  // namespace
 
 RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
                              const Library& library) {
-  const RunArguments arguments(settings.file, resized_arguments(settings),
-                               argument_table(library, "megatron"));
+  RunArguments arguments(settings.file, resized_arguments(settings),
+                         argument_table(library, "megatron"));
   RunReading run;
+  run.job.cluster = cluster;
+  excuse_shared_experts(arguments, settings, library);
   run.uses = arguments.uses();
   run.unsupported = why_refused(arguments);
-  run.job.cluster = cluster;
-  run.job.model = megatron_model(arguments, run.notes);
+  run.job.model = model_of_run(arguments, settings, library, run.notes);
   read_megatron_plan(arguments, run);
   read_training(arguments, run);
   run.framework = "megatron";

@@ -74,6 +74,9 @@ class Library {
   ModelConfig model(const std::string& name_or_path, UnknownKeys unknown_keys = UnknownKeys::kWarn,
                     const std::string& where = "") const;
   ModelFile model_file(const std::string& name_or_path, const std::string& where = "") const;
+  // The preset of a model by the name that it is published by, "Qwen/Qwen3-30B-A3B-Instruct-2507",
+  // whose variants have the same sizes; "" if there is none.
+  std::string published_model(const std::string& name) const;
   GpuSpec gpu(const std::string& name_or_path, const std::string& where = "") const;
   // Also NODESxGPUS-NAME for any shipped GPU or cluster: "2048x8-h100", "16x8-aws-p5".
   ClusterSpec cluster(const std::string& name_or_path, const std::string& where = "") const;

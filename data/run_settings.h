@@ -22,7 +22,8 @@ struct RunSettings {
   std::vector<Setting> environment;
   std::int64_t num_gpus = 0;           // of the launcher; 0: not stated
   std::vector<std::string> variables;  // of the file: what it reads or sets, by name
-  std::string model;                   // of the user, for a file that has none
+  Setting model_name = {};             // what names the model, in a file without its sizes
+  std::string model = {};              // then: preset or path, the user's or by that name
   bool is_configuration = false;       // names no launcher: the framework's own is assumed
 };
 
@@ -54,6 +55,8 @@ RunReading read_nanotron_run(const RunSettings& settings, const ClusterSpec& clu
                              const Library& library);
 RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cluster,
                               const Library& library);
+// Of a run of DeepSpeed: the trainer's settings stand behind DeepSpeed's.
+bool says_sequence_length(const RunSettings& settings);
 // Unsupported for this reason, unless it is for another one already.
 void refuse(RunReading& run, const std::string& what);
 // Sets the profile's switch, or refuses the run where that is not possible.

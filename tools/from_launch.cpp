@@ -5,6 +5,8 @@
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
+#include "tools/from_swift.h"
+#include "tools/from_trainer.h"
 
 namespace shardplan {
 namespace {
@@ -70,6 +72,10 @@ bool is_config(const Setting& setting) {
   return setting.name == "--job.config_file" || setting.name == "--job.config-file";
 }
 
+bool is_trainers(const Setting& setting) {
+  return setting.name == "--model_name_or_path";
+}
+
 std::string config_text(const Setting& config, const std::string& path) {
   const std::string name = config.values.empty() ? "" : config.values.front();
   const std::filesystem::path beside = std::filesystem::path(path).parent_path() / name;
@@ -97,7 +103,38 @@ RunSettings torchtitan_settings(const std::vector<Setting>& words, const std::st
   return settings;
 }
 
+// "--bf16 True" and "--bf16" are both on.
+RunSettings trainer_settings(const std::vector<Setting>& words, const std::string& file,
+                             const std::string& path) {
+  std::vector<Setting> own;
+  for (const Setting& each : words) {
+    Setting setting{.name = each.name.substr(2), .values = {"true"}, .place = each.place};
+    std::ranges::replace(setting.name, '-', '_');
+    if (!each.values.empty()) {
+      const std::string word = in_lower_case(each.values.front());
+      setting.values = {word == "true" || word == "false" ? word : each.values.front()};
+    }
+    own.push_back(std::move(setting));
+  }
+  return settings_of_trainer(std::move(own), file, path);
+}
+
+// "llamafactory-cli train sft.yaml", "src/train.py sft.yaml": the file is the training.
+RunSettings yaml_settings(const Launch& launch, const std::string& path) {
+  const std::string& name = launch.arguments.front();
+  const std::string found = file_beside(name, path);
+  if (found.empty()) {
+    throw InputError(launch.place + ": found no file '" + shown(name, Encoding::kUnchecked) +
+                     "' beside the script, expected the configuration of its training");
+  }
+  return settings_from_yaml(read_text_file(found), found);
+}
+
 }  // namespace
+
+bool is_yaml_name(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml");
+}
 
 bool is_argument_name(const std::string& word) {
   return word.size() > 2 && word.starts_with("--");
@@ -106,10 +143,19 @@ bool is_argument_name(const std::string& word) {
 RunSettings settings_of_launch(const Launch& launch, const std::string& file,
                                const std::string& path, const Library& library,
                                std::vector<std::string>& notes) {
-  std::vector<Setting> arguments = settings_of(launch, notes);
   RunSettings settings;
+  if (!launch.arguments.empty() && is_yaml_name(launch.arguments.front())) {
+    settings = yaml_settings(launch, path);
+    settings.num_gpus = launch.num_gpus;
+    return settings;
+  }
+  std::vector<Setting> arguments = settings_of(launch, notes);
   if (std::ranges::any_of(arguments, is_config)) {
     settings = torchtitan_settings(arguments, file, path, library);
+  } else if (is_swift_program(launch.program)) {
+    settings = settings_of_swift(arguments, file, library);
+  } else if (std::ranges::any_of(arguments, is_trainers)) {
+    settings = trainer_settings(arguments, file, path);
   } else {
     settings.file = file;
     settings.arguments = std::move(arguments);

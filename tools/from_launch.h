@@ -17,6 +17,7 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
                                const std::string& path, const Library& library,
                                std::vector<std::string>& notes);
 
+bool is_yaml_name(const std::string& word);      // "sft.yaml", "sft.yml"
 bool is_argument_name(const std::string& word);  // "--bf16"
 
 }  // namespace shardplan

@@ -10,6 +10,7 @@
 #include "data/json_message.h"
 #include "tools/from_file.h"
 #include "tools/launcher_prefix.h"
+#include "tools/megatron_attributes.h"
 
 namespace shardplan {
 namespace {
@@ -47,35 +48,6 @@ std::optional<PrintedArgument> printed_in(std::string_view line, std::int64_t nu
                          .value = std::string(value),
                          .line = number};
 }
-
-// Attributes whose argument has another name; `switched`: the value that the switch gives, "" where
-// it has a value of its own (the `dest` of each).
-struct OtherName {
-  std::string_view printed;
-  std::string_view argument;
-  std::string_view switched = "";
-};
-constexpr std::array<OtherName, 19> kOtherNames = {{
-    {"add_bias_linear", "--disable-bias-linear", "False"},
-    {"add_position_embedding", "--no-position-embedding", "False"},
-    {"apply_rope_fusion", "--no-rope-fusion", "False"},
-    {"enable_gloo_process_groups", "--disable-gloo-process-groups", "False"},
-    {"barrier_with_L1_time", "--no-barrier-with-level-1-timing", "False"},
-    {"bert_binary_head", "--bert-no-binary-head", "False"},
-    {"muon_split_qkv", "--muon-no-split-qkv", "False"},
-    {"perform_initialization", "--no-initialization", "False"},
-    {"use_mamba_mem_eff_path", "--disable-mamba-mem-eff-path", "False"},
-    {"overlap_p2p_comm", "--no-overlap-p2p-communication", "False"},
-    {"torch_fsdp2_reshard_after_forward", "--torch-fsdp2-no-reshard-after-forward", "False"},
-    {"overlap_p2p_comm_warmup_flush", "--overlap-p2p-communication-warmup-flush", "True"},
-    {"layernorm_zero_centered_gamma", "--apply-layernorm-1p", "True"},
-    {"fp4_param", "--fp4-param-gather", "True"},
-    {"nccl_ub", "--use-nccl-ub", "True"},
-    {"fp4", "--fp4-format"},
-    {"fp8", "--fp8-format"},
-    {"layernorm_epsilon", "--norm-epsilon"},
-    {"microbatch_group_size_per_vp_stage", "--microbatch-group-size-per-virtual-pipeline-stage"},
-}};
 
 // What follows from the others (validate_args), or is of one process.
 constexpr std::array<std::string_view, 12> kDerived = {"consumed_train_samples",
@@ -126,33 +98,12 @@ std::vector<std::string> words_of(const std::string& value) {
   return words;
 }
 
-// The argument that gives an attribute; "" where its switch was not given. "bias_swiglu_fusion" is
-// of --no-bias-swiglu-fusion.
-std::string argument_of(const PrintedArgument& printed, const ArgumentTable& table) {
-  const auto* const other = std::ranges::find(kOtherNames, printed.name, &OtherName::printed);
-  if (other != kOtherNames.end()) {
-    const bool is_given = other->switched.empty() || other->switched == printed.value;
-    return is_given ? std::string(other->argument) : "";
-  }
-  std::string words = printed.name;
-  std::ranges::replace(words, '_', '-');
-  for (const auto& [beginning, switched] :
-       {std::pair{"--", "True"}, std::pair{"--no-", "False"}, std::pair{"--disable-", "False"}}) {
-    const ArgumentRow* const row = find_row(table, beginning + words);
-    if (row != nullptr) {
-      const bool is_given = row->num_values != 0 || printed.value == switched;
-      return is_given ? beginning + words : "";
-    }
-  }
-  return printed.value == "False" ? "" : "--" + words;
-}
-
 std::optional<Setting> setting_of(const PrintedArgument& printed, const std::string& file,
                                   const ArgumentTable& table) {
   if (printed.value == "None" || std::ranges::find(kDerived, printed.name) != kDerived.end()) {
     return std::nullopt;
   }
-  Setting setting{.name = argument_of(printed, table),
+  Setting setting{.name = argument_of_attribute(printed.name, printed.value, table),
                   .values = {},
                   .place = place(file, printed.line, "") + printed.name + ": "};
   if (setting.name.empty()) {

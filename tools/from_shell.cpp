@@ -28,6 +28,13 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
+// What gives a variable; "$2" is an argument of the script, whose caller may be a script too.
+std::string set_of(const std::string& name) {
+  const bool is_argument = name.find_first_not_of("0123456789") == std::string::npos;
+  return "--set " + name + "=VALUE" +
+         (is_argument ? ", or --from a script beside it that starts it with its arguments" : "");
+}
+
 class ScriptReader {
  public:
   ScriptReader(std::string text, std::string file, const ScriptRequest& request,
@@ -228,6 +235,9 @@ class ScriptReader {
   }
 
   InputError no_training(const ShellScript& script) const {
+    if (const std::string other = other_trainer(script); !other.empty()) {
+      return InputError(file_ + ": found " + other);
+    }
     std::set<std::string> missing;
     for (const ShellChoice& choice : script.choices) {
       missing.insert(choice.missing.begin(), choice.missing.end());
@@ -240,8 +250,8 @@ class ScriptReader {
       text = script.exits_at + ": found that the script exits here, before it trains, ";
     }
     if (!missing.empty()) {
-      return InputError(text + "where nothing sets " + listed(missing) + "; expected --set " +
-                        *missing.begin() + "=VALUE");
+      return InputError(text + "where nothing sets " + listed(missing) + "; expected " +
+                        set_of(*missing.begin()));
     }
     if (!script.exits_at.empty()) {
       return InputError(text +
@@ -334,7 +344,7 @@ class ScriptReader {
       throw InputError(what + ": found a condition that cannot be decided here, and " + depends +
                        "; expected " + answer_to(effect));
     }
-    const std::string set = "--set " + *choice.missing.begin() + "=VALUE";
+    const std::string set = set_of(*choice.missing.begin());
     if (effect.resolves) {
       throw InputError(what + ": found that nothing sets " + listed(choice.missing) + ", and " +
                        depends + "; expected " + set);

@@ -1,14 +1,14 @@
 // Megatron-LM's test configurations: MODEL_ARGS and ENV_VARS of a model_config.yaml
 // (tests/functional_tests/test_cases/*/*/model_config.yaml); nanotron's configurations, by path
-// (examples/config_tiny_llama.yaml: "parallelism.tp").
+// (examples/config_tiny_llama.yaml: "parallelism.tp"); trainings of transformers' Trainer.
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
+#include "tools/from_trainer.h"
 #include "tools/shell_words.h"
 
 namespace shardplan {
@@ -171,40 +171,40 @@ std::int64_t num_ranks(const std::vector<Setting>& arguments) {
   return ranks;
 }
 
-// Configurations that say how to run something else's model; `keys` tell them.
-struct OtherConfiguration {
-  std::array<const char*, 2> keys;
-  const char* what;
-};
-constexpr std::array<OtherConfiguration, 4> kOthers = {{
-    {{"model_name_or_path", "finetuning_type"},
-     "a training of LLaMA-Factory, expected its DeepSpeed configuration (the .json behind "
-     "deepspeed:) with --model of model_name_or_path, --sequence-length of cutoff_len and "
-     "--micro-batch of per_device_train_batch_size"},
-    {{"model_name_or_path", "per_device_train_batch_size"},
-     "arguments of transformers' Trainer, expected its DeepSpeed configuration (the .json behind "
-     "deepspeed:) with --model of model_name_or_path, --sequence-length and --micro-batch of "
-     "per_device_train_batch_size"},
-    {{"base_model", "sequence_len"},
-     "a training of axolotl, expected its DeepSpeed configuration (the .json behind deepspeed:) "
-     "with --model of base_model, --sequence-length of sequence_len and --micro-batch of "
-     "micro_batch_size"},
-    {{"compute_environment", "distributed_type"},
-     "a configuration of accelerate, which says how processes are started and not what they "
-     "train; expected a DeepSpeed configuration (.json, the one behind deepspeed_config_file) "
-     "with --model, --sequence-length and --micro-batch; FSDP as accelerate wraps it has no "
-     "profile, --framework torchtitan is FSDP2 as torchtitan uses it"},
-}};
-
-InputError no_run(const YAML::Node& root, const std::string& file) {
-  for (const OtherConfiguration& other : kOthers) {
-    if (root.IsMap() && root[other.keys[0]] && root[other.keys[1]]) {
-      return InputError(file + ": found " + other.what);
+// What --set deepspeed=FILE says stands behind the file's own settings.
+std::vector<Setting> trainer_settings(const YAML::Node& root, const std::string& file,
+                                      const std::vector<std::string>& set_words) {
+  RunSettings flat;
+  flat.file = file;
+  add_section(flat, root, "", 1);
+  constexpr std::string_view kSet = "deepspeed=";
+  for (const std::string& word : set_words) {
+    if (word.starts_with(kSet)) {
+      flat.arguments.push_back({.name = "deepspeed",
+                                .values = {word.substr(kSet.size())},
+                                .place = "--set " + word + ": "});
     }
   }
-  return InputError(file +
-                    ": found no run in it, expected MODEL_ARGS and ENV_VARS of Megatron-LM's "
-                    "tests, or model, parallelism and tokens of nanotron");
+  return flat.arguments;
+}
+
+// Of transformers' Trainer, LLaMA-Factory or axolotl.
+bool is_trainer(const YAML::Node& root) {
+  return (root["model_name_or_path"] &&
+          (root["per_device_train_batch_size"] || root["finetuning_type"])) ||
+         (root["base_model"] && root["sequence_len"]);
+}
+
+RunSettings accelerate_settings(const YAML::Node& root, const std::string& file) {
+  const YAML::Node type = root["distributed_type"];
+  if (!type.IsScalar() || in_lower_case(type.Scalar()) != "deepspeed") {
+    throw wrong(file, type.Mark(),
+                "distributed_type: found " +
+                    (type.IsScalar() ? shown(type.Scalar(), Encoding::kUnchecked) : "no word") +
+                    ", expected DEEPSPEED; FSDP as accelerate wraps it has no profile, "
+                    "--framework torchtitan is FSDP2 as torchtitan uses it");
+  }
+  return settings_of_accelerate(trainer_settings(root, file, {}), file, file);
 }
 
 }  // namespace
@@ -226,8 +226,17 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
     settings.num_gpus = num_ranks(settings.arguments);
     return settings;
   }
+  if (root.IsMap() && is_trainer(root)) {
+    return settings_of_trainer(trainer_settings(root, file, set_words), file, file);
+  }
+  if (root.IsMap() && root["compute_environment"] && root["distributed_type"]) {
+    return accelerate_settings(root, file);
+  }
   if (!root.IsMap() || !root["MODEL_ARGS"]) {
-    throw no_run(root, file);
+    throw InputError(file +
+                     ": found no run in it, expected MODEL_ARGS and ENV_VARS of Megatron-LM's "
+                     "tests, model, parallelism and tokens of nanotron, or a training of "
+                     "transformers' Trainer, LLaMA-Factory or axolotl that names deepspeed");
   }
   const YAML::Node mode = root["MODE"];
   if (mode && mode.IsScalar() && mode.Scalar() != "pretraining") {

@@ -200,12 +200,13 @@ constexpr std::array<OutsideWords, 10> kOutside = {
      {"Triton Error [CUDA]: out of memory", "Triton"}}};
 
 // What is left of a process that the host's memory did not suffice for: the kernel's log, Slurm's,
-// torchrun's summary, PyTorch's DataLoader and its CPU allocator.
-constexpr std::array<std::string_view, 9> kHostWords = {
+// Ray's, torchrun's summary, PyTorch's DataLoader and its CPU allocator.
+constexpr std::array<std::string_view, 10> kHostWords = {
     "Out of memory: Killed process",
     "oom-kill",
     "oom_kill",
     "OOMKilled",
+    "killed due to the node running low on memory",
     "exitcode: -9",
     "exitcode  : -9",
     "Signal 9 (SIGKILL)",

@@ -9,6 +9,7 @@
 #include "data/json_message.h"
 #include "search/resize.h"
 #include "tools/from_file.h"
+#include "tools/from_trainer.h"
 #include "tools/given_model.h"
 #include "tools/plan_words.h"
 #include "tools/words.h"
@@ -196,13 +197,23 @@ void refuse_file_words(const Options& options) {
   }
 }
 
+// Many of them are a line: the report has one for each.
 void count_settings(const GivenRun& run, std::vector<std::string>& warnings) {
+  constexpr std::size_t kMostLines = 3;
+  std::vector<std::string> names;
+  std::vector<std::string> lines;
   for (const SettingUse& use : run.reading.uses) {
     if (use.effect == SettingEffect::kUnknown) {
-      warnings.push_back(run.file + ": unknown setting " + use.name +
-                         (use.value.empty() ? "" : " " + use.value) + ", " + use.meaning);
+      names.push_back(use.name);
+      lines.push_back(run.file + ": unknown setting " + use.name +
+                      (use.value.empty() ? "" : " " + use.value) + ", " + use.meaning);
     }
   }
+  if (lines.size() > kMostLines) {
+    lines = {run.file + ": " + std::to_string(names.size()) +
+             " unknown settings, in no table: " + joined(names)};
+  }
+  warnings.insert(warnings.end(), lines.begin(), lines.end());
 }
 
 // The cluster, with as many GPUs as the options or else the run's launcher say.
@@ -228,6 +239,27 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
   return cluster;
 }
 
+// The model by name, where the file has no sizes: the user's, or the one whose weights it trains.
+void name_model(RunSettings& settings, const Options& options, const Library& library) {
+  if (settings.format != RunFormat::kDeepspeed && settings.model_name.name.empty()) {
+    return;
+  }
+  if (given(options, "model")) {
+    settings.model = required_text(options, "model");
+  } else if (!settings.model_name.name.empty()) {
+    settings.model = named_model(settings.model_name, settings.file, library);
+  } else {
+    throw InputError(settings.file +
+                     ": found no model in a configuration of DeepSpeed, expected --model NAME "
+                     "beside it (see `shardplan list models`) or --model of a config.json");
+  }
+  const bool has_length = given(options, "sequence-length") || says_sequence_length(settings);
+  if (settings.format == RunFormat::kDeepspeed && !has_length) {
+    throw InputError(settings.file +
+                     ": found no length of a sequence, expected --sequence-length N beside it");
+  }
+}
+
 GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
@@ -237,10 +269,7 @@ GivenJob job_of_run(const Options& options, const Library& library) {
                               .cluster_gpus = whole.world_size(),
                               .node_gpus = whole.gpus_per_node};
   RunSettings settings = settings_from_file(file, result.warnings, request, library);
-  if (settings.format == RunFormat::kDeepspeed) {  // which says neither
-    settings.model = required_text(options, "model");
-    required_text(options, "sequence-length");
-  }
+  name_model(settings, options, library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
   override_sizes(settings, options);

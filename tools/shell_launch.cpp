@@ -10,9 +10,18 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Options that only a training has.
-const Words kTrainingArguments = {
-    "--num-layers", "--hidden-size",     "--micro-batch-size", "--tensor-model-parallel-size",
-    "--seq-length", "--job.config_file", "--job.config-file",  "--use-checkpoint-args"};
+const Words kTrainingArguments = {"--num-layers",
+                                  "--hidden-size",
+                                  "--micro-batch-size",
+                                  "--tensor-model-parallel-size",
+                                  "--seq-length",
+                                  "--job.config_file",
+                                  "--job.config-file",
+                                  "--use-checkpoint-args",
+                                  "--model_name_or_path",
+
+                                  "--tensor_model_parallel_size",
+                                  "--micro_batch_size"};
 
 bool is_training_argument(const std::string& word) {
   return std::ranges::find(kTrainingArguments, word.substr(0, word.find('='))) !=
@@ -31,6 +40,9 @@ Words::const_iterator program_of(const Words& words) {
         (found == words.end() || sizes != words.end())) {
       found = each;
     }
+  }
+  if (found == words.end()) {
+    found = std::ranges::find(words, "axolotl.cli.train");
   }
   if (found == words.end() && sizes != words.end()) {
     for (auto each = words.begin(); each + 1 < sizes; ++each) {
@@ -160,6 +172,19 @@ Ranks ranks_of_mpi(const Words& launcher, const Words& job) {
               tasks.count > 0 ? tasks.count : nodes.count * option_count(job, kTasksPerNode).count};
 }
 
+// deepspeed --include localhost:0,1,2,3, of several hosts with '@' between them (DeepSpeed
+// launcher/runner.py, parse_resource_filter); 0 where it names no GPUs.
+std::int64_t num_included(const Words& launcher) {
+  const auto option = std::ranges::find(launcher, "--include");
+  if (option == launcher.end() || option + 1 == launcher.end()) {
+    return 0;
+  }
+  const std::string& hosts = *(option + 1);
+  const std::int64_t slots = std::ranges::count(hosts, ':');
+  const std::int64_t all = std::ranges::count(hosts, '@') + 1;
+  return slots == all ? slots + std::ranges::count(hosts, ',') : 0;
+}
+
 Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpus) {
   const std::int64_t nodes = count_of(launcher, job, kNodes);
   Count per_node = option_count(launcher, {"--nproc-per-node", "--num-gpus"});
@@ -168,6 +193,13 @@ Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpu
   }
   if (per_node.given) {
     return product(per_node, option_count(launcher, {"--nnodes", "--num-nodes"}), nodes);
+  }
+  if (const std::int64_t included = num_included(launcher); included > 0) {
+    return {.count = included};
+  }
+  const Count all = option_count(launcher, {"--num-processes"});  // of accelerate
+  if (all.given) {
+    return ranks_of(all);
   }
   if (is_launched_by(launcher, {"mpirun", "mpiexec"})) {
     return ranks_of_mpi(launcher, job);
@@ -182,6 +214,35 @@ Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpu
   const std::int64_t gpus_per_node = count_of(own, job, kGpusPerNode);
   // One process per GPU; fewer tasks than GPUs start the others themselves.
   return {.count = nodes * std::max(tasks_per_node, gpus_per_node)};
+}
+
+// Commands that start torchrun themselves: "megatron sft" of ms-swift, "llamafactory-cli train".
+// The last word of their program; the end where it is none.
+Words::const_iterator own_launcher(const Words& words) {
+  const bool has_two = words.size() > 2;
+  const bool is_own = has_two && (words[0] == "megatron" ||
+                                  (words[0] == "llamafactory-cli" && words[1] == "train") ||
+                                  (words[0] == "axolotl" && words[1] == "train"));
+  return is_own ? words.begin() + 1 : words.end();
+}
+
+// What these say is what torchrun is told (ms-swift swift/cli/main.py, get_torchrun_args;
+// LLaMA-Factory launcher.py).
+Ranks ranks_of_environment(const std::map<std::string, std::string>& environment,
+                           std::int64_t node_gpus) {
+  const auto count = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? Count{}
+                                      : Count{.given = true,
+                                              .count = count_in(found->second),
+                                              .text = std::string(name) + "=" + found->second};
+  };
+  Count per_node = count("NPROC_PER_NODE");
+  const Count nodes = count("NNODES");
+  if (!per_node.given && nodes.given) {
+    per_node = {.given = true, .count = node_gpus, .text = nodes.text};
+  }
+  return product(per_node, nodes, 0);
 }
 
 }  // namespace
@@ -229,18 +290,21 @@ std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpu
   const Words job = batch_words(script.comments);
   std::vector<Launch> launches;
   for (const ShellCommand& command : script.commands) {
-    const auto program = program_of(command.words);
+    const auto own = own_launcher(command.words);
+    const bool starts_itself = own != command.words.end();
+    const auto program = starts_itself ? own : program_of(command.words);
     if (program == command.words.end() || program + 1 == command.words.end()) {
       continue;
     }
     Launch launch{.launcher = command.launcher,
-                  .program = *program,
+                  .program = starts_itself ? command.words.front() + " " + *program : *program,
                   .arguments = {program + 1, command.words.end()},
                   .place = command.place,
                   .line = command.line,
                   .environment = command.environment};
     launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
-    const Ranks ranks = num_gpus_of(launch.launcher, job, node_gpus);
+    const Ranks ranks = starts_itself ? ranks_of_environment(command.environment, node_gpus)
+                                      : num_gpus_of(launch.launcher, job, node_gpus);
     launch.num_gpus = ranks.count;
     launch.open_ranks = ranks.open;
     const bool known = std::ranges::any_of(launches, [&](const Launch& each) {

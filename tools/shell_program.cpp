@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "data/input_error.h"
+#include "tools/from_launch.h"
+#include "tools/from_swift.h"
 
 namespace shardplan {
 namespace {
@@ -29,6 +31,8 @@ constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
     {.part = "pretrain_vlm", .what = "trains a vision and language model"},
     {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
     {.part = "train_rl", .what = "trains by reinforcement learning"},
+    {.part = "megatron rlhf", .what = "trains by preferences or by reinforcement learning"},
+    {.part = "megatron export", .what = "converts a checkpoint"},
     {.part = "grpo", .what = "trains by reinforcement learning"},
     {.part = "chatlearn", .what = "trains by reinforcement learning"},
     {.part = "generat", .what = "generates text"},
@@ -41,6 +45,43 @@ constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
     {.part = "2hf", .what = "converts a checkpoint"},
     {.part = "quantize", .what = "quantizes a model"},
     {.part = "/preprocess", .what = "prepares data"},
+});
+
+// Commands of other trainers, by two words of them that follow each other (of the first a part, of
+// the second its beginning), and what to give instead.
+struct OtherTrainer {
+  std::string_view word;
+  std::string_view next = "";
+  std::string_view found;
+  std::string_view expected;
+};
+constexpr std::string_view kItsYaml =
+    "expected the .yaml or .yml behind it: --from with that file, its DeepSpeed configuration "
+    "beside it";
+constexpr std::string_view kByOptions =
+    "what its rollouts and log-probabilities hold is not described; expected the training of its "
+    "actor by options: --framework megatron with --model, --sequence-length, --tp, --pp and so on";
+constexpr std::array kOtherTrainers = std::to_array<OtherTrainer>({
+    {.word = "torchtitan.train",
+     .next = "--module",
+     .found = "torchtitan.train with --module and --config, configurations in Python of a newer "
+              "torchtitan than v0.2.2",
+     .expected = "expected a .toml of v0.2.2 (--job.config_file), or options: --framework "
+                 "torchtitan with --model, --sequence-length, --tp and so on"},
+    {.word = "llamafactory-cli", .found = "a command of LLaMA-Factory", .expected = kItsYaml},
+    {.word = "axolotl", .found = "a command of axolotl", .expected = kItsYaml},
+    {.word = "swift",
+     .next = "sft",
+     .found = "swift sft, ms-swift's training by transformers' Trainer",
+     .expected = "expected its DeepSpeed configuration (.json; --deepspeed zero3 is ms-swift's own "
+                 "swift/config/zero3.json) with --model, --sequence-length and --micro-batch"},
+    {.word = "verl.trainer.main_ppo",
+     .found = "verl's main_ppo, which trains by reinforcement learning",
+     .expected = kByOptions},
+    {.word = "verl.trainer.sft_trainer",
+     .found = "verl's sft_trainer, whose settings are no arguments of Megatron-LM",
+     .expected = "expected options: --framework megatron with --model, --sequence-length, --tp and "
+                 "so on"},
 });
 
 std::string file_name(const std::string& path) {
@@ -70,23 +111,39 @@ void check_program(const Launch& launch) {
   }
 }
 
+std::string other_trainer(const ShellScript& script) {
+  for (const ShellCommand& command : script.commands) {
+    for (std::size_t i = 0; i < command.words.size(); ++i) {
+      const std::string next = i + 1 < command.words.size() ? command.words[i + 1] : "";
+      const auto* const other = std::ranges::find_if(kOtherTrainers, [&](const auto& each) {
+        return command.words[i].starts_with(each.word) && next.starts_with(each.next);
+      });
+      if (other != kOtherTrainers.end()) {
+        return std::string(other->found) + "; " + std::string(other->expected);
+      }
+    }
+  }
+  return "";
+}
+
 void check_arguments(const Launch& launch, const std::vector<std::string>& set_words) {
   std::vector<std::string> words = launch.arguments;
   for (std::string word : set_words) {
     std::ranges::replace(word, '_', '-');
     words.push_back(word.starts_with("--") ? word : "--" + word);
   }
-  if (!has_training_argument(words) && std::ranges::any_of(words, [](const std::string& word) {
-        return word.starts_with("--model_name_or_path");
-      })) {
-    throw InputError(launch.place + ": found " + file_name(launch.program) +
-                     " with --model_name_or_path, an argument of transformers' Trainer, expected "
-                     "its DeepSpeed configuration (the .json behind --deepspeed) with --model, "
-                     "--sequence-length and --micro-batch of per_device_train_batch_size");
+  for (const std::string& word : launch.arguments) {  // slime, miles
+    if (word.starts_with("--rollout-batch-size")) {
+      throw InputError(launch.place + ": found " + file_name(launch.program) +
+                       " with --rollout-batch-size, which trains by reinforcement learning; " +
+                       std::string(kByOptions));
+    }
   }
   const bool is_open =
       std::ranges::any_of(words, [](const std::string& word) { return word.starts_with('$'); });
-  if (!is_open && !has_training_argument(words)) {
+  const bool is_configured =
+      is_swift_program(launch.program) || (!words.empty() && is_yaml_name(words.front()));
+  if (!is_open && !has_training_argument(words) && !is_configured) {
     throw InputError(launch.place + ": found " + file_name(launch.program) +
                      " without an argument of Megatron-LM, expected a program with --num-layers "
                      "and its like, or torchtitan with --job.config_file");
@@ -97,7 +154,7 @@ void note_program(const Launch& launch, const RunSettings& settings,
                   std::vector<std::string>& notes) {
   const std::string name = file_name(launch.program);
   if (settings.format == RunFormat::kMegatron && !name.empty() &&
-      !name.starts_with("pretrain_gpt")) {
+      !name.starts_with("pretrain_gpt") && !is_swift_program(launch.program)) {
     notes.push_back(launch.place + ": " + name + " is taken for Megatron-LM's pretrain_gpt.py");
   }
 }

@@ -18,6 +18,10 @@ void check_program(const Launch& launch);
 // torchtitan has, and no variable in them nor a word of --set may be one.
 void check_arguments(const Launch& launch, const std::vector<std::string>& set_words);
 
+// What a script starts instead of a training that is read, and what to give instead: a sentence
+// behind "found ", or "" if it is none of those known.
+std::string other_trainer(const ShellScript& script);
+
 // A program of another name is read as if it were Megatron-LM's.
 void note_program(const Launch& launch, const RunSettings& settings,
                   std::vector<std::string>& notes);

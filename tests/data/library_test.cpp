@@ -70,3 +70,18 @@ TEST_CASE("a file is read once; a library that notes has read nothing yet") {
   noting.parse(path);
   CHECK(texts == library.text_of(path) + "\n");
 }
+
+TEST_CASE("a published name is the preset of its sizes, whatever variant it is") {
+  const Library library;
+  CHECK(library.published_model("Qwen/Qwen3-30B-A3B-Instruct-2507") == "qwen3-30b-a3b");
+  CHECK(library.published_model("meta-llama/Meta-Llama-3-8B-Instruct") == "llama3-8b");
+  CHECK(library.published_model("meta-llama/Llama-2-7b-hf") == "llama2-7b");
+  CHECK(library.published_model("google/gemma-3-27b-it") == "gemma3-27b");
+  CHECK(library.published_model("/models/DeepSeek-V3-0324/") == "deepseek-v3");
+  CHECK(library.published_model("mistralai/Mixtral-8x7B-Instruct-v0.1") == "mixtral-8x7b");
+  // Sizes of its own.
+  CHECK(library.published_model("Qwen/Qwen3-Next-80B-A3B-Instruct") == "");
+  CHECK(library.published_model("Qwen/Qwen2.5-VL-7B-Instruct") == "");
+  CHECK(library.published_model("") == "");
+  CHECK(library.published_model("-instruct") == "");
+}

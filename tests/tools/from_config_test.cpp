@@ -109,6 +109,10 @@ TEST_CASE("what nanotron's configuration says beside that is refused or named") 
                  "UNSUPPORTED  optimizer.optimizer_factory.name sgd"));
   CHECK(contains(status("zero_stage: 1", "zero_stage: 1\n  my_own: 3").err,
                  "unknown setting optimizer.my_own 3"));
+  // Many of them are a line, and one each in the report.
+  const ProgramRun many = status("zero_stage: 1", "zero_stage: 1\n  a: 1\n  b: 2\n  c: 3\n  d: 4");
+  CHECK(contains(many.err, "run.yaml: 4 unknown settings, in no table: "));
+  CHECK(contains(many.out, "unknown     optimizer.d 4"));
   CHECK(contains(status("  pp_engine: 1f1b\n", "").out, "schedule gpipe"));
   check_refused(status("  micro_batch_size: 2\n", ""), 2);
 }
@@ -129,6 +133,12 @@ TEST_CASE("a configuration of DeepSpeed with a model is the run that its options
   CHECK(contains(run.err, "--recompute full says otherwise"));
   CHECK(contains(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"cpu\""), job).out,
                  "UNSUPPORTED  zero_optimization.offload_optimizer.device cpu"));
+  // The same parameters in another order of the flat buffer.
+  const ProgramRun turns = estimate(
+      "ds.json", with(kDeepspeed, "\"stage\": 3", "\"stage\": 3, \"round_robin_gradients\": true"),
+      job);
+  CHECK(numbers_of(turns) == numbers_of(run));
+  CHECK(contains(turns.out, " 0 refused, 0 unknown\n"));
   const ProgramRun open =
       estimate("ds.json", with(kDeepspeed, "per_gpu\": 2", "per_gpu\": \"auto\""), job);
   CHECK(contains(open.err,
@@ -148,11 +158,11 @@ TEST_CASE("configurations of other programs are told by name, and what to give i
     return message_of([&] { settings_from_yaml(text, "c.yaml"); });
   };
   CHECK(message("model_name_or_path: a\nfinetuning_type: full\n")
-            .starts_with("c.yaml: found a training of LLaMA-Factory, expected its DeepSpeed"));
+            .starts_with("c.yaml: found a training of transformers' Trainer without deepspeed"));
   CHECK(message("base_model: a\nsequence_len: 2048\n")
-            .starts_with("c.yaml: found a training of axolotl, expected"));
+            .starts_with("c.yaml: found a training of transformers' Trainer without deepspeed"));
   CHECK(message("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
-            .starts_with("c.yaml: found a configuration of accelerate, which says how"));
+            .starts_with("c.yaml:2: distributed_type: found FSDP, expected DEEPSPEED"));
   CHECK(message("a: &a\n  b: *a\nparallelism: {tp: *a}\ntokens: {x: 1}\n") != "");
 }
 

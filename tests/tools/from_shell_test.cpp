@@ -177,15 +177,33 @@ TEST_CASE("a program without an argument of Megatron-LM is said to be another's"
   CHECK(value_of(read(script, {"num_layers=4"}), "--my_model") == "a");
 }
 
-TEST_CASE("arguments of transformers' Trainer are told by name, whatever else is not known") {
+TEST_CASE("a Trainer's script without its DeepSpeed configuration is told what to give") {
   const std::string message = message_of([] {
     read(
-        "torchrun --nproc_per_node 8 src/train_bash.py --deepspeed ${config} --stage sft "
-        "--model_name_or_path ${model} --per_device_train_batch_size 1\n");
+        "torchrun --nproc_per_node 8 src/train_bash.py --stage sft --model_name_or_path ${model} "
+        "--per_device_train_batch_size 1\n");
   });
   CHECK(message.starts_with(
-      "run.sh:1: found train_bash.py with --model_name_or_path, an argument of transformers' "
-      "Trainer, expected its DeepSpeed configuration"));
+      "run.sh: found a training of transformers' Trainer without deepspeed, whose"));
+}
+
+TEST_CASE("commands of other trainers are told by name, and what to give instead") {
+  const auto message = [](const std::string& script) { return message_of([&] { read(script); }); };
+  CHECK(
+      message("torchrun --nproc_per_node 4 -m torchtitan.train --module qwen3 --config qwen3_8b\n")
+          .starts_with("run.sh: found torchtitan.train with --module and --config"));
+  CHECK(message("llamafactory-cli webui\n")
+            .starts_with("run.sh: found a command of LLaMA-Factory; expected the .yaml"));
+  CHECK(message("FORCE_TORCHRUN=1 llamafactory-cli train a.yaml\n") ==
+        "run.sh:1: found no file 'a.yaml' beside the script, expected the configuration of its "
+        "training");
+  CHECK(message("NPROC_PER_NODE=8 swift sft --model a --deepspeed zero3\n")
+            .starts_with("run.sh: found swift sft, ms-swift's"));
+  CHECK(message("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a\n")
+            .starts_with("run.sh: found verl's main_ppo, which trains by reinforcement learning"));
+  CHECK(message(kTrain + "--rollout-batch-size 32\n")
+            .find("with --rollout-batch-size, which trains by reinforcement learning") !=
+        std::string::npos);
 }
 
 TEST_CASE("several trainings are listed, and one is chosen by its line or its variable") {
@@ -211,7 +229,8 @@ TEST_CASE("an argument that nothing gives is asked for by name where a size depe
   CHECK(
       message_of([&] { read(script); }) ==
       "run.sh:2: '[ \"$SIZE\" = 8b ]': found that nothing sets $1, and --micro-batch-size depends "
-      "on it; expected --set 1=VALUE");
+      "on it; expected --set 1=VALUE, or --from a script beside it that starts it with its "
+      "arguments");
   CHECK(value_of(read(script, {"1=8b"}), "--micro-batch-size") == "2");
   CHECK(value_of(read(script, {"SIZE=70b"}), "--micro-batch-size") == "1");
 }

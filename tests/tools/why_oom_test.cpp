@@ -167,6 +167,7 @@ TEST_CASE("colours of a terminal are no part of a message") {
 TEST_CASE("a process that the host ended is told from a GPU that was full") {
   for (const std::string line :
        {"slurmstepd: error: Detected 1 oom_kill event in StepId=1.0",
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
         "  exitcode  : -9 (pid: 4711)", "traceback : Signal 9 (SIGKILL) received by PID 4711",
         "RuntimeError: DataLoader worker (pid 1) is killed by signal: Killed. ",
         "Memory cgroup out of memory: oom-kill:constraint=CONSTRAINT_MEMCG"}) {

@@ -1,0 +1,229 @@
+// Trainings of transformers' Trainer around DeepSpeed: LLaMA-Factory's and axolotl's YAML, TRL's,
+// scripts and accelerate's configurations, held against the options that say the same.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/data/message_of.h"
+#include "tests/tools/answer.h"
+#include "tools/from_file.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kZero3 = R"json({
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+  "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+  "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "overlap_comm": false}})json";
+
+constexpr const char* kFactory = R"yaml(
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: configs/zero3.json
+dataset: some_text
+template: llama3
+cutoff_len: 4096
+output_dir: saves/a
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+learning_rate: 1.0e-5
+bf16: true
+resume_from_checkpoint: null
+)yaml";
+
+// A folder with run/FILE and configs/zero3.json beside it.
+class TrainerFolder {
+ public:
+  TrainerFolder() {
+    std::filesystem::create_directory(folder_.path() + "/run");
+    std::filesystem::create_directory(folder_.path() + "/configs");
+    write_file(folder_.path() + "/configs/zero3.json", kZero3);
+  }
+  std::string add(const std::string& name, const std::string& text) const {
+    const std::string file = folder_.path() + "/run/" + name;
+    write_file(file, text);
+    return file;
+  }
+  ProgramRun estimate(const std::string& name, const std::string& text,
+                      const Words& more = {}) const {
+    Words words = {"estimate", "--from", add(name, text), "--cluster", "1x8-h100"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words);
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+std::string numbers_of(const ProgramRun& run) {
+  const std::size_t begin = run.out.find("\nMemory of one GPU");
+  REQUIRE_MESSAGE(begin != std::string::npos, run.out << run.err);
+  return run.out.substr(begin, run.out.find("\n\n", run.out.find("\nstep time")) - begin);
+}
+
+// Llama-3-8B under ZeRO-3 with two sequences of 4096 tokens, four microbatches.
+std::string numbers_of_options(const Words& more) {
+  Words words = {"estimate",
+                 "--model",
+                 "llama3-8b",
+                 "--cluster",
+                 "1x8-h100",
+                 "--framework",
+                 "deepspeed",
+                 "--zero",
+                 "3",
+                 "--micro-batch",
+                 "2",
+                 "--global-batch",
+                 "64",
+                 "--sequence-length",
+                 "4096",
+                 "--set",
+                 "reduce_bucket_elements=200000000",
+                 "--set",
+                 "overlap_comm=off"};
+  words.insert(words.end(), more.begin(), more.end());
+  return numbers_of(run_shardplan(words));
+}
+
+std::string with(std::string text, const std::string& part, const std::string& other) {
+  REQUIRE(contains(text, part));
+  return text.replace(text.find(part), part.size(), other);
+}
+
+}  // namespace
+
+TEST_CASE("a training of LLaMA-Factory is the run that its options say, with recomputation") {
+  const TrainerFolder folder;
+  const ProgramRun run = folder.estimate("sft.yaml", kFactory);
+  CHECK(numbers_of(run) == numbers_of_options({"--recompute", "full"}));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(run.err, "cutoff_len: found 4096, took all sequences to be as long"));
+  const ProgramRun kept =
+      folder.estimate("sft.yaml", std::string(kFactory) + "disable_gradient_checkpointing: true\n");
+  CHECK(numbers_of(kept) == numbers_of_options({}));
+  const ProgramRun shorter =
+      folder.estimate("sft.yaml", kFactory, {"--sequence-length", "2048", "--set", "bf16=true"});
+  CHECK(contains(shorter.out, "64 sequences of 2,048 tokens"));
+}
+
+TEST_CASE("what trains less than all parameters, or otherwise, is refused by name") {
+  const TrainerFolder folder;
+  const auto answer = [&](const std::string& part, const std::string& other) {
+    return folder.estimate("sft.yaml", with(kFactory, part, other)).out;
+  };
+  CHECK(contains(answer("finetuning_type: full", "finetuning_type: lora"),
+                 "UNSUPPORTED  finetuning_type lora"));
+  CHECK(contains(answer("stage: sft", "stage: dpo"), "UNSUPPORTED  stage dpo"));
+  CHECK(contains(answer("bf16: true", "bf16: true\nenable_liger_kernel: true"),
+                 "UNSUPPORTED  enable_liger_kernel true"));
+  CHECK(contains(answer("bf16: true", "bf16: true\noptim: adamw_bnb_8bit"),
+                 "UNSUPPORTED  optim adamw_bnb_8bit"));
+}
+
+TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes when told to") {
+  const TrainerFolder folder;
+  const std::string text =
+      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+      "gradient_accumulation_steps: 4\nbf16: auto\noptimizer: adamw_torch_fused\n"
+      "deepspeed: configs/zero3.json\nsample_packing: true\n";
+  CHECK(numbers_of(folder.estimate("a.yml", text)) == numbers_of_options({}));
+  CHECK(numbers_of(folder.estimate("a.yml", text + "gradient_checkpointing: true\n")) ==
+        numbers_of_options({"--recompute", "full"}));
+}
+
+TEST_CASE("a script that starts the Trainer is read with what its launcher says") {
+  const TrainerFolder folder;
+  const std::string arguments =
+      " train.py --model_name_or_path meta-llama/Llama-3-8B-hf --deepspeed configs/zero3.json "
+      "--model_max_length 4096 --per_device_train_batch_size 2 --gradient_accumulation_steps 4 "
+      "--bf16 True --gradient_checkpointing --learning_rate 2e-5\n";
+  const std::string expected = numbers_of_options({"--recompute", "full"});
+  for (const char* const launcher :
+       {"torchrun --nproc_per_node=8", "accelerate launch --num_processes 8", "deepspeed"}) {
+    CHECK(numbers_of(folder.estimate("run.sh", launcher + arguments)) == expected);
+  }
+  CHECK(contains(folder.estimate("run.sh", "accelerate launch --num_processes 16" + arguments).err,
+                 "the run's launcher starts 16 ranks"));
+}
+
+TEST_CASE("a script that starts a trainer with its YAML is that file's training") {
+  const TrainerFolder folder;
+  const std::string expected = numbers_of(folder.estimate("sft.yaml", kFactory));
+  for (const char* const line :
+       {"NPROC_PER_NODE=8 llamafactory-cli train sft.yaml",
+        "torchrun --nproc_per_node 8 --nnodes 1 src/train.py examples/sft.yaml",
+        "accelerate launch --num_processes 8 -m axolotl.cli.train sft.yaml",
+        "axolotl train sft.yaml",
+        "deepspeed --include localhost:0,1,2,3,4,5,6,7 train.py sft.yaml"}) {
+    CAPTURE(line);
+    CHECK(numbers_of(folder.estimate("run.sh", std::string(line) + "\n")) == expected);
+  }
+  CHECK(
+      contains(folder.estimate("run.sh", "NPROC_PER_NODE=4 llamafactory-cli train sft.yaml\n").err,
+               "the run's launcher starts 4 ranks"));
+  CHECK(contains(
+      folder.estimate("run.sh", "deepspeed --include a:0,1@b:0,1 src/train.py sft.yaml\n").err,
+      "the run's launcher starts 4 ranks"));
+}
+
+TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside TRL's") {
+  const TrainerFolder folder;
+  const std::string accelerate =
+      "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  zero_stage: 3\n"
+      "  offload_optimizer_device: none\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+      "num_processes: 8\n";
+  const std::string file = folder.add("zero3.yaml", accelerate);
+  const Words defaults = {"--set", "reduce_bucket_elements=500000000", "--set",
+                          "overlap_comm=default"};
+  Words options = {"estimate", "--model",           "llama3-8b", "--cluster",
+                   "1x8-h100", "--framework",       "deepspeed", "--zero",
+                   "3",        "--micro-batch",     "2",         "--global-batch",
+                   "64",       "--sequence-length", "4096"};
+  const std::string expected = numbers_of(run_shardplan(options));
+  CHECK(numbers_of(folder.estimate("zero3.yaml", accelerate,
+                                   {"--model", "llama3-8b", "--sequence-length", "4096",
+                                    "--micro-batch", "2", "--num-microbatches", "4"})) == expected);
+  const std::string trl =
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nmax_length: 4096\nbf16: true\n"
+      "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
+  CHECK(numbers_of(folder.estimate("sft.yaml", trl, {"--set", "deepspeed=" + file})) == expected);
+  const ProgramRun bare = folder.estimate("sft.yaml", trl);
+  check_refused(bare, 2);
+  CHECK(contains(bare.err, "without deepspeed"));
+  CHECK(contains(bare.err, "--set deepspeed=FILE"));
+}
+
+TEST_CASE("what a trainer names and nobody knows is asked for in a line") {
+  const TrainerFolder folder;
+  const ProgramRun model =
+      folder.estimate("sft.yaml", with(kFactory, "Meta-Llama-3-8B-Instruct", "My-Own-9B"));
+  check_refused(model, 2);
+  CHECK(contains(model.err, "sft.yaml:2: model_name_or_path: found 'meta-llama/My-Own-9B'"));
+  CHECK(contains(model.err, "expected --model NAME"));
+  CHECK(folder
+            .estimate("sft.yaml", with(kFactory, "Meta-Llama-3-8B-Instruct", "My-Own-9B"),
+                      {"--model", "llama3-8b"})
+            .exit_code < 2);
+  const ProgramRun file = folder.estimate("sft.yaml", with(kFactory, "zero3.json", "zero4.json"));
+  check_refused(file, 2);
+  CHECK(contains(file.err, "deepspeed: found no file 'configs/zero4.json'"));
+}
+
+TEST_CASE("a model beside the run is read where the run names its folder") {
+  const TrainerFolder folder;
+  std::filesystem::create_directory(folder.path() + "/llama");
+  write_file(folder.path() + "/llama/config.json",
+             R"json({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+  "vocab_size": 128256, "tie_word_embeddings": false, "max_position_embeddings": 8192})json");
+  const ProgramRun run =
+      folder.estimate("sft.yaml", with(kFactory, "meta-llama/Meta-Llama-3-8B-Instruct", "llama"));
+  CHECK(numbers_of(run) == numbers_of_options({"--recompute", "full"}));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,94 @@
+#include "tools/from_swift.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "tools/megatron_attributes.h"
+
+namespace shardplan {
+namespace {
+
+// Where ms-swift's defaults are not Megatron-LM's (ms-swift 4.6 swift/megatron/arguments/
+// megatron_args.py, MegatronArguments; arguments/base_args/template_args.py, max_length). Its
+// models have no dropout, its batches are packed or padded, without a mask from the data loader.
+struct SwiftDefault {
+  const char* name;
+  const char* value = "";  // "": a switch
+};
+constexpr std::array<SwiftDefault, 14> kDefaults = {{
+    {.name = "--attention-backend", .value = "flash"},
+    {.name = "--attention-dropout", .value = "0"},
+    {.name = "--attention-softmax-in-fp32"},
+    {.name = "--bf16"},
+    {.name = "--cross-entropy-loss-fusion"},
+    {.name = "--global-batch-size", .value = "16"},
+    {.name = "--hidden-dropout", .value = "0"},
+    {.name = "--micro-batch-size", .value = "1"},
+    {.name = "--moe-grouped-gemm"},
+    {.name = "--moe-router-dtype", .value = "fp32"},
+    {.name = "--moe-token-dispatcher-type", .value = "alltoall"},
+    {.name = "--no-create-attention-mask-in-dataloader"},
+    {.name = "--recompute-granularity", .value = "selective"},
+    {.name = "--use-distributed-optimizer"},
+}};
+
+// Attributes by other names than Megatron-LM's arguments.
+constexpr std::array<std::pair<const char*, const char*>, 3> kNames = {{
+    {"max_length", "seq_length"},
+    {"packing_length", "seq_length"},
+    {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"},
+}};
+
+// "true" as Python prints it.
+std::string printed(const std::vector<std::string>& values) {
+  const std::string word = values.empty() ? "true" : in_lower_case(values.front());
+  return word == "true" ? "True" : word == "false" ? "False" : word == "none" ? "None" : word;
+}
+
+}  // namespace
+
+bool is_swift_program(const std::string& program) {
+  return program.starts_with("megatron ");
+}
+
+RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
+                              const Library& library) {
+  const ArgumentTable table = argument_table(library, "megatron");
+  RunSettings settings;
+  settings.file = file;
+  for (const SwiftDefault& each : kDefaults) {
+    const std::string value = each.value;
+    settings.arguments.push_back(
+        {.name = each.name,
+         .values = value.empty() ? std::vector<std::string>{} : std::vector<std::string>{value},
+         .place = file + ": " + each.name + ": "});
+  }
+  for (const Setting& word : words) {
+    std::string attribute = word.name.substr(2);
+    std::ranges::replace(attribute, '-', '_');
+    if (attribute == "model") {
+      settings.model_name = word;
+    }
+    const auto* const other = std::ranges::find(
+        kNames, attribute, [](const auto& each) { return std::string_view(each.first); });
+    attribute = other == kNames.end() ? attribute : other->second;
+    const std::string value = printed(word.values);
+    const std::string name = argument_of_attribute(attribute, value, table);
+    std::string dashed = "--" + attribute;  // a default that this takes back
+    std::ranges::replace(dashed, '_', '-');
+    std::erase_if(settings.arguments,
+                  [&](const Setting& each) { return each.name == dashed || each.name == name; });
+    if (name.empty() || value == "None") {
+      continue;
+    }
+    const ArgumentRow* const row = find_row(table, name);
+    const bool is_switch = row != nullptr && row->num_values == 0;
+    settings.arguments.push_back({.name = name,
+                                  .values = is_switch ? std::vector<std::string>{} : word.values,
+                                  .place = word.place});
+  }
+  return settings;
+}
+
+}  // namespace shardplan

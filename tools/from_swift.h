@@ -1,0 +1,20 @@
+// A training of Megatron-SWIFT: `megatron sft` and `megatron pt`, whose arguments are the
+// attributes of Megatron-LM's, around a model from Hugging Face or ModelScope.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/run_settings.h"
+#include "tools/shell_launch.h"
+
+namespace shardplan {
+
+// "megatron sft", "megatron pt", "megatron rlhf": how such a launch names its program.
+bool is_swift_program(const std::string& program);
+
+// As arguments of Megatron-LM, behind ms-swift's defaults where they are others.
+RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
+                              const Library& library);
+
+}  // namespace shardplan
