@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "data/count_word.h"
 #include "data/json_message.h"
 
 namespace shardplan {
@@ -76,6 +77,13 @@ void check_num_values(const Setting& setting, const ArgumentRow& row) {
                                : std::to_string(found) + " values, \"" +
                                      shown(spaced(setting.values), Encoding::kUnchecked) + "\"") +
                    ", expected " + expected);
+}
+
+std::optional<std::int64_t> integer_of(const std::string& word) {
+  std::int64_t value = 0;
+  const char* const end = word.data() + word.size();
+  const std::from_chars_result read = std::from_chars(word.data(), end, value);
+  return read.ec == std::errc{} && read.ptr == end ? std::optional(value) : std::nullopt;
 }
 
 bool is_variable(const std::string& word) {
@@ -189,10 +197,11 @@ std::optional<std::int64_t> RunArguments::integer(std::string_view name, std::in
     return std::nullopt;
   }
   const std::string& word = setting->values.front();
-  std::int64_t value = 0;
-  const char* end = word.data() + word.size();
-  const std::from_chars_result read = std::from_chars(word.data(), end, value);
-  if (read.ec != std::errc{} || read.ptr != end || value < low || value > high) {
+  std::optional<std::int64_t> value = integer_of(word);
+  if (!value && setting->is_option) {
+    value = count_of(word);
+  }
+  if (!value || *value < low || *value > high) {
     throw error(name, "found \"" + shown(word, Encoding::kUnchecked) +
                           "\", expected an integer from " + std::to_string(low) + " to " +
                           std::to_string(high));

@@ -57,6 +57,7 @@ struct Setting {
   std::string name;
   std::vector<std::string> values;  // none: a switch
   std::string place;                // opens messages: "run.sh:12: --bf16: "
+  bool is_option = false;           // of our own command line: 32k is 32768
 };
 
 // How one setting was taken.

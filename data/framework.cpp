@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "data/count_word.h"
 #include "data/json_message.h"
 #include "data/library.h"
 #include "data/profile_fields.h"
@@ -190,15 +191,16 @@ JsonValue value_of_word(const ProfileOption& option, const std::string& word) {
     value.boolean = word == "true";
   }
   const char* const end = word.data() + word.size();
-  const auto is_whole = [&](const std::from_chars_result& read) {
-    return !word.empty() && read.ec == std::errc{} && read.ptr == end;
-  };
-  if (option.type == "integer" && is_whole(std::from_chars(word.data(), end, value.integer))) {
-    value.kind = JsonKind::kInteger;
-    value.real = static_cast<double>(value.integer);
-  }
-  if (option.type == "number" && is_whole(std::from_chars(word.data(), end, value.real))) {
+  double number = 0;
+  const std::from_chars_result read = std::from_chars(word.data(), end, number);
+  if (option.type == "number" && read.ec == std::errc{} && read.ptr == end) {
     value.kind = JsonKind::kReal;
+    value.real = number;
+  }
+  if (const auto count = count_of(word); option.type == "integer" && count) {
+    value.kind = JsonKind::kInteger;
+    value.integer = *count;
+    value.real = static_cast<double>(*count);
   }
   return value;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "data/count_word.h"
+
 namespace shardplan {
 namespace {
 
@@ -57,7 +59,8 @@ void set_model_field(JsonValue& config, const std::string& key, const std::strin
     value.string = word;
     return;
   }
-  value = parse_json(word, place);
+  const std::optional<std::int64_t> count = count_of(word);
+  value = parse_json(count ? std::to_string(*count) : word, place);
   value.pointer = before.pointer;
   value.line = before.line;
   if (key == kLayers && value.kind == JsonKind::kInteger) {

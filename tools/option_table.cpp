@@ -107,7 +107,7 @@ std::vector<OptionRow> machine_rows() {
           text("set", "KEY=VALUE",
                "a switch of the framework, a field of the plan, a key of the model's config.json "
                "(num_hidden_layers=16), or with --from an argument of the file (seq-length=4096, "
-               "training.seq_len=4096) or a variable of the script; repeatable")),
+               "training.seq_len=4k) or a variable of the script; repeatable")),
       flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
   };
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "data/count_word.h"
 #include "data/json_message.h"
 #include "estimator/units.h"
 #include "tools/options.h"
@@ -21,45 +22,12 @@ std::string range_text(std::int64_t low, std::int64_t high) {
   return "an integer from " + std::to_string(low) + " to " + std::to_string(high);
 }
 
-// The digits and the suffix of a word like 4k; nothing if it does not start with an integer.
-struct Amount {
-  double number = 0;
-  bool whole = false;  // digits only: `count` is exact
-  std::int64_t count = 0;
-  std::string_view suffix;
-};
-
-std::optional<Amount> split_amount(std::string_view word) {
-  Amount amount;
-  const std::size_t length = std::min(word.size(), word.find_first_not_of("0123456789."));
-  const std::string_view digits = word.substr(0, length);
-  amount.suffix = word.substr(length);
-  const char* end = digits.data() + digits.size();
-  const auto number = std::from_chars(digits.data(), end, amount.number);
-  const auto count = std::from_chars(digits.data(), end, amount.count);
-  amount.whole = count.ec == std::errc() && count.ptr == end;
-  if (digits.empty() || number.ec != std::errc() || number.ptr != end) {
-    return std::nullopt;
-  }
-  return amount;
-}
-
-struct Suffix {
+struct ByteUnit {
   std::string_view name;
   std::int64_t factor;
 };
 
-constexpr std::array<Suffix, 7> kCountSuffixes = {{
-    {.name = "", .factor = 1},
-    {.name = "k", .factor = kKiB},
-    {.name = "K", .factor = kKiB},
-    {.name = "Ki", .factor = kKiB},
-    {.name = "m", .factor = kMiB},
-    {.name = "M", .factor = kMiB},
-    {.name = "Mi", .factor = kMiB},
-}};
-
-constexpr std::array<Suffix, 8> kByteSuffixes = {{
+constexpr std::array<ByteUnit, 8> kByteUnits = {{
     {.name = "", .factor = 1},
     {.name = "B", .factor = 1},
     {.name = "MiB", .factor = kMiB},
@@ -70,14 +38,17 @@ constexpr std::array<Suffix, 8> kByteSuffixes = {{
     {.name = "TB", .factor = 1'000'000'000'000},
 }};
 
-template <std::size_t n>
-const Suffix* find_suffix(const std::array<Suffix, n>& suffixes, std::string_view name) {
-  for (const Suffix& suffix : suffixes) {
-    if (suffix.name == name) {
-      return &suffix;
-    }
+// Bytes of a word like 80GiB; nothing without a number in front or with another unit.
+std::optional<double> bytes_of_word(std::string_view word) {
+  const std::size_t length = std::min(word.size(), word.find_first_not_of("0123456789."));
+  const auto* const unit = std::ranges::find(kByteUnits, word.substr(length), &ByteUnit::name);
+  const char* const end = word.data() + length;
+  double number = 0;
+  const auto read = std::from_chars(word.data(), end, number);
+  if (unit == kByteUnits.end() || read.ec != std::errc() || read.ptr != end) {
+    return std::nullopt;
   }
-  return nullptr;
+  return number * static_cast<double>(unit->factor);
 }
 
 std::string bytes_text(std::int64_t bytes) {
@@ -91,29 +62,22 @@ std::string bytes_text(std::int64_t bytes) {
 
 std::int64_t parse_count(const std::string& word, std::int64_t low, std::int64_t high,
                          const std::string& place) {
-  const std::optional<Amount> amount = split_amount(word);
-  const Suffix* suffix = amount ? find_suffix(kCountSuffixes, amount->suffix) : nullptr;
-  std::int64_t value = 0;
-  if (suffix == nullptr || !amount->whole ||
-      __builtin_mul_overflow(amount->count, suffix->factor, &value) || value < low ||
-      value > high) {
+  const std::optional<std::int64_t> count = count_of(word);
+  if (!count || *count < low || *count > high) {
     throw wrong(place, word, range_text(low, high));
   }
-  return value;
+  return *count;
 }
 
 std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t high,
                          const std::string& place) {
-  const std::optional<Amount> amount = split_amount(word);
-  const Suffix* suffix = amount ? find_suffix(kByteSuffixes, amount->suffix) : nullptr;
-  const double bytes =
-      suffix == nullptr ? -1 : amount->number * static_cast<double>(suffix->factor);
-  if (!(bytes >= static_cast<double>(low) && bytes <= static_cast<double>(high))) {
+  const std::optional<double> bytes = bytes_of_word(word);
+  if (!bytes || *bytes < static_cast<double>(low) || *bytes > static_cast<double>(high)) {
     throw wrong(
         place, word,
         "bytes from " + bytes_text(low) + " to " + bytes_text(high) + ", such as 80GiB or 80GB");
   }
-  return std::llround(bytes);
+  return std::llround(*bytes);
 }
 
 double parse_number(const std::string& word, double low, double high, const std::string& place) {

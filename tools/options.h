@@ -72,8 +72,7 @@ void add_option(Options& options, const std::string& name, std::string value);
 // InputError if words stand on the command line that no option takes.
 void refuse_positional(const Options& options);
 
-// One integer within [low, high]; `place` opens the message ("--tp"). A suffix k (or Ki), M (or
-// Mi) multiplies by 1024 or 1024^2: 4k tokens are 4096 tokens, as model names mean it.
+// One integer within [low, high], as count_of reads it; `place` opens the message ("--tp").
 std::int64_t parse_count(const std::string& word, std::int64_t low, std::int64_t high,
                          const std::string& place);
 // Bytes within [low, high]: 80GiB, 79.6GiB, 80GB, 512MiB, or plain bytes.

@@ -135,7 +135,8 @@ void override_sizes(RunSettings& settings, const Options& options) {
       const std::string value = text_or(options, size.option, "");
       settings.sizes.push_back({.name = name,
                                 .values = {value},
-                                .place = "--" + std::string(size.option) + " " + value + ": "});
+                                .place = "--" + std::string(size.option) + " " + value + ": ",
+                                .is_option = true});
     }
   }
 }
@@ -175,7 +176,8 @@ std::vector<std::string> override_settings(RunSettings& settings, const Options&
     }
     Setting setting{.name = argument_named(settings, table, name),
                     .values = {},
-                    .place = "--set " + word + ": "};
+                    .place = "--set " + word + ": ",
+                    .is_option = true};
     if (setting.name.empty()) {
       throw unknown_name(name, settings, framework + " " + table.version, table, switches);
     }

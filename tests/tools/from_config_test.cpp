@@ -117,6 +117,35 @@ TEST_CASE("what nanotron's configuration says beside that is refused or named") 
   check_refused(status("  micro_batch_size: 2\n", ""), 2);
 }
 
+TEST_CASE("a size of the command line may have a suffix, one of a file stands as it is") {
+  const auto with_word = [](const std::string& word) {
+    return estimate("run.yaml", kNanotron, {"--cluster", "2x8-h100", "--set", word});
+  };
+  CHECK(numbers_of(with_word("tokens.sequence_length=2k")) ==
+        numbers_of(with_word("tokens.sequence_length=2048")));
+  check_refused(with_word("tokens.sequence_length=2kB"), 2);
+  const Words four = {"--cluster", "2x8-h100", "--tp", "4"};
+  check_refused(estimate("run.yaml", with(kNanotron, "_length: 4096", "_length: 4k"), four), 2);
+  check_refused(estimate("run.yaml", with(kNanotron, "tp: 4", "tp: 1k"),
+                         {"--cluster", "2x8-h100", "--pp", "2"}),
+                2);
+  CHECK(contains(estimate("run.yaml", kNanotron, {"--cluster", "1024x8-h100", "--tp", "1k"}).out,
+                 "INVALID PLAN"));
+}
+
+TEST_CASE("a switch of the framework and a key of the model take counts with suffixes, too") {
+  const auto with_words = [](const Words& more) {
+    Words words = {
+        "estimate", "--model",     "llama3-8b", "--cluster",         "1x8-h100", "--zero",
+        "3",        "--framework", "deepspeed", "--sequence-length", "4k",       "--global-batch",
+        "8"};
+    words.insert(words.end(), more.begin(), more.end());
+    return numbers_of(run_shardplan(words));
+  };
+  CHECK(with_words({"--set", "reduce_bucket_elements=64M", "--set", "vocab_size=64k"}) ==
+        with_words({"--set", "reduce_bucket_elements=67108864", "--set", "vocab_size=65536"}));
+}
+
 TEST_CASE("a configuration of DeepSpeed with a model is the run that its options say") {
   const Words job = {"--model", "llama3-8b", "--cluster", "1x8-h100", "--sequence-length", "4096"};
   const ProgramRun run = estimate("ds.json", kDeepspeed, job);
