@@ -101,7 +101,6 @@ void read_widths(const RunArguments& arguments, ModelSpec& model) {
   model.num_kv_heads = arguments.has("--group-query-attention")
                            ? arguments.integer_or("--num-query-groups", 1, 1, kMaxSize)
                            : model.num_heads;
-  model.max_sequence_length = arguments.integer_or("--max-position-embeddings", 0, 1, kMaxSize);
 }
 
 void read_norms_and_biases(const RunArguments& arguments, ModelSpec& model) {

@@ -105,6 +105,12 @@ std::int64_t size(ConfigReading& reading, Standing standing, std::string_view ke
                                            : reading.fields.integer(key, 1, high);
 }
 
+// With a factor a model may have more positions than it states.
+bool scales_positions(ObjectReader& fields, std::string_view key) {
+  return fields.has(key) && std::ranges::find(fields.value(key).members, "factor",
+                                              &JsonMember::name) != fields.value(key).members.end();
+}
+
 void read_sizes(ConfigReading& reading, Standing standing) {
   const ModelFamily& family = reading.family;
   ModelSpec& model = reading.model;
@@ -115,8 +121,11 @@ void read_sizes(ConfigReading& reading, Standing standing) {
   const std::int64_t num_layers =
       size(reading, standing, "num_hidden_layers", family.num_layers, kMaxLayers);
   model.layers.resize(static_cast<std::size_t>(num_layers));
-  model.max_sequence_length =
+  const std::int64_t positions =
       reading.fields.integer_or("max_position_embeddings", 0, 1, kMaxSequence);
+  const bool are_scaled = scales_positions(reading.fields, "rope_scaling") ||
+                          scales_positions(reading.fields, "rope_parameters");
+  model.max_sequence_length = are_scaled ? 0 : positions;
 }
 
 // Absent: the default of the family. Null: as many as heads, in every family.

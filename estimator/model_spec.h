@@ -53,7 +53,7 @@ struct ModelSpec {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;             // num_heads * head_dim need not equal hidden
-  std::int64_t max_sequence_length = 0;  // of the published model; 0: not stated. Not a limit.
+  std::int64_t max_sequence_length = 0;  // of config.json; 0: not stated. Not a limit.
   bool gated_ffn = true;                 // SwiGLU / GeGLU: gate and up projection
   bool tied_embeddings = false;
   bool qkv_bias = false;

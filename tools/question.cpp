@@ -12,6 +12,7 @@
 #include "tools/from_trainer.h"
 #include "tools/given_model.h"
 #include "tools/plan_words.h"
+#include "tools/text.h"
 #include "tools/words.h"
 
 namespace shardplan {
@@ -262,6 +263,16 @@ void name_model(RunSettings& settings, const Options& options, const Library& li
   }
 }
 
+// A slip of the hand is likelier than the wish: estimates are those of the longer sequence.
+void warn_of_positions(const Job& job, std::vector<std::string>& warnings) {
+  const std::int64_t positions = job.model.max_sequence_length;
+  if (positions > 0 && job.sequence_length > positions) {
+    warnings.push_back("sequences of " + grouped(job.sequence_length) + " tokens, but " +
+                       job.model.name + " has " + grouped(positions) +
+                       " positions (max_position_embeddings): counted as if it had more");
+  }
+}
+
 GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
@@ -321,6 +332,7 @@ GivenJob job_of(const Options& options, const Library& library) {
     apply_words(job.profile, options, library, taken);
   }
   job.sequence_length = count_or(options, "sequence-length", job.sequence_length);
+  warn_of_positions(job, result.warnings);
   if (given(options, "optimizer") || !has_run) {
     job.optimizer = value_of<OptimizerKind>(text_or(options, "optimizer", "adamw")).value();
   }

@@ -90,6 +90,23 @@ TEST_CASE("head_dim need not be hidden / heads, and its default is the family's"
   CHECK(model("headdim_null_mistral").head_dim == 16);
 }
 
+TEST_CASE("positions are those stated, and not known where rotary embeddings are stretched") {
+  const auto positions = [](const std::string& more) {
+    return read_model_config(parse_json(R"({"model_type": "llama", "hidden_size": 64,
+        "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "vocab_size": 96)" + more + "}",
+                                        "m.json"),
+                             "m", "m.json", UnknownKeys::kRefuse)
+        .model.max_sequence_length;
+  };
+  const std::string stated = R"(, "max_position_embeddings": 4096)";
+  CHECK(positions("") == 0);
+  CHECK(positions(stated) == 4096);
+  CHECK(positions(stated + R"(, "rope_scaling": null)") == 4096);
+  CHECK(positions(stated + R"(, "rope_parameters": {"rope_type": "default"})") == 4096);
+  CHECK(positions(stated + R"(, "rope_scaling": {"rope_type": "yarn", "factor": 4.0})") == 0);
+}
+
 TEST_CASE("the number of experts is read under each of its three names") {
   const std::int64_t count = count_parameters(model("experts_alias_num_experts"));
   CHECK(model("experts_alias_num_experts").moe.num_experts == 8);

@@ -358,6 +358,19 @@ TEST_CASE("--set changes what the model's config.json says") {
   CHECK(at(at(json_of(run_shardplan(deepseek)), "model"), "mtp_parameters").integer == 0);
 }
 
+TEST_CASE("a sequence longer than the model's positions is warned of, and estimated") {
+  const auto estimate = [](const char* length) {
+    return run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "4x8-h200",
+                          "--sequence-length", length, "--global-batch", "32", "--zero", "1"});
+  };
+  CHECK(estimate("8k").err.empty());
+  const ProgramRun longer = estimate("16k");
+  CHECK(longer.err ==
+        "shardplan: warning: sequences of 16,384 tokens, but llama3-8b has 8,192 positions "
+        "(max_position_embeddings): counted as if it had more\n");
+  CHECK(contains(longer.out, "16,384 tokens per step"));
+}
+
 TEST_CASE("a GPU without measured rates has no limit") {
   const ProgramRun run =
       run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-b200",
