@@ -152,28 +152,23 @@ void add_held(BlockSummary& summary, const BlockRow& row) {
   }
 }
 
-}  // namespace
-
-BlockSummary summarise(const BlockMemory& block) {
-  BlockSummary summary;
+// A block's rows by steps, for each of the ways in which it may run.
+struct StepBytes {
+  bool has_gradients = false;
+  bool has_group = false;
   BytesBySteps<kLastWeight> running;
   BytesBySteps<kLastWeight> again;      // gradients counted apart
   BytesBySteps<kLastWeight> gathering;  // again, with the parameters that it gathers
   BytesBySteps<kLastWeight> in_group;   // with what the backward of a group holds
   BytesBySteps<kLastForward> unkept;    // forward that keeps nothing
   BytesBySteps<kLastForward> first;     // the same, but its input
-  const bool has_gradients = std::ranges::any_of(block.rows, &BlockRow::is_gradient);
-  const bool has_group = std::ranges::any_of(block.rows, &BlockRow::is_of_group);
-  for (const BlockRow& row : block.rows) {
-    add_held(summary, row);
-    if (!row.is_of_steps()) {
-      continue;
-    }
+
+  void add(const BlockRow& row) {
     if (has_group) {
       in_group.add(row.born, row.dies, row.bytes);
     }
     if (row.is_of_group) {
-      continue;
+      return;
     }
     running.add(row.born, row.dies, row.bytes);
     if (has_gradients && (!row.is_gradient || row.is_made_again)) {
@@ -186,46 +181,75 @@ BlockSummary summarise(const BlockMemory& block) {
       first.add(row.born, stays ? kLastForward : row.last_forward_use, row.bytes);
     }
   }
-  const bool gathers = std::ranges::any_of(block.rows, &BlockRow::gathers);
-  summary.regathered_bytes = gathers ? summary.gathered_bytes : 0;
-  running.close();
-  unkept.close();
-  first.close();
-  summary.forward = running.peak(Step::kForwardInput, kLastForward);
-  summary.forward_unkept = unkept.peak(Step::kForwardInput, kLastForward);
-  summary.forward_first = first.peak(Step::kForwardInput, kLastForward);
-  summary.replay = block.last_replayed == kLastForward
-                       ? summary.forward
-                       : running.peak(Step::kForwardInput, block.last_replayed);
-  if (std::ranges::any_of(block.rows, &BlockRow::is_not_replayed)) {
-    BytesBySteps<kLastForward> replayed;
-    for (const BlockRow& row : block.rows) {
-      if (row.is_of_steps() && !row.is_not_replayed) {
-        replayed.add(row.born, row.dies, row.bytes);
-      }
-    }
-    replayed.close();
-    summary.replay = replayed.peak(Step::kForwardInput, block.last_replayed);
-  }
-  summary.first_backward = running.peak(kFirstBackward, kLastBackward);
-  summary.backward = summary.first_backward;
-  summary.weight = running.peak(Step::kWeight, kLastWeight);
-  if (has_group) {
-    in_group.close();
-    summary.group_backward = in_group.peak(kFirstBackward, kLastBackward);
-  }
-  if (has_gradients) {
+  void close() {
+    running.close();
     again.close();
     gathering.close();
-    summary.gathering_backward = gathering.peak(kFirstBackward, kLastBackward);
-    summary.backward = again.peak(kFirstBackward, kLastBackward);
-    summary.weight = again.peak(Step::kWeight, kLastWeight);
+    in_group.close();
+    unkept.close();
+    first.close();
   }
-  summary.output_bytes = running.at_step(kLastForward);
-  summary.output_unkept_bytes = unkept.at_step(kLastForward);
-  summary.output_first_bytes = first.at_step(kLastForward);
-  summary.input_entry_bytes = running.at_step(Step::kForwardInput);
-  summary.norm_entry_bytes = running.at_step(Step::kForwardNorm);
+};
+
+// The forward of a group's last block again: up to the last step, and with the rows, that are
+// replayed.
+StepPeak replay_peak(const BlockMemory& block, const StepBytes& bytes) {
+  if (std::ranges::none_of(block.rows, &BlockRow::is_not_replayed)) {
+    return bytes.running.peak(Step::kForwardInput, block.last_replayed);
+  }
+  BytesBySteps<kLastForward> replayed;
+  for (const BlockRow& row : block.rows) {
+    if (row.is_of_steps() && !row.is_not_replayed) {
+      replayed.add(row.born, row.dies, row.bytes);
+    }
+  }
+  replayed.close();
+  return replayed.peak(Step::kForwardInput, block.last_replayed);
+}
+
+void set_forward(const BlockMemory& block, const StepBytes& bytes, BlockSummary& summary) {
+  summary.forward = bytes.running.peak(Step::kForwardInput, kLastForward);
+  summary.forward_unkept = bytes.unkept.peak(Step::kForwardInput, kLastForward);
+  summary.forward_first = bytes.first.peak(Step::kForwardInput, kLastForward);
+  summary.replay = replay_peak(block, bytes);
+  summary.output_bytes = bytes.running.at_step(kLastForward);
+  summary.output_unkept_bytes = bytes.unkept.at_step(kLastForward);
+  summary.output_first_bytes = bytes.first.at_step(kLastForward);
+  summary.input_entry_bytes = bytes.running.at_step(Step::kForwardInput);
+  summary.norm_entry_bytes = bytes.running.at_step(Step::kForwardNorm);
+}
+
+void set_backward(const StepBytes& bytes, BlockSummary& summary) {
+  const BytesBySteps<kLastWeight>& all = bytes.has_gradients ? bytes.again : bytes.running;
+  summary.first_backward = bytes.running.peak(kFirstBackward, kLastBackward);
+  summary.backward = all.peak(kFirstBackward, kLastBackward);
+  summary.weight = all.peak(Step::kWeight, kLastWeight);
+  if (bytes.has_gradients) {
+    summary.gathering_backward = bytes.gathering.peak(kFirstBackward, kLastBackward);
+  }
+  if (bytes.has_group) {
+    summary.group_backward = bytes.in_group.peak(kFirstBackward, kLastBackward);
+  }
+}
+
+}  // namespace
+
+BlockSummary summarise(const BlockMemory& block) {
+  BlockSummary summary;
+  StepBytes bytes;
+  bytes.has_gradients = std::ranges::any_of(block.rows, &BlockRow::is_gradient);
+  bytes.has_group = std::ranges::any_of(block.rows, &BlockRow::is_of_group);
+  for (const BlockRow& row : block.rows) {
+    add_held(summary, row);
+    if (row.is_of_steps()) {
+      bytes.add(row);
+    }
+  }
+  bytes.close();
+  const bool gathers = std::ranges::any_of(block.rows, &BlockRow::gathers);
+  summary.regathered_bytes = gathers ? summary.gathered_bytes : 0;
+  set_forward(block, bytes, summary);
+  set_backward(bytes, summary);
   summary.writes_next_input = block.writes_next_input;
   if (block.has_frame) {
     summary.frame = frame_of(block, summary.kept_bytes - summary.input_bytes);

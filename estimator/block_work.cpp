@@ -243,6 +243,10 @@ BlockTime further_kernels(const BlockContext& context) {
   return time;
 }
 
+bool keeps_gathered_input(const BlockContext& context) {
+  return context.job.profile.memory_model == MemoryModel::kTorchtitan;
+}
+
 double backward_s(const BlockTime& linear) {
   return linear.backward_input_s + linear.backward_weight_s;
 }
@@ -285,6 +289,46 @@ VisibleRegions visible_regions(const LayerRegions& regions, double attention_bac
                             out_of_ffn * (f.gather_again.alone_s + f.scatter_gradient.alone_s)}};
 }
 
+namespace {
+
+BesideCost cost_over_tp(const BlockContext& context, Collective collective, double bytes) {
+  const Carrier carrier =
+      context.plan.sequence_parallel ? carrier_of(context.job, context.tp) : Carrier::kNccl;
+  return collective_cost(context.job.cluster, context.tp, collective, bytes, carrier);
+}
+
+RegionTimes sequence_collectives(const BlockContext& context, const TensorParallelRegion& region) {
+  const double ins = number(context.tokens * region.in);
+  const double outs = number(context.tokens * region.out);
+  const BesideCost gather =
+      cost_over_tp(context, Collective::kAllGather, ins * region.in_element_bytes);
+  return {
+      .gather = gather,
+      .scatter = cost_over_tp(context, Collective::kReduceScatter, outs * context.element_bytes),
+      .gather_gradient =
+          cost_over_tp(context, Collective::kAllGather, outs * gathered_element_bytes(context)),
+      .gather_again = keeps_gathered_input(context) ? BesideCost{} : gather,
+      .scatter_gradient =
+          cost_over_tp(context, Collective::kReduceScatter, ins * context.element_bytes),
+      .column = region.column,
+      .row = region.row};
+}
+
+// What is left to see of a collective that is divided (kPieces) beside a product.
+double visible_in_pieces_s(const BlockContext& context, const BesideCost& cost, double product_s) {
+  return context.job.profile.tp_overlap == TpOverlap::kPieces
+             ? in_pieces_s(cost, product_s, token_pieces(context))
+             : cost.alone_s;
+}
+
+// And of a whole one (kBackward).
+double visible_whole_s(const BlockContext& context, const BesideCost& cost, double product_s) {
+  return context.job.profile.tp_overlap == TpOverlap::kExposed ? cost.alone_s
+                                                               : beside_compute_s(cost, product_s);
+}
+
+}  // namespace
+
 // With sequence parallelism all-gather in and reduce-scatter out; backward does the reverse and
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
 // kBackward, the same file: the gather of the input beside the input gradient, the reduction of
@@ -292,66 +336,40 @@ VisibleRegions visible_regions(const LayerRegions& regions, double attention_bac
 // module/base.py, initialize_ub). torchtitan keeps the gathered input. Without it one all-reduce
 // out, and one of the input gradient in backward.
 BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region) {
-  const auto& [in, out, in_element_bytes, column, row] = region;
-  BlockTime time;
   if (context.plan.tp == 1) {
-    return time;
+    return {};
   }
-  const ClusterSpec& cluster = context.job.cluster;
-  const FrameworkProfile& profile = context.job.profile;
-  const Carrier carrier =
-      context.plan.sequence_parallel ? carrier_of(context.job, context.tp) : Carrier::kNccl;
-  const auto cost = [&](Collective collective, double bytes) {
-    return collective_cost(cluster, context.tp, collective, bytes, carrier);
-  };
-  const auto in_pieces = [&](const BesideCost& of, double product_s) {
-    return profile.tp_overlap == TpOverlap::kPieces
-               ? in_pieces_s(of, product_s, token_pieces(context))
-               : of.alone_s;
-  };
-  const auto beside = [&](const BesideCost& of, double product_s) {
-    return profile.tp_overlap == TpOverlap::kExposed ? of.alone_s : beside_compute_s(of, product_s);
-  };
-  const double ins = number(context.tokens * in);
-  const double outs = number(context.tokens * out);
-  if (context.plan.sequence_parallel) {
-    const BesideCost gather = cost(Collective::kAllGather, ins * in_element_bytes);
-    const BesideCost gather_back =
-        cost(Collective::kAllGather, outs * gathered_element_bytes(context));
-    const BesideCost scatter = cost(Collective::kReduceScatter, outs * context.element_bytes);
-    const BesideCost scatter_back = cost(Collective::kReduceScatter, ins * context.element_bytes);
-    const bool keeps_input = profile.memory_model == MemoryModel::kTorchtitan;
-    const BesideCost again = keeps_input ? BesideCost{} : gather;
-    const RegionTimes region_times = {.gather = gather,
-                                      .scatter = scatter,
-                                      .gather_gradient = gather_back,
-                                      .gather_again = again,
-                                      .scatter_gradient = scatter_back,
-                                      .column = column,
-                                      .row = row};
-    if (context.region != nullptr) {
-      *context.region = region_times;
-      time = own_parts(context, ins * in_element_bytes, outs * context.element_bytes);
-      add(time, further_kernels(context));
-      return time;
-    }
-    time = tensor_parallel(
+  const BlockTime& column = region.column;
+  const BlockTime& row = region.row;
+  const double in_bytes = number(context.tokens * region.in) * context.element_bytes;
+  const double out_bytes = number(context.tokens * region.out) * context.element_bytes;
+  if (!context.plan.sequence_parallel) {
+    const BesideCost sum = cost_over_tp(context, Collective::kAllReduce, out_bytes);
+    const BesideCost sum_back = cost_over_tp(context, Collective::kAllReduce, in_bytes);
+    return tensor_parallel(
         context,
-        {.forward_s = in_pieces(gather, column.forward_s) + in_pieces(scatter, row.forward_s),
-         .backward_s = in_pieces(gather_back, row.backward_input_s) +
-                       beside(again, column.backward_input_s) +
-                       beside(scatter_back, column.backward_weight_s)},
-        all_of(region_times));
-    if (keeps_input) {
-      add(time, sequence_copies(context, ins * in_element_bytes, outs * context.element_bytes));
-    }
-  } else {
-    const BesideCost sum = cost(Collective::kAllReduce, outs * context.element_bytes);
-    const BesideCost sum_back = cost(Collective::kAllReduce, ins * context.element_bytes);
-    time = tensor_parallel(context,
-                           {.forward_s = in_pieces(sum, row.forward_s),
-                            .backward_s = beside(sum_back, column.backward_weight_s)},
-                           {.forward_s = sum.alone_s, .backward_s = sum_back.alone_s});
+        {.forward_s = visible_in_pieces_s(context, sum, row.forward_s),
+         .backward_s = visible_whole_s(context, sum_back, column.backward_weight_s)},
+        {.forward_s = sum.alone_s, .backward_s = sum_back.alone_s});
+  }
+  const RegionTimes times = sequence_collectives(context, region);
+  const double gathered_bytes = number(context.tokens * region.in) * region.in_element_bytes;
+  if (context.region != nullptr) {
+    *context.region = times;
+    BlockTime own = own_parts(context, gathered_bytes, out_bytes);
+    add(own, further_kernels(context));
+    return own;
+  }
+  BlockTime time = tensor_parallel(
+      context,
+      {.forward_s = visible_in_pieces_s(context, times.gather, column.forward_s) +
+                    visible_in_pieces_s(context, times.scatter, row.forward_s),
+       .backward_s = visible_in_pieces_s(context, times.gather_gradient, row.backward_input_s) +
+                     visible_whole_s(context, times.gather_again, column.backward_input_s) +
+                     visible_whole_s(context, times.scatter_gradient, column.backward_weight_s)},
+      all_of(times));
+  if (keeps_gathered_input(context)) {
+    add(time, sequence_copies(context, gathered_bytes, out_bytes));
   }
   return time;
 }

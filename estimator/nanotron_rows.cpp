@@ -34,6 +34,9 @@ struct NanotronBlock {
 
   std::int64_t sequence() const { return s.hidden * s.sharded_tokens; }
   std::int64_t full_sequence() const { return s.hidden * s.tokens; }
+  std::int64_t query() const { return s.query_width * s.tokens; }
+  std::int64_t key_value() const { return 2 * s.key_value_width * s.tokens; }
+  bool is_mha() const { return job.model.num_heads == job.model.num_kv_heads; }
   // The input of a column-parallel linear layer as it is saved: gathered, unless the gather runs
   // again in backward.
   bool saves_gathered() const { return s.gathers_sequence && !job.profile.recompute_allgather; }
@@ -72,14 +75,34 @@ void add_sequence_exchange(NanotronBlock& b, std::string_view partial, std::stri
              "h*T: input gradient before its reduce-scatter");
 }
 
-// Queries are rotated in place, in the storage that q, k and v were made contiguous in; keys and
-// values are stacked into a second one. With fewer kv heads q has a storage of its own.
-void add_attention(NanotronBlock& b) {
+// More than one sequence makes the transposed view non-contiguous. F.linear saves the copy; the
+// product that scatters its sums by itself (_RowLinearAsyncCommunication; after v0.4, with the
+// buffers that stay) the view.
+void add_projection_input(NanotronBlock& b) {
   const BlockShape& s = b.s;
   RowList& rows = b.rows;
-  const std::int64_t query = s.query_width * s.tokens;
-  const std::int64_t key_value = 2 * s.key_value_width * s.tokens;
-  const bool is_mha = b.job.model.num_heads == b.job.model.num_kv_heads;
+  const std::int64_t copied = b.plan.micro_batch > 1 ? b.query() : 0;
+  const bool saves_view = s.gathers_sequence && b.job.profile.keeps_gather_buffers;
+  rows.keep("attention.projection_input", saves_view ? 0 : copied, s.dtype,
+            {.born = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardProjection},
+            "a*d*T/t: a contiguous copy of the view");
+  rows.use("attention.projection_input_copy", saves_view ? copied : 0, s.dtype,
+           Step::kForwardProjection, Step::kForwardProjection, "a*d*T/t: for the product");
+  rows.use("attention.projection_input_again", saves_view ? copied : 0, s.dtype,
+           Step::kBackwardProjection, Step::kBackwardProjection,
+           "a*d*T/t: for the product of the weight's gradient");
+}
+
+// Queries are rotated in place, in the storage that q, k and v were made contiguous in; keys and
+// values are stacked into a second one. With fewer kv heads q has a storage of its own.
+void add_attention_forward(NanotronBlock& b) {
+  const BlockShape& s = b.s;
+  RowList& rows = b.rows;
+  const std::int64_t query = b.query();
+  const std::int64_t key_value = b.key_value();
+  const bool is_mha = b.is_mha();
   const Life saved{.born = Step::kForwardLayout,
                    .last_forward_use = Step::kForwardProjection,
                    .dies = Step::kBackwardAttention};
@@ -104,23 +127,17 @@ void add_attention(NanotronBlock& b) {
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardAttention},
             "a*d*T/t: saved by flash attention");
-  // More than one sequence makes the transposed view non-contiguous. F.linear saves the copy; the
-  // product that scatters its sums by itself (_RowLinearAsyncCommunication; after v0.4, with the
-  // buffers that stay) the view.
-  const std::int64_t copied = b.plan.micro_batch > 1 ? query : 0;
-  const bool saves_view = s.gathers_sequence && b.job.profile.keeps_gather_buffers;
-  rows.keep("attention.projection_input", saves_view ? 0 : copied, s.dtype,
-            {.born = Step::kForwardProjection,
-             .last_forward_use = Step::kForwardProjection,
-             .dies = Step::kBackwardProjection},
-            "a*d*T/t: a contiguous copy of the view");
-  rows.use("attention.projection_input_copy", saves_view ? copied : 0, s.dtype,
-           Step::kForwardProjection, Step::kForwardProjection, "a*d*T/t: for the product");
-  rows.use("attention.projection_input_again", saves_view ? copied : 0, s.dtype,
-           Step::kBackwardProjection, Step::kBackwardProjection,
-           "a*d*T/t: for the product of the weight's gradient");
+  add_projection_input(b);
   rows.use("attention.projection_output", b.sequence(), s.dtype, Step::kForwardProjection,
            Step::kForwardOutput, "h*u: the layer's local variable holds attention's answer");
+}
+
+void add_attention_backward(NanotronBlock& b) {
+  const BlockShape& s = b.s;
+  RowList& rows = b.rows;
+  const std::int64_t query = b.query();
+  const std::int64_t key_value = b.key_value();
+  const bool is_mha = b.is_mha();
   keep_gradient(rows, "attention.projection_weight_gradient", s.hidden * s.query_width, s.dtype,
                 Step::kBackwardProjection);
   rows.use("attention.output_gradient", query, s.dtype, Step::kBackwardProjection,
@@ -197,7 +214,8 @@ void add_layer(NanotronBlock& b) {
             "h*u: residual stream, saved by the norm");
   add_norm(b, "attention.norm_statistics", "attention.norm_output", "attention.local_norm_output",
            Step::kForwardNorm, Step::kForwardQkv, Step::kForwardProjection, Step::kBackwardQkv);
-  add_attention(b);
+  add_attention_forward(b);
+  add_attention_backward(b);
   rows.keep("ffn.input", b.sequence(), dtype,
             {.born = Step::kForwardProjection,
              .last_forward_use = Step::kForwardOutput,

@@ -204,48 +204,36 @@ void ShellWordReader::cut(Wanted& wanted, const std::string& rest) {
   }
 }
 
-// Behind "${", up to its '}'.
-ShellWordReader::Wanted ShellWordReader::braced() {
-  const std::size_t group_end = end_of_group(text, at, '}');
-  const std::size_t closed = text[group_end - 1] == '}' ? group_end - 1 : group_end;
-  const std::string whole = text.substr(at, closed - at);
-  go_to(group_end);
+// "!NAME[@]": the indices of a list.
+ShellWordReader::Wanted ShellWordReader::wanted_indices(const std::string& whole) {
   Wanted wanted;
-  const std::string inner = whole.starts_with('!') ? referred(whole).value_or(whole) : whole;
-  if (whole.starts_with('!') && (whole.ends_with("[@]") || whole.ends_with("[*]"))) {
-    wanted.name = whole.substr(1, whole.size() - 4);
-    wanted.whole = true;
-    wanted.entries = indices(wanted.name);
-    wanted.instead =
-        wanted.entries ? std::nullopt : std::optional(marked(kUnknownWordsMark, "${", whole + "}"));
-    return wanted;
+  wanted.name = whole.substr(1, whole.size() - 4);
+  wanted.whole = true;
+  wanted.entries = indices(wanted.name);
+  if (!wanted.entries) {
+    wanted.instead = marked(kUnknownWordsMark, "${", whole + "}");
   }
-  std::size_t end = 0;
-  while (end < inner.size() && is_name_letter(inner[end])) { ++end; }
-  end += end == 0 && (inner.starts_with('@') || inner.starts_with('*')) ? 1 : 0;
-  std::string rest = inner.substr(end);
-  wanted.name = inner.substr(0, end);
-  wanted.whole = wanted.name == "@" || wanted.name == "*";
-  wanted.joined = wanted.name == "*";
-  if (inner.starts_with('#') && inner.size() > 1) {
-    const bool list = inner.ends_with("[@]") || inner.ends_with("[*]");
-    wanted.name = inner.substr(1, inner.size() - 1 - (list ? 3 : 0));
-    const bool arguments = wanted.name == "@" || wanted.name == "*";
-    if (wanted.name.find('[') != std::string::npos) {
-      std::string index = wanted.name.substr(wanted.name.find('['));
-      wanted.name = element_name(list_of(wanted.name), index);
-    }
-    wanted.instead =
-        length(wanted.name, list || arguments).value_or(marked(kUnknownMark, "${", inner + "}"));
-    return wanted;
+  return wanted;
+}
+
+// "#NAME", "#NAME[@]", "#NAME[3]", "#@".
+ShellWordReader::Wanted ShellWordReader::wanted_length(const std::string& inner) {
+  Wanted wanted;
+  const bool list = inner.ends_with("[@]") || inner.ends_with("[*]");
+  wanted.name = inner.substr(1, inner.size() - 1 - (list ? 3 : 0));
+  const bool arguments = wanted.name == "@" || wanted.name == "*";
+  if (wanted.name.find('[') != std::string::npos) {
+    std::string index = wanted.name.substr(wanted.name.find('['));
+    wanted.name = element_name(list_of(wanted.name), index);
   }
-  if (rest.starts_with("[@]") || rest.starts_with("[*]")) {
-    wanted.whole = true;
-    wanted.joined = rest[1] == '*';
-    rest = rest.substr(3);
-  } else if (rest.starts_with('[')) {
-    wanted.name = element_name(wanted.name, rest);
-  }
+  wanted.instead =
+      length(wanted.name, list || arguments).value_or(marked(kUnknownMark, "${", inner + "}"));
+  return wanted;
+}
+
+// What stands behind the name: a default, a word instead, a part. `whole`: all within the braces.
+void ShellWordReader::apply_operation(Wanted& wanted, const std::string& rest,
+                                      const std::string& whole) {
   const auto found = context_.values.find(wanted.name);
   const bool is_set = found != context_.values.end();
   if (begins_with_any(rest, {":-", "-", ":=", "="})) {
@@ -266,6 +254,38 @@ ShellWordReader::Wanted ShellWordReader::braced() {
       wanted.instead = marked(kUnknownMark, "${", whole + "}");
     }
   }
+}
+
+// Behind "${", up to its '}'.
+ShellWordReader::Wanted ShellWordReader::braced() {
+  const std::size_t group_end = end_of_group(text, at, '}');
+  const std::size_t closed = text[group_end - 1] == '}' ? group_end - 1 : group_end;
+  const std::string whole = text.substr(at, closed - at);
+  go_to(group_end);
+  const bool is_indirect = whole.starts_with('!');
+  const std::string inner = is_indirect ? referred(whole).value_or(whole) : whole;
+  if (is_indirect && (whole.ends_with("[@]") || whole.ends_with("[*]"))) {
+    return wanted_indices(whole);
+  }
+  if (inner.starts_with('#') && inner.size() > 1) {
+    return wanted_length(inner);
+  }
+  std::size_t end = 0;
+  while (end < inner.size() && is_name_letter(inner[end])) { ++end; }
+  end += end == 0 && (inner.starts_with('@') || inner.starts_with('*')) ? 1 : 0;
+  Wanted wanted;
+  wanted.name = inner.substr(0, end);
+  wanted.whole = wanted.name == "@" || wanted.name == "*";
+  wanted.joined = wanted.name == "*";
+  std::string rest = inner.substr(end);
+  if (rest.starts_with("[@]") || rest.starts_with("[*]")) {
+    wanted.whole = true;
+    wanted.joined = rest[1] == '*';
+    rest = rest.substr(3);
+  } else if (rest.starts_with('[')) {
+    wanted.name = element_name(wanted.name, rest);
+  }
+  apply_operation(wanted, rest, whole);
   return wanted;
 }
 

@@ -21,6 +21,21 @@ bool is_shell(const std::string& word) {
   return std::ranges::find(kShells, shell_program(word)) != kShells.end();
 }
 
+// Of the shell at `shell` the first word that is no option, and whether it is a text (-c).
+struct ShellArgument {
+  std::size_t at = 0;
+  bool is_text = false;
+};
+ShellArgument shell_argument(const Words& words, std::size_t shell) {
+  ShellArgument argument{.at = shell + 1};
+  while (argument.at < words.size() && words[argument.at].starts_with('-')) {
+    const std::string& option = words[argument.at];
+    argument.is_text |= !option.starts_with("--") && option.find('c') != std::string::npos;
+    argument.at += option == "-o" ? 2 : 1;
+  }
+  return argument;
+}
+
 // "#!/usr/bin/env python3"
 bool is_of_other_program(const std::string& text) {
   const std::string first = text.substr(0, text.find('\n'));
@@ -156,12 +171,7 @@ bool ShellInterpreter::inner_script(const Simple& simple) {
     if (!is_shell(words[i])) {
       continue;
     }
-    std::size_t at = i + 1;
-    bool is_text = false;
-    while (at < words.size() && words[at].starts_with('-')) {
-      is_text = is_text || (!words[at].starts_with("--") && words[at].find('c') != words[at].npos);
-      at += words[at] == "-o" ? 2 : 1;
-    }
+    const auto [at, is_text] = shell_argument(words, i);
     if (at < words.size() && is_text) {
       const std::size_t first = std::min(at + 2, words.size());  // behind $0
       return run_text(words[at], i,

@@ -137,6 +137,9 @@ class ShellWordReader {
   bool calculation(std::string& current);
   bool special(std::string& current, bool& has);
   Wanted braced();
+  Wanted wanted_indices(const std::string& whole);
+  Wanted wanted_length(const std::string& inner);
+  void apply_operation(Wanted& wanted, const std::string& rest, const std::string& whole);
   std::optional<std::string> length(const std::string& name, bool list) const;
   std::optional<Words> indices(const std::string& name) const;
   std::optional<std::string> referred(const std::string& inner) const;
