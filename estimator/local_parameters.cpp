@@ -68,6 +68,13 @@ std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTen
          div_exact(tensor.kv_elements, std::min(plan.tp, job.model.num_kv_heads));
 }
 
+std::int64_t local_elements(const Job& job, const Plan& plan,
+                            const std::vector<ParameterTensor>& tensors) {
+  std::int64_t elements = 0;
+  for (const ParameterTensor& tensor : tensors) { elements += local_elements(job, plan, tensor); }
+  return elements;
+}
+
 LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t pp_rank) {
   const ModelSpec& model = job.model;
   const StageContents stage = contents_of(job, plan, pp_rank);

@@ -48,6 +48,8 @@ std::int64_t count_active_parameters(const ModelSpec& model);
 // Elements of one tensor on one rank, vocabulary padded as the profile does it; before ZeRO-3
 // divides them.
 std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTensor& tensor);
+std::int64_t local_elements(const Job& job, const Plan& plan,
+                            const std::vector<ParameterTensor>& tensors);  // their sum
 
 struct LocalParameters {
   std::int64_t dense = 0;   // elements on one rank, sharded over dense_shard_size ranks

@@ -10,13 +10,6 @@
 namespace shardplan {
 namespace {
 
-std::int64_t elements_on_rank(const Job& job, const Plan& plan,
-                              const std::vector<ParameterTensor>& tensors) {
-  std::int64_t elements = 0;
-  for (const ParameterTensor& tensor : tensors) { elements += local_elements(job, plan, tensor); }
-  return elements;
-}
-
 // What a block gathers, prefetches and reduces. `next`: parameters of the block whose backward
 // comes after this one's, `previous`: of the one whose came before.
 struct FsdpSizes {
@@ -324,12 +317,12 @@ std::int64_t padded_experts(const Job& job, const Plan& plan, std::int64_t eleme
 TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) {
   const std::vector<ParameterTensor> layer = layer_parameters(job.model, {.is_moe = is_moe});
   // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
-  const std::int64_t embedding = elements_on_rank(job, plan, embedding_parameters(job.model));
+  const std::int64_t embedding = local_elements(job, plan, embedding_parameters(job.model));
   TitanParameters parameters = {
       .embedding = embedding,
-      .layer = elements_on_rank(job, plan, layer),
+      .layer = local_elements(job, plan, layer),
       .layer_norms = 2 * job.model.hidden + (job.model.qk_norm ? 2 * job.model.head_dim : 0),
-      .head = elements_on_rank(job, plan, head_parameters(job.model)) +
+      .head = local_elements(job, plan, head_parameters(job.model)) +
               (job.model.tied_embeddings ? embedding : 0),
       .experts = 0};
   std::int64_t experts = 0;
