@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "estimator/muon.h"
 #include "estimator/price_branch.h"
 
 namespace shardplan {
@@ -80,23 +81,43 @@ void choose_most_offload(const PriceFreedom& open, Plan& plan) {
   }
 }
 
-// Weights and gradients of the fullest of ranks_of, which Megatron-core keeps whole but for FSDP:
-// what its start-up leaves in the allocator is not replayed for them. 0: not so here.
-std::int64_t weight_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
-  const bool is_sharded =
+// Bytes of an element's optimizer state, of a plan with the smallest types.
+std::int64_t optimizer_bytes(const Job& job, const Plan& plan) {
+  const bool has_main = plan.precision != Precision::kFp32;
+  return (has_main ? bytes_of(plan.master_dtype) : 0) + bytes_of(plan.exp_avg_dtype) +
+         (job.optimizer == OptimizerKind::kAdamW ? bytes_of(plan.exp_avg_sq_dtype) : 0);
+}
+
+// Weights, gradients and optimizer state of the fullest of ranks_of, where Megatron-core keeps the
+// first two whole, that is but for FSDP: what its start-up leaves in the allocator is not replayed
+// for them. 0: not so here.
+std::int64_t tensor_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  const Job& job = pieces.job;
+  const bool is_fsdp =
       plan.zero > 1 || std::ranges::any_of(open.zero, [](std::int64_t zero) { return zero > 1; });
-  if (!is_megatron(pieces.job.profile.memory_model) || is_sharded || !open.precision.empty() ||
-      !open.grad_dtype.empty() || !has_groups(pieces.job, plan)) {
+  if (!is_megatron(job.profile.memory_model) || is_fsdp || !open.precision.empty() ||
+      !open.grad_dtype.empty() || !has_groups(job, plan)) {
     return 0;
   }
-  pieces.begin(plan);
+  Plan at = plan;
+  choose_smallest_optimizer(open, at);
+  choose_most_offload(open, at);
+  at.zero = open.zero.empty() ? plan.zero : std::ranges::max(open.zero);
+  at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
+  pieces.begin(at);
   const std::int64_t weight = plan.precision == Precision::kFp8 ? 1 : bytes_of(DType::kBf16);
+  const std::int64_t whole = weight + bytes_of(plan.grad_dtype);
+  const std::int64_t divided =
+      uses_muon(job) || at.offload.optimizer > 0 ? 0 : optimizer_bytes(job, at);
+  const std::int64_t dense_ranks = at.zero > 0 ? dense_shard_size(job, at) : 1;
+  const std::int64_t expert_ranks = at.zero > 0 ? expert_state_shards(job, at) : 1;
   std::int64_t most = 0;
-  const std::vector<StageTensors>& classes = pieces.tensors(plan).value.classes;
-  for (const std::int64_t rank : ranks_of(plan)) {
+  const std::vector<StageTensors>& classes = pieces.tensors(at).value.classes;
+  for (const std::int64_t rank : ranks_of(at)) {
     const std::int64_t of = pieces.split().of_rank[static_cast<std::size_t>(rank)];
     const StageTensors& held = classes[static_cast<std::size_t>(of)];
-    most = std::max(most, (held.dense + held.expert) * (weight + bytes_of(plan.grad_dtype)));
+    most = std::max(most, (held.dense + held.expert) * whole +
+                              (held.dense / dense_ranks + held.expert / expert_ranks) * divided);
   }
   return most;
 }
@@ -426,7 +447,7 @@ std::int64_t state_floor_bytes(PriceTable& table, const Plan& plan, std::size_t 
     return least;
   }
   each_running_schedule(pieces, plan, open, [&](Plan& at) {
-    std::int64_t fullest = weight_floor(pieces, at, open);
+    std::int64_t fullest = tensor_floor(pieces, at, open);
     if (fullest <= limit_bytes) {
       for (const PhaseBytes& rank : state_floor(pieces, at, freedom)) {
         fullest = std::max(fullest, std::ranges::max(rank));

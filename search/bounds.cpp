@@ -124,10 +124,14 @@ std::optional<Bound> Bounds::cuts_states(const Prefix& prefix, std::size_t level
   return answers.admits_any(best) ? std::nullopt : std::optional(Bound::kStepTooSlow);
 }
 
-std::int64_t Bounds::allocated_floor(const Prefix& prefix) {
-  return has(prefix.depth)
-             ? memory_floor(*table_, plan_of(prefix), *levels_[prefix.depth]).allocated_bytes
-             : 0;
+std::int64_t Bounds::allocated_floor(const Prefix& prefix, std::int64_t enough) {
+  if (!has(prefix.depth)) {
+    return 0;
+  }
+  const std::size_t level = *levels_[prefix.depth];
+  const Plan& plan = plan_of(prefix);
+  const std::int64_t state_bytes = state_floor_bytes(*table_, plan, level, enough);
+  return state_bytes > enough ? state_bytes : memory_floor(*table_, plan, level).allocated_bytes;
 }
 
 TimeFloor Bounds::time(const Prefix& prefix) {

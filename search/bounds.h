@@ -56,8 +56,9 @@ class Bounds {
   std::optional<Bound> cuts(const Prefix& prefix, const Answers& answers, const TimeFloor* known);
   // The bound that shows that no plan below the prefix fits.
   std::optional<Bound> over_limit(const Prefix& prefix);
-  // The least that plans below the prefix have; 0 where there is no floor.
-  std::int64_t allocated_floor(const Prefix& prefix);
+  // What plans below the prefix have at least; 0 where there is no floor. Looks no further once
+  // that is more than `enough`: what is quickly known, as weights are, comes first.
+  std::int64_t allocated_floor(const Prefix& prefix, std::int64_t enough);
   TimeFloor time(const Prefix& prefix);
 
  private:

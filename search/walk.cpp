@@ -65,11 +65,12 @@ class Walker {
       branch.floor = branch.time.step_time_s;
     }
   }
-  double allocated_floor(std::int64_t index, std::size_t depth) {
+  // Of the memory floor what is known at once, for it decides nothing but the order.
+  double first_allocated_floor(std::int64_t index, std::size_t depth) {
     const Prefix prefix = task_.rules.prefix_at(index, depth);
-    return census_.distinct_below(prefix) == 0
-               ? 0
-               : static_cast<double>(bounds_.allocated_floor(prefix));
+    return census_.distinct_below(prefix) > 0
+               ? static_cast<double>(bounds_.allocated_floor(prefix, 0))
+               : std::numeric_limits<double>::infinity();
   }
 
   Harvest walk(const Branch& branch, std::size_t depth, const WalkResult& before,
@@ -221,10 +222,10 @@ class Walker {
       if (census_.distinct_below(prefix) == 0) {
         return;
       }
-      const std::int64_t least = bounds_.allocated_floor(prefix);
       const Candidate& smallest = *harvest_.smallest;
-      if (std::pair(least, prefix.index) >
-          std::pair(upper_basis_bytes(smallest.price, task_.options.basis), smallest.index)) {
+      const std::int64_t bytes = upper_basis_bytes(smallest.price, task_.options.basis);
+      if (std::pair(bounds_.allocated_floor(prefix, bytes), prefix.index) >
+          std::pair(bytes, smallest.index)) {
         return;
       }
     }
@@ -377,7 +378,7 @@ std::optional<Candidate> smallest_plan(const WalkTask& task) {
   const std::size_t depth = branch_depth(task.rules);
   std::vector<Branch> branches = branches_of(task.rules, depth);
   walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
-    branches[at].floor = walker.allocated_floor(branches[at].index, depth);
+    branches[at].floor = walker.first_allocated_floor(branches[at].index, depth);
   });
   sort_by_floor(branches);
   in_rounds(
