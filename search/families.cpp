@@ -55,12 +55,13 @@ void count(const FamilyTask& task, const Plan& plan, const Candidate& candidate,
   }
 }
 
-Tallies count_all(const FamilyTask& task) {
+Tallies count_all(const FamilyTask& task, ProgressReporter& reporter) {
   std::vector<Tallies> of_threads(static_cast<std::size_t>(num_threads(task.walk.options.threads)),
                                   no_tallies(task.axes));
-  visit_plans(task.walk, [&](const Plan& plan, const Candidate& candidate) {
+  const auto visit = [&](const Plan& plan, const Candidate& candidate) {
     count(task, plan, candidate, of_threads[static_cast<std::size_t>(omp_get_thread_num())]);
-  });
+  };
+  visit_plans(task.walk, visit, reporter);
   Tallies all = no_tallies(task.axes);
   for (const Tallies& own : of_threads) {
     for (std::size_t axis = 0; axis < all.size(); ++axis) {
@@ -108,7 +109,8 @@ std::string main_reason(const SearchResult& result) {
   return most == nullptr ? "same plans as another value" : most->rule;
 }
 
-void search_alone(const WalkTask& task, const SearchSpace& part, PlanFamily& family) {
+// Returns how many plans it has priced.
+std::int64_t search_alone(const WalkTask& task, const SearchSpace& part, PlanFamily& family) {
   const SearchResult result = search_plans(task.job, part, task.options, task.tables);
   family.fitting = result.plans_fitting;
   if (!result.top.empty()) {
@@ -117,6 +119,7 @@ void search_alone(const WalkTask& task, const SearchSpace& part, PlanFamily& fam
     family.reason = main_reason(result);
     family.least_bytes = result.plans_distinct > 0 ? result.smallest_price.allocated_bytes : 0;
   }
+  return result.plans_priced;
 }
 
 std::string nearest_fitting(const std::vector<PlanFamily>& families, std::size_t at) {
@@ -139,6 +142,7 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
   SearchOptions one = options;
   one.top = 1;
   one.cuts = Cuts::kOverLimit;  // a family's counts are of all its plans
+  one.progress = nullptr;       // of parts
   PriceTables tables(job, options.threads);
   const PlanSpace plans = plan_space(job, space);
   const SettledRules rules(job, plans, Twins::kIn);
@@ -155,7 +159,9 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
       parts.push_back(axis.only(space, value));
     }
   }
-  const Tallies tallies = count_all(task);
+  // The families of an axis are the space once more.
+  ProgressReporter reporter(options, num_plans(plans) * (1 + std::ssize(axes)));
+  const Tallies tallies = count_all(task, reporter);
   std::vector<PlanFamily> all;
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
     std::vector<PlanFamily> families;
@@ -165,9 +171,9 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
       family.axis = axes[axis].name;
       family.value = axes[axis].values[value];
       family.plans = num_plans(plan_space(job, part));
-      if (!find_best(walk, tallies[axis][value], family)) {
-        search_alone(walk, part, family);
-      }
+      const std::int64_t priced =
+          find_best(walk, tallies[axis][value], family) ? 0 : search_alone(walk, part, family);
+      reporter.add(family.plans, priced);
     }
     for (std::size_t value = 0; value < families.size(); ++value) {
       if (families[value].fitting == 0) {
@@ -176,6 +182,7 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
     }
     all.insert(all.end(), families.begin(), families.end());
   }
+  reporter.finish();
   return all;
 }
 

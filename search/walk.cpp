@@ -3,9 +3,8 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "search/branches.h"
@@ -14,8 +13,6 @@
 namespace shardplan {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFirstRound = 8;  // branches; every later round has twice as many, up to
 constexpr std::size_t kLongestRound = 512;
@@ -86,9 +83,12 @@ class Walker {
     return std::move(harvest_);
   }
 
-  void visit_all(std::int64_t index, std::size_t depth, const Visit& visit) {
-    Prefix prefix = task_.rules.prefix_at(index, depth);
+  // Returns how many plans it has priced.
+  std::int64_t visit_all(const Branch& branch, std::size_t depth, const Visit& visit) {
+    harvest_ = {};
+    Prefix prefix = task_.rules.prefix_at(branch.index, depth);
     descend_to_all(prefix, visit);
+    return harvest_.priced;
   }
 
   Harvest least_memory(std::int64_t index, std::size_t depth,
@@ -199,6 +199,7 @@ class Walker {
     const std::size_t axis = task_.rules.next_axis(prefix.depth);
     if (axis == kNumAxes) {
       const Candidate candidate = candidate_at(prefix);
+      ++harvest_.priced;
       if (candidate.price.device_least_bytes <= task_.card_bytes &&
           candidate.price.allocated_bytes <= task_.limit_bytes) {
         visit(prefix.plan, candidate);
@@ -279,42 +280,6 @@ void join(const Harvest& harvest, WalkResult& result) {
   }
 }
 
-// Tells the caller at most ten times a second, and never twice at once.
-class Reporter {
- public:
-  explicit Reporter(const WalkTask& task) : task_(task) {}
-  void add(const Harvest& harvest) {
-    std::int64_t decided = harvest.priced;
-    for (const std::int64_t cut : harvest.cut) { decided += cut; }
-    decided_ += decided;
-    priced_ += harvest.priced;
-    if (task_.options.progress && omp_get_thread_num() == 0 &&
-        Clock::now() - told_ > std::chrono::milliseconds(100)) {
-      tell();
-    }
-  }
-  void finish() {
-    if (told_ != start_) {
-      tell();
-    }
-  }
-
- private:
-  void tell() {
-    told_ = Clock::now();
-    task_.options.progress({.plans = task_.num_distinct,
-                            .decided = decided_,
-                            .priced = priced_,
-                            .seconds = std::chrono::duration<double>(told_ - start_).count()});
-  }
-
-  const WalkTask& task_;
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point told_ = start_;
-  std::atomic<std::int64_t> decided_ = 0;
-  std::atomic<std::int64_t> priced_ = 0;
-};
-
 // Visits all branches in rounds; `visit` gives a branch's harvest, `take` joins those of a round.
 template <class Visit, class Take>
 void in_rounds(Walkers& walkers, const std::vector<Branch>& branches, const Visit& visit,
@@ -350,12 +315,13 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
     });
     sort_by_floor(branches);
   }
-  Reporter reporter(task);
+  ProgressReporter reporter(task.options, task.num_distinct);
   in_rounds(
       walkers, branches,
       [&](Walker& walker, const Branch& branch) {
         Harvest harvest = walker.walk(branch, depth, result, behind);
-        reporter.add(harvest);
+        reporter.add(harvest.priced + std::reduce(harvest.cut.begin(), harvest.cut.end()),
+                     harvest.priced);
         return harvest;
       },
       [&](const Harvest& harvest) { join(harvest, result); });
@@ -363,12 +329,14 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   return result;
 }
 
-void visit_plans(const WalkTask& task, const Visit& visit) {
+void visit_plans(const WalkTask& task, const Visit& visit, ProgressReporter& reporter) {
   Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
   const std::vector<Branch> branches = branches_of(task.rules, depth);
+  const std::int64_t plans = task.rules.plans_below(depth);
+  reporter.add(task.rules.plans_below(0) - std::ssize(branches) * plans, 0);  // broken above
   walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
-    walker.visit_all(branches[at].index, depth, visit);
+    reporter.add(plans, walker.visit_all(branches[at], depth, visit));
   });
 }
 

@@ -15,6 +15,7 @@
 #include "search/bounds.h"
 #include "search/census.h"
 #include "search/price_tables.h"
+#include "search/progress.h"
 #include "search/rank.h"
 #include "search/search.h"
 
@@ -55,9 +56,9 @@ inline constexpr std::int64_t kMaxUndecided = 1024;
 WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind);
 
 // Every plan that rules leave and that may keep the limit and the card, from all threads, in any
-// order. Nothing is cut but what is over the limit.
+// order. Nothing is cut but what is over the limit. All plans of the space count as decided.
 using Visit = std::function<void(const Plan& plan, const Candidate& candidate)>;
-void visit_plans(const WalkTask& task, const Visit& visit);
+void visit_plans(const WalkTask& task, const Visit& visit, ProgressReporter& reporter);
 
 // The plan with the least memory by the upper bound of the basis; of equals the first.
 std::optional<Candidate> smallest_plan(const WalkTask& task);

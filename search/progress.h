@@ -1,0 +1,35 @@
+// Tells a caller how far a search is.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "search/search.h"
+
+namespace shardplan {
+
+// At most ten times a second, and never twice at once.
+class ProgressReporter {
+ public:
+  // `plans`: to decide in all.
+  ProgressReporter(const SearchOptions& options, std::int64_t plans);
+  // From any thread.
+  void add(std::int64_t decided, std::int64_t priced);
+  // Once more at the end, where anything was told.
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void tell();
+
+  const SearchOptions& options_;
+  const std::int64_t plans_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point told_ = start_;
+  std::atomic<std::int64_t> decided_ = 0;
+  std::atomic<std::int64_t> priced_ = 0;
+};
+
+}  // namespace shardplan
