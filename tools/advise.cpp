@@ -20,12 +20,7 @@ void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& l
         option.name == "log_params_norm") {
       continue;
     }
-    const std::vector<std::string> values =
-        option.type == "bool" ? std::vector<std::string>{"true", "false"} : option.choices;
-    for (const std::string& value : values) {
-      if (value == profile_field_text(job.profile, option.name)) {
-        continue;
-      }
+    for (const std::string& value : other_values(job.profile, option)) {
       FrameworkProfile checked = job.profile;
       apply_option(checked, option.name, value, library);
       edits.push_back({.field = option.name,

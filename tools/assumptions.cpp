@@ -149,18 +149,16 @@ std::string turning_value(const Question& question, const DefaultField& field, V
 }
 
 // Other values of a switch: its words, or of a number twice and half as much where that is allowed.
-std::vector<std::string> other_words(const ProfileOption& option) {
-  if (option.type == "bool") {
-    return {"true", "false"};
-  }
-  if (!option.choices.empty()) {
-    return option.choices;
+std::vector<std::string> other_words(const FrameworkProfile& profile,
+                                     const ProfileOption& option) {
+  if (option.type == "bool" || option.type == "choice") {
+    return other_values(profile, option);
   }
   const double value = std::strtod(option.default_value.c_str(), nullptr);
   std::vector<std::string> words;
   for (const double other : {2 * value, value / 2}) {
     const bool is_whole = option.type != "integer" || other == std::floor(other);
-    if (is_whole && other >= option.low && other <= option.high) {
+    if (other != value && is_whole && other >= option.low && other <= option.high) {
       words.push_back(option.type == "integer" ? std::to_string(std::llround(other))
                                                : exact_text(other));  // may be 1e+09
     }
@@ -171,10 +169,7 @@ std::vector<std::string> other_words(const ProfileOption& option) {
 // The same for a switch of the framework.
 std::string turning_value(const Question& question, const ProfileOption& option,
                           const Library& library, Verdict& verdict) {
-  for (const std::string& word : other_words(option)) {
-    if (word == option.default_value) {
-      continue;
-    }
+  for (const std::string& word : other_words(question.job.profile, option)) {
     Job other = question.job;
     apply_option(other.profile, option.name, word, library);
     if (turns_verdict(other, question.plan, verdict)) {

@@ -7,6 +7,7 @@
 
 #include "data/case_line.h"
 #include "data/json_message.h"
+#include "data/profile_fields.h"
 #include "search/resize.h"
 #include "tools/from_file.h"
 #include "tools/from_trainer.h"
@@ -450,6 +451,14 @@ std::string options_of_plan(const Job& job, const Plan& plan, const std::optiona
   Plan full = plan;
   full.dp = data_parallel_size(job, plan);
   return options_of_plan(full, base);
+}
+
+std::vector<std::string> other_values(const FrameworkProfile& profile,
+                                      const ProfileOption& option) {
+  std::vector<std::string> values =
+      option.type == "bool" ? std::vector<std::string>{"true", "false"} : option.choices;
+  std::erase(values, profile_field_text(profile, option.name));
+  return values;
 }
 
 bool takes_uncounted_memory(const ProfileOption& option) {

@@ -51,6 +51,9 @@ std::string options_of_plan(const Job& job, const Plan& plan, const std::optiona
 // predict(), or `unsupported` with the setting of the run's file that no row describes.
 Prediction predict_question(const Question& question, const MemoryRule& rule);
 
+// Of a switch or choice of the framework the values that the profile does not have.
+std::vector<std::string> other_values(const FrameworkProfile& profile, const ProfileOption& option);
+
 // Whether a switch of the framework takes memory that nobody counts: advice and search do not offer
 // it, since they could not say that it fits.
 bool takes_uncounted_memory(const ProfileOption& option);

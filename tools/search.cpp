@@ -81,10 +81,17 @@ ExitCode list_axes(const Options& options, const SearchQuestion& question) {
   return ExitCode::kOk;
 }
 
-// How the same plan is run: overlaps that a framework leaves off unless told, the way of tokens to
-// their experts.
+// How the same plan is run, beside overlaps. What changes results stays as it is: types, recipes,
+// determinism.
+constexpr auto kOffered = std::to_array<std::string_view>(
+    {"attention_backend", "compile", "cross_entropy", "fused_optimizer",
+     "gradient_accumulation_fusion", "launch_blocking", "masked_softmax_fusion", "moe_dispatcher",
+     "moe_grouped_gemm", "moe_permute_fusion", "recompute_allgather", "reshard_after_forward",
+     "scatter_gather_sends", "swiglu"});
+
 bool is_offered(const ProfileOption& option) {
-  return (option.name.find("overlap") != std::string::npos || option.name == "moe_dispatcher") &&
+  return (option.name.find("overlap") != std::string::npos ||
+          std::ranges::find(kOffered, option.name) != kOffered.end()) &&
          !takes_uncounted_memory(option);
 }
 
@@ -96,13 +103,11 @@ std::optional<FasterSwitches> faster_switches(Job job, const RankedPlan& best,
                                               const Library& library) {
   FasterSwitches faster = {.options = {}, .step_time_s = best.time.total_s};
   for (const ProfileOption& option : profile_options(library, library.key_of(job.profile))) {
-    const std::vector<std::string> values =
-        option.type == "bool" ? std::vector<std::string>{"true"} : option.choices;
+    if (!is_offered(option)) {
+      continue;
+    }
     std::string fastest;  // value of the option
-    for (const std::string& value : values) {
-      if (!is_offered(option) || value == profile_field_text(job.profile, option.name)) {
-        continue;
-      }
+    for (const std::string& value : other_values(job.profile, option)) {
       Job changed = job;
       apply_option(changed.profile, option.name, value, library);
       if (why_invalid(changed, best.plan)) {

@@ -242,6 +242,27 @@ TEST_CASE("a mixture over nodes is offered the dispatcher that makes it faster")
   }));
 }
 
+TEST_CASE("search names switches that cost speed alone: attention's backend, compile, blocking") {
+  const auto faster_with = [](const Words& more) {
+    Words words = {
+        "search", "--model",        "llama3-8b", "--cluster", "1x8-h100", "--sequence-length",
+        "8192",   "--global-batch", "32",        "--top",     "1",        "--fix",
+        "pp=1",   "--fix",          "cp=1",      "--fix",     "ep=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::string out = run_shardplan(words).out;
+    const std::size_t begin = out.find("faster with");
+    return begin == std::string::npos ? "" : out.substr(begin, out.find('\n', begin) - begin);
+  };
+  CHECK_FALSE(contains(faster_with({}), "attention_backend"));
+  CHECK(contains(faster_with({"--set", "attention_backend=unfused"}), "attention_backend="));
+  CHECK(contains(faster_with({"--set", "launch_blocking=true"}), "launch_blocking=false"));
+  CHECK(contains(faster_with({"--framework", "torchtitan"}), "compile=true"));
+  CHECK_FALSE(
+      contains(faster_with({"--framework", "torchtitan", "--set", "compile=true"}), "compile="));
+  // Sums in one order are wished for.
+  CHECK_FALSE(contains(faster_with({"--set", "deterministic_attention=true"}), "deterministic"));
+}
+
 TEST_CASE("the switches that search names make its first plan as fast as it says") {
   const ProgramRun run = run_shardplan({"search", "--model", "llama3-8b", "--cluster", "2x8-h100",
                                         "--sequence-length", "8192", "--global-batch", "32",
