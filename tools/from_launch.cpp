@@ -1,7 +1,6 @@
 #include "tools/from_launch.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "data/json_message.h"
 #include "tools/from_file.h"
@@ -78,15 +77,12 @@ bool is_trainers(const Setting& setting) {
 
 std::string config_text(const Setting& config, const std::string& path) {
   const std::string name = config.values.empty() ? "" : config.values.front();
-  const std::filesystem::path beside = std::filesystem::path(path).parent_path() / name;
-  for (const std::string& each : {beside.string(), name}) {
-    std::error_code problem;
-    if (std::filesystem::is_regular_file(each, problem)) {
-      return read_text_file(each);
-    }
+  const std::string found = file_beside(name, path);
+  if (found.empty()) {
+    throw InputError(config.place + "found no file '" + shown(name, Encoding::kUnchecked) +
+                     "' beside the script, expected torchtitan's configuration");
   }
-  throw InputError(config.place + "found no file '" + shown(name, Encoding::kUnchecked) +
-                   "' beside the script, expected torchtitan's configuration");
+  return read_text_file(found);
 }
 
 RunSettings torchtitan_settings(const std::vector<Setting>& words, const std::string& file,
@@ -104,8 +100,7 @@ RunSettings torchtitan_settings(const std::vector<Setting>& words, const std::st
 }
 
 // "--bf16 True" and "--bf16" are both on.
-RunSettings trainer_settings(const std::vector<Setting>& words, const std::string& file,
-                             const std::string& path) {
+std::vector<Setting> trainer_settings(const std::vector<Setting>& words) {
   std::vector<Setting> own;
   for (const Setting& each : words) {
     Setting setting{.name = each.name.substr(2), .values = {"true"}, .place = each.place};
@@ -116,7 +111,21 @@ RunSettings trainer_settings(const std::vector<Setting>& words, const std::strin
     }
     own.push_back(std::move(setting));
   }
-  return settings_of_trainer(std::move(own), file, path);
+  return own;
+}
+
+// accelerate launch --config_file zero3.yaml train.py: what says DeepSpeed's part, unless the
+// arguments do.
+void add_configuration(const Launch& launch, std::vector<Setting>& own) {
+  const bool is_given = std::ranges::find(own, "deepspeed", &Setting::name) != own.end();
+  const auto option = std::ranges::find_if(launch.launcher, [](const std::string& word) {
+    return word == "--config_file" || word == "--config-file";
+  });
+  if (!is_given && option != launch.launcher.end() && option + 1 != launch.launcher.end()) {
+    own.push_back({.name = "deepspeed",
+                   .values = {*(option + 1)},
+                   .place = launch.place + ": " + *option + ": "});
+  }
 }
 
 // "llamafactory-cli train sft.yaml", "src/train.py sft.yaml": the file is the training.
@@ -146,7 +155,7 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
   RunSettings settings;
   if (!launch.arguments.empty() && is_yaml_name(launch.arguments.front())) {
     settings = yaml_settings(launch, path);
-    settings.num_gpus = launch.num_gpus;
+    settings.num_gpus = launch.num_gpus > 0 ? launch.num_gpus : settings.num_gpus;
     return settings;
   }
   std::vector<Setting> arguments = settings_of(launch, notes);
@@ -154,13 +163,17 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
     settings = torchtitan_settings(arguments, file, path, library);
   } else if (is_swift_program(launch.program)) {
     settings = settings_of_swift(arguments, file, library);
+  } else if (is_swift_trainer(launch.program)) {
+    settings = settings_of_swift_trainer(trainer_settings(arguments), file, path);
   } else if (std::ranges::any_of(arguments, is_trainers)) {
-    settings = trainer_settings(arguments, file, path);
+    std::vector<Setting> own = trainer_settings(arguments);
+    add_configuration(launch, own);
+    settings = settings_of_trainer(std::move(own), file, path);
   } else {
     settings.file = file;
     settings.arguments = std::move(arguments);
   }
-  settings.num_gpus = launch.num_gpus;
+  settings.num_gpus = launch.num_gpus > 0 ? launch.num_gpus : settings.num_gpus;
   return settings;
 }
 

@@ -11,8 +11,9 @@
 namespace shardplan {
 
 // Arguments of Megatron-LM, or of torchtitan with the file behind --job.config_file under them;
-// that is looked for beside the script `path`, then as it stands. `file`: the script as messages
-// name it. InputError for words that are no arguments and for a configuration that is not there.
+// that is looked for as it stands, beside the script `path` and in the folders above it. `file`:
+// the script as messages name it. InputError for words that are no arguments and for a
+// configuration that is not there.
 RunSettings settings_of_launch(const Launch& launch, const std::string& file,
                                const std::string& path, const Library& library,
                                std::vector<std::string>& notes);

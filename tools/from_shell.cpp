@@ -74,6 +74,11 @@ class ScriptReader {
       throw no_training(script);
     }
     Launch launch = the_one(trainings);
+    for (const std::string& word : request_.set_words) {  // before it is looked for
+      if (word.starts_with("deepspeed=")) {
+        launch.arguments.push_back("--" + word);
+      }
+    }
     if (!variable.empty()) {
       launch.place = place_of_argument("--num-layers", text_, file_);
     }

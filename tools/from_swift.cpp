@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "tools/from_trainer.h"
 #include "tools/megatron_attributes.h"
 
 namespace shardplan {
@@ -39,6 +40,39 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kNames = {{
     {"packing_length", "seq_length"},
     {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"},
 }};
+
+// ms-swift 4.6 swift/trainers/arguments.py, TrainArgumentsMixin; a type that is not said is the
+// model's own, bf16 in those of today.
+constexpr std::array<std::pair<const char*, const char*>, 3> kTrainerDefaults = {{
+    {"bf16", "true"},
+    {"gradient_checkpointing", "true"},
+    {"per_device_train_batch_size", "1"},
+}};
+
+// ms-swift 4.6 swift/config/zero0.json to zero3_offload.json, what of them is not DeepSpeed's own
+// default: "zero2_offload" is stage 2 with the optimizer in host memory.
+std::vector<Setting> zero_settings(const std::string& word, const std::string& place) {
+  const bool offloads = word.ends_with("_offload");
+  const std::string stage = word.substr(4, 1);
+  std::vector<std::pair<std::string, std::string>> words = {
+      {"stage", stage}, {"overlap_comm", "false"}, {"contiguous_gradients", "true"}};
+  if (stage == "3") {
+    words.insert(words.end(), {{"reduce_bucket_size", "auto"},
+                               {"stage3_prefetch_bucket_size", "auto"},
+                               {"stage3_max_live_parameters", "1000000000"}});
+  } else {
+    words.push_back({"reduce_bucket_size", "200000000"});
+  }
+  if (offloads) {
+    words.push_back({"offload_optimizer.device", "cpu"});
+  }
+  std::vector<Setting> settings;
+  for (const auto& [name, value] : words) {
+    settings.push_back(
+        {.name = "zero_optimization." + name, .values = {value}, .place = place + name + ": "});
+  }
+  return settings;
+}
 
 // "true" as Python prints it.
 std::string printed(const std::vector<std::string>& values) {
@@ -88,6 +122,41 @@ RunSettings settings_of_swift(const std::vector<Setting>& words, const std::stri
                                   .values = is_switch ? std::vector<std::string>{} : word.values,
                                   .place = word.place});
   }
+  return settings;
+}
+
+bool is_swift_trainer(const std::string& program) {
+  return program == "swift sft" || program == "swift pt";
+}
+
+RunSettings settings_of_swift_trainer(std::vector<Setting> own, const std::string& file,
+                                      const std::string& path) {
+  for (Setting& each : own) {
+    const bool is_half = each.name == "torch_dtype" && each.values.front() == "float16";
+    each.name = each.name == "model" ? "model_name_or_path" : is_half ? "fp16" : each.name;
+    each.values = is_half ? std::vector<std::string>{"true"} : each.values;
+  }
+  const auto is_given = [&](const char* name) {
+    return std::ranges::find(own, name, &Setting::name) != own.end();
+  };
+  const bool is_silent = !is_given("tuner_type") && !is_given("train_type");
+  if (is_silent) {
+    own.push_back({.name = "tuner_type", .values = {"lora"}, .place = file + ": tuner_type: "});
+  }
+  for (const auto& [name, value] : kTrainerDefaults) {
+    if (!is_given(name) && !(name == std::string_view("bf16") && is_given("fp16"))) {
+      own.insert(own.begin(),
+                 {.name = name, .values = {value}, .place = file + ": " + name + ": "});
+    }
+  }
+  const auto named = std::ranges::find(own, "deepspeed", &Setting::name);
+  const std::string word = named == own.end() || named->values.empty() ? "" : named->values.front();
+  if (!word.starts_with("zero") || word.ends_with(".json")) {
+    return settings_of_trainer(std::move(own), file, path);
+  }
+  RunSettings settings = settings_with_model(own, file);
+  settings.arguments = zero_settings(word, named->place);
+  settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
   return settings;
 }
 

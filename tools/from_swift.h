@@ -17,4 +17,12 @@ bool is_swift_program(const std::string& program);
 RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
                               const Library& library);
 
+// "swift sft", "swift pt".
+bool is_swift_trainer(const std::string& program);
+
+// `own`: a Trainer's settings, by name without dashes. Behind them stands what ms-swift has where
+// they are silent; "zero2" and "zero3" are its configurations of DeepSpeed.
+RunSettings settings_of_swift_trainer(std::vector<Setting> own, const std::string& file,
+                                      const std::string& path);
+
 }  // namespace shardplan

@@ -81,15 +81,23 @@ RunSettings settings_of_trainer(std::vector<Setting> own, const std::string& fil
                      "FILE, or --set deepspeed=FILE of DeepSpeed's configuration or accelerate's; "
                      "--framework torchtitan is FSDP2 as torchtitan uses it");
   }
-  RunSettings settings = settings_of_file(*named, path);
+  RunSettings settings = settings_with_model(own, file);
+  RunSettings sharding = settings_of_file(*named, path);
+  settings.num_gpus = sharding.num_gpus;  // which accelerate's says
+  settings.arguments = std::move(sharding.arguments);
+  settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
+  return settings;
+}
+
+RunSettings settings_with_model(const std::vector<Setting>& own, const std::string& file) {
+  RunSettings settings;
+  settings.format = RunFormat::kDeepspeed;
   settings.file = file;
-  settings.is_configuration = false;
   for (const char* const name : {"base_model", "model_name_or_path"}) {
     if (const Setting* const model = setting_named(own, name)) {
       settings.model_name = *model;
     }
   }
-  settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
   return settings;
 }
 

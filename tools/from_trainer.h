@@ -20,6 +20,9 @@ std::string file_beside(const std::string& name, const std::string& path);
 RunSettings settings_of_trainer(std::vector<Setting> own, const std::string& file,
                                 const std::string& path);
 
+// A run of DeepSpeed without settings, around the model that a Trainer's settings name.
+RunSettings settings_with_model(const std::vector<Setting>& own, const std::string& file);
+
 // accelerate's deepspeed_config, as settings of DeepSpeed.
 RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::string& file,
                                    const std::string& path);

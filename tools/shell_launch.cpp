@@ -216,11 +216,12 @@ Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpu
   return {.count = nodes * std::max(tasks_per_node, gpus_per_node)};
 }
 
-// Commands that start torchrun themselves: "megatron sft" of ms-swift, "llamafactory-cli train".
-// The last word of their program; the end where it is none.
+// Commands that start torchrun themselves: "megatron sft" and "swift sft" of ms-swift,
+// "llamafactory-cli train". The last word of their program; the end where it is none.
 Words::const_iterator own_launcher(const Words& words) {
   const bool has_two = words.size() > 2;
-  const bool is_own = has_two && (words[0] == "megatron" ||
+  const bool is_swift = has_two && words[0] == "swift" && (words[1] == "sft" || words[1] == "pt");
+  const bool is_own = has_two && (words[0] == "megatron" || is_swift ||
                                   (words[0] == "llamafactory-cli" && words[1] == "train") ||
                                   (words[0] == "axolotl" && words[1] == "train"));
   return is_own ? words.begin() + 1 : words.end();

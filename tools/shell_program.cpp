@@ -70,11 +70,6 @@ constexpr std::array kOtherTrainers = std::to_array<OtherTrainer>({
                  "torchtitan with --model, --sequence-length, --tp and so on"},
     {.word = "llamafactory-cli", .found = "a command of LLaMA-Factory", .expected = kItsYaml},
     {.word = "axolotl", .found = "a command of axolotl", .expected = kItsYaml},
-    {.word = "swift",
-     .next = "sft",
-     .found = "swift sft, ms-swift's training by transformers' Trainer",
-     .expected = "expected its DeepSpeed configuration (.json; --deepspeed zero3 is ms-swift's own "
-                 "swift/config/zero3.json) with --model, --sequence-length and --micro-batch"},
     {.word = "verl.trainer.main_ppo",
      .found = "verl's main_ppo, which trains by reinforcement learning",
      .expected = kByOptions},
@@ -141,8 +136,8 @@ void check_arguments(const Launch& launch, const std::vector<std::string>& set_w
   }
   const bool is_open =
       std::ranges::any_of(words, [](const std::string& word) { return word.starts_with('$'); });
-  const bool is_configured =
-      is_swift_program(launch.program) || (!words.empty() && is_yaml_name(words.front()));
+  const bool is_configured = is_swift_program(launch.program) || is_swift_trainer(launch.program) ||
+                             (!words.empty() && is_yaml_name(words.front()));
   if (!is_open && !has_training_argument(words) && !is_configured) {
     throw InputError(launch.place + ": found " + file_name(launch.program) +
                      " without an argument of Megatron-LM, expected a program with --num-layers "

@@ -197,8 +197,6 @@ TEST_CASE("commands of other trainers are told by name, and what to give instead
   CHECK(message("FORCE_TORCHRUN=1 llamafactory-cli train a.yaml\n") ==
         "run.sh:1: found no file 'a.yaml' beside the script, expected the configuration of its "
         "training");
-  CHECK(message("NPROC_PER_NODE=8 swift sft --model a --deepspeed zero3\n")
-            .starts_with("run.sh: found swift sft, ms-swift's"));
   CHECK(message("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a\n")
             .starts_with("run.sh: found verl's main_ppo, which trains by reinforcement learning"));
   CHECK(message(kTrain + "--rollout-batch-size 32\n")

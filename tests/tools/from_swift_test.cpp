@@ -117,4 +117,41 @@ TEST_CASE("adapters and preferences of ms-swift are refused by name") {
   CHECK(contains(model.err, "found 'Qwen/Unheard-3B', whose sizes are not known here"));
 }
 
+TEST_CASE("swift sft is a Trainer under DeepSpeed that recomputes, in bf16") {
+  const std::string sft =
+      "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full "
+      "--max_length 4096 --gradient_accumulation_steps 2 --attn_impl flash_attn ";
+  const ProgramRun run = estimate(sft + "--deepspeed zero2\n");
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  const ProgramRun options = run_shardplan({"estimate",
+                                            "--model",
+                                            "qwen2.5-7b",
+                                            "--cluster",
+                                            "1x8-h100",
+                                            "--framework",
+                                            "deepspeed",
+                                            "--sequence-length",
+                                            "4096",
+                                            "--global-batch",
+                                            "16",
+                                            "--micro-batch",
+                                            "1",
+                                            "--zero",
+                                            "2",
+                                            "--recompute",
+                                            "full",
+                                            "--set",
+                                            "overlap_comm=off",
+                                            "--set",
+                                            "reduce_bucket_elements=200000000"});
+  CHECK(memory_of(run) == memory_of(options));
+  CHECK(
+      contains(estimate(sft + "--deepspeed zero3 --torch_dtype float16\n").out, "precision fp16"));
+  CHECK(contains(estimate(sft + "--deepspeed zero3_offload\n").out,
+                 "UNSUPPORTED  zero_optimization.offload_optimizer.device cpu"));
+  CHECK(contains(estimate(with(sft, "--tuner_type full ", "") + "--deepspeed zero3\n").out,
+                 "UNSUPPORTED  tuner_type lora"));
+  CHECK(contains(estimate(sft + "\n").err, "without deepspeed"));
+}
+
 }  // namespace shardplan

@@ -178,8 +178,6 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
       "  offload_optimizer_device: none\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\n"
       "num_processes: 8\n";
   const std::string file = folder.add("zero3.yaml", accelerate);
-  const Words defaults = {"--set", "reduce_bucket_elements=500000000", "--set",
-                          "overlap_comm=default"};
   Words options = {"estimate", "--model",           "llama3-8b", "--cluster",
                    "1x8-h100", "--framework",       "deepspeed", "--zero",
                    "3",        "--micro-batch",     "2",         "--global-batch",
@@ -192,6 +190,13 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
       "model_name_or_path: meta-llama/Meta-Llama-3-8B\nmax_length: 4096\nbf16: true\n"
       "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
   CHECK(numbers_of(folder.estimate("sft.yaml", trl, {"--set", "deepspeed=" + file})) == expected);
+  const std::string script =
+      "sft.py --model_name_or_path meta-llama/Meta-Llama-3-8B --max_length 4096 --bf16 "
+      "--per_device_train_batch_size 2 --gradient_accumulation_steps 4\n";
+  CHECK(numbers_of(folder.estimate(
+            "run.sh", "accelerate launch --config_file zero3.yaml " + script)) == expected);
+  CHECK(numbers_of(folder.estimate("run.sh", "accelerate launch " + script,
+                                   {"--set", "deepspeed=" + file})) == expected);
   const ProgramRun bare = folder.estimate("sft.yaml", trl);
   check_refused(bare, 2);
   CHECK(contains(bare.err, "without deepspeed"));
