@@ -63,11 +63,16 @@ std::string base_line(const AdviseReport& report, const Paint& paint) {
     return paint(Colour::kRed, "INVALID PLAN") + "  " + one_line(report.reason) + "\n";
   }
   const JudgedPlan& base = result.base;
-  return paint(base.fits ? Colour::kGreen : Colour::kRed, base.fits ? "FITS" : "DOES NOT FIT") +
-         "  allocated " + gib(basis_bytes(base.memory, MemoryBasis::kAllocated)) +
+  const bool is_tight = base.fits && base.memory.fit == Fit::kTight;
+  const std::string verdict = is_tight    ? paint(Colour::kYellow, "TIGHT")
+                              : base.fits ? paint(Colour::kGreen, "FITS")
+                                          : paint(Colour::kRed, "DOES NOT FIT");
+  return verdict + "  allocated " + gib(basis_bytes(base.memory, MemoryBasis::kAllocated)) +
          ", device used " + gib(basis_bytes(base.memory, MemoryBasis::kDeviceUsed)) + " of " +
          gib(device_capacity_bytes(base.job.cluster)) + " GiB, " +
-         whole(base.time.tokens_per_s_per_gpu) + " tokens/s per GPU\n";
+         whole(base.time.tokens_per_s_per_gpu) + " tokens/s per GPU" +
+         (is_tight ? "; runs only if the allocator gives cached memory back, which is slow" : "") +
+         "\n";
 }
 
 std::string counts_line(const AdviceResult& result) {

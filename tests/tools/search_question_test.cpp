@@ -329,4 +329,18 @@ TEST_CASE("a run's recomputation can be changed in part, and its stages anew") {
   CHECK_THROWS_AS(plan_with({"--recompute-modules", "mlp"}), InputError);
 }
 
+TEST_CASE("advise begins with the verdict of estimate, a tight one too") {
+  for (const char* const micro_batch : {"8", "16", "24"}) {
+    CAPTURE(micro_batch);
+    const auto verdict = [&](const char* command) {
+      const ProgramRun run = run_shardplan(
+          {command, "--model", "llama3-70b", "--framework", "torchtitan", "--cluster", "8x8-h100",
+           "--sequence-length", "8192", "--micro-batch", micro_batch, "--num-microbatches", "1",
+           "--tp", "8", "--zero", "3", "--recompute", "full"});
+      return run.out.substr(0, run.out.find("  "));
+    };
+    CHECK(verdict("advise") == verdict("estimate"));
+  }
+}
+
 }  // namespace shardplan
