@@ -125,6 +125,7 @@ void read_attention(const RunArguments& arguments, RunReading& run, const Option
   const bool in_fp32 = arguments.has("--attention-softmax-in-fp32") ||
                        arguments.has("--apply-query-key-layer-scaling");
   want(run, {"attention_backend", local ? "local" : backend}, options);
+  want(run, {"rope_fusion", word_of(!arguments.has("--no-rope-fusion"))}, options);
   want(run, {"masked_softmax_fusion", word_of(!arguments.has("--no-masked-softmax-fusion"))},
        options);
   want(run, {"attention_softmax_in_fp32", word_of(in_fp32)}, options);

@@ -1,6 +1,9 @@
 // What experts exchange: rows on their way to other ranks and back.
+#include <algorithm>
+
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
+#include "estimator/efficiency.h"
 #include "estimator/expert_routing.h"
 #include "estimator/number.h"
 
@@ -42,7 +45,7 @@ BlockTime titan_exchange(const BlockContext& context, double rows) {
   const double gather_s = context.plan.tp > 1 ? all_gather_s(cluster, context.tp, tokens_bytes) : 0;
   const double scatter_s =
       context.plan.tp > 1 ? reduce_scatter_s(cluster, context.tp, tokens_bytes) : 0;
-  BlockTime time = memory_bound(context, bytes, permutation_kernels(context.job));
+  BlockTime time = memory_bound(context, bytes, permutation_kernels(context.job, context.plan));
   const double share = context.job.profile.exposed_ep_share;
   time.forward_ep_s = 2 * one_way_s * share;
   time.backward_ep_s = (2 * one_way_s + sum_s) * share;
@@ -90,12 +93,55 @@ BesideCost once_cost(const BlockContext& context) {
           .lost_s = lost_share * beside_s};
 }
 
+// What fused permutation that scans all experts takes beyond its bytes, one way: a kernel on either
+// side of the exchanges.
+double scans_s(const BlockContext& context, double rows) {
+  const FrameworkProfile& profile = context.job.profile;
+  if (!profile.moe_permute_fusion || !profile.moe_permute_scans_experts) {
+    return 0;
+  }
+  constexpr std::int64_t kColumns = 1024;
+  const std::int64_t hidden = context.model().hidden;
+  const double looks = number(context.sharded_tokens * context.model().moe.num_experts) *
+                       number(div_ceil(hidden, kColumns));
+  const double looks_s =
+      looks * kExpertLook.value / number(std::max<std::int64_t>(1, context.gpu().num_sms));
+  const double moving_s =
+      memory_bound_s(context.gpu(), 2 * rows * number(hidden) * context.element_bytes);
+  return 2 * std::max(0.0, looks_s - moving_s);
+}
+
+// Kernels that wait for single values rather than move bytes: scans, and, in forward, experts with
+// a capacity choosing their tokens (core_v0.16.1 core/transformer/moe/moe_utils.py,
+// apply_router_token_dropping).
+BlockTime waiting_kernels(const BlockContext& context, double rows) {
+  BlockTime time;
+  time.forward_s = scans_s(context, rows);
+  time.backward_input_s = time.forward_s;
+  if (context.job.profile.moe_capacity_factor > 0) {
+    const double scores = number(context.sharded_tokens * context.model().moe.num_experts);
+    time.forward_s += kCapacityStart.value + scores * kCapacityScore.value;
+  }
+  if (context.mix != nullptr) {
+    context.mix->memory_bound_s += time.forward_s + time.backward_input_s;
+  }
+  if (time.forward_s > 0) {
+    note(context, PieceKind::kElementwise, time);
+  }
+  return time;
+}
+
 // Read and written: an all-gather dispatcher picks rows and puts them back once, where all tokens
 // lie zeroed and added; others permute rows on both sides of both exchanges.
 BlockTime exchange_kernels(const BlockContext& context, double rows) {
   const double row_bytes = number(context.model().hidden) * context.element_bytes;
   if (context.job.profile.moe_dispatcher != MoeDispatcher::kAllGather) {
-    return memory_bound(context, rows * row_bytes, permutation_kernels(context.job));
+    BlockTime time =
+        memory_bound(context, rows * row_bytes, permutation_kernels(context.job, context.plan));
+    if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllToAll) {
+      add(time, waiting_kernels(context, rows));
+    }
+    return time;
   }
   const double tokens = number(context.sharded_tokens * experts_group(context).size);
   return memory_bound(context, (4 * rows + 2 * tokens) * row_bytes,

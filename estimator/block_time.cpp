@@ -10,6 +10,7 @@
 #include "estimator/block_ends.h"
 #include "estimator/block_replay.h"
 #include "estimator/block_work.h"
+#include "estimator/efficiency.h"
 #include "estimator/expert_routing.h"
 #include "estimator/number.h"
 
@@ -128,6 +129,33 @@ double received_rows(const BlockContext& context) {
   return factor * number(context.sharded_tokens * context.model().moe.topk);
 }
 
+// Input and weight cast to fp32, and gradients back. cuBLAS splits the hidden width over the GPU.
+BlockTime casting_router(const BlockContext& context) {
+  const double inputs = number(context.sharded_tokens * context.model().hidden);
+  BlockTime time;
+  time.forward_flops = 2 * inputs * number(context.model().moe.num_experts);
+  time.forward_s = time.forward_flops / (context.gpu().fp32_flops_per_s * kGemmShare.value);
+  time.backward_input_s = time.forward_s;
+  time.backward_weight_s = time.forward_s;
+  note(context, PieceKind::kProduct, time);
+  const KernelBytes cast = {.converted = context.element_bytes + 4};
+  add(time, memory_bound(context, inputs, {.forward = cast, .backward = cast}));
+  return time;
+}
+
+// In the activation type, but for fp8.
+BlockTime router(const BlockContext& context) {
+  const Precision precision = context.plan.precision;
+  if (context.job.profile.moe_router_casts && precision != Precision::kFp32) {
+    return casting_router(context);
+  }
+  return linear(context,
+                {.m = context.sharded_tokens,
+                 .n = context.model().moe.num_experts,
+                 .k = context.model().hidden},
+                precision == Precision::kFp8 ? Precision::kBf16 : precision);
+}
+
 void add_moe(const BlockContext& context, LayerParts& parts) {
   const ModelSpec& model = context.model();
   const Plan& plan = context.plan;
@@ -139,10 +167,7 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
       static_cast<std::int64_t>(std::ceil(computed_rows / number(experts)));
   const std::int64_t width = div_ceil(moe.expert_ffn, plan.etp);
   const std::int64_t fc1 = model.gated_ffn ? 2 * width : width;
-  // Routers stay in the activation type.
-  const Precision router = plan.precision == Precision::kFp8 ? Precision::kBf16 : plan.precision;
-  parts.routed = linear(
-      context, {.m = context.sharded_tokens, .n = moe.num_experts, .k = model.hidden}, router);
+  parts.routed = router(context);
   // In one launch, or one after the other.
   const bool grouped = context.job.profile.moe_grouped_gemm;
   const auto add_products = [&](std::int64_t n, std::int64_t k) {
@@ -239,7 +264,8 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
 }
 
 // What the host needs beyond the GPU. The two directions are apart, as the loss stands between
-// them, but where one microbatch's forward is launched with another's backward.
+// them, but where one microbatch's forward is launched with another's backward: then each takes
+// the host's time where the host decides.
 HostCost exceeding(const HostCost& needs, double forward_s, double backward_s,
                    const LayerHost& host) {
   if (host.waits) {
@@ -247,8 +273,9 @@ HostCost exceeding(const HostCost& needs, double forward_s, double backward_s,
   }
   if (host.combines) {
     const double both_s = needs.forward_s + needs.backward_s;
-    const double share = both_s > 0 ? std::max(0.0, 1 - (forward_s + backward_s) / both_s) : 0;
-    return {.forward_s = share * needs.forward_s, .backward_s = share * needs.backward_s};
+    const double beyond_s = std::max(0.0, both_s - forward_s - backward_s);
+    const double forward_host_s = std::clamp(needs.forward_s - forward_s, 0.0, beyond_s);
+    return {.forward_s = forward_host_s, .backward_s = beyond_s - forward_host_s};
   }
   return {.forward_s = std::max(0.0, needs.forward_s - forward_s),
           .backward_s = std::max(0.0, needs.backward_s - backward_s)};

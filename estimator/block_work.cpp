@@ -47,6 +47,20 @@ std::int64_t token_pieces(const BlockContext& context) {
   return native_token_pieces(context.job, context.plan);
 }
 
+// What products of experts take more than one product of all their rows, as measured rates are:
+// Transformer Engine runs them one by one on four streams (common/gemm/cublaslt_gemm.cu), and each
+// ends with multiprocessors that wait. 4.4 us a product of 512 and 1024 rows, 0.9 to 6.8, forward
+// and input gradient, 1.8 of 4096 (H100, data/measured/mixture_kernels_h100.json). The rate of a
+// weight gradient is that of as few rows, which is slower than that.
+double products_one_by_one_s(const BlockContext& context, Precision precision,
+                             std::int64_t products) {
+  constexpr double kProduct = 4.4e-6;
+  const bool is_engine = context.job.profile.memory_model == MemoryModel::kMegatron;
+  return is_engine && products > 1 && is_measured(context.gpu(), precision)
+             ? number(products) * kProduct
+             : 0;
+}
+
 }  // namespace
 
 void note(const BlockContext& context, PieceKind kind, const BlockTime& time) {
@@ -143,8 +157,9 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   const bool adds_as_measured = adds && measures_accumulation(gpu, precision);
   BlockTime once;
   once.forward_flops = forward.flops();
-  once.forward_s = product_s(forward);
-  once.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out);
+  const double apart_s = products_one_by_one_s(context, precision, count);
+  once.forward_s = product_s(forward) + apart_s;
+  once.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out) + apart_s;
   once.backward_weight_s =
       backward_s(adds_as_measured ? GemmPass::kAccumulated : GemmPass::kWeightGradient, out, rows);
   if (adds && !adds_as_measured && !own_experts) {

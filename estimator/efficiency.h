@@ -116,6 +116,25 @@ inline constexpr EfficiencyConstant kIndexAddShare = {
     .source =
         "PyTorch's index_add of bf16 rows over a copy: 0.70 of 4.23 TB/s, 2 and 8 experts a token "
         "(the same)"};
+inline constexpr EfficiencyConstant kChunkCopyShare = {
+    .value = 0.53,
+    .source =
+        "PyTorch's copy that swaps the first two of three dimensions, over a copy: 0.51 to 0.54 on "
+        "H100, seven sizes (data/measured/mixture_kernels_h100.json)"};
+inline constexpr EfficiencyConstant kExpertLook = {
+    .value = 24e-9,
+    .source =
+        "seconds of one multiprocessor for one expert, one token and 1024 columns, where fused "
+        "permutation looks at all experts (Transformer Engine before 2.6): 22 to 27 on H100, five "
+        "sizes with 128 and 256 experts both ways; 33 and 37 of 1024 tokens, which do not fill it "
+        "(the same file)"};
+inline constexpr EfficiencyConstant kCapacityStart = {
+    .value = 40e-6,
+    .source =
+        "seconds in which PyTorch's kernels choose the tokens of experts with a capacity, however "
+        "few: the same file, six sizes"};
+inline constexpr EfficiencyConstant kCapacityScore = {
+    .value = 57e-12, .source = "and for each token and expert: the same"};
 inline constexpr EfficiencyConstant kLightCycle = {
     .value = 0.58,
     .source =

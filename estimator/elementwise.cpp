@@ -155,6 +155,35 @@ Passes huggingface_head_norm(double e) {
       .backward = {.streamed = 36 + e, .converted = 4 * e + 8, .rearranged = 3 * e + 8 + 12 + 12}};
 }
 
+// Megatron-core's latent attention without fused kernels (core_v0.16.1
+// core/models/common/embeddings/rope_utils.py, transformer/multi_latent_attention.py). Turned parts
+// of queries: halves out of every second element 2, negation 1 of one half and read of the other,
+// cat 2, products 2 and 2, sum 3, cat with nothing 2; queries and keys put together of two parts
+// and values made contiguous, 2. Backward products 2 and 2, negation 1, cat 2, sum 3, and zeros
+// with every second element 2 and 2, sum 3 and the heads' sum of keys 1; gradients of both
+// projections put together, 2.
+Passes unfused_latent_rotation(const ModelSpec& model, double e) {
+  const MlaSpec& mla = model.mla;
+  const double turned = number(mla.qk_rope_head_dim);
+  const double query = number(mla.qk_head_dim());
+  const double value = number(mla.v_head_dim);
+  const double key_value = number(mla.qk_nope_head_dim) + value;
+  const double width = query + key_value;
+  return {.forward = {.streamed = 8 * e * turned / width,
+                      .rearranged = (6 * e * turned + 2 * e * (2 * query + value)) / width},
+          .backward = {.streamed = 10 * e * turned / width,
+                       .rearranged = (8 * e * turned + 2 * e * width) / width}};
+}
+
+// Without fused kernels Transformer Engine's layers turn queries and keys as the local ones do.
+Passes rotation(const Job& job, const Passes& fused, double e) {
+  const bool is_fused = job.profile.memory_model != MemoryModel::kMegatron ||
+                        job.profile.rope_fusion || job.model.learned_positions > 0;
+  return is_fused             ? fused
+         : job.model.is_mla() ? unfused_latent_rotation(job.model, e)
+                              : local_kernels(e).rotary;
+}
+
 // Norms of q and of k, beside the rotary embedding. Unless counted by kernel they pass over the
 // same elements as that once more.
 Passes head_norm(const Job& job, const Passes& rotary, double e) {
@@ -290,11 +319,11 @@ LayerKernels kernels_without_head_norms(const Job& job, const Plan& plan) {
 
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   LayerKernels kernels = kernels_without_head_norms(job, plan);
-  if (job.model.qk_norm) {
-    const Passes norm = head_norm(job, kernels.rotary, element_bytes(plan));
-    kernels.rotary = {.forward = kernels.rotary.forward + norm.forward,
-                      .backward = kernels.rotary.backward + norm.backward};
-  }
+  const double e = element_bytes(plan);
+  const Passes norm = job.model.qk_norm ? head_norm(job, kernels.rotary, e) : Passes{};
+  const Passes turned = rotation(job, kernels.rotary, e);
+  kernels.rotary = {.forward = turned.forward + norm.forward,
+                    .backward = turned.backward + norm.backward};
   return kernels;
 }
 
@@ -408,12 +437,28 @@ Passes titan_permutation_kernels(bool is_autocast, double tokens) {
 
 }  // namespace
 
+namespace {
+
+// Bytes that sort rows by expert behind their way and unsort them: none where a rank has one expert
+// (core_v0.16.1 core/transformer/moe/token_dispatcher.py, num_local_experts). Rows of experts with
+// a capacity lie in chunks of one size, whose dimensions PyTorch swaps (drop_and_pad).
+KernelBytes sorting_kernels(const Job& job, const Plan& plan) {
+  constexpr double kBytes = 4;
+  if (div_ceil(job.model.moe.num_experts, plan.ep) == 1) {
+    return {};
+  }
+  return job.profile.moe_capacity_factor > 0 ? at_share(kBytes, kChunkCopyShare)
+                                             : KernelBytes{.fused = kBytes};
+}
+
+}  // namespace
+
 // Four times read and written: by the permutation and the sort behind the exchange, and on the way
 // back. Megatron's unfused permutation adds the rows up with atomics, on the way back and in
 // backward (core_v0.16.1 core/transformer/moe/moe_utils.py, unpermute, and index_select's
 // gradient). Our own trainer writes them where they belong and adds up what comes back, with
 // nothing between (validator/lower_moe.cpp): rows are written once and read once, tokens likewise.
-Passes permutation_kernels(const Job& job) {
+Passes permutation_kernels(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const double tokens = 1 / static_cast<double>(job.model.moe.topk);
   if (profile.memory_model == MemoryModel::kTorchtitan) {
@@ -424,13 +469,16 @@ Passes permutation_kernels(const Job& job) {
     return {.forward = once, .backward = once};
   }
   // Tokens that go once are permuted behind their way, alone.
-  const double ends = sends_tokens_once(profile) ? 0.5 : 1;
+  const bool once = sends_tokens_once(profile);
+  const KernelBytes sorting = once ? KernelBytes{} : sorting_kernels(job, plan);
   if (profile.moe_permute_fusion) {
-    return {.forward = {.fused = 8 * ends}, .backward = {.fused = 8 * ends}};
+    const KernelBytes moved = KernelBytes{.fused = 4} + sorting;
+    return {.forward = moved, .backward = moved};
   }
-  const KernelBytes moved = {.fused = 6 + tokens};
-  return {.forward = ends * (moved + KernelBytes{.rearranged = 3}),
-          .backward = ends * (moved + at_share(3, kIndexAddShare))};
+  const double ends = once ? 0.5 : 1;
+  const KernelBytes moved = KernelBytes{.fused = once ? 3 + tokens / 2 : 2 + tokens} + sorting;
+  return {.forward = moved + KernelBytes{.rearranged = 3 * ends},
+          .backward = moved + at_share(3 * ends, kIndexAddShare)};
 }
 
 // FSDP2 takes gradients from where products have written them (sharding_time.h), the only ones or

@@ -59,7 +59,7 @@ struct TableGradientKernels {
 TableGradientKernels table_gradient_kernels(const Job& job, const Plan& plan);
 
 // Experts' rows on both sides of their exchange, per byte of a row.
-Passes permutation_kernels(const Job& job);
+Passes permutation_kernels(const Job& job, const Plan& plan);
 
 // DeepSpeed's bucket, per gradient: copied in, divided by the number of ranks, copied flat
 // (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor,

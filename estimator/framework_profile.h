@@ -281,6 +281,10 @@ struct FrameworkProfile {
   bool moe_router_force_load_balancing = false;
   bool moe_grouped_gemm = true;     // one grouped product for all experts; else one after the other
   bool moe_permute_fusion = false;  // one kernel permutes rows of experts, or puts them back
+  // That kernel looks at every expert for each token (Transformer Engine before 2.6).
+  bool moe_permute_scans_experts = false;
+  bool moe_router_casts = false;  // the router's input and weights become fp32 for its product
+  bool rope_fusion = true;        // one kernel turns queries and keys; else operators of PyTorch
   CudaGraphs cuda_graphs = CudaGraphs::kNone;
   bool launch_blocking = false;  // the host waits for each kernel: nothing runs beside another
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module

@@ -143,15 +143,16 @@ TEST_CASE("experts' rows are permuted in what was measured") {
   const double row_bytes = 8192 * 8 * 2048 * 2.0;
   Job job = engine_job();
   job.profile.moe_permute_fusion = false;
-  const Passes unfused = permutation_kernels(job);
+  const Passes unfused = permutation_kernels(job, {.ep = 8});
   const double gathers_or_cats = (1974 - 40) / 16. + 2 * 4008 / 32.;
   CHECK(microseconds(row_bytes * unfused.forward) ==
         doctest::Approx(gathers_or_cats + 4068 / 8.).epsilon(0.15));
   CHECK(microseconds(row_bytes * unfused.backward) ==
         doctest::Approx(gathers_or_cats + 9259 / 8.).epsilon(0.15));
   job.profile.moe_permute_fusion = true;
-  CHECK(microseconds(permutation_kernels(job).forward) < microseconds(unfused.forward));
-  CHECK(microseconds(permutation_kernels(job).backward) < microseconds(unfused.backward));
+  CHECK(microseconds(permutation_kernels(job, {.ep = 8}).forward) < microseconds(unfused.forward));
+  CHECK(microseconds(permutation_kernels(job, {.ep = 8}).backward) <
+        microseconds(unfused.backward));
 }
 
 TEST_CASE("probabilities cost an expert's SwiGLU a gradient of their own") {
