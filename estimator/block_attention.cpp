@@ -47,7 +47,7 @@ double deterministic_s(const BlockContext& context, const AttentionWork& work,
 
 // Attention as batched products and kernels over all scores, of the whole square (Megatron-LM
 // legacy/model/transformer.py, CoreAttention). Bytes of a score besides the products' own: forward
-// softmax 4, dropout 4 and its mask 1; backward dropout 5, softmax 6.
+// softmax 4, backward 6; dropout 4 and its mask 1 either way, nothing where none drops out.
 void attend_unfused(const BlockContext& context, const AttentionWork& work, BlockTime& time) {
   const std::int64_t length = context.job.sequence_length;
   const std::int64_t heads = context.plan.micro_batch * work.heads;
@@ -58,8 +58,9 @@ void attend_unfused(const BlockContext& context, const AttentionWork& work, Bloc
   const double scores_s = product_s(length, work.qk_dim);
   const double values_s = product_s(work.v_dim, length);
   const double scores = number(heads * length) * number(length);
-  time.forward_s = scores_s + values_s + memory_bound_s(gpu, 9 * scores);
-  time.backward_input_s = 2 * (scores_s + values_s) + memory_bound_s(gpu, 11 * scores);
+  const double dropout = context.job.attention_dropout > 0 ? 5 : 0;
+  time.forward_s = scores_s + values_s + memory_bound_s(gpu, (4 + dropout) * scores);
+  time.backward_input_s = 2 * (scores_s + values_s) + memory_bound_s(gpu, (6 + dropout) * scores);
 }
 
 // Context parallelism divides the pairs evenly (zigzag chunks, or heads under all-to-all). Chunks

@@ -256,7 +256,7 @@ TEST_CASE("our trainer gathers keys of one sequence beside attention of another"
   CHECK(gather_s(MemoryModel::kNative, 4) == doctest::Approx((1 + 3 * lost) / 4 * whole_s));
 }
 
-TEST_CASE("attention without fusion computes the square and moves 13 and 19 bytes a score") {
+TEST_CASE("attention without fusion computes the square and moves 8 and 14 bytes a score") {
   Job job = job_on_h200();
   job.profile.memory_model = MemoryModel::kMegatron;
   job.cluster.gpu.bf16_flops_per_s = 1e30;  // memory alone
@@ -266,15 +266,18 @@ TEST_CASE("attention without fusion computes the square and moves 13 and 19 byte
     job.profile.attention_backend = backend;
     return layer_time(job, {}, {});
   };
-  const BlockTime fused = seconds(AttentionBackend::kFused);
-  const BlockTime unfused = seconds(AttentionBackend::kUnfused);
   const double scores = 32.0 * 2048 * 2048;
   const double operands = 2.0 * 32 * 2048 * 128 * 2;  // of one product besides its scores
   const double bytes_per_s = 0.85 * 4.8e12;
-  CHECK((unfused.forward_s - fused.forward_s) * bytes_per_s ==
-        doctest::Approx(13 * scores + 2 * operands).epsilon(1e-3));
-  CHECK((unfused.backward_input_s - fused.backward_input_s) * bytes_per_s ==
-        doctest::Approx(19 * scores + 4 * operands).epsilon(1e-3));
+  const BlockTime fused = seconds(AttentionBackend::kFused);
+  for (const auto& [dropout, bytes] : {std::pair{0.0, 0.0}, std::pair{0.1, 5.0}}) {
+    job.attention_dropout = dropout;
+    const BlockTime unfused = seconds(AttentionBackend::kUnfused);
+    CHECK((unfused.forward_s - fused.forward_s) * bytes_per_s ==
+          doctest::Approx((8 + bytes) * scores + 2 * operands).epsilon(1e-3));
+    CHECK((unfused.backward_input_s - fused.backward_input_s) * bytes_per_s ==
+          doctest::Approx((14 + bytes) * scores + 4 * operands).epsilon(1e-3));
+  }
 }
 
 TEST_CASE("deterministic backward attention moves scores' gradients, or runs FlashAttention 2") {
