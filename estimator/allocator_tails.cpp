@@ -263,6 +263,9 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
     }
   }
   tails.optimizer_bytes = counter.tails() - tails.start_up_bytes;
+  if (job.profile.fused_optimizer) {
+    return tails;
+  }
   for (std::size_t i = 0; i < start.second_moments; ++i) {
     counter.allocate(bytes(start.optimizer_elements[i], DType::kFp32));
   }

@@ -14,7 +14,7 @@ namespace shardplan {
 struct AllocatorTails {
   std::int64_t start_up_bytes = 0;   // parameters, gradient buffers, main parameters
   std::int64_t optimizer_bytes = 0;  // both moments, made by the first optimizer step
-  std::int64_t step_bytes = 0;       // one more fp32 list, during an unfused step
+  std::int64_t step_bytes = 0;       // one more fp32 list, during an unfused step; else 0
 };
 
 // Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors.

@@ -122,7 +122,7 @@ void add_allocator_tails(ResidentRows& state) {
              .formula = "ends of blocks too small to split off, of the optimizer's moments"});
   state.add({.component = Component::kWorkspace,
              .name = kStepTailsRow,
-             .elements = state.job.profile.fused_optimizer ? 0 : tails.step_bytes,
+             .elements = tails.step_bytes,
              .dtype = DType::kBool,
              .first = Phase::kOptimizer,
              .last = Phase::kOptimizer,

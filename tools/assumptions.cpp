@@ -149,8 +149,7 @@ std::string turning_value(const Question& question, const DefaultField& field, V
 }
 
 // Other values of a switch: its words, or of a number twice and half as much where that is allowed.
-std::vector<std::string> other_words(const FrameworkProfile& profile,
-                                     const ProfileOption& option) {
+std::vector<std::string> other_words(const FrameworkProfile& profile, const ProfileOption& option) {
   if (option.type == "bool" || option.type == "choice") {
     return other_values(profile, option);
   }
