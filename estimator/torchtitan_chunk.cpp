@@ -184,21 +184,19 @@ void TitanChunk::leave(ParameterGroup& group) {
   }
 }
 
-void TitanChunk::gather_first_layer() {
+TapeTensor TitanChunk::embedding_forward() {
+  enter(groups.front());
   if (prefetches_layers_ && !layers_.empty()) {
     gather(group_of_layer(0));
   }
+  const TapeTensor stream = embedding_.forward();
+  leave(groups.front());
+  return stream;
 }
 
 void TitanChunk::forward_without_gradients() {
   tape_.enter_thread(false);
-  TapeTensor stream;
-  if (has_embedding) {
-    enter(groups.front());
-    gather_first_layer();
-    stream = embedding_.forward();
-    leave(groups.front());
-  }
+  TapeTensor stream = has_embedding ? embedding_forward() : TapeTensor{};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     LayerTensors layer;
     layer.input = stream;
@@ -224,13 +222,7 @@ void TitanChunk::forward(std::size_t microbatch) {
   tape_.enter_thread(false);
   Microbatch& held = held_[microbatch];
   held.layers.assign(layers_.size(), {});
-  TapeTensor stream;
-  if (has_embedding) {
-    enter(groups.front());
-    gather_first_layer();
-    stream = embedding_.forward();
-    leave(groups.front());
-  }
+  TapeTensor stream = has_embedding ? embedding_forward() : TapeTensor{};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     LayerTensors& layer = held.layers[i];
     layer.input = stream;

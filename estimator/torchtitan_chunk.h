@@ -60,7 +60,7 @@ class TitanChunk {
   LayerPass replay_pass(std::size_t layer) const;
   EagerLayer& eager(std::size_t layer) { return *eager_[layers_[layer].is_moe ? 1 : 0]; }
   void add_layer(const TitanBlock& block, bool checkpointed);
-  void gather_first_layer();
+  TapeTensor embedding_forward();
   TapeTensor layer_forward(std::size_t index, LayerTensors& layer, LayerPass pass);
   void layer_backward(std::size_t index, LayerTensors& layer, TapeTensor& gradient,
                       LayerGradients& weights);
