@@ -333,7 +333,9 @@ GivenJob job_of(const Options& options, const Library& library) {
     apply_words(job.profile, options, library, taken);
   }
   job.sequence_length = count_or(options, "sequence-length", job.sequence_length);
-  warn_of_positions(job, result.warnings);
+  if (given(options, "model")) {  // a framework's own models have positions of their own
+    warn_of_positions(job, result.warnings);
+  }
   if (given(options, "optimizer") || !has_run) {
     job.optimizer = value_of<OptimizerKind>(text_or(options, "optimizer", "adamw")).value();
   }

@@ -133,6 +133,16 @@ TEST_CASE("a size of the command line may have a suffix, one of a file stands as
                  "INVALID PLAN"));
 }
 
+// torchtitan v0.2.2 models/llama3/model/args.py: 131072, and the sequence's length where longer.
+TEST_CASE("positions of a model that the framework has are not those of config.json") {
+  const ProgramRun run = estimate("run.toml",
+                                  "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\n"
+                                  "seq_len = 16384\nlocal_batch_size = 1\n",
+                                  {"--cluster", "1x8-h200"});
+  CHECK(run.err.empty());
+  CHECK(contains(run.out, "16,384 tokens per step"));
+}
+
 TEST_CASE("a switch of the framework and a key of the model take counts with suffixes, too") {
   const auto with_words = [](const Words& more) {
     Words words = {
