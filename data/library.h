@@ -68,9 +68,10 @@ class Library {
   // which must outlive it.
   Library noting(std::string& texts) const;
 
-  // Preset name (or alias; upper and lower case are the same) or path to a file (anything with '/'
-  // or ending in .json). Unknown names are InputErrors with a did-you-mean; `where` opens their
-  // message ("cases.jsonl:17: /cluster: "), else the name itself does.
+  // Preset name (or alias or published name; upper and lower case are the same) or path to a file
+  // (anything with '/' or ending in .json; "Qwen/Qwen3-8B" where there is none). Unknown names are
+  // InputErrors with a did-you-mean; `where` opens their message ("cases.jsonl:17: /cluster: "),
+  // else the name itself does.
   ModelConfig model(const std::string& name_or_path, UnknownKeys unknown_keys = UnknownKeys::kWarn,
                     const std::string& where = "") const;
   ModelFile model_file(const std::string& name_or_path, const std::string& where = "") const;

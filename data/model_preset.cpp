@@ -24,6 +24,13 @@ ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_
 
 ModelFile Library::model_file(const std::string& name_or_path, const std::string& where) const {
   if (is_path(name_or_path)) {
+    std::error_code failed;
+    const std::string preset = std::filesystem::exists(name_or_path, failed)
+                                   ? std::string()
+                                   : published_model(name_or_path);
+    if (!preset.empty()) {
+      return {.name = preset, .config = parse("models/" + preset + ".json")};
+    }
     return {.name = std::filesystem::path(name_or_path).stem().string(),
             .config = {.json = parse_text(read_text_file(name_or_path, where), name_or_path),
                        .file = name_or_path}};
@@ -35,6 +42,9 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
     ObjectReader reader(aliases.json, aliases.file);
     for (const auto& [alias, preset] : aliases.json.members) { known.push_back(alias); }
     name = reader.string_or(name, name);
+  }
+  if (const std::string preset = published_model(name); !preset.empty()) {
+    name = preset;
   }
   if (!has("models/" + name + ".json")) {
     throw InputError((where.empty() ? "model: " : where) + "found \"" +

@@ -247,6 +247,8 @@ class ScriptReader {
     for (const ShellChoice& choice : script.choices) {
       missing.insert(choice.missing.begin(), choice.missing.end());
     }
+    missing.erase("*");  // all arguments: --set gives one at a time
+    missing.erase("@");
     std::string text = file_ + ": found no command that starts a .py file with arguments, ";
     if (request_.line > 0) {
       text += "in line " + std::to_string(request_.line) + ", ";

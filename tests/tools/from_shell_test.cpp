@@ -204,6 +204,17 @@ TEST_CASE("commands of other trainers are told by name, and what to give instead
         std::string::npos);
 }
 
+TEST_CASE("of a script that checks all its arguments one is asked for that can be set") {
+  const std::string script =
+      "if [[ \"$*\" == *\"--help\"* ]]; then echo usage; exit 0; fi\nMODEL=\"\"\n"
+      "if [[ -z \"$MODEL\" ]]; then exit 1; fi\n" +
+      kTrain + "--micro-batch-size 1\n";
+  const std::string message = message_of([&] { read(script); });
+  CHECK(message.find("--set *=") == std::string::npos);
+  CHECK(message.find("--set NAME=VALUE of what it checks") != std::string::npos);
+  CHECK(value_of(read(script, {"MODEL=a"}), "--micro-batch-size") == "1");
+}
+
 TEST_CASE("several trainings are listed, and one is chosen by its line or its variable") {
   const std::string two = kTrain + "--micro-batch-size 1\n" + kTrain + "--micro-batch-size 2\n";
   CHECK(message_of([&] { read(two); }) ==
