@@ -67,6 +67,7 @@ std::vector<Setting> zero_settings(const std::string& word, const std::string& p
     words.push_back({"offload_optimizer.device", "cpu"});
   }
   std::vector<Setting> settings;
+  settings.reserve(words.size());
   for (const auto& [name, value] : words) {
     settings.push_back(
         {.name = "zero_optimization." + name, .values = {value}, .place = place + name + ": "});

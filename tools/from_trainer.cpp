@@ -133,7 +133,7 @@ RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::s
 std::string named_model(const Setting& model_name, const std::string& file,
                         const Library& library) {
   const std::string name = model_name.values.empty() ? "" : model_name.values.front();
-  const std::string config = name.empty() ? "" : file_beside(name + "/config.json", file);
+  std::string config = name.empty() ? "" : file_beside(name + "/config.json", file);
   if (!config.empty()) {
     return config;
   }
