@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "estimator/estimate.h"
+#include "estimator/expert_loads.h"
 #include "estimator/outside_memory.h"
 #include "estimator/stage_timeline.h"
 
@@ -30,18 +31,21 @@ void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t re
   stage.device_used_bytes = stage.reserved_bytes + stage.outside_bytes;
 }
 
-// The shares of a sharded optimizer beside the first: their tensors have other sizes, and which
-// cached segment one takes decides what is reserved. The last one first.
-std::vector<std::int64_t> other_shards(const Job& job, const Plan& plan) {
+// Ranks beside the first, with shares of a sharded optimizer or loads of their own: their tensors
+// have other sizes, and which cached segment one takes decides what is reserved. The last one
+// first.
+std::vector<std::int64_t> other_ranks(const Job& job, const Plan& plan) {
   constexpr std::int64_t kMost = 8;
   const bool is_sharded =
       (is_megatron(job.profile.memory_model) && plan.zero == 1) || knows_data_ranks(job, plan);
-  const std::int64_t ranks = is_sharded ? dense_shard_size(job, plan) : 1;
-  std::vector<std::int64_t> shards;
-  for (std::int64_t shard = ranks - 1; shard > 0 && std::ssize(shards) < kMost; --shard) {
-    shards.push_back(shard);
+  const std::int64_t shards = is_sharded ? dense_shard_size(job, plan) : 1;
+  const std::int64_t loads = load_spread(job, plan) > 0 ? plan.ep : 1;
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t rank = std::max(shards, loads) - 1; rank > 0 && std::ssize(ranks) < kMost;
+       --rank) {
+    ranks.push_back(rank);
   }
-  return shards;
+  return ranks;
 }
 
 }  // namespace
@@ -62,9 +66,9 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   });
   Overhead worst;
   std::int64_t events = 0;
-  const auto play = [&](std::size_t i, std::int64_t shard) {
+  const auto play = [&](std::size_t i, std::int64_t rank) {
     const std::vector<AllocationEvent> timeline =
-        stage_timeline(job, plan, pieces.blocks, pieces.stages[i], shard);
+        stage_timeline(job, plan, pieces.blocks, pieces.stages[i], rank);
     events += std::ssize(timeline);
     return replay_allocator(timeline, job.profile.allocator);
   };
@@ -87,12 +91,12 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   if (pieces.data_rank) {
     return;
   }
-  for (const std::int64_t shard : other_shards(job, plan)) {
+  for (const std::int64_t rank : other_ranks(job, plan)) {
     for (const std::size_t i : order) {
       if (events >= max_events) {
         return;
       }
-      const AllocatorPeaks peaks = play(i, shard);
+      const AllocatorPeaks peaks = play(i, rank);
       set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks.reserved_bytes),
                  std::max(stages[i].required_bytes, peaks.required_bytes));
     }

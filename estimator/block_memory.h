@@ -89,6 +89,7 @@ struct BlockRow {
   bool is_handed_on = false;        // stays, as a row of the block that runs next
   bool is_taken_over = false;       // is what the block that ran before has handed on
   bool is_added = false;            // into the output gradient: in place, if nobody else holds that
+  bool follows_load = false;        // of the rows that routers send here, which vary by chance
   bool is_freed_in_use = false;     // another stream still adds it to a gradient, or sends it
   AllocationStream stream = AllocationStream::kCompute;
   std::vector<std::int64_t> parts = {};  // bytes of its tensors where it stands for several

@@ -58,6 +58,7 @@ BlockRow& RowList::add(Component component, std::string_view name, std::int64_t 
   row.formula = formula;
   row.pushed = life.born;
   row.popped = life.dies;
+  row.follows_load = follow_load;
   return row;
 }
 

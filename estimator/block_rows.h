@@ -88,6 +88,7 @@ class RowList {
   }
 
   std::vector<BlockRow> rows;
+  bool follow_load = false;  // rows added from now on, if they do not say otherwise
 
  private:
   BlockRow& add(Component component, std::string_view name, std::int64_t elements, DType dtype,

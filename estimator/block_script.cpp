@@ -83,6 +83,7 @@ BlockScript script_of(const BlockMemory& block) {
     script.is_handed_on.push_back(row.is_handed_on);
     script.is_taken_over.push_back(row.is_taken_over);
     script.is_added.push_back(row.is_added);
+    script.follows_load.push_back(row.follows_load);
     script.is_freed_in_use.push_back(row.is_freed_in_use);
     script.is_gradient.push_back(row.is_gradient);
     script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));

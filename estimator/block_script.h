@@ -24,6 +24,7 @@ struct BlockScript {
   std::vector<bool> is_handed_on;         // by row: its tensor becomes one of the next block
   std::vector<bool> is_taken_over;        // by row: its tensor was one of the block before
   std::vector<bool> is_added;             // by row: to the output gradient
+  std::vector<bool> follows_load;         // by row: as large as what the routers send
   std::vector<bool> is_freed_in_use;      // by row: of another stream, which may end late
   std::vector<bool> is_gradient;          // by row: stays for the microbatches after
   std::vector<bool> is_made_once;         // by row: by whichever step comes first, and kept

@@ -7,6 +7,7 @@
 
 #include "estimator/allocator_totals.h"
 #include "estimator/estimate.h"
+#include "estimator/expert_loads.h"
 #include "estimator/fujii2024.h"
 #include "estimator/megatron_fsdp.h"
 #include "estimator/stage_memory.h"
@@ -96,6 +97,17 @@ std::string whole_moment_text(const Plan& plan, std::int64_t bytes) {
          (plan.pp > 1 ? "a" : "every") + " rank (--set fsdp_whole_moments=true)";
 }
 
+// Reserved memory depends on the router, which no plan tells. What free routers took was measured
+// of random weights (data/measured/README.md, loads_h100.jsonl).
+std::string load_assumption(double spread) {
+  std::array<char, 8> share{};
+  std::snprintf(share.data(), share.size(), "%.1f", 100 * spread);
+  return "experts: rows of a rank vary by chance alone, by " + std::string(share.data()) +
+         " %; routers that have learnt nothing were measured to vary by 7 to 23 %, to allocate 2 "
+         "to "
+         "4 % and to reserve 11 to 38 % more than this says";
+}
+
 void add_fsdp_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
                           MemoryEstimate& estimate) {
   estimate.assumptions.push_back({.text = fsdp_assumption(job, plan)});
@@ -123,6 +135,9 @@ MemoryEstimate memory_of(const Job& job, const Plan& plan, std::optional<std::in
   estimate.fit = fit_of(job, estimate.stages);
   if (is_megatron_fsdp(job, plan)) {
     add_fsdp_assumptions(job, plan, pieces, estimate);
+  }
+  if (const double spread = load_spread(job, plan); spread > 0) {
+    estimate.assumptions.push_back({.text = load_assumption(spread)});
   }
   if (job.profile.memory_model == MemoryModel::kTorchtitan && plan.precision == Precision::kFp8) {
     estimate.assumptions.push_back(

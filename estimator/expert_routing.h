@@ -13,6 +13,13 @@ namespace shardplan {
 // they fall (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). 0 for none, 1 for all.
 double share_choosing(const MoeSpec& moe, std::int64_t experts);
 
+// Of its choices, how many are of these experts.
+struct RankChoices {
+  double mean = 0;
+  double variance = 0;
+};
+RankChoices choices_of(const MoeSpec& moe, std::int64_t experts);
+
 // Whether a token goes once to a rank, however many of its experts are there.
 bool sends_tokens_once(const FrameworkProfile& profile);
 

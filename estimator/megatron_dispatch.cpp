@@ -70,7 +70,8 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
   const Component comm = Component::kCommunication;
   if (exchanges || gathers || dispatch.sorts) {
     rows.use("experts.permuted_tokens", h * dispatch.local, s.dtype, Step::kForwardDispatch,
-             Step::kForwardCombine, "topk*h*u: copies by expert, held by the layer's forward");
+             Step::kForwardCombine, "topk*h*u: copies by expert, held by the layer's forward")
+        .follows_load = false;
   }
   if (exchanges && (gathers || dispatch.sorts)) {
     rows.use_as(comm, "experts.received_tokens", h * dispatch.received, s.dtype,
@@ -87,6 +88,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
   add_expert_ends(block, h * dispatch.padded, "topk*h*u*I*et");
   rows.use("experts.unsorted_output", h * dispatch.received, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "topk*h*u*I: back in the order of the all-to-all");
+  rows.follow_load = false;
   if (exchanges) {
     rows.use_as(comm, "experts.combined_output", h * dispatch.local, s.dtype, Step::kForwardCombine,
                 Step::kForwardCombine, "topk*h*u: after the all-to-all")
@@ -95,6 +97,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
   rows.use("experts.combined_gradient", h * dispatch.local, s.dtype, Step::kBackwardCombine,
            Step::kBackwardCombine, "topk*h*u")
       .stream = stream;
+  rows.follow_load = true;
   rows.use_as(comm, "experts.received_gradient", h * dispatch.received, s.dtype,
               Step::kBackwardCombine, Step::kBackwardUnsort, "topk*h*u*I")
       .stream = stream;
@@ -114,6 +117,7 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
   add_expert_input(block, dispatch, recomputed,
                    "topk*h*u*et*I: tokens in expert order, input of the products");
   add_expert_ends(block, h * dispatch.padded, "topk*h*u*et*I");
+  rows.follow_load = false;
   rows.use("experts.unsorted_output", h * dispatch.all_tokens, s.dtype, Step::kForwardUnsort,
            Step::kForwardCombine, "h*u*e*et: outputs among zeros, before their reduce-scatter");
   rows.use_as(comm, "experts.gathered_gradient", h * dispatch.all_tokens, s.dtype,
@@ -133,9 +137,11 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
                 "h*u*e*et: gathered before it is cast back");
   }
   rows.use("experts.fc2_gradient", h * dispatch.padded, s.dtype, Step::kBackwardUnsort,
-           block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I");
+           block.weight_step(Step::kBackwardFc2), "topk*h*u*et*I")
+      .follows_load = true;
   rows.use_as(comm, "experts.returned_gradient", h * dispatch.all_tokens, s.dtype,
               Step::kBackwardDispatch, Step::kBackwardDispatch, "h*u*e*et: among zeros");
+  rows.follow_load = true;
 }
 
 // MoEFlexTokenDispatcher: a token is received once (_DeepepManager), and copied for each of its

@@ -245,6 +245,7 @@ void add_moe(MegatronBlock& block) {
   block.rows.use("ffn.norm_output_again", norm ? s.hidden * s.sharded_tokens : 0, s.dtype,
                  Step::kBackwardOutput, Step::kBackwardFfnNorm, kComputedAgain);
   add_router(block, whole);
+  block.rows.follow_load = true;
   add_token_dispatch(block, dispatch, whole);
   const Step replay = whole ? Step::kBackwardCombine : Step::kBackwardFc2;
   add_ffn_piece(block, kExperts, dispatch.padded * width,
@@ -257,6 +258,7 @@ void add_moe(MegatronBlock& block) {
   block.rows.use("experts.activation_output_again",
                  activation && !whole ? dispatch.padded * width : 0, s.dtype, Step::kBackwardFc2,
                  Step::kBackwardActivation, kComputedAgain);
+  block.rows.follow_load = false;
   if (moe.shared_ffn > 0) {
     add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
                   {.what = shared ? Replay::kAll : Replay::kNothing,

@@ -32,10 +32,15 @@ std::size_t end_of_peaks(const ScheduleShape& shape, const std::vector<ScheduleA
 
 }  // namespace
 
+std::vector<ScheduleAction> all_actions(const Job& job, const Plan& plan,
+                                        const StagePieces& pieces) {
+  return schedule_actions(shortest_equivalent(schedule_shape(job, plan)), pieces.layout.pp_rank);
+}
+
 std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
                                             const StagePieces& pieces) {
   const ScheduleShape shape = shortest_equivalent(schedule_shape(job, plan));
-  std::vector<ScheduleAction> actions = schedule_actions(shape, pieces.layout.pp_rank);
+  std::vector<ScheduleAction> actions = all_actions(job, plan, pieces);
   const std::size_t end = end_of_peaks(shape, actions, pieces.schedule, pieces.chunks.size());
   std::int64_t last_microbatch = 0;
   for (std::size_t i = 0; i < end; ++i) {

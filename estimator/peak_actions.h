@@ -13,4 +13,8 @@ namespace shardplan {
 std::vector<ScheduleAction> actions_to_peak(const Job& job, const Plan& plan,
                                             const StagePieces& pieces);
 
+// Those of a shortest schedule with a steady part, where microbatches are not alike.
+std::vector<ScheduleAction> all_actions(const Job& job, const Plan& plan,
+                                        const StagePieces& pieces);
+
 }  // namespace shardplan

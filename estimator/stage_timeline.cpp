@@ -5,6 +5,7 @@
 
 #include "estimator/allocator_tails.h"
 #include "estimator/deepspeed_timeline.h"
+#include "estimator/expert_loads.h"
 #include "estimator/fsdp_tensors.h"
 #include "estimator/megatron_state.h"
 #include "estimator/nanotron_rows.h"
@@ -22,23 +23,29 @@ namespace {
 struct FlatUnit {
   std::vector<BlockKind> kinds;
   bool checkpointed = false;
+  std::size_t first_block = 0;  // of the chunk's
 };
 using UnitTensors = std::vector<std::vector<BlockTensors>>;  // by unit, block
 
 std::vector<FlatUnit> flatten(const ChunkLayout& chunk) {
   std::vector<FlatUnit> units;
+  std::size_t blocks = 0;
   for (const Unit& unit : chunk.units) {
-    FlatUnit flat{.kinds = {}, .checkpointed = unit.checkpointed};
+    FlatUnit flat{.kinds = {}, .checkpointed = unit.checkpointed, .first_block = blocks};
     for (const BlockRun& run : unit.blocks) {
       flat.kinds.insert(flat.kinds.end(), static_cast<std::size_t>(run.count), run.kind);
     }
-    units.insert(units.end(), static_cast<std::size_t>(unit.count), flat);
+    for (std::int64_t copy = 0; copy < unit.count; ++copy) {
+      units.push_back(flat);
+      flat.first_block += flat.kinds.size();
+    }
+    blocks = flat.first_block;
   }
   return units;
 }
 
 void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                   const FsdpBuffers& buffers, UnitTensors& tensors) {
+                   const FsdpBuffers& buffers, const ExpertLoads& loads, UnitTensors& tensors) {
   writer.start(Thread::kMain);
   tensors.assign(units.size(), {});
   FsdpTensors fsdp(writer, buffers);
@@ -48,6 +55,7 @@ void write_forward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
     for (std::size_t i = 0; i < units[u].kinds.size(); ++i) {
       const BlockKind kind = units[u].kinds[i];
       const BlockScript& script = writer.script(kind);
+      writer.set_load(loads.load(units[u].first_block + i));
       if (units[u].checkpointed) {
         writer.run(kind, script.forward_unkept, tensors[u][i], i == 0);
       } else {
@@ -67,7 +75,7 @@ struct Replayed {
   std::int64_t gradient = 0;
 };
 
-Replayed write_replay(TimelineWriter& writer, const FlatUnit& unit,
+Replayed write_replay(TimelineWriter& writer, const FlatUnit& unit, const ExpertLoads& loads,
                       std::vector<BlockTensors>& tensors) {
   const BlockScript& last = writer.script(unit.kinds.back());
   tensors.back().resize(last.bytes.size(), 0);
@@ -75,6 +83,7 @@ Replayed write_replay(TimelineWriter& writer, const FlatUnit& unit,
   std::int64_t& gradient = tensors.back()[row];
   gradient = writer.take_over(last.bytes[row], last.streams[row]);
   for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
+    writer.set_load(loads.load(unit.first_block + i));
     writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[i]);
   }
   return {.output = writer.take_handed(), .gradient = last.is_handed_on[row] ? gradient : 0};
@@ -90,7 +99,7 @@ void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
 }
 
 void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
-                    const FsdpBuffers& buffers, UnitTensors& tensors) {
+                    const FsdpBuffers& buffers, const ExpertLoads& loads, UnitTensors& tensors) {
   writer.start(Thread::kAutograd);
   writer.end_uses();
   writer.drop_input();
@@ -100,7 +109,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
     Replayed replayed;
     if (unit.checkpointed) {
       fsdp.enter_replay(u);
-      replayed = write_replay(writer, unit, tensors[u]);
+      replayed = write_replay(writer, unit, loads, tensors[u]);
     }
     fsdp.enter_backward(u);
     for (std::size_t i = unit.kinds.size(); i-- > 0;) {
@@ -108,6 +117,7 @@ void write_backward(TimelineWriter& writer, const std::vector<FlatUnit>& units,
       if (u == 0 && i == 0 && writer.receives()) {
         hold_input(writer, unit.kinds[i], tensors[u][i]);
       }
+      writer.set_load(loads.load(unit.first_block + i));
       writer.run_backward(unit.kinds[i], tensors[u][i], is_last ? replayed.gradient : 0);
     }
     writer.free(replayed.output);
@@ -252,10 +262,18 @@ void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, 
   }
 }
 
-void write_step(TimelineWriter& writer, StateTensors& state,
-                const std::vector<std::vector<FlatUnit>>& chunks,
-                const std::vector<FsdpBuffers>& buffers,
-                const std::vector<ScheduleAction>& actions) {
+// What every step of a stage runs.
+struct StepScript {
+  std::vector<std::vector<FlatUnit>> chunks;
+  const std::vector<FsdpBuffers>& buffers;
+  std::vector<ScheduleAction> actions;
+  double load_spread = 0;
+  std::int64_t rank = 0;  // of those that get loads of their own
+};
+
+void write_step(TimelineWriter& writer, StateTensors& state, const StepScript& script,
+                std::int64_t step) {
+  const auto& [chunks, buffers, actions, spread, rank] = script;
   writer.drop_received();
   std::int64_t num_microbatches = 0;
   for (const ScheduleAction& action : actions) {
@@ -275,15 +293,20 @@ void write_step(TimelineWriter& writer, StateTensors& state,
       }
       made[chunk] = &held;
     }
+    const std::int64_t pass =
+        (step * std::ssize(chunks) + action.chunk) * num_microbatches + action.microbatch;
+    const ExpertLoads loads(spread, rank, pass);
     state.enter(action.kind == ActionKind::kForward ? Phase::kForward : Phase::kBackward);
     switch (action.kind) {
-      case ActionKind::kForward: write_forward(writer, chunks[chunk], buffers[chunk], held); break;
+      case ActionKind::kForward:
+        write_forward(writer, chunks[chunk], buffers[chunk], loads, held);
+        break;
       case ActionKind::kBackward:
-        write_backward(writer, chunks[chunk], buffers[chunk], held);
+        write_backward(writer, chunks[chunk], buffers[chunk], loads, held);
         write_weight(writer, chunks[chunk], held);  // what lasts until its end
         break;
       case ActionKind::kBackwardInput:
-        write_backward(writer, chunks[chunk], buffers[chunk], held);
+        write_backward(writer, chunks[chunk], buffers[chunk], loads, held);
         break;
       case ActionKind::kBackwardWeight: write_weight(writer, chunks[chunk], held); break;
     }
@@ -333,16 +356,16 @@ BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layo
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces,
-                                            std::int64_t shard) {
+                                            std::int64_t rank) {
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return torchtitan_timeline(job, plan, pieces);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    const std::int64_t rank = pieces.state.played.value().rank;
-    return deepspeed_timeline(job, plan, (rank + shard) % dense_shard_size(job, plan));
+    const std::int64_t played = pieces.state.played.value().rank;
+    return deepspeed_timeline(job, plan, (played + rank) % dense_shard_size(job, plan));
   }
   TimelineWriter writer(blocks);
-  BuiltStage built = built_stage(job, plan, pieces.layout, shard);
+  BuiltStage built = built_stage(job, plan, pieces.layout, rank % dense_shard_size(job, plan));
   writer.add(built.events);
   StateTensors state(writer, pieces.state, built.optimizer_elements);
   if (job.profile.memory_model == MemoryModel::kMegatron) {
@@ -351,20 +374,29 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
   if (!built.events.empty()) {
     state.skip_built();
   }
-  std::vector<std::vector<FlatUnit>> chunks;
-  for (const ChunkLayout& chunk : pieces.layout.chunks) { chunks.push_back(flatten(chunk)); }
-  const std::vector<ScheduleAction> actions = actions_to_peak(job, plan, pieces);
+  const double spread = load_spread(job, plan);
+  StepScript script{
+      .chunks = {},
+      .buffers = pieces.buffers,
+      .actions = spread > 0 ? all_actions(job, plan, pieces) : actions_to_peak(job, plan, pieces),
+      .load_spread = spread,
+      .rank = rank};
+  for (const ChunkLayout& chunk : pieces.layout.chunks) { script.chunks.push_back(flatten(chunk)); }
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
   // The second step meets the optimizer's state in the cache that the first has left, the third
-  // what the second has left of its own.
-  constexpr int kSteps = 3;
-  for (int step = 0; step < kSteps; ++step) {
+  // what the second has left of its own. Uneven loads leave more of them the longer they last.
+  constexpr std::int64_t kSteps = 3;
+  constexpr std::int64_t kUnevenSteps = 16;
+  constexpr std::int64_t kUnevenEvents = 16'000;
+  for (std::int64_t step = 0; step < kSteps || (spread > 0 && step < kUnevenSteps &&
+                                                std::ssize(writer.events) < kUnevenEvents);
+       ++step) {
     if (step == 1 && built.rebuilt_id != 0) {
       writer.free(built.rebuilt_id);
       for (const std::int64_t bytes : built.rebuilt_bytes) { writer.allocate(bytes); }
     }
-    write_step(writer, state, chunks, pieces.buffers, actions);
+    write_step(writer, state, script, step);
   }
   return writer.events;
 }

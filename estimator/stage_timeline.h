@@ -9,11 +9,11 @@
 
 namespace shardplan {
 
-// Steps are cut to the shortest schedule that reaches the same peaks. `shard`: which rank's share
-// of a sharded optimizer, where the profile's timeline has its tensors (Megatron-core's local
-// layers; DeepSpeed's ZeRO-1 and 2, counted from the rank of the state).
+// Steps are cut to the shortest schedule that reaches the same peaks. `rank`: whose share of a
+// sharded optimizer, where the profile's timeline has its tensors (Megatron-core's; DeepSpeed's
+// ZeRO-1 and 2, counted from the rank of the state), and whose loads of experts.
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces,
-                                            std::int64_t shard = 0);
+                                            std::int64_t rank = 0);
 
 }  // namespace shardplan

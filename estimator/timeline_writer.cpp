@@ -1,6 +1,7 @@
 #include "estimator/timeline_writer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace shardplan {
@@ -103,6 +104,11 @@ void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors,
   }
 }
 
+std::int64_t TimelineWriter::loaded_bytes(const BlockScript& rows, std::size_t row) const {
+  const std::int64_t bytes = rows.bytes[row];
+  return rows.follows_load[row] ? std::llround(load_ * static_cast<double>(bytes)) : bytes;
+}
+
 std::int64_t TimelineWriter::make(const BlockScript& rows, std::size_t row) {
   if (rows.is_made_once[row]) {
     make_awaited(rows.bytes[row]);
@@ -112,10 +118,10 @@ std::int64_t TimelineWriter::make(const BlockScript& rows, std::size_t row) {
     return take_over(rows.bytes[row], rows.streams[row]);
   }
   if (!rows.is_first_product[row]) {
-    return allocate(rows.bytes[row], rows.streams[row]);
+    return allocate(loaded_bytes(rows, row), rows.streams[row]);
   }
   make_once(gather_bytes_);
-  const std::int64_t id = allocate(rows.bytes[row], rows.streams[row]);
+  const std::int64_t id = allocate(loaded_bytes(rows, row), rows.streams[row]);
   make_once(workspace_bytes_[static_cast<std::size_t>(thread_)]);
   return id;
 }

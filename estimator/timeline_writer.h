@@ -42,6 +42,8 @@ class TimelineWriter {
   // Tensors that the first rows of made_once of their size make, or else the first backward.
   void await_once(std::vector<std::int64_t> bytes) { awaited_once_ = std::move(bytes); }
   void start(Thread thread) { thread_ = thread; }
+  // Rows that routers send to the blocks to come, over their mean.
+  void set_load(double load) { load_ = load; }
 
   // A stage that receives its inputs: the loop holds the last one until the next forward has run
   // or a backward follows it, and its gradient until the next backward has (schedules.py,
@@ -74,6 +76,7 @@ class TimelineWriter {
     std::int64_t bytes = 0;
   };
 
+  std::int64_t loaded_bytes(const BlockScript& rows, std::size_t row) const;
   std::int64_t make(const BlockScript& rows, std::size_t row);
   void make_once(std::int64_t& bytes);
   void make_awaited(std::int64_t bytes);
@@ -86,6 +89,7 @@ class TimelineWriter {
   std::int64_t gather_bytes_ = 0;
   std::array<std::int64_t, 2> workspace_bytes_{};  // by Thread
   Thread thread_ = Thread::kMain;
+  double load_ = 1;
   std::vector<std::int64_t> awaited_once_;
   bool has_uses_ = false;  // events of kFreeInUse since the last kEndUses
   bool receives_ = false;

@@ -1,0 +1,61 @@
+#include "estimator/expert_loads.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "estimator/block_rows.h"
+#include "estimator/expert_routing.h"
+#include "estimator/number.h"
+
+namespace shardplan {
+namespace {
+
+// Keys and what is drawn from them: the mixing function of SplitMix64 (Steele, Lea, Flood: Fast
+// splittable pseudorandom number generators, OOPSLA 2014).
+std::uint64_t mixed(std::uint64_t key) {
+  key += 0x9e3779b97f4a7c15U;
+  key = (key ^ (key >> 30U)) * 0xbf58476d1ce4e5b9U;
+  key = (key ^ (key >> 27U)) * 0x94d049bb133111ebU;
+  return key ^ (key >> 31U);
+}
+
+std::uint64_t joined(std::uint64_t key, std::uint64_t next) {
+  return mixed(key ^ mixed(next));
+}
+
+// The sum of twelve numbers between 0 and 1 has variance 1, and is close to normal.
+double normal(std::uint64_t key) {
+  constexpr int kNumbers = 12;
+  double sum = 0;
+  for (int i = 0; i < kNumbers; ++i) {
+    key = mixed(key);
+    sum += static_cast<double>(key >> 11U) * 0x1.0p-53;
+  }
+  return sum - kNumbers / 2.0;
+}
+
+}  // namespace
+
+// Tokens of all ranks that exchange rows choose one after the other. Rows of other profiles are
+// even: torchtitan's were measured so, and those of local layers do not say which ones vary.
+double load_spread(const Job& job, const Plan& plan) {
+  const bool varies = job.profile.memory_model == MemoryModel::kMegatron &&
+                      job.model.has_moe_layers() && job.profile.moe_capacity_factor == 0;
+  if (!varies || plan.ep == 1) {
+    return 0;
+  }
+  const std::int64_t tokens = block_shape(job, plan).sharded_tokens * plan.ep * plan.etp;
+  const RankChoices choices =
+      choices_of(job.model.moe, div_ceil(job.model.moe.num_experts, plan.ep));
+  return std::sqrt(choices.variance / number(tokens)) / choices.mean;
+}
+
+ExpertLoads::ExpertLoads(double spread, std::int64_t rank, std::int64_t pass)
+    : spread_(spread),
+      key_(joined(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(pass))) {}
+
+double ExpertLoads::load(std::size_t block) const {
+  return is_even() ? 1 : std::max(0.0, 1 + spread_ * normal(joined(key_, block)));
+}
+
+}  // namespace shardplan
