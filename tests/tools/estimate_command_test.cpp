@@ -546,8 +546,8 @@ TEST_CASE("of stages that need the same the verdict and its reason name one") {
                                         "1",
                                         "--layers-per-chunk",
                                         "11,13,13,13,11"});
-  CHECK(contains(run.out, "DOES NOT FIT  stage 3 peaks at 'start-up'"));
-  CHECK(contains(run.out, "why          stage 3 at 'start-up'"));
+  CHECK(contains(run.out, "DOES NOT FIT  stage 2 peaks at 'start-up'"));
+  CHECK(contains(run.out, "why          stage 2 at 'start-up'"));
 }
 
 TEST_CASE("a small threshold is shown as it was given") {
