@@ -80,6 +80,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"makes_buckets_first", &FrameworkProfile::makes_buckets_first},
     {"flattens_on_gpu", &FrameworkProfile::flattens_on_gpu},
     {"moe_imbalance_factor", &FrameworkProfile::moe_imbalance_factor},
+    {"moe_load_spread", &FrameworkProfile::moe_load_spread},
     {"moe_capacity_factor", &FrameworkProfile::moe_capacity_factor},
     {"vocab_multiple", &FrameworkProfile::vocab_multiple},
     {"fixed_allocated_bytes", &FrameworkProfile::fixed_allocated_bytes},

@@ -105,7 +105,7 @@ std::string load_assumption(double spread) {
   return "experts: rows of a rank vary by chance alone, by " + std::string(share.data()) +
          " %; routers that have learnt nothing were measured to vary by 7 to 23 %, to allocate 2 "
          "to "
-         "4 % and to reserve 11 to 38 % more than this says";
+         "4 % and to reserve 11 to 38 % more than this says; --set moe_load_spread=0.2 draws such";
 }
 
 void add_fsdp_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
@@ -136,7 +136,8 @@ MemoryEstimate memory_of(const Job& job, const Plan& plan, std::optional<std::in
   if (is_megatron_fsdp(job, plan)) {
     add_fsdp_assumptions(job, plan, pieces, estimate);
   }
-  if (const double spread = load_spread(job, plan); spread > 0) {
+  if (const double spread = load_spread(job, plan);
+      spread > 0 && job.profile.moe_load_spread == 0) {
     estimate.assumptions.push_back({.text = load_assumption(spread)});
   }
   if (job.profile.memory_model == MemoryModel::kTorchtitan && plan.precision == Precision::kFp8) {

@@ -47,7 +47,8 @@ double load_spread(const Job& job, const Plan& plan) {
   const std::int64_t tokens = block_shape(job, plan).sharded_tokens * plan.ep * plan.etp;
   const RankChoices choices =
       choices_of(job.model.moe, div_ceil(job.model.moe.num_experts, plan.ep));
-  return std::sqrt(choices.variance / number(tokens)) / choices.mean;
+  const double chance = std::sqrt(choices.variance / number(tokens)) / choices.mean;
+  return std::max(chance, job.profile.moe_load_spread);
 }
 
 ExpertLoads::ExpertLoads(double spread, std::int64_t rank, std::int64_t pass)

@@ -10,8 +10,9 @@
 
 namespace shardplan {
 
-// Standard deviation over the mean of the rows that a rank's experts get, every token choosing any
-// expert as likely; 0 where all ranks get the same number.
+// Standard deviation over the mean of the rows that a rank's experts get: what chance alone gives,
+// every token choosing any expert as likely, or moe_load_spread, if that is more; 0 where all
+// ranks get the same number.
 double load_spread(const Job& job, const Plan& plan);
 
 // Loads over their mean. The same ones whenever they are asked for again.

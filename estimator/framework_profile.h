@@ -309,6 +309,7 @@ struct FrameworkProfile {
   std::int64_t deferred_embedding_wgrads = 0;
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
+  double moe_load_spread = 0;  // of a rank's rows between layers and microbatches, over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
 
   bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again

@@ -114,6 +114,11 @@ TEST_CASE("loads are even where one rank has all experts or all have their capac
   Plan longer = spread_plan(4);
   longer.micro_batch = 4;
   CHECK(load_spread(job, longer) == doctest::Approx(spread / 2));
+  job.profile.moe_load_spread = 0.2;
+  CHECK(load_spread(job, spread_plan(4)) == 0.2);
+  CHECK(load_spread(job, spread_plan(1)) == 0);
+  job.profile.moe_load_spread = spread / 2;  // chance is more
+  CHECK(load_spread(job, spread_plan(4)) == spread);
   job.profile.moe_capacity_factor = 1;
   CHECK(load_spread(job, spread_plan(4)) == 0);
 }
