@@ -68,7 +68,7 @@ void add_degree(std::vector<PlanEdit>& edits, std::string field, std::int64_t Pl
   for (const auto& [value, is_next] : other_values(plan.*member, most)) {
     edits.push_back({.field = field,
                      .apply =
-                         [member, value](Job& job, Plan& changed) {
+                         [member, value = value](Job& job, Plan& changed) {
                            const Plan before = changed;
                            changed.*member = value;
                            changed.dp = 0;

@@ -51,7 +51,7 @@ std::string ShellWordReader::element_name(const std::string& name, std::string& 
   const std::string index = behind(rest.substr(1, end - 2));
   rest = rest.substr(end);
   const std::optional<std::string> key = list_key(context_, name, index);
-  const std::string element = name + "[" + key.value_or(plain(index)) + "]";
+  std::string element = name + "[" + key.value_or(plain(index)) + "]";
   context_.values.erase(element);
   const auto list = context_.values.find(name);
   if (list == context_.values.end()) {

@@ -111,10 +111,10 @@ GemmGrid measure_gemm(const TimeCalibration& calibration, const TimedCall& load,
                                     std::pair{Pass::kInputGradient, &grid.input_gradient},
                                     std::pair{Pass::kWeightGradient, &grid.weight_gradient},
                                     std::pair{Pass::kAccumulated, &grid.accumulated}}) {
-    *rates =
-        rates_over(calibration.gemm_sizes, [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-          return bench.rate(pass, m, n, k, load, calibration.seconds_per_point);
-        });
+    *rates = rates_over(calibration.gemm_sizes,
+                        [&, pass = pass](std::int64_t m, std::int64_t n, std::int64_t k) {
+                          return bench.rate(pass, m, n, k, load, calibration.seconds_per_point);
+                        });
   }
   return grid;
 }

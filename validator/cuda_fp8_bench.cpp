@@ -115,7 +115,7 @@ GemmGrid measure_gemm_fp8(const TimeCalibration& calibration, cudaStream_t strea
   for (const auto& [pass, rates] : {std::pair{Pass::kForward, &grid.forward},
                                     std::pair{Pass::kInputGradient, &grid.input_gradient},
                                     std::pair{Pass::kWeightGradient, &grid.weight_gradient}}) {
-    *rates = rates_over(sizes, [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    *rates = rates_over(sizes, [&, pass = pass](std::int64_t m, std::int64_t n, std::int64_t k) {
       return bench.rate(pass, m, n, k, calibration.seconds_per_point);
     });
   }

@@ -301,7 +301,9 @@ TEST_CASE("files of further families give the published numbers of parameters") 
       {"published_phi_4", 14'659'507'200},         {"published_phi_4_mini", 3'836'021'760},
       {"published_smollm3_3b", 3'075'098'624},
   };
-  for (const auto& [name, parameters] : published) {
+  for (const auto& row : published) {
+    const auto& name = row.first;
+    const auto& parameters = row.second;
     CAPTURE(name);
     CHECK(count_parameters(model(name)) == parameters);
   }

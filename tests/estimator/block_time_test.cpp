@@ -364,7 +364,9 @@ TEST_CASE("the native trainer adds up gradients of the keys that calls on gather
   const std::pair<std::int64_t, double> keys_of_window[] = {
       {0, 4096 + 2048 + 4096},    {1000, 4096 + 1024 + 1024}, {1025, 4096 + 1024 + 1024},
       {1026, 4096 + 1088 + 1088}, {4000, 4096 + 2048 + 4032}, {8192, 4096 + 2048 + 4096}};
-  for (const auto& [window, keys] : keys_of_window) {
+  for (const auto& row : keys_of_window) {
+    const auto& window = row.first;
+    const auto& keys = row.second;
     CAPTURE(window);
     const BlockTime time = merges(plan, window);
     CHECK(time.forward_s == doctest::Approx(moving_s(4 * tokens * width)));

@@ -181,7 +181,9 @@ TEST_CASE("DeepSpeed 0.19.5's overflow check needs more than its casts where a r
 // stage_1_and_2.py, backward of 0.16.9 and setup_buckets since 0.17.2. Until the head's gradient
 // there is nothing else that differs.
 TEST_CASE("DeepSpeed 0.16.9 has its buckets before the loss's backward") {
-  for (const auto& [overlap, buckets] : {std::pair("off", 1), std::pair("on", 2)}) {
+  for (const auto& row : {std::pair("off", 1), std::pair("on", 2)}) {
+    const auto& overlap = row.first;
+    const auto& buckets = row.second;
     const auto at_loss = [&](const std::string& framework) {
       Job job = with_option(job_of(1, framework), "overlap_comm", overlap);
       job.sequence_length = 8192;  // so that the two fp32 gradients of the logits are the most

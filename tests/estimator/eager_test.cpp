@@ -286,8 +286,10 @@ TEST_CASE("nanotron's logits are sent as wide as they are, in fp32 behind the ca
 TEST_CASE("nanotron's stages wait for what they receive as for what they send, both ways") {
   const SendTimes sends = {.hidden_s = 1, .logits_s = 10, .cast_logits_s = 100};
   const std::vector<ChunkWork> stages = stage_works(early_head_job(), early_head_plan(32), sends);
-  for (const auto& [stage, seconds] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{29, 11},
-                                       std::pair{30, 110}, std::pair{31, 100}}) {
+  for (const auto& row : {std::pair{0, 1}, std::pair{1, 2}, std::pair{29, 11}, std::pair{30, 110},
+                          std::pair{31, 100}}) {
+    const auto& stage = row.first;
+    const auto& seconds = row.second;
     CAPTURE(stage);
     CHECK(stages[static_cast<std::size_t>(stage)].forward_send_s == seconds);
     CHECK(stages[static_cast<std::size_t>(stage)].backward_send_s == seconds);
@@ -341,7 +343,6 @@ TEST_CASE("nanotron v0.4 saves gathered inputs, later versions keep two gather b
   plan.sequence_parallel = true;
   for (const auto& [sequence, peak, saved_shards] :
        {std::tuple{1024, "parameter gather", 0}, std::tuple{16384, "loss forward", 2 * 32 + 1}}) {
-    CAPTURE(sequence);
     job.sequence_length = sequence;
     old.sequence_length = sequence;
     const MemoryEstimate later = estimate_memory(job, plan);

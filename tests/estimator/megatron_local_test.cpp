@@ -62,7 +62,9 @@ TEST_CASE("a layer under the local spec keeps 14h + 6kd + 6f and what goes with 
 // q copied out of the packed groups 2h, else forgotten when attention has returned, and an fp32
 // statistic for every head of q and of k. With as many kv heads as heads q stays where it is.
 TEST_CASE("norms of q and k keep q as it was projected and one value a head") {
-  for (const auto& [kv_heads, copied] : {std::pair{8, 2048}, std::pair{32, 0}}) {
+  for (const auto& row : {std::pair{8, 2048}, std::pair{32, 0}}) {
+    const auto& kv_heads = row.first;
+    const auto& copied = row.second;
     CAPTURE(kv_heads);
     Job job = small_llama(1);
     job.model.num_kv_heads = kv_heads;

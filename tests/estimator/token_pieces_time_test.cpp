@@ -19,7 +19,7 @@ Job native_job() {
           .global_batch = 32};
 }
 
-constexpr Plan kPlan = {.tp = 8, .micro_batch = 4, .sequence_parallel = true};
+const Plan kPlan = {.tp = 8, .micro_batch = 4, .sequence_parallel = true};
 
 BlockTime linear_of(double forward_s, double input_s, double weight_s) {
   BlockTime time;

@@ -61,7 +61,9 @@ void check_answers(const SearchResult& result, const BruteForce& brute,
     return row.first.starts_with("cut: ") || row.first == "does_not_fit";
   });
   expected_by_validity.erase("does_not_fit");
-  for (const auto& [rule, plans] : expected_by_validity) {
+  for (const auto& row : expected_by_validity) {
+    const auto& rule = row.first;
+    const auto& plans = row.second;
     INFO(rule);
     CHECK(by_validity[rule] == plans);
   }

@@ -43,7 +43,7 @@ class TrainerFolder {
     write_file(folder_.path() + "/configs/zero3.json", kZero3);
   }
   std::string add(const std::string& name, const std::string& text) const {
-    const std::string file = folder_.path() + "/run/" + name;
+    std::string file = folder_.path() + "/run/" + name;
     write_file(file, text);
     return file;
   }

@@ -230,7 +230,9 @@ TEST_CASE("libraries that run out of memory beside the allocator are known by th
        "Transformer Engine"},
       {"RuntimeError: Triton Error [CUDA]: out of memory", "Triton"},
   };
-  for (const auto& [text, owner] : messages) {
+  for (const auto& row : messages) {
+    const auto& text = row.first;
+    const auto& owner = row.second;
     CAPTURE(text);
     const std::vector<OomEvent> events = events_of(text + "\n");
     REQUIRE(events.size() == 1);
@@ -413,7 +415,8 @@ TEST_CASE("every change offered fits when it is estimated by itself") {
     std::vector<std::string> changed = words;
     *std::next(std::ranges::find(changed, option)) = value;
     const ProgramRun estimate = run_shardplan(changed);
-    CHECK_MESSAGE(estimate.exit_code == 0, option << ": " << estimate.out);
+    INFO(estimate.out);
+    CHECK(estimate.exit_code == 0);
   }
 }
 

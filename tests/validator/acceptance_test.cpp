@@ -31,7 +31,9 @@ void check_same_bits(const Layout& layout, const Plan& other, std::int64_t other
 
 TEST_CASE("400 random layouts of up to 16 ranks compute the reference's loss and gradients") {
   const std::vector<Layout> layouts = random_layouts(11, 400);
-  for (const auto& [feature, count] : feature_counts(layouts)) {
+  for (const auto& row : feature_counts(layouts)) {
+    const auto& feature = row.first;
+    const auto& count = row.second;
     INFO(feature << ": " << count);
     CHECK(count >= 5);
   }

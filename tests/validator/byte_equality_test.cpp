@@ -119,7 +119,9 @@ TEST_CASE("names, bytes and lifetimes of random plans are those of the estimate"
     }
   }
   MESSAGE(plans << " plans, " << ranks << " ranks, " << operations << " operations");
-  for (const auto& [feature, count] : features) {
+  for (const auto& row : features) {
+    const auto& feature = row.first;
+    const auto& count = row.second;
     CHECK_MESSAGE(count >= kPlansOfFeature, feature << ": " << count);
   }
   CHECK(different == 0);

@@ -88,8 +88,10 @@ TEST_CASE("every lifetime is needed: one that is an operation shorter on either 
 TEST_CASE("cells of tokens of all tp ranks hold the same memory during every operation") {
   // 16 tokens and a piece of 4; 16 tokens. Of hidden size 16, two bytes each.
   const Program program = sound_programs()[0];
-  for (const auto& [name, bytes] :
+  for (const auto& row :
        {std::pair{"exchanged_tokens", 20 * 16 * 2}, std::pair{"gathered_inputs", 16 * 16 * 2}}) {
+    const auto& name = row.first;
+    const auto& bytes = row.second;
     CAPTURE(name);
     std::vector<std::int64_t> alive(program.operations.size(), 0);
     for (const Tensor& tensor : program.tensors) {

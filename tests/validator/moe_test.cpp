@@ -119,7 +119,9 @@ TEST_CASE("clipped steps of experts follow one curve in all layouts") {
         .cp_method = CpMethod::kAllGather,
         .moe_buffer_factor = 4}},
   };
-  for (const auto& [world, plan] : layouts) {
+  for (const auto& row : layouts) {
+    const auto& world = row.first;
+    const auto& plan = row.second;
     INFO(text_of(plan));
     const std::vector<double> curve = losses(world, plan);
     for (std::size_t i = 0; i < curve.size(); ++i) {
