@@ -130,14 +130,29 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
 constexpr std::array<const char*, 5> kTrainerLengths = {
     "cutoff_len", "sequence_len", "max_seq_length", "max_length", "model_max_length"};
 
-// LLaMA-Factory computes layers again unless told not to (model/model_utils/checkpointing.py), the
-// Trainer only if told to.
-void read_recompute(const RunArguments& arguments, RunReading& run) {
-  const bool is_factory = arguments.has("finetuning_type") || arguments.has("cutoff_len");
-  const std::string word = arguments.text_or("gradient_checkpointing", "false");
-  const bool is_on = is_factory
+bool is_of_factory(const RunArguments& arguments) {
+  return arguments.has("finetuning_type") || arguments.has("cutoff_len");
+}
+
+// Its own name for the length; axolotl's and LLaMA-Factory's runs may have it for something else.
+bool is_of_trl(const RunArguments& arguments) {
+  return arguments.has("max_length") && !arguments.has("sequence_len") && !is_of_factory(arguments);
+}
+
+// LLaMA-Factory computes layers again unless told not to (0.9.4 model/model_utils/
+// checkpointing.py), and so does TRL (at 016013e8, trl/trainer/sft_config.py; older releases
+// not), the Trainer only if told to.
+void read_recompute(const RunArguments& arguments, const std::string& file, RunReading& run) {
+  const bool is_trl = is_of_trl(arguments);
+  const std::string word = arguments.text_or("gradient_checkpointing", is_trl ? "true" : "false");
+  const bool is_on = is_of_factory(arguments)
                          ? arguments.text_or("disable_gradient_checkpointing", "false") != "true"
                          : word == "true";
+  if (is_trl && !arguments.has("gradient_checkpointing")) {
+    run.notes.push_back(file +
+                        ": gradient_checkpointing: found nothing, took true, TRL's default; "
+                        "--recompute none says otherwise");
+  }
   if (is_on) {
     run.plan.recompute = {.granularity = RecomputeGranularity::kFull};
   } else if (word != "true" && word != "false") {
@@ -152,7 +167,7 @@ void read_trainer(const RunArguments& arguments, const std::string& file, RunRea
                         ": whether layers are computed again in backward is the trainer's to say, "
                         "took no; --recompute full says otherwise");
   } else {
-    read_recompute(arguments, run);
+    read_recompute(arguments, file, run);
   }
   if (const char* const length = trainers(arguments, kTrainerLengths)) {
     run.job.sequence_length = arguments.integer(length, 1, kMaxCount).value();
@@ -160,9 +175,13 @@ void read_trainer(const RunArguments& arguments, const std::string& file, RunRea
          "found " + arguments.text_or(length, "") +
              ", took all sequences to be as long; --sequence-length says otherwise");
   }
-  if (arguments.text_or("finetuning_type", "full") != "full") {
-    refuse(run, "finetuning_type " + arguments.text_or("finetuning_type", "") +
-                    ": full is described, which trains all parameters");
+  const std::string tuned = arguments.text_or("finetuning_type", "");
+  if (tuned.empty() && is_of_factory(arguments)) {  // 0.9.4 hparams/finetuning_args.py
+    refuse(run,
+           "finetuning_type lora, LLaMA-Factory's default: full is described, which trains "
+           "all parameters");
+  } else if (!tuned.empty() && tuned != "full") {
+    refuse(run, "finetuning_type " + tuned + ": full is described, which trains all parameters");
   }
 }
 

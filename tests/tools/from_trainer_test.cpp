@@ -117,7 +117,9 @@ TEST_CASE("what trains less than all parameters, or otherwise, is refused by nam
     return folder.estimate("sft.yaml", with(kFactory, part, other)).out;
   };
   CHECK(contains(answer("finetuning_type: full", "finetuning_type: lora"),
-                 "UNSUPPORTED  finetuning_type lora"));
+                 "UNSUPPORTED  finetuning_type lora: full"));
+  CHECK(contains(answer("finetuning_type: full\n", ""),
+                 "UNSUPPORTED  finetuning_type lora, LLaMA-Factory's default"));
   CHECK(contains(answer("stage: sft", "stage: dpo"), "UNSUPPORTED  stage dpo"));
   CHECK(contains(answer("bf16: true", "bf16: true\nenable_liger_kernel: true"),
                  "UNSUPPORTED  enable_liger_kernel true"));
@@ -189,10 +191,17 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
   const std::string trl =
       "model_name_or_path: meta-llama/Meta-Llama-3-8B\nmax_length: 4096\nbf16: true\n"
       "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
-  CHECK(numbers_of(folder.estimate("sft.yaml", trl, {"--set", "deepspeed=" + file})) == expected);
+  const auto of_trl = [&](const std::string& text) {
+    return folder.estimate("sft.yaml", text, {"--set", "deepspeed=" + file});
+  };
+  CHECK(numbers_of(of_trl(trl + "gradient_checkpointing: false\n")) == expected);
+  const ProgramRun by_default = of_trl(trl);
+  CHECK(numbers_of(by_default) == numbers_of(of_trl(trl + "gradient_checkpointing: true\n")));
+  CHECK(contains(by_default.err, "took true, TRL's default"));
   const std::string script =
       "sft.py --model_name_or_path meta-llama/Meta-Llama-3-8B --max_length 4096 --bf16 "
-      "--per_device_train_batch_size 2 --gradient_accumulation_steps 4\n";
+      "--gradient_checkpointing false --per_device_train_batch_size 2 "
+      "--gradient_accumulation_steps 4\n";
   CHECK(numbers_of(folder.estimate(
             "run.sh", "accelerate launch --config_file zero3.yaml " + script)) == expected);
   CHECK(numbers_of(folder.estimate("run.sh", "accelerate launch " + script,
