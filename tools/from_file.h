@@ -37,6 +37,8 @@ RunSettings settings_from_shell(const std::string& text, const std::string& file
 // ${NAME} and $NAME are what `set_words` (NAME=VALUE) say, else stay as they are.
 RunSettings settings_from_yaml(const std::string& text, const std::string& file,
                                const std::vector<std::string>& set_words = {});
+// accelerate's configuration, and nothing else.
+RunSettings settings_from_accelerate(const std::string& text, const std::string& file);
 RunSettings settings_from_toml(const std::string& text, const std::string& file);
 RunSettings settings_from_json(const std::string& text, const std::string& file);
 // Nothing where the log does not print them.

@@ -14,16 +14,18 @@ namespace {
 
 constexpr const char* kConfiguration = "deepspeed";
 
-RunSettings settings_of_file(const Setting& named, const std::string& path) {
+// DeepSpeed's own is JSON, accelerate's YAML.
+RunSettings settings_of_file(const Setting& named, const std::string& path, bool is_accelerates) {
   const std::string name = named.values.empty() ? "" : named.values.front();
   const std::string found = file_beside(name, path);
   if (found.empty()) {
     throw InputError(named.place + "found no file '" + shown(name, Encoding::kUnchecked) +
                      "', nor one of its name beside this one, expected DeepSpeed's configuration");
   }
-  const bool is_yaml = found.ends_with(".yaml") || found.ends_with(".yml");
-  RunSettings settings = is_yaml ? settings_from_yaml(read_text_file(found), found)
-                                 : settings_from_json(read_text_file(found), found);
+  if (!is_accelerates && (found.ends_with(".yaml") || found.ends_with(".yml"))) {
+    return settings_from_accelerate(read_text_file(found), found);
+  }
+  RunSettings settings = settings_from_json(read_text_file(found), found);
   if (settings.format != RunFormat::kDeepspeed) {
     throw InputError(named.place + "found '" + shown(name, Encoding::kUnchecked) +
                      "', which is none of DeepSpeed, expected its configuration");
@@ -82,7 +84,7 @@ RunSettings settings_of_trainer(std::vector<Setting> own, const std::string& fil
                      "--framework torchtitan is FSDP2 as torchtitan uses it");
   }
   RunSettings settings = settings_with_model(own, file);
-  RunSettings sharding = settings_of_file(*named, path);
+  RunSettings sharding = settings_of_file(*named, path, false);
   settings.num_gpus = sharding.num_gpus;  // which accelerate's says
   settings.arguments = std::move(sharding.arguments);
   settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
@@ -106,7 +108,7 @@ RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::s
   RunSettings settings;
   const Setting* const named = setting_named(own, "deepspeed_config.deepspeed_config_file");
   if (named != nullptr) {
-    settings = settings_of_file(*named, path);
+    settings = settings_of_file(*named, path, true);
   }
   settings.format = RunFormat::kDeepspeed;
   settings.file = file;
@@ -125,7 +127,12 @@ RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::s
   }
   if (const Setting* const ranks = setting_named(own, "num_processes")) {
     const std::string& word = ranks->values.front();
-    std::from_chars(word.data(), word.data() + word.size(), settings.num_gpus);
+    const auto [end, problem] =
+        std::from_chars(word.data(), word.data() + word.size(), settings.num_gpus);
+    if (problem != std::errc() || end != word.data() + word.size() || settings.num_gpus < 1) {
+      throw InputError(ranks->place + "found \"" + shown(word, Encoding::kUnchecked) +
+                       "\", expected a number of ranks");
+    }
   }
   return settings;
 }

@@ -207,18 +207,35 @@ RunSettings accelerate_settings(const YAML::Node& root, const std::string& file)
   return settings_of_accelerate(trainer_settings(root, file, {}), file, file);
 }
 
+bool is_accelerates(const YAML::Node& root) {
+  return root.IsMap() && root["compute_environment"] && root["distributed_type"];
+}
+
+YAML::Node loaded(const std::string& text, const std::string& file) {
+  try {
+    return YAML::Load(text);
+  } catch (const YAML::Exception& problem) {  // the library's words become ours
+    throw wrong(file, problem.mark, "found no YAML here: " + problem.msg);
+  }
+}
+
 }  // namespace
+
+RunSettings settings_from_accelerate(const std::string& text, const std::string& file) {
+  const YAML::Node root = loaded(text, file);
+  if (!is_accelerates(root)) {
+    throw InputError(file +
+                     ": found no configuration of accelerate, expected compute_environment and "
+                     "distributed_type");
+  }
+  return accelerate_settings(root, file);
+}
 
 RunSettings settings_from_yaml(const std::string& text, const std::string& file,
                                const std::vector<std::string>& set_words) {
   RunSettings settings;
   settings.file = file;
-  YAML::Node root;
-  try {
-    root = YAML::Load(with_variables(text, set_words, settings.variables));
-  } catch (const YAML::Exception& problem) {  // the library's words become ours
-    throw wrong(file, problem.mark, "found no YAML here: " + problem.msg);
-  }
+  const YAML::Node root = loaded(with_variables(text, set_words, settings.variables), file);
   const auto is_section = [&root](const char* name) { return root[name] && root[name].IsMap(); };
   if (root.IsMap() && is_section("parallelism") && is_section("tokens")) {
     settings.format = RunFormat::kNanotron;
@@ -229,7 +246,7 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
   if (root.IsMap() && is_trainer(root)) {
     return settings_of_trainer(trainer_settings(root, file, set_words), file, file);
   }
-  if (root.IsMap() && root["compute_environment"] && root["distributed_type"]) {
+  if (is_accelerates(root)) {
     return accelerate_settings(root, file);
   }
   if (!root.IsMap() || !root["MODEL_ARGS"]) {

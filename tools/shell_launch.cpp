@@ -10,17 +10,11 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Options that only a training has.
-const Words kTrainingArguments = {"--num-layers",
-                                  "--hidden-size",
-                                  "--micro-batch-size",
-                                  "--tensor-model-parallel-size",
-                                  "--seq-length",
-                                  "--job.config_file",
-                                  "--job.config-file",
-                                  "--use-checkpoint-args",
-                                  "--model_name_or_path",
-
-                                  "--tensor_model_parallel_size",
+const Words kTrainingArguments = {"--num-layers",         "--hidden-size",
+                                  "--micro-batch-size",   "--tensor-model-parallel-size",
+                                  "--seq-length",         "--job.config_file",
+                                  "--job.config-file",    "--use-checkpoint-args",
+                                  "--model_name_or_path", "--tensor_model_parallel_size",
                                   "--micro_batch_size"};
 
 bool is_training_argument(const std::string& word) {

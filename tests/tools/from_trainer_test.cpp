@@ -228,6 +228,26 @@ TEST_CASE("what a trainer names and nobody knows is asked for in a line") {
   CHECK(contains(file.err, "deepspeed: found no file 'configs/zero4.json'"));
 }
 
+TEST_CASE("a configuration that names itself, or another training, is refused") {
+  const TrainerFolder folder;
+  const ProgramRun itself =
+      folder.estimate("sft.yaml", with(kFactory, "configs/zero3.json", "sft.yaml"));
+  check_refused(itself, 2);
+  CHECK(contains(itself.err, "sft.yaml: found no configuration of accelerate"));
+  const auto accelerate = [&](const std::string& ranks, const std::string& rest) {
+    const Words model = {"--model", "llama3-8b", "--sequence-length", "4096"};
+    return folder.estimate("zero3.yaml",
+                           "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+                           "mixed_precision: bf16\nnum_processes: " +
+                               ranks + "\ndeepspeed_config:\n  " + rest + "\n",
+                           model);
+  };
+  check_refused(accelerate("8", "deepspeed_config_file: zero3.yaml"), 2);
+  const ProgramRun no_number = accelerate("all", "zero_stage: 3");
+  check_refused(no_number, 2);
+  CHECK(contains(no_number.err, "num_processes: found \"all\", expected a number of ranks"));
+}
+
 TEST_CASE("a model beside the run is read where the run names its folder") {
   const TrainerFolder folder;
   std::filesystem::create_directory(folder.path() + "/llama");
