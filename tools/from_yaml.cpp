@@ -215,7 +215,8 @@ YAML::Node loaded(const std::string& text, const std::string& file) {
   try {
     return YAML::Load(text);
   } catch (const YAML::Exception& problem) {  // the library's words become ours
-    throw wrong(file, problem.mark, "found no YAML here: " + problem.msg);
+    throw wrong(file, problem.mark,
+                "found no YAML here: " + shown(problem.msg, Encoding::kUnchecked));
   }
 }
 

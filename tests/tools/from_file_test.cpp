@@ -162,6 +162,8 @@ TEST_CASE("a test configuration gives MODEL_ARGS and ENV_VARS") {
   CHECK(message_of([] {
           settings_from_yaml("a: 1\n", "c.yaml");
         }).starts_with("c.yaml: found no run in it, expected MODEL_ARGS"));
+  CHECK(message_of([] { settings_from_yaml("a: \"\\\xdd\"\n", "c.yaml"); }) ==
+        "c.yaml:1: found no YAML here: unknown escape character: ?");
   CHECK(message_of([] { settings_from_yaml("a: [1\n", "c.yaml"); }).find("found no YAML here") !=
         std::string::npos);
 }
