@@ -35,23 +35,18 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
             .config = {.json = parse_text(read_text_file(name_or_path, where), name_or_path),
                        .file = name_or_path}};
   }
-  std::string name = in_lower_case(name_or_path);
-  std::vector<std::string> known = model_names();
-  if (!has("models/" + name + ".json") && has(std::string(kModelAliasesPath))) {
-    const JsonFile& aliases = parse(std::string(kModelAliasesPath));
-    ObjectReader reader(aliases.json, aliases.file);
-    for (const auto& [alias, preset] : aliases.json.members) { known.push_back(alias); }
-    name = reader.string_or(name, name);
-  }
-  if (const std::string preset = published_model(name); !preset.empty()) {
-    name = preset;
-  }
-  if (!has("models/" + name + ".json")) {
+  const std::string name = published_model(name_or_path);
+  if (name.empty()) {
+    std::vector<std::string> known = model_names();
+    if (has(std::string(kModelAliasesPath))) {
+      const JsonFile& aliases = parse(std::string(kModelAliasesPath));
+      for (const auto& [alias, preset] : aliases.json.members) { known.push_back(alias); }
+    }
     throw InputError((where.empty() ? "model: " : where) + "found \"" +
                      shown(name_or_path, Encoding::kUnchecked) +
                      "\", expected a model preset (see `shardplan list models`) or a path to a "
                      "config.json" +
-                     suggestion(name, known));
+                     suggestion(in_lower_case(name_or_path), known));
   }
   return {.name = name, .config = parse("models/" + name + ".json")};
 }

@@ -435,10 +435,6 @@ Passes titan_permutation_kernels(bool is_autocast, double tokens) {
               at_share((2 + 1 + tokens) * w, kIndexAddShare)};
 }
 
-}  // namespace
-
-namespace {
-
 // Bytes that sort rows by expert behind their way and unsort them: none where a rank has one expert
 // (core_v0.16.1 core/transformer/moe/token_dispatcher.py, num_local_experts). Rows of experts with
 // a capacity lie in chunks of one size, whose dimensions PyTorch swaps (drop_and_pad).

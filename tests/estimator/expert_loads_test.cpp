@@ -4,49 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <vector>
 
-#include "estimator/expert_routing.h"
 #include "estimator/stage_timeline.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
-
-// Every choice that a router allows, each as likely within its groups.
-RankChoices counted_choices(const MoeSpec& moe, std::int64_t experts) {
-  const auto group = static_cast<unsigned>(moe.num_experts / moe.num_groups);
-  double mean = 0;
-  double square = 0;
-  int ways_to_choose_groups = 0;
-  for (unsigned groups = 0; groups < 1U << moe.num_groups; ++groups) {
-    if (std::popcount(groups) != moe.topk_groups) {
-      continue;
-    }
-    unsigned eligible = 0;
-    for (unsigned i = 0; i < moe.num_experts; ++i) {
-      eligible |= ((groups >> (i / group)) & 1U) << i;
-    }
-    int choices = 0;
-    double here = 0;
-    double here_square = 0;
-    for (unsigned chosen = 0; chosen < 1U << moe.num_experts; ++chosen) {
-      if (std::popcount(chosen) == moe.topk && (chosen & ~eligible) == 0) {
-        const int count = std::popcount(chosen & ((1U << experts) - 1));
-        ++choices;
-        here += count;
-        here_square += count * count;
-      }
-    }
-    mean += here / choices;
-    square += here_square / choices;
-    ++ways_to_choose_groups;
-  }
-  mean /= ways_to_choose_groups;
-  return {.mean = mean, .variance = square / ways_to_choose_groups - mean * mean};
-}
 
 Job mixture_job(std::int64_t experts, std::int64_t topk) {
   Job job =
@@ -66,23 +31,6 @@ Plan spread_plan(std::int64_t ep) {
 }
 
 }  // namespace
-
-TEST_CASE("a token's choices among a rank's experts vary as listing every choice says") {
-  for (const MoeSpec& moe :
-       {MoeSpec{.num_experts = 8, .topk = 2}, MoeSpec{.num_experts = 12, .topk = 5},
-        MoeSpec{.num_experts = 12, .topk = 4, .num_groups = 6, .topk_groups = 3},
-        MoeSpec{.num_experts = 12, .topk = 3, .num_groups = 2, .topk_groups = 1},
-        MoeSpec{.num_experts = 4, .topk = 4}}) {
-    for (const std::int64_t experts : {1, 2, 4, 6, 8, 12}) {
-      if (experts <= moe.num_experts) {
-        const RankChoices counted = counted_choices(moe, experts);
-        const RankChoices choices = choices_of(moe, experts);
-        CHECK(choices.mean == doctest::Approx(counted.mean));
-        CHECK(choices.variance == doctest::Approx(counted.variance));
-      }
-    }
-  }
-}
 
 TEST_CASE("loads drawn have the mean and the spread asked for, and stay as they are") {
   constexpr double kSpread = 0.02;

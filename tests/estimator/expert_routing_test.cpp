@@ -1,4 +1,4 @@
-// Shares of tokens by counting.
+// Shares of tokens, and how they vary, by counting.
 #include "estimator/expert_routing.h"
 
 #include <doctest/doctest.h>
@@ -8,11 +8,19 @@
 namespace shardplan {
 namespace {
 
+// Of the experts of a rank: how many a token chooses.
+struct CountedChoices {
+  double share = 0;  // of the tokens that choose any
+  double mean = 0;
+  double variance = 0;
+};
+
 // By listing every choice of a token that a router with groups allows, each as likely: groups
 // first, then experts of theirs.
-double counted_share(const MoeSpec& moe, std::int64_t experts) {
+CountedChoices counted_choices(const MoeSpec& moe, std::int64_t experts) {
   const auto group = static_cast<unsigned>(moe.num_experts / moe.num_groups);
-  double total = 0;
+  CountedChoices counted;
+  double square = 0;
   int ways_to_choose_groups = 0;
   for (unsigned groups = 0; groups < 1U << moe.num_groups; ++groups) {
     if (std::popcount(groups) != moe.topk_groups) {
@@ -24,21 +32,31 @@ double counted_share(const MoeSpec& moe, std::int64_t experts) {
     }
     int all = 0;
     int touched = 0;
+    double here = 0;
+    double here_square = 0;
     for (unsigned chosen = 0; chosen < 1U << moe.num_experts; ++chosen) {
       if (std::popcount(chosen) == moe.topk && (chosen & ~eligible) == 0) {
+        const int count = std::popcount(chosen & ((1U << experts) - 1));
         ++all;
-        touched += (chosen & ((1U << experts) - 1)) != 0 ? 1 : 0;
+        touched += count > 0 ? 1 : 0;
+        here += count;
+        here_square += count * count;
       }
     }
-    total += static_cast<double>(touched) / all;
+    counted.share += static_cast<double>(touched) / all;
+    counted.mean += here / all;
+    square += here_square / all;
     ++ways_to_choose_groups;
   }
-  return total / ways_to_choose_groups;
+  counted.share /= ways_to_choose_groups;
+  counted.mean /= ways_to_choose_groups;
+  counted.variance = square / ways_to_choose_groups - counted.mean * counted.mean;
+  return counted;
 }
 
 }  // namespace
 
-TEST_CASE("tokens choose a rank's experts as often as listing every choice says") {
+TEST_CASE("tokens choose a rank's experts as often, and vary, as listing every choice says") {
   for (const MoeSpec& moe :
        {MoeSpec{.num_experts = 8, .topk = 2}, MoeSpec{.num_experts = 12, .topk = 5},
         MoeSpec{.num_experts = 12, .topk = 4, .num_groups = 6, .topk_groups = 3},
@@ -46,7 +64,11 @@ TEST_CASE("tokens choose a rank's experts as often as listing every choice says"
         MoeSpec{.num_experts = 4, .topk = 4}}) {
     for (const std::int64_t experts : {1, 2, 4, 6, 8, 12}) {
       if (experts <= moe.num_experts) {
-        CHECK(share_choosing(moe, experts) == doctest::Approx(counted_share(moe, experts)));
+        const CountedChoices counted = counted_choices(moe, experts);
+        const RankChoices choices = choices_of(moe, experts);
+        CHECK(share_choosing(moe, experts) == doctest::Approx(counted.share));
+        CHECK(choices.mean == doctest::Approx(counted.mean));
+        CHECK(choices.variance == doctest::Approx(counted.variance));
       }
     }
   }
