@@ -180,7 +180,10 @@ void serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink&
       const std::string& what = message.word("what");
       if (what == "quit") {
         worker.kill();
-        tell("bye", "");
+        try {
+          tell("bye", "");
+        } catch (const RendezvousError&) {  // rank 0 has heard it, and ended before it answered
+        }
         return;
       } else if (what == "start") {
         worker.start();
