@@ -15,6 +15,9 @@ constexpr Milliseconds kReport{100};  // between an agent's reports of where its
 constexpr std::chrono::seconds kKill{10};
 constexpr std::chrono::seconds kGoodbye{3};
 
+constexpr const char* kClaimed = "claimed";
+constexpr const char* kGone = "gone";
+
 constexpr int kAgentGone = -1;  // instead of an exit code
 
 std::string key_of(std::int64_t rank) {
@@ -98,7 +101,7 @@ void RemoteWorker::listen() {
       is_started_ = false;
     }
   }
-  is_gone_ = is_gone_ || rendezvous_.take(key_ + "gone").has_value();
+  is_gone_ = is_gone_ || rendezvous_.take(key_ + kGone).has_value();
   if (is_gone_ && is_started_) {
     end_ = WorkerEnd{.signal = std::nullopt, .code = kAgentGone};
     is_started_ = false;
@@ -147,7 +150,7 @@ void RemoteWorker::kill() {
   if (is_started_) {
     tell("kill", "");
     const Clock::time_point deadline = Clock::now() + kKill;
-    while (!end() && num_heard_ > 0 && Clock::now() < deadline) {
+    while (!end() && rendezvous_.has(key_ + kClaimed) && Clock::now() < deadline) {
       std::this_thread::sleep_for(Milliseconds(1));
     }
     is_gone_ = is_gone_ || is_started_;  // an agent that never came, or does not even kill
@@ -156,13 +159,16 @@ void RemoteWorker::kill() {
 }
 
 bool claim_rank(RendezvousClient& rendezvous, std::int64_t rank) {
-  return rendezvous.claim(key_of(rank) + "claimed");
+  const bool is_ours = rendezvous.claim(key_of(rank) + kClaimed);
+  if (is_ours) {
+    rendezvous.set_when_gone(key_of(rank) + kGone, "");
+  }
+  return is_ours;
 }
 
 void serve_as_agent(RendezvousClient& rendezvous, std::int64_t rank, WorkerLink& worker,
                     const StopFlags& stop) {
   const std::string key = key_of(rank);
-  rendezvous.set_when_gone(key + "gone", "");
   std::int64_t num_heard = 0;
   std::int64_t num_told = 0;
   Clock::time_point reported;

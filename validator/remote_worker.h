@@ -45,7 +45,8 @@ class RemoteWorker : public WorkerLink {
   std::optional<WorkerEnd> end_;
 };
 
-// Before an agent serves its rank: false where another process of the batch has it already.
+// Before an agent serves its rank: false where another process of the batch has it already. From
+// then on the supervisor's side knows of the agent, and of its end.
 bool claim_rank(RendezvousClient& rendezvous, std::int64_t rank);
 
 // The agent of one rank: serves until the supervisor says that the batch is over; where that goes

@@ -380,6 +380,11 @@ std::optional<std::string> RendezvousServer::take(const std::string& key) {
   return value;
 }
 
+bool RendezvousServer::has(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  return values_.contains(key);
+}
+
 void RendezvousServer::forget(const std::string& prefix) {
   const std::lock_guard lock(mutex_);
   std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });

@@ -45,6 +45,7 @@ class RendezvousServer {
   // For the process that serves: without a wait, and `take` removes what it returns.
   void set(const std::string& key, const std::string& value);
   std::optional<std::string> take(const std::string& key);
+  bool has(const std::string& key);
   // All keys that begin so.
   void forget(const std::string& prefix);
 
