@@ -4,6 +4,7 @@
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
 #include "estimator/efficiency.h"
+#include "estimator/expert_loads.h"
 #include "estimator/expert_routing.h"
 #include "estimator/number.h"
 
@@ -63,7 +64,6 @@ BlockTime titan_exchange(const BlockContext& context, double rows) {
 // index, by NVLink from there), both at the same time.
 BesideCost once_cost(const BlockContext& context) {
   const ClusterSpec& cluster = context.job.cluster;
-  const FrameworkProfile& profile = context.job.profile;
   const MoeSpec& moe = context.model().moe;
   const GroupShape group = experts_group(context);
   const double near = number(group.ranks_per_domain);
@@ -71,11 +71,11 @@ BesideCost once_cost(const BlockContext& context) {
   const std::int64_t own_experts = div_ceil(moe.num_experts, context.plan.ep);
   const std::int64_t near_experts =
       std::max(own_experts, moe.num_experts * group.ranks_per_domain / group.size);
-  const double tokens = number(context.sharded_tokens) * profile.moe_imbalance_factor;
+  const double tokens = number(context.sharded_tokens) * fullest_load(context.job, context.plan);
   const double token_bytes = number(context.model().hidden) * context.element_bytes;
   const double received = tokens * number(group.size) * share_choosing(moe, own_experts);
   const double crossing = tokens * (domains - 1) * share_choosing(moe, near_experts);
-  const DispatchCost cost = dispatch_cost(profile);
+  const DispatchCost cost = dispatch_cost(context.job.profile);
   const double link = cost.link_share * cluster.gpu.nvlink_bytes_per_s;
   const double start_s = cost.start_s + cost.row_s * received;
   const double inside_s = near > 1 ? received * token_bytes / link : 0;

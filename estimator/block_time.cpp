@@ -11,6 +11,7 @@
 #include "estimator/block_replay.h"
 #include "estimator/block_work.h"
 #include "estimator/efficiency.h"
+#include "estimator/expert_loads.h"
 #include "estimator/expert_routing.h"
 #include "estimator/number.h"
 
@@ -123,9 +124,8 @@ FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
 
 // Rows that the busiest rank receives: bounded by the capacity factor, or imbalanced.
 double received_rows(const BlockContext& context) {
-  const FrameworkProfile& profile = context.job.profile;
-  const double factor =
-      profile.moe_capacity_factor > 0 ? profile.moe_capacity_factor : profile.moe_imbalance_factor;
+  const double capacity = context.job.profile.moe_capacity_factor;
+  const double factor = capacity > 0 ? capacity : fullest_load(context.job, context.plan);
   return factor * number(context.sharded_tokens * context.model().moe.topk);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "estimator/block_rows.h"
 #include "estimator/expert_routing.h"
@@ -49,6 +50,25 @@ double load_spread(const Job& job, const Plan& plan) {
       choices_of(job.model.moe, div_ceil(job.model.moe.num_experts, plan.ep));
   const double chance = std::sqrt(choices.variance / number(tokens)) / choices.mean;
   return std::max(chance, job.profile.moe_load_spread);
+}
+
+double fullest_load(const Job& job, const Plan& plan) {
+  const double spread = load_spread(job, plan);
+  const double beyond = spread > 0 ? spread * expected_largest_normal(plan.ep) : 0;
+  return job.profile.moe_imbalance_factor * (1 + beyond);
+}
+
+// The integral of 1 - F(x)^count over positive x less that of F(x)^count over negative ones.
+double expected_largest_normal(std::int64_t count) {
+  constexpr double kWidth = 0.1;
+  constexpr int kSteps = 80;  // as far as eight standard deviations
+  double sum = 0;
+  for (int i = -kSteps; i < kSteps; ++i) {
+    const double x = (i + 0.5) * kWidth;
+    const double all_below = std::pow(0.5 * std::erfc(-x / std::numbers::sqrt2), number(count));
+    sum += x > 0 ? 1 - all_below : -all_below;
+  }
+  return sum * kWidth;
 }
 
 ExpertLoads::ExpertLoads(double spread, std::int64_t rank, std::int64_t pass)

@@ -6,6 +6,7 @@
 #include "estimator/block_context_parallel.h"
 #include "estimator/block_work.h"
 #include "estimator/collective_time.h"
+#include "estimator/expert_loads.h"
 #include "estimator/model_flops.h"
 
 namespace shardplan {
@@ -301,6 +302,7 @@ TEST_CASE("deterministic backward attention moves scores' gradients, or runs Fla
 
 TEST_CASE("experts one after the other run as many small products; exchanges may hide") {
   Job job = moe_job();
+  job.sequence_length = 4096;
   const Plan plan = {.ep = 8};
   const BlockTime grouped = layer_time(job, plan, job.model.layers[0]);
   job.profile.moe_grouped_gemm = false;
@@ -398,7 +400,8 @@ TEST_CASE("expert parallelism sends topk rows per token out and back, imbalance 
   Job job = moe_job();
   const Plan plan = {.ep = 8};
   const BlockTime balanced = layer_time(job, plan, {.is_moe = true});
-  const double one_way_s = 8192.0 * 8 * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6;
+  const double rows = 8192.0 * 8 * fullest_load(job, plan);
+  const double one_way_s = rows * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6;
   CHECK(balanced.forward_ep_s == doctest::Approx(2 * one_way_s));
   job.profile.moe_imbalance_factor = 1.5;
   const BlockTime skewed = layer_time(job, plan, {.is_moe = true});

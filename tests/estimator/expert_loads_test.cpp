@@ -78,6 +78,27 @@ TEST_CASE("two of eight experts on each of four ranks: the spread of 16,384 toke
         doctest::Approx(std::sqrt(9.0 / 28 / 16384) / 0.5));
 }
 
+// Of two 1/sqrt(pi), of three one and a half times that; of 8 and 100 by Harter's table (Expected
+// values of normal order statistics, Biometrika 48, 1961).
+TEST_CASE("the largest of several normal numbers is expected where tables have it") {
+  CHECK(expected_largest_normal(1) == doctest::Approx(0));
+  CHECK(expected_largest_normal(2) == doctest::Approx(0.56419));
+  CHECK(expected_largest_normal(3) == doctest::Approx(0.84628));
+  CHECK(expected_largest_normal(8) == doctest::Approx(1.42360));
+  CHECK(expected_largest_normal(100) == doctest::Approx(2.50759));
+}
+
+TEST_CASE("the fullest of four ranks has what chance gives, and more if the router has a taste") {
+  Job job = mixture_job(8, 2);
+  const Plan plan = spread_plan(4);
+  CHECK(fullest_load(job, plan) == doctest::Approx(1 + 1.02938 * load_spread(job, plan)));
+  CHECK(fullest_load(job, spread_plan(1)) == 1);
+  job.profile.moe_load_spread = 0.2;
+  CHECK(fullest_load(job, plan) == doctest::Approx(1 + 1.02938 * 0.2));
+  job.profile.moe_imbalance_factor = 1.5;
+  CHECK(fullest_load(job, plan) == doctest::Approx(1.5 * (1 + 1.02938 * 0.2)));
+}
+
 // With experts padded to a capacity of one, loads are even and tensors as large as in the mean.
 // Measured of such ranks: 20.5 to 21.7 GB (data/measured/loads_h100.jsonl, loads-q235-ep4).
 TEST_CASE("loads of their own make ranks reserve differently, and allocate what even ones do") {
