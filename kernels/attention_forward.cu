@@ -129,6 +129,20 @@ __device__ void soften(Rows<kDim>& rows, Scores<kDim>& scores, float scale_log2)
   }
 }
 
+// Scores of a warp's rows with one tile of keys become probabilities, 0 for keys that are masked.
+template <int kDim>
+__device__ void weigh(Rows<kDim> (&rows)[2], Scores<kDim> (&scores)[2], const AttentionTask& task,
+                      int first_query, int first_key) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = first_query + 16 * half;
+    if (!sees_all(task, query, 16, first_key, kKeys<kDim>)) {
+      mask<kDim>(scores[half], task, query, first_key);
+    }
+    soften(rows[half], scores[half], task.scale * kLog2E);
+  }
+}
+
 // Divides by the sum over the quad of lanes that shares a row, and writes its log-sum-exp.
 template <int kDim>
 __device__ void normalise(Rows<kDim>& rows, float* lse, const AttentionTask& task,
@@ -194,14 +208,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(Pointers p, Attent
     const int offset = tile % kStages * kKeys<kDim> * kDim;
     Scores<kDim> scores[2] = {};
     multiply_keys<kDim>(scores, queries, keys + offset, first_row);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int query = first + first_row + 16 * half;
-      if (!sees_all(task, query, 16, tile * kKeys<kDim>, kKeys<kDim>)) {
-        mask<kDim>(scores[half], task, query, tile * kKeys<kDim>);
-      }
-      soften(rows[half], scores[half], task.scale * kLog2E);
-    }
+    weigh<kDim>(rows, scores, task, first + first_row, tile * kKeys<kDim>);
     multiply_values<kDim>(rows, scores, values + offset);
   }
   __nv_bfloat16* o = p.o + sequence * task.query_length * task.o_stride + head * kDim;
