@@ -1,6 +1,5 @@
 // The single changes that advise tries.
 #include <algorithm>
-#include <utility>
 
 #include "estimator/layer_partition.h"
 #include "search/advise.h"
@@ -36,10 +35,10 @@ void suit_schedule(const Job& job, Plan& plan) {
 }
 
 template <class Value>
-void add_value(std::vector<PlanEdit>& edits, std::string field, Value Plan::*member,
+void add_value(std::vector<PlanEdit>& edits, const char* field, Value Plan::*member,
                const Plan& plan, const Value& value) {
   if (!(plan.*member == value)) {
-    edits.push_back({.field = std::move(field),
+    edits.push_back({.field = field,
                      .apply = [member, value](Job&, Plan& changed) { changed.*member = value; }});
   }
 }
@@ -63,7 +62,7 @@ std::vector<AxisValue> other_values(std::int64_t own, std::int64_t most) {
 }
 
 // dp takes what is left.
-void add_degree(std::vector<PlanEdit>& edits, std::string field, std::int64_t Plan::*member,
+void add_degree(std::vector<PlanEdit>& edits, const char* field, std::int64_t Plan::*member,
                 const Plan& plan, std::int64_t most) {
   for (const auto& [value, is_next] : other_values(plan.*member, most)) {
     edits.push_back({.field = field,
