@@ -8,32 +8,10 @@
 #include "estimator/collective_time.h"
 #include "estimator/expert_loads.h"
 #include "estimator/model_flops.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
-
-Job job_on_h200() {
-  Job job;
-  job.cluster.gpu.compute_capability = 90;
-  job.cluster.gpu.num_sms = 132;
-  job.cluster.gpu.bf16_flops_per_s = 989.4e12;
-  job.cluster.gpu.fp8_flops_per_s = 1978.9e12;
-  job.cluster.gpu.memory_bytes_per_s = 4.8e12;
-  job.cluster.gpu.nvlink_bytes_per_s = 450e9;
-  job.cluster.gpu.pcie_bytes_per_s = 64e9;
-  job.cluster.inter_node_bytes_per_s = 50e9;
-  job.sequence_length = 8192;
-  job.global_batch = 64;
-  ModelSpec& model = job.model;  // Llama-3-8B
-  model.hidden = 4096;
-  model.ffn = 14336;
-  model.vocab = 128256;
-  model.num_heads = 32;
-  model.num_kv_heads = 8;
-  model.head_dim = 128;
-  model.layers.resize(32);
-  return job;
-}
 
 Job moe_job() {
   Job job = job_on_h200();
@@ -147,7 +125,7 @@ TEST_CASE("tensor parallelism divides FLOPs by tp, compute by less, and adds com
 TEST_CASE("tp 8 pays four collectives forward and six backward, or two all-reduces each") {
   Job job = job_on_h200();
   const BlockTime layer = layer_time(job, {.tp = 8, .sequence_parallel = true}, {});
-  const double one_s = 8192.0 * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6;
+  const double one_s = 8192.0 * 4096 * 2 * 7 / 8 / (450e9 * 0.82) + 20e-6 + 7 * 3.4e-6;
   CHECK(layer.forward_tp_s == doctest::Approx(4 * one_s));
   CHECK(layer.backward_tp_s == doctest::Approx(6 * one_s));
   const BlockTime plain = layer_time(job, {.tp = 8}, {});
@@ -159,7 +137,7 @@ TEST_CASE("tp 8 pays four collectives forward and six backward, or two all-reduc
 TEST_CASE("what is multiplied in fp8 is gathered in fp8 and reduced in bf16, but by our trainer") {
   Job job = job_on_h200();
   const auto collective_s = [](double width, double bytes) {
-    return 8192.0 * width * bytes * 7 / 8 / (450e9 * 0.82) + 20e-6;
+    return 8192.0 * width * bytes * 7 / 8 / (450e9 * 0.82) + 20e-6 + 7 * 3.4e-6;
   };
   const double gather_s = collective_s(4096, 1);
   const double whole_s = collective_s(4096, 2);
@@ -228,6 +206,7 @@ TEST_CASE("hops of the ring hide behind attention, all but the gradients' way ho
 
 TEST_CASE("gradients of the ring hide beside one sequence of the microbatch at once") {
   Job job = job_on_h200();
+  job.cluster.intra_node_latency_s = 0;  // which one larger transfer pays once
   job.profile.memory_model = MemoryModel::kNative;
   const auto visible_s = [&](CpOverlap overlap, std::int64_t micro_batch) {
     job.profile.cp_overlap = overlap;

@@ -4,19 +4,15 @@
 
 #include <cmath>
 
+#include "tests/estimator/llama_job.h"
+
 using namespace shardplan;
 
 namespace {
 
-Job llama3(std::int64_t hidden, std::int64_t ffn, std::int64_t heads, std::size_t layers) {
+Job job_of(const LlamaShape& shape) {
   Job job;
-  job.model.hidden = hidden;
-  job.model.ffn = ffn;
-  job.model.vocab = 128256;
-  job.model.num_heads = heads;
-  job.model.num_kv_heads = 8;
-  job.model.head_dim = 128;
-  job.model.layers.resize(layers);
+  job.model = llama_model(shape);
   job.profile.memory_model = MemoryModel::kFujii2024;
   job.sequence_length = 8192;
   job.cluster.gpu.nominal_memory_bytes = 80'000'000'000;
@@ -24,10 +20,10 @@ Job llama3(std::int64_t hidden, std::int64_t ffn, std::int64_t heads, std::size_
 }
 
 Job llama3_8b() {
-  return llama3(4096, 14336, 32, 32);
+  return job_of({.hidden = 4096, .ffn = 14336, .heads = 32, .layers = 32});
 }
 Job llama3_70b() {
-  return llama3(8192, 28672, 64, 80);
+  return job_of({.hidden = 8192, .ffn = 28672, .heads = 64, .layers = 80});
 }
 
 // One sequence a microbatch, distributed optimizer, gradients in fp32.
@@ -148,7 +144,7 @@ TEST_CASE("experts are divided by tp times ep, and their activations by the expe
 }
 
 TEST_CASE("the standalone embedding option counts embedding and head as layers") {
-  Job job = llama3(16384, 53248, 128, 126);
+  Job job = job_of({.hidden = 16384, .ffn = 53248, .heads = 128, .layers = 126});
   job.profile.account_for_embedding_in_split = true;
   job.profile.account_for_loss_in_split = true;
   CHECK(estimate_of(job, plan_of(8, 8, 1, 1)).stages.front().num_layers == 16);

@@ -9,19 +9,13 @@
 #include <string>
 
 #include "data/library.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
 
 GpuSpec h200() {
-  GpuSpec gpu;
-  gpu.compute_capability = 90;
-  gpu.num_sms = 132;
-  gpu.bf16_flops_per_s = 989.4e12;
-  gpu.fp8_flops_per_s = 1978.9e12;
-  gpu.fp32_flops_per_s = 67e12;
-  gpu.memory_bytes_per_s = 4.8e12;
-  return gpu;
+  return hopper_gpu(4.8e12);
 }
 
 double rate(const GpuSpec& gpu, const GemmShape& shape) {

@@ -6,6 +6,18 @@
 
 namespace shardplan {
 
+ModelSpec llama_model(const LlamaShape& shape) {
+  ModelSpec model;
+  model.hidden = shape.hidden;
+  model.ffn = shape.ffn;
+  model.vocab = 128256;
+  model.num_heads = shape.heads;
+  model.num_kv_heads = 8;
+  model.head_dim = shape.hidden / shape.heads;
+  model.layers.resize(static_cast<std::size_t>(shape.layers));
+  return model;
+}
+
 Job llama_job(std::string_view framework, const LlamaShape& shape, std::int64_t gpus,
               std::int64_t sequence, std::int64_t batch) {
   const Library library;
@@ -13,15 +25,34 @@ Job llama_job(std::string_view framework, const LlamaShape& shape, std::int64_t 
   job.profile = library.framework(std::string(framework));
   job.cluster = library.cluster("1x8-h200");
   job.cluster.gpus_per_node = gpus;
-  job.model.hidden = shape.hidden;
-  job.model.ffn = shape.ffn;
-  job.model.vocab = 128256;
-  job.model.num_heads = shape.heads;
-  job.model.num_kv_heads = 8;
-  job.model.head_dim = shape.hidden / shape.heads;
-  job.model.layers.resize(static_cast<std::size_t>(shape.layers));
+  job.model = llama_model(shape);
   job.sequence_length = sequence;
   job.global_batch = batch;
+  return job;
+}
+
+GpuSpec hopper_gpu(double memory_bytes_per_s) {
+  GpuSpec gpu;
+  gpu.compute_capability = 90;
+  gpu.num_sms = 132;
+  gpu.fp32_flops_per_s = 66.9e12;
+  gpu.bf16_flops_per_s = 989.4e12;
+  gpu.fp8_flops_per_s = 1978.9e12;
+  gpu.memory_bytes_per_s = memory_bytes_per_s;
+  gpu.nvlink_bytes_per_s = 450e9;
+  gpu.pcie_bytes_per_s = 64e9;
+  return gpu;
+}
+
+Job job_on_h200() {
+  Job job;
+  job.cluster.gpu = hopper_gpu(4.8e12);
+  job.cluster.inter_node_bytes_per_s = 50e9;
+  job.cluster.intra_node_latency_s = 3.4e-6;
+  job.cluster.inter_node_latency_s = 14e-6;
+  job.sequence_length = 8192;
+  job.global_batch = 64;
+  job.model = llama_model({.hidden = 4096, .ffn = 14336, .heads = 32, .layers = 32});
   return job;
 }
 

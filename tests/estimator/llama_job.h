@@ -15,8 +15,17 @@ struct LlamaShape {
   std::int64_t layers = 0;
 };
 
-// 8 key-value heads, a vocabulary of 128,256, tables apart; on so many GPUs of one H200 node.
+// 8 key-value heads, a vocabulary of 128,256, tables apart.
+ModelSpec llama_model(const LlamaShape& shape);
+
+// On so many GPUs of one H200 node.
 Job llama_job(std::string_view framework, const LlamaShape& shape, std::int64_t gpus,
               std::int64_t sequence, std::int64_t batch);
+
+// A Hopper GPU by its data sheet: H100 and H200 differ in what their memory moves.
+GpuSpec hopper_gpu(double memory_bytes_per_s);
+
+// Llama-3-8B with sequences of 8192 tokens on one H200 by its data sheet, of framework none.
+Job job_on_h200();
 
 }  // namespace shardplan

@@ -4,6 +4,7 @@
 
 #include "estimator/block_work.h"
 #include "estimator/units.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
@@ -21,12 +22,7 @@ Job job_on_h100(const Sizes& sizes) {
   job.profile.gradient_accumulation_fusion = true;
   job.profile.moe_permute_fusion = true;
   job.cluster.gpus_per_node = sizes.experts;  // one expert each, or several
-  job.cluster.gpu.compute_capability = 90;
-  job.cluster.gpu.num_sms = 132;
-  job.cluster.gpu.fp32_flops_per_s = 66.9e12;
-  job.cluster.gpu.bf16_flops_per_s = 989.4e12;
-  job.cluster.gpu.memory_bytes_per_s = 3.35e12;
-  job.cluster.gpu.nvlink_bytes_per_s = 450e9;
+  job.cluster.gpu = hopper_gpu(3.35e12);
   job.sequence_length = sizes.tokens;
   job.global_batch = sizes.experts;
   job.model.hidden = sizes.hidden;

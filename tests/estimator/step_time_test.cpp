@@ -13,40 +13,10 @@
 #include "estimator/pipeline_time.h"
 #include "estimator/sharding_time.h"
 #include "estimator/step_pieces.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
-
-ModelSpec llama(std::int64_t hidden, std::int64_t ffn, std::size_t layers, std::int64_t heads,
-                std::int64_t kv_heads) {
-  ModelSpec model;
-  model.hidden = hidden;
-  model.ffn = ffn;
-  model.vocab = 128256;
-  model.num_heads = heads;
-  model.num_kv_heads = kv_heads;
-  model.head_dim = hidden / heads;
-  model.layers.resize(layers);
-  return model;
-}
-
-Job job_on_h200() {
-  Job job;
-  job.cluster.gpu.compute_capability = 90;
-  job.cluster.gpu.num_sms = 132;
-  job.cluster.gpu.bf16_flops_per_s = 989.4e12;
-  job.cluster.gpu.fp8_flops_per_s = 1978.9e12;
-  job.cluster.gpu.memory_bytes_per_s = 4.8e12;
-  job.cluster.gpu.nvlink_bytes_per_s = 450e9;
-  job.cluster.gpu.pcie_bytes_per_s = 64e9;
-  job.cluster.inter_node_bytes_per_s = 50e9;
-  job.cluster.intra_node_latency_s = 3.4e-6;
-  job.cluster.inter_node_latency_s = 14e-6;
-  job.sequence_length = 8192;
-  job.global_batch = 64;
-  job.model = llama(4096, 14336, 32, 32, 8);
-  return job;
-}
 
 double sum_of_parts(const StepTime& step) {
   return step.compute_s + step.recompute_s + step.exposed_tp_s + step.exposed_cp_s +
@@ -422,8 +392,10 @@ TEST_CASE("28 published Megatron step times on B200: mean error below 12 %, each
   double worst = 0;
   const std::vector<PublishedRow> rows = simumax_rows();
   for (const PublishedRow& row : rows) {
-    job.model =
-        row.model == "70B" ? llama(8192, 28672, 12, 64, 8) : llama(16384, 53248, 4, 128, 16);
+    job.model = llama_model(
+        row.model == "70B" ? LlamaShape{.hidden = 8192, .ffn = 28672, .heads = 64, .layers = 12}
+                           : LlamaShape{.hidden = 16384, .ffn = 53248, .heads = 128, .layers = 4});
+    job.model.num_kv_heads = row.model == "70B" ? 8 : 16;  // configs/models/llama3-405b.json there
     job.sequence_length = row.sequence_length;
     job.global_batch = row.dp * row.microbatches;
     const double error = std::abs(estimate_step_time(job, row.plan).total_s / row.step_s - 1);
