@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "validator/cuda_rank.h"
-#include "validator/reference_model.h"
+#include "validator/initial_tensors.h"
+#include "validator/run_data.h"
 
 namespace shardplan {
 

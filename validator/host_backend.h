@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "validator/host_communicator.h"
+#include "validator/initial_tensors.h"
 #include "validator/program.h"
-#include "validator/reference_model.h"
+#include "validator/run_data.h"
 
 namespace shardplan {
 

@@ -167,11 +167,6 @@ void grouped_weight_gradient(const HostArguments<T>& a) {
 }
 
 template <class T>
-T sigmoid(T x) {
-  return 1 / (1 + std::exp(-x));
-}
-
-template <class T>
 void swiglu(const HostView<T>& out, const HostView<T>& gate_up, const HostView<T>& weights,
             std::int64_t rows) {
   for (std::int64_t i = 0; i < rows; ++i) {

@@ -182,11 +182,6 @@ void rope(const HostArguments<T>& a) {
 }
 
 template <class T>
-T sigmoid(T x) {
-  return 1 / (1 + std::exp(-x));
-}
-
-template <class T>
 void swiglu(const HostView<T>& out, const HostView<T>& gate_up) {
   for (std::int64_t i = 0; i < out.rows; ++i) {
     for (std::int64_t j = 0; j < out.cols; ++j) {

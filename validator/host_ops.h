@@ -2,6 +2,7 @@
 // the operations and are judged by the reference model.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +30,11 @@ struct HostView {
 // Where in its whole sequence a row stands, of the `rows` of it that this rank has (kRope).
 inline std::int64_t position_of(const OpAttributes& a, std::int64_t row, std::int64_t rows) {
   return a.query_position + row + (row < rows / 2 ? 0 : a.position_gap);
+}
+
+template <class T>
+T sigmoid(T x) {
+  return 1 / (1 + std::exp(-x));
 }
 
 template <class T>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "estimator/model_spec.h"
-#include "validator/reference_math.h"
+#include "validator/matrix.h"
 
 namespace shardplan {
 

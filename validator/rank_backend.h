@@ -12,7 +12,7 @@
 #include "validator/outcome.h"
 #include "validator/program.h"
 #include "validator/progress.h"
-#include "validator/reference_model.h"
+#include "validator/run_data.h"
 
 namespace shardplan {
 

@@ -5,10 +5,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "validator/matrix.h"
 #include "validator/program.h"
-#include "validator/reference_model.h"
 
 namespace shardplan {
+
+struct Batch {
+  std::int64_t sequence_length = 0;
+  std::vector<std::int64_t> tokens;   // [sequences, sequence_length]
+  std::vector<std::int64_t> targets;  // the same shape
+};
 
 // The element of the logical matrix that a local element is.
 double& logical_element(Matrix& matrix, const ParameterPart& part, std::int64_t element);

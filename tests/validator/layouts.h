@@ -6,7 +6,6 @@
 
 #include "validator/host_backend.h"
 #include "validator/lower.h"
-#include "validator/reference_model.h"
 
 namespace shardplan {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/validator/layouts.h"
+#include "tests/validator/reference_model.h"
 #include "validator/checks.h"
 #include "validator/host_backend.h"
 #include "validator/host_ops.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/validator/layouts.h"
+#include "tests/validator/reference_model.h"
 #include "validator/checks.h"
 
 namespace shardplan {

@@ -1,4 +1,4 @@
-#include "validator/reference_model.h"
+#include "tests/validator/reference_model.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "validator/reference_math.h"
+#include "tests/validator/reference_math.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,13 +37,6 @@ std::vector<double> attention_weights(const HeadView& head, const Matrix& q, con
 
 }  // namespace
 
-Matrix zeros(std::int64_t rows, std::int64_t cols) {
-  return {.rows = rows,
-          .cols = cols,
-          .values = std::vector<double>(static_cast<std::size_t>(rows * cols), 0.0)};
-}
-
-// y = x * w
 Matrix product(const Matrix& x, const Matrix& w) {
   Matrix y = zeros(x.rows, w.cols);
   for (std::int64_t i = 0; i < x.rows; ++i) {

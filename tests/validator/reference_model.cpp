@@ -1,8 +1,10 @@
-#include "validator/reference_model.h"
+#include "tests/validator/reference_model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+
+#include "tests/validator/reference_math.h"
 
 namespace shardplan {
 namespace {

@@ -10,11 +10,9 @@
 // probability of e.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "estimator/model_spec.h"
 #include "validator/initial_tensors.h"
+#include "validator/run_data.h"
 
 namespace shardplan {
 
@@ -23,12 +21,6 @@ struct ReferenceSettings {
   double rope_theta = 10000;
   double aux_coefficient = 0.01;
   bool chooses_in_turn = false;  // experts topk*p + k modulo their number at position p
-};
-
-struct Batch {
-  std::int64_t sequence_length = 0;
-  std::vector<std::int64_t> tokens;   // [sequences, sequence_length]
-  std::vector<std::int64_t> targets;  // the same shape
 };
 
 struct ReferenceStep {

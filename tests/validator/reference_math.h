@@ -1,25 +1,14 @@
 // Dense float64 mathematics of the reference model: plain loops, nothing fused, nothing parallel.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "validator/matrix.h"
+
 namespace shardplan {
 
-struct Matrix {
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::vector<double> values;  // row-major
-};
-
-inline double& at(Matrix& matrix, std::int64_t row, std::int64_t col) {
-  return matrix.values[static_cast<std::size_t>(row * matrix.cols + col)];
-}
-inline double at(const Matrix& matrix, std::int64_t row, std::int64_t col) {
-  return matrix.values[static_cast<std::size_t>(row * matrix.cols + col)];
-}
-
-Matrix zeros(std::int64_t rows, std::int64_t cols);
 void add_to(Matrix& to, const Matrix& what);
 Matrix rows_of(const Matrix& x, const std::vector<std::int64_t>& rows);
 
