@@ -75,7 +75,7 @@ TEST_CASE("a config that cannot say which layers ran is not in the record") {
 TEST_CASE("a loss or norm that is no number is not the host's, whatever comes after it") {
   CHECK_FALSE(host_check_fails({1, 1}, {3, 3}));
   CHECK(host_check_fails({1, 1.1}, {3, 3}));
-  for (const std::size_t step : {0, 1}) {
+  for (const std::size_t step : {0U, 1U}) {
     std::vector<double> losses = {1, 1};
     std::vector<double> norms = {3, 3};
     losses[step] = kNone;
