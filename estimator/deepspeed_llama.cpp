@@ -28,9 +28,13 @@ LlamaSizes::LlamaSizes(const Job& job, const Plan& plan) {
   sequence = half * s.hidden * s.tokens;
   query = half * s.query_width * s.tokens;
   key = half * s.key_value_width * s.tokens;
-  norm = {.input = sequence, .statistics = kFp32 * s.tokens};
-  query_norm = {.input = query, .statistics = kFp32 * s.query_heads * s.tokens};
-  key_norm = {.input = key, .statistics = kFp32 * s.key_value_heads * s.tokens};
+  norm = {.input = sequence, .statistics = kFp32 * s.tokens, .column_sums = kFp32 * s.hidden};
+  query_norm = {.input = query,
+                .statistics = kFp32 * s.query_heads * s.tokens,
+                .column_sums = kFp32 * job.model.head_dim};
+  key_norm = {.input = key,
+              .statistics = kFp32 * s.key_value_heads * s.tokens,
+              .column_sums = kFp32 * job.model.head_dim};
   ffn = half * job.model.ffn * s.tokens;
   log_sum_exp = kFp32 * s.query_heads * s.tokens;
   logits = half * s.local_vocab * s.tokens;
@@ -105,9 +109,9 @@ void EagerLlama::rotary() {
   hooks_.after_forward(call(Module::kRotary));
 }
 
-void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves) {
+void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor&, bool saves) {
   const InRow row(tape_, TapeRow::kWideNorm);
-  const auto [input, statistics] = sizes_of(norm);
+  const auto [input, statistics, column_sums] = sizes_of(norm);
   hooks_.before_forward(norm);
   tensors.input = tape_.make(kWiden * input);
   TapeTensor squares = tape_.make(kWiden * input);
@@ -129,14 +133,14 @@ void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool s
   hooks_.after_forward(norm);
 }
 
-// Of queries or keys. What the norm saves is made of its input, which its caller holds.
+// Of queries or keys.
 TapeTensor EagerLlama::project(const ModuleCall& linear, const ModuleCall& norm, LlamaNorm& tensors,
                                bool saves) {
   TapeTensor projected = product(linear, sizes_of(norm).input);
   if (!sizes_.norms_heads) {
     return projected;
   }
-  norm_forward(norm, tensors, saves);
+  norm_forward(norm, tensors, projected, saves);
   tape_.free(projected);
   return std::exchange(tensors.output, {});
 }
@@ -154,6 +158,12 @@ TapeTensor EagerLlama::rotate(std::int64_t bytes) {
   return sum;
 }
 
+void EagerLlama::turn(TapeTensor& query, TapeTensor& key, LlamaLayer& layer) {
+  layer.query = rotate(sizes_.query);
+  layer.key = rotate(sizes_.key);
+  tape_.free(query, key);
+}
+
 // Flash attention reads keys and values of fewer heads as they are (use_gqa_in_sdpa).
 TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
   const InRow row(tape_, TapeRow::kAttention);
@@ -163,9 +173,7 @@ TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, 
   TapeTensor key =
       project(call(Module::kKey, index), call(Module::kKeyNorm, index), layer.key_norm, saves);
   layer.value = product(call(Module::kValue, index), sizes_.key);
-  layer.query = rotate(sizes_.query);
-  layer.key = rotate(sizes_.key);
-  tape_.free(query, key);
+  turn(query, key, layer);
   layer.output = tape_.make(sizes_.query);
   layer.log_sum_exp = tape_.make_as(TapeRow::kAttentionSums, sizes_.log_sum_exp);
   if (!saves) {
@@ -179,20 +187,24 @@ TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, 
   return projected;
 }
 
-TapeTensor EagerLlama::ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
-  const InRow row(tape_, TapeRow::kFfn);
-  hooks_.before_forward(call(Module::kFfn, index));
-  layer.gate = product(call(Module::kGate, index), sizes_.ffn);
+void EagerLlama::silu_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
   hooks_.before_forward(call(Module::kActivation, index));
   layer.silu = tape_.make(sizes_.ffn);
   hooks_.after_forward(call(Module::kActivation, index));
   if (!saves) {
     tape_.free(layer.gate);
   }
+}
+
+TapeTensor EagerLlama::ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+  const InRow row(tape_, TapeRow::kFfn);
+  hooks_.before_forward(call(Module::kFfn, index));
+  layer.gate = product(call(Module::kGate, index), sizes_.ffn);
+  silu_forward(index, layer, saves);
   layer.up = product(call(Module::kUp, index), sizes_.ffn);
   layer.product = tape_.make(sizes_.ffn);
   if (!saves) {
-    tape_.free(layer.silu, layer.up);
+    tape_.free(layer.silu, layer.up, layer.gate);
   }
   const TapeTensor down = product(call(Module::kDown, index), sizes_.sequence);
   if (!saves) {
@@ -202,18 +214,19 @@ TapeTensor EagerLlama::ffn_forward(std::int64_t index, LlamaLayer& layer, bool s
   return down;
 }
 
-// The caller holds the layer's input until it has returned.
-TapeTensor EagerLlama::layer_forward(std::int64_t index, LlamaLayer& layer, bool saves) {
+// The caller holds the layer's input until it has returned, unless it is taken.
+TapeTensor EagerLlama::layer_forward(std::int64_t index, LlamaLayer& layer, TapeTensor& input,
+                                     bool saves) {
   const InRow row(tape_, TapeRow::kResidual);
   hooks_.before_forward(call(Module::kLayer, index));
-  norm_forward(call(Module::kAttentionNorm, index), layer.norm, saves);
+  norm_forward(call(Module::kAttentionNorm, index), layer.norm, input, saves);
   TapeTensor projected = attention_forward(index, layer, saves);
   if (!saves) {
     tape_.free(layer.norm.output);
   }
   TapeTensor after_attention = tape_.make(sizes_.sequence);
   tape_.free(projected);
-  norm_forward(call(Module::kFfnNorm, index), layer.ffn_norm, saves);
+  norm_forward(call(Module::kFfnNorm, index), layer.ffn_norm, after_attention, saves);
   TapeTensor down = ffn_forward(index, layer, saves);
   if (!saves) {
     tape_.free(layer.ffn_norm.output);
@@ -229,13 +242,17 @@ TapeTensor EagerLlama::head_product() {
   return product(call(Module::kHead), sizes_.logits);
 }
 
-// ForCausalLMLoss: logits in fp32, labels shifted by padding.
 void EagerLlama::head_forward(TapeTensor& hidden) {
   const InRow row(tape_, TapeRow::kWideLogits);
   tape_.begin(MomentKind::kLossForward);
-  norm_forward(call(Module::kFinalNorm), final_norm_, true);
+  norm_forward(call(Module::kFinalNorm), final_norm_, hidden, true);
   tape_.free(hidden);
   hooks_.after_forward(call(Module::kModel));
+  loss_forward();
+}
+
+// ForCausalLMLoss: logits in fp32, labels shifted by padding.
+void EagerLlama::loss_forward() {
   TapeTensor logits = head_product();
   TapeTensor wide = tape_.make(kWiden * sizes_.logits);
   TapeTensor padded = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
@@ -261,7 +278,7 @@ void EagerLlama::forward() {
   rotary();
   for (std::int64_t i = 0; i < sizes_.num_layers; ++i) {
     LlamaLayer& layer = layers_[static_cast<std::size_t>(i)];
-    TapeTensor output = layer_forward(i, layer, !checkpoints_);
+    TapeTensor output = layer_forward(i, layer, hidden, !checkpoints_);
     if (checkpoints_) {
       layer.input = std::exchange(hidden, output);
     } else {
@@ -282,6 +299,14 @@ TapeTensor EagerLlama::weight_gradient(const ModuleCall& linear) {
   return tape_.make_product(parameter_bytes(linear));
 }
 
+void EagerLlama::take_gradient(const ModuleCall& linear, TapeTensor of_weight) {
+  if (linear.module == Module::kHead && sizes_.ties_tables) {
+    tied_gradient_ = of_weight;
+  } else {
+    hooks_.take(linear.parameter, of_weight);
+  }
+}
+
 // The weight's gradient, then the input's.
 TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t input_bytes,
                                         std::initializer_list<TapeTensor*> last_used) {
@@ -289,11 +314,7 @@ TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t i
   const TapeTensor of_weight = weight_gradient(linear);
   const TapeTensor of_input = tape_.make(input_bytes);
   for (TapeTensor* tensor : last_used) { tape_.free(*tensor); }
-  if (linear.module == Module::kHead && sizes_.ties_tables) {
-    tied_gradient_ = of_weight;
-  } else {
-    hooks_.take(linear.parameter, of_weight);
-  }
+  take_gradient(linear, of_weight);
   hooks_.after_backward(linear);
   return of_input;
 }
@@ -303,7 +324,7 @@ TapeTensor EagerLlama::product_backward(const ModuleCall& linear, std::int64_t i
 TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
                                      TapeTensor& of_output) {
   const InRow row(tape_, TapeRow::kWideNormGradients);
-  const auto [input, statistics] = sizes_of(norm);
+  const auto [input, statistics, column_sums] = sizes_of(norm);
   const std::int64_t wide = kWiden * input;
   hooks_.before_backward(norm);
   TapeTensor of_normed = tape_.make_as(TapeRow::kNormGradients, input);
@@ -332,7 +353,7 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
 }
 
 // Halves of the turned gradient in tensors of zeros.
-TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
+void EagerLlama::turn_backward(TapeTensor& gradient) {
   const InRow row(tape_, TapeRow::kAttentionGradients);
   const std::int64_t bytes = gradient.bytes;
   TapeTensor by_sines = tape_.make(bytes);
@@ -343,17 +364,20 @@ TapeTensor EagerLlama::rotate_backward(TapeTensor& gradient) {
   tape_.free(by_sines, other_half);
   TapeTensor by_cosines = tape_.make(bytes);
   tape_.free(gradient, by_cosines);
-  return sum;
+  gradient = sum;
 }
 
-// From that of a turned tensor to that of its projection, into whose layout it is copied at last.
+void EagerLlama::lay_as_projection(TapeTensor& gradient) {
+  tape_.replace(gradient, gradient.bytes);
+}
+
 void EagerLlama::unturned_gradient(const ModuleCall& norm, LlamaNorm& tensors,
                                    TapeTensor& gradient) {
   const InRow row(tape_, TapeRow::kAttentionGradients);
   if (sizes_.norms_heads) {
     gradient = norm_backward(norm, tensors, gradient);
   }
-  tape_.replace(gradient, gradient.bytes);
+  lay_as_projection(gradient);
 }
 
 void EagerLlama::add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place) {
@@ -367,20 +391,32 @@ void EagerLlama::add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_
   gradient = sum;
 }
 
+// silu's gradient stays in silu's place.
+TapeTensor EagerLlama::up_gradient(LlamaLayer& layer, TapeTensor& of_product) {
+  const TapeTensor of_up = tape_.make(sizes_.ffn);
+  const TapeTensor of_silu = tape_.make(sizes_.ffn);
+  tape_.free(of_product, layer.silu, layer.up);
+  layer.silu = of_silu;
+  return of_up;
+}
+
+TapeTensor EagerLlama::gate_gradient(std::int64_t index, LlamaLayer& layer) {
+  hooks_.before_backward(call(Module::kActivation, index));
+  const TapeTensor of_gate = tape_.make(sizes_.ffn);
+  tape_.free(layer.silu, layer.gate);
+  hooks_.after_backward(call(Module::kActivation, index));
+  return of_gate;
+}
+
 void EagerLlama::ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient,
                               bool in_place) {
   const InRow row(tape_, TapeRow::kFfnGradients);
   hooks_.before_backward(call(Module::kFfn, index));
   TapeTensor of_product =
       product_backward(call(Module::kDown, index), sizes_.ffn, {&layer.product});
-  TapeTensor of_up = tape_.make(sizes_.ffn);
-  TapeTensor of_silu = tape_.make(sizes_.ffn);
-  tape_.free(of_product, layer.silu, layer.up);
+  TapeTensor of_up = up_gradient(layer, of_product);
   TapeTensor of_input = product_backward(call(Module::kUp, index), sizes_.sequence, {&of_up});
-  hooks_.before_backward(call(Module::kActivation, index));
-  TapeTensor of_gate = tape_.make(sizes_.ffn);
-  tape_.free(of_silu, layer.gate);
-  hooks_.after_backward(call(Module::kActivation, index));
+  TapeTensor of_gate = gate_gradient(index, layer);
   TapeTensor addend = product_backward(call(Module::kGate, index), sizes_.sequence,
                                        {&of_gate, &layer.ffn_norm.output});
   tape_.free(addend);
@@ -404,15 +440,15 @@ void EagerLlama::attention_backward(std::int64_t index, LlamaLayer& layer, TapeT
   TapeTensor all_values = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
   tape_.free(sums, accumulator, all_keys, all_values, of_output);
   tape_.free(layer.query, layer.key, layer.value, layer.output, layer.log_sum_exp);
-  TapeTensor turned_key = rotate_backward(of_key);
-  TapeTensor turned_query = rotate_backward(of_query);
+  turn_backward(of_key);
+  turn_backward(of_query);
   TapeTensor of_input = product_backward(call(Module::kValue, index), sizes_.sequence, {&of_value});
-  unturned_gradient(call(Module::kKeyNorm, index), layer.key_norm, turned_key);
-  TapeTensor addend = product_backward(call(Module::kKey, index), sizes_.sequence, {&turned_key});
+  unturned_gradient(call(Module::kKeyNorm, index), layer.key_norm, of_key);
+  TapeTensor addend = product_backward(call(Module::kKey, index), sizes_.sequence, {&of_key});
   tape_.free(addend);
-  unturned_gradient(call(Module::kQueryNorm, index), layer.query_norm, turned_query);
+  unturned_gradient(call(Module::kQueryNorm, index), layer.query_norm, of_query);
   addend = product_backward(call(Module::kQuery, index), sizes_.sequence,
-                            {&turned_query, &layer.norm.output});
+                            {&of_query, &layer.norm.output});
   tape_.free(addend);
   TapeTensor of_residual = norm_backward(call(Module::kAttentionNorm, index), layer.norm, of_input);
   add_residual(gradient, of_residual, true);
@@ -425,7 +461,8 @@ void EagerLlama::layer_backward(std::int64_t index, LlamaLayer& layer, TapeTenso
   TapeTensor output;
   if (checkpoints_) {
     tape_.begin(MomentKind::kReplay);
-    output = layer_forward(index, layer, true);
+    TapeTensor input;  // the layer's own, which stays
+    output = layer_forward(index, layer, input, true);
     of_output = gradient;
   }
   tape_.begin(MomentKind::kBackward);
@@ -439,10 +476,8 @@ void EagerLlama::layer_backward(std::int64_t index, LlamaLayer& layer, TapeTenso
 // nll_loss makes a gradient of the log-softmax, that one of the logits in fp32. 0.18.3 to 0.19.5
 // divide the logits' by the number of microbatches (engine.py, _backward_prologue_per_tensor),
 // others the loss.
-TapeTensor EagerLlama::head_backward() {
+TapeTensor EagerLlama::loss_backward() {
   const InRow row(tape_, TapeRow::kWideLogitsGradients);
-  tape_.begin(MomentKind::kLossBackward);
-  hooks_.before_backward(call(Module::kCausalLm));
   TapeTensor of_log_softmax = tape_.make(kWiden * sizes_.logits);
   tape_.free(labels_);
   TapeTensor of_wide = tape_.make(kWiden * sizes_.logits);
@@ -453,8 +488,13 @@ TapeTensor EagerLlama::head_backward() {
   if (sizes_.divides_logits_gradient) {
     tape_.replace(of_logits, sizes_.logits);
   }
-  TapeTensor of_norm =
-      product_backward(call(Module::kHead), sizes_.sequence, {&of_logits, &final_norm_.output});
+  return product_backward(call(Module::kHead), sizes_.sequence, {&of_logits, &final_norm_.output});
+}
+
+TapeTensor EagerLlama::head_backward() {
+  tape_.begin(MomentKind::kLossBackward);
+  hooks_.before_backward(call(Module::kCausalLm));
+  TapeTensor of_norm = loss_backward();
   hooks_.before_backward(call(Module::kModel));
   return norm_backward(call(Module::kFinalNorm), final_norm_, of_norm);
 }

@@ -63,10 +63,11 @@ class DeepspeedZero {
   virtual void take(std::int64_t parameter, TapeTensor gradient) = 0;
 };
 
-// Of a norm: of its input, and of one fp32 value for every row of it.
+// Of a norm: of its input, of one fp32 value for every row of it, and for every column.
 struct NormSizes {
   std::int64_t input = 0;
   std::int64_t statistics = 0;
+  std::int64_t column_sums = 0;
 };
 
 // Bytes of tensors of one microbatch; letters as in block_rows.h.
@@ -83,9 +84,9 @@ struct LlamaSizes {
   std::int64_t sequence = 0;             // h*T in bf16
   std::int64_t query = 0;                // a*d*T in bf16
   std::int64_t key = 0;                  // k*d*T in bf16
-  NormSizes norm;                        // h*T in bf16, T
-  NormSizes query_norm;                  // a*d*T in bf16, a*T
-  NormSizes key_norm;                    // k*d*T in bf16, k*T
+  NormSizes norm;                        // h*T in bf16, T, h
+  NormSizes query_norm;                  // a*d*T in bf16, a*T, d
+  NormSizes key_norm;                    // k*d*T in bf16, k*T, d
   std::int64_t ffn = 0;                  // f*T in bf16
   std::int64_t log_sum_exp = 0;          // a*T in fp32
   std::int64_t logits = 0;               // V*T in bf16
@@ -106,36 +107,62 @@ struct LlamaLayer {
   TapeTensor gate, silu, up, product;
 };
 
+// The model of transformers, one kernel an operator; what other kernels do otherwise is virtual.
 class EagerLlama {
  public:
   EagerLlama(const LlamaSizes& sizes, bool checkpoints, DeepspeedTape& tape, DeepspeedZero& hooks)
       : sizes_(sizes), checkpoints_(checkpoints), tape_(tape), hooks_(hooks) {}
+  virtual ~EagerLlama() = default;
 
   // One microbatch, to its loss and back.
   void forward();
   void backward();
 
- private:
-  ModuleCall call(Module module, std::int64_t layer = 0) const;
+ protected:
+  virtual ModuleCall call(Module module, std::int64_t layer = 0) const;
+  // A norm that saves its input takes it.
+  virtual void norm_forward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& input,
+                            bool saves);
+  virtual void turn(TapeTensor& query, TapeTensor& key, LlamaLayer& layer);
+  virtual void silu_forward(std::int64_t index, LlamaLayer& layer, bool saves);
+  // From the final norm's output to the loss, and back.
+  virtual void loss_forward();
+  virtual TapeTensor loss_backward();
+  virtual TapeTensor norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
+                                   TapeTensor& of_output);
+  // From the gradient of a turned tensor to that of its projection.
+  virtual void turn_backward(TapeTensor& gradient);
+  virtual void lay_as_projection(TapeTensor& gradient);
+  virtual TapeTensor up_gradient(LlamaLayer& layer, TapeTensor& of_product);
+  virtual TapeTensor gate_gradient(std::int64_t index, LlamaLayer& layer);
+
   const NormSizes& sizes_of(const ModuleCall& norm) const;
+  std::int64_t parameter_bytes(const ModuleCall& call) const;
+  // Of a product's weight: DeepSpeed takes it, but for the first of tied tables.
+  void take_gradient(const ModuleCall& linear, TapeTensor of_weight);
+
+  const LlamaSizes& sizes_;
+  const bool checkpoints_;
+  DeepspeedTape& tape_;
+  DeepspeedZero& hooks_;
+  LlamaNorm final_norm_;
+  TapeTensor labels_;
+
+ private:
   TapeTensor product(const ModuleCall& linear, std::int64_t bytes);
   void rotary();
-  void norm_forward(const ModuleCall& norm, LlamaNorm& tensors, bool saves);
   TapeTensor project(const ModuleCall& linear, const ModuleCall& norm, LlamaNorm& tensors,
                      bool saves);
   TapeTensor rotate(std::int64_t bytes);
   TapeTensor attention_forward(std::int64_t index, LlamaLayer& layer, bool saves);
   TapeTensor ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves);
-  TapeTensor layer_forward(std::int64_t index, LlamaLayer& layer, bool saves);
+  TapeTensor layer_forward(std::int64_t index, LlamaLayer& layer, TapeTensor& input, bool saves);
   void head_forward(TapeTensor& hidden);
 
   TapeTensor head_product();
-  std::int64_t parameter_bytes(const ModuleCall& call) const;
   TapeTensor weight_gradient(const ModuleCall& linear);
   TapeTensor product_backward(const ModuleCall& linear, std::int64_t input_bytes,
                               std::initializer_list<TapeTensor*> last_used);
-  TapeTensor norm_backward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& of_output);
-  TapeTensor rotate_backward(TapeTensor& gradient);
   void unturned_gradient(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& gradient);
   void add_residual(TapeTensor& gradient, TapeTensor& addend, bool in_place);
   void ffn_backward(std::int64_t index, LlamaLayer& layer, TapeTensor& gradient, bool in_place);
@@ -144,13 +171,8 @@ class EagerLlama {
   TapeTensor head_backward();
   void embedding_backward(TapeTensor& gradient);
 
-  const LlamaSizes& sizes_;
-  bool checkpoints_ = false;
-  DeepspeedTape& tape_;
-  DeepspeedZero& hooks_;
   std::vector<LlamaLayer> layers_;
-  LlamaNorm final_norm_;
-  TapeTensor token_ids_, cosines_, sines_, labels_, log_softmax_;
+  TapeTensor token_ids_, cosines_, sines_, log_softmax_;
   TapeTensor tied_gradient_;  // of the head, until the embedding's is added
 };
 
