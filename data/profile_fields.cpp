@@ -16,7 +16,8 @@ using Member = std::variant<
     AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
     TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
     Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
-    OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*>;
+    OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
+    LigerKernel FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -75,6 +76,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"reduce_bucket_elements", &FrameworkProfile::reduce_bucket_elements},
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},
     {"max_live_parameters", &FrameworkProfile::max_live_parameters},
+    {"liger_kernel", &FrameworkProfile::liger_kernel},
     {"overflow_check", &FrameworkProfile::overflow_check},
     {"divides_logits_gradient", &FrameworkProfile::divides_logits_gradient},
     {"makes_buckets_first", &FrameworkProfile::makes_buckets_first},

@@ -1,18 +1,27 @@
 #include "estimator/block_ends.h"
 
 #include "estimator/collective_time.h"
+#include "estimator/deepspeed_liger.h"
 #include "estimator/number.h"
 
 namespace shardplan {
 namespace {
 
+// Tokens that the loss takes at once.
+std::int64_t loss_tokens(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  if (uses_liger(context.job)) {
+    return liger_chunk_tokens(context.tokens, context.model());
+  }
+  return profile.cross_entropy == CrossEntropyKind::kChunked
+             ? div_ceil(context.tokens, profile.cross_entropy_chunks)
+             : context.tokens;
+}
+
 // The head's product. Where the loss takes the tokens in pieces, so does the head, and the last
 // piece may be shorter (validator/lower_ends.cpp).
 BlockTime head_product(const BlockContext& context, std::int64_t vocab, Precision precision) {
-  const FrameworkProfile& profile = context.job.profile;
-  const std::int64_t pieces =
-      profile.cross_entropy == CrossEntropyKind::kChunked ? profile.cross_entropy_chunks : 1;
-  const std::int64_t rows = div_ceil(context.tokens, pieces);
+  const std::int64_t rows = loss_tokens(context);
   const std::int64_t rest = context.tokens % rows;
   const auto product = [&](std::int64_t m, std::int64_t times) {
     return linear(context, {.m = m, .n = vocab, .k = context.model().hidden}, precision, times);
@@ -85,6 +94,11 @@ BlockTime embedding_time(const BlockContext& context) {
 BlockTime head_time(const BlockContext& context) {
   BlockTime time = logits_time(context);
   add(time, loss_of(context, loss_kernels(context.job)));
+  if (uses_liger(context.job)) {
+    const double weight = number(local_vocab(context) * context.model().hidden);
+    add(time,
+        memory_bound(context, weight, {.forward = liger_head_kernels(context.job, context.plan)}));
+  }
   return time;
 }
 

@@ -62,8 +62,14 @@ constexpr auto kTexts = std::to_array<TapeRowText>({
      "V*T: cast back (0.18.3 to 0.19.5: and divided by microbatches); h*T"},
     {kTemporaries, "head.logits_gradients_fp32", kFp32, "V*T: of the log-softmax and the logits"},
     {kTemporaries, "embedding.gradient_workspace", kBool, "of the sorted token ids"},
+    {kActivations, "head.logits_chunk", kBf16, "V*C: of a chunk of tokens, then their gradient"},
+    {kTemporaries, "head.losses", kBool, "5*T: losses in fp32, and which tokens count"},
+    {kTemporaries, "head.hidden_gradient", kBf16, "h*T: made with the loss"},
+    {kTemporaries, "head.weight_gradient_fp32", kFp32, "V*h: of one chunk, until it is added"},
+    {kTemporaries, "layer.norm_gradient_parts", kFp32,
+     "h (d of norms of heads): one sum a multiprocessor, and theirs"},
 });
-static_assert(kTexts.size() == static_cast<std::size_t>(TapeRow::kTableWorkspace) + 1);
+static_assert(kTexts.size() == static_cast<std::size_t>(TapeRow::kNormGradientParts) + 1);
 
 }  // namespace
 

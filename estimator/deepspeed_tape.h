@@ -56,6 +56,11 @@ enum class TapeRow : std::int8_t {
   kLogitsGradient,
   kWideLogitsGradients,
   kTableWorkspace,
+  kLogitsChunk,
+  kTokenLosses,
+  kHiddenGradient,
+  kWideHeadGradient,
+  kNormGradientParts,
 };
 
 struct TapeRowText {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "estimator/deepspeed_flat.h"
-#include "estimator/deepspeed_llama.h"
+#include "estimator/deepspeed_liger.h"
 #include "estimator/deepspeed_partitioned.h"
 
 namespace shardplan {
@@ -23,13 +23,22 @@ std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::in
   return std::make_unique<FlatZero>(job, plan, rank, tape);
 }
 
+std::unique_ptr<EagerLlama> model_of(const Job& job, const Plan& plan, const LlamaSizes& sizes,
+                                     DeepspeedTape& tape, DeepspeedZero& zero) {
+  const bool checkpoints = plan.recompute.granularity == RecomputeGranularity::kFull;
+  if (uses_liger(job)) {
+    return std::make_unique<LigerLlama>(job, sizes, checkpoints, tape, zero);
+  }
+  return std::make_unique<EagerLlama>(sizes, checkpoints, tape, zero);
+}
+
 }  // namespace
 
 DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
   DeepspeedTape tape(job.profile.fixed_workspace_bytes);
   const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
   const LlamaSizes sizes(job, plan);
-  EagerLlama model(sizes, plan.recompute.granularity == RecomputeGranularity::kFull, tape, *zero);
+  const std::unique_ptr<EagerLlama> model = model_of(job, plan, sizes, tape, *zero);
   const std::int64_t microbatches = std::min(num_microbatches(job, plan), kMicrobatches);
   DeepspeedRun run;
   tape.begin(MomentKind::kStartUp);
@@ -37,8 +46,8 @@ DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, 
   for (int step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < microbatches; ++i) {
       zero->begin_microbatch(i + 1 == microbatches);
-      model.forward();
-      model.backward();
+      model->forward();
+      model->backward();
       tape.begin(MomentKind::kReduction);
       zero->end_backward();
     }

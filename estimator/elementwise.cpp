@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "estimator/deepspeed_liger.h"
 #include "estimator/efficiency.h"
 #include "estimator/kernel_time.h"
 #include "estimator/megatron_fsdp.h"
@@ -184,9 +185,17 @@ Passes rotation(const Job& job, const Passes& fused, double e) {
                               : local_kernels(e).rotary;
 }
 
-// Norms of q and of k, beside the rotary embedding. Unless counted by kernel they pass over the
-// same elements as that once more.
+// Norms of q and of k, beside the rotary embedding. Those that Liger leaves as they are (up to
+// 0.8.4) find their gradients where tokens lie before heads: backward is as of huggingface_kernels'
+// norm. Unless counted by kernel they pass over the same elements as that once more.
 Passes head_norm(const Job& job, const Passes& rotary, double e) {
+  if (job.profile.liger_kernel == LigerKernel::kOn) {
+    return {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}};
+  }
+  if (uses_liger(job)) {
+    return {.forward = huggingface_head_norm(e).forward,
+            .backward = {.streamed = 52 + 4 * e, .converted = 4 * e + 16}};
+  }
   switch (job.profile.memory_model) {
     case MemoryModel::kMegatronLocal: return local_head_norm(job.model, e);
     case MemoryModel::kDeepspeed: return huggingface_head_norm(e);
@@ -206,6 +215,16 @@ LayerKernels huggingface_kernels(double e) {
   kernels.rotary = {.forward = {.streamed = 3 * e, .rearranged = 7 * e},
                     .backward = {.streamed = 6 * e, .rearranged = 9 * e}};
   return kernels;
+}
+
+// The same with Liger's kernels, one each (ops/rms_norm.py, rope.py, swiglu.py): norm 2, backward
+// 3; rotary embedding in place 2; SwiGLU 3, backward 5, in place. Additions as above: of residuals
+// 3, of gradients 3, and the sums of input gradients 4.5.
+LayerKernels liger_kernels(double e) {
+  return {.norm = {.forward = {.fused = 2 * e, .streamed = 3 * e},
+                   .backward = {.fused = 3 * e, .streamed = 7.5 * e}},
+          .rotary = {.forward = {.fused = 2 * e}, .backward = {.fused = 2 * e}},
+          .gated = {.forward = {.fused = 3 * e}, .backward = {.fused = 5 * e}}};
 }
 
 // nanotron's models/llama.py with flash-attn's norm and rotary kernels in Triton. Norm 2, residual
@@ -310,7 +329,8 @@ LayerKernels kernels_without_head_norms(const Job& job, const Plan& plan) {
     case MemoryModel::kFujii2024:
     case MemoryModel::kMegatron: return engine_kernels(job, e);
     case MemoryModel::kNanotron: return nanotron_kernels(job, plan, e);
-    case MemoryModel::kDeepspeed: return huggingface_kernels(e);
+    case MemoryModel::kDeepspeed:
+      return uses_liger(job) ? liger_kernels(e) : huggingface_kernels(e);
   }
   throw std::logic_error("layer_kernels: unknown memory model");
 }
@@ -334,12 +354,16 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // 4, division 8, gradient 8, cast 6. torchtitan: cast 6, log-softmax 12 (its input twice); backward
 // zeros 4, gradient 12, cast 6; compiled: bf16 logits read twice; backward read and written.
 // Hugging Face's as torchtitan's eager one; engines of DeepSpeed that divide the bf16 gradient
-// (_backward_prologue_per_tensor) 4. Zeros and casts to bf16 are as fast as fused kernels.
+// (_backward_prologue_per_tensor) 4. Zeros and casts to bf16 are as fast as fused kernels. Liger's
+// reads bf16 logits twice and writes their gradient (ops/cross_entropy.py).
 Passes loss_kernels(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   if (profile.memory_model == MemoryModel::kTorchtitan) {
     return profile.compiles_loss() ? Passes{.forward = {.streamed = 4}, .backward = {.streamed = 4}}
                                    : kEagerLoss;
+  }
+  if (uses_liger(job)) {
+    return {.forward = {.fused = 6}};
   }
   if (profile.memory_model == MemoryModel::kDeepspeed) {
     const double divided = profile.divides_logits_gradient ? 4 : 0;
@@ -369,6 +393,15 @@ Passes cast_kernels() {
 
 Passes loss_of_cast_kernels() {
   return unfused_loss_of_fp32({.fused = kLossReductions});
+}
+
+KernelBytes liger_head_kernels(const Job& job, const Plan& plan) {
+  const double e = element_bytes(plan);
+  const std::int64_t tokens = job.sequence_length * plan.micro_batch;
+  const double chunks = number(div_ceil(tokens, liger_chunk_tokens(tokens, job.model)));
+  const bool adds_in_fp32 = job.profile.liger_kernel == LigerKernel::kThrough082;
+  const double scaled = num_microbatches(job, plan) > 1 ? 2 * e : 0;
+  return {.fused = e + scaled, .converted = adds_in_fp32 ? chunks * (3 * e + 8) : 0};
 }
 
 std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {

@@ -46,6 +46,11 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan);
 // The loss, per logit of this rank.
 Passes loss_kernels(const Job& job);
 
+// Liger's loss, per element of the head's weight: its gradient is filled with zeros and, of several
+// microbatches, multiplied by the loss's (ops/fused_linear_cross_entropy.py). Up to 0.8.2 the
+// product of every chunk becomes fp32 and is added.
+KernelBytes liger_head_kernels(const Job& job, const Plan& plan);
+
 // nanotron's in two, which may lie on different stages: the cast of logits to fp32, and the loss of
 // what it gives.
 Passes cast_kernels();

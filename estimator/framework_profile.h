@@ -96,6 +96,14 @@ enum class OverlapComm {
   kOn,
 };
 
+// Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss in the model of
+// transformers that DeepSpeed trains.
+enum class LigerKernel {
+  kOff,
+  kOn,          // as 0.8.3 and later have them
+  kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
+};
+
 // Which gradients DeepSpeed's ZeRO-1 and 2 look through for infinities and NaNs before a step, and
 // how.
 enum class OverflowCheck {
@@ -191,6 +199,11 @@ inline constexpr std::array<NamedValue<OverlapComm>, 3> kOverlapComms = {{
     {.value = OverlapComm::kOff, .name = "off"},
     {.value = OverlapComm::kOn, .name = "on"},
 }};
+inline constexpr std::array<NamedValue<LigerKernel>, 3> kLigerKernels = {{
+    {.value = LigerKernel::kOff, .name = "off"},
+    {.value = LigerKernel::kOn, .name = "on"},
+    {.value = LigerKernel::kThrough082, .name = "through_0.8.2"},
+}};
 inline constexpr std::array<NamedValue<OverflowCheck>, 3> kOverflowChecks = {{
     {.value = OverflowCheck::kFp16ByCopies, .name = "fp16_by_copies"},
     {.value = OverflowCheck::kByCopies, .name = "by_copies"},
@@ -240,6 +253,9 @@ constexpr const auto& names_of(ReshardAfterForward) {
 }
 constexpr const auto& names_of(OverlapComm) {
   return kOverlapComms;
+}
+constexpr const auto& names_of(LigerKernel) {
+  return kLigerKernels;
 }
 constexpr const auto& names_of(OverflowCheck) {
   return kOverflowChecks;
@@ -320,6 +336,7 @@ struct FrameworkProfile {
   std::int64_t reduce_bucket_elements = 500'000'000;   // reduce_bucket_size
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
   std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters
+  LigerKernel liger_kernel = LigerKernel::kOff;
   OverflowCheck overflow_check = OverflowCheck::kByExtremes;
   bool divides_logits_gradient = false;  // by the microbatches, in a hook; else the loss itself is
   bool makes_buckets_first = false;      // before the loss's backward, not at the first gradient
