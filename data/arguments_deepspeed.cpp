@@ -127,6 +127,36 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
   }
 }
 
+// axolotl's plugin patches what its configuration says.
+constexpr std::array<std::array<const char*, 2>, 4> kLigerParts = {{
+    {"liger_rope", "liger_rope"},
+    {"liger_rms_norm", "liger_rms_norm"},
+    {"liger_glu_activation", "liger_swiglu"},
+    {"liger_fused_linear_cross_entropy", "liger_fused_linear_cross_entropy"},
+}};
+
+// None says which release is installed; of those that transformers 4.57 takes most are earlier
+// ones, which need more memory. axolotl installs 0.8.0 (pyproject.toml).
+void read_liger(const RunArguments& arguments, RunReading& run, const Library& library) {
+  const auto is_on = [&](const char* name) { return arguments.text_or(name, "false") == "true"; };
+  const auto parts = std::ranges::count_if(
+      kLigerParts, [&](const auto& names) { return is_on(names[0]) || is_on(names[1]); });
+  if (parts > 0 && parts < std::ssize(kLigerParts)) {
+    refuse(run,
+           "a part of Liger's kernels: liger_rope, liger_rms_norm, liger_glu_activation and "
+           "liger_fused_linear_cross_entropy are described together");
+  }
+  for (const char* const name :
+       {"use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy"}) {
+    if (is_on(name)) {
+      want(run, "liger_kernel", "through_0.8.2", library);
+      note(run, arguments, name,
+           "found true, took Liger up to 0.8.2; --set liger_kernel=on is a later one, which takes "
+           "less memory");
+    }
+  }
+}
+
 constexpr std::array<const char*, 5> kTrainerLengths = {
     "cutoff_len", "sequence_len", "max_seq_length", "max_length", "model_max_length"};
 
@@ -214,6 +244,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
   }
   if (take_profile(run, library)) {
     read_options(arguments, run, library);
+    read_liger(arguments, run, library);
   }
   read_environment(settings, library, run);
   return run;

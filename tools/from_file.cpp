@@ -92,6 +92,14 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
       has("train_batch_size")) {
     return section_settings(value, file, RunFormat::kDeepspeed);
   }
+  if (std::ranges::any_of(value.members, [](const JsonMember& member) {
+        return member.name.starts_with("fsdp_") || member.name == "transformer_layer_cls_to_wrap";
+      })) {  // transformers' fsdp_config
+    throw InputError(file +
+                     ": found FSDP of transformers' Trainer, which no profile describes; expected "
+                     "DeepSpeed's configuration; --framework torchtitan is FSDP2 as torchtitan "
+                     "uses it");
+  }
   if (value.kind != JsonKind::kObject && value.kind != JsonKind::kArray) {
     throw InputError(place(file, value.line, value.pointer) + "found " + describe(value) +
                      ", expected the arguments of a run as an object or a list");

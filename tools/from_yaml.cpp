@@ -171,12 +171,26 @@ std::int64_t num_ranks(const std::vector<Setting>& arguments) {
   return ranks;
 }
 
+// axolotl's, one after the other.
+std::string plugins_of(const YAML::Node& list) {
+  std::string names;
+  for (const YAML::Node& plugin : list) {
+    names += (names.empty() ? "" : ", ") + (plugin.IsScalar() ? plugin.Scalar() : "...");
+  }
+  return names;
+}
+
 // What --set deepspeed=FILE says stands behind the file's own settings.
 std::vector<Setting> trainer_settings(const YAML::Node& root, const std::string& file,
                                       const std::vector<std::string>& set_words) {
   RunSettings flat;
   flat.file = file;
   add_section(flat, root, "", 1);
+  for (Setting& setting : flat.arguments) {
+    if (setting.name == "plugins" && root["plugins"].IsSequence()) {
+      setting.values = {plugins_of(root["plugins"])};
+    }
+  }
   constexpr std::string_view kSet = "deepspeed=";
   for (const std::string& word : set_words) {
     if (word.starts_with(kSet)) {

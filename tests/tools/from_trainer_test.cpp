@@ -2,7 +2,10 @@
 // scripts and accelerate's configurations, held against the options that say the same.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <initializer_list>
+#include <utility>
 
 #include "tests/data/message_of.h"
 #include "tests/tools/answer.h"
@@ -121,10 +124,63 @@ TEST_CASE("what trains less than all parameters, or otherwise, is refused by nam
   CHECK(contains(answer("finetuning_type: full\n", ""),
                  "UNSUPPORTED  finetuning_type lora, LLaMA-Factory's default"));
   CHECK(contains(answer("stage: sft", "stage: dpo"), "UNSUPPORTED  stage dpo"));
-  CHECK(contains(answer("bf16: true", "bf16: true\nenable_liger_kernel: true"),
-                 "UNSUPPORTED  enable_liger_kernel true"));
   CHECK(contains(answer("bf16: true", "bf16: true\noptim: adamw_bnb_8bit"),
                  "UNSUPPORTED  optim adamw_bnb_8bit"));
+}
+
+TEST_CASE("Liger's kernels are the option liger_kernel, whoever asks for them") {
+  const TrainerFolder folder;
+  const std::string full = std::string(kFactory) + "enable_liger_kernel: true\n";
+  const ProgramRun run = folder.estimate("sft.yaml", full);
+  CHECK(numbers_of(run) ==
+        numbers_of_options({"--recompute", "full", "--set", "liger_kernel=through_0.8.2"}));
+  CHECK(contains(run.err, "enable_liger_kernel: found true, took Liger up to 0.8.2"));
+  CHECK(numbers_of(folder.estimate("sft.yaml", full, {"--set", "liger_kernel=on"})) ==
+        numbers_of_options({"--recompute", "full", "--set", "liger_kernel=on"}));
+  const std::string axolotl =
+      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+      "gradient_accumulation_steps: 4\nbf16: auto\ndeepspeed: configs/zero3.json\n"
+      "plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_rope: true\n"
+      "liger_rms_norm: true\nliger_layer_norm: true\nliger_glu_activation: true\n";
+  CHECK(
+      numbers_of(folder.estimate("a.yml", axolotl + "liger_fused_linear_cross_entropy: true\n")) ==
+      numbers_of_options({"--set", "liger_kernel=through_0.8.2"}));
+  CHECK(contains(folder.estimate("a.yml", axolotl).out, "UNSUPPORTED  a part of Liger's kernels"));
+  CHECK(contains(folder.estimate("a.yml", with(axolotl, "liger.LigerPlugin", "kd.KDPlugin")).out,
+                 "UNSUPPORTED  plugins axolotl.integrations.kd.KDPlugin"));
+}
+
+TEST_CASE("whatever asks for FSDP is told in one line what is described instead") {
+  const TrainerFolder folder;
+  const std::string trainer =
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nfinetuning_type: full\n"
+      "per_device_train_batch_size: 1\ncutoff_len: 2048\n";
+  const std::string accelerate =
+      "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n"
+      "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_version: ";
+  const std::string axolotl =
+      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n";
+  folder.add("fsdp2.yaml", accelerate + "2\n");
+  for (const auto& [name, text] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"a.yaml", accelerate + "1\n"},
+           {"b.yaml", accelerate + "2\n"},
+           {"c.yaml", trainer + "fsdp: full_shard auto_wrap\nfsdp_config: fsdp.json\n"},
+           {"d.yml", axolotl + "fsdp:\n  - full_shard\n"},
+           {"e.yml", axolotl + "fsdp_version: 2\nfsdp_config:\n  offload_params: true\n"},
+           {"fsdp.json", R"({"fsdp_version": 2, "fsdp_offload_params": true})"},
+           {"f.sh",
+            "torchrun --nproc_per_node=8 train.py --model_name_or_path a/b --fsdp "
+            "full_shard --per_device_train_batch_size 1\n"},
+           {"g.sh",
+            "accelerate launch --config_file fsdp2.yaml train.py --model_name_or_path a/b "
+            "--per_device_train_batch_size 1\n"}}) {
+    CAPTURE(name);
+    const ProgramRun run = folder.estimate(name, text);
+    CHECK(run.exit_code == 2);
+    CHECK(std::ranges::count(run.err, '\n') == 1);
+    CHECK(contains(run.err, "FSDP"));
+    CHECK(contains(run.err, "--framework torchtitan is FSDP2 as torchtitan uses it"));
+  }
 }
 
 TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes when told to") {

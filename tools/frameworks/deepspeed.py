@@ -50,11 +50,25 @@ class DeepSpeed:
         with sharded, torch.device(self.device):
             model = getattr(transformers, family + "ForCausalLM")(model_config)
         torch.set_default_dtype(torch.float32)
+        self.patch(model, options.get("liger_kernel", "off"))
         if plan.get("recompute", {}).get("granularity", "none") == "full":
             model.gradient_checkpointing_enable()
         model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+    @staticmethod
+    def patch(model, liger):
+        """As transformers' Trainer does it; the release that is installed must be the one meant."""
+        if liger == "off":
+            return
+        import importlib.metadata
+
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        release = tuple(int(part) for part in importlib.metadata.version("liger-kernel").split("."))
+        assert (release >= (0, 8, 3)) == (liger == "on"), (release, liger)
+        _apply_liger_kernel_to_instance(model=model)
 
     def parameters(self):
         return sum(p.ds_tensor.ds_numel if hasattr(p, "ds_tensor") else p.numel()
