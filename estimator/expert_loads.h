@@ -20,7 +20,8 @@ double load_spread(const Job& job, const Plan& plan);
 // moe_imbalance_factor, and what the largest of so many normal loads of that spread has beyond it.
 double fullest_load(const Job& job, const Plan& plan);
 
-// Of that many independent standard normal numbers, the expected largest; 0 of one.
+// Of that many independent standard normal numbers, the expected largest; 0 of one, and of more
+// than 1024 as of those.
 double expected_largest_normal(std::int64_t count);
 
 // Loads over their mean. The same ones whenever they are asked for again.
