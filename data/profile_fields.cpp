@@ -8,16 +8,16 @@
 namespace shardplan {
 namespace {
 
-using Member = std::variant<
-    bool FrameworkProfile::*, std::int64_t FrameworkProfile::*, double FrameworkProfile::*,
-    SwigluKind FrameworkProfile::*, CrossEntropyKind FrameworkProfile::*,
-    AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-    DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-    AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
-    Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
-    OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
-    LigerKernel FrameworkProfile::*>;
+using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
+                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
+                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
+                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*,
+                            CudaGraphs FrameworkProfile::*, Fp8Recipe FrameworkProfile::*,
+                            DefaultRecompute FrameworkProfile::*, OverlapComm FrameworkProfile::*,
+                            OverflowCheck FrameworkProfile::*, LigerKernel FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
