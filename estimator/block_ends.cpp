@@ -23,12 +23,14 @@ std::int64_t loss_tokens(const BlockContext& context) {
 BlockTime head_product(const BlockContext& context, std::int64_t vocab, Precision precision) {
   const std::int64_t rows = loss_tokens(context);
   const std::int64_t rest = context.tokens % rows;
-  const auto product = [&](std::int64_t m, std::int64_t times) {
-    return linear(context, {.m = m, .n = vocab, .k = context.model().hidden}, precision, times);
+  const bool is_one_gradient = uses_liger(context.job);
+  const auto product = [&](std::int64_t m, Repeats repeats) {
+    return linear(context, {.m = m, .n = vocab, .k = context.model().hidden}, precision, repeats);
   };
-  BlockTime time = product(rows, context.tokens / rows);
+  const std::int64_t pieces = context.tokens / rows;
+  BlockTime time = product(rows, {.products = pieces, .gradients = is_one_gradient ? 1 : pieces});
   if (rest > 0) {
-    add(time, product(rest, 1));
+    add(time, product(rest, {.products = 1, .gradients = is_one_gradient ? 0 : 1}));
   }
   return time;
 }

@@ -172,7 +172,9 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   const bool grouped = context.job.profile.moe_grouped_gemm;
   const auto add_products = [&](std::int64_t n, std::int64_t k) {
     const GemmShape shape = {.m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
-    const BlockTime products = linear(context, shape, plan.precision, grouped ? 1 : experts);
+    const BlockTime products =
+        linear(context, shape, plan.precision,
+               {.products = grouped ? 1 : experts, .gradients = grouped ? 1 : experts});
     add(parts.routed, products);
     return products.forward_s;
   };

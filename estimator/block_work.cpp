@@ -133,8 +133,9 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 // a share of the product's; without, the weight gradient is written in the element type and added
 // by a kernel of its own. The trainer's experts have kernels of their own.
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
-                 std::int64_t times) {
+                 Repeats repeats) {
   const GpuSpec& gpu = context.gpu();
+  const std::int64_t times = repeats.products;
   const std::int64_t rows = forward.m;
   const std::int64_t out = forward.n;
   const std::int64_t in = forward.k;
@@ -166,8 +167,6 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
     once.backward_weight_s /= kWeightGradientShare.value;
   }
   add_products(context, number(times), once);
-  once.backward_weight_s += elementwise_s(
-      gpu, number(count * out * in) * weight_gradient_kernels(context.job, context.plan));
   if (precision == Precision::kFp8) {
     const BlockTime rounding = fp8_rounding(context, forward);
     add(once, rounding);
@@ -178,6 +177,9 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   }
   BlockTime time;
   add(time, once, times);
+  time.backward_weight_s +=
+      elementwise_s(gpu, number(count * out * in * repeats.gradients) *
+                             weight_gradient_kernels(context.job, context.plan));
   note_product(context, {.m = rows, .n = out, .k = in, .count = count * times}, precision, time);
   return time;
 }

@@ -71,10 +71,17 @@ void note(const BlockContext& context, PieceKind kind, const BlockTime& time);
 void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
                         const ForwardBackward& all, const ForwardBackward& visible);
 
+// Products one after the other, and how many gradients of weights they make: fewer where several
+// add to one, which is handed on once.
+struct Repeats {
+  std::int64_t products = 1;
+  std::int64_t gradients = 1;
+};
+
 // `count` linear layers of [rows, in] -> [rows, out]: forward, input gradient, weight gradient and
-// its accumulation, fp8 casts. `times`: one after the other.
+// its accumulation, fp8 casts.
 BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
-                 std::int64_t times = 1);
+                 Repeats repeats = {});
 
 // Memory-bound kernels over so many elements.
 BlockTime memory_bound(const BlockContext& context, double elements, const Passes& passes);

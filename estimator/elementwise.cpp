@@ -401,7 +401,8 @@ KernelBytes liger_head_kernels(const Job& job, const Plan& plan) {
   const double chunks = number(div_ceil(tokens, liger_chunk_tokens(tokens, job.model)));
   const bool adds_in_fp32 = job.profile.liger_kernel == LigerKernel::kThrough082;
   const double scaled = num_microbatches(job, plan) > 1 ? 2 * e : 0;
-  return {.fused = e + scaled, .converted = adds_in_fp32 ? chunks * (3 * e + 8) : 0};
+  return {.fused = e + scaled + (adds_in_fp32 ? 0 : chunks * e),
+          .converted = adds_in_fp32 ? chunks * (3 * e + 8) : 0};
 }
 
 std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {

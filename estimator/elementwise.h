@@ -47,8 +47,8 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan);
 Passes loss_kernels(const Job& job);
 
 // Liger's loss, per element of the head's weight: its gradient is filled with zeros and, of several
-// microbatches, multiplied by the loss's (ops/fused_linear_cross_entropy.py). Up to 0.8.2 the
-// product of every chunk becomes fp32 and is added.
+// microbatches, multiplied by the loss's (ops/fused_linear_cross_entropy.py). The product of every
+// chunk reads what it adds to; up to 0.8.2 it becomes fp32 and is added.
 KernelBytes liger_head_kernels(const Job& job, const Plan& plan);
 
 // nanotron's in two, which may lie on different stages: the cast of logits to fp32, and the loss of

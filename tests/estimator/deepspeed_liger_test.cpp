@@ -8,7 +8,7 @@
 
 #include "data/library.h"
 #include "estimator/deepspeed_state.h"
-#include "estimator/deepspeed_timeline.h"
+#include "estimator/elementwise.h"
 #include "estimator/estimate.h"
 
 namespace shardplan {
@@ -133,6 +133,27 @@ TEST_CASE("with Liger ZeRO-3 has the head gathered while layers run") {
   const std::int64_t more = in_layers(LigerKernel::kOn) - in_layers(LigerKernel::kOff);
   CHECK(more > 2 * kVocab * kHidden * 99 / 100);
   CHECK(more < 2 * kVocab * kHidden * 101 / 100);
+}
+
+// 8192 tokens make 32 chunks. Up to 0.8.2 each writes its product, turns it into fp32 and adds that
+// to bf16; since then it reads the gradient that it adds to. Zeros are written once.
+TEST_CASE("Liger's chunks add up the gradient of the head's weight") {
+  Job job = job_with(LigerKernel::kOn);
+  job.sequence_length = 8192;
+  CHECK(liger_head_kernels(job, plan_with(2)).fused == 2 + 32 * 2);
+  job.global_batch *= 2;  // the loss is divided by the microbatches
+  CHECK(liger_head_kernels(job, plan_with(2)).fused == 2 + 32 * 2 + 4);
+  job.profile.liger_kernel = LigerKernel::kThrough082;
+  const KernelBytes old = liger_head_kernels(job, plan_with(2));
+  CHECK(old.fused == 2 + 4);
+  CHECK(old.converted == 32 * ((2 + 4) + (2 + 4 + 2)));
+}
+
+// Copied into the bucket, divided, copied flat: 2 bytes six times.
+TEST_CASE("gradients of DeepSpeed's weights go through the bucket") {
+  for (const std::int64_t zero : {2, 3}) {
+    CHECK(weight_gradient_kernels(job_with(LigerKernel::kOff), plan_with(zero)).fused == 12);
+  }
 }
 
 TEST_CASE("Liger takes less memory and time, and its older loss more of either") {
