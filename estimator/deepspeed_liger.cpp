@@ -34,6 +34,7 @@ ModuleCall LigerLlama::call(Module module, std::int64_t layer) const {
   ModuleCall found = EagerLlama::call(module, layer);
   if (module == Module::kCausalLm) {
     found.parameter = EagerLlama::call(Module::kHead).parameter;
+    found.is_external = true;
   }
   return found;
 }
@@ -123,6 +124,7 @@ void LigerLlama::chunk_by_chunk() {
 // Gradients are made here, and wait for the backward pass, the head's weight's among them.
 // LigerForCausalLMLoss shifts labels by padding.
 void LigerLlama::loss_forward() {
+  hooks_.read_external(call(Module::kCausalLm));
   TapeTensor padded = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
   labels_ = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
   of_hidden_ = tape_.make_as(TapeRow::kHiddenGradient, sizes_.sequence);

@@ -24,8 +24,7 @@ class LigerLlama final : public EagerLlama {
 
  private:
   // Nobody calls the head: the whole model reads its weight, which ZeRO-3 therefore gathers and
-  // lets go of with it (runtime/zero/parameter_offload.py, register_external_parameter), the first
-  // time not before it is read.
+  // lets go of with it.
   ModuleCall call(Module module, std::int64_t layer = 0) const override;
   void norm_forward(const ModuleCall& norm, LlamaNorm& tensors, TapeTensor& input,
                     bool saves) override;

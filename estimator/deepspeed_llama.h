@@ -43,6 +43,8 @@ struct ModuleCall {
   static constexpr std::int64_t kNoParameter = -1;
   Module module = Module::kCausalLm;
   std::int64_t parameter = kNoParameter;
+  // It is another module's: nobody knows before it has been read once.
+  bool is_external = false;
 };
 
 // A ZeRO optimizer around the model's work.
@@ -56,6 +58,8 @@ class DeepspeedZero {
   virtual void step() = 0;
 
   virtual void before_forward(const ModuleCall&) {}
+  // A call that is running reads its external parameter.
+  virtual void read_external(const ModuleCall&) {}
   virtual void after_forward(const ModuleCall&) {}
   virtual void before_backward(const ModuleCall&) {}
   virtual void after_backward(const ModuleCall&) {}

@@ -171,7 +171,7 @@ void PartitionedZero::fetch(const ModuleCall& call) {
   if (!has_trace()) {
     trace_.push_back(call.parameter);
   }
-  if (call.parameter != ModuleCall::kNoParameter) {
+  if (call.parameter != ModuleCall::kNoParameter && !is_unknown(call)) {
     Parameter& parameter = at(call.parameter);
     if (parameter.status == Status::kAway) {
       gather({call.parameter});
@@ -187,6 +187,18 @@ void PartitionedZero::fetch(const ModuleCall& call) {
     prefetch();
   }
   ++call_;
+}
+
+// parameter_offload.py, ZeROOrderedDict.__getitem__: the first time it is gathered where it is
+// read, of one rank as well (partition_parameters.py, _allgather_params_sequential).
+void PartitionedZero::read_external(const ModuleCall& call) {
+  if (std::exchange(knows_external_, true)) {
+    return;
+  }
+  Parameter& parameter = at(call.parameter);
+  parameter.gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
+  parameter.status = Status::kHere;
+  ++parameter.num_active;
 }
 
 // Whether it has been fetched for a later call, or one of the next calls, up to kReuseElements of

@@ -31,6 +31,7 @@ class PartitionedZero final : public DeepspeedZero {
   void end_backward() override;
   void step() override;
   void before_forward(const ModuleCall& call) override { fetch(call); }
+  void read_external(const ModuleCall& call) override;
   void after_forward(const ModuleCall& call) override { release(call); }
   void before_backward(const ModuleCall& call) override;
   void after_backward(const ModuleCall& call) override;
@@ -62,6 +63,7 @@ class PartitionedZero final : public DeepspeedZero {
   };
 
   Parameter& at(std::int64_t parameter) { return parameters_[static_cast<std::size_t>(parameter)]; }
+  bool is_unknown(const ModuleCall& call) const { return call.is_external && !knows_external_; }
   bool has_trace() const { return num_microbatches_ > 1; }
   void gather(const std::vector<std::int64_t>& parameters);
   void await(std::int64_t parameter);
@@ -93,6 +95,7 @@ class PartitionedZero final : public DeepspeedZero {
   std::vector<std::int64_t> bucket_;
   std::int64_t bucketed_elements_ = 0;
   bool has_moments_ = false;
+  bool knows_external_ = false;  // the external parameter has been read
 };
 
 }  // namespace shardplan
