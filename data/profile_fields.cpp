@@ -77,6 +77,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"prefetch_bucket_elements", &FrameworkProfile::prefetch_bucket_elements},
     {"max_live_parameters", &FrameworkProfile::max_live_parameters},
     {"liger_kernel", &FrameworkProfile::liger_kernel},
+    {"offload_pin_memory", &FrameworkProfile::offload_pin_memory},
+    {"host_threads", &FrameworkProfile::host_threads},
     {"overflow_check", &FrameworkProfile::overflow_check},
     {"divides_logits_gradient", &FrameworkProfile::divides_logits_gradient},
     {"makes_buckets_first", &FrameworkProfile::makes_buckets_first},

@@ -42,6 +42,8 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Deepspee
       reduce_stream_(overlaps_ ? AllocationStream::kReduce : AllocationStream::kCompute),
       makes_buckets_first_(job.profile.makes_buckets_first),
       copies_for_check_(copies_for_overflow_check(job, plan)),
+      offloads_(plan.offload.optimizer > 0),
+      checks_offloaded_by_copies_(job.profile.overflow_check != OverflowCheck::kByExtremes),
       bucket_elements_(job.profile.reduce_bucket_elements),
       ranges_(deepspeed_ranges(job.model)),
       rank_(rank),
@@ -55,8 +57,7 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, Deepspee
     const FlatRange& range = ranges_[i];
     if (is_kept(static_cast<std::int64_t>(i))) {
       kept_elements_ += range.elements();
-      parts_.push_back(std::min(range.end, (rank_ + 1) * share_) -
-                       std::max(range.begin, rank_ * share_));
+      parts_.push_back(part_of(static_cast<std::int64_t>(i)));
     }
   }
 }
@@ -70,6 +71,14 @@ bool FlatZero::is_kept(std::int64_t parameter) const {
   return range.begin < (rank_ + 1) * share_ && range.end > rank_ * share_;
 }
 
+// Elements of it in this rank's share.
+std::int64_t FlatZero::part_of(std::int64_t parameter) const {
+  const FlatRange& range = range_of(parameter);
+  return std::min(range.end, (rank_ + 1) * share_) - std::max(range.begin, rank_ * share_);
+}
+
+// Offloaded parts are converted on the host; temp_grad_buffer_for_gpu_offload is where accumulated
+// gradients come back.
 void FlatZero::build() {
   std::vector<TapeTensor> model;
   if (flattens_on_gpu_) {
@@ -80,6 +89,12 @@ void FlatZero::build() {
   tape_.make_as(TapeRow::kParameters, half_ * flat_elements_);
   for (TapeTensor& tensor : model) { tape_.free(tensor); }
   TapeTensor part = tape_.make_as(TapeRow::kPartCopies, half_ * share_);
+  if (offloads_) {
+    tape_.free(part);
+    const FlatRange& largest = *std::ranges::max_element(ranges_, {}, &FlatRange::elements);
+    tape_.make_as(TapeRow::kOffloadBuffer, half_ * largest.elements());
+    return;
+  }
   tape_.make_as(TapeRow::kMasterPart, kFp32 * share_);
   tape_.free(part);
   // initialize_optimizer_states
@@ -145,7 +160,9 @@ void FlatZero::reduce_bucket() {
   average();
   for (const std::int64_t parameter : bucket_.parameters) {
     const bool keeps = is_kept(parameter);
-    if (keeps && partition_.id == 0) {
+    if (keeps && offloads_) {
+      move_to_host(parameter);
+    } else if (keeps && partition_.id == 0) {
       partition_ = tape_.make_as(TapeRow::kGradientPart, half_ * kept_elements_, reduce_stream_);
     }
     if (keeps || !keeps_gradients_) {
@@ -153,6 +170,23 @@ void FlatZero::reduce_bucket() {
     }
   }
   bucket_ = {};
+}
+
+// copy_grads_in_partition: before the last microbatch it is added to what the host has, by way of
+// the buffer; then its norm and what is not finite are looked for, and it leaves in fp32.
+void FlatZero::move_to_host(std::int64_t parameter) {
+  if (!is_boundary_) {
+    return;
+  }
+  const std::int64_t part = part_of(parameter);
+  TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * part, reduce_stream_);
+  norms_.push_back(tape_.make_as(TapeRow::kStepNorms, kFp64, reduce_stream_));
+  tape_.free(wide);
+  if (checks_offloaded_by_copies_) {
+    check_overflow(range_of(parameter).elements(), reduce_stream_);
+  }
+  TapeTensor leaving = tape_.make_as(TapeRow::kWideGradients, kFp32 * part, reduce_stream_);
+  tape_.free(leaving);
 }
 
 // independent_gradient_partition_epilogue
@@ -174,19 +208,17 @@ void FlatZero::end_backward() {
   has_buckets_ = false;
 }
 
-// _has_inf_or_nan of one part after the other, where it copies.
-void FlatZero::check_overflow() {
+// _has_inf_or_nan, where it copies.
+void FlatZero::check_overflow(std::int64_t elements, AllocationStream stream) {
   const InRow row(tape_, TapeRow::kStepCheck);
-  for (const std::int64_t part : parts_) {
-    TapeTensor copy = tape_.make(kFp32 * part);
-    TapeTensor nans = tape_.make(part);
-    TapeTensor magnitude = tape_.make(kFp32 * part);
-    TapeTensor infinities = tape_.make(part);
-    tape_.free(magnitude);
-    TapeTensor either = tape_.make(part);
-    TapeTensor numbers = tape_.make(kFp32 * part);
-    tape_.free(numbers, copy, nans, infinities, either);
-  }
+  TapeTensor copy = tape_.make(kFp32 * elements, stream);
+  TapeTensor nans = tape_.make(elements, stream);
+  TapeTensor magnitude = tape_.make(kFp32 * elements, stream);
+  TapeTensor infinities = tape_.make(elements, stream);
+  tape_.free(magnitude);
+  TapeTensor either = tape_.make(elements, stream);
+  TapeTensor numbers = tape_.make(kFp32 * elements, stream);
+  tape_.free(numbers, copy, nans, infinities, either);
 }
 
 // In fp64, one part after the other (get_grad_norm_direct).
@@ -198,8 +230,13 @@ void FlatZero::take_norms() {
 }
 
 void FlatZero::step() {
+  if (offloads_) {
+    for (TapeTensor& norm : norms_) { tape_.free(norm); }
+    norms_.clear();
+    return;
+  }
   if (copies_for_check_) {
-    check_overflow();
+    for (const std::int64_t part : parts_) { check_overflow(part, AllocationStream::kCompute); }
   }
   take_norms();
   TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, parts_.size() > 1 ? half_ * share_ : 0);

@@ -1,6 +1,7 @@
 // DeepSpeed's ZeRO-1 and 2 (runtime/zero/stage_1_and_2.py): one flat tensor of all parameters,
 // buckets that gradients are reduced from, one tensor of the gradients that a rank keeps, and the
-// optimizer's step on this rank's part of them.
+// optimizer's step on this rank's part of them. With offload_optimizer that part is stepped on the
+// host: a gradient goes there as soon as its bucket has been reduced.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,9 @@ class FlatZero final : public DeepspeedZero {
   void add_to_bucket(std::int64_t parameter);
   void average();
   void reduce_bucket();
-  void check_overflow();
+  void move_to_host(std::int64_t parameter);
+  std::int64_t part_of(std::int64_t parameter) const;
+  void check_overflow(std::int64_t elements, AllocationStream stream);
   void take_norms();
 
   DeepspeedTape& tape_;
@@ -47,6 +50,8 @@ class FlatZero final : public DeepspeedZero {
   bool flattens_on_gpu_ = false;
   bool makes_buckets_first_ = false;
   bool copies_for_check_ = false;
+  bool offloads_ = false;
+  bool checks_offloaded_by_copies_ = false;  // in every precision
   std::int64_t bucket_elements_ = 0;
   std::vector<FlatRange> ranges_;   // by parameter
   std::int64_t flat_elements_ = 0;  // aligned to ranks
@@ -63,6 +68,7 @@ class FlatZero final : public DeepspeedZero {
   std::vector<TapeTensor> gradients_;  // .grad, by parameter
   TapeTensor partition_;               // grads_in_partition
   TapeTensor accumulated_;             // of the microbatches before
+  std::vector<TapeTensor> norms_;      // of gradients that have gone to the host
 };
 
 }  // namespace shardplan

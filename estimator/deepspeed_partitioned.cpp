@@ -18,6 +18,8 @@ constexpr std::int64_t kFp64 = 8;
 constexpr std::int64_t kPersistentElements = 100'000;
 constexpr std::int64_t kReuseElements = 1'000'000'000;
 constexpr std::int64_t kNever = -1;
+// runtime/zero/stage3.py, _constant_buffered_norm2.
+constexpr std::int64_t kNormElements = 250'000'000;
 
 }  // namespace
 
@@ -51,6 +53,9 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape
       half_(bytes_of(activation_dtype(plan.precision))),
       ranks_(dense_shard_size(job, plan)),
       sub_groups_(deepspeed_sub_groups(job, plan)),
+      offloads_optimizer_(plan.offload.optimizer > 0),
+      offloads_parameters_(plan.offload.parameters),
+      num_on_gpu_(static_cast<std::size_t>(deepspeed_sub_groups_on_gpu(job, plan))),
       bucket_elements_(job.profile.reduce_bucket_elements),
       prefetch_elements_(job.profile.prefetch_bucket_elements),
       max_live_elements_(job.profile.max_live_parameters) {
@@ -66,34 +71,44 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape
 }
 
 // Parts are moved to the host and back into one tensor, the cache emptied (defragment); copies in
-// fp32; a gradient for an empty step; bucket and gradients; each parameter gathered once, for its
-// hook.
+// fp32; a gradient for an empty step, which offloaded sub-groups on the GPU keep; bucket and
+// gradients; each parameter gathered once, for its hook.
 void PartitionedZero::build() {
   std::int64_t part = 0;
   for (const Parameter& parameter : parameters_) { part += parameter.part; }
-  tape_.make_as(TapeRow::kParameters, half_ * part);
+  tape_.make_as(TapeRow::kParameters, offloads_parameters_ ? 0 : half_ * part);
   const InRow copies(tape_, TapeRow::kPartCopies);
   TapeTensor converted;
   std::int64_t largest = 0;
-  for (const std::int64_t elements : sub_groups_) {
-    tape_.replace(converted, kFp32 * elements);
-    tape_.make_as(TapeRow::kMasterPart, kFp32 * elements);
-    largest = std::max(largest, elements);
+  for (std::size_t i = 0; i < num_on_gpu_; ++i) {
+    tape_.replace(converted, kFp32 * sub_groups_[i]);
+    tape_.make_as(TapeRow::kMasterPart, kFp32 * sub_groups_[i]);
+    largest = std::max(largest, sub_groups_[i]);
   }
   tape_.free(converted);
-  TapeTensor zeros = tape_.make(kFp32 * largest);
-  tape_.free(zeros);
+  if (offloads_optimizer_) {
+    for (std::size_t i = 0; i < num_on_gpu_; ++i) {
+      tape_.make_as(TapeRow::kWideGradients, kFp32 * sub_groups_[i]);
+    }
+  } else {
+    TapeTensor zeros = tape_.make(kFp32 * largest);
+    tape_.free(zeros);
+  }
   tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
-  tape_.make_as(TapeRow::kGradients, half_ * part);
+  tape_.make_as(TapeRow::kGradients, offloads_optimizer_ ? 0 : half_ * part);
   for (const Parameter& parameter : parameters_) {
     TapeTensor gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
-    tape_.free(gathered);
+    TapeTensor own =
+        tape_.make_as(TapeRow::kOnItsWay, offloads_parameters_ ? half_ * parameter.part : 0);
+    tape_.free(own, gathered);
   }
 }
 
 // reset_step. The first microbatch records the calls that those after it follow.
-void PartitionedZero::begin_microbatch(bool) {
+void PartitionedZero::begin_microbatch(bool is_last) {
   ++num_microbatches_;
+  ++num_of_step_;
+  is_boundary_ = is_last;
   call_ = 0;
   available_elements_ = 0;
   queue_.clear();
@@ -106,7 +121,8 @@ void PartitionedZero::begin_microbatch(bool) {
 }
 
 // all_gather_coalesced: one parameter is gathered into its own tensor, several into a flat one; of
-// one rank there is nothing to gather.
+// one rank there is nothing to gather. Parts on the host come to the GPU: of one parameter until
+// the collective that reads it has been waited for, of several until they lie in the flat tensor.
 void PartitionedZero::gather(const std::vector<std::int64_t>& parameters) {
   Gather gather{.parameters = parameters, .num_awaited = std::ssize(parameters)};
   std::ranges::sort(gather.parameters);
@@ -117,14 +133,28 @@ void PartitionedZero::gather(const std::vector<std::int64_t>& parameters) {
     elements += ranks_ * at(i).part;
     available_elements_ += at(i).elements;
   }
+  std::vector<TapeTensor> parts;
+  const auto bring_parts = [&] {
+    for (const std::int64_t i : gather.parameters) {
+      parts.push_back(tape_.make_as(TapeRow::kOnItsWay,
+                                    offloads_parameters_ ? half_ * at(i).part : 0, gather_stream_));
+    }
+  };
+  gather.is_complete = ranks_ == 1 || parameters.size() == 1;
   if (ranks_ == 1) {
-    gather.is_complete = true;
+    for (const std::int64_t i : gather.parameters) {
+      at(i).gathered = tape_.make_as(TapeRow::kGathered,
+                                     offloads_parameters_ ? half_ * at(i).part : 0, gather_stream_);
+    }
   } else if (parameters.size() == 1) {
     at(parameters.front()).gathered =
         tape_.make_as(TapeRow::kGathered, half_ * elements, gather_stream_);
-    gather.is_complete = true;
+    bring_parts();
+    gather.own_part = parts.front();
   } else {
     gather.flat = tape_.make_as(TapeRow::kGatherBuffer, half_ * elements, gather_stream_);
+    bring_parts();
+    for (TapeTensor& part : parts) { tape_.free(part); }
   }
   gathers_.push_back(gather);
 }
@@ -142,7 +172,7 @@ void PartitionedZero::await(std::int64_t parameter) {
   }
   at(parameter).status = Status::kHere;
   if (--gather.num_awaited == 0) {
-    tape_.free(gather.flat);
+    tape_.free(gather.flat, gather.own_part);
   }
 }
 
@@ -273,10 +303,41 @@ void PartitionedZero::reduce_bucket() {
   const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
   TapeTensor flat =
       tape_.make_as(TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
-  for (const std::int64_t i : bucket_) { tape_.free(at(i).gradient); }
-  tape_.free(flat);
+  std::ranges::sort(bucket_);
+  for (const std::int64_t i : bucket_) {
+    if (offloads_optimizer_) {
+      move_to_host(at(i));
+    }
+    tape_.free(at(i).gradient);
+  }
+  tape_.free(leaving_, flat);
   bucket_.clear();
   bucketed_elements_ = 0;
+}
+
+// partition_grads: to the host, and from there or with what it has back for what follows; behind
+// the last microbatch its norm is taken, 250 million elements at a time, and it leaves in fp32.
+void PartitionedZero::move_to_host(const Parameter& parameter) {
+  const bool accumulates = num_of_step_ > 1;
+  TapeTensor before = leaving_;
+  if (!accumulates) {
+    tape_.free(before);
+  }
+  leaving_ = tape_.make_as(TapeRow::kOnItsWay, half_ * parameter.part, reduce_stream_);
+  if (accumulates) {
+    tape_.free(before);
+  }
+  if (!is_boundary_) {
+    return;
+  }
+  norms_.push_back(tape_.make_as(TapeRow::kStepNorms, kFp64, reduce_stream_));
+  for (std::int64_t begin = 0; begin < parameter.part; begin += kNormElements) {
+    const std::int64_t elements = std::min(kNormElements, parameter.part - begin);
+    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * elements, reduce_stream_);
+    tape_.free(wide);
+  }
+  TapeTensor wide = tape_.make_as(TapeRow::kWideGradients, kFp32 * parameter.part, reduce_stream_);
+  tape_.free(wide);
 }
 
 // Modules whose inputs have no gradients are released at the end (release_backward_leftovers).
@@ -295,30 +356,55 @@ void PartitionedZero::end_backward() {
 }
 
 void PartitionedZero::step() {
+  num_of_step_ = 0;
   for (Parameter& parameter : parameters_) { drop(parameter); }
-  for (const Parameter& parameter : parameters_) {
-    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * parameter.part);
-    tape_.free(wide);
-  }
-  const bool makes_moments = !std::exchange(has_moments_, true);
-  for (const std::int64_t elements : sub_groups_) {
-    TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, half_ * elements);
-    TapeTensor gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * elements);
-    tape_.free(flat);
-    if (makes_moments) {
-      tape_.make_as(TapeRow::kNumSteps, kFp32);
-      tape_.make_as(TapeRow::kExpAvg, kFp32 * elements);
-      tape_.make_as(TapeRow::kExpAvgSq, kFp32 * elements);
+  if (!offloads_optimizer_) {
+    for (const Parameter& parameter : parameters_) {
+      TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * parameter.part);
+      tape_.free(wide);
     }
-    tape_.free(gradient);
+  }
+  for (std::size_t i = 0; i < num_on_gpu_; ++i) { update(i); }
+  has_moments_ = true;
+  for (TapeTensor& norm : norms_) { tape_.free(norm); }
+  norms_.clear();
+  gather_persistent();
+}
+
+// Where others are offloaded it is torch's AdamW, not fused: square roots of the second moment.
+void PartitionedZero::update(std::size_t sub_group) {
+  const std::int64_t elements = sub_groups_[sub_group];
+  TapeTensor gradient;
+  if (!offloads_optimizer_) {
+    TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, half_ * elements);
+    gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * elements);
+    tape_.free(flat);
+  }
+  if (!has_moments_) {
+    tape_.make_as(TapeRow::kNumSteps, offloads_optimizer_ ? 0 : kFp32);
+    tape_.make_as(TapeRow::kExpAvg, kFp32 * elements);
+    tape_.make_as(TapeRow::kExpAvgSq, kFp32 * elements);
+  }
+  TapeTensor roots = tape_.make_as(TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
+  tape_.free(roots, gradient);
+}
+
+// _post_step; parts on the host are all brought before.
+void PartitionedZero::gather_persistent() {
+  const bool gathers = ranks_ > 1 || offloads_parameters_;
+  std::vector<TapeTensor> parts;
+  for (const Parameter& parameter : parameters_) {
+    const bool comes = parameter.persists && offloads_parameters_ && ranks_ > 1;
+    parts.push_back(tape_.make_as(TapeRow::kOnItsWay, comes ? half_ * parameter.part : 0));
   }
   for (Parameter& parameter : parameters_) {
     if (parameter.persists) {
       parameter.gathered =
-          tape_.make_as(TapeRow::kGathered, ranks_ > 1 ? half_ * ranks_ * parameter.part : 0);
+          tape_.make_as(TapeRow::kGathered, gathers ? half_ * ranks_ * parameter.part : 0);
       parameter.status = Status::kHere;
     }
   }
+  for (TapeTensor& part : parts) { tape_.free(part); }
 }
 
 }  // namespace shardplan

@@ -1,6 +1,8 @@
 // DeepSpeed's ZeRO-3: parameters gathered around modules and ahead of them, one bucket that
 // gradients are reduced from, the optimizer's step sub-group by sub-group (runtime/zero/stage3.py,
-// parameter_offload.py, partition_parameters.py, partitioned_param_coordinator.py).
+// parameter_offload.py, partition_parameters.py, partitioned_param_coordinator.py). With
+// offload_optimizer sub-groups are stepped on the host, where gradients accumulate; with
+// offload_param this rank's parts lie there and come for every gather.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +56,7 @@ class PartitionedZero final : public DeepspeedZero {
   struct Gather {
     std::vector<std::int64_t> parameters;
     TapeTensor flat = {};
+    TapeTensor own_part = {};  // from the host
     std::int64_t num_awaited = 0;
     bool is_complete = false;
   };
@@ -73,11 +76,17 @@ class PartitionedZero final : public DeepspeedZero {
   void release(const ModuleCall& call);
   void drop(Parameter& parameter);
   void reduce_bucket();
+  void move_to_host(const Parameter& parameter);
+  void update(std::size_t sub_group);
+  void gather_persistent();
 
   DeepspeedTape& tape_;
   std::int64_t half_ = 2;  // bytes of an element
   std::int64_t ranks_ = 1;
   std::vector<std::int64_t> sub_groups_;
+  bool offloads_optimizer_ = false;
+  bool offloads_parameters_ = false;
+  std::size_t num_on_gpu_ = 0;  // sub-groups, the first ones
   std::int64_t bucket_elements_ = 0;
   std::int64_t prefetch_elements_ = 0;
   std::int64_t max_live_elements_ = 0;
@@ -89,6 +98,8 @@ class PartitionedZero final : public DeepspeedZero {
   std::vector<std::int64_t> trace_;    // parameters of the calls of one microbatch, in order
   std::deque<QueuedParameter> queue_;  // not yet asked for
   std::int64_t num_microbatches_ = 0;
+  std::int64_t num_of_step_ = 0;  // microbatches begun
+  bool is_boundary_ = false;
   std::int64_t call_ = 0;
   std::int64_t available_elements_ = 0;
   std::vector<ModuleCall> active_backward_;
@@ -96,6 +107,8 @@ class PartitionedZero final : public DeepspeedZero {
   std::int64_t bucketed_elements_ = 0;
   bool has_moments_ = false;
   bool knows_external_ = false;  // the external parameter has been read
+  TapeTensor leaving_;             // the gradient that went to the host last
+  std::vector<TapeTensor> norms_;  // of gradients that have gone there
 };
 
 }  // namespace shardplan

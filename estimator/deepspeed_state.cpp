@@ -9,6 +9,7 @@
 #include "estimator/block_rows.h"
 #include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_timeline.h"
+#include "estimator/number.h"
 #include "estimator/stage_peak.h"
 #include "estimator/units.h"
 
@@ -179,6 +180,11 @@ std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan)
     groups.back() += div_ceil(elements, ranks);
   }
   return groups;
+}
+
+std::int64_t deepspeed_sub_groups_on_gpu(const Job& job, const Plan& plan) {
+  const double groups = number(std::ssize(deepspeed_sub_groups(job, plan)));
+  return static_cast<std::int64_t>((1 - plan.offload.optimizer) * groups);
 }
 
 StageState deepspeed_state(const Job& job, const Plan& plan, std::optional<std::int64_t> rank) {

@@ -186,6 +186,34 @@ inline constexpr EfficiencyConstant kHostAdamBytes = {
         "of: six times the 30 of a fused update (gradient, parameter and moments in fp32, the new "
         "weight in bf16); DeepSpeed docs/_tutorials/zero-offload.md: its fused CPU Adam is 5 to 7 "
         "times as fast as PyTorch's"};
+inline constexpr EfficiencyConstant kFusedHostAdamBytes = {
+    .value = 42,
+    .source =
+        "bytes of host memory that DeepSpeed's step takes of one parameter, counted: gradient "
+        "scaled 8, DeepSpeedCPUAdam 16 read and 12 written, the new weight in bf16 6 "
+        "(csrc/adam/cpu_adam_impl.cpp, runtime/zero/stage_1_and_2.py step)"};
+inline constexpr EfficiencyConstant kHostThreadRate = {
+    .value = 6.5e9,
+    .source =
+        "bytes a second of host memory of one thread of it: 16 on a host of Xeon cores move 104 "
+        "GB/s (data/measured/deepspeed_offload_h100.jsonl, ds-off-z2-1b and -z2-8b-l8-full)"};
+inline constexpr EfficiencyConstant kPageableRate = {
+    .value = 6e9,
+    .source =
+        "bytes a second between a GPU and host memory that is not page-locked: 6.0 to and 10.8 "
+        "from an H100 on PCIe 5, 53 and 55 where it is (data/measured/README.md, "
+        "deepspeed_offload_h100)"};
+inline constexpr EfficiencyConstant kNewPagesRate = {
+    .value = 3.6e9,
+    .source =
+        "bytes a second of weights converted into host memory of their own and sent from there: "
+        "what the step of ds-off-z3-1b takes beyond that of -z2-1b "
+        "(data/measured/deepspeed_offload_h100.jsonl)"};
+inline constexpr EfficiencyConstant kNewPagesBackRate = {
+    .value = 1.1e9,
+    .source =
+        "bytes a second of fp32 weights from the GPU into such memory, which one thread faults in: "
+        "ds-off-z3only-p-1b of the same file"};
 inline constexpr EfficiencyConstant kNetworkShare = {
     .value = 0.85,
     .source =

@@ -74,7 +74,7 @@ PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom
           plan.micro_batch};
 }
 
-// Offloading takes rows of the optimizer away and adds none.
+// Megatron-core's takes rows of the optimizer away and adds none.
 void choose_most_offload(const PriceFreedom& open, Plan& plan) {
   if (!open.offload.empty()) {
     plan.offload = *std::ranges::max_element(open.offload, {}, &Offload::optimizer);
@@ -133,7 +133,10 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
               for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
               Plan at = plan;
               choose_smallest_optimizer(open, at);
-              choose_most_offload(open, at);
+              const bool adds_buffers = pieces.job.profile.memory_model == MemoryModel::kDeepspeed;
+              if (!adds_buffers) {
+                choose_most_offload(open, at);
+              }
               const auto visit = [&] {
                 if (!has_groups(pieces.job, at)) {
                   return;
@@ -149,8 +152,11 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
               };
               each(open.precision, at.precision, [&] {
                 each(open.grad_dtype, at.grad_dtype, [&] {
-                  each(open.zero, at.zero,
-                       [&] { each(open.dp_replicate, at.dp_replicate, visit); });
+                  each(open.zero, at.zero, [&] {
+                    each(open.dp_replicate, at.dp_replicate, [&] {
+                      each(adds_buffers ? open.offload : std::vector<Offload>{}, at.offload, visit);
+                    });
+                  });
                 });
               });
             })
@@ -332,18 +338,15 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
   double least_s = kNoTime;
   Plan at = plan;
   each(open.zero, at.zero, [&] {
-    std::array<double, 2> exposed_s{};
     const std::array<std::size_t, 2> ends = {ranks.rank_kind(0), ranks.rank_kind(at.pp - 1)};
-    for (std::size_t end = 0; end < ends.size(); ++end) {
-      exposed_s[end] = exposed_data_parallel_s(pieces.job, at, reductions.ranks[ends[end]],
-                                               microbatches, kHides);
-    }
     each(open.offload, at.offload, [&] {
       double slowest_s = 0;
-      for (std::size_t end = 0; end < ends.size(); ++end) {
-        slowest_s =
-            std::max(slowest_s, exposed_s[end] + optimizer_s(pieces.job, at, pieces.grid().groups,
-                                                             reductions.held[ends[end]]));
+      for (const std::size_t end : ends) {
+        const double exposed_s =
+            exposed_data_parallel_s(pieces.job, at, reductions.ranks[end], microbatches, kHides);
+        slowest_s = std::max(
+            slowest_s,
+            exposed_s + optimizer_s(pieces.job, at, pieces.grid().groups, reductions.held[end]));
       }
       least_s = std::min(least_s, slowest_s);
     });

@@ -156,16 +156,16 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
 // ZeRO decides as well what of the reductions it takes.
 const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
   return update_pieces
-      .find(
-          {packed(split_piece->number, grid_piece->number), packed(dtypes_number(plan), plan.zero),
-           std::bit_cast<std::int64_t>(plan.offload.optimizer)},
-          [&](std::vector<RankUpdate>& piece) {
-            const ReductionPiece& known = reductions(plan).value;
-            piece = known.ranks;
-            for (std::size_t rank = 0; rank < piece.size(); ++rank) {
-              piece[rank].optimizer_s = optimizer_s(job, plan, grid().groups, known.held[rank]);
-            }
-          })
+      .find({packed(split_piece->number, grid_piece->number),
+             packed(dtypes_number(plan), 2 * plan.zero + (plan.offload.parameters ? 1 : 0)),
+             std::bit_cast<std::int64_t>(plan.offload.optimizer)},
+            [&](std::vector<RankUpdate>& piece) {
+              const ReductionPiece& known = reductions(plan).value;
+              piece = known.ranks;
+              for (std::size_t rank = 0; rank < piece.size(); ++rank) {
+                piece[rank].optimizer_s = optimizer_s(job, plan, grid().groups, known.held[rank]);
+              }
+            })
       .value;
 }
 

@@ -1,10 +1,12 @@
 #include "estimator/sharding_time.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "estimator/collective_time.h"
 #include "estimator/deepspeed_buckets.h"
 #include "estimator/deepspeed_partitioned.h"
+#include "estimator/deepspeed_state.h"
 #include "estimator/efficiency.h"
 #include "estimator/elementwise.h"
 #include "estimator/fp8_weights.h"
@@ -67,6 +69,12 @@ double largest_values_s(const Job& job, const Plan& plan, const Part& part,
                       kFloatBytes * (is_blockwise ? number(part.linear) / kBlock : 1));
 }
 
+// To and from host memory, page-locked or not.
+double host_link_bytes_per_s(const Job& job) {
+  return job.profile.offload_pin_memory ? job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value
+                                        : kPageableRate.value;
+}
+
 void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
          const GroupShape& shard, const GroupShape& replica) {
   const std::int64_t elements = part.elements;
@@ -96,6 +104,10 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
         elementwise_s(job.cluster.gpu, number(elements) / number(shard.size) * kAddedGradient);
     total.add = total.add + beside_cost(rates_within_domain(job.cluster.gpu), {.bytes_s = add_s});
   }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    total.part_to_host_s +=
+        number(elements) / number(shard.size) * weight_bytes(plan) / host_link_bytes_per_s(job);
+  }
   if (job.profile.memory_model == MemoryModel::kDeepspeed && shard.size > 1) {
     const std::int64_t layers = std::ssize(job.model.layers);
     total.gather_copies_s += elementwise_s(
@@ -112,6 +124,33 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
 
 double exceeding(double cost_s, double hidden_behind_s) {
   return std::max(0.0, cost_s - hidden_behind_s);
+}
+
+// DeepSpeed's gradients on their way to the host and weights on theirs, in times that this rank's
+// part of the weights takes one way. ZeRO-1 and 2 copy on the stream of the computation: in fp32
+// behind the last microbatch (2); to add microbatches up, what the host has and the sum (2 each,
+// 1 of the first; of ZeRO-1 once); the new weights (1) (stage_1_and_2.py,
+// async_accumulate_grad_in_cpu_via_gpu, async_inplace_copy_grad_to_fp32_buffer_from_gpu, step).
+// ZeRO-3's gradients go and come back in every microbatch, beside the backward pass with
+// overlap_comm (stage3.py, partition_grads); offloaded parameters come for either pass beside the
+// work before them.
+double offload_copies_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                        double microbatches, const MicrobatchWork& work) {
+  const bool offloads = plan.offload.optimizer > 0;
+  const double part_s = update.part_to_host_s;
+  if (plan.zero < 3) {
+    const double sums = plan.zero == 2 ? 2 * microbatches - 1 : 2;
+    return offloads ? part_s * (3 + (microbatches > 1 ? sums : 0)) : 0;
+  }
+  const double forward = plan.offload.parameters ? 1 : 0;
+  const double backward = forward + (offloads ? 2 : 0);
+  const double last = offloads ? 2 : 0;
+  const auto exposed_s = [&](double parts, double beside_s) {
+    return overlaps_collectives(job, plan) ? exceeding(parts * part_s, beside_s) : parts * part_s;
+  };
+  return microbatches * exposed_s(forward, work.forward_s) +
+         (microbatches - 1) * exposed_s(backward, work.backward_s) +
+         exposed_s(backward + last, work.backward_s);
 }
 
 // Whole gradients, summed when a backward pass has ended; of DeepSpeed's buckets with overlap_comm
@@ -364,6 +403,9 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
         seconds = m * exposed_every_microbatch_s(job, update, work);
       }
   }
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    seconds += offload_copies_s(job, plan, update, m, work);
+  }
   return (seconds + update.tied_s + update.largest_values_s) * job.profile.exposed_dp_share;
 }
 
@@ -405,6 +447,36 @@ double muon_step_s(const Job& job, const Plan& plan, const ShardingGroups& group
   return std::max(kernels_s, layers * host_update_s(job, plan)) + muon_s(job, plan, tensors);
 }
 
+// Elements of a rank's part that the host updates.
+double elements_on_host(const Job& job, const Plan& plan, double elements) {
+  if (job.profile.memory_model != MemoryModel::kDeepspeed || plan.zero != 3) {
+    return elements * plan.offload.optimizer;
+  }
+  const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan);
+  const auto on_gpu = deepspeed_sub_groups_on_gpu(job, plan);
+  const std::int64_t all = std::accumulate(groups.begin(), groups.end(), std::int64_t{0});
+  const std::int64_t on_host =
+      std::accumulate(groups.begin() + on_gpu, groups.end(), std::int64_t{0});
+  return elements * number(on_host) / number(all);
+}
+
+// DeepSpeed's on the host, by as many threads as it is given and no faster than the rank's share of
+// the host's memory. ZeRO-3's weights on the GPU are converted into host memory of their own, and
+// so are those on the host that the GPU updates: copy_ of tensors that differ in type and place
+// (stage3.py, _reassign_or_swap_out_partitioned_parameters; ATen/native/cuda/Copy.cu).
+double deepspeed_on_host_s(const Job& job, const Plan& plan, double on_host, double on_gpu) {
+  const double rate = std::min(number(job.profile.host_threads) * kHostThreadRate.value,
+                               job.cluster.host_memory_bytes_per_s);
+  double seconds = on_host * kFusedHostAdamBytes.value / rate;
+  if (plan.zero == 3 && !plan.offload.parameters) {
+    seconds += on_host * weight_bytes(plan) / kNewPagesRate.value;
+  }
+  if (plan.offload.parameters) {
+    seconds += on_gpu * number(bytes_of(plan.master_dtype)) / kNewPagesBackRate.value;
+  }
+  return seconds;
+}
+
 // The offloaded share crosses PCIe to the host, which updates it in its own memory, and back:
 // one after the other without --overlap-cpu-optimizer-d2h-h2d, and with it little less, as the host
 // takes the most (Megatron-LM core_v0.16.1 core/optimizer/cpu_offloading/hybrid_optimizer.py, step;
@@ -419,7 +491,8 @@ double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& group
   const double expert_shards = plan.zero > 0 ? number(groups.expert_shard.size) : 1;
   const double elements =
       number(parameters.dense) / dense_shards + number(parameters.expert) / expert_shards;
-  const double on_gpu = elements * (1 - plan.offload.optimizer);
+  const double on_host = elements_on_host(job, plan, elements);
+  const double on_gpu = elements - on_host;
   const std::int64_t replicas = groups.dense_shard.size * groups.dense_replica.size;
   const double held = number(parameters.dense + parameters.expert);
   const double kernels_s =
@@ -428,10 +501,12 @@ double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& group
                                          fp8_kernels(job, plan, groups, parameters));
   const double layers = number(std::ssize(job.model.layers)) / number(plan.pp);
   const double seconds = std::max(kernels_s, layers * host_update_s(job, plan));
+  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
+    return seconds + deepspeed_on_host_s(job, plan, on_host, on_gpu);
+  }
   if (plan.offload.optimizer == 0) {
     return seconds;
   }
-  const double on_host = elements * plan.offload.optimizer;
   const double moved_bytes = on_host * (number(bytes_of(plan.grad_dtype)) + weight_bytes(plan));
   return seconds + moved_bytes / (job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value) +
          on_host * kHostAdamBytes.value / job.cluster.host_memory_bytes_per_s;

@@ -34,6 +34,7 @@ struct RankUpdate {
   FsdpShares of_fsdp;          // Megatron-FSDP's
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
+  double part_to_host_s = 0;    // DeepSpeed: of this rank's part of the weights, over PCIe
   double tied_s = 0;            // of the embedding table, reduced between the end stages
   double largest_values_s = 0;  // of fp8 weights, of which each rank has updated a part
   double optimizer_s = 0;

@@ -173,6 +173,31 @@ constexpr std::array kNanotronRules = {
     kMicrobatchTooLarge,
 };
 
+// DeepSpeedZeroConfig.offload_ratio_check.
+constexpr ValidityRule kPartialOffload = {
+    .name = "partial_offload_needs_zero_3",
+    .reads = {PlanField::kZero, PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.zero < 3 && plan.offload.optimizer > 0 && plan.offload.optimizer < 1;
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "offload.optimizer " + number_text(plan.offload.optimizer) + " with zero " +
+                 number_text(plan.zero) + "; valid: 0 or 1, or zero 3";
+        }};
+
+// DeepSpeedZeroOffloadParamConfig.
+constexpr ValidityRule kOffloadParametersNeedZero3 = {
+    .name = "offloaded_parameters_need_zero_3",
+    .reads = {PlanField::kZero, PlanField::kOffload},
+    .broken = [](const Job&, const Plan& plan) { return plan.zero < 3 && plan.offload.parameters; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "offload.parameters with zero " + number_text(plan.zero) +
+                 "; valid: zero 3, or offload.parameters false";
+        }};
+
 constexpr std::array kDeepspeedRules = {
     kSizesPositive,
     // modelled
@@ -196,9 +221,7 @@ constexpr std::array kDeepspeedRules = {
     kGatedOnly,
     kTwoNorms,
     kNoMtp,
-    kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
-    kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
     kAdamWOnly,
@@ -214,6 +237,9 @@ constexpr std::array kDeepspeedRules = {
     kDpMatchesWorld,
     kGlobalBatch,
     kSpNeedsTp,
+    kOffloadOptimizerShare,
+    kPartialOffload,
+    kOffloadParametersNeedZero3,
     kMicrobatchTooLarge,
 };
 

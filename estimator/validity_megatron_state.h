@@ -13,19 +13,6 @@
 
 namespace shardplan {
 
-inline constexpr ValidityRule kOffloadOptimizerShare = {
-    .name = "offload_optimizer_is_a_share",
-    .reads = {PlanField::kOffload},
-    .broken =
-        [](const Job&, const Plan& plan) {
-          return !(plan.offload.optimizer >= 0 && plan.offload.optimizer <= 1);
-        },
-    .explain =
-        [](const Job&, const Plan& plan) {
-          return "offload.optimizer " + number_text(plan.offload.optimizer) +
-                 " is not a share; valid: 0 to 1";
-        }};
-
 inline constexpr ValidityRule kOverlapParamGather = {
     .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
     .reads = {PlanField::kZero},

@@ -307,4 +307,19 @@ inline constexpr ValidityRule kDpReplicateNeedsZero = {
                  " copies a sharded state, but zero is 0; valid: zero >= 1, or dp_replicate 1";
         }};
 
+// --- state in host memory ------------------------------------------------------------------------
+
+inline constexpr ValidityRule kOffloadOptimizerShare = {
+    .name = "offload_optimizer_is_a_share",
+    .reads = {PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return !(plan.offload.optimizer >= 0 && plan.offload.optimizer <= 1);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "offload.optimizer " + number_text(plan.offload.optimizer) +
+                 " is not a share; valid: 0 to 1";
+        }};
+
 }  // namespace shardplan

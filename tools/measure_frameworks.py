@@ -249,7 +249,8 @@ class Job:
             environment = dict(
                 os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world_of(case)),
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_NVLS_ENABLE="0",
-                OMP_NUM_THREADS="1",  # as torchrun sets it: many threads wake up slowly
+                # 1 as torchrun sets it: many threads wake up slowly
+                OMP_NUM_THREADS=str(case.get("options", {}).get("host_threads", 1)),
                 CUDA_DEVICE_MAX_CONNECTIONS=hardware_queues(case))
             if quiet:
                 environment["CUDA_VISIBLE_DEVICES"] = str(index)

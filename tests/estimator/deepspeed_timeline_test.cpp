@@ -75,7 +75,7 @@ double error(std::int64_t played, const std::optional<std::int64_t>& measured) {
 // exact within 0.5 % where nothing waits for a stream: frees that do are played at once, which some
 // of ZeRO-3's are, up to 10 %. Of one layout of ZeRO-1, run twice, five gradients have segments of
 // their own.
-TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 89 measured ranks") {
+TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 96 measured ranks") {
   std::vector<double> reserved;
   int waiting = 0;
   for (const char* file :
@@ -96,15 +96,15 @@ TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 89 measure
       CHECK(std::abs(cached) < (waits ? 0.1 : has_own_segments ? 0.03 : 0.005));
     }
   }
-  REQUIRE(reserved.size() == 89);
+  REQUIRE(reserved.size() == 96);
   CHECK(waiting == 8);  // of 25
   std::ranges::sort(reserved);
-  CHECK(reserved[39] < 0.0002);
+  CHECK(reserved[43] < 0.0002);
 }
 
 // Ledgers count tensors, PyTorch blocks: rounded up to 512 bytes, with ends of less than 1 MiB that
 // are not split off.
-TEST_CASE("DeepSpeed's estimate of a rank is what that rank has allocated, in 89 measured ranks") {
+TEST_CASE("DeepSpeed's estimate of a rank is what that rank has allocated, in 96 measured ranks") {
   for (const char* file :
        {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl", "deepspeed_ranks_h100.jsonl",
         "liger_h100.jsonl"}) {

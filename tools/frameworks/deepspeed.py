@@ -33,6 +33,12 @@ class DeepSpeed:
                              ("max_live_parameters", "stage3_max_live_parameters")):
             if ours in options:
                 zero[theirs] = options[ours]
+        offload = plan.get("offload", {})
+        on_host = {"device": "cpu", "pin_memory": options.get("offload_pin_memory", True)}
+        if offload.get("optimizer"):
+            zero["offload_optimizer"] = dict(on_host, ratio=offload["optimizer"])
+        if offload.get("parameters"):
+            zero["offload_param"] = on_host
         extra = dict(case.get("ds_config", {}))
         zero.update(extra.pop("zero_optimization", {}))
         config = {"train_micro_batch_size_per_gpu": self.batch, "gradient_clipping": 1.0,
@@ -54,8 +60,13 @@ class DeepSpeed:
         if plan.get("recompute", {}).get("granularity", "none") == "full":
             model.gradient_checkpointing_enable()
         model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-        self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+        if offload.get("optimizer"):  # the engine makes the one that runs on the host
+            config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.1}}
+            mine = {"model_parameters": model.parameters()}
+        else:
+            mine = {"optimizer": torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1,
+                                                   fused=True)}
+        self.engine = deepspeed.initialize(model=model, config=config, **mine)[0]
 
     @staticmethod
     def patch(model, liger):
