@@ -104,18 +104,33 @@ void add_chunks(std::vector<PlanEdit>& edits, const SearchSpace& space, const Pl
   }
 }
 
-void add_state(std::vector<PlanEdit>& edits, const Plan& plan) {
-  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-    add_value(edits, "grad_dtype", &Plan::grad_dtype, plan, dtype);
-    add_value(edits, "exp_avg_dtype", &Plan::exp_avg_dtype, plan, dtype);
-    add_value(edits, "exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, plan, dtype);
-  }
+// DeepSpeed's parameters go to the host with the optimizer's state, as in its examples: alone they
+// are the slower way.
+void add_offload(std::vector<PlanEdit>& edits, const Job& job, const Plan& plan) {
   for (const double share : {0.0, 0.5, 1.0}) {
     if (share != plan.offload.optimizer) {
       edits.push_back({.field = "offload_optimizer", .apply = [share](Job&, Plan& changed) {
                          changed.offload.optimizer = share;
                        }});
     }
+  }
+  const auto turn = [](Job&, Plan& changed) {
+    changed.offload.parameters = !changed.offload.parameters;
+    changed.offload.optimizer = changed.offload.parameters ? 1 : changed.offload.optimizer;
+  };
+  Job turned_job = job;
+  Plan turned = plan;
+  turn(turned_job, turned);
+  if (first_broken_rule(job, turned) == nullptr) {
+    edits.push_back({.field = "offload_parameters", .apply = turn});
+  }
+}
+
+void add_state(std::vector<PlanEdit>& edits, const Plan& plan) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    add_value(edits, "grad_dtype", &Plan::grad_dtype, plan, dtype);
+    add_value(edits, "exp_avg_dtype", &Plan::exp_avg_dtype, plan, dtype);
+    add_value(edits, "exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, plan, dtype);
   }
 }
 
@@ -169,6 +184,7 @@ std::vector<PlanEdit> single_edits(const Job& job, const Plan& plan) {
   }
   add_degree(edits, "dp_replicate", &Plan::dp_replicate, plan, num_gpus);
   add_state(edits, plan);
+  add_offload(edits, job, plan);
   return edits;
 }
 

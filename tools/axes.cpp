@@ -55,7 +55,9 @@ std::string value_word(const Offload& value) {
   if (value.parameters) {
     parts.emplace_back("parameters");
   }
-  return parts.empty() ? "none" : joined(parts, parts.size());
+  std::string word;
+  for (const std::string& part : parts) { word += (word.empty() ? "" : "+") + part; }
+  return parts.empty() ? "none" : word;
 }
 template <class Value>
 requires std::is_enum_v<Value> std::string value_word(Value value) {

@@ -187,6 +187,8 @@ std::vector<OptionRow> plan_rows() {
       choice("exp-avg-dtype", "first moment; default fp32", state_dtype_words()),
       choice("exp-avg-sq-dtype", "second moment; default fp32", state_dtype_words()),
       number("offload-optimizer", "share of the optimizer state in host memory; default 0", 0, 1),
+      choice("offload-parameters", "parameters in host memory between uses; default off",
+             {"on", "off"}),
       number("moe-buffer-factor", "native: bound on received tokens over the even share", 1, 4096),
   };
 }

@@ -61,6 +61,9 @@ Json json_of(const Plan& plan) {
   if (plan.offload.optimizer > 0) {
     json["offload"] = {{"optimizer", plan.offload.optimizer}};
   }
+  if (plan.offload.parameters) {
+    json["offload"]["parameters"] = true;
+  }
   if (plan.moe_buffer_factor != Plan{}.moe_buffer_factor) {
     json["moe_buffer_factor"] = plan.moe_buffer_factor;
   }

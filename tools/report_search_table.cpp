@@ -52,6 +52,9 @@ std::string notes_of(const RankedPlan& ranked) {
   if (plan.offload.optimizer > 0) {
     notes.push_back(percent(plan.offload.optimizer) + " of the optimizer offloaded");
   }
+  if (plan.offload.parameters) {
+    notes.emplace_back("parameters offloaded");
+  }
   return joined(notes);
 }
 

@@ -77,15 +77,31 @@ std::vector<double> parse_numbers(const std::vector<std::string>& words, double 
   return values;
 }
 
-// Shares of the optimizer state in host memory, also in the words of --list-axes.
+// Shares of the optimizer state in host memory, also in the words of --list-axes:
+// "optimizer:1+parameters".
+Offload parse_offload(const std::string& word, const std::string& place) {
+  constexpr std::string_view kOptimizer = "optimizer:";
+  Offload offload;
+  for (std::size_t start = 0; start < word.size();) {
+    const std::size_t end = std::min(word.find('+', start), word.size());
+    const std::string part = word.substr(start, end - start);
+    start = end + 1;
+    if (part == "parameters") {
+      offload.parameters = true;
+    } else if (part != "none") {
+      const std::string share =
+          part.starts_with(kOptimizer) ? part.substr(kOptimizer.size()) : part;
+      offload.optimizer = parse_number(share, 0, 1, place);
+    }
+  }
+  return offload;
+}
+
 std::vector<Offload> parse_offloads(const std::vector<std::string>& words,
                                     const std::string& place) {
-  constexpr std::string_view kOptimizer = "optimizer:";
   std::vector<Offload> values;
-  for (const std::string& word : words) {
-    const std::string share = word.starts_with(kOptimizer) ? word.substr(kOptimizer.size()) : word;
-    values.push_back({.optimizer = word == "none" ? 0 : parse_number(share, 0, 1, place)});
-  }
+  values.reserve(words.size());
+  for (const std::string& word : words) { values.push_back(parse_offload(word, place)); }
   return values;
 }
 

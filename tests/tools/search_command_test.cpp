@@ -324,6 +324,16 @@ TEST_CASE("a model that a framework has not is told with the frameworks that hav
   CHECK(search("megatron").exit_code == 0);
 }
 
+TEST_CASE("advise offers DeepSpeed's offload where a model does not fit") {
+  const std::string advice =
+      run_shardplan({"advise", "--model", "llama3-8b", "--cluster", "1x1-h100", "--framework",
+                     "deepspeed", "--sequence-length", "4096", "--global-batch", "8", "--zero", "3",
+                     "--recompute", "full"})
+          .out;
+  CHECK(contains(advice, "offload_optimizer 0 % -> 100 %\n"));
+  CHECK(contains(advice, "offload_optimizer 0 % -> 100 %, offload_parameters off -> on"));
+}
+
 // Where this many GPUs or this batch have no plan, no room, or leave most GPUs waiting.
 TEST_CASE("another number of GPUs, batch or axis that a search names has the speed that it says") {
   const Words job = {"search", "--model", "llama3-8b", "--sequence-length", "8192"};
@@ -336,6 +346,8 @@ TEST_CASE("another number of GPUs, batch or axis that a search names has the spe
               {"--global-batch", "--num-gpus"}},
         Asked{{"--cluster", "4096x8-h100", "--global-batch", "1024"}, {"--num-gpus"}},
         Asked{{"--cluster", "1x2-h100", "--global-batch", "16"}, {"--axes offload", "--num-gpus"}},
+        Asked{{"--cluster", "1x1-h100", "--global-batch", "8", "--framework", "deepspeed"},
+              {"--axes offload", "--num-gpus"}},
         Asked{{"--cluster", "1x2-h100", "--global-batch", "16", "--framework", "torchtitan"},
               {"--num-gpus"}},
         Asked{{"--cluster", "1x8-h100", "--global-batch", "64"}, {}},

@@ -226,6 +226,8 @@ TEST_CASE("--fix and --range take the words of an offload that --list-axes shows
     CHECK(space.offload == std::vector<Offload>{{.optimizer = share}});
   }
   SearchSpace space;
+  fix_axis(space, "offload=optimizer:1+parameters");
+  CHECK(space.offload == std::vector<Offload>{{.optimizer = 1, .parameters = true}});
   restrict_axis(space, "offload=none,optimizer:1");
   CHECK(space.offload == std::vector<Offload>{{}, {.optimizer = 1}});
   CHECK_THROWS_WITH_AS(fix_axis(space, "offload=optimizer:2"),
