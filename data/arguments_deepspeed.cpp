@@ -157,6 +157,42 @@ void read_liger(const RunArguments& arguments, RunReading& run, const Library& l
   }
 }
 
+// Whether it lies in host memory; an NVMe drive's buffers and reads are not described.
+bool is_on_host(const RunArguments& arguments, const std::string& part, const char* older,
+                RunReading& run) {
+  const std::string name = "zero_optimization." + part + ".device";
+  const std::string device = arguments.word_or(
+      name, arguments.text_or(older, "false") == "true" ? "cpu" : "none", {"none", "cpu", "nvme"});
+  if (device == "nvme") {
+    refuse(run, name +
+                    " nvme: none and cpu are described; what an NVMe drive's reads and their "
+                    "buffers take is not; --set " +
+                    name + "=cpu estimates it in host memory");
+  }
+  return device != "none";
+}
+
+// A ratio is ZeRO-3's (offload_ratio_check), and so are offloaded parameters, which its lower
+// stages do not look at.
+void read_offload(const RunArguments& arguments, RunReading& run, const Library& library) {
+  const std::string older = "zero_optimization.cpu_offload";
+  const bool optimizer = is_on_host(arguments, "offload_optimizer", older.c_str(), run);
+  const bool parameters = is_on_host(arguments, "offload_param", (older + "_param").c_str(), run);
+  const char* const ratio = "zero_optimization.offload_optimizer.ratio";
+  run.plan.offload.optimizer = optimizer ? arguments.number_or(ratio, 1, 0, 1) : 0;
+  run.plan.offload.parameters = parameters && run.plan.zero == 3;
+  if (parameters && run.plan.zero < 3) {
+    run.notes.push_back("offload_param: found cpu with ZeRO-" + std::to_string(run.plan.zero) +
+                        ", which takes it from ZeRO-3 alone, took none");
+  }
+  const std::string pins = std::string("zero_optimization.") +
+                           (optimizer ? "offload_optimizer" : "offload_param") + ".pin_memory";
+  const std::string pin = arguments.has(pins) ? pins : older + "_use_pin_memory";
+  if ((optimizer || parameters) && arguments.has(pin)) {
+    want(run, "offload_pin_memory", arguments.word_or(pin, "", {"true", "false"}), library);
+  }
+}
+
 constexpr std::array<const char*, 5> kTrainerLengths = {
     "cutoff_len", "sequence_len", "max_seq_length", "max_length", "model_max_length"};
 
@@ -245,6 +281,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
   if (take_profile(run, library)) {
     read_options(arguments, run, library);
     read_liger(arguments, run, library);
+    read_offload(arguments, run, library);
   }
   read_environment(settings, library, run);
   return run;

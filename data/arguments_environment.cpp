@@ -162,6 +162,9 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
     if (setting.name == "CUDA_LAUNCH_BLOCKING") {
       read_launch_blocking(setting, run, library);
     }
+    if (setting.name == "OMP_NUM_THREADS") {  // others' steps do not know it
+      try_option(run.job.profile, "host_threads", setting.values.front(), library);
+    }
     if (setting.name == "NVTE_ALLOW_NONDETERMINISTIC_ALGO" && setting.values.front() == "0") {
       const std::string reason =
           try_option(run.job.profile, "deterministic_attention", "true", library);

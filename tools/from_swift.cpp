@@ -50,7 +50,8 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kTrainerDefaults = 
 }};
 
 // ms-swift 4.6 swift/config/zero0.json to zero3_offload.json, what of them is not DeepSpeed's own
-// default: "zero2_offload" is stage 2 with the optimizer in host memory.
+// default: "zero2_offload" is stage 2 with the optimizer in host memory, "zero3_offload" stage 3
+// with the parameters there as well.
 std::vector<Setting> zero_settings(const std::string& word, const std::string& place) {
   const bool offloads = word.ends_with("_offload");
   const std::string stage = word.substr(4, 1);
@@ -64,7 +65,12 @@ std::vector<Setting> zero_settings(const std::string& word, const std::string& p
     words.push_back({"reduce_bucket_size", "200000000"});
   }
   if (offloads) {
-    words.push_back({"offload_optimizer.device", "cpu"});
+    words.insert(words.end(),
+                 {{"offload_optimizer.device", "cpu"}, {"offload_optimizer.pin_memory", "true"}});
+  }
+  if (offloads && stage == "3") {
+    words.insert(words.end(),
+                 {{"offload_param.device", "cpu"}, {"offload_param.pin_memory", "true"}});
   }
   std::vector<Setting> settings;
   settings.reserve(words.size());

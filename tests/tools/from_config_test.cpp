@@ -170,8 +170,29 @@ TEST_CASE("a configuration of DeepSpeed with a model is the run that its options
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
   CHECK(contains(run.err, "bf16.enabled: found \"auto\", took true"));
   CHECK(contains(run.err, "--recompute full says otherwise"));
-  CHECK(contains(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"cpu\""), job).out,
-                 "UNSUPPORTED  zero_optimization.offload_optimizer.device cpu"));
+  CHECK(contains(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"nvme\""), job).out,
+                 "UNSUPPORTED  zero_optimization.offload_optimizer.device nvme: none and cpu are "
+                 "described"));
+  const auto offloaded = [&](const Words& more) {
+    Words all = options;
+    all.insert(all.end(), more.begin(), more.end());
+    return numbers_of(run_shardplan(all));
+  };
+  CHECK(numbers_of(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"cpu\""), job)) ==
+        offloaded({"--offload-optimizer", "1"}));
+  CHECK(numbers_of(estimate("ds.json",
+                            with(kDeepspeed, "\"none\"}",
+                                 "\"cpu\", \"ratio\": 0.5, \"pin_memory\": false},\n"
+                                 "  \"offload_param\": {\"device\": \"cpu\"}"),
+                            job)) ==
+        offloaded({"--offload-optimizer", "0.5", "--offload-parameters", "on", "--set",
+                   "offload_pin_memory=false"}));
+  const ProgramRun two = estimate(
+      "ds.json",
+      with(with(kDeepspeed, "\"none\"}", "\"none\"}, \"offload_param\": {\"device\": \"cpu\"}"),
+           "\"stage\": 3", "\"stage\": 2"),
+      job);
+  CHECK(contains(two.err, "offload_param: found cpu with ZeRO-2"));
   // The same parameters in another order of the flat buffer.
   const ProgramRun turns = estimate(
       "ds.json", with(kDeepspeed, "\"stage\": 3", "\"stage\": 3, \"round_robin_gradients\": true"),

@@ -147,8 +147,12 @@ TEST_CASE("swift sft is a Trainer under DeepSpeed that recomputes, in bf16") {
   CHECK(memory_of(run) == memory_of(options));
   CHECK(
       contains(estimate(sft + "--deepspeed zero3 --torch_dtype float16\n").out, "precision fp16"));
-  CHECK(contains(estimate(sft + "--deepspeed zero3_offload\n").out,
-                 "UNSUPPORTED  zero_optimization.offload_optimizer.device cpu"));
+  const ProgramRun offloaded = estimate(sft + "--deepspeed zero3_offload\n");
+  const ProgramRun resident = estimate(sft + "--deepspeed zero3\n");
+  CHECK(memory_of(offloaded) != memory_of(resident));
+  CHECK(memory_of(offloaded) ==
+        memory_of(estimate(sft + "--deepspeed zero3\n",
+                           {"--set", "offload_optimizer=1", "--set", "offload_parameters=on"})));
   CHECK(contains(estimate(with(sft, "--tuner_type full ", "") + "--deepspeed zero3\n").out,
                  "UNSUPPORTED  tuner_type lora"));
   CHECK(contains(estimate(sft + "\n").err, "without deepspeed"));

@@ -244,6 +244,14 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
   CHECK(numbers_of(folder.estimate("zero3.yaml", accelerate,
                                    {"--model", "llama3-8b", "--sequence-length", "4096",
                                     "--micro-batch", "2", "--num-microbatches", "4"})) == expected);
+  Words on_host = options;
+  on_host.insert(on_host.end(), {"--offload-optimizer", "1", "--offload-parameters", "on"});
+  CHECK(numbers_of(folder.estimate(
+            "host.yaml",
+            with(accelerate, "offload_optimizer_device: none",
+                 "offload_optimizer_device: cpu\n  offload_param_device: cpu"),
+            {"--model", "llama3-8b", "--sequence-length", "4096", "--micro-batch", "2",
+             "--num-microbatches", "4"})) == numbers_of(run_shardplan(on_host)));
   const std::string trl =
       "model_name_or_path: meta-llama/Meta-Llama-3-8B\nmax_length: 4096\nbf16: true\n"
       "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
