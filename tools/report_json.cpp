@@ -2,6 +2,7 @@
 // text that reads back equal. The words are those of case lines.
 #include <nlohmann/json.hpp>
 
+#include "estimator/deepspeed_host.h"
 #include "estimator/parameters.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"
@@ -287,6 +288,9 @@ std::string estimate_json(const EstimateReport& report) {
   if (report.prediction.has_numbers()) {
     json["memory_rule"] = json_of(report.rule.share, job);
     json["memory_rule"]["kept"] = keeps_share(job, report.prediction.memory, report.rule);
+    if (const std::int64_t bytes = deepspeed_host_bytes(job, plan); bytes > 0) {
+      json["host_bytes_per_rank"] = bytes;
+    }
     json["assumptions"] = json_of(report.assumptions);
     json["not_counted"] = report.prediction.memory.not_counted;
     if (report.evidence) {

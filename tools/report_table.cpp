@@ -1,6 +1,7 @@
 // An estimate for people: verdict first, GiB, what the answer rests on.
 #include <algorithm>
 
+#include "estimator/deepspeed_host.h"
 #include "estimator/kernel_time.h"
 #include "estimator/units.h"
 #include "tools/plan_words.h"
@@ -191,6 +192,12 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   text += label_line(is_kept ? "rule kept" : "rule broken",
                      share_text(job, memory, report.rule) +
                          (report.rule.decides_verdict ? "" : " (arXiv 2411.06465)"));
+  const std::int64_t host_bytes = deepspeed_host_bytes(job, report.question.plan);
+  if (host_bytes > 0) {
+    text += label_line("host memory", gib(host_bytes) + " GiB a rank for what is offloaded, " +
+                                          gib(host_bytes * job.cluster.gpus_per_node) +
+                                          " a node; counted, not measured");
+  }
   return text;
 }
 
