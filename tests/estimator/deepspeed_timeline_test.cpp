@@ -78,9 +78,8 @@ double error(std::int64_t played, const std::optional<std::int64_t>& measured) {
 TEST_CASE("DeepSpeed's allocations, played rank by rank, are those of 96 measured ranks") {
   std::vector<double> reserved;
   int waiting = 0;
-  for (const char* file :
-       {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl", "deepspeed_ranks_h100.jsonl",
-        "liger_h100.jsonl"}) {
+  for (const char* file : {"deepspeed_h200.jsonl", "deepspeed_ranks_h200.jsonl",
+                           "deepspeed_ranks_h100.jsonl", "liger_h100.jsonl"}) {
     for (const Case& run : measured_cases(file)) {
       CAPTURE(run.id);
       const Played played = play(run);
