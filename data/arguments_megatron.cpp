@@ -142,6 +142,7 @@ void read_dispatcher(const RunArguments& arguments, RunReading& run, const Optio
   want(run, {"moe_dispatcher", dispatcher == "flex" ? flexible : dispatcher}, options);
   want(run, {"moe_grouped_gemm", word_of(arguments.has("--moe-grouped-gemm"))}, options);
   want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
+  want(run, {"moe_router_fusion", word_of(arguments.has("--moe-router-fusion"))}, options);
   want_router_dtype(arguments, dispatcher, options, run);
   if (arguments.has("--moe-expert-capacity-factor") &&
       !arguments.has("--moe-pad-expert-input-to-capacity")) {

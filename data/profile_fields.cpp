@@ -46,6 +46,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"moe_permute_fusion", &FrameworkProfile::moe_permute_fusion},
     {"moe_permute_scans_experts", &FrameworkProfile::moe_permute_scans_experts},
     {"moe_router_casts", &FrameworkProfile::moe_router_casts},
+    {"moe_router_fusion", &FrameworkProfile::moe_router_fusion},
+    {"moe_shared_expert_overlap", &FrameworkProfile::moe_shared_expert_overlap},
     {"rope_fusion", &FrameworkProfile::rope_fusion},
     {"cuda_graphs", &FrameworkProfile::cuda_graphs},
     {"launch_blocking", &FrameworkProfile::launch_blocking},

@@ -111,9 +111,39 @@ double scans_s(const BlockContext& context, double rows) {
   return 2 * std::max(0.0, looks_s - moving_s);
 }
 
-// Kernels that wait for single values rather than move bytes: scans, and, in forward, experts with
-// a capacity choosing their tokens (core_v0.16.1 core/transformer/moe/moe_utils.py,
-// apply_router_token_dropping).
+// Kernels that wait for single values rather than move bytes.
+BlockTime noted(const BlockContext& context, const BlockTime& time) {
+  if (context.mix != nullptr) {
+    context.mix->memory_bound_s += time.forward_s + time.backward_input_s;
+  }
+  if (time.forward_s > 0) {
+    note(context, PieceKind::kElementwise, time);
+  }
+  return time;
+}
+
+// In either direction so many seconds, and so many for each token and expert.
+struct ChoiceCost {
+  double forward_s = 0;
+  double forward_score_s = 0;
+  double backward_s = 0;
+  double backward_score_s = 0;
+};
+
+// Fitted to routing() of Megatron-core core_v0.16.1 with its auxiliary loss on an H100, by
+// operators and by the kernels of Transformer Engine 2.9 (data/measured/mixture_kernels_h100.json,
+// `routers`): a softmax over 8 to 128 experts, or a sigmoid, a bias and groups of 256.
+ChoiceCost choice_cost(bool fused, bool in_groups) {
+  if (fused) {
+    return in_groups ? ChoiceCost{83e-6, 49e-12, 23e-6, 16e-12}
+                     : ChoiceCost{39e-6, 46e-12, 15e-6, 13e-12};
+  }
+  return in_groups ? ChoiceCost{160e-6, 215e-12, 51e-6, 26e-12}
+                   : ChoiceCost{95e-6, 121e-12, 27e-6, 12e-12};
+}
+
+// Scans, and, in forward, experts with a capacity choosing their tokens (core_v0.16.1
+// core/transformer/moe/moe_utils.py, apply_router_token_dropping).
 BlockTime waiting_kernels(const BlockContext& context, double rows) {
   BlockTime time;
   time.forward_s = scans_s(context, rows);
@@ -122,13 +152,7 @@ BlockTime waiting_kernels(const BlockContext& context, double rows) {
     const double scores = number(context.sharded_tokens * context.model().moe.num_experts);
     time.forward_s += kCapacityStart.value + scores * kCapacityScore.value;
   }
-  if (context.mix != nullptr) {
-    context.mix->memory_bound_s += time.forward_s + time.backward_input_s;
-  }
-  if (time.forward_s > 0) {
-    note(context, PieceKind::kElementwise, time);
-  }
-  return time;
+  return noted(context, time);
 }
 
 // Read and written: an all-gather dispatcher picks rows and puts them back once, where all tokens
@@ -149,6 +173,21 @@ BlockTime exchange_kernels(const BlockContext& context, double rows) {
 }
 
 }  // namespace
+
+// Counted of Megatron-core alone.
+BlockTime expert_choice(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  BlockTime time;
+  if (!is_megatron(profile.memory_model)) {
+    return time;
+  }
+  const MoeSpec& moe = context.model().moe;
+  const ChoiceCost cost = choice_cost(profile.moe_router_fusion, moe.num_groups > 1);
+  const double scores = number(context.sharded_tokens * moe.num_experts);
+  time.forward_s = cost.forward_s + scores * cost.forward_score_s;
+  time.backward_input_s = cost.backward_s + scores * cost.backward_score_s;
+  return noted(context, time);
+}
 
 // Dispatch and combine: an all-to-all over ep each, then a gather (and a scatter back) over etp.
 BesideCost exchange_cost(const BlockContext& context, double rows) {

@@ -168,6 +168,7 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   const std::int64_t width = div_ceil(moe.expert_ffn, plan.etp);
   const std::int64_t fc1 = model.gated_ffn ? 2 * width : width;
   parts.routed = router(context);
+  add(parts.routed, expert_choice(context));
   // In one launch, or one after the other.
   const bool grouped = context.job.profile.moe_grouped_gemm;
   const auto add_products = [&](std::int64_t n, std::int64_t k) {
@@ -220,6 +221,27 @@ void hide_exchanges(const BlockContext& context, LayerParts& parts) {
   note_visible_exchange(context, routed);
 }
 
+// Shared experts run on a stream of their own: their first linear layer is launched behind the
+// exchange that brings the rows, the second behind the one that takes them back; in backward the
+// other way round, as their places in the graph say (Megatron-LM core_v0.16.1
+// core/transformer/moe/{token_dispatcher,shared_experts}.py).
+void hide_beside_shared(const BlockContext& context, LayerParts& parts) {
+  const double whole_s = parts.shared.forward_total_s();
+  if (whole_s <= 0) {
+    return;
+  }
+  const BesideCost one_way =
+      context.job.profile.exposed_ep_share / 2 * exchange_cost(context, received_rows(context));
+  const double last_share = parts.shared_last_s / whole_s;
+  const auto visible_s = [&](double shared_s) {
+    return beside_compute_s(one_way, last_share * shared_s) +
+           beside_compute_s(one_way, (1 - last_share) * shared_s);
+  };
+  parts.routed.forward_ep_s = visible_s(whole_s);
+  parts.routed.backward_ep_s = visible_s(parts.shared.backward_total_s());
+  note_visible_exchange(context, parts.routed);
+}
+
 // Of a dense layer whose tokens go by pieces.
 void add_visible_regions(const BlockContext& context, const LayerRegions& regions,
                          LayerParts& parts) {
@@ -261,6 +283,8 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   }
   if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
     hide_exchanges(context, parts);
+  } else if (layer.is_moe && context.job.profile.moe_shared_expert_overlap) {
+    hide_beside_shared(context, parts);
   }
   return parts;
 }

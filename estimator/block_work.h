@@ -123,6 +123,9 @@ struct VisibleRegions {
 VisibleRegions visible_regions(const LayerRegions& regions, double attention_backward_s);
 ForwardBackward all_of(const RegionTimes& region);
 
+// What a router takes behind its product: experts chosen, and the auxiliary loss.
+BlockTime expert_choice(const BlockContext& context);
+
 // Routing `rows` rows of the hidden width to experts and back.
 BlockTime expert_exchange(const BlockContext& context, double rows);
 

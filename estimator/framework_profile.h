@@ -299,8 +299,10 @@ struct FrameworkProfile {
   bool moe_permute_fusion = false;  // one kernel permutes rows of experts, or puts them back
   // That kernel looks at every expert for each token (Transformer Engine before 2.6).
   bool moe_permute_scans_experts = false;
-  bool moe_router_casts = false;  // the router's input and weights become fp32 for its product
-  bool rope_fusion = true;        // one kernel turns queries and keys; else operators of PyTorch
+  bool moe_router_casts = false;   // the router's input and weights become fp32 for its product
+  bool moe_router_fusion = false;  // fused kernels choose experts; else operators of PyTorch
+  bool moe_shared_expert_overlap = false;  // shared experts run beside the exchanges of others
+  bool rope_fusion = true;  // one kernel turns queries and keys; else operators of PyTorch
   CudaGraphs cuda_graphs = CudaGraphs::kNone;
   bool launch_blocking = false;  // the host waits for each kernel: nothing runs beside another
   bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module

@@ -80,6 +80,9 @@ inline constexpr HostCost kTitanShared = microseconds(150, 130);
 inline constexpr HostCost kEngineLatent = microseconds(270, 430);
 inline constexpr HostCost kEngineLatentQuery = microseconds(240, 390);
 inline constexpr HostCost kEngineShared = microseconds(70, 110);
+// What a stream of their own adds to shared experts: 2.2 ms of a layer and microbatch, over the
+// same (README.md there, --moe-shared-expert-overlap), over the directions as a layer's time is.
+inline constexpr HostCost kEngineSharedBeside = microseconds(370, 590);
 
 // What Megatron-FSDP's hooks of modules and parameters add under ZeRO-3: to a layer, for each
 // weight of an expert, for each weight whose gradient is not fused and so copied, and to the ends
@@ -140,6 +143,10 @@ inline constexpr HostCost kEngineRouting = microseconds(810, 1290);
 // rows, all-to-all, auxiliary loss, router in fp32; 0.31 to 0.37 and 0.47 to 0.54 in three runs; by
 // operators a third of both).
 inline constexpr HostCost kEngineRoutingBehind = microseconds(280, 670);
+// What fused kernels of the router spare the host: 484 us forward with 128 and 256 experts, and
+// backward nothing that its noise leaves, over the 2.35 of that host (mixture_kernels_h100.json,
+// `router_host`; the fused kernels were called from Python there).
+inline constexpr HostCost kFusedRouterSpares = microseconds(200, 0);
 inline constexpr HostCost kGroupedExpert = microseconds(37, 60);
 // Casts, largest values and scales of a layer's four linear modules in fp8: 1147 ms of 32
 // microbatches with tp 2 and pp 2 are 5.0 ms a layer on H100, against 2.5 in bf16
@@ -168,6 +175,7 @@ struct HostRow {
   HostCost expert_parallel = {};        // exchanges whose sizes the host reads
   HostCost fused_expert_parallel = {};  // the same with fused permutation
   HostCost routing;                     // of a layer with experts: router, permutations, exchanges
+  HostCost fused_router_spares = {};    // where fused kernels choose them
   HostCost expert;                      // of each expert, where they run one after the other
   HostCost grouped_expert = {};         // of each expert, where one call runs all
   HostCost head_norms = {};             // norms of q and of k
@@ -247,6 +255,7 @@ inline constexpr std::array<HostRow, 6> kHostRows = {{
      .expert_parallel = kEngineExperts,
      .fused_expert_parallel = kEngineFusedExperts,
      .routing = kEngineRouting,
+     .fused_router_spares = kFusedRouterSpares,
      .expert = microseconds(250, 410),
      .grouped_expert = kGroupedExpert,
      .head_norms = kEngineHeadNorms,

@@ -110,6 +110,7 @@ HostCost deepseek_launches(const Job& job, const LayerSpec& layer) {
     add(cost, job.model.is_mla() ? 1 : 0, kEngineLatent);
     add(cost, job.model.is_mla() && job.model.mla.q_lora_rank > 0 ? 1 : 0, kEngineLatentQuery);
     add(cost, shares ? 1 : 0, kEngineShared);
+    add(cost, shares && job.profile.moe_shared_expert_overlap ? 1 : 0, kEngineSharedBeside);
   }
   return cost;
 }
@@ -138,7 +139,9 @@ HostCost expert_launches(const Job& job, const Plan& plan, const HostRow& row) {
   const bool is_grouped = job.profile.moe_grouped_gemm;
   const double experts = number(div_ceil(job.model.moe.num_experts, plan.ep));
   HostCost cost;
-  add(cost, 1, job.profile.cuda_graphs == CudaGraphs::kNone ? row.routing : kEngineRoutingBehind);
+  const bool launches_router = job.profile.cuda_graphs == CudaGraphs::kNone;
+  add(cost, 1, launches_router ? row.routing : kEngineRoutingBehind);
+  add(cost, launches_router && job.profile.moe_router_fusion ? -1 : 0, row.fused_router_spares);
   add(cost, plan.ep > 1 ? 1 : 0, exchanges(row, job.profile));
   add(cost, experts, is_grouped ? row.grouped_expert : row.expert);
   add(cost, is_grouped && plan.precision == Precision::kFp8 ? experts : 0, row.grouped_expert_fp8);

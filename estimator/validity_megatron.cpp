@@ -294,6 +294,7 @@ constexpr std::array kRules = {
     kTpOverlapNeedsSp,
     kLaunchBlockingOverlaps,
     kExpertOverlapNeeds,
+    kSharedOverlapNeeds,
     kOffloadOptimizerShare,
     kSmallOptimizerNeedsZero,
     kOffloadedIsFp32,

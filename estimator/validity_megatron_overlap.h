@@ -46,6 +46,25 @@ inline constexpr ValidityRule kExpertOverlapNeeds = {
                  "or hybridep, recompute none or selective";
         }};
 
+// The same. It does nothing where there are no shared experts.
+inline constexpr ValidityRule kSharedOverlapNeeds = {
+    .name = "moe_shared_expert_overlap_needs_all_to_all",
+    .reads = {PlanField::kRecompute},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const FrameworkProfile& profile = job.profile;
+          return profile.moe_shared_expert_overlap && job.model.moe.shared_ffn > 0 &&
+                 (profile.moe_dispatcher != MoeDispatcher::kAllToAll ||
+                  profile.overlap_moe_expert_parallel_comm ||
+                  plan.recompute.modules.shared_experts);
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "moe_shared_expert_overlap needs moe_dispatcher alltoall, "
+              "overlap_moe_expert_parallel_comm false and shared_experts not recomputed alone");
+        }};
+
 // What runs beside something else, each with its value.
 inline std::vector<std::string> overlaps_of(const FrameworkProfile& profile, const Plan& plan) {
   std::vector<std::string> overlaps;
@@ -58,6 +77,7 @@ inline std::vector<std::string> overlaps_of(const FrameworkProfile& profile, con
   add(profile.overlap_param_gather, "overlap_param_gather", "true");
   add(profile.overlap_p2p_comm && plan.vpp > 1, "overlap_p2p_comm", "true");
   add(profile.overlap_moe_expert_parallel_comm, "overlap_moe_expert_parallel_comm", "true");
+  add(profile.moe_shared_expert_overlap, "moe_shared_expert_overlap", "true");
   add(profile.tp_overlap != TpOverlap::kExposed, "tp_overlap", name_of(profile.tp_overlap));
   add(plan.cp > 1 && profile.cp_overlap != CpOverlap::kExposed, "cp_overlap",
       name_of(profile.cp_overlap));

@@ -465,7 +465,7 @@ std::vector<std::string> other_values(const FrameworkProfile& profile,
 
 bool takes_uncounted_memory(const ProfileOption& option) {
   return option.name == "cuda_graphs" || option.name == "overlap_moe_expert_parallel_comm" ||
-         option.name == "fsdp_whole_moments";
+         option.name == "moe_shared_expert_overlap" || option.name == "fsdp_whole_moments";
 }
 
 Prediction predict_question(const Question& question, const MemoryRule& rule) {

@@ -86,8 +86,8 @@ ExitCode list_axes(const Options& options, const SearchQuestion& question) {
 constexpr auto kOffered = std::to_array<std::string_view>(
     {"attention_backend", "compile", "cross_entropy", "fused_optimizer",
      "gradient_accumulation_fusion", "launch_blocking", "masked_softmax_fusion", "moe_dispatcher",
-     "moe_grouped_gemm", "moe_permute_fusion", "recompute_allgather", "reshard_after_forward",
-     "scatter_gather_sends", "swiglu"});
+     "moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion", "recompute_allgather",
+     "reshard_after_forward", "scatter_gather_sends", "swiglu"});
 
 bool is_offered(const ProfileOption& option) {
   return (option.name.find("overlap") != std::string::npos ||

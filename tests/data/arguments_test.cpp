@@ -436,6 +436,9 @@ TEST_CASE("attention kernels and dispatchers are those of the arguments") {
   CHECK_FALSE(run.job.profile.moe_permute_fusion);
   CHECK(gpt7b_with(R"(, "--num-experts": 8, "--moe-permute-fusion": true)")
             .job.profile.moe_permute_fusion);
+  CHECK_FALSE(run.job.profile.moe_router_fusion);
+  CHECK(gpt7b_with(R"(, "--num-experts": 8, "--moe-router-fusion": true)")
+            .job.profile.moe_router_fusion);
   CHECK(run.job.profile.rope_fusion);
   CHECK_FALSE(gpt7b_with(R"(, "--no-rope-fusion": true)").job.profile.rope_fusion);
   const std::string flex = R"(, "--num-experts": 8, "--moe-token-dispatcher-type": "flex")";

@@ -295,6 +295,34 @@ TEST_CASE("experts one after the other run as many small products; exchanges may
   CHECK(hidden.forward_s == single.forward_s);
 }
 
+// Nothing that the other stream computes is lost, no more of an exchange is hidden than it runs
+// beside, and exchanges among one rank hide nothing.
+TEST_CASE("shared experts on a stream of their own hide exchanges, as long as they take") {
+  Job job = moe_job();
+  job.model.moe.shared_ffn = 2048;
+  const Plan plan = {.ep = 8};
+  const auto layer = [&] { return layer_time(job, plan, job.model.layers[0]); };
+  const BlockTime behind = layer();
+  job.profile.moe_shared_expert_overlap = true;
+  const BlockTime beside = layer();
+  CHECK(beside.forward_s == behind.forward_s);
+  CHECK(beside.backward_input_s == behind.backward_input_s);
+  CHECK(beside.forward_ep_s < behind.forward_ep_s);
+  CHECK(beside.backward_ep_s < behind.backward_ep_s);
+  CHECK(beside.backward_ep_s <= beside.forward_ep_s);
+  const double hidden_s = behind.forward_ep_s - beside.forward_ep_s;
+  job.model.moe.shared_ffn = 0;
+  const BlockTime without = layer();
+  CHECK(hidden_s <= behind.forward_total_s() - without.forward_total_s());
+  CHECK(without.forward_ep_s == doctest::Approx(behind.forward_ep_s));
+  // However long they take, an exchange still slows them down.
+  job.model.moe.shared_ffn = 1 << 20;
+  CHECK(layer().forward_ep_s > 0);
+  CHECK(layer().forward_ep_s < behind.forward_ep_s / 2);
+  const BlockTime alone = layer_time(job, {}, job.model.layers[0]);
+  CHECK(alone.forward_ep_s == 0);
+}
+
 TEST_CASE("a loss in pieces multiplies the head in pieces: the same FLOPs, no less time") {
   Job job = job_on_h200();
   const ModelTimes whole = model_times(job, {});

@@ -423,6 +423,38 @@ TEST_CASE("graphs of the router spare the host part of routing, and no expert") 
   CHECK(saved(8) < 0.6 * 2.1e-3);
 }
 
+// data/measured/mixture_kernels_h100.json, `router_host`: 491, 484 and 258 us forward, on a host
+// of 2.35.
+TEST_CASE("a fused router spares the host its operators, unless graphs launch them") {
+  Job job = transformer_engine();
+  job.model.moe = {.num_experts = 128, .topk = 8, .expert_ffn = 1024};
+  const auto spared_us = [&](CudaGraphs graphs) {
+    job.profile.cuda_graphs = graphs;
+    job.profile.moe_router_fusion = false;
+    const double operators = both(host_cost(job, {}, {.is_moe = true}));
+    job.profile.moe_router_fusion = true;
+    return 1e6 * (operators - both(host_cost(job, {}, {.is_moe = true})));
+  };
+  CHECK(spared_us(CudaGraphs::kNone) == doctest::Approx(484 / 2.35).epsilon(0.05));
+  CHECK(spared_us(CudaGraphs::kRouter) == 0);
+  CHECK(spared_us(CudaGraphs::kLayers) == 0);
+}
+
+// data/measured/README.md, latent_two_gpus_h200: 2.2 ms of a layer and microbatch over 1.75 * 1.31.
+TEST_CASE("a stream of their own costs the host of shared experts what was measured") {
+  Job job = transformer_engine();
+  job.model.moe = {.num_experts = 8, .topk = 4, .expert_ffn = 1024};
+  const auto added_ms = [&] {
+    job.profile.moe_shared_expert_overlap = false;
+    const double in_turn = both(host_cost(job, {}, {.is_moe = true}));
+    job.profile.moe_shared_expert_overlap = true;
+    return 1e3 * (both(host_cost(job, {}, {.is_moe = true})) - in_turn);
+  };
+  CHECK(added_ms() == 0);
+  job.model.moe.shared_ffn = 1024;
+  CHECK(added_ms() == doctest::Approx(2.2 / (1.75 * 1.31)).epsilon(0.05));
+}
+
 TEST_CASE("graphs of attention hold its norms of heads and its latents") {
   Job job = transformer_engine();
   job.profile.cuda_graphs = CudaGraphs::kAttention;

@@ -396,6 +396,14 @@ TEST_CASE("fp8, overlap and small optimizer states have their own needs") {
                  {"overlap_moe_expert_parallel_comm_needs_exchanges",
                   [](Job& job, Plan&) { job.profile.overlap_moe_expert_parallel_comm = true; },
                   {"with ep 1,", "valid: ep above 1"}},
+                 {"moe_shared_expert_overlap_needs_all_to_all",
+                  [](Job& job, Plan&) {
+                    job.profile.moe_shared_expert_overlap = true;
+                    job.profile.moe_dispatcher = MoeDispatcher::kHybridEp;
+                    job.model.moe = {
+                        .num_experts = 8, .topk = 2, .expert_ffn = 1024, .shared_ffn = 1024};
+                  },
+                  {"needs moe_dispatcher alltoall"}},
                  {"low_precision_or_offloaded_optimizer_needs_zero_1",
                   [](Job&, Plan& plan) { plan.exp_avg_dtype = DType::kBf16; },
                   {"exp_avg_dtype bf16", "zero 1"}},
