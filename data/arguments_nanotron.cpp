@@ -2,7 +2,6 @@
 // config/parallelism_config.py, config/config.py and config/models_config.py.
 #include <algorithm>
 
-#include "data/json_message.h"
 #include "data/run_settings.h"
 #include "estimator/units.h"
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "data/case_members.h"
-#include "data/json_message.h"
 #include "estimator/units.h"
 
 namespace shardplan {

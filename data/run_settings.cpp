@@ -1,7 +1,6 @@
 #include "data/run_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "data/json_message.h"

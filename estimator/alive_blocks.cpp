@@ -1,5 +1,4 @@
 // A peak point written out as blocks in their states; the rows of an answer are read from it.
-#include <algorithm>
 
 #include "estimator/stage_peak.h"
 

@@ -106,9 +106,6 @@ void add_other_microbatch(MegatronBlock& block);
 // Elements of the rows that a layer's experts exchange and the schedule of such layers holds
 // between steps; 0 without it.
 std::int64_t held_exchange(const Job& job, const Plan& plan);
-void add_embedding(MegatronBlock& block);
-void add_mtp_projection(MegatronBlock& block);
-void add_head(MegatronBlock& block);
 
 // Kept, or dropped in forward and computed again in backward, from `replayed` on.
 void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,

@@ -75,9 +75,5 @@ void add_ffn_output_gradient(NativeBlock& block, Step last_use);
 void add_native_attention(NativeBlock& block);
 void add_native_dense_ffn(NativeBlock& block);
 void add_native_moe(NativeBlock& block);
-void add_native_embedding(NativeBlock& block);
-void add_native_sent_output(NativeBlock& block);
-void add_native_head(NativeBlock& block);
-void add_native_mtp_projection(NativeBlock& block);
 
 }  // namespace shardplan

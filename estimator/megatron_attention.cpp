@@ -1,10 +1,8 @@
 // Attention of a Megatron layer: grouped-query and multi-latent, with norms, rotary embedding,
 // projections and context parallelism. Letters in block_rows.h; ql, kl, dn, dr, dv are the widths
 // of multi-latent attention.
-#include <algorithm>
 
 #include "estimator/block_rows_megatron.h"
-#include "estimator/outside_memory.h"
 
 namespace shardplan {
 namespace {

@@ -77,8 +77,6 @@ void add_loss(MegatronBlock& block) {
            Step::kForwardLoss, "3*(1+t)*T: maximum, sum and target logit of every rank");
 }
 
-}  // namespace
-
 void add_embedding(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -177,6 +175,8 @@ void add_head(MegatronBlock& block) {
         .is_freed_in_use = accumulates_beside(block.job, block.plan);
   }
 }
+
+}  // namespace
 
 std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind) {
   RowList rows(1);

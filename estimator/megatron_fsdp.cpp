@@ -4,7 +4,6 @@
 #include <span>
 
 #include "estimator/block_rows.h"
-#include "estimator/layer_partition.h"
 #include "estimator/megatron_fsdp_buckets.h"
 #include "estimator/number.h"
 #include "estimator/parameters.h"

@@ -2,7 +2,6 @@
 // block_rows.h. A local variable of a module's forward keeps its tensor until the module returns;
 // autograd frees what an operation saved once its backward has run.
 #include <algorithm>
-#include <array>
 
 #include "estimator/block_rows_megatron_local.h"
 #include "estimator/outside_memory.h"

@@ -18,8 +18,6 @@ void add_embedding_gradient(NativeBlock& block, Step own) {
                  "h*u: until the weight gradient");
 }
 
-}  // namespace
-
 void add_native_embedding(NativeBlock& block) {
   const BlockShape& s = block.shape;
   if (!s.gathers_sequence) {
@@ -48,8 +46,6 @@ void add_native_sent_output(NativeBlock& block) {
     gradient.buffers = 2;
   }
 }
-
-namespace {
 
 // bf16 logits of one chunk of tokens, over which their gradient is written, and statistics of it.
 void add_native_loss(NativeBlock& block) {
@@ -80,8 +76,6 @@ void add_native_loss(NativeBlock& block) {
                       held);
   }
 }
-
-}  // namespace
 
 // The gradient is taken with the loss, back to the output of the last layer, which stays for
 // backward.
@@ -118,6 +112,8 @@ void add_native_mtp_projection(NativeBlock& block) {
   block.rows.use("mtp.projection_input_gradient", 2 * block.sequence(), block.shape.dtype,
                  Step::kBackwardInput, Step::kBackwardInput, "2h*u");
 }
+
+}  // namespace
 
 std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind) {
   NativeBlock block{.job = job, .plan = plan, .shape = block_shape(job, plan)};

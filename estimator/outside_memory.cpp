@@ -7,13 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string_view>
 
 #include "estimator/dispatch_buffers.h"
 #include "estimator/framework_communicators.h"
 #include "estimator/native_communicators.h"
-#include "estimator/rank_grid.h"
 #include "estimator/user_buffers.h"
 
 namespace shardplan {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <utility>
 
 #include "estimator/megatron_fsdp.h"
 #include "estimator/outside_memory.h"

@@ -11,7 +11,6 @@
 #include "estimator/elementwise.h"
 #include "estimator/fp8_weights.h"
 #include "estimator/host_time.h"
-#include "estimator/kernel_time.h"
 #include "estimator/megatron_state.h"
 #include "estimator/number.h"
 

@@ -2,7 +2,6 @@
 // autograd keeps of it (torchtitan_latent_layer.cpp plays it). Letters beside those of
 // block_rows.h: n, r, v widths of a head without rotation, with it, and of its value; lq, lk ranks
 // of the latent queries and keys.
-#include "estimator/outside_memory.h"
 #include "estimator/torchtitan_sizes.h"
 
 namespace shardplan {

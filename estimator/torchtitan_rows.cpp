@@ -411,8 +411,6 @@ void add_embedding_gradient(TitanBlock& block) {
                     Step::kBackwardInput, "n/S (n on one GPU): until it is added to the head's");
 }
 
-}  // namespace
-
 // nn.Embedding, sharded by rows under tp: its backward makes the dense gradient of the whole table,
 // of which a rank then copies its rows.
 void add_titan_embedding(TitanBlock& block) {
@@ -456,6 +454,8 @@ void add_titan_embedding(TitanBlock& block) {
   }
   add_embedding_gradient(block);
 }
+
+}  // namespace
 
 TitanBlock titan_block(const Job& job, const Plan& plan, bool is_moe) {
   return {.job = job,

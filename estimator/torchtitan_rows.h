@@ -173,7 +173,6 @@ void add_titan_ffn_input(TitanBlock& block);
 void add_titan_weight_casts(TitanBlock& block);
 void add_titan_moe(TitanBlock& block);
 void add_titan_expert_group(TitanBlock& block, bool is_last);
-void add_titan_embedding(TitanBlock& block);
 void add_titan_head(TitanBlock& block);
 
 std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage);

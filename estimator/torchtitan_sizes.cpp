@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "estimator/outside_memory.h"
-#include "estimator/parameters.h"
 
 namespace shardplan {
 namespace {

@@ -1,10 +1,8 @@
 #include "search/advise.h"
 
 #include <algorithm>
-#include <exception>
 #include <optional>
 
-#include "estimator/outside_memory.h"
 #include "search/parallel.h"
 
 namespace shardplan {

@@ -4,8 +4,6 @@
 
 #include <omp.h>
 
-#include <utility>
-
 #include "search/parallel.h"
 #include "search/rules.h"
 #include "search/walk.h"

@@ -1,8 +1,6 @@
 // shardplan advise: the smallest changes that make a plan fit or faster, and scaling tables.
 #include "tools/advise.h"
 
-#include <algorithm>
-
 #include "data/profile_fields.h"
 #include "tools/command.h"
 #include "tools/plan_words.h"

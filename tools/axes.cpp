@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <string_view>
 #include <type_traits>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "tools/calibrate_memory.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "data/library.h"
 #include "tools/calibration.h"

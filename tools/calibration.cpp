@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "tools/question.h"
+#include "estimator/units.h"
 #include "tools/text.h"
 
 namespace shardplan {

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
-#include "data/json_message.h"
 #include "data/profile_fields.h"
 #include "estimator/estimate.h"
 #include "estimator/parameters.h"

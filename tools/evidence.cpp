@@ -40,9 +40,10 @@ constexpr std::array<Size, 12> kSizes = {{
 // What runs are compared by.
 struct Traits {
   std::array<std::int64_t, kSizes.size()> sizes{};
-  std::set<std::string> features;  // without those that a size says
+  std::set<std::string> features;
 };
 
+// "tp > 1" is told by the size.
 bool is_size_feature(const std::string& feature) {
   return feature.find(" > 1") != std::string::npos;
 }

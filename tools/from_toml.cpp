@@ -2,8 +2,6 @@
 // "training.seq_len".
 #include <toml++/toml.h>
 
-#include <sstream>
-
 #include "data/json_message.h"
 #include "tools/from_file.h"
 

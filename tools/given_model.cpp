@@ -1,7 +1,6 @@
 #include "tools/given_model.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "data/json_message.h"
 #include "data/model_fields.h"

@@ -4,7 +4,6 @@
 #include "tools/command.h"
 #include "tools/question.h"
 #include "tools/report.h"
-#include "tools/text.h"
 
 namespace shardplan {
 namespace {

@@ -251,8 +251,8 @@ OomEvent allocator_event(std::string_view before, std::string_view message) {
   event.gpu = integer_after(message, "GPU ");
   event.tried = next_size(message);
   event.capacity = size_after(message, "total capacity of ");
-  for (const std::string_view words : {"total capacty of "}) {  // so spelt in 2.0 and 2.1
-    event.capacity = event.capacity ? event.capacity : size_after(message, words);
+  if (!event.capacity) {
+    event.capacity = size_after(message, "total capacty of ");  // so spelt in 2.0 and 2.1
   }
   event.capacity = event.capacity ? event.capacity : size_before(message, " total capacity");
   event.free = size_before(message, " is free");

@@ -4,8 +4,6 @@
 #include <set>
 
 #include "data/json_message.h"
-#include "tools/text.h"
-#include "tools/words.h"
 
 namespace shardplan {
 namespace {

@@ -350,6 +350,9 @@ MemoryRule memory_rule_of(const Options& options) {
   return rule;
 }
 
+namespace {
+
+// The batch that num_microbatches per data-parallel rank make.
 std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_microbatches) {
   // Where the sizes do not divide the world, why_invalid says so; any batch will do until then.
   const std::int64_t others = plan.tp * plan.cp * plan.pp;
@@ -361,8 +364,6 @@ std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_
   }
   return batch;
 }
-
-namespace {
 
 // Fields not given as the framework has them. `selective` alone: Megatron-LM's recompute_modules
 // default to core_attn (training/arguments.py), torchtitan's selective_ac_option to 2

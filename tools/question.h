@@ -58,7 +58,4 @@ std::vector<std::string> other_values(const FrameworkProfile& profile, const Pro
 // it, since they could not say that it fits.
 bool takes_uncounted_memory(const ProfileOption& option);
 
-// The global batch that num_microbatches per data-parallel rank make.
-std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_microbatches);
-
 }  // namespace shardplan

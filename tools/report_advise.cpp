@@ -1,7 +1,6 @@
 // The answers of `advise`.
 #include <nlohmann/json.hpp>
 
-#include "data/profile_fields.h"
 #include "tools/advise.h"
 #include "tools/plan_words.h"
 #include "tools/report.h"

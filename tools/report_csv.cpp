@@ -3,7 +3,6 @@
 #include "tools/plan_words.h"
 #include "tools/report.h"
 #include "tools/sweep.h"
-#include "tools/text.h"
 
 namespace shardplan {
 namespace {

@@ -1,6 +1,5 @@
 // The answers of a search over several clusters, and what --headroom and --families add to one.
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "data/json_message.h"

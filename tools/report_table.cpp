@@ -8,7 +8,6 @@
 #include "tools/report.h"
 #include "tools/report_lines.h"
 #include "tools/text.h"
-#include "tools/words.h"
 
 namespace shardplan {
 namespace {

@@ -8,7 +8,6 @@
 #include "data/json_reader.h"
 #include "data/model_config.h"
 #include "tools/report_values.h"
-#include "tools/text.h"
 #include "tools/version.h"
 #include "validator/message.h"
 

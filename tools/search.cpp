@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "data/json_message.h"
-#include "data/profile_fields.h"
 #include "tools/axes.h"
 #include "tools/command.h"
 #include "tools/other_sizes.h"

@@ -3,7 +3,6 @@
 
 #include "data/json_message.h"
 #include "tools/plan_words.h"
-#include "tools/text.h"
 #include "tools/words.h"
 
 namespace shardplan {

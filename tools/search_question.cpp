@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "data/json_message.h"
 #include "search/space.h"
 #include "tools/axes.h"
 #include "tools/plan_words.h"

@@ -1,6 +1,5 @@
 // Scripts within a script: functions, `bash -c`, here-documents, other files.
 #include <algorithm>
-#include <utility>
 
 #include "tools/shell_interpreter.h"
 

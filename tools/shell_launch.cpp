@@ -240,6 +240,39 @@ Ranks ranks_of_environment(const std::map<std::string, std::string>& environment
   return product(per_node, nodes, 0);
 }
 
+// Every command that starts a Python program with arguments, in order; the same one once.
+std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus) {
+  const Words job = batch_words(script.comments);
+  std::vector<Launch> launches;
+  for (const ShellCommand& command : script.commands) {
+    const auto own = own_launcher(command.words);
+    const bool starts_itself = own != command.words.end();
+    const auto program = starts_itself ? own : program_of(command.words);
+    if (program == command.words.end() || program + 1 == command.words.end()) {
+      continue;
+    }
+    Launch launch{.launcher = command.launcher,
+                  .program = starts_itself ? command.words.front() + " " + *program : *program,
+                  .arguments = {program + 1, command.words.end()},
+                  .place = command.place,
+                  .line = command.line,
+                  .environment = command.environment};
+    launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
+    const Ranks ranks = starts_itself ? ranks_of_environment(command.environment, node_gpus)
+                                      : num_gpus_of(launch.launcher, job, node_gpus);
+    launch.num_gpus = ranks.count;
+    launch.open_ranks = ranks.open;
+    const bool known = std::ranges::any_of(launches, [&](const Launch& each) {
+      return each.program == launch.program && each.arguments == launch.arguments &&
+             each.num_gpus == launch.num_gpus;
+    });
+    if (!known) {
+      launches.push_back(std::move(launch));
+    }
+  }
+  return launches;
+}
+
 }  // namespace
 
 bool has_training_argument(const std::vector<std::string>& words) {
@@ -279,38 +312,6 @@ std::map<std::string, std::string> slurm_variables(const std::string& script) {
   put("SLURM_GPUS_PER_NODE", option_count(job, {"--gpus-per-node"}).count);
   put("SLURM_GPUS_ON_NODE", option_count(job, kGpusPerNode).count);
   return variables;
-}
-
-std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus) {
-  const Words job = batch_words(script.comments);
-  std::vector<Launch> launches;
-  for (const ShellCommand& command : script.commands) {
-    const auto own = own_launcher(command.words);
-    const bool starts_itself = own != command.words.end();
-    const auto program = starts_itself ? own : program_of(command.words);
-    if (program == command.words.end() || program + 1 == command.words.end()) {
-      continue;
-    }
-    Launch launch{.launcher = command.launcher,
-                  .program = starts_itself ? command.words.front() + " " + *program : *program,
-                  .arguments = {program + 1, command.words.end()},
-                  .place = command.place,
-                  .line = command.line,
-                  .environment = command.environment};
-    launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
-    const Ranks ranks = starts_itself ? ranks_of_environment(command.environment, node_gpus)
-                                      : num_gpus_of(launch.launcher, job, node_gpus);
-    launch.num_gpus = ranks.count;
-    launch.open_ranks = ranks.open;
-    const bool known = std::ranges::any_of(launches, [&](const Launch& each) {
-      return each.program == launch.program && each.arguments == launch.arguments &&
-             each.num_gpus == launch.num_gpus;
-    });
-    if (!known) {
-      launches.push_back(std::move(launch));
-    }
-  }
-  return launches;
 }
 
 std::vector<Launch> trainings_of(const ShellScript& script, std::int64_t node_gpus) {

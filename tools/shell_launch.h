@@ -22,11 +22,9 @@ struct Launch {
   std::map<std::string, std::string> environment;
 };
 
-// Every command that starts a Python program with arguments, in order; the same one once.
-// `node_gpus`: of a node, for a launcher that starts as many ranks there; 0: not known.
-std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus);
-
-// Those of them that train: with an argument of a model's or a plan's sizes. All if none has one.
+// The commands that start a Python program with arguments and train: with an argument of a model's
+// or a plan's sizes. In order, the same one once; all if none has one. `node_gpus`: of a node, for
+// a launcher that starts as many ranks there; 0: not known.
 std::vector<Launch> trainings_of(const ShellScript& script, std::int64_t node_gpus);
 
 // Whether one of the words is an argument that only a training has, such as --num-layers.

@@ -94,6 +94,26 @@ void refuse_zero_targets(const Options& options) {
   }
 }
 
+// --tokens and what they must reach. Refuses zeros, and days or a cost of no tokens.
+SweepTarget target_of(const Options& options) {
+  refuse_zero_targets(options);
+  const SweepTarget target = {.tokens_per_s = number_or(options, "target-tokens-per-s", 0),
+                              .tokens = number_or(options, "tokens", 0),
+                              .days = number_or(options, "target-days", 0),
+                              .cost_usd = number_or(options, "target-cost", 0)};
+  for (const char* option : {"target-days", "target-cost"}) {
+    if (given(options, option) && target.tokens == 0) {
+      throw InputError("--" + std::string(option) + ": found no --tokens beside it");
+    }
+  }
+  return target;
+}
+
+// The price of the options over that of the cluster's file.
+void set_price(ClusterSpec& cluster, const Options& options) {
+  cluster.usd_per_gpu_hour = number_or(options, "price-per-gpu-hour", cluster.usd_per_gpu_hour);
+}
+
 // Of each cluster: the same for all, or one each; none where none is given.
 std::vector<std::string> prices_of(const Options& options, std::size_t num_clusters) {
   constexpr const char* kOption = "price-per-gpu-hour";
@@ -233,47 +253,9 @@ std::vector<FamilyAxis> family_axes(const SearchSpace& space) {
   return axes;
 }
 
-std::string render(const SweepReport& report, Format format) {
-  switch (format) {
-    case Format::kTable: return sweep_text(report);
-    case Format::kCsv: return csv_text(sweep_table(report));
-    case Format::kJson: return sweep_json(report);
-  }
-  return "";
-}
-
-}  // namespace
-
-SweepTarget target_of(const Options& options) {
-  refuse_zero_targets(options);
-  const SweepTarget target = {.tokens_per_s = number_or(options, "target-tokens-per-s", 0),
-                              .tokens = number_or(options, "tokens", 0),
-                              .days = number_or(options, "target-days", 0),
-                              .cost_usd = number_or(options, "target-cost", 0)};
-  for (const char* option : {"target-days", "target-cost"}) {
-    if (given(options, option) && target.tokens == 0) {
-      throw InputError("--" + std::string(option) + ": found no --tokens beside it");
-    }
-  }
-  return target;
-}
-
-void set_price(ClusterSpec& cluster, const Options& options) {
-  cluster.usd_per_gpu_hour = number_or(options, "price-per-gpu-hour", cluster.usd_per_gpu_hour);
-}
-
-bool is_sweep(const Options& options) {
-  const auto is_list = [&](const char* name) {
-    const std::string word = text_or(options, name, "");
-    return word.find(',') != std::string::npos || word.find("..") != std::string::npos;
-  };
-  const bool has_target = given(options, "target-tokens-per-s") || given(options, "target-days") ||
-                          given(options, "target-cost") || given(options, "tokens") ||
-                          given(options, "price-per-gpu-hour");
-  const bool lists_clusters = text_or(options, "cluster", "").find(',') != std::string::npos;
-  return is_list("num-gpus") || lists_clusters || given(options, "gpu") || has_target;
-}
-
+// 10th to 90th percentile of measured over predicted step times: of the framework's runs that the
+// library has, of all frameworks where it has none. Steps that wait for the host for a quarter of
+// their time or more are left out.
 StepTimeSpread step_time_spread(const std::string& framework, const Library& library) {
   StepTimeSpread spread;
   spread.of = "runs of " + framework;
@@ -300,6 +282,29 @@ StepTimeSpread step_time_spread(const std::string& framework, const Library& lib
   spread.most_gpus = most.cluster.world_size();
   spread.gpus = {gpus.begin(), gpus.end()};
   return spread;
+}
+
+std::string render(const SweepReport& report, Format format) {
+  switch (format) {
+    case Format::kTable: return sweep_text(report);
+    case Format::kCsv: return csv_text(sweep_table(report));
+    case Format::kJson: return sweep_json(report);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool is_sweep(const Options& options) {
+  const auto is_list = [&](const char* name) {
+    const std::string word = text_or(options, name, "");
+    return word.find(',') != std::string::npos || word.find("..") != std::string::npos;
+  };
+  const bool has_target = given(options, "target-tokens-per-s") || given(options, "target-days") ||
+                          given(options, "target-cost") || given(options, "tokens") ||
+                          given(options, "price-per-gpu-hour");
+  const bool lists_clusters = text_or(options, "cluster", "").find(',') != std::string::npos;
+  return is_list("num-gpus") || lists_clusters || given(options, "gpu") || has_target;
 }
 
 ExitCode run_sweep(const Options& options, const Library& library) {

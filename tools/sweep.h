@@ -33,16 +33,6 @@ void add_extras(const SearchExtras& extras, Table& search_table);
 void name_ranked_rows(Table& search_table);
 std::string with_extras(const SearchExtras& extras, const std::string& search_json);
 
-// --tokens and what they must reach. Refuses zeros, and days or a cost of no tokens.
-SweepTarget target_of(const Options& options);
-// The price of the options over that of the cluster's file.
-void set_price(ClusterSpec& cluster, const Options& options);
-
-// 10th to 90th percentile of measured over predicted step times: of the framework's runs that the
-// library has, of all frameworks where it has none. Steps that wait for the host for a quarter of
-// their time or more are left out.
-StepTimeSpread step_time_spread(const std::string& framework, const Library& library);
-
 struct SweepReport {
   SweepTarget target;
   StepTimeSpread spread;

@@ -121,22 +121,7 @@ GemmShape fp8_shape(const Program& program, const Operation& op) {
   return shape;
 }
 
-}  // namespace
-
-GemmShape fp8_product(const Fp8Factors& factors, std::int64_t rows, std::int64_t columns,
-                      std::int64_t inner) {
-  return {.rows = rows,
-          .columns = columns,
-          .inner = inner,
-          .b_layout = GemmLayout::kTransposed,
-          .a_stride = inner,
-          .b_stride = inner,
-          .out_stride = columns,
-          .in_type = type_of(factors.a),
-          .b_type = type_of(factors.b),
-          .sums_fast = factors.a == Fp8Format::kE4m3};
-}
-
+// Throws std::logic_error for operands that no product takes.
 GemmShape product_shape(const Program& program, const Operation& op) {
   const auto layout = [](bool turned) {
     return turned ? GemmLayout::kTransposed : GemmLayout::kPlain;
@@ -157,6 +142,22 @@ GemmShape product_shape(const Program& program, const Operation& op) {
           .in_type = type_of(tensor_of(program, a).dtype),
           .out_type = type_of(tensor_of(program, out).dtype),
           .sum = op.attributes.accumulate ? GradientSum::kAccumulate : GradientSum::kOverwrite};
+}
+
+}  // namespace
+
+GemmShape fp8_product(const Fp8Factors& factors, std::int64_t rows, std::int64_t columns,
+                      std::int64_t inner) {
+  return {.rows = rows,
+          .columns = columns,
+          .inner = inner,
+          .b_layout = GemmLayout::kTransposed,
+          .a_stride = inner,
+          .b_stride = inner,
+          .out_stride = columns,
+          .in_type = type_of(factors.a),
+          .b_type = type_of(factors.b),
+          .sums_fast = factors.a == Fp8Format::kE4m3};
 }
 
 void tune_products(const Program& program, int num_candidates, GemmChoices& choices,

@@ -10,9 +10,6 @@
 
 namespace shardplan {
 
-// Throws std::logic_error for operands that no product takes.
-GemmShape product_shape(const Program& program, const Operation& operation);
-
 // A product in fp8 as the trainer runs it, out in bf16. Both factors are copies with the inner
 // dimension contiguous. In forward the tensor cores' own sums are exact enough; gradients, whose
 // first factor is e5m2, are summed in float (Transformer Engine, pytorch/module/base.py:

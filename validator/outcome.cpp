@@ -1,8 +1,5 @@
 #include "validator/outcome.h"
 
-#include <charconv>
-#include <cstdio>
-
 #include "validator/message.h"
 
 namespace shardplan {

@@ -4,8 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include "estimator/attention_calls.h"
-
 namespace shardplan {
 namespace {
 

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <string>
-#include <vector>
 
 #include "data/library.h"
 #include "estimator/estimate.h"

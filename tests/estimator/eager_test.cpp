@@ -1,7 +1,6 @@
 // nanotron: states and buckets counted by hand.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <tuple>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "estimator/allocator_totals.h"
 #include "estimator/layer_partition.h"

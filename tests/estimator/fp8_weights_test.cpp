@@ -11,7 +11,6 @@
 #include "estimator/estimate.h"
 #include "estimator/sharding_time.h"
 #include "estimator/stage_memory.h"
-#include "estimator/step_time.h"
 #include "tests/estimator/broken_plans.h"
 
 namespace shardplan {

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "data/library.h"
-#include "estimator/estimate.h"
 #include "estimator/stage_memory.h"
 
 namespace shardplan {

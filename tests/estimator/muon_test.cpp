@@ -4,8 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
 #include "data/library.h"
 #include "estimator/estimate.h"
 #include "estimator/parameters.h"

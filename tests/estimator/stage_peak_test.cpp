@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "estimator/expert_loads.h"
-#include "estimator/parameter_elements.h"
 #include "estimator/stage_memory.h"
 #include "estimator/stage_timeline.h"
 #include "estimator/validity.h"

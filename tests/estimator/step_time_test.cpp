@@ -10,7 +10,6 @@
 #include "estimator/block_time.h"
 #include "estimator/estimate.h"
 #include "estimator/host_time.h"
-#include "estimator/pipeline_time.h"
 #include "estimator/sharding_time.h"
 #include "estimator/step_pieces.h"
 #include "tests/estimator/llama_job.h"

@@ -10,7 +10,6 @@
 #include "data/library.h"
 #include "estimator/estimate.h"
 #include "estimator/stage_memory.h"
-#include "estimator/validity.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {

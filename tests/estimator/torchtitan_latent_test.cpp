@@ -8,7 +8,6 @@
 #include "estimator/estimate.h"
 #include "estimator/price.h"
 #include "estimator/torchtitan_layer.h"
-#include "estimator/torchtitan_timeline.h"
 #include "estimator/validity.h"
 #include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/llama_job.h"

@@ -1,7 +1,6 @@
 // Plans that the source paper's formula refuses.
 #include <doctest/doctest.h>
 
-#include "estimator/validity.h"
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;

@@ -4,7 +4,6 @@
 #include <array>
 #include <functional>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "estimator/validity.h"

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <functional>
 #include <limits>
 
 #include "tests/estimator/broken_plans.h"

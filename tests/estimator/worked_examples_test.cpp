@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "data/library.h"
 #include "estimator/estimate.h"

@@ -1,8 +1,6 @@
 // `shardplan estimate` as a user meets it.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
 #include "data/library.h"
 #include "tests/tools/answer.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "tests/data/message_of.h"
 #include "tests/tools/answer.h"
 #include "tools/from_file.h"
 

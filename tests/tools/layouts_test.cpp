@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <map>
 
 #include "tests/tools/bounds.h"
 

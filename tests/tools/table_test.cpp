@@ -2,9 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <limits>
-
 #include "data/json_message.h"
 #include "estimator/units.h"
 #include "tools/report.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "estimator/validity.h"
 #include "tests/validator/layouts.h"
 #include "tests/validator/random_plans.h"
 #include "validator/lower.h"

@@ -1,6 +1,5 @@
 // Which step of the estimator an operation belongs to. A pass that writes new operations adds rows
 // here; an operation without a row is a difference.
-#include <algorithm>
 
 #include "tests/validator/byte_equality.h"
 

@@ -6,7 +6,6 @@
 #include <functional>
 #include <string_view>
 
-#include "estimator/number.h"
 #include "tests/validator/layouts.h"
 #include "tests/validator/refused.h"
 

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "estimator/native_communicators.h"
-#include "estimator/outside_memory.h"
 #include "estimator/units.h"
 #include "tests/validator/layouts.h"
 #include "tests/validator/random_plans.h"

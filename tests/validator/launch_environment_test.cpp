@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <vector>
-
 namespace shardplan {
 namespace {
 

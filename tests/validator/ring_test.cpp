@@ -5,7 +5,6 @@
 
 #include "tests/validator/byte_equality.h"
 #include "tests/validator/layouts.h"
-#include "validator/checks.h"
 
 namespace shardplan {
 namespace {

@@ -2,10 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
-#include "estimator/validity.h"
 #include "tests/validator/layouts.h"
 #include "validator/checks.h"
 
