@@ -6,7 +6,6 @@
 
 #include "data/library.h"
 #include "estimator/parameters.h"
-#include "tests/data/message_of.h"
 
 namespace shardplan {
 namespace {
@@ -211,6 +210,22 @@ TEST_CASE("latent attention uses its own five widths; a null query rank is a pla
   // One dense layer of 3 x 64 x 128; three of 8 + 2 experts of 3 x 64 x 32 and a router 8 x 64.
   const std::int64_t ffn = 3 * 64 * 128 + 3 * (10 * 3 * 64 * 32 + 8 * 64);
   CHECK(count_parameters(lite) == 2 * kToyTable + 64 + 4 * (attention + 128) + ffn);
+}
+
+// transformers models/deepseek_v2/configuration_deepseek_v2.py, DeepseekV2Config.
+TEST_CASE("widths of latent attention that a file leaves out are those of its class") {
+  const std::string file = "config.json";
+  const std::string text = R"({"model_type": "deepseek_v2", "hidden_size": 64,
+      "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "vocab_size": 100, "first_k_dense_replace": 1,
+      "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32})";
+  const ModelSpec model =
+      read_model_config(parse_json(text, file), "toy", file, UnknownKeys::kWarn).model;
+  CHECK(model.mla.q_lora_rank == 1536);
+  CHECK(model.mla.kv_lora_rank == 512);
+  CHECK(model.mla.qk_nope_head_dim == 128);
+  CHECK(model.mla.qk_rope_head_dim == 64);
+  CHECK(model.mla.v_head_dim == 128);
 }
 
 TEST_CASE("latent attention has no key/value groups: another number of them gives a warning") {

@@ -81,6 +81,9 @@ TEST_CASE("an all-reduce over many nodes climbs a tree where the ring is too lon
   cluster.inter_node_latency_s = 14e-6;
   const GroupShape lone = {.size = 512, .stride = 8, .ranks_per_domain = 1, .ranks_per_node = 1};
   CHECK(all_reduce_s(cluster, lone, 0) == doctest::Approx(20e-6 + 2 * 9 * 28e-6));  // 2^9 nodes
+  // 4 MB at 0.92 of the network, up and down.
+  CHECK(all_reduce_s(cluster, lone, 4e6) ==
+        doctest::Approx(20e-6 + 2 * (9 * 28e-6 + 4e6 / (0.92 * 50e9 * 0.85))));
   // Large tensors: the ring's bandwidth, both ways.
   CHECK(all_reduce_s(cluster, lone, kBytes) ==
         doctest::Approx(2 * kBytes * 511 / 512 / (50e9 * 0.85)).epsilon(0.001));

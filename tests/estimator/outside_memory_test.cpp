@@ -408,6 +408,18 @@ TEST_CASE("nanotron shares groups of equal ranks, and sends have a communicator 
   CHECK_FALSE(has(deep, 3, "pp.next"));
 }
 
+// data/measured/communicators_h200.json, lazy: the first peer of q4, a communicator that was not
+// made before, took 642 MiB, its second one 384.
+TEST_CASE("the first peer of a process costs what was measured, beside its connection") {
+  const Job job = job_on(1, MemoryModel::kMegatron);
+  const Plan plan = {.pp = 2, .schedule = Schedule::k1F1B};
+  std::int64_t bytes = 0;
+  for (const Row& row : outside_rows(job, plan, 0)) {
+    bytes += row.name == "communicator.pp" || row.name == "nccl.first_send" ? row.bytes : 0;
+  }
+  CHECK(std::llabs(bytes - 642 * kMiB) <= kMiB);
+}
+
 // p2p_communication.py of Megatron-core sends in batches, on the group's communicator, or one by
 // one, when PyTorch makes a communicator of two ranks for each peer; Transformer Engine's ring does
 // so beyond two ranks.

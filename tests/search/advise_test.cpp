@@ -75,6 +75,25 @@ TEST_CASE("no advice is given twice, nor a second change with one that alone doe
   }
 }
 
+TEST_CASE("a pair with another field is told, though another pair does the same") {
+  Job job = llama_8b_job();
+  job.cluster.gpu.memory_bytes = 80 * kGiB;
+  Plan plan = one_gpu_plan();
+  plan.micro_batch = 2;
+  const std::vector<PlanEdit> all = single_edits(job, plan);
+  const AdviceResult known = advise(job, plan, all, {});
+  REQUIRE_FALSE(known.pairs.empty());
+  const std::vector<std::size_t>& pair = known.pairs.front().edits;
+  PlanEdit twin = all[pair[0]];
+  twin.field = "twin";
+  const AdviceResult result = advise(job, plan, {all[pair[0]], all[pair[1]], twin}, {});
+  const auto is_told = [&](const std::vector<std::size_t>& edits) {
+    return std::ranges::find(result.pairs, edits, &Advice::edits) != result.pairs.end();
+  };
+  CHECK(is_told({0, 1}));
+  CHECK(is_told({1, 2}));
+}
+
 TEST_CASE("a plan that does not fit gets single changes with which it does, the fastest first") {
   Job job = llama_8b_job();
   Plan plan = one_gpu_plan();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <random>
 
-#include "search/space.h"
 #include "tests/search/jobs.h"
 
 namespace shardplan {

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <stdexcept>
 
 #include "tests/search/jobs.h"
@@ -65,6 +64,24 @@ TEST_CASE("the largest sequence is a multiple of what the plan divides it by") {
     CHECK(basis_bytes(estimate_of(*found.largest), basis) <= limit);
     CHECK(basis_bytes(estimate_of(*found.next), basis) > limit);
   }
+}
+
+TEST_CASE("degrees of three cut a sequence into multiples of 18: 2 cp pieces, and cp tp rows") {
+  Job job = llama_8b_job();
+  job.cluster.gpus_per_node = 9;
+  job.cluster.nvlink_domain = 9;
+  job.model.num_heads = 24;
+  job.model.num_kv_heads = 6;
+  job.model.hidden = 3072;
+  job.model.ffn = 12288;
+  job.sequence_length = 7200;
+  const Plan plan = {.tp = 3, .cp = 3, .zero = 1, .sequence_parallel = true};
+  REQUIRE_FALSE(why_invalid(job, plan));
+  const FindMaxResult found = find_max(job, plan, FindMaxAxis::kSequenceLength, {});
+  CHECK(found.step == 18);
+  REQUIRE(found.largest);
+  REQUIRE(found.next);
+  CHECK(found.largest->value > 7200);
 }
 
 TEST_CASE("a micro-batch grows in steps that the profile accepts") {

@@ -1,7 +1,6 @@
 // Layouts that teams chose by trial for their largest runs lose little speed in the model.
 #include <doctest/doctest.h>
 
-#include <string>
 #include <vector>
 
 #include "data/library.h"

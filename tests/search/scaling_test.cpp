@@ -72,6 +72,14 @@ TEST_CASE("the sequence is doubled up to 1M tokens and moves activations, not th
   }
 }
 
+TEST_CASE("an interleaved plan is compared with none: one stage has no chunks to interleave") {
+  const Plan plan = {.pp = 2, .vpp = 2, .zero = 1, .schedule = Schedule::kInterleaved1F1B};
+  const std::vector<ScalingTable> tables = scaling_tables(llama_8b_job(), plan);
+  const ScalingTable& table = table_of(tables, ScalingAxis::kPp);
+  REQUIRE(table.points.front().value == 1);
+  CHECK(table.points.front().invalid == "");
+}
+
 TEST_CASE("degrees take more GPUs, micro-batch and zero do not") {
   for (const ScalingTable& table : tables_of_8b()) {
     for (const ScalingPoint& point : table.points) {

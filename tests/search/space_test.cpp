@@ -141,6 +141,18 @@ TEST_CASE("the default space of a 405B model on 16,384 GPUs holds what was publi
   CHECK(space.micro_batch == std::vector<std::int64_t>{1});
 }
 
+TEST_CASE("a micro-batch has at most 32 sequences and 131,072 tokens, but always one sequence") {
+  Job job = llama_8b_job();
+  const auto largest = [&](std::int64_t sequence_length) {
+    job.sequence_length = sequence_length;
+    return default_space(job).micro_batch.back();
+  };
+  CHECK(largest(1024) == 32);
+  CHECK(largest(8192) == 16);
+  CHECK(largest(131072) == 1);
+  CHECK(largest(262144) == 1);
+}
+
 TEST_CASE("experts, and only experts, open the axes of expert parallelism") {
   Job job = llama_8b_job();
   CHECK(default_space(job).etp == std::vector<std::int64_t>{1});

@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
 #include "search/resize.h"
 #include "tests/search/jobs.h"
 

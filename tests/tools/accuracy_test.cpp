@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tests/tools/run_program.h"
 
 namespace shardplan {
@@ -74,6 +76,18 @@ TEST_CASE("a rule is tried at seven capacities around what the run used") {
   CHECK(ours.near_refusals == 2);
   CHECK(ours.trials_above == 6);
   CHECK(ours.false_refusals == 1);
+}
+
+TEST_CASE("a false fit by a tenth is one where the run used a tenth more than there was") {
+  const std::vector<AccuracyCase> runs = {run_of("low", 1000, 850)};
+  const CapacityTest ours = capacity_tests(pointers(runs)).front();
+  CHECK(ours.false_fits == 2);        // at 0.9 and at 0.95 of it
+  CHECK(ours.false_fits_by_10 == 1);  // 1000 is 11 % more than 900
+}
+
+TEST_CASE("equal values share the mean of their places") {
+  // Places 0 1.5 1.5 3 and 0 1 2 3 about their mean: products 4.5, squares 4.5 and 5.
+  CHECK(rank_correlation({1, 2, 2, 3}, {1, 2, 3, 4}) == doctest::Approx(4.5 / std::sqrt(4.5 * 5)));
 }
 
 TEST_CASE("long steps are summed up by themselves, by the mean of their errors") {

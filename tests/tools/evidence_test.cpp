@@ -105,6 +105,8 @@ TEST_CASE("what no run covers is named, features and sizes") {
   CHECK(is_among(found.uncovered, "GPU A100-SXM-80GB"));
   CHECK_FALSE(is_among(found.uncovered, "tp > 1"));
   CHECK(is_among(found.beyond, "hidden size 32,768 (measured 512 to 16,384)"));
+  job.model.hidden = 256;
+  CHECK(is_among(evidence(job, plan, library).beyond, "hidden size 256 (measured 512 to 16,384)"));
 }
 
 TEST_CASE("a framework without measurements is called unmeasured") {

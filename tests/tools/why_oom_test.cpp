@@ -127,6 +127,13 @@ TEST_CASE("older messages differ in spelling, order and punctuation") {
       "capacity; 2.92 GiB already allocated; 3.60 MiB free; 8.01 MiB cached)")[0];
   CHECK(event.allocated->text == "2.92 GiB");
   CHECK(event.reserved->text == "2.93 GiB");
+  // Other spellings of the same units.
+  event = events_of(
+      "RuntimeError: CUDA out of memory. Tried to allocate 1.50 GB (GPU 0; 4.00 GB total "
+      "capacity; 2.92 GB already allocated; 3.60 MB free; 3.00 GB reserved in total by "
+      "PyTorch)")[0];
+  CHECK(event.tried->covers(3 * kGiB / 2));
+  CHECK(event.free->middle() / kMiB == 3);
   // With a limit set by the process, and with private pools.
   event = events_of(
       "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total capacity of 79.10 GiB of "
@@ -198,7 +205,7 @@ TEST_CASE("ranks, steps and copies are told apart in a log that many processes w
       " [2026-11-02 03:01:18] iteration        2/     100 | consumed samples: 64 |\n" +
       message("[rank5]: ", "1.75 GiB", "5", "133.20 GiB") + "[default2]:some words of another " +
       torn.substr(0, torn.size() - 1) + message(" [rank3]: ", "2.00 GiB", "3", "1.00 GiB") +
-      "\x1b[31mstep:  7  loss: 1.0\n gradient_accumulation_steps: 9, max-steps: 20000\n" +
+      "\x1b[31mstep:  7  loss: 1.0\n gradient_accumulation_steps: 9\n max-steps: 20000\n" +
       message("3: ", "4.00 GiB", "3", "9.00 GiB") + "Root Cause (first observed failure):\n" +
       message("", "1.75 GiB", "5", "133.20 GiB") +
       "step: 8\n[rank6]: ncclUnhandledCudaError: Cuda failure 2 'out of memory'\n";
@@ -379,6 +386,16 @@ TEST_CASE("the rows whose segment prints as the message are found, on the stage 
   CHECK(contains(out, "\"moment\":\"last warm-up forward\""));
   CHECK(contains(out, "\"exceeds_capacity\":true"));
   CHECK(contains(out, "\"status\":\"does_not_fit\""));
+}
+
+TEST_CASE("gradients are a list of weights until ZeRO-2 divides them") {
+  // fp32 gradients of 128,256 / 2 x 4,096 words.
+  const std::string log = message("[rank0]: ", "1002.00 MiB", "0", "133.21 GiB");
+  const std::string row = "gradients.dense, a weight of 64,128 x 4,096";
+  CHECK(contains(why_oom(log, {"--zero", "1"}).out, row));
+  const ProgramRun divided = why_oom(log, {"--zero", "2"});
+  CHECK(contains(divided.out, "gradients.dense") == false);
+  CHECK(contains(divided.out, "could not allocate a segment of 1002.00 MiB"));
 }
 
 TEST_CASE("what the log says of the cause is told beside the estimate") {
