@@ -72,14 +72,12 @@ PipelineTime gpipe_time(const Pipeline& pipeline) {
 // Line r of 1F1B. Its first backward waits for a round trip through the later ranks, less the
 // further forwards of its warm-up; its last backward likewise, less as many backwards. Where the
 // warm-up takes all microbatches, all forwards precede all backwards and there is one round trip.
-// Along a run of equal ranks either kind of line is convex in r: the ends of the run decide, and
-// the two ranks where the one kind gives way to the other.
+// Along a run of equal ranks neither kind falls, but for the second's part that is the same on all
+// of them: the ends of the run decide.
 PipelineTime one_f_one_b_time(const Pipeline& pipeline) {
   const ScheduleShape& shape = pipeline.shape;
   const double m = pipeline.microbatches();
   const std::int64_t warmup_per_hop = shape.schedule == Schedule::kInterleaved1F1B ? 2 : 1;
-  // The first rank whose warm-up leaves a microbatch over.
-  const std::int64_t steady = shape.pp - div_ceil(shape.num_microbatches - 1, warmup_per_hop);
   const double all = pipeline.total_work().total_s();
   double before_run = 0;
   LongestLine line;
@@ -99,16 +97,8 @@ PipelineTime one_f_one_b_time(const Pipeline& pipeline) {
         line.offer(r, before + std::max(m * (f + b), after + std::max(f + m * b, m * f + b)));
       }
     };
-    const std::int64_t last = run.first + run.count - 1;
     offer(run.first);
-    for (const std::int64_t r : {steady - 1, steady}) {
-      if (run.first < r && r < last) {
-        offer(r);
-      }
-    }
-    if (run.count > 1) {
-      offer(last);
-    }
+    offer(run.first + run.count - 1);
     before_run += static_cast<double>(run.count) * (f + b);
   }
   return line.longest();
