@@ -42,37 +42,54 @@ struct NanotronBlock {
   bool saves_gathered() const { return s.gathers_sequence && !job.profile.recompute_allgather; }
 };
 
-void add_norm(NanotronBlock& b, std::string_view statistics, std::string_view output,
-              std::string_view local_output, Step norm, Step product, Step last_local,
-              Step backward) {
-  b.rows.keep(statistics, b.s.sharded_tokens, DType::kFp32,
-              {.born = norm, .last_forward_use = norm, .dies = backward},
+// A norm and the linear layer that takes its output: names of the rows, and steps.
+struct NormRows {
+  std::string_view statistics;
+  std::string_view output;
+  std::string_view local_output;
+  Step norm;
+  Step product;
+  Step last_local;  // that holds the output before it is gathered
+  Step backward;
+};
+
+void add_norm(NanotronBlock& b, const NormRows& rows) {
+  b.rows.keep(rows.statistics, b.s.sharded_tokens, DType::kFp32,
+              {.born = rows.norm, .last_forward_use = rows.norm, .dies = rows.backward},
               "u: reciprocal root mean square of the Triton kernel, fp32");
   if (b.saves_gathered()) {
-    b.rows.use(local_output, b.sequence(), b.s.dtype, norm, last_local,
+    b.rows.use(rows.local_output, b.sequence(), b.s.dtype, rows.norm, rows.last_local,
                "h*u: held by the layer's forward");
-    b.rows.keep(output, b.full_sequence(), b.s.dtype,
-                {.born = product, .last_forward_use = product, .dies = backward},
+    b.rows.keep(rows.output, b.full_sequence(), b.s.dtype,
+                {.born = rows.product, .last_forward_use = rows.product, .dies = rows.backward},
                 "h*T: gathered, saved by the linear layer (tp_recompute_allgather off)");
   } else {
-    b.rows.keep(output, b.sequence(), b.s.dtype,
-                {.born = norm, .last_forward_use = last_local, .dies = backward},
+    b.rows.keep(rows.output, b.sequence(), b.s.dtype,
+                {.born = rows.norm, .last_forward_use = rows.last_local, .dies = rows.backward},
                 "h*u: input of the linear layer");
   }
 }
 
-void add_sequence_exchange(NanotronBlock& b, std::string_view partial, std::string_view gathered,
-                           std::string_view full_gradient, Step forward, Step backward,
-                           Step input_backward) {
+// Around a pair of linear layers: names of the rows, and steps.
+struct ExchangeRows {
+  std::string_view partial;
+  std::string_view gathered;
+  std::string_view full_gradient;
+  Step forward;
+  Step backward;
+  Step input_backward;
+};
+
+void add_sequence_exchange(NanotronBlock& b, const ExchangeRows& rows) {
   if (!b.s.gathers_sequence) {
     return;
   }
-  b.rows.use(partial, b.full_sequence(), b.s.dtype, forward, forward,
+  b.rows.use(rows.partial, b.full_sequence(), b.s.dtype, rows.forward, rows.forward,
              "h*T: partial sums before the reduce-scatter");
-  b.rows.use(gathered, b.job.profile.keeps_gather_buffers ? 0 : b.full_sequence(), b.s.dtype,
-             backward, backward, "h*T: output gradient, gathered");
-  b.rows.use(full_gradient, b.full_sequence(), b.s.dtype, input_backward, input_backward,
-             "h*T: input gradient before its reduce-scatter");
+  b.rows.use(rows.gathered, b.job.profile.keeps_gather_buffers ? 0 : b.full_sequence(), b.s.dtype,
+             rows.backward, rows.backward, "h*T: output gradient, gathered");
+  b.rows.use(rows.full_gradient, b.full_sequence(), b.s.dtype, rows.input_backward,
+             rows.input_backward, "h*T: input gradient before its reduce-scatter");
 }
 
 // More than one sequence makes the transposed view non-contiguous. F.linear saves the copy; the
@@ -159,9 +176,12 @@ void add_attention_backward(NanotronBlock& b) {
            "(a+2k)*d*T/t");
   keep_gradient(rows, "attention.qkv_weight_gradient",
                 s.hidden * (s.query_width + 2 * s.key_value_width), s.dtype, Step::kBackwardQkv);
-  add_sequence_exchange(b, "attention.partial_output", "attention.gathered_output_gradient",
-                        "attention.full_input_gradient", Step::kForwardProjection,
-                        Step::kBackwardProjection, Step::kBackwardQkv);
+  add_sequence_exchange(b, {.partial = "attention.partial_output",
+                            .gathered = "attention.gathered_output_gradient",
+                            .full_gradient = "attention.full_input_gradient",
+                            .forward = Step::kForwardProjection,
+                            .backward = Step::kBackwardProjection,
+                            .input_backward = Step::kBackwardQkv});
 }
 
 void add_ffn(NanotronBlock& b) {
@@ -199,9 +219,12 @@ void add_ffn(NanotronBlock& b) {
            Step::kBackwardFc1, "2f*T/t: put together");
   keep_gradient(rows, "ffn.gate_up_weight_gradient", 2 * s.hidden * width, s.dtype,
                 Step::kBackwardFc1);
-  add_sequence_exchange(b, "ffn.partial_output", "ffn.gathered_output_gradient",
-                        "ffn.full_input_gradient", Step::kForwardFc2, Step::kBackwardFc2,
-                        Step::kBackwardFc1);
+  add_sequence_exchange(b, {.partial = "ffn.partial_output",
+                            .gathered = "ffn.gathered_output_gradient",
+                            .full_gradient = "ffn.full_input_gradient",
+                            .forward = Step::kForwardFc2,
+                            .backward = Step::kBackwardFc2,
+                            .input_backward = Step::kBackwardFc1});
 }
 
 void add_layer(NanotronBlock& b) {
@@ -212,8 +235,13 @@ void add_layer(NanotronBlock& b) {
              .last_forward_use = Step::kForwardProjection,
              .dies = Step::kBackwardNorm},
             "h*u: residual stream, saved by the norm");
-  add_norm(b, "attention.norm_statistics", "attention.norm_output", "attention.local_norm_output",
-           Step::kForwardNorm, Step::kForwardQkv, Step::kForwardProjection, Step::kBackwardQkv);
+  add_norm(b, {.statistics = "attention.norm_statistics",
+               .output = "attention.norm_output",
+               .local_output = "attention.local_norm_output",
+               .norm = Step::kForwardNorm,
+               .product = Step::kForwardQkv,
+               .last_local = Step::kForwardProjection,
+               .backward = Step::kBackwardQkv});
   add_attention_forward(b);
   add_attention_backward(b);
   rows.keep("ffn.input", b.sequence(), dtype,
@@ -221,8 +249,13 @@ void add_layer(NanotronBlock& b) {
              .last_forward_use = Step::kForwardOutput,
              .dies = Step::kBackwardFfnNorm},
             "h*u: residual stream, saved by the norm");
-  add_norm(b, "ffn.norm_statistics", "ffn.norm_output", "ffn.local_norm_output",
-           Step::kForwardFfnNorm, Step::kForwardFc1, Step::kForwardFc2, Step::kBackwardFc1);
+  add_norm(b, {.statistics = "ffn.norm_statistics",
+               .output = "ffn.norm_output",
+               .local_output = "ffn.local_norm_output",
+               .norm = Step::kForwardFfnNorm,
+               .product = Step::kForwardFc1,
+               .last_local = Step::kForwardFc2,
+               .backward = Step::kBackwardFc1});
   add_ffn(b);
   rows.use("output_gradient", b.sequence(), dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
            "h*u: kept for the residual path");
@@ -265,8 +298,13 @@ void add_final_norm(NanotronBlock& b) {
                .last_forward_use = Step::kForwardLogits,
                .dies = Step::kBackwardInput},
               "h*u: saved by the norm");
-  add_norm(b, "final_norm.statistics", "final_norm.output", "final_norm.local_output",
-           Step::kForwardInput, Step::kForwardLogits, Step::kForwardLogits, Step::kBackwardLogits);
+  add_norm(b, {.statistics = "final_norm.statistics",
+               .output = "final_norm.output",
+               .local_output = "final_norm.local_output",
+               .norm = Step::kForwardInput,
+               .product = Step::kForwardLogits,
+               .last_local = Step::kForwardLogits,
+               .backward = Step::kBackwardLogits});
 }
 
 void add_logits_backward(NanotronBlock& b) {

@@ -110,17 +110,20 @@ double larger(double a, double b) {
   return std::isnan(a) || a >= b ? a : b;
 }
 
+double sum(double a, double b) {
+  return a + b;
+}
+
 // A step lasts as long as its slowest rank; the loss is the sum of the ranks' shares; the norm of
 // the gradients is the same on all of them.
 std::vector<double> over_ranks(const std::vector<RankResult>& ranks,
-                               std::vector<double> RankResult::*field, bool is_sum) {
+                               std::vector<double> RankResult::*field,
+                               double (*joined)(double, double)) {
   std::vector<double> all;
   for (const RankResult& rank : ranks) {
     const std::vector<double>& values = rank.*field;
     all.resize(std::max(all.size(), values.size()), 0);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      all[i] = is_sum ? all[i] + values[i] : larger(all[i], values[i]);
-    }
+    for (std::size_t i = 0; i < values.size(); ++i) { all[i] = joined(all[i], values[i]); }
   }
   return all;
 }
@@ -128,13 +131,13 @@ std::vector<double> over_ranks(const std::vector<RankResult>& ranks,
 void add_results(Json& json, const ValidateAnswer& answer) {
   const Case& question = *answer.question;
   const std::vector<RankResult>& ranks = answer.outcome.ranks;
-  const std::vector<double> times = over_ranks(ranks, &RankResult::step_times_s, false);
+  const std::vector<double> times = over_ranks(ranks, &RankResult::step_times_s, larger);
   if (answer.request.simulated_rank) {
     json["compute_times_s"] = times;  // neither a step nor tokens: nobody else took part
   } else {
     json["step_times_s"] = times;
-    json["losses"] = over_ranks(ranks, &RankResult::losses, true);
-    json["gradient_norms"] = over_ranks(ranks, &RankResult::gradient_norms, false);
+    json["losses"] = over_ranks(ranks, &RankResult::losses, sum);
+    json["gradient_norms"] = over_ranks(ranks, &RankResult::gradient_norms, larger);
     const double median = upper_median_of(times);
     if (median > 0) {
       json["tokens_per_s_per_gpu"] =
