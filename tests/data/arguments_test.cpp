@@ -276,6 +276,16 @@ TEST_CASE("gradients are in the type of --main-grads-dtype, as Megatron-LM's che
         }).find("--main-grads-dtype: found another type than fp32 beside") != std::string::npos);
 }
 
+TEST_CASE("gradients under --fp16 are fp16, or fp32 where they are to be added up so") {
+  const auto grad_dtype = [](const std::string& more) {
+    std::string run = std::string(kGpt7b) + more + "}";
+    run.replace(run.find("--bf16"), 6, "--fp16");
+    return reading_of(run, "{}").plan.grad_dtype;
+  };
+  CHECK(grad_dtype("") == DType::kFp16);
+  CHECK(grad_dtype(R"(, "--accumulate-allreduce-grads-in-fp32": true)") == DType::kFp32);
+}
+
 TEST_CASE("types of the optimizer without the optimizer that takes them are refused") {
   CHECK(message_of([] {
           gpt7b_with(R"(, "--exp-avg-dtype": "bf16")");

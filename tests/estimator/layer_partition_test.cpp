@@ -44,6 +44,18 @@ TEST_CASE("Llama 3.1 405B runs its 126 layers on 8 stages of 8 chunks by countin
   CHECK(layers[62] == 2);
 }
 
+// distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
+TEST_CASE("torchtitan's first chunks take what is left over, and its ends count as layers") {
+  Job job = job_with_layers(10);
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  const Plan plan = {.pp = 4, .schedule = Schedule::k1F1B};
+  CHECK(layers_per_chunk(job, plan) == Counts{3, 3, 2, 2});
+  job.profile.account_for_embedding_in_split = true;
+  job.profile.account_for_loss_in_split = true;
+  CHECK(layers_per_chunk(job, plan) == Counts{2, 3, 3, 2});
+  CHECK(layers_per_chunk(job, {}) == Counts{10});
+}
+
 TEST_CASE("an explicit list is taken as written if it holds every layer") {
   const Job job = job_with_layers(8);
   const LayerPartition partition = partition_layers(job, plan_with_layers(4, {1, 2, 3, 2}));
