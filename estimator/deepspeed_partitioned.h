@@ -106,7 +106,7 @@ class PartitionedZero final : public DeepspeedZero {
   std::vector<std::int64_t> bucket_;
   std::int64_t bucketed_elements_ = 0;
   bool has_moments_ = false;
-  bool knows_external_ = false;  // the external parameter has been read
+  bool knows_external_ = false;    // the external parameter has been read
   TapeTensor leaving_;             // the gradient that went to the host last
   std::vector<TapeTensor> norms_;  // of gradients that have gone there
 };

@@ -339,8 +339,8 @@ struct FrameworkProfile {
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
   std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters
   LigerKernel liger_kernel = LigerKernel::kOff;
-  bool offload_pin_memory = true;                      // pin_memory of what is offloaded
-  std::int64_t host_threads = 1;                       // of a rank's optimizer on the host
+  bool offload_pin_memory = true;  // pin_memory of what is offloaded
+  std::int64_t host_threads = 1;   // of a rank's optimizer on the host
   OverflowCheck overflow_check = OverflowCheck::kByExtremes;
   bool divides_logits_gradient = false;  // by the microbatches, in a hook; else the loss itself is
   bool makes_buckets_first = false;      // before the loss's backward, not at the first gradient
