@@ -117,6 +117,20 @@ void add_fsdp_assumptions(const Job& job, const Plan& plan, const PlanPieces& pi
   }
 }
 
+void add_deepspeed_assumptions(const Job& job, const Plan& plan, MemoryEstimate& estimate) {
+  const auto add = [&](const char* text) { estimate.assumptions.push_back({.text = text}); };
+  add("every batch has an attention mask, as transformers' data collators make it: without one and "
+      "without a key-value cache, transformers masks itself and repeats keys and values for every "
+      "head");
+  add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
+      "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (plan.offload.optimizer > 0 && job.profile.host_threads == 1) {
+    add("the optimizer on the host has one thread a rank, which torchrun and accelerate set where "
+        "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "
+        "host's memory rate");
+  }
+}
+
 MemoryEstimate memory_of(const Job& job, const Plan& plan, std::optional<std::int64_t> data_rank) {
   if (const ValidityRule* rule = first_broken_rule(job, plan)) {
     throw std::logic_error("estimate_memory: the plan breaks " + std::string(rule->name));
@@ -145,13 +159,7 @@ MemoryEstimate memory_of(const Job& job, const Plan& plan, std::optional<std::in
         {.text = "precision fp8: float8 linear layers keep their bf16 inputs; estimated as bf16"});
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    estimate.assumptions.push_back(
-        {.text = "every batch has an attention mask, as transformers' data collators make it: "
-                 "without one and without a key-value cache, transformers masks itself and "
-                 "repeats keys and values for every head"});
-    estimate.assumptions.push_back(
-        {.text = "attention is scaled_dot_product_attention, which keeps no scores; transformers' "
-                 "eager attention keeps num_heads * sequence_length^2 of them in every layer"});
+    add_deepspeed_assumptions(job, plan, estimate);
   }
   estimate.not_counted = not_counted(job.profile);
   return estimate;

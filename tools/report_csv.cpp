@@ -91,6 +91,7 @@ void append_plan(std::vector<Cell>& row, const SearchReport& report, const Plan&
   row.emplace_back(std::string(name_of(plan.exp_avg_dtype)));
   row.emplace_back(std::string(name_of(plan.exp_avg_sq_dtype)));
   row.emplace_back(plan.offload.optimizer);
+  row.emplace_back(std::string(plan.offload.parameters ? "on" : "off"));
   row.push_back(tied_group);
   row.emplace_back(report.command_of(plan));
 }
@@ -175,9 +176,10 @@ Table search_table(const SearchReport& report) {
                              "peak_allocated", "peak_reserved", "required", "device_used",
                              "exceeds_device", "status"}};
   for (const PlanSize& size : kPlanSizes) { table.columns.push_back(std::string(size.name)); }
-  for (const char* name : {"sequence_parallel", "schedule", "cp_method", "recompute", "precision",
-                           "grad_dtype", "rank_order", "master_dtype", "exp_avg_dtype",
-                           "exp_avg_sq_dtype", "offload_optimizer", "tied_group", "command"}) {
+  for (const char* name :
+       {"sequence_parallel", "schedule", "cp_method", "recompute", "precision", "grad_dtype",
+        "rank_order", "master_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "offload_optimizer",
+        "offload_parameters", "tied_group", "command"}) {
     table.columns.push_back(name);
   }
   std::int64_t rank = 0;

@@ -181,6 +181,20 @@ TEST_CASE("the host's update takes as long as its threads, no longer than its me
   CHECK(optimizer_s(10) == doctest::Approx(optimizer_s(64)));
 }
 
+TEST_CASE("an estimate says that the host's update has one thread, unless it is told of more") {
+  Job job = job_of(1);
+  const auto says_so = [&](const Plan& plan) {
+    return std::ranges::any_of(
+        estimate_memory(job, plan).assumptions, [](const Assumption& assumption) {
+          return assumption.text.find("--set host_threads=N") != std::string::npos;
+        });
+  };
+  CHECK(says_so(plan_with(2, 1)));
+  CHECK_FALSE(says_so(plan_with(2, 0)));
+  job.profile.host_threads = 8;
+  CHECK_FALSE(says_so(plan_with(2, 1)));
+}
+
 TEST_CASE("what a search prices of offloaded plans is what the estimate says") {
   const Job job = job_of(2);
   PriceTable table = build_price_table(job);
