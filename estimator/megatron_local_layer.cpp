@@ -52,8 +52,8 @@ void add_head_norm(MegatronBlock& block, const HeadNorm& norm) {
 // Of more than 64 Ki rows the weight's gradient is first summed over 32 rows each, or more where
 // that made 32 Ki blocks of 32 columns (LaunchGammaBetaBackwardCUDAKernel).
 std::int64_t weight_part_elements(std::int64_t rows, std::int64_t width) {
-  constexpr std::int64_t kManyRows = 64 * 1024;
-  constexpr std::int64_t kMostBlocks = 32 * 1024;
+  constexpr std::int64_t kManyRows = std::int64_t{64} * 1024;
+  constexpr std::int64_t kMostBlocks = std::int64_t{32} * 1024;
   constexpr std::int64_t kSide = 32;
   return rows > kManyRows
              ? width * std::min(kMostBlocks / div_ceil(width, kSide), div_ceil(rows, kSide))

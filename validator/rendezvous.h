@@ -63,7 +63,7 @@ class RendezvousServer {
   void add_client(int socket);  // under the lock
   void forget_gone_clients();   // under the lock
   void serve(int socket);
-  void answer(int socket, const std::string& request, std::map<std::string, std::string>& will);
+  void answer(int socket, const std::string& text, std::map<std::string, std::string>& will);
 
   std::string token_;
   int listener_ = -1;
