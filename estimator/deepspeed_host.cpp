@@ -67,7 +67,7 @@ std::int64_t partitioned_bytes(const Job& job, const Plan& plan, std::int64_t ha
     return bytes;
   }
   const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan);
-  const std::int64_t on_gpu = deepspeed_sub_groups_on_gpu(job, plan);
+  const std::int64_t on_gpu = deepspeed_sub_groups_on_gpu(plan, std::ssize(groups));
   for (std::int64_t i = 0; i < std::ssize(groups); ++i) {
     const std::int64_t elements = groups[static_cast<std::size_t>(i)];
     const bool is_on_host = i >= on_gpu;

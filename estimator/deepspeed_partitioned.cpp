@@ -55,7 +55,8 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape
       sub_groups_(deepspeed_sub_groups(job, plan)),
       offloads_optimizer_(plan.offload.optimizer > 0),
       offloads_parameters_(plan.offload.parameters),
-      num_on_gpu_(static_cast<std::size_t>(deepspeed_sub_groups_on_gpu(job, plan))),
+      num_on_gpu_(
+          static_cast<std::size_t>(deepspeed_sub_groups_on_gpu(plan, std::ssize(sub_groups_)))),
       bucket_elements_(job.profile.reduce_bucket_elements),
       prefetch_elements_(job.profile.prefetch_bucket_elements),
       max_live_elements_(job.profile.max_live_parameters) {

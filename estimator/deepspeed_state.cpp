@@ -182,9 +182,8 @@ std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan)
   return groups;
 }
 
-std::int64_t deepspeed_sub_groups_on_gpu(const Job& job, const Plan& plan) {
-  const double groups = number(std::ssize(deepspeed_sub_groups(job, plan)));
-  return static_cast<std::int64_t>((1 - plan.offload.optimizer) * groups);
+std::int64_t deepspeed_sub_groups_on_gpu(const Plan& plan, std::int64_t sub_groups) {
+  return static_cast<std::int64_t>((1 - plan.offload.optimizer) * number(sub_groups));
 }
 
 StageState deepspeed_state(const Job& job, const Plan& plan, std::optional<std::int64_t> rank) {

@@ -18,8 +18,8 @@ StageState deepspeed_state(const Job& job, const Plan& plan,
 // ZeRO-3 updates one sub-group after the other: elements of this rank's parts, each closed by the
 // tensor with which it reaches sub_group_size, by default 1e9 (_create_fp16_sub_groups).
 std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan);
-// How many of them stay on the GPU, the first ones: all without offload_optimizer, with a ratio
+// How many of so many stay on the GPU, the first ones: all without offload_optimizer, with a ratio
 // what it leaves, rounded down (_create_fp32_partitions).
-std::int64_t deepspeed_sub_groups_on_gpu(const Job& job, const Plan& plan);
+std::int64_t deepspeed_sub_groups_on_gpu(const Plan& plan, std::int64_t sub_groups);
 
 }  // namespace shardplan

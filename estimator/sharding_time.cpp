@@ -448,11 +448,12 @@ double muon_step_s(const Job& job, const Plan& plan, const ShardingGroups& group
 
 // Elements of a rank's part that the host updates.
 double elements_on_host(const Job& job, const Plan& plan, double elements) {
-  if (job.profile.memory_model != MemoryModel::kDeepspeed || plan.zero != 3) {
+  const bool by_sub_groups = job.profile.memory_model == MemoryModel::kDeepspeed && plan.zero == 3;
+  if (plan.offload.optimizer == 0 || !by_sub_groups) {
     return elements * plan.offload.optimizer;
   }
   const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan);
-  const auto on_gpu = deepspeed_sub_groups_on_gpu(job, plan);
+  const std::int64_t on_gpu = deepspeed_sub_groups_on_gpu(plan, std::ssize(groups));
   const std::int64_t all = std::accumulate(groups.begin(), groups.end(), std::int64_t{0});
   const std::int64_t on_host =
       std::accumulate(groups.begin() + on_gpu, groups.end(), std::int64_t{0});

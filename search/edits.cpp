@@ -114,15 +114,15 @@ void add_offload(std::vector<PlanEdit>& edits, const Job& job, const Plan& plan)
                        }});
     }
   }
-  const auto turn = [](Job&, Plan& changed) {
+  const auto turn = [](Plan& changed) {
     changed.offload.parameters = !changed.offload.parameters;
     changed.offload.optimizer = changed.offload.parameters ? 1 : changed.offload.optimizer;
   };
-  Job turned_job = job;
   Plan turned = plan;
-  turn(turned_job, turned);
+  turn(turned);
   if (first_broken_rule(job, turned) == nullptr) {
-    edits.push_back({.field = "offload_parameters", .apply = turn});
+    edits.push_back(
+        {.field = "offload_parameters", .apply = [turn](Job&, Plan& changed) { turn(changed); }});
   }
 }
 

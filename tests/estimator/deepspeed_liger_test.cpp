@@ -10,6 +10,7 @@
 #include "estimator/deepspeed_state.h"
 #include "estimator/elementwise.h"
 #include "estimator/estimate.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
@@ -17,30 +18,16 @@ namespace {
 constexpr std::int64_t kHidden = 4096, kFfn = 14336, kVocab = 128'256, kLayers = 32;
 constexpr std::int64_t kTokens = 1024;
 
-// Llama-3-8B on one host of eight.
 Job job_with(LigerKernel liger, std::int64_t microbatches = 1) {
-  const Library library;
-  Job job;
-  job.model = library.model("llama3-8b").model;
-  job.cluster = library.cluster("1x8-h100");
-  job.profile = library.framework("deepspeed");
+  Job job = deepspeed_job(microbatches);
   job.profile.liger_kernel = liger;
-  job.sequence_length = kTokens;
-  job.global_batch = 8 * microbatches;
   return job;
-}
-
-Plan plan_with(std::int64_t zero) {
-  Plan plan;
-  plan.zero = zero;
-  plan.grad_dtype = DType::kBf16;
-  return plan;
 }
 
 // At the fullest instant of the forward pass, which is in the loss.
 std::int64_t held_bytes(const Job& job, std::string_view name) {
   std::int64_t bytes = 0;
-  for (const StateRow& row : deepspeed_state(job, plan_with(2)).rows) {
+  for (const StateRow& row : deepspeed_state(job, deepspeed_plan(2)).rows) {
     bytes += row.name == name && row.is_alive(Phase::kForward) ? row.total_bytes() : 0;
   }
   return bytes;
@@ -95,7 +82,7 @@ TEST_CASE("with Liger the loss holds logits of one chunk, and the gradients that
 TEST_CASE("Liger to 0.8.2 holds the head's weight in bf16 and in fp32 beside its gradient") {
   for (const std::int64_t zero : {2, 3}) {
     const auto at_loss = [&](LigerKernel liger) {
-      return peak_of(job_with(liger), plan_with(zero), "loss forward");
+      return peak_of(job_with(liger), deepspeed_plan(zero), "loss forward");
     };
     CHECK(at_loss(LigerKernel::kThrough082) == at_loss(LigerKernel::kOn) + 6 * kVocab * kHidden);
   }
@@ -108,7 +95,7 @@ TEST_CASE("Liger to 0.8.2 leaves norms of heads as they are") {
     Job job = job_with(liger);
     job.model.qk_norm = true;
     std::int64_t bytes = 0;
-    for (const StateRow& row : deepspeed_state(job, plan_with(2)).rows) {
+    for (const StateRow& row : deepspeed_state(job, deepspeed_plan(2)).rows) {
       const bool is_kept = row.name == "layer.norm_fp32" || row.name == "layer.norm_output" ||
                            row.name == "layer.attention";
       bytes += is_kept && row.is_alive(Phase::kForward) ? row.total_bytes() : 0;
@@ -126,7 +113,7 @@ TEST_CASE("with Liger ZeRO-3 has the head gathered while layers run") {
     Job job = job_with(liger, 2);
     job.profile.prefetch_bucket_elements = 0;
     job.sequence_length = 64;
-    Plan plan = plan_with(3);
+    Plan plan = deepspeed_plan(3);
     plan.recompute.granularity = RecomputeGranularity::kFull;
     return peak_of(job, plan, "recompute replay");
   };
@@ -140,11 +127,11 @@ TEST_CASE("with Liger ZeRO-3 has the head gathered while layers run") {
 TEST_CASE("Liger's chunks add up the gradient of the head's weight") {
   Job job = job_with(LigerKernel::kOn);
   job.sequence_length = 8192;
-  CHECK(liger_head_kernels(job, plan_with(2)).fused == 2 + 32 * 2);
+  CHECK(liger_head_kernels(job, deepspeed_plan(2)).fused == 2 + 32 * 2);
   job.global_batch *= 2;  // the loss is divided by the microbatches
-  CHECK(liger_head_kernels(job, plan_with(2)).fused == 2 + 32 * 2 + 4);
+  CHECK(liger_head_kernels(job, deepspeed_plan(2)).fused == 2 + 32 * 2 + 4);
   job.profile.liger_kernel = LigerKernel::kThrough082;
-  const KernelBytes old = liger_head_kernels(job, plan_with(2));
+  const KernelBytes old = liger_head_kernels(job, deepspeed_plan(2));
   CHECK(old.fused == 2 + 4);
   CHECK(old.converted == 32 * ((2 + 4) + (2 + 4 + 2)));
 }
@@ -152,7 +139,7 @@ TEST_CASE("Liger's chunks add up the gradient of the head's weight") {
 // Copied into the bucket, divided, copied flat: 2 bytes six times.
 TEST_CASE("gradients of DeepSpeed's weights go through the bucket") {
   for (const std::int64_t zero : {2, 3}) {
-    CHECK(weight_gradient_kernels(job_with(LigerKernel::kOff), plan_with(zero)).fused == 12);
+    CHECK(weight_gradient_kernels(job_with(LigerKernel::kOff), deepspeed_plan(zero)).fused == 12);
   }
 }
 
@@ -162,7 +149,7 @@ TEST_CASE("Liger takes less memory and time, and its older loss more of either")
     const auto of = [&](LigerKernel liger) {
       Job job = job_with(liger, 2);
       job.sequence_length = 8192;
-      const Plan plan = plan_with(zero);
+      const Plan plan = deepspeed_plan(zero);
       return std::pair(estimate_memory(job, plan).stages.front().allocated_bytes,
                        estimate_step_time(job, plan).total_s);
     };

@@ -15,6 +15,7 @@
 #include "estimator/price.h"
 #include "estimator/step_time.h"
 #include "estimator/validity.h"
+#include "tests/estimator/llama_job.h"
 
 namespace shardplan {
 namespace {
@@ -24,21 +25,8 @@ constexpr std::int64_t kTable = 128'256LL * 4096;              // its largest te
 constexpr std::int64_t kGroupsOnEight = kN / 8;                // no padding: 8 divides all tensors
 constexpr std::int64_t kPersistent = std::int64_t{65} * 4096;  // norms, below 100,000 elements each
 
-Job job_of(std::int64_t micro_batches, const std::string& cluster = "1x8-h100") {
-  const Library library;
-  Job job;
-  job.model = library.model("llama3-8b").model;
-  job.cluster = library.cluster(cluster);
-  job.profile = library.framework("deepspeed");
-  job.sequence_length = 1024;
-  job.global_batch = job.cluster.world_size() * micro_batches;
-  return job;
-}
-
 Plan plan_with(std::int64_t zero, double optimizer, bool parameters = false) {
-  Plan plan;
-  plan.zero = zero;
-  plan.grad_dtype = DType::kBf16;
+  Plan plan = deepspeed_plan(zero);
   plan.offload = {.optimizer = optimizer, .parameters = parameters};
   return plan;
 }
@@ -64,7 +52,7 @@ TEST_CASE("between steps ZeRO-1 and 2 with offload keep the weights and one buff
   for (const std::int64_t zero : {1, 2}) {
     CAPTURE(zero);
     std::int64_t bytes = 0;
-    for (const StateRow& row : deepspeed_state(job_of(1), plan_with(zero, 1), 0).rows) {
+    for (const StateRow& row : deepspeed_state(deepspeed_job(1), plan_with(zero, 1), 0).rows) {
       bytes += row.is_alive(Phase::kIdle) && row.name != "cublas_workspace" ? row.total_bytes() : 0;
     }
     CHECK(bytes == 2 * kN + 2 * kTable);
@@ -77,7 +65,8 @@ TEST_CASE("between steps ZeRO-3 with offload keeps parts of the weights, its buc
   for (const bool parameters : {false, true}) {
     CAPTURE(parameters);
     std::int64_t bytes = 0;
-    for (const StateRow& row : deepspeed_state(job_of(1), plan_with(3, 1, parameters), 0).rows) {
+    for (const StateRow& row :
+         deepspeed_state(deepspeed_job(1), plan_with(3, 1, parameters), 0).rows) {
       bytes += row.is_alive(Phase::kIdle) && row.name != "cublas_workspace" ? row.total_bytes() : 0;
     }
     CHECK(bytes == (parameters ? 0 : 2 * kGroupsOnEight) + 2 * 500'000'000 + 2 * kPersistent);
@@ -88,12 +77,12 @@ TEST_CASE("between steps ZeRO-3 with offload keeps parts of the weights, its buc
 // parameters, moments and gradients in fp32. On one GPU each group closes with the tensor that
 // reaches a billion elements.
 TEST_CASE("a ratio leaves whole sub-groups on the GPU, rounded down") {
-  const Job job = job_of(1, "1x1-h100");
+  const Job job = deepspeed_job(1, "deepspeed", "1x1-h100");
   const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan_with(3, 0));
   REQUIRE(groups.size() == 8);
-  CHECK(deepspeed_sub_groups_on_gpu(job, plan_with(3, 0)) == 8);
-  CHECK(deepspeed_sub_groups_on_gpu(job, plan_with(3, 0.7)) == 2);  // 2.4
-  CHECK(deepspeed_sub_groups_on_gpu(job, plan_with(3, 1)) == 0);
+  CHECK(deepspeed_sub_groups_on_gpu(plan_with(3, 0), std::ssize(groups)) == 8);
+  CHECK(deepspeed_sub_groups_on_gpu(plan_with(3, 0.7), std::ssize(groups)) == 2);  // 2.4
+  CHECK(deepspeed_sub_groups_on_gpu(plan_with(3, 1), std::ssize(groups)) == 0);
   const Plan some = plan_with(3, 0.7);
   CHECK(held_bytes(job, some, Phase::kIdle, "optimizer.fp32_partition") ==
         4 * (groups[0] + groups[1]));
@@ -105,7 +94,8 @@ TEST_CASE("a ratio leaves whole sub-groups on the GPU, rounded down") {
 // partition_grads: a gradient in bf16 beside its norm in fp64, 250 million elements at most, or
 // beside itself in fp32; parts of the table on one GPU have 525 million.
 TEST_CASE("a gradient leaves ZeRO-3 by way of the GPU") {
-  const DeepspeedRun run = deepspeed_run(job_of(1, "1x1-h100"), plan_with(3, 1), 0, 1);
+  const DeepspeedRun run =
+      deepspeed_run(deepspeed_job(1, "deepspeed", "1x1-h100"), plan_with(3, 1), 0, 1);
   std::size_t at = 0;
   std::int64_t widest = 0;
   std::int64_t leaving = 0;
@@ -124,7 +114,7 @@ TEST_CASE("a gradient leaves ZeRO-3 by way of the GPU") {
 
 // partition_parameters.py, NoGatherHandle: a parameter on the host is copied, one on the GPU used.
 TEST_CASE("on one GPU parameters are gathered only where they lie on the host") {
-  const Job job = job_of(1, "1x1-h100");
+  const Job job = deepspeed_job(1, "deepspeed", "1x1-h100");
   CHECK(held_bytes(job, plan_with(3, 1), Phase::kForward, "gathered_parameters") == 0);
   CHECK(held_bytes(job, plan_with(3, 1, true), Phase::kForward, "gathered_parameters") > 0);
 }
@@ -132,7 +122,7 @@ TEST_CASE("on one GPU parameters are gathered only where they lie on the host") 
 TEST_CASE("offloading more never takes more of the GPU between steps") {
   for (const std::int64_t zero : {2, 3}) {
     const auto idle = [&](const Plan& plan) {
-      return estimate_memory(job_of(2), plan).stages.front().state_bytes;
+      return estimate_memory(deepspeed_job(2), plan).stages.front().state_bytes;
     };
     CAPTURE(zero);
     CHECK(idle(plan_with(zero, 1)) < idle(plan_with(zero, 0)));
@@ -144,7 +134,7 @@ TEST_CASE("offloading more never takes more of the GPU between steps") {
 }
 
 TEST_CASE("a part of the optimizer and parameters are offloaded under ZeRO-3 alone") {
-  const Job job = job_of(1);
+  const Job job = deepspeed_job(1);
   CHECK(broken(job, plan_with(2, 1)).empty());
   CHECK(broken(job, plan_with(3, 0.5, true)).empty());
   CHECK(broken(job, plan_with(2, 0.5)) == "partial_offload_needs_zero_3");
@@ -155,7 +145,7 @@ TEST_CASE("a part of the optimizer and parameters are offloaded under ZeRO-3 alo
 // Of Llama-3-8B on eight GPUs a rank has 1,003,782,656 parameters: 3.74 GiB in fp32, 1.87 in bf16,
 // moments 7.48; the table 0.98 in bf16.
 TEST_CASE("page-locked host memory takes powers of two, one tensor at a time") {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   const std::int64_t gib = std::int64_t{1} << 30;
   const std::int64_t moments = 8 * kGroupsOnEight;
   CHECK(deepspeed_host_bytes(job, plan_with(2, 0)) == 0);
@@ -171,7 +161,7 @@ TEST_CASE("page-locked host memory takes powers of two, one tensor at a time") {
 // Counted: 42 bytes of host memory a parameter, on one thread 6.5 GB/s.
 TEST_CASE("the host's update takes as long as its threads, no longer than its memory") {
   const auto optimizer_s = [](std::int64_t threads) {
-    Job job = job_of(1);
+    Job job = deepspeed_job(1);
     job.profile.host_threads = threads;
     job.cluster.host_memory_bytes_per_s = 65e9;
     return estimate_step_time(job, plan_with(2, 1)).optimizer_s;
@@ -182,7 +172,7 @@ TEST_CASE("the host's update takes as long as its threads, no longer than its me
 }
 
 TEST_CASE("an estimate says that the host's update has one thread, unless it is told of more") {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   const auto says_so = [&](const Plan& plan) {
     return std::ranges::any_of(
         estimate_memory(job, plan).assumptions, [](const Assumption& assumption) {
@@ -196,7 +186,7 @@ TEST_CASE("an estimate says that the host's update has one thread, unless it is 
 }
 
 TEST_CASE("what a search prices of offloaded plans is what the estimate says") {
-  const Job job = job_of(2);
+  const Job job = deepspeed_job(2);
   PriceTable table = build_price_table(job);
   for (const Plan& plan : {plan_with(1, 1), plan_with(2, 1), plan_with(3, 1), plan_with(3, 0.5),
                            plan_with(3, 1, true), plan_with(3, 0, true)}) {

@@ -15,28 +15,11 @@
 #include "estimator/deepspeed_timeline.h"
 #include "estimator/estimate.h"
 #include "estimator/units.h"
+#include "tests/estimator/llama_job.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
 namespace {
-
-Job job_of(std::int64_t micro_batches, const std::string& framework = "deepspeed") {
-  const Library library;
-  Job job;
-  job.model = library.model("llama3-8b").model;
-  job.cluster = library.cluster("1x8-h100");
-  job.profile = library.framework(framework);
-  job.sequence_length = 1024;
-  job.global_batch = 8 * micro_batches;
-  return job;
-}
-
-Plan plan_with(std::int64_t zero) {
-  Plan plan;
-  plan.zero = zero;
-  plan.grad_dtype = DType::kBf16;
-  return plan;
-}
 
 Job with_option(Job job, const std::string& name, const std::string& value) {
   apply_option(job.profile, name, value, Library());
@@ -77,11 +60,11 @@ std::int64_t most_alive(const Job& job, const Plan& plan) {
 }
 
 TEST_CASE("DeepSpeed ZeRO-1, 2 and 3 hold these states") {
-  const Job job = job_of(1);
+  const Job job = deepspeed_job(1);
   const std::int64_t share = kN / 8;  // 1,003,782,656
   for (const std::int64_t zero : {1, 2, 3}) {
     CAPTURE(zero);
-    const Plan plan = plan_with(zero);
+    const Plan plan = deepspeed_plan(zero);
     CHECK(held_bytes(job, plan, Phase::kIdle, "parameters") == 2 * (zero == 3 ? share : kN));
     CHECK(held_bytes(job, plan, Phase::kIdle, "optimizer.fp32_partition") == 4 * share);
     CHECK(held_bytes(job, plan, Phase::kIdle, "optimizer.exp_avg") == 4 * share);
@@ -94,14 +77,14 @@ TEST_CASE("DeepSpeed ZeRO-1, 2 and 3 hold these states") {
 
 // Its ledger's rows are those of the fullest rank at its fullest instant.
 TEST_CASE("a rank of DeepSpeed flattens its model beside the model: twice its bytes") {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   job.cluster.nodes = 16;
   job.global_batch *= 16;
   job.sequence_length = 64;  // little else
   for (const std::int64_t zero : {1, 2}) {
-    const StageMemory memory = estimate_memory(job, plan_with(zero)).stages.front();
-    CHECK(held_bytes(job, plan_with(zero), Phase::kStartUp, "start_up.model") == 2 * kN);
-    CHECK(held_bytes(job, plan_with(zero), Phase::kStartUp, "parameters") == 2 * kN);
+    const StageMemory memory = estimate_memory(job, deepspeed_plan(zero)).stages.front();
+    CHECK(held_bytes(job, deepspeed_plan(zero), Phase::kStartUp, "start_up.model") == 2 * kN);
+    CHECK(held_bytes(job, deepspeed_plan(zero), Phase::kStartUp, "parameters") == 2 * kN);
     CHECK(memory.allocated_bytes >= 4 * kN);
     CHECK(memory.moments.front().allocated_bytes == memory.allocated_bytes);
   }
@@ -110,7 +93,7 @@ TEST_CASE("a rank of DeepSpeed flattens its model beside the model: twice its by
 // accelerator/cuda_accelerator.py, available_memory: what the driver calls free, beside the model,
 // context and communicators. Where the flat tensor finds no room the model goes to the host.
 TEST_CASE("a larger card never turns down what a smaller one holds") {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   job.cluster.nodes = 16;
   job.global_batch *= 16;
   job.sequence_length = 64;
@@ -118,7 +101,7 @@ TEST_CASE("a larger card never turns down what a smaller one holds") {
   for (std::int64_t beyond = -12 * kGiB; beyond <= 4 * kGiB; beyond += 256 * kMiB) {
     CAPTURE(beyond);
     job.cluster.memory_limit_bytes = 4 * kN + beyond;
-    const bool fits_now = estimate_memory(job, plan_with(2)).fit != Fit::kDoesNotFit;
+    const bool fits_now = estimate_memory(job, deepspeed_plan(2)).fit != Fit::kDoesNotFit;
     CHECK((fits_now || !fits));
     fits = fits_now;
   }
@@ -158,14 +141,14 @@ TEST_CASE("the rank that DeepSpeed's estimate speaks of has the most allocated")
 // one of them in fp32. With 128 ranks a part of N/S lies in one tensor. 0.19.6 makes no copies,
 // 0.16.9 looks at fp16 alone.
 TEST_CASE("DeepSpeed 0.19.5's overflow check needs more than its casts where a rank has little") {
-  const Job few = job_of(1, "deepspeed@0.19.5");
-  CHECK(held_bytes(few, plan_with(2), Phase::kOptimizer, "step.overflow_check") == 0);
-  CHECK(held_bytes(few, plan_with(2), Phase::kOptimizer, "step.fp32_gradients") == kN / 2);
+  const Job few = deepspeed_job(1, "deepspeed@0.19.5");
+  CHECK(held_bytes(few, deepspeed_plan(2), Phase::kOptimizer, "step.overflow_check") == 0);
+  CHECK(held_bytes(few, deepspeed_plan(2), Phase::kOptimizer, "step.fp32_gradients") == kN / 2);
   const auto held = [&](const std::string& framework, Precision precision) {
-    Job job = job_of(1, framework);
+    Job job = deepspeed_job(1, framework);
     job.cluster.nodes = 16;
     job.global_batch *= 16;
-    Plan plan = plan_with(2);
+    Plan plan = deepspeed_plan(2);
     plan.precision = precision;
     return held_bytes(job, plan, Phase::kOptimizer, "step.overflow_check", 0);
   };
@@ -185,9 +168,9 @@ TEST_CASE("DeepSpeed 0.16.9 has its buckets before the loss's backward") {
     const auto& overlap = row.first;
     const auto& buckets = row.second;
     const auto at_loss = [&](const std::string& framework) {
-      Job job = with_option(job_of(1, framework), "overlap_comm", overlap);
+      Job job = with_option(deepspeed_job(1, framework), "overlap_comm", overlap);
       job.sequence_length = 8192;  // so that the two fp32 gradients of the logits are the most
-      const auto moments = estimate_memory(job, plan_with(2)).stages.front().moments;
+      const auto moments = estimate_memory(job, deepspeed_plan(2)).stages.front().moments;
       const auto loss = std::ranges::find(moments, "loss backward", &Moment::name);
       REQUIRE(loss != moments.end());
       return loss->allocated_bytes;
@@ -200,7 +183,8 @@ TEST_CASE("DeepSpeed 0.16.9 has its buckets before the loss's backward") {
 // stage_1_and_2.py, __init__: cpu_data of 0.16.9, flatten_on_accelerator since 0.18.7.
 TEST_CASE("DeepSpeed 0.16.9 flattens its model on the host") {
   const auto at_start_up = [](const std::string& framework) {
-    return held_bytes(job_of(1, framework), plan_with(2), Phase::kStartUp, "start_up.model");
+    return held_bytes(deepspeed_job(1, framework), deepspeed_plan(2), Phase::kStartUp,
+                      "start_up.model");
   };
   CHECK(at_start_up("deepspeed@0.16.9") == 0);
   CHECK(at_start_up("deepspeed@0.19.5") == 2 * kN);
@@ -212,7 +196,7 @@ TEST_CASE("DeepSpeed 0.16.9 flattens its model on the host") {
 // no such division.
 TEST_CASE("DeepSpeed 0.19.5 makes the logits' gradient twice") {
   const auto made = [](const std::string& framework) {
-    return made_elements(job_of(1, framework), plan_with(2), TapeRow::kLogitsGradient);
+    return made_elements(deepspeed_job(1, framework), deepspeed_plan(2), TapeRow::kLogitsGradient);
   };
   const std::int64_t logits = std::int64_t{1024} * 128'256;
   CHECK(std::ranges::count(made("deepspeed"), logits) == 1);
@@ -223,7 +207,7 @@ TEST_CASE("DeepSpeed 0.19.5 makes the logits' gradient twice") {
 // A model of one layer: table and head 256,000, q and o 65,536, k and v 32,768, gate, up and down
 // 131,072, three norms of 256; in all 1,102,592, over 4 ranks 275,648.
 Job small_job() {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   job.model.hidden = 256;
   job.model.ffn = 512;
   job.model.vocab = 1000;
@@ -244,7 +228,7 @@ TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
   const std::vector<std::int64_t> kept = {256'000 + 65'536, 327'680, 3 * 131'072, 387'840};
   CHECK(deepspeed_kept_elements(deepspeed_ranges(job.model), 275'648, 4) == kept);
   for (std::int64_t rank = 0; rank < 4; ++rank) {
-    CHECK(held_bytes(job, plan_with(2), Phase::kGradientNorm, "gradients.partition", rank) ==
+    CHECK(held_bytes(job, deepspeed_plan(2), Phase::kGradientNorm, "gradients.partition", rank) ==
           2 * kept[static_cast<std::size_t>(rank)]);
   }
 }
@@ -254,11 +238,11 @@ TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
 TEST_CASE("DeepSpeed's ZeRO-1 reduces what is all there, if nothing overlaps") {
   for (const std::int64_t microbatches : {1, 2}) {
     CAPTURE(microbatches);
-    const Job job = job_of(microbatches);
+    const Job job = deepspeed_job(microbatches);
     const std::int64_t kept =
         deepspeed_kept_elements(deepspeed_ranges(job.model), kN / 8, 8).front();
     const auto held = [&](std::string_view name) {
-      return held_bytes(job, plan_with(1), Phase::kReduction, name, 0);
+      return held_bytes(job, deepspeed_plan(1), Phase::kReduction, name, 0);
     };
     CHECK(held("gradients.of_weights") == 2 * kN);
     CHECK(held("reduce_bucket") == 2 * 500'000'000);
@@ -276,9 +260,9 @@ TEST_CASE("DeepSpeed's ZeRO-1 that overlaps leaves no gradient in .grad which it
       Job job = with_option(small_job(), "overlap_comm", overlap);
       job.global_batch = 4;
       const bool has_two = overlap == std::string("on");
-      CHECK(held_bytes(job, plan_with(zero), Phase::kReduction, "reduce_bucket") ==
+      CHECK(held_bytes(job, deepspeed_plan(zero), Phase::kReduction, "reduce_bucket") ==
             (has_two ? 2 : 1) * 2 * 500'000'000);
-      CHECK(held_bytes(job, plan_with(zero), Phase::kReduction, "gradients.of_weights") ==
+      CHECK(held_bytes(job, deepspeed_plan(zero), Phase::kReduction, "gradients.of_weights") ==
             (zero == 1 && !has_two ? 2 * kSmallN : 0));
     }
   }
@@ -287,10 +271,10 @@ TEST_CASE("DeepSpeed's ZeRO-1 that overlaps leaves no gradient in .grad which it
 // From the second microbatch on ZeRO-2 has two of what its part reaches into; the one before is
 // added to when the backward pass has ended.
 TEST_CASE("DeepSpeed's ZeRO-2 makes what a rank keeps when the first of it is reduced") {
-  const Plan plan = plan_with(2);
+  const Plan plan = deepspeed_plan(2);
   for (const std::int64_t microbatches : {1, 2}) {
     CAPTURE(microbatches);
-    const Job job = job_of(microbatches);
+    const Job job = deepspeed_job(microbatches);
     const std::vector<std::int64_t> kept =
         deepspeed_kept_elements(deepspeed_ranges(job.model), kN / 8, 8);
     for (const std::int64_t rank : {0, 7}) {
@@ -313,10 +297,10 @@ TEST_CASE("DeepSpeed's ZeRO-2 makes what a rank keeps when the first of it is re
 TEST_CASE("DeepSpeed copies flat what several ranks keep of a bucket") {
   Job job = with_option(small_job(), "reduce_bucket_elements", "300000");
   job.global_batch = 4;
-  CHECK(made_elements(job, plan_with(2), TapeRow::kFlatCopy) ==
+  CHECK(made_elements(job, deepspeed_plan(2), TapeRow::kFlatCopy) ==
         std::vector<std::int64_t>{2 * 131'072, 131'072 + 256 + 2 * 65'536, 65'536 + 256});
   job.cluster.gpus_per_node = 1;
-  CHECK(made_elements(job, plan_with(2), TapeRow::kFlatCopy).empty());
+  CHECK(made_elements(job, deepspeed_plan(2), TapeRow::kFlatCopy).empty());
 }
 
 TEST_CASE("runs of one rank are copied together until they exceed the bucket's size") {
@@ -331,44 +315,46 @@ TEST_CASE("runs of one rank are copied together until they exceed the bucket's s
 // with the o of its third layer, the second, which has that layer's ffn and three more layers, with
 // the down of a fourth.
 TEST_CASE("DeepSpeed's ZeRO-3 copies the gradients of one sub-group at a time to fp32") {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   job.cluster.gpus_per_node = 1;
   const std::int64_t attention = 2 * 4096 * 4096 + 2 * 4096 * 1024;
   const std::int64_t ffn = std::int64_t{3} * 4096 * 14336;
   const std::int64_t layer = attention + ffn + 2 * 4096;
-  const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan_with(3));
+  const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, deepspeed_plan(3));
   REQUIRE(groups.size() == 8);
   CHECK(groups[0] == 128256 * std::int64_t{4096} + 2 * layer + attention);
   CHECK(groups[1] == ffn + 2 * 4096 + 3 * layer + attention + ffn);
   const std::int64_t largest = std::ranges::max(groups);
-  CHECK(held_bytes(job, plan_with(3), Phase::kOptimizer, "step.fp32_gradients") == 4 * largest);
-  CHECK(held_bytes(job, plan_with(3), Phase::kOptimizer, "step.flat_gradients") == 2 * largest);
+  CHECK(held_bytes(job, deepspeed_plan(3), Phase::kOptimizer, "step.fp32_gradients") ==
+        4 * largest);
+  CHECK(held_bytes(job, deepspeed_plan(3), Phase::kOptimizer, "step.flat_gradients") ==
+        2 * largest);
 }
 
 // Its calls are recorded in the first microbatch, and parameters released after each; from then on
 // what the limits let it keep stays: all of a model below 1e9 without its table.
 TEST_CASE("DeepSpeed's ZeRO-3 gathers one parameter at a time, then all that it may keep") {
-  Job job = job_of(1);
+  Job job = deepspeed_job(1);
   job.model.layers.resize(2);
   const std::int64_t table = std::int64_t{128'256} * 4096;
-  const PlayedPeaks alone = *deepspeed_state(job, plan_with(3)).played;
+  const PlayedPeaks alone = *deepspeed_state(job, deepspeed_plan(3)).played;
   job.global_batch *= 2;
-  const PlayedPeaks two = *deepspeed_state(job, plan_with(3)).played;
+  const PlayedPeaks two = *deepspeed_state(job, deepspeed_plan(3)).played;
   const std::int64_t layer =
       2 * 4096 * 4096 + 2 * 4096 * 1024 + std::int64_t{3} * 4096 * 14336 + 8192;
   // The table and the q before it are on their way.
-  CHECK(held_bytes(job, plan_with(3), Phase::kBackward, "gather_buffer") ==
+  CHECK(held_bytes(job, deepspeed_plan(3), Phase::kBackward, "gather_buffer") ==
         2 * (table + 4096 * 4096));
-  CHECK(held_bytes(job, plan_with(3), Phase::kBackward, "gathered_parameters") ==
+  CHECK(held_bytes(job, deepspeed_plan(3), Phase::kBackward, "gathered_parameters") ==
         2 * (table + 2 * layer + 4096 - 4096 * 4096));
   CHECK(two.steady_bytes == alone.steady_bytes);
   CHECK(two.first_step_bytes > alone.first_step_bytes);
 }
 
 TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-2") {
-  const Job job = with_option(with_option(job_of(1), "reduce_bucket_elements", "200000000"),
+  const Job job = with_option(with_option(deepspeed_job(1), "reduce_bucket_elements", "200000000"),
                               "overlap_comm", "on");
-  CHECK(held_bytes(job, plan_with(2), Phase::kBackward, "reduce_bucket") == 2 * 400'000'000);
+  CHECK(held_bytes(job, deepspeed_plan(2), Phase::kBackward, "reduce_bucket") == 2 * 400'000'000);
 }
 
 // stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads: a bucket is reduced when the
@@ -387,11 +373,12 @@ TEST_CASE("DeepSpeed's overlap_comm leaves the embedding and what is before it e
 
 // runtime/zero/config.py, overlap_comm_valid.
 TEST_CASE("DeepSpeed overlaps its collectives under ZeRO-3 where nothing is said") {
-  CHECK(job_of(1).profile.overlap_comm == OverlapComm::kDefault);
+  CHECK(deepspeed_job(1).profile.overlap_comm == OverlapComm::kDefault);
   for (const std::int64_t zero : {1, 2, 3}) {
     CAPTURE(zero);
     const auto overlaps = [&](const char* word) {
-      return overlaps_collectives(with_option(job_of(1), "overlap_comm", word), plan_with(zero));
+      return overlaps_collectives(with_option(deepspeed_job(1), "overlap_comm", word),
+                                  deepspeed_plan(zero));
     };
     CHECK(overlaps("default") == (zero == 3));
     CHECK(overlaps("on"));
@@ -402,7 +389,7 @@ TEST_CASE("DeepSpeed overlaps its collectives under ZeRO-3 where nothing is said
 // Llama-3-8B: 32 heads of 128 for q, 8 for k, 8 for v; 1024 tokens. At the loss every layer has q
 // and the attention's output, k and v.
 TEST_CASE("Hugging Face's attention saves keys and values of the key and value heads only") {
-  CHECK(held_bytes(job_of(1), plan_with(1), Phase::kForward, "layer.attention") ==
+  CHECK(held_bytes(deepspeed_job(1), deepspeed_plan(1), Phase::kForward, "layer.attention") ==
         32 * 2 * (2 * 32 + 2 * 8) * 128 * 1024);
 }
 
@@ -421,7 +408,8 @@ TEST_CASE("gradients of norms of heads come before those of their projections") 
   Job job = with_option(small_job(), "reduce_bucket_elements", "262400");
   job.model.qk_norm = true;
   job.global_batch = 4;
-  const std::vector<std::int64_t> copies = made_elements(job, plan_with(3), TapeRow::kFlatCopy);
+  const std::vector<std::int64_t> copies =
+      made_elements(job, deepspeed_plan(3), TapeRow::kFlatCopy);
   REQUIRE(copies.size() == 4);  // the table is reduced in place
   CHECK(copies[0] == 256'000 + 256);
   CHECK(copies[1] == 131'072 + 131'072);
@@ -435,12 +423,12 @@ TEST_CASE("gradients of norms of heads come before those of their projections") 
 TEST_CASE("Qwen3's norms of q and k save six bytes an element and four a head") {
   for (const bool recomputes : {false, true}) {
     CAPTURE(recomputes);
-    Job job = job_of(1);
+    Job job = deepspeed_job(1);
     job.cluster.gpus_per_node = 1;
     job.global_batch = 1;
     job.sequence_length = 16384;
     job.model.layers.resize(4);
-    Plan plan = plan_with(1);
+    Plan plan = deepspeed_plan(1);
     plan.recompute.granularity =
         recomputes ? RecomputeGranularity::kFull : RecomputeGranularity::kNone;
     plan.recompute.num_layers = 1;

@@ -1,7 +1,5 @@
 #include "tests/estimator/llama_job.h"
 
-#include <string>
-
 #include "data/library.h"
 
 namespace shardplan {
@@ -29,6 +27,25 @@ Job llama_job(std::string_view framework, const LlamaShape& shape, std::int64_t 
   job.sequence_length = sequence;
   job.global_batch = batch;
   return job;
+}
+
+Job deepspeed_job(std::int64_t microbatches, const std::string& framework,
+                  const std::string& cluster) {
+  const Library library;
+  Job job;
+  job.model = library.model("llama3-8b").model;
+  job.cluster = library.cluster(cluster);
+  job.profile = library.framework(framework);
+  job.sequence_length = 1024;
+  job.global_batch = job.cluster.world_size() * microbatches;
+  return job;
+}
+
+Plan deepspeed_plan(std::int64_t zero) {
+  Plan plan;
+  plan.zero = zero;
+  plan.grad_dtype = DType::kBf16;
+  return plan;
 }
 
 GpuSpec hopper_gpu(double memory_bytes_per_s) {

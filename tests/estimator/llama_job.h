@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "estimator/job.h"
@@ -21,6 +22,13 @@ ModelSpec llama_model(const LlamaShape& shape);
 // On so many GPUs of one H200 node.
 Job llama_job(std::string_view framework, const LlamaShape& shape, std::int64_t gpus,
               std::int64_t sequence, std::int64_t batch);
+
+// Llama-3-8B under DeepSpeed, so many microbatches of one sequence of 1024 tokens a rank.
+Job deepspeed_job(std::int64_t microbatches, const std::string& framework = "deepspeed",
+                  const std::string& cluster = "1x8-h100");
+
+// Gradients in bf16, as DeepSpeed's are.
+Plan deepspeed_plan(std::int64_t zero);
 
 // A Hopper GPU by its data sheet: H100 and H200 differ in what their memory moves.
 GpuSpec hopper_gpu(double memory_bytes_per_s);

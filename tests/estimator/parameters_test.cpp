@@ -6,30 +6,14 @@
 #include <random>
 
 #include "estimator/layer_partition.h"
+#include "tests/estimator/llama_job.h"
 
 using namespace shardplan;
 
 namespace {
 
 ModelSpec llama3_8b() {
-  ModelSpec model;
-  model.hidden = 4096;
-  model.ffn = 14336;
-  model.vocab = 128256;
-  model.num_heads = 32;
-  model.num_kv_heads = 8;
-  model.head_dim = 128;
-  model.layers.resize(32);
-  return model;
-}
-
-ModelSpec llama3(std::int64_t hidden, std::int64_t ffn, std::int64_t heads, std::size_t layers) {
-  ModelSpec model = llama3_8b();
-  model.hidden = hidden;
-  model.ffn = ffn;
-  model.num_heads = heads;
-  model.layers.resize(layers);
-  return model;
+  return llama_model({.hidden = 4096, .ffn = 14336, .heads = 32, .layers = 32});
 }
 
 // huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json
@@ -69,8 +53,8 @@ std::int64_t sum_of(const std::vector<ParameterTensor>& tensors) {
 TEST_CASE("Llama-3 models have their published numbers of parameters") {
   // arXiv 2407.21783, exact integers from the shapes of its Table 3 with vocabulary 128256.
   CHECK(count_parameters(llama3_8b()) == 8'030'261'248);
-  CHECK(count_parameters(llama3(8192, 28672, 64, 80)) == 70'553'706'496);
-  CHECK(count_parameters(llama3(16384, 53248, 128, 126)) == 405'853'388'800);
+  CHECK(count_parameters(llama_model({8192, 28672, 64, 80})) == 70'553'706'496);
+  CHECK(count_parameters(llama_model({16384, 53248, 128, 126})) == 405'853'388'800);
 }
 
 TEST_CASE("a layer of Llama-3-8B is counted by hand") {
@@ -373,7 +357,7 @@ TEST_CASE("stages of Llama-3 hold the published reference integers") {
   CHECK(local(llama3_8b(), 4, 1, 0) == 2'008'289'280);
   CHECK(local(llama3_8b(), 2, 2, 0) == 2'007'629'824);
   CHECK(local(llama3_8b(), 2, 2, 1) == 2'007'633'920);
-  const ModelSpec large = llama3(8192, 28672, 64, 80);
+  const ModelSpec large = llama_model({8192, 28672, 64, 80});
   CHECK(local(large, 8, 4, 0) == 2'271'543'296);
   CHECK(local(large, 8, 4, 1) == 2'139'422'720);
   CHECK(local(large, 8, 4, 3) == 2'271'551'488);
