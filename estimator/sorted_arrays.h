@@ -46,8 +46,10 @@ class SortedArrays {
   }
 
   void insert(const T& element) {
-    if (arrays_.empty()) {
+    if (arrays_.empty()) {  // no array to look for a place in
       add_array(0);
+      arrays_.front().push_back(element);
+      return;
     }
     const std::size_t array = std::min(array_for(element), arrays_.size() - 1);
     std::vector<T>& items = arrays_[array];
