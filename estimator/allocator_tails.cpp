@@ -4,115 +4,19 @@
 // are clones cast to fp32), torch/optim/adam.py (both moments of one parameter after the other).
 #include "estimator/allocator_tails.h"
 
-#include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "estimator/block_counts.h"
 #include "estimator/block_rows.h"
 #include "estimator/caching_allocator.h"
+#include "estimator/megatron_weights.h"
 #include "estimator/muon.h"
 
 namespace shardplan {
 namespace {
-
-struct Weights {
-  std::vector<std::int64_t> dense;  // elements on one rank, in the order of construction
-  std::vector<std::int64_t> expert;
-};
-
-// In the order of construction: Attention makes the projection before SelfAttention makes the
-// product that is packed (core/transformer/attention.py).
-std::vector<WeightShape> module_shapes(const Job& job, const Plan& plan, BlockKind kind) {
-  std::vector<WeightShape> shapes = weight_shapes(job, plan, kind);
-  const bool is_layer = kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer;
-  if (is_layer && !job.model.is_mla()) {
-    std::swap(shapes[0], shapes[1]);
-  }
-  return shapes;
-}
-
-void add_block(Weights& weights, const Job& job, const Plan& plan, BlockKind kind) {
-  const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
-  const bool has_experts =
-      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
-  std::vector<WeightShape> experts;
-  for (const WeightShape& shape : module_shapes(job, plan, shapes)) {
-    const bool is_expert = has_experts &&
-                           shape.count == div_ceil(job.model.moe.num_experts, plan.ep) &&
-                           (shape.rows == div_ceil(job.model.moe.expert_ffn, plan.etp) *
-                                              (job.model.gated_ffn ? 2 : 1) ||
-                            shape.columns == div_ceil(job.model.moe.expert_ffn, plan.etp));
-    if (is_expert) {
-      experts.push_back(shape);
-    } else {
-      weights.dense.insert(weights.dense.end(), static_cast<std::size_t>(shape.count),
-                           shape.rows * shape.columns);
-    }
-  }
-  for (std::int64_t i = 0; !experts.empty() && i < experts.front().count; ++i) {
-    for (const WeightShape& shape : experts) {
-      weights.expert.push_back(shape.rows * shape.columns);
-    }
-  }
-}
-
-Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
-  Weights weights;
-  for (const Unit& unit : chunk.units) {
-    for (std::int64_t i = 0; i < unit.count; ++i) {
-      for (const BlockRun& run : unit.blocks) {
-        // A tied head has a table of its own only where the embedding is on another rank.
-        const bool is_view =
-            run.kind == BlockKind::kHead && job.model.tied_embeddings && !chunk.has_embedding_copy;
-        for (std::int64_t block = 0; block < run.count && !is_view; ++block) {
-          add_block(weights, job, plan, run.kind);
-        }
-      }
-    }
-  }
-  return weights;
-}
-
-// The pieces of the weights that lie in one rank's share of every bucket of a contiguous buffer, in
-// its order, which the sharded optimizer's groups have, too (distrib_optimizer.py,
-// _build_optimizer_group_ranges): weights lie in it in reverse, a bucket ends with the weight that
-// makes it large enough. bucket_elements 0: one bucket.
-std::vector<std::int64_t> share_of(const std::vector<std::int64_t>& weights, std::int64_t ranks,
-                                   std::int64_t rank, std::int64_t bucket_elements) {
-  std::vector<std::int64_t> pieces;
-  std::vector<std::int64_t> bucket;
-  std::int64_t elements = 0;
-  for (std::size_t i = weights.size(); i-- > 0;) {
-    bucket.push_back(weights[i]);
-    elements += weights[i];
-    if (i > 0 && (bucket_elements == 0 || elements < bucket_elements)) {
-      continue;
-    }
-    const std::int64_t share = div_ceil(elements, ranks);
-    std::int64_t begin = 0;
-    for (const std::int64_t weight : bucket) {
-      const std::int64_t first = std::max(begin, rank * share);
-      const std::int64_t last = std::min(begin + weight, (rank + 1) * share);
-      if (first < last) {
-        pieces.push_back(last - first);
-      }
-      begin += weight;
-    }
-    bucket.clear();
-    elements = 0;
-  }
-  return pieces;
-}
-
-// Not more than the buffer's share: the shapes of weights count heads that no rank has.
-void cut_to(std::vector<std::int64_t>& pieces, std::int64_t elements) {
-  for (std::int64_t& piece : pieces) {
-    piece = std::min(piece, elements);
-    elements -= piece;
-  }
-  std::erase(pieces, 0);
-}
 
 std::int64_t bytes(std::int64_t elements, DType dtype) {
   return elements * bytes_of(dtype);
@@ -184,63 +88,25 @@ DType state_dtype(const Job& job, DType chosen) {
   return uses_muon(job) ? DType::kFp32 : chosen;
 }
 
-// What AdamW updates, then Muon's matrices.
-void set_muon_elements(BuiltStage& found, const Job& job, const Plan& plan,
-                       const StageLayout& stage) {
-  const std::vector<MuonTensor> tensors = muon_tensors(job, plan, held_blocks(job, stage));
-  const std::vector<MuonTensor> own = fullest_muon_tensors(job, plan, tensors);
-  const auto add = [&](bool matrices) {
-    for (const MuonTensor& tensor : own) {
-      if (tensor.is_matrix == matrices) {
-        found.optimizer_elements.insert(found.optimizer_elements.end(),
-                                        static_cast<std::size_t>(tensor.count), tensor.elements());
-      }
-    }
-  };
-  found.optimizer_elements.clear();
-  add(false);
-  found.second_moments = found.optimizer_elements.size();
-  add(true);
-}
-
 }  // namespace
 
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                              const StageTensors& tensors, std::int64_t shard) {
+  StageWeights weights = stage_weights(job, plan, stage, tensors, shard);
   StartUp start;
-  BuiltStage found;
   const DType type = activation_dtype(plan.precision);
   std::vector<std::vector<std::int64_t>> ids(stage.chunks.size());
-  std::vector<std::int64_t> experts;
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-    Weights weights = chunk_weights(job, plan, stage.chunks[chunk]);
-    const ChunkBuffers& buffers = tensors.chunks[chunk];
-    for (std::vector<std::int64_t>* part : {&weights.dense, &weights.expert}) {
-      const bool dense = part == &weights.dense;
-      cut_to(*part, dense ? buffers.dense : buffers.expert);
-      for (const std::int64_t elements : *part) {
-        ids[chunk].push_back(start.allocate(bytes(elements, type)));
-      }
-      const std::int64_t ranks = plan.zero == 0 ? 1
-                                 : dense        ? dense_shard_size(job, plan)
-                                                : expert_state_shards(job, plan);
-      std::vector<std::int64_t> own =
-          plan.zero == 0 ? *part
-                         : share_of(*part, ranks, shard % ranks,
-                                    megatron_bucket_elements(job, stage, chunk, ranks));
-      cut_to(own, (dense ? buffers.dense : buffers.expert) / ranks);
-      std::vector<std::int64_t>& pieces = dense ? found.optimizer_elements : experts;
-      pieces.insert(pieces.end(), own.begin(), own.end());
+    for (const std::int64_t elements : weights.of_chunk[chunk]) {
+      ids[chunk].push_back(start.allocate(bytes(elements, type)));
     }
   }
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     add_buffers(start, plan, tensors.chunks[chunk], ids[chunk]);
   }
-  found.optimizer_elements.insert(found.optimizer_elements.end(), experts.begin(), experts.end());
-  found.second_moments = found.optimizer_elements.size();
-  if (uses_muon(job)) {
-    set_muon_elements(found, job, plan, stage);
-  }
+  BuiltStage found;
+  found.optimizer_elements = std::move(weights.of_optimizer);
+  found.second_moments = weights.second_moments;
   for (const std::int64_t elements : found.optimizer_elements) {
     const std::int64_t clone = start.allocate(bytes(elements, type));
     start.allocate(bytes(elements, state_dtype(job, plan.master_dtype)));
@@ -250,8 +116,8 @@ BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout
   return found;
 }
 
-AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
-                               const StageTensors& tensors) {
+AllocatorTails replayed_tails(const Job& job, const Plan& plan, const StageLayout& stage,
+                              const StageTensors& tensors) {
   const BuiltStage start = megatron_start_up(job, plan, stage, tensors, 0);
   TailCounter counter(job.profile.allocator);
   for (const AllocationEvent& event : start.events) { counter.add(event); }
@@ -271,6 +137,140 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
   }
   tails.step_bytes = counter.tails() - tails.start_up_bytes - tails.optimizer_bytes;
   return tails;
+}
+
+namespace {
+
+// A segment that no other request shares.
+bool has_own_segment(std::int64_t tensor_bytes) {
+  return segment_bytes(tensor_bytes) > kLargeSegment;
+}
+
+// What fits beside a large tensor in its segment.
+bool fits_into_rest(std::int64_t tensor_bytes) {
+  return tensor_bytes > kSmallRequest && tensor_bytes < kSegmentRounding;
+}
+
+// The start-up and the first step by sizes of blocks.
+class CountedStartUp {
+ public:
+  CountedStartUp(const Job& job, const Plan& plan, const StageTensors& tensors,
+                 const StageWeights& weights)
+      : job_(job),
+        plan_(plan),
+        tensors_(tensors),
+        weights_(weights),
+        dtype_(activation_dtype(plan.precision)) {}
+
+  std::optional<AllocatorTails> tails() {
+    const bool known = plan_.zero >= 1 ? move_weights() : keep_weights();
+    if (!known || !take_main_parameters()) {
+      return std::nullopt;
+    }
+    AllocatorTails tails = {.start_up_bytes = start_up_bytes_};
+    const DType first = state_dtype(job_, plan_.exp_avg_dtype);
+    const DType second = state_dtype(job_, plan_.exp_avg_sq_dtype);
+    for (std::size_t i = 0; i < weights_.of_optimizer.size(); ++i) {
+      const std::int64_t elements = weights_.of_optimizer[i];
+      tails.optimizer_bytes += blocks_.take(bytes(elements, first));
+      if (i < weights_.second_moments) {
+        tails.optimizer_bytes += blocks_.take(bytes(elements, second));
+      }
+    }
+    for (std::size_t i = 0; !job_.profile.fused_optimizer && i < weights_.second_moments; ++i) {
+      tails.step_bytes += blocks_.take(bytes(weights_.of_optimizer[i], DType::kFp32));
+    }
+    return tails;
+  }
+
+ private:
+  bool keep_weights() {
+    for (const std::vector<std::int64_t>& chunk : weights_.of_chunk) {
+      for (const std::int64_t elements : chunk) {
+        start_up_bytes_ += blocks_.take(bytes(elements, dtype_));
+      }
+    }
+    for (const ChunkBuffers& chunk : tensors_.chunks) {
+      for (const std::int64_t elements : {chunk.dense, chunk.expert}) {
+        if (elements > 0) {
+          start_up_bytes_ += blocks_.take(bytes(elements, plan_.grad_dtype));
+        }
+      }
+    }
+    return true;
+  }
+
+  // Buffers larger than shared segments take nothing of weights but what large ones of chunks
+  // before left free whole. The rest is free whole at the end.
+  bool move_weights() {
+    BlockCounts shared;
+    for (const std::vector<std::int64_t>& chunk : weights_.of_chunk) {
+      for (const std::int64_t elements : chunk) {
+        if (fits_into_rest(bytes(elements, dtype_))) {
+          return false;
+        }
+        if (!has_own_segment(bytes(elements, dtype_))) {
+          shared.take(bytes(elements, dtype_));
+        }
+      }
+    }
+    for (std::size_t chunk = 0; chunk < weights_.of_chunk.size(); ++chunk) {
+      const ChunkBuffers& buffers = tensors_.chunks[chunk];
+      for (const std::int64_t elements : {buffers.dense, buffers.expert}) {
+        for (const DType dtype : {dtype_, plan_.grad_dtype}) {
+          if (elements > 0 && !has_own_segment(bytes(elements, dtype))) {
+            return false;
+          }
+          start_up_bytes_ += elements > 0 ? blocks_.take(bytes(elements, dtype)) : 0;
+        }
+      }
+      for (const std::int64_t elements : weights_.of_chunk[chunk]) {
+        if (has_own_segment(bytes(elements, dtype_))) {
+          blocks_.add_free(segment_bytes(bytes(elements, dtype_)), 1);
+        }
+      }
+    }
+    for (const auto& [size, count] : shared.segments()) { blocks_.add_free(size, count); }
+    return true;
+  }
+
+  bool take_main_parameters() {
+    const DType main = state_dtype(job_, plan_.master_dtype);
+    const std::vector<std::int64_t>& all = weights_.of_optimizer;
+    for (std::size_t i = 0; i < all.size();) {
+      std::size_t next = i + 1;
+      while (next < all.size() && all[next] == all[i]) { ++next; }
+      const std::int64_t beyond = blocks_.take_beside(bytes(all[i], dtype_), bytes(all[i], main),
+                                                      static_cast<std::int64_t>(next - i));
+      if (beyond < 0) {
+        return false;
+      }
+      start_up_bytes_ += beyond;
+      i = next;
+    }
+    return true;
+  }
+
+  const Job& job_;
+  const Plan& plan_;
+  const StageTensors& tensors_;
+  const StageWeights& weights_;
+  DType dtype_;
+  BlockCounts blocks_;
+  std::int64_t start_up_bytes_ = 0;
+};
+
+}  // namespace
+
+AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
+                               const StageTensors& tensors) {
+  if (job.profile.allocator == AllocatorKind::kCaching) {
+    const StageWeights weights = stage_weights(job, plan, stage, tensors, 0);
+    if (const auto tails = CountedStartUp(job, plan, tensors, weights).tails()) {
+      return *tails;
+    }
+  }
+  return replayed_tails(job, plan, stage, tensors);
 }
 
 }  // namespace shardplan

@@ -15,14 +15,19 @@ struct AllocatorTails {
   std::int64_t start_up_bytes = 0;   // parameters, gradient buffers, main parameters
   std::int64_t optimizer_bytes = 0;  // both moments, made by the first optimizer step
   std::int64_t step_bytes = 0;       // one more fp32 list, during an unfused step; else 0
+  friend bool operator==(const AllocatorTails&, const AllocatorTails&) = default;
 };
 
 // Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors.
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                              const StageTensors& tensors, std::int64_t shard);
 
-// Megatron-core's start-up, replayed tensor by tensor.
+// Megatron-core's start-up, by sizes of blocks where addresses decide nothing.
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                                const StageTensors& tensors);
+
+// The same, replayed tensor by tensor.
+AllocatorTails replayed_tails(const Job& job, const Plan& plan, const StageLayout& stage,
+                              const StageTensors& tensors);
 
 }  // namespace shardplan

@@ -9,18 +9,15 @@
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kSmallRequest = kMiB;         // kSmallSize
-constexpr std::int64_t kSmallSegment = 2 * kMiB;     // kSmallBuffer, also a page of the small pool
-constexpr std::int64_t kLargeSegment = 20 * kMiB;    // kLargeBuffer, also a page of the large pool
-constexpr std::int64_t kOwnSegment = 10 * kMiB;      // kMinLargeAlloc
-constexpr std::int64_t kSegmentRounding = 2 * kMiB;  // kRoundLarge
+constexpr std::int64_t kSmallSegment = 2 * kMiB;  // kSmallBuffer, also a page of the small pool
+constexpr std::int64_t kOwnSegment = 10 * kMiB;   // kMinLargeAlloc
 constexpr std::int64_t kAddressRange = std::int64_t{1} << 50;  // of an expandable segment
 
 }  // namespace
 
 std::int64_t segment_bytes(std::int64_t bytes) {
   const std::int64_t size = round_up(bytes, kAllocatorRounding);
-  if (size <= kSmallRequest) {
+  if (is_small_request(size)) {
     return kSmallSegment;
   }
   return size < kOwnSegment ? kLargeSegment : round_up(size, kSegmentRounding);
@@ -89,7 +86,7 @@ CachingAllocator::Pool& CachingAllocator::pool_for(std::int64_t size) {
 }
 
 std::int32_t CachingAllocator::pool_number(std::int64_t size) const {
-  return 2 * static_cast<std::int32_t>(stream_) + (size <= kSmallRequest ? 0 : 1);
+  return 2 * static_cast<std::int32_t>(stream_) + (is_small_request(size) ? 0 : 1);
 }
 
 CachingAllocator::FreeBlock CachingAllocator::free_key(std::int32_t block) const {

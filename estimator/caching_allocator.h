@@ -21,6 +21,18 @@
 
 namespace shardplan {
 
+// Requests up to it come from the small pool (kSmallSize). In bytes.
+inline constexpr std::int64_t kSmallRequest = std::int64_t{1} << 20;
+// Segments that larger requests share, and to what those of the largest are rounded (kLargeBuffer,
+// kRoundLarge).
+inline constexpr std::int64_t kLargeSegment = std::int64_t{20} << 20;
+inline constexpr std::int64_t kSegmentRounding = std::int64_t{2} << 20;
+
+// Of a size rounded to kAllocatorRounding.
+constexpr bool is_small_request(std::int64_t size) {
+  return size <= kSmallRequest;
+}
+
 // What is asked of the driver for a request that no free block fits (get_allocation_size).
 std::int64_t segment_bytes(std::int64_t bytes);
 

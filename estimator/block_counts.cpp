@@ -1,0 +1,131 @@
+// The rules are those of caching_allocator.h.
+#include "estimator/block_counts.h"
+
+#include <algorithm>
+
+#include "estimator/allocator_replay.h"
+#include "estimator/caching_allocator.h"
+#include "estimator/units.h"
+
+namespace shardplan {
+namespace {
+
+// What a split must leave of a block that holds `size`.
+std::int64_t smallest_remainder(std::int64_t size) {
+  return is_small_request(size) ? kAllocatorRounding : kSmallRequest + 1;
+}
+
+auto first_that_holds(auto& sizes, std::int64_t size) {
+  return std::ranges::lower_bound(sizes, size, {}, &BlockCounts::Sized::bytes);
+}
+
+void add(std::vector<BlockCounts::Sized>& sizes, std::int64_t bytes, std::int64_t count) {
+  const auto at = first_that_holds(sizes, bytes);
+  if (at != sizes.end() && at->bytes == bytes) {
+    at->count += count;
+  } else if (count > 0) {
+    sizes.insert(at, {.bytes = bytes, .count = count});
+  }
+}
+
+// Of the smallest blocks.
+void remove(std::vector<BlockCounts::Sized>& sizes, std::vector<BlockCounts::Sized>::iterator at,
+            std::int64_t count) {
+  at->count -= count;
+  if (at->count == 0) {
+    sizes.erase(at);
+  }
+}
+
+}  // namespace
+
+BlockCounts::Sizes& BlockCounts::pool_for(std::int64_t size) {
+  return pools_[is_small_request(size) ? 0 : 1];
+}
+
+void BlockCounts::add_free(std::int64_t block_bytes, std::int64_t count) {
+  const bool is_small = block_bytes == segment_bytes(kSmallRequest);
+  add(pools_[is_small ? 0 : 1], block_bytes, count);
+}
+
+// A block that was cut is the smallest that holds the next tensor, until it no longer does.
+std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count) {
+  const std::int64_t size = round_up(bytes, kAllocatorRounding);
+  Sizes& pool = pool_for(size);
+  std::int64_t beyond = 0;
+  while (count > 0) {
+    const auto found = first_that_holds(pool, size);
+    const bool is_free = found != pool.end();
+    const std::int64_t block = is_free ? found->bytes : segment_bytes(size);
+    const std::int64_t tensors = std::min(count, block / size);  // of a block
+    const std::int64_t blocks = is_free ? std::min(found->count, count / tensors) : count / tensors;
+    if (is_free) {
+      remove(pool, found, blocks);
+    } else {
+      add(segments_, block, blocks);
+    }
+    const std::int64_t rest = block - tensors * size;
+    if (rest >= smallest_remainder(size)) {
+      add(pool, rest, blocks);
+    } else {
+      beyond += blocks * rest;
+    }
+    count -= blocks * tensors;
+  }
+  return beyond;
+}
+
+std::int64_t BlockCounts::take_block(Sizes& pool, std::int64_t size) {
+  const auto found = first_that_holds(pool, size);
+  if (found == pool.end()) {
+    const std::int64_t block = segment_bytes(size);
+    add(segments_, block, 1);
+    return block;
+  }
+  const std::int64_t block = found->bytes;
+  remove(pool, found, 1);
+  return block;
+}
+
+// The freed tensor's block joins what was left of it, so that it is as before; only where a kept
+// tensor takes of that rest do the two stay apart, and where other blocks are as large as the rest
+// the addresses tell which is taken.
+std::int64_t BlockCounts::take_beside(std::int64_t bytes, std::int64_t kept_bytes,
+                                      std::int64_t count) {
+  const std::int64_t size = round_up(bytes, kAllocatorRounding);
+  const std::int64_t kept_size = round_up(kept_bytes, kAllocatorRounding);
+  Sizes& pool = pool_for(size);
+  const bool shares_pool = &pool == &pool_for(kept_size);
+  std::int64_t beyond = 0;
+  while (count > 0) {
+    const std::int64_t block = take_block(pool, size);
+    if (!shares_pool || block < kept_size) {  // so are the blocks of all that follow
+      add(pool, block, 1);
+      return beyond + take(kept_bytes, count);
+    }
+    const std::int64_t rest = block - size;
+    if (rest < smallest_remainder(size)) {
+      beyond += take(kept_bytes);
+      add(pool, block, 1);
+      --count;
+      continue;
+    }
+    const auto found = first_that_holds(pool, kept_size);
+    const bool takes_rest = rest >= kept_size && (found == pool.end() || rest <= found->bytes);
+    if (takes_rest && found != pool.end() && found->bytes == rest) {
+      return -1;
+    }
+    if (takes_rest) {
+      add(pool, rest, 1);
+      beyond += take(kept_bytes);
+      add(pool, size, 1);
+    } else {
+      beyond += take(kept_bytes);
+      add(pool, block, 1);
+    }
+    --count;
+  }
+  return beyond;
+}
+
+}  // namespace shardplan

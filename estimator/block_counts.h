@@ -1,0 +1,43 @@
+// Blocks of PyTorch's caching allocator by size, without addresses: what tensors get that are never
+// freed, or that are freed before anything else is allocated. Exact there, since only a freed
+// block's neighbours ask where it lies; segments are not expandable and memory is unlimited.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace shardplan {
+
+class BlockCounts {
+ public:
+  // `count` tensors of so many bytes, one after the other. Returns what their blocks have beyond
+  // the tensors, rounded as the allocator rounds.
+  std::int64_t take(std::int64_t bytes, std::int64_t count = 1);
+
+  // `count` free blocks of so many bytes, each a segment or a part of one.
+  void add_free(std::int64_t block_bytes, std::int64_t count);
+
+  // `count` times: a tensor of so many bytes, one of `kept_bytes`, and the first is freed. Returns
+  // what the kept ones' blocks have beyond them, or -1 where addresses decide.
+  std::int64_t take_beside(std::int64_t bytes, std::int64_t kept_bytes, std::int64_t count);
+
+  // Segments made so far, by size.
+  struct Sized {
+    std::int64_t bytes = 0;
+    std::int64_t count = 0;
+  };
+  const std::vector<Sized>& segments() const { return segments_; }
+
+ private:
+  using Sizes = std::vector<Sized>;  // ascending
+
+  Sizes& pool_for(std::int64_t size);
+  // A free block that holds `size`, or a new segment; it is free no longer.
+  std::int64_t take_block(Sizes& pool, std::int64_t size);
+
+  std::array<Sizes, 2> pools_;  // small and large requests
+  Sizes segments_;              // in the order of the first of a size
+};
+
+}  // namespace shardplan
