@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -141,11 +142,6 @@ AllocatorTails replayed_tails(const Job& job, const Plan& plan, const StageLayou
 
 namespace {
 
-// A segment that no other request shares.
-bool has_own_segment(std::int64_t tensor_bytes) {
-  return segment_bytes(tensor_bytes) > kLargeSegment;
-}
-
 // What fits beside a large tensor in its segment.
 bool fits_into_rest(std::int64_t tensor_bytes) {
   return tensor_bytes > kSmallRequest && tensor_bytes < kSegmentRounding;
@@ -162,93 +158,111 @@ class CountedStartUp {
         weights_(weights),
         dtype_(activation_dtype(plan.precision)) {}
 
+  // nullopt: addresses decide.
   std::optional<AllocatorTails> tails() {
-    const bool known = plan_.zero >= 1 ? move_weights() : keep_weights();
-    if (!known || !take_main_parameters()) {
+    const bool is_known = plan_.zero >= 1 ? move_weights() : keep_weights();
+    if (!is_known || !take_main_parameters()) {
       return std::nullopt;
     }
     AllocatorTails tails = {.start_up_bytes = start_up_bytes_};
+    const std::span<const std::int64_t> all = weights_.of_optimizer;
+    const auto with_both = all.first(weights_.second_moments);
     const DType first = state_dtype(job_, plan_.exp_avg_dtype);
     const DType second = state_dtype(job_, plan_.exp_avg_sq_dtype);
-    for (std::size_t i = 0; i < weights_.of_optimizer.size(); ++i) {
-      const std::int64_t elements = weights_.of_optimizer[i];
-      tails.optimizer_bytes += blocks_.take(bytes(elements, first));
-      if (i < weights_.second_moments) {
+    for_runs(with_both, [&](std::int64_t elements, std::int64_t count) {
+      if (first == second) {
+        tails.optimizer_bytes += blocks_.take(bytes(elements, first), 2 * count);
+        return;
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        tails.optimizer_bytes += blocks_.take(bytes(elements, first));
         tails.optimizer_bytes += blocks_.take(bytes(elements, second));
       }
-    }
-    for (std::size_t i = 0; !job_.profile.fused_optimizer && i < weights_.second_moments; ++i) {
-      tails.step_bytes += blocks_.take(bytes(weights_.of_optimizer[i], DType::kFp32));
+    });
+    for_runs(all.subspan(with_both.size()), [&](std::int64_t elements, std::int64_t count) {
+      tails.optimizer_bytes += blocks_.take(bytes(elements, first), count);
+    });
+    if (!job_.profile.fused_optimizer) {
+      for_runs(with_both, [&](std::int64_t elements, std::int64_t count) {
+        tails.step_bytes += blocks_.take(bytes(elements, DType::kFp32), count);
+      });
     }
     return tails;
   }
 
  private:
+  // Of equal ones in a row their number.
+  template <class Body>
+  static void for_runs(std::span<const std::int64_t> elements, const Body& body) {
+    for (std::size_t i = 0; i < elements.size();) {
+      const std::size_t begin = i;
+      while (i < elements.size() && elements[i] == elements[begin]) { ++i; }
+      body(elements[begin], static_cast<std::int64_t>(i - begin));
+    }
+  }
+
   bool keep_weights() {
     for (const std::vector<std::int64_t>& chunk : weights_.of_chunk) {
-      for (const std::int64_t elements : chunk) {
-        start_up_bytes_ += blocks_.take(bytes(elements, dtype_));
-      }
+      for_runs(chunk, [&](std::int64_t elements, std::int64_t count) {
+        start_up_bytes_ += blocks_.take(bytes(elements, dtype_), count);
+      });
     }
     for (const ChunkBuffers& chunk : tensors_.chunks) {
       for (const std::int64_t elements : {chunk.dense, chunk.expert}) {
-        if (elements > 0) {
-          start_up_bytes_ += blocks_.take(bytes(elements, plan_.grad_dtype));
-        }
+        start_up_bytes_ += elements > 0 ? blocks_.take(bytes(elements, plan_.grad_dtype)) : 0;
       }
     }
     return true;
   }
 
-  // Buffers larger than shared segments take nothing of weights but what large ones of chunks
-  // before left free whole. The rest is free whole at the end.
+  // A weight that has a segment by itself leaves it free as its chunk's buffers are there; those
+  // that share segments are too small for what comes before all are free.
   bool move_weights() {
     BlockCounts shared;
-    for (const std::vector<std::int64_t>& chunk : weights_.of_chunk) {
-      for (const std::int64_t elements : chunk) {
-        if (fits_into_rest(bytes(elements, dtype_))) {
-          return false;
-        }
-        if (!has_own_segment(bytes(elements, dtype_))) {
-          shared.take(bytes(elements, dtype_));
+    std::vector<BlockCounts> own(weights_.of_chunk.size());
+    bool is_known = true;
+    for (std::size_t chunk = 0; chunk < own.size(); ++chunk) {
+      for_runs(weights_.of_chunk[chunk], [&](std::int64_t elements, std::int64_t count) {
+        const std::int64_t weight = bytes(elements, dtype_);
+        is_known = is_known && !fits_into_rest(weight);
+        (segment_bytes(weight) > kLargeSegment ? own[chunk] : shared).take(weight, count);
+      });
+    }
+    for (std::size_t chunk = 0; is_known && chunk < own.size(); ++chunk) {
+      is_known = take_buffers(tensors_.chunks[chunk]);
+      free_all(own[chunk]);
+    }
+    free_all(shared);
+    return is_known;
+  }
+
+  // Whether each has a segment larger than those that tensors share.
+  bool take_buffers(const ChunkBuffers& buffers) {
+    bool are_large = true;
+    for (const std::int64_t elements : {buffers.dense, buffers.expert}) {
+      for (const DType dtype : {dtype_, plan_.grad_dtype}) {
+        if (elements > 0) {
+          are_large = are_large && segment_bytes(bytes(elements, dtype)) > kLargeSegment;
+          start_up_bytes_ += blocks_.take(bytes(elements, dtype));
         }
       }
     }
-    for (std::size_t chunk = 0; chunk < weights_.of_chunk.size(); ++chunk) {
-      const ChunkBuffers& buffers = tensors_.chunks[chunk];
-      for (const std::int64_t elements : {buffers.dense, buffers.expert}) {
-        for (const DType dtype : {dtype_, plan_.grad_dtype}) {
-          if (elements > 0 && !has_own_segment(bytes(elements, dtype))) {
-            return false;
-          }
-          start_up_bytes_ += elements > 0 ? blocks_.take(bytes(elements, dtype)) : 0;
-        }
-      }
-      for (const std::int64_t elements : weights_.of_chunk[chunk]) {
-        if (has_own_segment(bytes(elements, dtype_))) {
-          blocks_.add_free(segment_bytes(bytes(elements, dtype_)), 1);
-        }
-      }
-    }
-    for (const auto& [size, count] : shared.segments()) { blocks_.add_free(size, count); }
-    return true;
+    return are_large;
+  }
+
+  void free_all(const BlockCounts& tensors) {
+    for (const auto& [size, count] : tensors.segments()) { blocks_.add_free(size, count); }
   }
 
   bool take_main_parameters() {
-    const DType main = state_dtype(job_, plan_.master_dtype);
-    const std::vector<std::int64_t>& all = weights_.of_optimizer;
-    for (std::size_t i = 0; i < all.size();) {
-      std::size_t next = i + 1;
-      while (next < all.size() && all[next] == all[i]) { ++next; }
-      const std::int64_t beyond = blocks_.take_beside(bytes(all[i], dtype_), bytes(all[i], main),
-                                                      static_cast<std::int64_t>(next - i));
-      if (beyond < 0) {
-        return false;
-      }
+    bool is_known = true;
+    for_runs(weights_.of_optimizer, [&](std::int64_t elements, std::int64_t count) {
+      const std::int64_t beyond = blocks_.take_beside(
+          bytes(elements, dtype_), bytes(elements, state_dtype(job_, plan_.master_dtype)), count);
+      is_known = is_known && beyond >= 0;
       start_up_bytes_ += beyond;
-      i = next;
-    }
-    return true;
+    });
+    return is_known;
   }
 
   const Job& job_;

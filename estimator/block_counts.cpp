@@ -57,8 +57,10 @@ std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count) {
     const auto found = first_that_holds(pool, size);
     const bool is_free = found != pool.end();
     const std::int64_t block = is_free ? found->bytes : segment_bytes(size);
-    const std::int64_t tensors = std::min(count, block / size);  // of a block
-    const std::int64_t blocks = is_free ? std::min(found->count, count / tensors) : count / tensors;
+    const bool holds_one = count == 1 || block < 2 * size;
+    const std::int64_t tensors = holds_one ? 1 : std::min(count, block / size);  // of a block
+    const std::int64_t wanted = holds_one ? count : count / tensors;
+    const std::int64_t blocks = is_free ? std::min(found->count, wanted) : wanted;
     if (is_free) {
       remove(pool, found, blocks);
     } else {
@@ -75,18 +77,6 @@ std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count) {
   return beyond;
 }
 
-std::int64_t BlockCounts::take_block(Sizes& pool, std::int64_t size) {
-  const auto found = first_that_holds(pool, size);
-  if (found == pool.end()) {
-    const std::int64_t block = segment_bytes(size);
-    add(segments_, block, 1);
-    return block;
-  }
-  const std::int64_t block = found->bytes;
-  remove(pool, found, 1);
-  return block;
-}
-
 // The freed tensor's block joins what was left of it, so that it is as before; only where a kept
 // tensor takes of that rest do the two stay apart, and where other blocks are as large as the rest
 // the addresses tell which is taken.
@@ -97,33 +87,30 @@ std::int64_t BlockCounts::take_beside(std::int64_t bytes, std::int64_t kept_byte
   Sizes& pool = pool_for(size);
   const bool shares_pool = &pool == &pool_for(kept_size);
   std::int64_t beyond = 0;
-  while (count > 0) {
-    const std::int64_t block = take_block(pool, size);
+  for (; count > 0; --count) {
+    auto at = first_that_holds(pool, size);
+    if (at == pool.end()) {
+      const std::int64_t segment = segment_bytes(size);
+      add(segments_, segment, 1);
+      at = pool.insert(at, {.bytes = segment, .count = 1});
+    }
+    const std::int64_t block = at->bytes;
     if (!shares_pool || block < kept_size) {  // so are the blocks of all that follow
-      add(pool, block, 1);
       return beyond + take(kept_bytes, count);
     }
     const std::int64_t rest = block - size;
-    if (rest < smallest_remainder(size)) {
-      beyond += take(kept_bytes);
-      add(pool, block, 1);
-      --count;
-      continue;
-    }
-    const auto found = first_that_holds(pool, kept_size);
-    const bool takes_rest = rest >= kept_size && (found == pool.end() || rest <= found->bytes);
-    if (takes_rest && found != pool.end() && found->bytes == rest) {
+    remove(pool, at, 1);
+    const auto other = first_that_holds(pool, kept_size);
+    const bool has_other = other != pool.end();
+    const bool takes_rest = rest >= kept_size && (!has_other || rest <= other->bytes);
+    if (takes_rest && has_other && rest == other->bytes) {
       return -1;
     }
     if (takes_rest) {
       add(pool, rest, 1);
-      beyond += take(kept_bytes);
-      add(pool, size, 1);
-    } else {
-      beyond += take(kept_bytes);
-      add(pool, block, 1);
     }
-    --count;
+    beyond += take(kept_bytes);
+    add(pool, takes_rest ? size : block, 1);
   }
   return beyond;
 }

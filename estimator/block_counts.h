@@ -22,22 +22,20 @@ class BlockCounts {
   // what the kept ones' blocks have beyond them, or -1 where addresses decide.
   std::int64_t take_beside(std::int64_t bytes, std::int64_t kept_bytes, std::int64_t count);
 
-  // Segments made so far, by size.
   struct Sized {
     std::int64_t bytes = 0;
     std::int64_t count = 0;
   };
+  // Made so far; ascending.
   const std::vector<Sized>& segments() const { return segments_; }
 
  private:
   using Sizes = std::vector<Sized>;  // ascending
 
   Sizes& pool_for(std::int64_t size);
-  // A free block that holds `size`, or a new segment; it is free no longer.
-  std::int64_t take_block(Sizes& pool, std::int64_t size);
 
   std::array<Sizes, 2> pools_;  // small and large requests
-  Sizes segments_;              // in the order of the first of a size
+  Sizes segments_;              // all that were made
 };
 
 }  // namespace shardplan

@@ -89,26 +89,23 @@ Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk
 std::vector<std::int64_t> share_of(const std::vector<std::int64_t>& weights, std::int64_t ranks,
                                    std::int64_t rank, std::int64_t bucket_elements) {
   std::vector<std::int64_t> pieces;
-  std::vector<std::int64_t> bucket;
-  std::int64_t elements = 0;
-  for (std::size_t i = weights.size(); i-- > 0;) {
-    bucket.push_back(weights[i]);
-    elements += weights[i];
-    if (i > 0 && (bucket_elements == 0 || elements < bucket_elements)) {
-      continue;
+  for (std::size_t end = weights.size(); end > 0;) {
+    std::int64_t elements = 0;
+    std::size_t first = end;
+    while (first > 0 && (bucket_elements == 0 || elements < bucket_elements)) {
+      elements += weights[--first];
     }
     const std::int64_t share = div_ceil(elements, ranks);
     std::int64_t begin = 0;
-    for (const std::int64_t weight : bucket) {
-      const std::int64_t first = std::max(begin, rank * share);
-      const std::int64_t last = std::min(begin + weight, (rank + 1) * share);
-      if (first < last) {
-        pieces.push_back(last - first);
+    for (std::size_t i = end; i-- > first && begin < (rank + 1) * share;) {
+      const std::int64_t from = std::max(begin, rank * share);
+      const std::int64_t to = std::min(begin + weights[i], (rank + 1) * share);
+      if (from < to) {
+        pieces.push_back(to - from);
       }
-      begin += weight;
+      begin += weights[i];
     }
-    bucket.clear();
-    elements = 0;
+    end = first;
   }
   return pieces;
 }
