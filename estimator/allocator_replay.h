@@ -47,7 +47,10 @@ struct AllocatorPeaks {
                                      // cached segments before it fails
 };
 
-AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind);
+// enough_bytes: a required_bytes that is no larger is not searched for, and may be given too large
+// by as much.
+AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind,
+                                std::int64_t enough_bytes = 0);
 
 // What happens on a device with that much memory: one replay instead of a search for the capacity.
 enum class CapacityOutcome {

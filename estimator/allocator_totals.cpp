@@ -66,16 +66,16 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   });
   Overhead worst;
   std::int64_t events = 0;
-  const auto play = [&](std::size_t i, std::int64_t rank) {
+  const auto play = [&](std::size_t i, std::int64_t rank, std::int64_t enough_bytes) {
     const std::vector<AllocationEvent> timeline =
         stage_timeline(job, plan, pieces.blocks, pieces.stages[i], rank);
     events += std::ssize(timeline);
-    return replay_allocator(timeline, job.profile.allocator);
+    return replay_allocator(timeline, job.profile.allocator, enough_bytes);
   };
   for (const std::size_t i : order) {
     StageMemory& stage = stages[i];
     if (events < max_events) {
-      const AllocatorPeaks peaks = play(i, 0);
+      const AllocatorPeaks peaks = play(i, 0, 0);
       set_totals(stage, peaks.reserved_bytes, peaks.required_bytes);
       const std::int64_t allocated = stage.allocated_bytes;
       worst.reserved_ppm =
@@ -96,7 +96,7 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
       if (events >= max_events) {
         return;
       }
-      const AllocatorPeaks peaks = play(i, rank);
+      const AllocatorPeaks peaks = play(i, rank, stages[i].required_bytes);
       set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks.reserved_bytes),
                  std::max(stages[i].required_bytes, peaks.required_bytes));
     }

@@ -164,7 +164,7 @@ class StateTensors {
   // `parameters`: elements of the tensors that make up the stage.
   StateTensors(TimelineWriter& writer, const StageState& state,
                const std::vector<std::int64_t>& parameters)
-      : writer_(writer), state_(state) {
+      : writer_(writer), state_(state), is_there_(state.rows.size(), false) {
     for (const StateRow& row : state.rows) {
       sizes_.push_back(awaits(row) ? std::vector<std::int64_t>{} : tensor_bytes(row, parameters));
       ids_.emplace_back(sizes_.back().size(), 0);
@@ -174,27 +174,31 @@ class StateTensors {
   // what it makes is not there.
   void enter(Phase phase) {
     is_first_step_ = is_first_step_ && phase != Phase::kOptimizer;
+    born_.clear();
     std::size_t most_tensors = 0;
     for (std::size_t i = 0; i < state_.rows.size(); ++i) {
-      most_tensors = std::max(most_tensors, ids_[i].size());
-      for (std::int64_t& id : ids_[i]) {
-        if (!exists(state_.rows[i], phase) && id != kBuiltBefore) {
-          writer_.free(id);
-        }
+      const bool is_there = exists(state_.rows[i], phase);
+      if (is_there == is_there_[i]) {
+        continue;
+      }
+      is_there_[i] = is_there;
+      if (is_there) {
+        born_.push_back(i);
+        most_tensors = std::max(most_tensors, ids_[i].size());
+      } else {
+        free_all(ids_[i]);
       }
     }
     // Optimizers make the state of one parameter after the other.
     for (std::size_t tensor = 0; tensor < most_tensors; ++tensor) {
-      for (std::size_t i = 0; i < state_.rows.size(); ++i) {
+      for (const std::size_t i : born_) {
         if (state_.rows[i].component == Component::kOptimizer && tensor < ids_[i].size()) {
-          allocate(i, tensor, phase);
+          allocate(i, tensor);
         }
       }
     }
-    for (std::size_t i = 0; i < state_.rows.size(); ++i) {
-      for (std::size_t tensor = 0; tensor < ids_[i].size(); ++tensor) {
-        allocate(i, tensor, phase);
-      }
+    for (const std::size_t i : born_) {
+      for (std::size_t tensor = 0; tensor < ids_[i].size(); ++tensor) { allocate(i, tensor); }
     }
   }
 
@@ -228,9 +232,16 @@ class StateTensors {
   bool exists(const StateRow& row, Phase phase) const {
     return row.is_alive(phase) && !(row.made_by_first_step && is_first_step_);
   }
-  void allocate(std::size_t row, std::size_t tensor, Phase phase) {
+  void free_all(std::vector<std::int64_t>& ids) {
+    for (std::int64_t& id : ids) {
+      if (id != kBuiltBefore) {
+        writer_.free(id);
+      }
+    }
+  }
+  void allocate(std::size_t row, std::size_t tensor) {
     std::int64_t& id = ids_[row][tensor];
-    if (id == 0 && exists(state_.rows[row], phase)) {
+    if (id == 0) {
       id = writer_.allocate(sizes_[row][tensor], state_.rows[row].stream);
     }
   }
@@ -239,6 +250,8 @@ class StateTensors {
   const StageState& state_;
   std::vector<std::vector<std::int64_t>> sizes_;  // by row, tensor
   std::vector<std::vector<std::int64_t>> ids_;
+  std::vector<bool> is_there_;     // by row
+  std::vector<std::size_t> born_;  // rows that the phase brings
   bool is_first_step_ = true;
 };
 
