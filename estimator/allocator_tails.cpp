@@ -218,14 +218,20 @@ class CountedStartUp {
   // A weight that has a segment by itself leaves it free as its chunk's buffers are there; those
   // that share segments are too small for what comes before all are free.
   bool move_weights() {
-    BlockCounts shared;
-    std::vector<BlockCounts> own(weights_.of_chunk.size());
+    BlockCounts sharing;
+    BlockCounts::Sizes shared;
+    std::vector<BlockCounts::Sizes> own(weights_.of_chunk.size());
     bool is_known = true;
     for (std::size_t chunk = 0; chunk < own.size(); ++chunk) {
       for_runs(weights_.of_chunk[chunk], [&](std::int64_t elements, std::int64_t count) {
         const std::int64_t weight = bytes(elements, dtype_);
         is_known = is_known && !fits_into_rest(weight);
-        (segment_bytes(weight) > kLargeSegment ? own[chunk] : shared).take(weight, count);
+        const std::int64_t segment = segment_bytes(weight);
+        if (segment > kLargeSegment) {
+          add(own[chunk], segment, count);
+        } else {
+          sharing.take(weight, count, &shared);
+        }
       });
     }
     for (std::size_t chunk = 0; is_known && chunk < own.size(); ++chunk) {
@@ -250,8 +256,8 @@ class CountedStartUp {
     return are_large;
   }
 
-  void free_all(const BlockCounts& tensors) {
-    for (const auto& [size, count] : tensors.segments()) { blocks_.add_free(size, count); }
+  void free_all(const BlockCounts::Sizes& segments) {
+    for (const auto& [size, count] : segments) { blocks_.add_free(size, count); }
   }
 
   bool take_main_parameters() {

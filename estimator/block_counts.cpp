@@ -19,18 +19,7 @@ auto first_that_holds(auto& sizes, std::int64_t size) {
   return std::ranges::lower_bound(sizes, size, {}, &BlockCounts::Sized::bytes);
 }
 
-void add(std::vector<BlockCounts::Sized>& sizes, std::int64_t bytes, std::int64_t count) {
-  const auto at = first_that_holds(sizes, bytes);
-  if (at != sizes.end() && at->bytes == bytes) {
-    at->count += count;
-  } else if (count > 0) {
-    sizes.insert(at, {.bytes = bytes, .count = count});
-  }
-}
-
-// Of the smallest blocks.
-void remove(std::vector<BlockCounts::Sized>& sizes, std::vector<BlockCounts::Sized>::iterator at,
-            std::int64_t count) {
+void remove(BlockCounts::Sizes& sizes, BlockCounts::Sizes::iterator at, std::int64_t count) {
   at->count -= count;
   if (at->count == 0) {
     sizes.erase(at);
@@ -38,6 +27,15 @@ void remove(std::vector<BlockCounts::Sized>& sizes, std::vector<BlockCounts::Siz
 }
 
 }  // namespace
+
+void add(BlockCounts::Sizes& sizes, std::int64_t bytes, std::int64_t count) {
+  const auto at = first_that_holds(sizes, bytes);
+  if (at != sizes.end() && at->bytes == bytes) {
+    at->count += count;
+  } else if (count > 0) {
+    sizes.insert(at, {.bytes = bytes, .count = count});
+  }
+}
 
 BlockCounts::Sizes& BlockCounts::pool_for(std::int64_t size) {
   return pools_[is_small_request(size) ? 0 : 1];
@@ -49,7 +47,7 @@ void BlockCounts::add_free(std::int64_t block_bytes, std::int64_t count) {
 }
 
 // A block that was cut is the smallest that holds the next tensor, until it no longer does.
-std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count) {
+std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count, Sizes* made) {
   const std::int64_t size = round_up(bytes, kAllocatorRounding);
   Sizes& pool = pool_for(size);
   std::int64_t beyond = 0;
@@ -63,8 +61,8 @@ std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count) {
     const std::int64_t blocks = is_free ? std::min(found->count, wanted) : wanted;
     if (is_free) {
       remove(pool, found, blocks);
-    } else {
-      add(segments_, block, blocks);
+    } else if (made != nullptr) {
+      add(*made, block, blocks);
     }
     const std::int64_t rest = block - tensors * size;
     if (rest >= smallest_remainder(size)) {
@@ -91,7 +89,6 @@ std::int64_t BlockCounts::take_beside(std::int64_t bytes, std::int64_t kept_byte
     auto at = first_that_holds(pool, size);
     if (at == pool.end()) {
       const std::int64_t segment = segment_bytes(size);
-      add(segments_, segment, 1);
       at = pool.insert(at, {.bytes = segment, .count = 1});
     }
     const std::int64_t block = at->bytes;

@@ -11,9 +11,15 @@ namespace shardplan {
 
 class BlockCounts {
  public:
+  struct Sized {
+    std::int64_t bytes = 0;
+    std::int64_t count = 0;
+  };
+  using Sizes = std::vector<Sized>;  // ascending
+
   // `count` tensors of so many bytes, one after the other. Returns what their blocks have beyond
-  // the tensors, rounded as the allocator rounds.
-  std::int64_t take(std::int64_t bytes, std::int64_t count = 1);
+  // the tensors, rounded as the allocator rounds. `made` gets the segments that they need.
+  std::int64_t take(std::int64_t bytes, std::int64_t count = 1, Sizes* made = nullptr);
 
   // `count` free blocks of so many bytes, each a segment or a part of one.
   void add_free(std::int64_t block_bytes, std::int64_t count);
@@ -22,20 +28,13 @@ class BlockCounts {
   // what the kept ones' blocks have beyond them, or -1 where addresses decide.
   std::int64_t take_beside(std::int64_t bytes, std::int64_t kept_bytes, std::int64_t count);
 
-  struct Sized {
-    std::int64_t bytes = 0;
-    std::int64_t count = 0;
-  };
-  // Made so far; ascending.
-  const std::vector<Sized>& segments() const { return segments_; }
-
  private:
-  using Sizes = std::vector<Sized>;  // ascending
-
   Sizes& pool_for(std::int64_t size);
 
   std::array<Sizes, 2> pools_;  // small and large requests
-  Sizes segments_;              // all that were made
 };
+
+// `count` more of that size.
+void add(BlockCounts::Sizes& sizes, std::int64_t bytes, std::int64_t count);
 
 }  // namespace shardplan

@@ -40,7 +40,7 @@ struct GroupGrid {
   bool end_stage = first_stage || last_stage;
   bool has_experts = job.model.moe.num_experts > 0;
 
-  std::int64_t size(GroupKind kind) const { return group_shape(job, plan, kind).size; }
+  std::int64_t size(GroupKind kind) const { return group_size(job, plan, kind); }
 
   // All-to-all: every other rank is a peer, none of a group of one.
   Connections all_peers(GroupKind kind) const {

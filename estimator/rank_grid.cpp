@@ -246,7 +246,30 @@ std::int64_t rank_of(const Job& job, const Plan& plan, const RankCoordinates& at
          at.tp * stride_of(job, plan, Dimension::kTp);
 }
 
+std::int64_t group_size(const Job& job, const Plan& plan, GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kTp: return plan.tp;
+    case GroupKind::kCp: return plan.cp;
+    case GroupKind::kPp: return plan.pp;
+    case GroupKind::kEp:
+    case GroupKind::kEtp:
+    case GroupKind::kExperts:
+    case GroupKind::kExpertDp:
+    case GroupKind::kExpertShard:
+    case GroupKind::kExpertReplica: return expert_run(job, plan, kind).size;
+    case GroupKind::kEmbedding: return ends_on_two_ranks(job, plan) ? 2 : 1;
+    default: return shape_of(job, group_axes(job, plan, kind)).size;
+  }
+}
+
 GroupShape group_shape(const Job& job, const Plan& plan, GroupKind kind) {
+  const bool divides_nothing =
+      (kind == GroupKind::kTp && plan.tp == 1) || (kind == GroupKind::kCp && plan.cp == 1) ||
+      (kind == GroupKind::kPp && plan.pp == 1) || (kind == GroupKind::kEp && plan.ep == 1) ||
+      (kind == GroupKind::kEtp && plan.etp == 1);
+  if (divides_nothing) {
+    return {};
+  }
   return kind == GroupKind::kEmbedding ? embedding_shape(job, plan)
                                        : shape_of(job, group_axes(job, plan, kind));
 }

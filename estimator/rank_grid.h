@@ -59,6 +59,7 @@ std::int64_t rank_of(const Job& job, const Plan& plan, const RankCoordinates& at
 
 // Shape of the group of this kind; every rank's group of one kind has the same shape.
 GroupShape group_shape(const Job& job, const Plan& plan, GroupKind kind);
+std::int64_t group_size(const Job& job, const Plan& plan, GroupKind kind);  // its size alone
 
 // Whether every rank's groups of these two kinds, neither of them kEmbedding, have the same
 // members.
