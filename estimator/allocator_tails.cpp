@@ -147,6 +147,33 @@ bool fits_into_rest(std::int64_t tensor_bytes) {
   return tensor_bytes > kSmallRequest && tensor_bytes < kSegmentRounding;
 }
 
+// The first elements of a list, `length` of them, that come `count` times in a row.
+struct Repetition {
+  std::size_t length = 1;
+  std::int64_t count = 1;
+};
+
+// The shortest of those that reach far, else the one that reaches farthest.
+Repetition repetition_at(std::span<const std::int64_t> elements) {
+  constexpr std::size_t kLongest = 16;
+  constexpr std::size_t kFar = 64;
+  Repetition best;
+  std::size_t reach = 1;
+  for (std::size_t length = 1; length <= kLongest && 2 * length <= elements.size(); ++length) {
+    std::size_t end = length;
+    while (end < elements.size() && elements[end] == elements[end - length]) { ++end; }
+    const std::size_t count = end / length;
+    if (count > 1 && count * length > reach) {
+      best = {.length = length, .count = static_cast<std::int64_t>(count)};
+      reach = count * length;
+    }
+    if (reach >= kFar) {
+      break;
+    }
+  }
+  return best;
+}
+
 // The start-up and the first step by sizes of blocks.
 class CountedStartUp {
  public:
@@ -169,43 +196,56 @@ class CountedStartUp {
     const auto with_both = all.first(weights_.second_moments);
     const DType first = state_dtype(job_, plan_.exp_avg_dtype);
     const DType second = state_dtype(job_, plan_.exp_avg_sq_dtype);
-    for_runs(with_both, [&](std::int64_t elements, std::int64_t count) {
-      if (first == second) {
-        tails.optimizer_bytes += blocks_.take(bytes(elements, first), 2 * count);
-        return;
-      }
-      for (std::int64_t i = 0; i < count; ++i) {
-        tails.optimizer_bytes += blocks_.take(bytes(elements, first));
-        tails.optimizer_bytes += blocks_.take(bytes(elements, second));
-      }
+    tails.optimizer_bytes += taken(with_both, [&](std::int64_t elements) {
+      return blocks_.take(bytes(elements, first)) + blocks_.take(bytes(elements, second));
     });
-    for_runs(all.subspan(with_both.size()), [&](std::int64_t elements, std::int64_t count) {
-      tails.optimizer_bytes += blocks_.take(bytes(elements, first), count);
+    tails.optimizer_bytes += taken(all.subspan(with_both.size()), [&](std::int64_t elements) {
+      return blocks_.take(bytes(elements, first));
     });
     if (!job_.profile.fused_optimizer) {
-      for_runs(with_both, [&](std::int64_t elements, std::int64_t count) {
-        tails.step_bytes += blocks_.take(bytes(elements, DType::kFp32), count);
+      tails.step_bytes += taken(with_both, [&](std::int64_t elements) {
+        return blocks_.take(bytes(elements, DType::kFp32));
       });
     }
     return tails;
   }
 
  private:
-  // Of equal ones in a row their number.
-  template <class Body>
-  static void for_runs(std::span<const std::int64_t> elements, const Body& body) {
-    for (std::size_t i = 0; i < elements.size();) {
-      const std::size_t begin = i;
-      while (i < elements.size() && elements[i] == elements[begin]) { ++i; }
-      body(elements[begin], static_cast<std::int64_t>(i - begin));
+  // What is taken of every tensor, no tensor smaller than its elements in one byte each; -1: not
+  // known. Weights come in the same order again with every layer and every expert.
+  template <class TakeOne>
+  std::int64_t taken(std::span<const std::int64_t> elements, const TakeOne& take_one) {
+    std::int64_t beyond = 0;
+    while (!elements.empty()) {
+      const Repetition found = repetition_at(elements);
+      const auto turn = elements.first(found.length);
+      const auto take_turn = [&] {
+        std::int64_t of_turn = 0;
+        for (const std::int64_t one : turn) {
+          const std::int64_t of_one = take_one(one);
+          if (of_one < 0) {
+            return std::int64_t{-1};
+          }
+          of_turn += of_one;
+        }
+        return of_turn;
+      };
+      const std::int64_t more =
+          found.count == 1 ? take_turn()
+                           : blocks_.repeat(found.count, std::ranges::min(turn), take_turn);
+      if (more < 0) {
+        return -1;
+      }
+      beyond += more;
+      elements = elements.subspan(found.length * static_cast<std::size_t>(found.count));
     }
+    return beyond;
   }
 
   bool keep_weights() {
     for (const std::vector<std::int64_t>& chunk : weights_.of_chunk) {
-      for_runs(chunk, [&](std::int64_t elements, std::int64_t count) {
-        start_up_bytes_ += blocks_.take(bytes(elements, dtype_), count);
-      });
+      start_up_bytes_ += taken(
+          chunk, [&](std::int64_t elements) { return blocks_.take(bytes(elements, dtype_)); });
     }
     for (const ChunkBuffers& chunk : tensors_.chunks) {
       for (const std::int64_t elements : {chunk.dense, chunk.expert}) {
@@ -223,16 +263,16 @@ class CountedStartUp {
     std::vector<BlockCounts::Sizes> own(weights_.of_chunk.size());
     bool is_known = true;
     for (std::size_t chunk = 0; chunk < own.size(); ++chunk) {
-      for_runs(weights_.of_chunk[chunk], [&](std::int64_t elements, std::int64_t count) {
+      for (const std::int64_t elements : weights_.of_chunk[chunk]) {
         const std::int64_t weight = bytes(elements, dtype_);
         is_known = is_known && !fits_into_rest(weight);
         const std::int64_t segment = segment_bytes(weight);
         if (segment > kLargeSegment) {
-          add(own[chunk], segment, count);
+          add(own[chunk], segment, 1);
         } else {
-          sharing.take(weight, count, &shared);
+          sharing.take(weight, 1, &shared);
         }
-      });
+      }
     }
     for (std::size_t chunk = 0; is_known && chunk < own.size(); ++chunk) {
       is_known = take_buffers(tensors_.chunks[chunk]);
@@ -261,14 +301,12 @@ class CountedStartUp {
   }
 
   bool take_main_parameters() {
-    bool is_known = true;
-    for_runs(weights_.of_optimizer, [&](std::int64_t elements, std::int64_t count) {
-      const std::int64_t beyond = blocks_.take_beside(
-          bytes(elements, dtype_), bytes(elements, state_dtype(job_, plan_.master_dtype)), count);
-      is_known = is_known && beyond >= 0;
-      start_up_bytes_ += beyond;
+    const DType main = state_dtype(job_, plan_.master_dtype);
+    const std::int64_t beyond = taken(weights_.of_optimizer, [&](std::int64_t elements) {
+      return blocks_.take_beside(bytes(elements, dtype_), bytes(elements, main));
     });
-    return is_known;
+    start_up_bytes_ += beyond;
+    return beyond >= 0;
   }
 
   const Job& job_;

@@ -112,4 +112,25 @@ std::int64_t BlockCounts::take_beside(std::int64_t bytes, std::int64_t kept_byte
   return beyond;
 }
 
+bool BlockCounts::holds_the_same(const Pools& before, std::int64_t bytes) const {
+  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+    const auto now = first_that_holds(pools_[pool], bytes);
+    const auto then = first_that_holds(before[pool], bytes);
+    if (!std::equal(now, pools_[pool].end(), then, before[pool].end())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void BlockCounts::leave_again(const Pools& before, std::int64_t times) {
+  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+    for (Sized& blocks : pools_[pool]) {
+      const auto then = first_that_holds(before[pool], blocks.bytes);
+      const bool was_there = then != before[pool].end() && then->bytes == blocks.bytes;
+      blocks.count += times * (blocks.count - (was_there ? then->count : 0));
+    }
+  }
+}
+
 }  // namespace shardplan

@@ -96,7 +96,8 @@ TEST_CASE("ends of blocks counted by size are those of the replay") {
       const RandomCase drawn = jobs.next(library.framework(profile));
       check_stages(drawn.job, drawn.plan);
     }
-    for (const char* model : {"llama3-8b", "llama3-70b", "mixtral-8x7b", "qwen3-30b-a3b"}) {
+    for (const char* model :
+         {"llama3-8b", "llama3-70b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"}) {
       CAPTURE(model);
       Job job;
       job.model = library.model(model).model;
