@@ -70,6 +70,8 @@ void write_gemm_choices(const std::string& path, const GemmChoices& choices) {
       file << name << '\n';
     }
     if (!file.flush()) {
+      std::error_code unseen;
+      std::filesystem::remove(unfinished, unseen);
       throw std::runtime_error(unfinished + ": cannot be written");
     }
   }

@@ -20,6 +20,7 @@
 #include "estimator/units.h"
 #include "kernels/cuda_check.h"
 #include "tools/bench_training_options.h"
+#include "tools/output.h"
 #include "tools/sustained_gemm.h"
 #include "tools/text.h"
 #include "tools/training_profile.h"
@@ -291,8 +292,10 @@ class Bench {
       return;
     }
     out_.emplace(options_.out);
+    std::int64_t number = 0;
     for (const std::string& line : out_->records()) {
-      std::optional<TrainingResult> result = training_result(line, options_.out, library_);
+      const std::string place = options_.out + ":" + std::to_string(++number);
+      std::optional<TrainingResult> result = training_result(line, place, library_);
       if (result && std::ranges::any_of(questions_, [&](const Question& question) {
             return question.read.id == result->question.id;
           })) {
@@ -312,8 +315,10 @@ class Bench {
       }
     }
     std::printf("limits, before anything runs\n%s\n", csv_text(table).c_str());
-    if (!options_.limits.empty() && !(std::ofstream(options_.limits) << csv_text(table))) {
-      throw std::runtime_error(options_.limits + ": cannot be written");
+    if (!options_.limits.empty()) {
+      Output file(options_.limits);
+      file.write(csv_text(table));
+      file.commit();
     }
   }
 
@@ -382,6 +387,7 @@ class Bench {
 }  // namespace shardplan
 
 int main(int argc, char** argv) {
+  shardplan::ignore_write_signals();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was measured is not lost where it is stopped
   try {
     const std::vector<std::string_view> words(argv + 1, argv + argc);

@@ -10,7 +10,9 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
+#include "tools/stop_signals.h"
 #include "tools/text.h"
 
 namespace shardplan {
@@ -34,7 +36,7 @@ extern "C" void remove_pending(int signal_number) {
   std::raise(signal_number);
 }
 
-void watch_signals(const std::string& temporary) {
+void note_pending(const std::string& temporary) {
   const auto free = std::ranges::find(pending_files, 0, &PendingFile::is_there);
   if (free == pending_files.end()) {
     throw std::logic_error("output: more files at once than signals remove");
@@ -42,9 +44,6 @@ void watch_signals(const std::string& temporary) {
   std::copy(temporary.begin(), temporary.end(), free->path.begin());
   free->path[temporary.size()] = '\0';
   free->is_there = 1;
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
-    std::signal(signal_number, remove_pending);
-  }
 }
 
 // Removed, or no temporary any more.
@@ -62,6 +61,47 @@ std::string folder_of(const std::string& path) {
     return ".";
   }
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// make(name) with names beside `target`, so that a rename stays inside one file system, until one
+// is free; what a killed run has left is in nobody's way. "" where there is none: errno says why.
+template <class Make>
+std::string unused_name(const std::string& target, const Make& make) {
+  constexpr std::size_t kMaxStart = 200;  // of the 255 bytes that a file's name may have
+  constexpr int kMostTries = 100;
+  const std::size_t folder_size = target.rfind('/') + 1;  // 0: none
+  const std::string start = target.substr(0, folder_size + kMaxStart) + ".tmp.";
+  std::random_device random;
+  errno = EEXIST;
+  for (int i = 0; i < kMostTries && errno == EEXIST; ++i) {
+    std::string name = start + std::to_string(random());
+    if (name.size() >= kMaxPath) {
+      errno = ENAMETOOLONG;
+    } else if (make(name)) {
+      return name;
+    }
+  }
+  return "";
+}
+
+std::string descriptor_path(int descriptor) {
+  return "/proc/self/fd/" + std::to_string(descriptor);
+}
+
+// A file that has no name yet, so that nothing is left of it however the process ends. -1 where the
+// file system has none such, or without /proc, by which it gets its name.
+int open_nameless(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (descriptor >= 0 && access(descriptor_path(descriptor).c_str(), F_OK) != 0) {
+    close(descriptor);
+    return -1;
+  }
+  return descriptor;
+}
+
+bool give_name(int descriptor, const std::string& name) {
+  return linkat(AT_FDCWD, descriptor_path(descriptor).c_str(), AT_FDCWD, name.c_str(),
+                AT_SYMLINK_FOLLOW) == 0;
 }
 
 // Where the links lead that the path may be; no file needs to be there.
@@ -127,17 +167,20 @@ void Output::open_temporary() {
     fail(std::string("cannot create: ") + std::strerror(errno));
   }
   target_ = behind_links(path_);
-  // Beside the target, so that the rename stays inside one file system.
-  const std::string name = target_ + ".tmp." + std::to_string(getpid());
-  if (name.size() >= kMaxPath) {
-    fail("path is too long");
+  watch_end_signals(remove_pending);
+  descriptor_ = open_nameless(folder_of(target_));
+  is_nameless_ = descriptor_ >= 0;
+  if (!is_nameless_) {
+    temporary_ = unused_name(target_, [&](const std::string& name) {
+      constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+      descriptor_ = open(name.c_str(), kNew, 0666);
+      return descriptor_ >= 0;
+    });
+    if (descriptor_ < 0) {
+      fail(std::string("cannot create: ") + std::strerror(errno));
+    }
+    note_pending(temporary_);
   }
-  descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {
-    fail(std::string("cannot create: ") + std::strerror(errno));
-  }
-  temporary_ = name;
-  watch_signals(temporary_);
   if (exists && fchmod(descriptor_, existing.st_mode & 07777) != 0) {
     fail(std::string("cannot set its permissions: ") + std::strerror(errno));
   }
@@ -167,22 +210,47 @@ void Output::commit() {
   if (fsync(descriptor_) != 0 && errno != EINVAL) {  // EINVAL: not supported there
     fail(std::string("cannot write: ") + std::strerror(errno));
   }
+  if (is_nameless_) {
+    take_name();
+  }
   const int closed = close(descriptor_);
   descriptor_ = -1;
   if (closed != 0) {
     fail(std::string("cannot write: ") + std::strerror(errno));
   }
-  if (rename(temporary_.c_str(), target_.c_str()) != 0) {
-    fail(std::string("cannot rename to it: ") + std::strerror(errno));
+  if (!temporary_.empty()) {
+    if (rename(temporary_.c_str(), target_.c_str()) != 0) {
+      fail(std::string("cannot rename to it: ") + std::strerror(errno));
+    }
+    forget(temporary_);
+    temporary_.clear();
   }
-  forget(temporary_);
-  temporary_.clear();
   // The name itself lives in the folder. Where folders cannot be synced, the file is still whole.
   const int folder = open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     fsync(folder);
     close(folder);
   }
+}
+
+// The target's, unless there is a file already: a rename replaces that, and needs another name
+// first.
+void Output::take_name() {
+  if (give_name(descriptor_, target_)) {
+    return;
+  }
+  if (errno == EEXIST) {
+    temporary_ =
+        unused_name(target_, [&](const std::string& name) { return give_name(descriptor_, name); });
+  }
+  if (temporary_.empty()) {
+    fail(std::string("cannot take its name: ") + std::strerror(errno));
+  }
+  note_pending(temporary_);
+}
+
+void ignore_write_signals() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) { std::signal(number, SIG_IGN); }
 }
 
 void print_message(std::string_view message) {

@@ -12,10 +12,11 @@ struct EnvironmentError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Writes to standard output, or to a temporary file beside `path` that commit() renames to it.
-// Where that is a symbolic link, what it leads to is replaced and the link stays. The temporary is
-// removed by the destructor and by SIGINT, SIGTERM and SIGHUP. All failures to write are
-// EnvironmentErrors.
+// Writes to standard output, or to a file in the folder of `path` that has no name until commit()
+// gives it that one: nothing is left of it however the process ends. Where the file system has no
+// such files it has a name of its own, OUT.tmp.NUMBER, which the destructor and SIGINT, SIGTERM and
+// SIGHUP remove. Where `path` is a symbolic link, what it leads to is replaced and the link stays.
+// All failures to write are EnvironmentErrors.
 class Output {
  public:
   explicit Output(const std::string& path);  // "" or "-": standard output
@@ -32,14 +33,20 @@ class Output {
 
  private:
   void open_temporary();
+  void take_name();
   [[noreturn]] void fail(const std::string& what) const;
 
   std::string path_;       // empty: standard output
   std::string target_;     // path_ behind links
   std::string temporary_;  // empty: none to remove
   int descriptor_ = 1;
+  bool is_nameless_ = false;
   bool abandoned_ = false;
 };
+
+// A closed pipe and a file at its size limit are seen where they are written to; no signal ends the
+// program.
+void ignore_write_signals();
 
 // Whether two Outputs would write to one place, by whatever paths.
 bool is_same_output(const std::string& one, const std::string& other);

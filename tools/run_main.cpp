@@ -1,6 +1,5 @@
 #include "tools/run_main.h"
 
-#include <csignal>
 #include <exception>
 #include <new>
 #include <system_error>
@@ -35,7 +34,7 @@ ExitCode run_and_catch(const Arguments& arguments, ExitCode (*run)(Arguments)) {
 }  // namespace
 
 int run_main(int argc, char** argv, ExitCode (*run)(Arguments arguments)) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is seen where it is written to
+  ignore_write_signals();
   const Arguments arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   return static_cast<int>(run_and_catch(arguments, run));
 }

@@ -19,8 +19,16 @@ extern "C" void note_signal(int number) {
 
 }  // namespace
 
+void watch_end_signals(void (*handler)(int)) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(number, handler) == SIG_IGN && number == SIGHUP) {
+      std::signal(number, SIG_IGN);
+    }
+  }
+}
+
 StopFlags& watch_stop_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) { std::signal(number, note_signal); }
+  watch_end_signals(note_signal);
   return stop;
 }
 
