@@ -1,10 +1,9 @@
 #include "validator/rendezvous.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +15,9 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
+
+#include "validator/rendezvous_messages.h"
 
 namespace shardplan {
 namespace {
@@ -23,129 +25,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// A message: eight bytes of length in network order, then the text. Requests begin with a letter;
-// s: set, g: get, e: erase, c: claim, w: will. The answer begins with '+' or, with the reason, '-'.
-constexpr std::size_t kLengthBytes = 8;
-
-constexpr std::string_view kNotInTime = "nobody has set it in time";
-constexpr std::string_view kClaimed = "claimed";
 constexpr const char* kNonsense = "-a request that makes no sense";
-constexpr Milliseconds kAnswer{30000};  // how late the answer of a busy server may be
-constexpr std::chrono::seconds kGreeting{10};
 
-bool wait_for(int socket, short what, Clock::time_point deadline) {
-  for (;;) {
-    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()).count();
-    pollfd entry{.fd = socket, .events = what, .revents = 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
-    if (ready > 0 || (ready == 0 && left <= 0)) {
-      return ready > 0;
-    }
-    if (ready < 0 && errno != EINTR) {
-      return false;
-    }
-  }
-}
+// How long a stranger may take to say the token, and how long where others wait for its place.
+constexpr Milliseconds kGreeting{10000};
+constexpr Milliseconds kShortGreeting{1000};
 
-bool send_all(int socket, const char* data, std::size_t size) {
-  while (size > 0) {
-    const ssize_t sent = send(socket, data, size, MSG_NOSIGNAL);
-    if (sent <= 0 && errno != EINTR) {
-      return false;
-    }
-    if (sent > 0) {
-      data += sent;
-      size -= static_cast<std::size_t>(sent);
-    }
-  }
-  return true;
-}
-
-bool receive_all(int socket, char* data, std::size_t size, Clock::time_point deadline) {
-  while (size > 0) {
-    if (!wait_for(socket, POLLIN, deadline)) {
-      return false;
-    }
-    const ssize_t received = recv(socket, data, size, 0);
-    if (received == 0 || (received < 0 && errno != EINTR)) {
-      return false;
-    }
-    if (received > 0) {
-      data += received;
-      size -= static_cast<std::size_t>(received);
-    }
-  }
-  return true;
-}
-
-std::string with_length(const std::string& text) {
-  std::string framed(kLengthBytes, '\0');
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    framed[kLengthBytes - 1 - i] = static_cast<char>(text.size() >> (8 * i));
-  }
-  return framed + text;
-}
-
-bool send_message(int socket, const std::string& text) {
-  const std::string framed = with_length(text);
-  return send_all(socket, framed.data(), framed.size());
-}
-
-// Nothing where the peer went away, the time is over, or the length is absurd.
-std::optional<std::string> receive_message(int socket, Clock::time_point deadline,
-                                           std::int64_t most_bytes = 2 * kMaxMessageBytes) {
-  std::array<unsigned char, kLengthBytes> length = {};
-  if (!receive_all(socket, reinterpret_cast<char*>(length.data()), length.size(), deadline)) {
-    return std::nullopt;
-  }
-  std::uint64_t size = 0;
-  for (const unsigned char byte : length) { size = size << 8 | byte; }
-  if (size > static_cast<std::uint64_t>(most_bytes)) {
-    return std::nullopt;
-  }
-  std::string text(size, '\0');
-  if (!receive_all(socket, text.data(), text.size(), deadline)) {
-    return std::nullopt;
-  }
-  return text;
-}
-
-// "<letter><milliseconds> <bytes of the key> <key><value>"
-struct Request {
-  char what = 0;
-  long long timeout_ms = 0;
-  std::string key;
-  std::string value;
-};
-
-std::string text_of(const Request& request) {
-  return request.what + std::to_string(request.timeout_ms) + " " +
-         std::to_string(request.key.size()) + " " + request.key + request.value;
-}
-
-std::optional<Request> parsed(const std::string& text) {
-  Request request;
-  long long key_bytes = 0;
-  int used = 0;
-  if (std::sscanf(text.c_str(), "%c%lld %lld%n", &request.what, &request.timeout_ms, &key_bytes,
-                  &used) != 3) {
-    return std::nullopt;
-  }
-  const std::size_t begin = static_cast<std::size_t>(used) + 1;
-  if (key_bytes < 0 || begin + static_cast<std::size_t>(key_bytes) > text.size()) {
-    return std::nullopt;
-  }
-  request.key = text.substr(begin, static_cast<std::size_t>(key_bytes));
-  request.value = text.substr(begin + static_cast<std::size_t>(key_bytes));
-  return request;
-}
+constexpr std::chrono::hours kLongest{24 * 365};  // that anything waits
 
 Clock::time_point never() {
-  return Clock::now() + std::chrono::hours(24 * 365);
-}
-
-std::string reason() {
-  return std::strerror(errno);
+  return Clock::now() + kLongest;
 }
 
 // Whether the socket listens there; `address` then has the port that it got.
@@ -190,7 +79,47 @@ std::thread started(const std::string& what, const std::function<void()>& body) 
   }
 }
 
-constexpr std::int64_t kMaxTokenBytes = 256;  // what a stranger may send
+constexpr std::size_t kMaxTokenBytes = 256;  // what a stranger may send
+
+// At once: a part of the descriptors that this process may open.
+std::size_t most_strangers() {
+  constexpr rlim_t kMost = 256;
+  constexpr rlim_t kPart = 8;
+  rlimit descriptors = {};
+  const bool is_known = getrlimit(RLIMIT_NOFILE, &descriptors) == 0;
+  return std::clamp<rlim_t>(is_known ? descriptors.rlim_cur / kPart : kMost, 1, kMost);
+}
+
+// What is still to come of a stranger's greeting; nothing where that is too long for a token.
+std::optional<std::size_t> bytes_to_come(const std::string& greeting) {
+  if (greeting.size() < kLengthBytes) {
+    return kLengthBytes - greeting.size();
+  }
+  const std::uint64_t length = length_in(greeting);
+  if (length > kMaxTokenBytes) {
+    return std::nullopt;
+  }
+  return kLengthBytes + length - greeting.size();
+}
+
+// Adds what is there. Nothing where no more will come.
+std::optional<std::size_t> hear(int socket, std::string& greeting) {
+  for (;;) {
+    const std::optional<std::size_t> left = bytes_to_come(greeting);
+    if (left.value_or(0) == 0) {
+      return left;
+    }
+    std::array<char, kMaxTokenBytes> bytes{};
+    const ssize_t count = recv(socket, bytes.data(), std::min(*left, bytes.size()), MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return left;
+    }
+    if (count <= 0) {
+      return std::nullopt;
+    }
+    greeting.append(bytes.data(), static_cast<std::size_t>(count));
+  }
+}
 
 // Takes as long for a guess that begins well as for any other.
 bool is_equal(const std::string& guess, const std::string& token) {
@@ -206,16 +135,17 @@ bool is_equal(const std::string& guess, const std::string& token) {
 
 RendezvousServer::RendezvousServer(std::int64_t port, std::string token, Reach reach)
     : token_(std::move(token)) {
-  listener_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  constexpr int kListening = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  listener_ = socket(AF_INET6, kListening, 0);
   const bool has_ipv6 = listener_ >= 0 || errno != EAFNOSUPPORT;
   if (!has_ipv6) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    listener_ = socket(AF_INET, kListening, 0);
   }
   port_ = listener_ < 0 ? -1
           : has_ipv6    ? listen_on_both(listener_, port, reach)
                         : listen_on_ipv4(listener_, port, reach);
   if (port_ < 0) {
-    const std::string why = reason();
+    const std::string why = std::strerror(errno);
     close(listener_);
     throw RendezvousError("rendezvous: cannot listen on port " + std::to_string(port) + ": " + why);
   }
@@ -241,6 +171,7 @@ RendezvousServer::~RendezvousServer() {
     client.thread.join();
     close(client.socket);
   }
+  for (const Stranger& stranger : strangers_) { close(stranger.socket); }
   close(listener_);
 }
 
@@ -261,27 +192,64 @@ void RendezvousServer::run_noting_failure(const Body& body) {
   }
 }
 
+// A stranger costs no thread, and all of them few descriptors: none can end a run.
 void RendezvousServer::accept_clients() {
-  constexpr Milliseconds kRetry{10};
-  constexpr std::chrono::seconds kPatience = kGreeting + std::chrono::seconds(5);  // of strangers
-  std::optional<Clock::time_point> short_since;                                    // of descriptors
+  constexpr Milliseconds kPatience = kGreeting + Milliseconds(5000);  // of descriptors
+  std::optional<Clock::time_point> short_since;
   while (!stopping_) {
-    const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    const int error = errno;
-    {
-      const std::lock_guard lock(mutex_);
-      forget_gone_clients();
-      if (socket >= 0) {
-        add_client(socket);
-      }
-    }
-    const bool is_short = socket < 0 && (error == EMFILE || error == ENFILE || error == ENOMEM);
+    const bool is_full = strangers_.size() >= most_strangers();
+    wait_for_news(!is_full && !short_since);
+    const int error = is_full ? 0 : accept_stranger();
+    const bool is_short = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+    hear_strangers(is_full || is_short ? kShortGreeting : kGreeting);
     short_since = is_short ? std::optional(short_since.value_or(Clock::now())) : std::nullopt;
     if (short_since && Clock::now() - *short_since > kPatience) {
       throw std::system_error(error, std::generic_category(), "rendezvous: no client is accepted");
     }
-    if (socket < 0) {  // for now, or the client has gone already
-      std::this_thread::sleep_for(kRetry);
+  }
+}
+
+// From a stranger, or, if a new one has a place, from the listener.
+void RendezvousServer::wait_for_news(bool has_place) const {
+  constexpr int kLookMs = 100;
+  std::vector<pollfd> entries;
+  for (const Stranger& stranger : strangers_) {
+    entries.push_back({.fd = stranger.socket, .events = POLLIN, .revents = 0});
+  }
+  const bool can_wait = has_place && entries.empty();  // until somebody comes, or it stops
+  if (has_place) {
+    entries.push_back({.fd = listener_, .events = POLLIN, .revents = 0});
+  }
+  poll(entries.data(), entries.size(), can_wait ? -1 : kLookMs);
+}
+
+// If there is one; the system's reason where it gives none.
+int RendezvousServer::accept_stranger() {
+  const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket < 0) {
+    return errno;
+  }
+  strangers_.push_back({.socket = socket, .since = Clock::now()});
+  return 0;
+}
+
+// Those who have said the token become clients; those who said another or took too long go.
+void RendezvousServer::hear_strangers(Milliseconds longest) {
+  const std::lock_guard lock(mutex_);
+  forget_gone_clients();
+  for (auto at = strangers_.begin(); at != strangers_.end();) {
+    const std::optional<std::size_t> left = hear(at->socket, at->greeting);
+    if (left.value_or(0) > 0 && Clock::now() - at->since < longest) {
+      ++at;
+      continue;
+    }
+    const Stranger stranger = *at;
+    at = strangers_.erase(at);
+    if (left == 0 && is_equal(stranger.greeting.substr(kLengthBytes), token_)) {
+      add_client(stranger.socket);
+    } else {
+      send_message(stranger.socket, "-a wrong token");
+      close(stranger.socket);
     }
   }
 }
@@ -313,33 +281,25 @@ void RendezvousServer::forget_gone_clients() {
 }
 
 void RendezvousServer::serve(int socket) {
-  const std::optional<std::string> greeting =
-      receive_message(socket, Clock::now() + kGreeting, kMaxTokenBytes);
-  if (greeting && is_equal(*greeting, token_)) {
-    send_message(socket, "+");
-    std::map<std::string, std::string> will;
-    while (const std::optional<std::string> request = receive_message(socket, never())) {
-      answer(socket, *request, will);
-    }
-    for (const auto& [key, value] : will) { set(key, value); }
-  } else {
-    send_message(socket, "-a wrong token");
-    shutdown(socket, SHUT_RDWR);
+  send_message(socket, "+");
+  std::map<std::string, std::string> will;
+  while (const std::optional<std::string> request = receive_message(socket, never())) {
+    answer(socket, *request, will);
   }
+  for (const auto& [key, value] : will) { set(key, value); }
 }
 
 void RendezvousServer::answer(int socket, const std::string& text,
                               std::map<std::string, std::string>& will) {
-  const std::optional<Request> request = parsed(text);
+  const std::optional<RendezvousRequest> request = rendezvous_request(text);
   if (!request) {
     send_message(socket, kNonsense);
     return;
   }
   std::unique_lock lock(mutex_);
+  const auto timeout = std::clamp<Milliseconds>(Milliseconds(request->timeout_ms), {}, kLongest);
   const auto wait = [&](const auto& is_there) {
-    return changed_.wait_for(lock, Milliseconds(request->timeout_ms), [&] {
-      return stopping_ || is_there();
-    }) && !stopping_;
+    return changed_.wait_for(lock, timeout, [&] { return stopping_ || is_there(); }) && !stopping_;
   };
   std::string reply = "+";
   if (request->what == 's') {
@@ -388,110 +348,6 @@ bool RendezvousServer::has(const std::string& key) {
 void RendezvousServer::forget(const std::string& prefix) {
   const std::lock_guard lock(mutex_);
   std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
-}
-
-RendezvousClient::RendezvousClient(const std::string& address, std::int64_t port,
-                                   const std::string& token, Milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  const std::string place = address + ":" + std::to_string(port);
-  std::string why = "no such address";
-  while (socket_ < 0) {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) == 0) {
-      for (const addrinfo* at = found; at != nullptr && socket_ < 0; at = at->ai_next) {
-        const int candidate = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (candidate >= 0 && connect(candidate, at->ai_addr, at->ai_addrlen) == 0) {
-          socket_ = candidate;
-        } else {
-          why = reason();
-          close(candidate);
-        }
-      }
-      freeaddrinfo(found);
-    }
-    if (socket_ < 0 && Clock::now() > deadline) {
-      throw RendezvousError("rendezvous: cannot connect to " + place + ": " + why);
-    }
-    if (socket_ < 0) {
-      std::this_thread::sleep_for(Milliseconds(20));
-    }
-  }
-  const int on = 1;
-  setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  try {
-    ask(token, timeout);
-  } catch (const RendezvousError& error) {
-    close(socket_);
-    throw RendezvousError("rendezvous: " + place + ": " + error.what());
-  }
-}
-
-RendezvousClient::~RendezvousClient() {
-  close(socket_);
-}
-
-std::string RendezvousClient::ask(const std::string& request, Milliseconds timeout) {
-  // The server keeps the time. One that ends closes the connection; one on a busy host is late.
-  const auto deadline = Clock::now() + timeout + kAnswer;
-  std::optional<std::string> reply;
-  if (send_message(socket_, request)) {
-    reply = receive_message(socket_, deadline);
-  }
-  if (!reply || reply->empty()) {
-    throw RendezvousError("rank 0 went away");
-  }
-  if (reply->front() != '+') {
-    throw RendezvousError(reply->substr(1));
-  }
-  return reply->substr(1);
-}
-
-void RendezvousClient::set(const std::string& key, const std::string& value) {
-  ask(text_of({.what = 's', .key = key, .value = value}));
-}
-
-std::string RendezvousClient::get(const std::string& key, Milliseconds timeout) {
-  try {
-    return ask(text_of({.what = 'g', .timeout_ms = timeout.count(), .key = key, .value = {}}),
-               timeout);
-  } catch (const RendezvousError& error) {
-    throw RendezvousError("rendezvous: " + key + ": " + error.what());
-  }
-}
-
-std::optional<std::string> RendezvousClient::get_within(const std::string& key,
-                                                        Milliseconds timeout) {
-  try {
-    return ask(text_of({.what = 'g', .timeout_ms = timeout.count(), .key = key, .value = {}}),
-               timeout);
-  } catch (const RendezvousError& error) {
-    if (error.what() == std::string(kNotInTime)) {
-      return std::nullopt;
-    }
-    throw;
-  }
-}
-
-void RendezvousClient::erase(const std::string& key) {
-  ask(text_of({.what = 'e', .key = key, .value = {}}));
-}
-
-bool RendezvousClient::claim(const std::string& key) {
-  try {
-    ask(text_of({.what = 'c', .key = key, .value = {}}));
-    return true;
-  } catch (const RendezvousError& error) {
-    if (error.what() == std::string(kClaimed)) {
-      return false;
-    }
-    throw;
-  }
-}
-
-void RendezvousClient::set_when_gone(const std::string& key, const std::string& value) {
-  ask(text_of({.what = 'w', .key = key, .value = value}));
 }
 
 }  // namespace shardplan

@@ -1,7 +1,8 @@
 // Where the processes of a run find each other: a key-value store over TCP that rank 0 serves.
 // Communicator ids, votes and results pass through it; bulk data never does. A client must know the
-// run's token; a stranger is disconnected before it can read or write anything. Unless several
-// hosts take part, only this one can connect at all.
+// run's token; a stranger is disconnected before it can read or write anything, and many of them
+// take neither threads nor descriptors from a run. Unless several hosts take part, only this one
+// can connect at all.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,6 @@ namespace shardplan {
 class RendezvousError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-
-inline constexpr std::int64_t kMaxMessageBytes = 64 << 20;  // of a key or a value
 
 enum class Reach { kThisHost, kAllHosts };
 
@@ -50,6 +49,12 @@ class RendezvousServer {
   void forget(const std::string& prefix);
 
  private:
+  // A connection that has not said the token yet.
+  struct Stranger {
+    int socket = -1;
+    std::chrono::steady_clock::time_point since = {};
+    std::string greeting = {};
+  };
   struct Client {
     int socket = -1;
     std::thread thread = {};
@@ -60,6 +65,9 @@ class RendezvousServer {
   template <class Body>
   void run_noting_failure(const Body& body);
   void accept_clients();
+  void wait_for_news(bool has_place) const;
+  int accept_stranger();
+  void hear_strangers(std::chrono::milliseconds longest);
   void add_client(int socket);  // under the lock
   void forget_gone_clients();   // under the lock
   void serve(int socket);
@@ -73,7 +81,8 @@ class RendezvousServer {
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   std::list<Client> clients_;
-  std::exception_ptr failure_;  // the first of a thread
+  std::list<Stranger> strangers_;  // of the acceptor
+  std::exception_ptr failure_;     // the first of a thread
   std::thread acceptor_;
 };
 

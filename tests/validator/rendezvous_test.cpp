@@ -48,6 +48,24 @@ extern "C" int socket(int domain, int type, int protocol) noexcept {
 
 namespace shardplan {
 
+namespace {
+
+void connect_to(std::int64_t port, int socket) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  CHECK(connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+}
+
+int connected_to(std::int64_t port) {
+  const int own = socket(AF_INET, SOCK_STREAM, 0);
+  connect_to(port, own);
+  return own;
+}
+
+}  // namespace
+
 TEST_CASE("what one process sets, others get, whoever comes first") {
   const RendezvousServer server(0, "secret");
   std::vector<std::thread> threads;
@@ -160,6 +178,63 @@ TEST_CASE("a thread that the system does not give is what the serving process he
   CHECK(heard == "rendezvous: no thread for a client" + why);
 }
 
+TEST_CASE("strangers who say nothing take no thread and leave room for clients") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  RendezvousServer server(0, "secret");
+  std::vector<int> strangers(200);
+  for (int& stranger : strangers) { stranger = connected_to(server.port()); }
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(strangers.back()) + 64;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  {
+    const FewThreads one(1);
+    RendezvousClient client("127.0.0.1", server.port(), "secret", kLong);
+    client.set("key", "value");
+  }
+  CHECK(server.take("key") == "value");
+  server.require_serving();
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (const int stranger : strangers) { close(stranger); }
+}
+
+TEST_CASE("a token that comes letter by letter is a token") {
+  const RendezvousServer server(0, "secret");
+  const int slow = connected_to(server.port());
+  for (const char letter : std::string("\0\0\0\0\0\0\0\6secret", 14)) {
+    CHECK(send(slow, &letter, 1, 0) == 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  char reply[9] = {};
+  CHECK(recv(slow, reply, sizeof(reply), MSG_WAITALL) == sizeof(reply));
+  CHECK(reply[8] == '+');
+  close(slow);
+}
+
+TEST_CASE("a wait of an absurd length is a long wait or none") {
+  RendezvousServer server(0, "secret");
+  const auto asked = [&](const std::string& request) {
+    const int client = connected_to(server.port());
+    std::string text = std::string("\0\0\0\0\0\0\0\6secret", 14) + std::string(7, '\0');
+    text += static_cast<char>(request.size());
+    text += request;
+    CHECK(send(client, text.data(), text.size(), 0) == std::ssize(text));
+    std::this_thread::sleep_for(kShort);
+    server.set("key", "value");
+    char reply[9 + 8 + 6] = {};
+    CHECK(recv(client, reply, 9, MSG_WAITALL) == 9);
+    const ssize_t count = recv(client, reply, sizeof(reply), 0);
+    close(client);
+    server.forget("key");
+    return std::string(reply, static_cast<std::size_t>(count)).substr(8);  // behind its length
+  };
+  for (const char* milliseconds :
+       {"9223372036854775807", "9223372036854", "99999999999999999999"}) {
+    CHECK(asked("g" + std::string(milliseconds) + " 3 key") == "+value");
+  }
+  CHECK(asked("g-9223372036854775808 3 key").starts_with("-"));
+}
+
 TEST_CASE("a server that can accept nobody for longer than strangers may stay says so") {
   RendezvousServer server(0, "secret");
   rlimit before = {};
@@ -168,11 +243,7 @@ TEST_CASE("a server that can accept nobody for longer than strangers may stay sa
   rlimit few = before;
   few.rlim_cur = static_cast<rlim_t>(own) + 1;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(server.port()));
-  CHECK(connect(own, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  connect_to(server.port(), own);
   std::string heard;
   const auto begin = std::chrono::steady_clock::now();
   while (heard.empty() && std::chrono::steady_clock::now() - begin < kLong) {
