@@ -260,9 +260,17 @@ std::optional<TrainingResult> training_result(const std::string& line, const std
   result.limit_s = positive(number("limit_s"));
   result.roofline_s = positive(number("roofline_s"));
   for (const JsonValue& loss : member(*run, "losses")->items) {
-    result.losses.push_back({.kind = member(loss, "kind")->string,
-                             .measured_s = member(loss, "measured_s")->real,
-                             .limit_s = member(loss, "limit_s")->real});
+    const auto field = [&](std::string_view name) -> const JsonValue& {
+      const JsonValue* value = member(loss, name);
+      if (value == nullptr) {
+        throw InputError(place + ": " + loss.pointer + ": found no " + std::string(name) +
+                         ", expected a result that bench_training wrote");
+      }
+      return *value;
+    };
+    result.losses.push_back({.kind = field("kind").string,
+                             .measured_s = field("measured_s").real,
+                             .limit_s = field("limit_s").real});
   }
   return result;
 }

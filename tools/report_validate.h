@@ -75,6 +75,9 @@ struct ResultSummary {
 };
 ResultSummary summary_of(const std::string& result_line);
 
+// Whether it is what a run gave.
+bool is_result_line(const std::string& text);
+
 std::string validate_heading(Format format);
 std::string validate_row(const std::string& result_line, std::int64_t line, Format format);
 

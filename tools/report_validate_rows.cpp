@@ -133,6 +133,12 @@ ResultSummary summary_of(const std::string& result_line) {
   return summary;
 }
 
+bool is_result_line(const std::string& text) {
+  try {
+    return summary_of(text).status.has_value();
+  } catch (const InputError&) { return false; }
+}
+
 std::string validate_heading(Format format) {
   switch (format) {
     case Format::kTable:

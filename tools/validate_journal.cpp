@@ -5,6 +5,7 @@
 
 #include "data/input_error.h"
 #include "tools/output.h"
+#include "tools/report_validate.h"
 #include "tools/version.h"
 
 namespace shardplan {
@@ -51,9 +52,8 @@ ValidateJournal::ValidateJournal(const std::string& path, bool resumes) : journa
                      (rest.empty() ? "" : " and an incomplete line") +
                      ", expected an empty journal, or --resume to go on with it");
   }
-  std::int64_t line = 0;
-  const auto check = [&](bool is_record) {
-    ++line;
+  std::int64_t line = 1;
+  const auto require = [&](bool is_record) {
     if (!is_record) {
       throw InputError(path + ":" + std::to_string(line) +
                        ": found no record of validate, expected a journal that it wrote");
@@ -61,15 +61,17 @@ ValidateJournal::ValidateJournal(const std::string& path, bool resumes) : journa
   };
   for (const std::string& record : journal_.records()) {
     const std::size_t middle = kHead.size() + kKeyDigits;
-    check(record.starts_with(kHead) && record.size() > middle &&
-          record.compare(middle, kMiddle.size(), kMiddle) == 0 && record.ends_with('}'));
+    require(record.starts_with(kHead) && record.size() > middle &&
+            record.compare(middle, kMiddle.size(), kMiddle) == 0 && record.ends_with('}'));
     const std::size_t begin = middle + kMiddle.size();
-    results_[record.substr(kHead.size(), kKeyDigits)].push_back(
-        record.substr(begin, record.size() - 1 - begin) + "\n");
+    const std::string result = record.substr(begin, record.size() - 1 - begin);
+    require(is_result_line(result));
+    results_[record.substr(kHead.size(), kKeyDigits)].push_back(result + "\n");
+    ++line;
   }
   if (!rest.empty()) {
     // Behind records anything may be left of one; alone it must look like its beginning.
-    check(line > 0 || rest.substr(0, kHead.size()) == kHead.substr(0, rest.size()));
+    require(line > 1 || rest.substr(0, kHead.size()) == kHead.substr(0, rest.size()));
     print_message(path + ": the last record was cut off; its run is repeated");
   }
 }

@@ -74,6 +74,9 @@ TEST_CASE("a result is a case line that is read again as it was written") {
   CHECK(table_text(training_table({*again})) == table_text(training_table({result})));
   CHECK(losses_text(*again) == losses_text(result));
   CHECK_FALSE(training_result(result.line, "in", library).has_value());
+  std::string damaged = line;
+  damaged.replace(damaged.find("\"measured_s\""), 12, "\"measured_t\"");
+  CHECK_THROWS_AS(training_result(damaged, "out:1", library), InputError);
 }
 
 TEST_CASE("a failed run keeps its place in the table with its reason") {

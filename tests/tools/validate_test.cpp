@@ -53,8 +53,9 @@ class Batch {
   std::string journal() const { return folder_.path() + "/journal.jsonl"; }
 
   StartedProgram start(const Words& more, const Words& variables = {}) const {
-    Words words = {"validate", cases(), "--backend", "host", "--steps", "1", "--format", "json"};
-    for (const auto& [name, value] : {std::pair("--warmup", "1"), std::pair("--timeout", "5")}) {
+    Words words = {"validate", cases(), "--backend", "host", "--steps", "1"};
+    for (const auto& [name, value] :
+         {std::pair("--warmup", "1"), std::pair("--timeout", "5"), std::pair("--format", "json")}) {
       if (std::ranges::find(more, name) == more.end()) {
         words.insert(words.end(), {name, value});
       }
@@ -344,6 +345,32 @@ TEST_CASE("a file that is no journal is refused in one line and stays as it is")
       CHECK(run.exit_code == 2);
       CHECK(std::ranges::count(run.err, '\n') == 1);
       CHECK(run.err.find("journal.jsonl:") != std::string::npos);
+      CHECK(read_file(batch.journal()) == text);
+    }
+  }
+}
+
+TEST_CASE("a damaged record of a journal is named by its line, and nothing runs") {
+  const Batch batch(case_lines({kFour, kFour, kFour}));
+  REQUIRE(batch.run({"--journal", batch.journal()}).exit_code == 0);
+  const std::string whole = read_file(batch.journal());
+  const std::size_t second = whole.find('\n') + 1;
+  const std::size_t begin = whole.find("\"result\":", second) + 9;
+  const std::size_t end = whole.find('\n', second) - 1;
+  for (const std::string result :
+       {"garbage", "{}", "[]", "", "{\"measured\":{\"status\":\"fine\"}}",
+        "{\"predicted\":{\"status\":\"ok\"}}"}) {
+    const std::string text = std::string(whole).replace(begin, end - begin, result);
+    write_file(batch.journal(), text);
+    for (const char* format : {"json", "csv", "table"}) {
+      const ProgramRun run =
+          batch.run({"--journal", batch.journal(), "--resume", "--format", format});
+      INFO(result << ": " << run.err);
+      CHECK(run.exit_code == 2);
+      CHECK(run.out.empty());
+      CHECK(run.err.ends_with(
+          "journal.jsonl:2: found no record of validate, expected a journal that it wrote\n"));
+      CHECK(std::ranges::count(run.err, '\n') == 1);
       CHECK(read_file(batch.journal()) == text);
     }
   }
