@@ -1,5 +1,7 @@
 #include "tools/case_file.h"
 
+#include <utility>
+
 namespace shardplan {
 namespace {
 
@@ -15,7 +17,20 @@ std::string why_not_described(const Case& question) {
 
 }  // namespace
 
+CaseFile::CaseFile(const std::string& path) : file_(TextFile::or_standard_input(path)) {
+  has_first_ = read(first_);
+}
+
 bool CaseFile::next(CaseText& line) {
+  if (has_first_) {
+    has_first_ = false;
+    line = std::move(first_);
+    return true;
+  }
+  return read(line);
+}
+
+bool CaseFile::read(CaseText& line) {
   line.file = file_.name();
   while (file_.next_line(line.text)) {
     line.line = ++line_;

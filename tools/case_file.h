@@ -21,13 +21,18 @@ struct CaseText {
 // "-" is standard input. InputError for a file that cannot be read.
 class CaseFile {
  public:
-  explicit CaseFile(const std::string& path) : file_(TextFile::or_standard_input(path)) {}
+  // Reads the first line: who writes a heading next knows that there is a file that can be read.
+  explicit CaseFile(const std::string& path);
   // The next line that is not blank; false at the end.
   bool next(CaseText& line);
 
  private:
+  bool read(CaseText& line);
+
   TextFile file_;
   std::int64_t line_ = 0;
+  CaseText first_ = {};
+  bool has_first_ = false;
 };
 
 // What the estimator says about a case at its own card; a framework without a profile is an answer.

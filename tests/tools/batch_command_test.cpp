@@ -56,6 +56,15 @@ TEST_CASE("a batch answers every line in order and goes on after bad ones") {
   CHECK(contains(at(at(lines[1], "predicted"), "reason").string, "cases.jsonl:2: /plan/tpp"));
 }
 
+TEST_CASE("a batch says nothing before it can read its file") {
+  const TemporaryDirectory directory;
+  const std::string& path = directory.path();
+  const std::string files = " < " + path + " > " + path + "/out 2> " + path + "/err; ";
+  CHECK(shell("shardplan batch -" + files + "test $? -eq 2") == 0);
+  CHECK(read_file(path + "/out").empty());
+  CHECK(read_file(path + "/err") == "shardplan: standard input: cannot be read: Is a directory\n");
+}
+
 TEST_CASE("a batch whose lines all have answers exits with 0, read from a pipe as well") {
   const TemporaryDirectory directory;
   const std::string cases = directory.path() + "/cases.jsonl";
