@@ -1,5 +1,6 @@
 // shardplan batch: case lines in, one answer per line out, in input order.
 #include <exception>
+#include <new>
 #include <set>
 
 #include "data/case_line.h"
@@ -15,8 +16,9 @@ namespace {
 
 struct Tally {
   std::int64_t lines = 0;
-  std::int64_t bad = 0;   // the user's mistakes
-  std::int64_t bugs = 0;  // ours
+  std::int64_t bad = 0;        // the user's mistakes
+  std::int64_t too_large = 0;  // for this host's memory
+  std::int64_t bugs = 0;       // ours
   std::string first_problem;
   std::set<std::string> warned;  // each once
 };
@@ -41,6 +43,9 @@ BatchAnswer answer_line(const std::string& text, const std::string& place, const
   } catch (const InputError& problem) {
     ++tally.bad;
     answer.prediction.reason = problem.what();
+  } catch (const std::bad_alloc&) {
+    ++tally.too_large;
+    answer.prediction.reason = place + ": out of host memory";
   } catch (const std::exception& problem) {
     ++tally.bugs;
     answer.prediction.reason = place + ": internal error: " + problem.what();
@@ -116,13 +121,15 @@ ExitCode run_batch(const Arguments& arguments) {
   Output output(text_or(options, "out", ""));
   const Tally tally = answer_file(options.positional.front(), library, format_of(options), output);
   output.commit();
-  if (tally.bad + tally.bugs == 0) {
+  const std::int64_t without_answer = tally.bad + tally.too_large + tally.bugs;
+  if (without_answer == 0) {
     return ExitCode::kOk;
   }
-  print_message("batch: " + std::to_string(tally.bad + tally.bugs) + " of " +
-                std::to_string(tally.lines) +
+  print_message("batch: " + std::to_string(without_answer) + " of " + std::to_string(tally.lines) +
                 " lines have no answer; the first: " + tally.first_problem);
-  return tally.bugs > 0 ? ExitCode::kBug : ExitCode::kInput;
+  return tally.bugs > 0        ? ExitCode::kBug
+         : tally.too_large > 0 ? ExitCode::kEnvironment
+                               : ExitCode::kInput;
 }
 
 }  // namespace shardplan

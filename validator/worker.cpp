@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <stdexcept>
 
 #include "validator/line_channel.h"
@@ -63,6 +64,10 @@ class Worker {
       reply.add("result", text_of(run(id, request_of(message.word("request")))));
     } catch (const RunFailure& failure) {
       reply.add("failure", text_of(failure.failure()));
+    } catch (const std::bad_alloc&) {
+      reply.add("failure", text_of(Failure{.status = RunStatus::kCrash,
+                                           .reason = "out of host memory",
+                                           .process = ProcessState::kLost}));
     } catch (const std::exception& error) {
       reply.add("failure", text_of(Failure{.status = RunStatus::kCrash,
                                            .reason = error.what(),
