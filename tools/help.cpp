@@ -57,10 +57,10 @@ constexpr std::array<Command, 12> kCommands = {{
 }};
 
 constexpr std::string_view kExitCodes =
-    "Exit codes: 0 ok, 1 negative answer (does not fit, invalid plan, nothing found), 2 bad "
-    "input,\n"
-    "3 environment (a file cannot be written), 4 a bug of shardplan, 5 a rank that timed out or "
-    "died.\n";
+    R"(Exit codes: 0 ok, 1 negative answer (does not fit, invalid plan, nothing found), 2 bad input,
+3 environment (a file cannot be written, no memory), 4 a bug of shardplan, 5 a rank that timed out or
+died, 128 + N ended by signal N (130 SIGINT, 137 SIGKILL, 143 SIGTERM).
+)";
 
 std::string overview() {
   std::string text = "usage: shardplan COMMAND [options]\n\n";
