@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <system_error>
 
 namespace shardplan {
 namespace {
@@ -96,13 +97,18 @@ void GpuSensors::start() {
   if (management_ == nullptr) {
     return;
   }
+  why_absent_.clear();
   samples_ = true;
-  thread_ = std::thread([this] {
-    do {
-      sample();
-      std::this_thread::sleep_for(kInterval);
-    } while (samples_);
-  });
+  try {
+    thread_ = std::thread([this] {
+      do {
+        sample();
+        std::this_thread::sleep_for(kInterval);
+      } while (samples_);
+    });
+  } catch (const std::system_error& error) {
+    why_absent_ = std::string("no thread samples clocks and power: ") + error.what();
+  }
 }
 
 SensorMeans GpuSensors::stop() {

@@ -30,15 +30,16 @@ void on_threads(std::size_t count, const std::function<void(std::size_t)>& body)
     const std::lock_guard closed(gate);
     try {
       for (std::size_t i = 0; i < count; ++i) { threads.emplace_back(pass_and_run, i); }
-    } catch (const std::system_error& error) {
-      missing = std::make_exception_ptr(
-          std::system_error(error.code(), "threads: found " + std::to_string(threads.size()) +
-                                              ", expected " + std::to_string(count)));
-    }
+    } catch (...) { missing = std::current_exception(); }
   }
   for (std::thread& thread : threads) { thread.join(); }
   if (missing) {
-    std::rethrow_exception(missing);
+    try {
+      std::rethrow_exception(missing);
+    } catch (const std::system_error& error) {
+      throw std::system_error(error.code(), "threads: found " + std::to_string(threads.size()) +
+                                                ", expected " + std::to_string(count));
+    }
   }
   for (const std::exception_ptr& error : errors) {
     if (error) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -109,7 +110,7 @@ void Supervisor::read_lines(Rank& rank, std::int64_t run) {
       } else {
         rank.failure = failure_of(message.word("failure"));
       }
-    } catch (const std::exception& error) {
+    } catch (const std::bad_alloc&) { throw; } catch (const std::exception& error) {
       rank.failure =
           Failure{.status = RunStatus::kCrash,
                   .reason = std::string("the process of this rank talks nonsense: ") + error.what(),
@@ -180,6 +181,7 @@ void Supervisor::watch(std::vector<Rank>& ranks, const ProgramOf& program_of, St
     }
     if (Clock::now() - moved > options_.timeout) {
       std::vector<Position> positions;
+      positions.reserve(ranks.size());
       for (const Rank& rank : ranks) {
         positions.push_back(rank.result ? kDone : rank.worker->position());
       }

@@ -59,7 +59,7 @@ class Supervisor {
 
   bool wait_until_ready(std::vector<Rank>& ranks, StopFlags& stop);
   void watch(std::vector<Rank>& ranks, const ProgramOf& program_of, StopFlags& stop);
-  void read_lines(Rank& rank, std::int64_t index);
+  void read_lines(Rank& rank, std::int64_t run);
   void note_end(Rank& rank);
   void settle(std::vector<Rank>& ranks, std::chrono::milliseconds grace);
   void wait_a_little(const std::vector<Rank>& ranks);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/few_threads.h"
+
 namespace shardplan {
 namespace {
 
@@ -28,6 +30,20 @@ TEST_CASE("without the library, or with a GPU that it does not know, there are n
   none.start();
   CHECK(none.stop().samples == 0);
   CHECK(GpuSensors({"0000:07:00.0"}, kFake).why_absent() == kFake + " knows no GPU 0000:07:00.0");
+}
+
+TEST_CASE("where the system gives no thread there are no samples, and what is measured goes on") {
+  GpuSensors sensors({"0000:01:00.0"}, kFake);
+  {
+    const FewThreads none(0);
+    sensors.start();
+  }
+  CHECK(sensors.stop().samples == 0);
+  CHECK(sensors.why_absent() ==
+        "no thread samples clocks and power: Resource temporarily unavailable");
+  sensors.start();
+  CHECK(sensors.stop().samples > 0);
+  CHECK(sensors.why_absent().empty());
 }
 
 }  // namespace shardplan

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <system_error>
 
-#include "tests/validator/few_threads.h"
+#include "tests/few_threads.h"
 
 namespace shardplan {
 

@@ -15,7 +15,7 @@
 #include <system_error>
 #include <vector>
 
-#include "tests/validator/few_threads.h"
+#include "tests/few_threads.h"
 
 namespace shardplan {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/validator/few_threads.h"
+#include "tests/few_threads.h"
 
 #include <dlfcn.h>
 
