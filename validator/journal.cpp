@@ -107,16 +107,14 @@ void Journal::append(const std::string& record) {
   }
   cut_incomplete();
   const std::string line = record + "\n";
-  // One call: no other line can come between.
-  ssize_t written = 0;
-  do {
-    written = write(descriptor_, line.data(), line.size());
-  } while (written < 0 && errno == EINTR);
-  if (written != static_cast<ssize_t>(line.size())) {
+  // The lock keeps lines of other processes from coming between.
+  for (std::string_view rest = line; !rest.empty();) {
+    const ssize_t written = write(descriptor_, rest.data(), rest.size());
     if (written >= 0) {
-      errno = ENOSPC;
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      fail("cannot be written");
     }
-    fail("cannot be written");
   }
   if (fdatasync(descriptor_) != 0) {
     fail("cannot be written to the disk");

@@ -1,8 +1,11 @@
 #include "validator/journal.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -71,6 +74,32 @@ TEST_CASE("a file stays as it is until a record is appended") {
   file.append("notes of mine");
   { const Journal journal(file.path()); }
   CHECK(file.text() == "notes of mine");
+}
+
+TEST_CASE("a record that has no room is an error with its reason, and the next one cuts it off") {
+  const TemporaryFile file;
+  const std::string record(100, 'a');
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit few = {.rlim_cur = 250, .rlim_max = 250};
+    setrlimit(RLIMIT_FSIZE, &few);
+    Journal journal(file.path());
+    journal.append(record);
+    journal.append(record);
+    try {
+      journal.append(record);
+    } catch (const JournalError& error) {
+      _exit(error.what() == file.path() + ": cannot be written: File too large" ? 0 : 2);
+    }
+    _exit(1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(file.text().size() == 250);
+  Journal(file.path()).append("next");
+  CHECK(Journal(file.path()).records() == std::vector<std::string>{record, record, "next"});
 }
 
 TEST_CASE("a journal has one writer at a time") {
