@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "estimator/allocation_tape.h"
 #include "estimator/block_counts.h"
 #include "estimator/block_rows.h"
 #include "estimator/caching_allocator.h"
@@ -23,35 +24,18 @@ std::int64_t bytes(std::int64_t elements, DType dtype) {
   return elements * bytes_of(dtype);
 }
 
-// Writes what start-up allocates and frees.
-class StartUp {
- public:
-  std::int64_t allocate(std::int64_t bytes) {
-    events.push_back({.id = ++last_id_, .bytes = bytes});
-    return last_id_;
-  }
-  void free(std::int64_t id) { events.push_back({.id = id, .bytes = 0}); }
-
-  std::vector<AllocationEvent> events;
-
- private:
-  std::int64_t last_id_ = 0;
-};
-
 // The buffers of a chunk, into which the weights move, the last one first, where the optimizer is
 // sharded.
-void add_buffers(StartUp& start, const Plan& plan, const ChunkBuffers& buffers,
-                 const std::vector<std::int64_t>& weights) {
+void add_buffers(AllocationTape& tape, const Plan& plan, const ChunkBuffers& buffers,
+                 std::vector<TapeTensor>& weights) {
   const bool moves = plan.zero >= 1;
   for (const std::int64_t count : {buffers.dense, buffers.expert}) {
-    if (count > 0) {
-      if (moves) {
-        start.allocate(bytes(count, activation_dtype(plan.precision)));
-      }
-      start.allocate(bytes(count, plan.grad_dtype));
+    if (moves) {
+      tape.make(bytes(count, activation_dtype(plan.precision)));
     }
+    tape.make(bytes(count, plan.grad_dtype));
   }
-  for (std::size_t i = moves ? weights.size() : 0; i-- > 0;) { start.free(weights[i]); }
+  for (std::size_t i = moves ? weights.size() : 0; i-- > 0;) { tape.free(weights[i]); }
 }
 
 // Bytes that the allocator counts beyond what was asked for.
@@ -94,26 +78,26 @@ DType state_dtype(const Job& job, DType chosen) {
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                              const StageTensors& tensors, std::int64_t shard) {
   StageWeights weights = stage_weights(job, plan, stage, tensors, shard);
-  StartUp start;
+  AllocationTape tape;
   const DType type = activation_dtype(plan.precision);
-  std::vector<std::vector<std::int64_t>> ids(stage.chunks.size());
+  std::vector<std::vector<TapeTensor>> built(stage.chunks.size());
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     for (const std::int64_t elements : weights.of_chunk[chunk]) {
-      ids[chunk].push_back(start.allocate(bytes(elements, type)));
+      built[chunk].push_back(tape.make(bytes(elements, type)));
     }
   }
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-    add_buffers(start, plan, tensors.chunks[chunk], ids[chunk]);
+    add_buffers(tape, plan, tensors.chunks[chunk], built[chunk]);
   }
   BuiltStage found;
   found.optimizer_elements = std::move(weights.of_optimizer);
   found.second_moments = weights.second_moments;
   for (const std::int64_t elements : found.optimizer_elements) {
-    const std::int64_t clone = start.allocate(bytes(elements, type));
-    start.allocate(bytes(elements, state_dtype(job, plan.master_dtype)));
-    start.free(clone);
+    TapeTensor clone = tape.make(bytes(elements, type));
+    tape.make(bytes(elements, state_dtype(job, plan.master_dtype)));
+    tape.free(clone);
   }
-  found.events = std::move(start.events);
+  found.events = tape.take_events();
   return found;
 }
 

@@ -15,6 +15,9 @@ TimelineWriter::TimelineWriter(const BlockSet& blocks) {
 }
 
 std::int64_t TimelineWriter::allocate(std::int64_t bytes, AllocationStream stream) {
+  if (bytes == 0) {
+    return 0;
+  }
   ++last_id_;
   events.push_back({.id = last_id_, .bytes = bytes, .stream = stream});
   return last_id_;

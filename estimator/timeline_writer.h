@@ -29,6 +29,8 @@ class TimelineWriter {
   // Whether some block has rows that stay for the microbatches after.
   bool has_gradients() const { return has_gradients_; }
 
+  // The tensor's id. No bytes, no tensor: PyTorch's allocator is not called then (allocate of
+  // c10/cuda/CUDACachingAllocator.cpp).
   std::int64_t allocate(std::int64_t bytes, AllocationStream stream = AllocationStream::kCompute);
   void free(std::int64_t& id);
   // Streams beside the main one have come to their end.

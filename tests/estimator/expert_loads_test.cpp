@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "estimator/stage_timeline.h"
+#include "estimator/timeline_writer.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
@@ -122,6 +123,31 @@ TEST_CASE("loads of their own make ranks reserve differently, and allocate what 
   }
   const auto [least, most] = std::ranges::minmax(uneven, {}, &AllocatorPeaks::reserved_bytes);
   CHECK(most.reserved_bytes > least.reserved_bytes);
+}
+
+TEST_CASE("a tensor of no bytes is no tensor: nothing is allocated for it, and nothing freed") {
+  TimelineWriter writer{BlockSet{}};
+  std::int64_t tensor = writer.allocate(0);
+  CHECK(tensor == 0);
+  writer.free(tensor);
+  CHECK(writer.events.empty());
+  tensor = writer.allocate(1);
+  writer.free(tensor);
+  CHECK(writer.events.size() == 2);
+}
+
+TEST_CASE("ranks of few tokens, some of which no token chooses, are played to their end") {
+  Job job = mixture_job(8, 2);
+  for (const std::int64_t sequence : {1, 2, 3}) {
+    job.sequence_length = sequence;
+    const Plan plan = spread_plan(4);
+    const PlanPieces pieces = plan_pieces(job, plan);
+    for (const std::int64_t rank : {0, 1, 2, 3}) {
+      const std::vector<AllocationEvent> events =
+          stage_timeline(job, plan, pieces.blocks, pieces.stages.front(), rank);
+      CHECK(replay_allocator(events, AllocatorKind::kCaching).allocated_bytes > 0);
+    }
+  }
 }
 
 }  // namespace shardplan
