@@ -1,7 +1,6 @@
 #include "estimator/driver_addresses.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "estimator/units.h"
 
@@ -9,63 +8,60 @@ namespace shardplan {
 
 std::int64_t DriverAddresses::take(std::int64_t bytes) {
   constexpr std::int64_t kPiece = 32 * kMiB;
-  SameSize* lowest = nullptr;
-  for (auto rests = std::ranges::lower_bound(rests_, bytes, {}, &SameSize::bytes);
-       rests != rests_.end(); ++rests) {
-    const bool has_any = !rests->addresses.empty();
-    if (has_any && (lowest == nullptr || rests->addresses.back() < lowest->addresses.back())) {
-      lowest = &*rests;
+  Rest lowest;  // of those that fit
+  for (auto size = std::ranges::lower_bound(sizes_, bytes, {}, &SameSize::bytes);
+       size != sizes_.end(); ++size) {
+    const std::int64_t address = *size->addresses.begin();
+    if (lowest.bytes == 0 || address < lowest.address) {
+      lowest = {.address = address, .bytes = size->bytes};
     }
   }
-  std::int64_t size = round_up(bytes, kPiece);
-  std::int64_t address = lowest_ - size;
-  if (lowest != nullptr) {
-    size = lowest->bytes;
-    address = lowest->addresses.back();
-    lowest->addresses.pop_back();
+  if (lowest.bytes > 0) {
+    remove(lowest);
   } else {
-    lowest_ = address;
+    const std::int64_t size = round_up(bytes, kPiece);
+    lowest_ -= size;
+    lowest = {.address = lowest_, .bytes = size};
   }
-  if (size > bytes) {
-    add(address + bytes, size - bytes);
+  if (lowest.bytes > bytes) {
+    add({.address = lowest.address + bytes, .bytes = lowest.bytes - bytes});
   }
-  return address;
+  return lowest.address;
 }
 
 void DriverAddresses::give_back(std::int64_t address, std::int64_t bytes) {
-  // At most one begins where this ends, and one ends where it begins.
-  for (SameSize& rests : rests_) {
-    if (remove(address + bytes, rests)) {
-      bytes += rests.bytes;
-      break;
-    }
+  Rest joined = {.address = address, .bytes = bytes};
+  const auto above = rests_.lower_bound({.address = address + bytes});
+  if (above != rests_.end() && above->address == address + bytes) {
+    const Rest rest = *above;
+    joined.bytes += rest.bytes;
+    remove(rest);
   }
-  for (SameSize& rests : rests_) {
-    if (remove(address - rests.bytes, rests)) {
-      address -= rests.bytes;
-      bytes += rests.bytes;
-      break;
-    }
+  const auto below = rests_.lower_bound({.address = address});
+  if (below != rests_.end() && below->address + below->bytes == address) {
+    const Rest rest = *below;
+    joined = {.address = rest.address, .bytes = rest.bytes + joined.bytes};
+    remove(rest);
   }
-  add(address, bytes);
+  add(joined);
 }
 
-void DriverAddresses::add(std::int64_t address, std::int64_t bytes) {
-  auto rests = std::ranges::lower_bound(rests_, bytes, {}, &SameSize::bytes);
-  if (rests == rests_.end() || rests->bytes != bytes) {
-    rests = rests_.insert(rests, {.bytes = bytes});
+void DriverAddresses::add(const Rest& rest) {
+  rests_.insert(rest);
+  auto size = std::ranges::lower_bound(sizes_, rest.bytes, {}, &SameSize::bytes);
+  if (size == sizes_.end() || size->bytes != rest.bytes) {
+    size = sizes_.insert(size, {.bytes = rest.bytes});
   }
-  std::vector<std::int64_t>& addresses = rests->addresses;
-  addresses.insert(std::ranges::lower_bound(addresses, address, std::greater()), address);
+  size->addresses.insert(rest.address);
 }
 
-bool DriverAddresses::remove(std::int64_t address, SameSize& rests) {
-  const auto at = std::ranges::lower_bound(rests.addresses, address, std::greater());
-  if (at == rests.addresses.end() || *at != address) {
-    return false;
+void DriverAddresses::remove(const Rest& rest) {
+  rests_.erase(rest);
+  const auto size = std::ranges::lower_bound(sizes_, rest.bytes, {}, &SameSize::bytes);
+  size->addresses.erase(rest.address);
+  if (size->addresses.empty()) {
+    sizes_.erase(size);
   }
-  rests.addresses.erase(at);
-  return true;
 }
 
 }  // namespace shardplan

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "estimator/sorted_arrays.h"
+
 namespace shardplan {
 
 // Observed in addresses of segments (driver 580, H200, sizes 2 MiB to 2 GiB): address space is used
@@ -16,17 +18,22 @@ class DriverAddresses {
   void give_back(std::int64_t address, std::int64_t bytes);
 
  private:
-  // Rests of one size. The lowest, which is taken first and mostly came last, is the last one.
+  struct Rest {
+    std::int64_t address = 0;
+    std::int64_t bytes = 0;
+    friend bool operator<(const Rest& a, const Rest& b) { return a.address > b.address; }
+  };
   struct SameSize {
     std::int64_t bytes = 0;
-    std::vector<std::int64_t> addresses = {};  // falling
+    SortedArrays<std::int64_t> addresses = {};  // never none
   };
 
-  void add(std::int64_t address, std::int64_t bytes);
-  bool remove(std::int64_t address, SameSize& rests);
+  void add(const Rest& rest);
+  void remove(const Rest& rest);
 
   std::int64_t lowest_ = std::int64_t{1} << 47;  // user addresses end there
-  std::vector<SameSize> rests_;                  // rising; rests are many, their sizes few
+  SortedArrays<Rest> rests_;                     // the highest first, which ends below an address
+  std::vector<SameSize> sizes_;                  // rising; rests are many, their sizes few
 };
 
 }  // namespace shardplan
