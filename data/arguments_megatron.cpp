@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "data/json_message.h"
+#include "data/model_config.h"
 #include "estimator/megatron_fsdp.h"
 
 namespace shardplan {
@@ -312,7 +313,7 @@ ModelSpec model_of_run(const RunArguments& arguments, const RunSettings& setting
     return megatron_model(arguments, notes);
   }
   ModelSpec model = library.model(settings.model).model;
-  model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxCount);
+  model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxMtpLayers);
   return model;
 }
 

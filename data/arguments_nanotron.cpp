@@ -2,6 +2,7 @@
 // config/parallelism_config.py, config/config.py and config/models_config.py.
 #include <algorithm>
 
+#include "data/model_config.h"
 #include "data/run_settings.h"
 #include "estimator/units.h"
 
@@ -43,7 +44,7 @@ ModelSpec model_of(const RunArguments& arguments, std::int64_t tp) {
   model.vocab = padded_vocabulary(arguments, tp);
   model.tied_embeddings = is_true(arguments, "model.model_config.tie_word_embeddings", "false");
   model.layers.resize(static_cast<std::size_t>(
-      arguments.required_integer("model.model_config.num_hidden_layers", 1, kMaxCount)));
+      arguments.required_integer("model.model_config.num_hidden_layers", 1, kMaxLayers)));
   return model;
 }
 

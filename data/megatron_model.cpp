@@ -4,13 +4,15 @@
 
 #include "data/arguments_megatron.h"
 #include "data/json_message.h"
+#include "data/model_config.h"
 
 namespace shardplan {
 namespace {
 
-std::int64_t required(const RunArguments& arguments, const char* name, const char* other) {
+std::int64_t required(const RunArguments& arguments, const char* name, const char* other,
+                      std::int64_t high = kMaxSize) {
   return arguments.required_integer(arguments.has(name) || !arguments.has(other) ? name : other, 1,
-                                    kMaxSize);
+                                    high);
 }
 
 std::string found_text(const RunArguments& arguments, const char* name) {
@@ -238,8 +240,9 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   ModelSpec model;
   model.name = "of the arguments";
   model.family = "gpt";
-  const std::int64_t num_layers = required(arguments, "--num-layers", "--encoder-num-layers");
-  model.layers.resize(static_cast<std::size_t>(std::min(num_layers, kMaxCount)));
+  const std::int64_t num_layers =
+      required(arguments, "--num-layers", "--encoder-num-layers", kMaxLayers);
+  model.layers.resize(static_cast<std::size_t>(num_layers));
   read_widths(arguments, model);
   read_mla(arguments, model);
   read_norms_and_biases(arguments, model);
@@ -249,7 +252,7 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   read_windows(arguments, model);
   model.vocab = vocabulary(arguments, notes);
   model.tied_embeddings = !arguments.has("--untie-embeddings-and-output-weights");
-  model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxCount);
+  model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxMtpLayers);
   return model;
 }
 

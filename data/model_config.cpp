@@ -13,7 +13,6 @@ namespace shardplan {
 namespace {
 
 constexpr std::int64_t kMaxHidden = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxSequence = std::int64_t{1} << 27;
 constexpr std::int64_t kMaxFfn = std::int64_t{1} << 24;

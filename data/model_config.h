@@ -1,6 +1,7 @@
 // Hugging Face config.json -> ModelSpec, with the traps of every family handled by name.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,11 @@
 #include "estimator/model_spec.h"
 
 namespace shardplan {
+
+// That a model may have. Published ones have at most a few hundred layers; the time of an answer
+// grows with them.
+inline constexpr std::int64_t kMaxLayers = 4096;
+inline constexpr std::int64_t kMaxMtpLayers = 16;
 
 struct ModelConfig {
   ModelSpec model;

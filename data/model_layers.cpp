@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "data/model_config.h"
 #include "data/model_family.h"
 
 namespace shardplan {
@@ -250,7 +251,7 @@ void read_deepseek_experts(ConfigReading& reading) {
   }
   constexpr std::array kMtpNames =
       std::to_array<std::string_view>({"num_nextn_predict_layers", "num_mtp_layers"});
-  reading.model.num_mtp_layers = aliased(reading, kMtpNames, 16).value_or(0);
+  reading.model.num_mtp_layers = aliased(reading, kMtpNames, kMaxMtpLayers).value_or(0);
 }
 
 // intermediate_size is the width of an expert and of the one shared expert; dense layers have

@@ -2,6 +2,7 @@
 // shown in help and suggested.
 #include <utility>
 
+#include "data/model_config.h"
 #include "estimator/plan.h"
 #include "estimator/units.h"
 #include "tools/options.h"
@@ -17,7 +18,6 @@ constexpr std::int64_t kMaxBatch = std::int64_t{1} << 27;
 constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxWorld = std::int64_t{1} << 22;
 constexpr std::int64_t kMaxDegree = 1024;
-constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
 constexpr std::int64_t kMostWorth = std::int64_t{1} << 60;  // tokens, days, US dollars
 
 OptionRow count(const char* name, const char* help, std::int64_t low, std::int64_t high) {

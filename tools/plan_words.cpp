@@ -4,6 +4,7 @@
 #include <set>
 
 #include "data/json_message.h"
+#include "data/model_config.h"
 
 namespace shardplan {
 namespace {
@@ -74,7 +75,6 @@ Recompute recompute_of(const Options& options, const Recompute& base) {
 constexpr std::string_view kEvenLayers = "even";  // as the framework splits them
 
 std::vector<std::int64_t> parse_layers(const std::string& word) {
-  constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
   std::vector<std::int64_t> layers;
   if (word == kEvenLayers) {
     return layers;
