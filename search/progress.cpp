@@ -4,20 +4,31 @@
 
 namespace shardplan {
 
-ProgressReporter::ProgressReporter(const SearchOptions& options, std::int64_t plans)
-    : options_(options), plans_(plans) {}
+ProgressReporter::ProgressReporter(const SearchOptions& options, std::int64_t plans,
+                                   std::int64_t to_estimate)
+    : options_(options), plans_(plans), to_estimate_(to_estimate) {}
 
 void ProgressReporter::add(std::int64_t decided, std::int64_t priced) {
   decided_ += decided;
   priced_ += priced;
-  if (options_.progress && omp_get_thread_num() == 0 &&
-      Clock::now() - told_ > std::chrono::milliseconds(100)) {
+  tell_now_and_then();
+}
+
+void ProgressReporter::set_estimated(std::int64_t plans) {
+  estimated_ = plans;
+  tell_now_and_then();
+}
+
+void ProgressReporter::finish() {
+  estimated_ = to_estimate_;
+  if (told_ != start_) {
     tell();
   }
 }
 
-void ProgressReporter::finish() {
-  if (told_ != start_) {
+void ProgressReporter::tell_now_and_then() {
+  if (options_.progress && omp_get_thread_num() == 0 &&
+      Clock::now() - told_ > std::chrono::milliseconds(100)) {
     tell();
   }
 }
@@ -27,7 +38,9 @@ void ProgressReporter::tell() {
   options_.progress({.plans = plans_,
                      .decided = decided_,
                      .priced = priced_,
-                     .seconds = std::chrono::duration<double>(told_ - start_).count()});
+                     .seconds = std::chrono::duration<double>(told_ - start_).count(),
+                     .estimated = estimated_,
+                     .to_estimate = to_estimate_});
 }
 
 }  // namespace shardplan

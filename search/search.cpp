@@ -13,6 +13,7 @@
 
 #include "search/census.h"
 #include "search/parallel.h"
+#include "search/progress.h"
 #include "search/rank.h"
 #include "search/rules.h"
 #include "search/space.h"
@@ -124,7 +125,7 @@ struct Finalists {
 // Takes candidates, best first, until the top is complete. Their allocators are replayed; what that
 // says of the card, and of the basis where bounds leave it open, is counted.
 void choose_among(const WalkTask& task, std::span<const Candidate> candidates,
-                  EstimatedPlans& estimated, Finalists& chosen) {
+                  EstimatedPlans& estimated, Finalists& chosen, ProgressReporter& reporter) {
   const SearchOptions& options = task.options;
   const auto is_shown = [&](const Candidate& candidate) {
     return options.distinct &&
@@ -155,6 +156,7 @@ void choose_among(const WalkTask& task, std::span<const Candidate> candidates,
         chosen.families.push_back(candidate.family);
       }
     }
+    reporter.set_estimated(std::ssize(chosen.top));
     if (std::ssize(chosen.top) == options.top) {
       return;
     }
@@ -171,6 +173,9 @@ Finalists choose_top(const WalkTask& task, const WalkResult& walked, EstimatedPl
                       .over_card = {}};
   std::optional<Candidate> behind;
   std::vector<Candidate> open = walked.undecided_first.candidates();
+  ProgressReporter reporter(
+      task.options, task.num_distinct,
+      std::min(task.options.top, std::ssize(walked.answers.top.candidates()) + std::ssize(open)));
   while (true) {
     const bool is_complete = std::ssize(open) < kMaxUndecided;
     std::vector<Candidate> candidates = walked.answers.top.candidates();
@@ -180,8 +185,9 @@ Finalists choose_top(const WalkTask& task, const WalkResult& walked, EstimatedPl
     });
     candidates.insert(candidates.end(), open.begin(), open.end());
     std::ranges::sort(candidates, is_better);
-    choose_among(task, candidates, estimated, chosen);
+    choose_among(task, candidates, estimated, chosen, reporter);
     if (is_complete || std::ssize(chosen.top) == task.options.top) {
+      reporter.finish();
       return chosen;
     }
     behind = open.back();

@@ -73,6 +73,9 @@ struct SearchProgress {
   std::int64_t decided = 0;  // of those: priced or cut
   std::int64_t priced = 0;
   double seconds = 0;
+  // Behind the last decision: of the plans to show, those that have their full estimates.
+  std::int64_t estimated = 0;
+  std::int64_t to_estimate = 0;  // 0: plans are still decided
 };
 
 // Branches that are not priced: those without answers, those whose plans all are over the limit, so

@@ -172,23 +172,26 @@ SearchSpace with_own_plan(SearchSpace space, const std::optional<GivenRun>& run)
   return space;
 }
 
-// "38 %, 1.2 M plans decided, 410 k/s, 3 s left": one line that the next one overwrites.
+// "38 %, 1.2 M plans decided, 410 k/s, 3 s left", then the same of the plans to show: one line that
+// the next one overwrites.
 void show(const SearchProgress& progress) {
   if (progress.seconds < 1) {
     return;
   }
-  const double done = static_cast<double>(progress.decided);
-  const double share = progress.plans > 0 ? done / static_cast<double>(progress.plans) : 1;
-  const double rate = done / progress.seconds;
-  const double left = static_cast<double>(progress.plans - progress.decided) / rate;
+  const bool decides = progress.to_estimate == 0;
+  const std::int64_t done = decides ? progress.decided : progress.estimated;
+  const std::int64_t all = decides ? progress.plans : progress.to_estimate;
+  const double share = all > 0 ? static_cast<double>(done) / static_cast<double>(all) : 1;
+  const double rate = static_cast<double>(done) / progress.seconds;
+  const std::string what =
+      decides ? "plans, " + grouped(progress.priced) + " priced" : "plans to show estimated";
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(share * kWidth);
-  std::fprintf(stderr,
-               "\r[%.*s%.*s] %3.0f %%  %s of %s plans, %s priced, %.3g plans/s, %.0f s left\x1b[K",
+  std::fprintf(stderr, "\r[%.*s%.*s] %3.0f %%  %s of %s %s, %.3g plans/s, %.0f s left\x1b[K",
                filled, "##############################", kWidth - filled,
-               "..............................", 100 * share, grouped(progress.decided).c_str(),
-               grouped(progress.plans).c_str(), grouped(progress.priced).c_str(), rate, left);
-  if (progress.decided == progress.plans) {
+               "..............................", 100 * share, grouped(done).c_str(),
+               grouped(all).c_str(), what.c_str(), rate, static_cast<double>(all - done) / rate);
+  if (done == all) {
     std::fprintf(stderr, "\r\x1b[K");
   }
 }
