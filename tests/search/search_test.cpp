@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "estimator/layer_partition.h"
 #include "estimator/validity.h"
@@ -357,6 +358,21 @@ TEST_CASE("405B on 16,384 GPUs: 126 layers go to 16 stages and the best plans us
     CHECK(std::reduce(layers.begin(), layers.end()) == 126);
     CHECK(data_parallel_size(job, ranked.plan) == 128);
   }
+}
+
+TEST_CASE(
+    "a search tells how far it is while it estimates the plans to show, and when it is done") {
+  const Job job = llama_8b_job();
+  std::vector<SearchProgress> told;
+  const SearchOptions options = {
+      .top = 80,  // half a second, told every tenth
+      .progress = [&](const SearchProgress& progress) { told.push_back(progress); }};
+  CHECK(search_plans(job, default_space(job), options).top.size() == 80);
+  std::erase_if(told, [](const SearchProgress& progress) { return progress.to_estimate == 0; });
+  REQUIRE(told.size() > 1);
+  CHECK(told.front().to_estimate == 80);
+  CHECK(told.front().estimated < 80);
+  CHECK(told.back().estimated == 80);
 }
 
 }  // namespace shardplan
