@@ -104,7 +104,7 @@ bool is_better(const Advice& left, const Advice& right) {
 std::vector<Advice> all_advice(const std::vector<Changed>& changes, const AdviceResult& result,
                                const AdviceOptions& options) {
   std::vector<Advice> advice(changes.size());
-  in_parallel(std::ssize(changes), options.share.threads, [&](std::int64_t at) {
+  in_parallel(std::ssize(changes), options.share.threads, [&](std::int64_t at, std::size_t) {
     const std::size_t index = static_cast<std::size_t>(at);
     advice[index] = advice_of(changes[index], result, options);
   });
@@ -128,7 +128,7 @@ std::vector<PricedPair> priced_pairs(AdviceResult& result, const AdviceTask& tas
     }
   }
   std::vector<std::optional<PricedPair>> priced(pairs.size());
-  in_parallel(std::ssize(pairs), task.options.share.threads, [&](std::int64_t at) {
+  in_parallel(std::ssize(pairs), task.options.share.threads, [&](std::int64_t at, std::size_t) {
     const std::size_t index = static_cast<std::size_t>(at);
     if (const std::optional<Changed> changed = changed_by(task, pairs[index])) {
       PriceTable table = build_price_table(changed->job);

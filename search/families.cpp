@@ -2,8 +2,6 @@
 // space has counted it together with all others; where none does, it is searched by itself.
 #include "search/families.h"
 
-#include <omp.h>
-
 #include "search/parallel.h"
 #include "search/rules.h"
 #include "search/walk.h"
@@ -56,8 +54,8 @@ void count(const FamilyTask& task, const Plan& plan, const Candidate& candidate,
 Tallies count_all(const FamilyTask& task, ProgressReporter& reporter) {
   std::vector<Tallies> of_threads(static_cast<std::size_t>(num_threads(task.walk.options.threads)),
                                   no_tallies(task.axes));
-  const auto visit = [&](const Plan& plan, const Candidate& candidate) {
-    count(task, plan, candidate, of_threads[static_cast<std::size_t>(omp_get_thread_num())]);
+  const auto visit = [&](const Plan& plan, const Candidate& candidate, std::size_t thread) {
+    count(task, plan, candidate, of_threads[thread]);
   };
   visit_plans(task.walk, visit, reporter);
   Tallies all = no_tallies(task.axes);

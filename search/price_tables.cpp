@@ -1,7 +1,5 @@
 #include "search/price_tables.h"
 
-#include <omp.h>
-
 #include "search/parallel.h"
 
 namespace shardplan {
@@ -9,8 +7,8 @@ namespace shardplan {
 PriceTables::PriceTables(const Job& job, std::int64_t threads)
     : job_(job), tables_(static_cast<std::size_t>(num_threads(threads))) {}
 
-PriceTable& PriceTables::of_this_thread() {
-  std::optional<PriceTable>& table = tables_[static_cast<std::size_t>(omp_get_thread_num())];
+PriceTable& PriceTables::of(std::size_t thread) {
+  std::optional<PriceTable>& table = tables_[thread];
   if (!table) {
     table = build_price_table(job_);
   }

@@ -1,6 +1,7 @@
 // Prices that all searches of a job share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -9,11 +10,11 @@
 
 namespace shardplan {
 
-// One table of prices for every thread, built when the thread first asks.
+// One table of prices for every thread of in_parallel, built when the thread first asks.
 class PriceTables {
  public:
   PriceTables(const Job& job, std::int64_t threads);
-  PriceTable& of_this_thread();  // within in_parallel
+  PriceTable& of(std::size_t thread);
 
  private:
   const Job& job_;

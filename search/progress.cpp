@@ -1,7 +1,5 @@
 #include "search/progress.h"
 
-#include <omp.h>
-
 namespace shardplan {
 
 ProgressReporter::ProgressReporter(const SearchOptions& options, std::int64_t plans,
@@ -27,8 +25,11 @@ void ProgressReporter::finish() {
 }
 
 void ProgressReporter::tell_now_and_then() {
-  if (options_.progress && omp_get_thread_num() == 0 &&
-      Clock::now() - told_ > std::chrono::milliseconds(100)) {
+  if (!options_.progress) {
+    return;
+  }
+  const std::unique_lock telling(telling_, std::try_to_lock);
+  if (telling && Clock::now() - told_ > std::chrono::milliseconds(100)) {
     tell();
   }
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 
 #include "search/search.h"
 
@@ -31,6 +32,7 @@ class ProgressReporter {
   const std::int64_t plans_;
   const std::int64_t to_estimate_;
   const Clock::time_point start_ = Clock::now();
+  std::mutex telling_;
   Clock::time_point told_ = start_;
   std::atomic<std::int64_t> decided_ = 0;
   std::atomic<std::int64_t> priced_ = 0;

@@ -132,7 +132,7 @@ std::vector<ScalingTable> scaling_tables(const Job& job, const Plan& plan) {
     ScalingTable table = {.axis = row.value, .points = {}};
     const std::vector<std::int64_t> values = values_of(job, plan, row.value);
     table.points.resize(values.size());
-    in_parallel(std::ssize(values), 0, [&](std::int64_t i) {
+    in_parallel(std::ssize(values), 0, [&](std::int64_t i, std::size_t) {
       const std::size_t at = static_cast<std::size_t>(i);
       if (const auto changed = scaled(job, plan, row.value, values[at])) {
         table.points[at] = point_at(*changed, values[at]);

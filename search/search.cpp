@@ -1,7 +1,5 @@
 #include "search/search.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -33,8 +31,8 @@ Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
   Counts counts(verdicts);
   std::vector<std::optional<Census>> censuses(
       static_cast<std::size_t>(num_threads(options.threads)));
-  in_parallel(tasks, options.threads, [&](std::int64_t task) {
-    std::optional<Census>& census = censuses[static_cast<std::size_t>(omp_get_thread_num())];
+  in_parallel(tasks, options.threads, [&](std::int64_t task, std::size_t thread) {
+    std::optional<Census>& census = censuses[thread];
     if (!census) {
       census.emplace(rules);
     }
@@ -104,7 +102,7 @@ void add_estimates(const WalkTask& task, std::span<const Candidate> candidates,
     }
   }
   std::vector<RankedPlan> ranked(missing.size());
-  in_parallel(std::ssize(missing), task.options.threads, [&](std::int64_t at) {
+  in_parallel(std::ssize(missing), task.options.threads, [&](std::int64_t at, std::size_t) {
     ranked[static_cast<std::size_t>(at)] =
         full_estimate(task, *missing[static_cast<std::size_t>(at)]);
   });

@@ -106,7 +106,7 @@ std::optional<std::size_t> choose_cluster(const std::vector<SweepPoint>& points,
 std::vector<Headroom> headroom_of(const Job& job, const std::vector<RankedPlan>& plans,
                                   const SearchOptions& options) {
   std::vector<Headroom> headroom(plans.size());
-  in_parallel(std::ssize(plans), options.threads, [&](std::int64_t at) {
+  in_parallel(std::ssize(plans), options.threads, [&](std::int64_t at, std::size_t) {
     const std::size_t i = static_cast<std::size_t>(at);
     const RankedPlan& ranked = plans[i];
     headroom[i].left_bytes =

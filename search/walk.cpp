@@ -1,7 +1,5 @@
 #include "search/walk.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -47,9 +45,10 @@ Best empty_top(const WalkTask& task) {
 // One thread's tools, and the branch that it is in.
 class Walker {
  public:
-  explicit Walker(const WalkTask& task)
+  Walker(const WalkTask& task, std::size_t thread)
       : task_(task),
-        table_(task.tables.of_this_thread()),
+        thread_(thread),
+        table_(task.tables.of(thread)),
         bounds_(task.job, task.rules, std::min(task.limit_bytes, task.card_bytes), table_),
         census_(task.rules) {}
 
@@ -202,7 +201,7 @@ class Walker {
       ++harvest_.priced;
       if (candidate.price.device_least_bytes <= task_.card_bytes &&
           candidate.price.allocated_bytes <= task_.limit_bytes) {
-        visit(prefix.plan, candidate);
+        visit(prefix.plan, candidate, thread_);
       }
       return;
     }
@@ -234,6 +233,7 @@ class Walker {
   }
 
   const WalkTask& task_;
+  std::size_t thread_;
   PriceTable& table_;
   Bounds bounds_;
   Census census_;
@@ -252,13 +252,14 @@ class Walkers {
   // Calls visit(walker, at) for every number below `count`, in any order, on all threads.
   template <class Visit>
   void for_all(std::size_t count, const Visit& visit) {
-    in_parallel(static_cast<std::int64_t>(count), task_.options.threads, [&](std::int64_t at) {
-      std::optional<Walker>& walker = walkers_[static_cast<std::size_t>(omp_get_thread_num())];
-      if (!walker) {
-        walker.emplace(task_);
-      }
-      visit(*walker, static_cast<std::size_t>(at));
-    });
+    in_parallel(static_cast<std::int64_t>(count), task_.options.threads,
+                [&](std::int64_t at, std::size_t thread) {
+                  std::optional<Walker>& walker = walkers_[thread];
+                  if (!walker) {
+                    walker.emplace(task_, thread);
+                  }
+                  visit(*walker, static_cast<std::size_t>(at));
+                });
   }
 
  private:

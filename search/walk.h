@@ -57,7 +57,7 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind);
 
 // Every plan that rules leave and that may keep the limit and the card, from all threads, in any
 // order. Nothing is cut but what is over the limit. All plans of the space count as decided.
-using Visit = std::function<void(const Plan& plan, const Candidate& candidate)>;
+using Visit = std::function<void(const Plan& plan, const Candidate& candidate, std::size_t thread)>;
 void visit_plans(const WalkTask& task, const Visit& visit, ProgressReporter& reporter);
 
 // The plan with the least memory by the upper bound of the basis; of equals the first.
