@@ -1,39 +1,23 @@
-// A loop over cores whose body may throw; an exception of any iteration is thrown after all.
+// A loop over cores whose body may throw.
 #pragma once
 
-#include <omp.h>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
+#include <functional>
 
 namespace shardplan {
 
-// 0: as many as OpenMP gives. More than there are processors would only wait for each other.
-inline std::int64_t num_threads(std::int64_t asked) {
-  return std::min(asked > 0 ? asked : omp_get_max_threads(),
-                  static_cast<std::int64_t>(omp_get_num_procs()));
-}
+// Those asked for; 0: as many as OMP_NUM_THREADS says, or one for each processor. Never more than
+// the processors that this process may run on, for they would only wait for each other.
+std::int64_t num_threads(std::int64_t asked);
 
-// body(at, thread) for every number below `count`, in any order. `thread` is the number of the
-// caller's thread, below num_threads(threads).
-template <class Body>
-void in_parallel(std::int64_t count, std::int64_t threads, const Body& body) {
-  std::exception_ptr failure;  // an exception must not leave a parallel region
-  const int team = static_cast<int>(num_threads(threads));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (std::int64_t at = 0; at < count; ++at) {
-    try {
-      body(at, static_cast<std::size_t>(omp_get_thread_num()));
-    } catch (...) {
-#pragma omp critical
-      failure = std::current_exception();
-    }
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
-}
+// `thread` is below num_threads(threads); calls with the same one follow each other.
+using LoopBody = std::function<void(std::int64_t at, std::size_t thread)>;
+
+// body(at, thread) for every number below `count`, in any order. The caller begins; others join
+// once the loop has lasted long enough to be worth them, and where the system gives no more of
+// them those that there are do it all. An exception ends the loop and is thrown again; of several
+// the one with the least number, so that it does not depend on the threads.
+void in_parallel(std::int64_t count, std::int64_t threads, const LoopBody& body);
 
 }  // namespace shardplan

@@ -28,9 +28,9 @@ Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
   const std::size_t verdicts = static_cast<std::size_t>(rules.distinct()) + 1;
   const std::int64_t tasks =
       rules.plans_below(0) == 0 ? 0 : rules.plans_below(0) / rules.plans_below(kCensusDepth);
-  Counts counts(verdicts);
-  std::vector<std::optional<Census>> censuses(
-      static_cast<std::size_t>(num_threads(options.threads)));
+  const std::size_t threads = static_cast<std::size_t>(num_threads(options.threads));
+  std::vector<std::optional<Census>> censuses(threads);
+  std::vector<Counts> parts(threads, Counts(verdicts));
   in_parallel(tasks, options.threads, [&](std::int64_t task, std::size_t thread) {
     std::optional<Census>& census = censuses[thread];
     if (!census) {
@@ -45,11 +45,12 @@ Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
       verdict = rules.settle(axis, prefix, verdict);
     }
     prefix.depth = kCensusDepth;
-    Counts part(verdicts);
-    census->count(std::move(prefix), verdict, part);
-#pragma omp critical
-    std::ranges::transform(part, counts, counts.begin(), std::plus());
+    census->count(std::move(prefix), verdict, parts[thread]);
   });
+  Counts counts(verdicts);
+  for (const Counts& part : parts) {
+    std::ranges::transform(part, counts, counts.begin(), std::plus());
+  }
   return counts;
 }
 

@@ -86,7 +86,7 @@ struct SearchOptions {
   double memory_threshold = 0.80;  // share of the capacity that belongs to the basis
   MemoryBasis basis = MemoryBasis::kAllocated;
   std::int64_t top = 10;
-  std::int64_t threads = 0;  // 0: as many as OpenMP gives; the result does not depend on it
+  std::int64_t threads = 0;  // 0: as parallel.h says; the result does not depend on it
   Cuts cuts = Cuts::kAll;
   bool distinct = false;  // of each family (same_family in rank.h) only the best plan
   bool pareto = false;    // also the front of allocated bytes against speed
