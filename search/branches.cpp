@@ -9,6 +9,7 @@ namespace shardplan {
 
 namespace {
 
+constexpr std::size_t kCutAxes = 4;          // tp, cp, ep, etp
 constexpr std::int64_t kManyBranches = 512;  // enough for threads to share and floors to sort
 
 void list_branches(const SettledRules& rules, std::size_t depth, Prefix& prefix,
@@ -47,6 +48,20 @@ std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth) {
     list_branches(rules, depth, prefix, branches);
   }
   return branches;
+}
+
+std::vector<std::span<Branch>> neighbours_of(const SettledRules& rules,
+                                             std::vector<Branch>& branches) {
+  const std::int64_t plans = rules.plans_below(kCutAxes);
+  std::vector<std::span<Branch>> all;
+  for (auto first = branches.begin(); first != branches.end();) {
+    const auto last = std::find_if(first, branches.end(), [&](const Branch& branch) {
+      return branch.index / plans != first->index / plans;
+    });
+    all.emplace_back(first, last);
+    first = last;
+  }
+  return all;
 }
 
 void sort_by_floor(std::vector<Branch>& branches) {

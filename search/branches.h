@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "estimator/price_floor.h"
@@ -21,6 +22,11 @@ struct Branch {
 std::size_t branch_depth(const SettledRules& rules);
 
 std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth);
+
+// Branches behind each other that cut the model alike: a thread that takes all of them makes the
+// pieces of their floors once.
+std::vector<std::span<Branch>> neighbours_of(const SettledRules& rules,
+                                             std::vector<Branch>& branches);
 
 void sort_by_floor(std::vector<Branch>& branches);
 

@@ -311,8 +311,9 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   const std::size_t depth = branch_depth(task.rules);
   std::vector<Branch> branches = branches_of(task.rules, depth);
   if (task.options.cuts == Cuts::kAll) {
-    walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
-      walker.set_time_floor(branches[at], depth);
+    const std::vector<std::span<Branch>> neighbours = neighbours_of(task.rules, branches);
+    walkers.for_all(neighbours.size(), [&](Walker& walker, std::size_t at) {
+      for (Branch& branch : neighbours[at]) { walker.set_time_floor(branch, depth); }
     });
     sort_by_floor(branches);
   }
@@ -346,8 +347,11 @@ std::optional<Candidate> smallest_plan(const WalkTask& task) {
   Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
   std::vector<Branch> branches = branches_of(task.rules, depth);
-  walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
-    branches[at].floor = walker.first_allocated_floor(branches[at].index, depth);
+  const std::vector<std::span<Branch>> neighbours = neighbours_of(task.rules, branches);
+  walkers.for_all(neighbours.size(), [&](Walker& walker, std::size_t at) {
+    for (Branch& branch : neighbours[at]) {
+      branch.floor = walker.first_allocated_floor(branch.index, depth);
+    }
   });
   sort_by_floor(branches);
   in_rounds(
