@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "estimator/units.h"
 #include "search/bounds.h"
 
 namespace shardplan {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::size_t kCutAxes = 4;          // tp, cp, ep, etp
 constexpr std::int64_t kManyBranches = 512;  // enough for threads to share and floors to sort
+constexpr std::int64_t kFewestParts = 64;    // of all branches, for threads to share
 
 void list_branches(const SettledRules& rules, std::size_t depth, Prefix& prefix,
                    std::vector<Branch>& branches) {
@@ -53,9 +55,11 @@ std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth) {
 std::vector<std::span<Branch>> neighbours_of(const SettledRules& rules,
                                              std::vector<Branch>& branches) {
   const std::int64_t plans = rules.plans_below(kCutAxes);
+  const std::ptrdiff_t most = div_ceil(std::ssize(branches), kFewestParts);
   std::vector<std::span<Branch>> all;
   for (auto first = branches.begin(); first != branches.end();) {
-    const auto last = std::find_if(first, branches.end(), [&](const Branch& branch) {
+    const auto end = first + std::min(most, branches.end() - first);
+    const auto last = std::find_if(first, end, [&](const Branch& branch) {
       return branch.index / plans != first->index / plans;
     });
     all.emplace_back(first, last);

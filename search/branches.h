@@ -24,7 +24,7 @@ std::size_t branch_depth(const SettledRules& rules);
 std::vector<Branch> branches_of(const SettledRules& rules, std::size_t depth);
 
 // Branches behind each other that cut the model alike: a thread that takes all of them makes the
-// pieces of their floors once.
+// pieces of their prices once. No more together than leave other threads their part.
 std::vector<std::span<Branch>> neighbours_of(const SettledRules& rules,
                                              std::vector<Branch>& branches);
 

@@ -334,11 +334,14 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
 void visit_plans(const WalkTask& task, const Visit& visit, ProgressReporter& reporter) {
   Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
-  const std::vector<Branch> branches = branches_of(task.rules, depth);
+  std::vector<Branch> branches = branches_of(task.rules, depth);
+  const std::vector<std::span<Branch>> neighbours = neighbours_of(task.rules, branches);
   const std::int64_t plans = task.rules.plans_below(depth);
   reporter.add(task.rules.plans_below(0) - std::ssize(branches) * plans, 0);  // broken above
-  walkers.for_all(branches.size(), [&](Walker& walker, std::size_t at) {
-    reporter.add(plans, walker.visit_all(branches[at], depth, visit));
+  walkers.for_all(neighbours.size(), [&](Walker& walker, std::size_t at) {
+    for (const Branch& branch : neighbours[at]) {
+      reporter.add(plans, walker.visit_all(branch, depth, visit));
+    }
   });
 }
 
