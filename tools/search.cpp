@@ -155,7 +155,8 @@ ExitCode run_search(const Arguments& arguments) {
   read_search_options(options, report.options);
   Output output(text_or(options, "out", ""));
   for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }
-  report.result = search_plans(report.job, question.space, report.options);
+  PriceTables prices(report.job, report.options.threads);
+  report.result = search_plans(report.job, question.space, report.options, prices);
   if (report.result.plans_distinct == 0 && report.result.plans_in_space > 0) {
     report.reason = reason_of(report, library);
   }
@@ -164,7 +165,7 @@ ExitCode run_search(const Arguments& arguments) {
     report.evidence = evidence_of(report.job, best.plan, best.memory, library);
     report.switches = faster_switches(report.job, best, report.options, library);
     if (!given(options, "axes")) {  // whose searches are long
-      report.simplest = simplest_tied(report.job, question.space, report.options, best);
+      report.simplest = simplest_tied(report.job, question.space, report.options, best, prices);
     }
   }
   report.other_sizes = other_sizes(options, question, report.options, report.result, library);

@@ -33,7 +33,7 @@ bool simplify(std::string_view field, const Plan& plan, SearchSpace& space) {
 }  // namespace
 
 std::optional<SimplerPlan> simplest_tied(const Job& job, SearchSpace space, SearchOptions options,
-                                         const RankedPlan& first) {
+                                         const RankedPlan& first, PriceTables& prices) {
   options.top = 1;
   options.pareto = false;
   options.progress = nullptr;
@@ -46,7 +46,7 @@ std::optional<SimplerPlan> simplest_tied(const Job& job, SearchSpace space, Sear
       if (!simplify(field, simplest.ranked.plan, part)) {
         continue;
       }
-      SearchResult result = search_plans(job, part, options);
+      SearchResult result = search_plans(job, part, options, prices);
       if (!result.top.empty() && result.top.front().time.tokens_per_s_per_gpu >= least_speed) {
         space = part;
         simplest.fixes.push_back(std::string(field) + (field == kRecompute ? "=none" : "=1"));
