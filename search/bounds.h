@@ -36,8 +36,10 @@ struct Answers {
   Best top;
   Front front;
   bool wants_front = false;
+  double least_tokens_per_s_per_gpu = 0;
   bool admits_any(const Candidate& candidate) const {
-    return top.admits_any(candidate) || (wants_front && front.admits(candidate));
+    return candidate.price.tokens_per_s_per_gpu >= least_tokens_per_s_per_gpu &&
+           (top.admits_any(candidate) || (wants_front && front.admits(candidate)));
   }
 };
 
@@ -60,11 +62,11 @@ class Bounds {
   // that is more than `enough`: what is quickly known, as weights are, comes first.
   std::int64_t allocated_floor(const Prefix& prefix, std::int64_t enough);
   TimeFloor time(const Prefix& prefix);
+  double tokens_per_s(double step_time_s) const;
 
  private:
   const Plan& plan_of(const Prefix& prefix);
   std::optional<Bound> cuts_states(const Prefix& prefix, std::size_t level, const Answers& answers);
-  double tokens_per_s(double step_time_s) const;
 
   const Job* job_;
   std::int64_t limit_bytes_;

@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // To start a thread, and to fill its tables anew, takes a good part of this.
-constexpr std::chrono::microseconds kWorthThreads(1000);
+constexpr Clock::duration kWorthThreads = std::chrono::milliseconds(1);
 
 std::int64_t num_processors() {
   cpu_set_t allowed;
@@ -105,9 +105,10 @@ void in_parallel(std::int64_t count, std::int64_t threads, const LoopBody& body)
   {
     std::vector<std::jthread> others;  // joined at the end of the block
     std::size_t most = static_cast<std::size_t>(num_threads(threads)) - 1;
-    const Clock::time_point start = Clock::now();
+    const Clock::time_point join_at =
+        Clock::now() + (threads > 0 ? Clock::duration(0) : kWorthThreads);
     while (loop.run_next(0)) {
-      if (most > 0 && Clock::now() - start >= kWorthThreads) {
+      if (most > 0 && Clock::now() >= join_at) {
         start_threads(others, most, loop);
         most = 0;
       }

@@ -14,10 +14,11 @@ std::int64_t num_threads(std::int64_t asked);
 // `thread` is below num_threads(threads); calls with the same one follow each other.
 using LoopBody = std::function<void(std::int64_t at, std::size_t thread)>;
 
-// body(at, thread) for every number below `count`, in any order. The caller begins; others join
-// once the loop has lasted long enough to be worth them, and where the system gives no more of
-// them those that there are do it all. An exception ends the loop and is thrown again; of several
-// the one with the least number, so that it does not depend on the threads.
+// body(at, thread) for every number below `count`, in any order. The caller begins; others join at
+// once where their number was asked for, else when the loop has lasted long enough to be worth
+// them. Where the system gives no more of them those that there are do it all. An exception ends
+// the loop and is thrown again; of several the one with the least number, so that it does not
+// depend on the threads.
 void in_parallel(std::int64_t count, std::int64_t threads, const LoopBody& body);
 
 }  // namespace shardplan

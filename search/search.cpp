@@ -324,7 +324,7 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
   for (const Candidate& candidate : walked.answers.front.candidates()) {
     result.pareto.push_back({.plan = plan_at(plans, candidate.index), .price = candidate.price});
   }
-  if (result.plans_fitting == 0) {
+  if (result.plans_fitting == 0 && options.least_tokens_per_s_per_gpu == 0) {
     if (const std::optional<Candidate> smallest = smallest_plan(task)) {
       result.smallest = plan_at(plans, smallest->index);
       result.smallest_price = smallest->price;

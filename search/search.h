@@ -88,6 +88,9 @@ struct SearchOptions {
   std::int64_t top = 10;
   std::int64_t threads = 0;  // 0: as parallel.h says; the result does not depend on it
   Cuts cuts = Cuts::kAll;
+  // Slower plans are no answers, and may be missing where nothing else fits. Of a search whose
+  // space is a part of that of the first search with the same tables.
+  double least_tokens_per_s_per_gpu = 0;
   bool distinct = false;  // of each family (same_family in rank.h) only the best plan
   bool pareto = false;    // also the front of allocated bytes against speed
   std::function<void(const SearchProgress&)> progress =

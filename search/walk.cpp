@@ -57,7 +57,10 @@ class Walker {
     const Prefix prefix = task_.rules.prefix_at(branch.index, depth);
     branch.floor = std::numeric_limits<double>::infinity();
     if (census_.distinct_below(prefix) > 0) {
-      branch.time = bounds_.time(prefix);
+      const double known_s = task_.tables.floors().step_time_s(prefix.plan);
+      const bool is_slow =
+          known_s > 0 && bounds_.tokens_per_s(known_s) < task_.options.least_tokens_per_s_per_gpu;
+      branch.time = is_slow ? TimeFloor{known_s, known_s} : bounds_.time(prefix);
       branch.floor = branch.time.step_time_s;
     }
   }
@@ -297,6 +300,20 @@ void in_rounds(Walkers& walkers, const std::vector<Branch>& branches, const Visi
   }
 }
 
+// Those of the first search: of parts of its space no branch takes less. A branch without plans of
+// its own, for which others stand, may have some there.
+void remember_floors(const WalkTask& task, const std::vector<Branch>& branches, std::size_t depth) {
+  KnownFloors& floors = task.tables.floors();
+  if (!floors.is_empty()) {
+    return;
+  }
+  for (const Branch& branch : branches) {
+    if (branch.floor < std::numeric_limits<double>::infinity()) {
+      floors.add(task.rules.prefix_at(branch.index, depth).plan, branch.floor);
+    }
+  }
+}
+
 }  // namespace
 
 std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
@@ -305,7 +322,10 @@ std::int64_t upper_basis_bytes(const Price& price, MemoryBasis basis) {
 
 WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   WalkResult result = {
-      .answers = {.top = empty_top(task), .front = {}, .wants_front = task.options.pareto},
+      .answers = {.top = empty_top(task),
+                  .front = {},
+                  .wants_front = task.options.pareto,
+                  .least_tokens_per_s_per_gpu = task.options.least_tokens_per_s_per_gpu},
       .undecided_first = Best(kMaxUndecided)};
   Walkers walkers(task);
   const std::size_t depth = branch_depth(task.rules);
@@ -315,6 +335,7 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
     walkers.for_all(neighbours.size(), [&](Walker& walker, std::size_t at) {
       for (Branch& branch : neighbours[at]) { walker.set_time_floor(branch, depth); }
     });
+    remember_floors(task, branches, depth);
     sort_by_floor(branches);
   }
   ProgressReporter reporter(task.options, task.num_distinct);

@@ -9,6 +9,7 @@
 namespace shardplan {
 namespace {
 
+constexpr double kRounding = 1e-9;  // of a price against the estimate
 constexpr std::string_view kRecompute = "recompute";
 // Sizes go to 1, recomputation to none.
 constexpr std::array<std::string_view, 6> kFields = {"vpp", "cp",       "dp_replicate",
@@ -38,6 +39,7 @@ std::optional<SimplerPlan> simplest_tied(const Job& job, SearchSpace space, Sear
   options.pareto = false;
   options.progress = nullptr;
   const double least_speed = (1 - kSpeedUncertainty) * first.time.tokens_per_s_per_gpu;
+  options.least_tokens_per_s_per_gpu = (1 - kRounding) * least_speed;
   SimplerPlan simplest = {.fixes = {}, .ranked = first};
   for (std::size_t kept = 1; kept > 0;) {  // what an axis gives up another may take up
     kept = simplest.fixes.size();

@@ -111,6 +111,38 @@ TEST_CASE("the top is found however many undecided plans that do not fit are fas
   }
 }
 
+TEST_CASE("a search of a part for plans of a least speed finds its best one if that is as fast") {
+  std::mt19937_64 random(29);
+  std::int64_t found = 0;
+  std::int64_t refused = 0;
+  for (int round = 0; round < 120; ++round) {
+    CAPTURE(round);
+    const Job job = random_small_job(random);
+    const SearchSpace space = random_small_space(job, random);
+    SearchOptions options = {.memory_threshold = 0.8, .top = 1, .threads = 1};
+    PriceTables tables(job, options.threads);
+    const SearchResult whole = search_plans(job, space, options, tables);
+    SearchSpace part = space;
+    part.tp.erase(part.tp.begin());
+    part.recompute.resize(1);
+    part.pp = {part.pp.back()};
+    const SearchResult expected = search_plans(job, part, options);
+    if (whole.top.empty() || expected.top.empty()) {
+      continue;
+    }
+    const double speed = expected.top.front().price.tokens_per_s_per_gpu;
+    options.least_tokens_per_s_per_gpu = speed;
+    CHECK(same_top(search_plans(job, part, options, tables), expected));
+    ++found;
+    options.least_tokens_per_s_per_gpu = 2 * speed;
+    const SearchResult none = search_plans(job, part, options, tables);
+    CHECK((none.top.empty() || same_top(none, expected)));
+    refused += none.top.empty() ? 1 : 0;
+  }
+  CHECK(found > 30);
+  CHECK(refused > 0);
+}
+
 TEST_CASE("one thread and two give the same result for every job") {
   std::mt19937_64 random(17);
   for (int round = 0; round < 120; ++round) {
