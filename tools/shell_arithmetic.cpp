@@ -12,7 +12,8 @@
 namespace shardplan {
 namespace {
 
-constexpr int kDeepest = 32;  // parentheses, and variables that hold expressions
+constexpr int kDeepest = 32;            // variables that hold expressions, parentheses
+constexpr int kMostOperands = 1 << 16;  // A='A+A' would have 2^32
 
 struct Operator {
   std::string_view word;
@@ -109,14 +110,15 @@ Value number(const std::string& word) {
 
 class Arithmetic {
  public:
+  // `operands`: how many have been read, over all variables that hold expressions.
   Arithmetic(const std::string& text, const ShellValues& values, const ShellAssign& assign,
-             int depth)
-      : text_(text), values_(values), assign_(assign), depth_(depth) {}
+             int depth, int& operands)
+      : text_(text), values_(values), assign_(assign), operands_(operands), depth_(depth) {}
 
-  Value whole() {
+  ShellNumber whole() {
     const Value value = list();
     skip();
-    return good_ && at_ == text_.size() ? value : std::nullopt;
+    return {.value = good_ && at_ == text_.size() ? value : std::nullopt, .is_deep = is_deep_};
   }
 
  private:
@@ -143,6 +145,19 @@ class Arithmetic {
     return text_.substr(begin, at_ - begin);
   }
 
+  // What `read` reads within what is being read.
+  template <class Read>
+  Value within(Read read) {
+    if (depth_ == kDeepest) {
+      is_deep_ = true;
+      good_ = false;
+    }
+    ++depth_;
+    const Value value = good_ ? read() : std::nullopt;
+    --depth_;
+    return value;
+  }
+
   // What `read` reads, where it is evaluated only if `condition` is `needed`.
   template <class Read>
   Value where(const Value& condition, bool needed, Read read) {
@@ -165,9 +180,13 @@ class Arithmetic {
     if (!good_ || !take("?")) {
       return condition;
     }
-    const Value yes = where(condition, true, [&] { return list(); });
+    const auto part = [&](bool needed) {
+      return where(condition, needed,
+                   [&] { return within([&] { return needed ? list() : choice(); }); });
+    };
+    const Value yes = part(true);
     good_ = take(":") && good_;
-    const Value no = where(condition, false, [&] { return choice(); });
+    const Value no = part(false);
     return !condition ? std::nullopt : *condition != 0 ? yes : no;
   }
   Value binary(int level) {
@@ -180,7 +199,10 @@ class Arithmetic {
         return left;
       }
       at_ += next->word.size();
-      const auto right = [&] { return binary(next->level + (next->word == "**" ? 0 : 1)); };
+      const bool is_power = next->word == "**";  // 2**3**2 is 2**(3**2)
+      const auto right = [&] {
+        return is_power ? within([&] { return binary(next->level); }) : binary(next->level + 1);
+      };
       const bool both = next->word == "&&";
       left = applied(next->word, left,
                      both || next->word == "||" ? where(left, both, right) : right());
@@ -188,12 +210,8 @@ class Arithmetic {
     return left;
   }
   Value unary() {
-    if (++depth_ > kDeepest) {
-      good_ = false;
-    }
-    const Value value = good_ ? operand() : std::nullopt;
-    --depth_;
-    return value;
+    good_ = good_ && ++operands_ <= kMostOperands;
+    return within([&] { return operand(); });
   }
   Value operand() {
     skip();
@@ -285,8 +303,9 @@ class Arithmetic {
                                                            : inner(found->second.front());
   }
   Value inner(const std::string& expression) const {
-    return depth_ < kDeepest ? Arithmetic(expression, values_, {}, depth_ + 1).whole()
-                             : std::nullopt;
+    return depth_ < kDeepest
+               ? Arithmetic(expression, values_, {}, depth_ + 1, operands_).whole().value
+               : std::nullopt;
   }
   Value set(const std::string& name, const Value& value) {
     if (assign_ && runs_ != Runs::kNo) {
@@ -298,17 +317,32 @@ class Arithmetic {
   const std::string& text_;
   const ShellValues& values_;
   const ShellAssign& assign_;
+  int& operands_;
   std::size_t at_ = 0;
   int depth_ = 0;
   bool good_ = true;
+  bool is_deep_ = false;
   Runs runs_ = Runs::kYes;
 };
 
 }  // namespace
 
+bool is_short_range(std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kMost = 1024;
+  std::int64_t length = 0;
+  return !__builtin_sub_overflow(std::max(first, last), std::min(first, last), &length) &&
+         length <= kMost;
+}
+
+ShellNumber shell_number(const std::string& text, const ShellValues& values,
+                         const ShellAssign& assign) {
+  int operands = 0;
+  return Arithmetic(text, values, assign, 0, operands).whole();
+}
+
 std::optional<std::int64_t> shell_arithmetic(const std::string& text, const ShellValues& values,
                                              const ShellAssign& assign) {
-  return Arithmetic(text, values, assign, 0).whole();
+  return shell_number(text, values, assign).value;
 }
 
 }  // namespace shardplan

@@ -220,7 +220,7 @@ void ShellInterpreter::store_array(const std::string& name, const Words& value,
     const std::string index = key != keys.end() ? key->second : next;
     store(name + "[" + index + "]", {value[i]}, false, false);
     const auto number = shell_arithmetic(index, state_.context.values);
-    next = number ? std::to_string(*number + 1) : next;
+    next = number ? key_behind(*number) : next;
   }
 }
 

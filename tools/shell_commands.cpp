@@ -270,9 +270,12 @@ std::string ShellInterpreter::program_output(const Words& words, bool& known) {
     }
     const auto first = words.size() == 3 ? shell_arithmetic(words[1], state_.context.values)
                                          : std::optional<std::int64_t>(1);
-    if (value && first && words.size() <= 3 && *value - *first <= 1024) {
+    const bool is_known = value && first && words.size() <= 3;
+    if (is_known && (*value < *first || is_short_range(*first, *value))) {
       std::string text;
-      for (std::int64_t i = *first; i <= *value; ++i) { text += std::to_string(i) + "\n"; }
+      for (std::int64_t i = 0; *value >= *first && i <= *value - *first; ++i) {
+        text += std::to_string(*first + i) + "\n";
+      }
       return text;
     }
   }

@@ -9,6 +9,7 @@ namespace shardplan {
 namespace {
 
 constexpr int kDeepest = 48;                 // scripts within each other
+constexpr int kDeepestCommands = 256;        // each takes some KB of the stack
 constexpr std::size_t kMostTurns = 1 << 16;  // commands and turns of loops
 
 std::string one_line(std::string text) {
@@ -286,7 +287,18 @@ ShellInterpreter::Status ShellInterpreter::command() {
     throw InputError(place(in_.line) + ": found more than " + std::to_string(kMostTurns) +
                      " commands to follow, expected a launch script");
   }
-  const std::string word = peek();
+  if (state_.commands_deep == kDeepestCommands) {
+    throw InputError(place(in_.line) + ": found more than " + std::to_string(kDeepestCommands) +
+                     " commands within each other, expected fewer");
+  }
+  ++state_.commands_deep;
+  const Status status = compound(peek());
+  --state_.commands_deep;
+  return status;
+}
+
+// Or a simple one, where `word` opens nothing.
+ShellInterpreter::Status ShellInterpreter::compound(const std::string& word) {
   Status status;
   if (word == "if") {
     status = if_command();

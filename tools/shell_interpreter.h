@@ -49,6 +49,7 @@ struct ShellState {
   bool output_known = true;
   std::size_t option_letter = 1;  // the next of getopts in the word at $OPTIND
   int depth = 0;                  // scripts within each other
+  int commands_deep = 0;          // commands within each other
   std::size_t turns = 0;          // commands so far
 };
 
@@ -126,6 +127,7 @@ class ShellInterpreter {
   template <class Read>
   bool is_followed(char letter, Read read);
   Status command();
+  Status compound(const std::string& word);
   bool function();
   std::string source(std::size_t begin) const;
   void finished(const Status& status);

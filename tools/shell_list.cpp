@@ -1,6 +1,7 @@
 #include "tools/shell_list.h"
 
 #include <charconv>
+#include <limits>
 
 namespace shardplan {
 namespace {
@@ -42,11 +43,16 @@ std::string keys_of(const std::string& name) {
   return "!" + name;
 }
 
+std::string key_behind(std::int64_t number) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return std::to_string(number < kMost ? number + 1 : kMost);
+}
+
 std::string next_list_key(const ShellValues& values, const std::string& name) {
   const auto keys = values.find(keys_of(name));
   const auto list = values.find(name);
   if (keys != values.end() && !keys->second.empty()) {
-    return std::to_string(number_of(keys->second.back()).value_or(-1) + 1);
+    return key_behind(number_of(keys->second.back()).value_or(-1));
   }
   return std::to_string(list == values.end() ? 0 : list->second.size());
 }

@@ -1,6 +1,7 @@
 // Entries of a script's lists and maps (declare -A): NAME[key].
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,9 @@ std::string list_of(const std::string& name);  // "NAME[key]" -> "NAME"
 
 // Where the keys of `name` stand among the values, if they are not 0, 1, 2, ...
 std::string keys_of(const std::string& name);
+
+// The key behind this one; none is as large as the largest number.
+std::string key_behind(std::int64_t number);
 
 // What `index` (with marks) means as a key: a number, or any text in a map. Nothing if that is not
 // known. What the index assigns is made: NAME[i++].

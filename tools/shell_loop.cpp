@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::size_t kMostOfOneLoop = 1 << 14;  // commands
 constexpr std::size_t kMostStarting = 64;        // turns that start programs
-constexpr std::int64_t kMostOfOneRange = 1024;
 
 // "{1..4}" of a for loop.
 std::vector<std::string> with_ranges(const std::vector<std::string>& words) {
@@ -22,13 +21,13 @@ std::vector<std::string> with_ranges(const std::vector<std::string>& words) {
     const auto first = is_range ? shell_arithmetic(word.substr(1, dots - 1), none) : std::nullopt;
     const auto last = first ? shell_arithmetic(word.substr(dots + 2, word.size() - dots - 3), none)
                             : std::nullopt;
-    if (!last || std::abs(*last - *first) > kMostOfOneRange) {
+    if (!last || !is_short_range(*first, *last)) {
       all.push_back(last ? marked(kUnknownWordsMark, "", word) : word);
       continue;
     }
-    const std::int64_t step = *first <= *last ? 1 : -1;
-    for (std::int64_t i = *first; i != *last + step; i += step) {
-      all.push_back(std::to_string(i));
+    const std::int64_t length = *last - *first;
+    for (std::int64_t i = 0; i <= std::abs(length); ++i) {
+      all.push_back(std::to_string(*first + (length < 0 ? -i : i)));
     }
   }
   return all;

@@ -9,8 +9,7 @@ namespace {
 
 // A=$A$A, forty times, would fill any memory.
 constexpr std::size_t kLongestWord = std::size_t{1} << 21;
-constexpr std::size_t kMostPutIn = std::size_t{1} << 26;  // over the whole of a script
-constexpr int kDeepest = 64;  // quotations and substitutions within each other
+constexpr std::size_t kMostPutIn = std::size_t{1} << 26;    // over the whole of a script
 constexpr std::string_view kOfNumbers = "0123456789$(=+~";  // behind a "<<" that shifts
 
 bool is_unknown_mark(char letter) {
@@ -84,29 +83,37 @@ std::size_t end_of_here_document(const std::string& text, std::size_t at,
   return text.size();
 }
 
-std::size_t end_of_group(const std::string& text, std::size_t at, char closer, int depth) {
-  if (depth > kDeepest) {
-    return text.size();
-  }
-  std::string delimiter;  // of a here-document that begins behind this line
+std::size_t end_of_group(const std::string& text, std::size_t at, char closer) {
+  struct Group {
+    char closer;
+    std::string delimiter = {};  // of a here-document that begins behind this line
+  };
+  std::vector<Group> groups = {{.closer = closer}};  // within each other
   while (at < text.size()) {
     const char letter = text[at];
-    const bool commands = closer == ')';
-    if (letter == closer) {
-      return at + 1;
-    }
-    if (letter == '\\') {
+    std::string& delimiter = groups.back().delimiter;
+    const bool in_quotes = groups.back().closer == '"';
+    const bool commands = groups.back().closer == ')';
+    const bool opens = text.compare(at, 2, "$(") == 0 || text.compare(at, 2, "${") == 0;
+    if (letter == groups.back().closer) {
+      ++at;
+      groups.pop_back();
+      if (groups.empty()) {
+        return at;
+      }
+    } else if (letter == '\\') {
       at += 2;
-    } else if (letter == '\'' && closer != '"') {
+    } else if (letter == '\'' && !in_quotes) {
       at = std::min(text.find('\'', at + 1), text.size() - 1) + 1;
-    } else if (letter == '"' && closer != '"') {
-      at = end_of_group(text, at + 1, '"', depth + 1);
-    } else if (text.compare(at, 2, "$(") == 0) {
-      at = end_of_group(text, at + 2, ')', depth + 1);
-    } else if (text.compare(at, 2, "${") == 0) {
-      at = end_of_group(text, at + 2, '}', depth + 1);
+    } else if (letter == '"') {
+      ++at;
+      groups.push_back({.closer = '"'});
+    } else if (opens) {
+      at += 2;
+      groups.push_back({.closer = text[at - 1] == '(' ? ')' : '}'});
     } else if (letter == '(' && commands) {
-      at = end_of_group(text, at + 1, ')', depth + 1);
+      ++at;
+      groups.push_back({.closer = ')'});
     } else if (letter == '#' && commands && (text[at - 1] == ' ' || text[at - 1] == '\n')) {
       at = std::min(text.find('\n', at), text.size());
     } else if (commands && text.compare(at, 2, "<<") == 0 && text.compare(at, 3, "<<<") != 0) {
@@ -275,7 +282,13 @@ std::optional<std::int64_t> ShellWordReader::arithmetic() {
       context_.mentioned.insert(name);
     }
   }
-  return shell_arithmetic(expression, context_.values, context_.assign);
+  const ShellNumber number = shell_number(expression, context_.values, context_.assign);
+  if (number.is_deep) {
+    throw InputError(file + ":" + std::to_string(line) +
+                     ": found too many expressions within each other, expected fewer parentheses, "
+                     "'?' or '**'");
+  }
+  return number.value;
 }
 
 void ShellWordReader::end_word(Words& words, std::string& current, bool& has) {

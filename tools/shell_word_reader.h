@@ -45,7 +45,7 @@ KnownWord known_word(const std::string& word);
 std::string literal_pattern(const std::string& text);
 
 // Where the group ends whose opening stands before `at`: behind `closer`, or the text's size.
-std::size_t end_of_group(const std::string& text, std::size_t at, char closer, int depth = 0);
+std::size_t end_of_group(const std::string& text, std::size_t at, char closer);
 
 // Behind the line of a here-document that holds `delimiter` alone, searched from the beginning of a
 // line at `at`; with `indented` tabs may stand before it. `body_end`: where that line begins.
