@@ -33,9 +33,9 @@ const char* trainers(const RunArguments& arguments, std::span<const char* const>
 constexpr std::array<const char*, 2> kTrainerBatches = {"per_device_train_batch_size",
                                                         "micro_batch_size"};
 
-std::optional<std::int64_t> count_of(const RunArguments& arguments, const char* name) {
-  return is_auto(arguments, name) ? std::nullopt
-                                  : arguments.integer(name, 1, kMaxCount * kMaxCount);
+std::optional<std::int64_t> count_of(const RunArguments& arguments, const char* name,
+                                     std::int64_t most) {
+  return is_auto(arguments, name) ? std::nullopt : arguments.integer(name, 1, most);
 }
 
 void note(RunReading& run, const RunArguments& arguments, const char* name,
@@ -46,9 +46,9 @@ void note(RunReading& run, const RunArguments& arguments, const char* name,
 // runtime/config.py, _set_batch_related_parameters: of the three two say the third.
 void read_batch(const RunArguments& arguments, RunReading& run) {
   const std::int64_t dp = run.job.cluster.world_size();
-  const std::optional<std::int64_t> batch = count_of(arguments, kBatch);
-  const std::optional<std::int64_t> steps = count_of(arguments, kSteps);
-  std::optional<std::int64_t> micro_batch = count_of(arguments, kMicroBatch);
+  const std::optional<std::int64_t> batch = count_of(arguments, kBatch, kMaxCount * kMaxCount);
+  const std::optional<std::int64_t> steps = count_of(arguments, kSteps, kMaxCount);
+  std::optional<std::int64_t> micro_batch = count_of(arguments, kMicroBatch, kMaxCount);
   const char* const trainer = trainers(arguments, kTrainerBatches);
   if (!micro_batch && trainer != nullptr) {
     micro_batch = arguments.integer(trainer, 1, kMaxCount);

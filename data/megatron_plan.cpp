@@ -104,6 +104,14 @@ void read_uneven_stages(const RunArguments& arguments, std::int64_t num_layers, 
         "found " + std::to_string(middle) + " layers left for " + std::to_string(middle_stages) +
             " stages, expected a multiple");
   }
+  if (plan.vpp > num_layers / plan.pp) {  // each chunk is written down
+    throw arguments.error("--pipeline-model-parallel-size",
+                          "found " + std::to_string(plan.pp) + " stages of " +
+                              std::to_string(plan.vpp) +
+                              " chunks, expected at most one for each "
+                              "of the " +
+                              std::to_string(num_layers) + " layers");
+  }
   std::vector<std::int64_t> stages(static_cast<std::size_t>(plan.pp),
                                    middle_stages > 0 ? middle / middle_stages : 0);
   if (first) {

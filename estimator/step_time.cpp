@@ -423,8 +423,8 @@ StepTime step_time_of(const Job& job, const Plan& plan, std::int64_t num_microba
   step.total_s = step.compute_s + step.recompute_s + step.exposed_tp_s + step.exposed_cp_s +
                  step.exposed_ep_s + step.exposed_pp_s + step.exposed_dp_s + step.bubble_s +
                  step.optimizer_s + step.host_s;
-  step.tokens_per_s_per_gpu = number(job.global_batch * job.sequence_length) / step.total_s /
-                              number(job.cluster.world_size());
+  step.tokens_per_s_per_gpu = number(job.global_batch) * number(job.sequence_length) /
+                              step.total_s / number(job.cluster.world_size());
   return step;
 }
 

@@ -141,8 +141,8 @@ TimeFloor Bounds::time(const Prefix& prefix) {
 
 // As in a price, with the same operations: what is longer is never faster.
 double Bounds::tokens_per_s(double step_time_s) const {
-  return static_cast<double>(job_->global_batch * job_->sequence_length) / step_time_s /
-         static_cast<double>(job_->cluster.world_size());
+  return static_cast<double>(job_->global_batch) * static_cast<double>(job_->sequence_length) /
+         step_time_s / static_cast<double>(job_->cluster.world_size());
 }
 
 }  // namespace shardplan

@@ -200,6 +200,25 @@ PrintedRun last_start(TextFile& log) {
   return last;
 }
 
+// 0 where none is printed.
+std::int64_t world_size_of(const PrintedRun& printed, const std::string& file) {
+  constexpr std::int64_t kMostRanks = std::int64_t{1} << 22;
+  const auto found = std::ranges::find(printed.arguments, "world_size", &PrintedArgument::name);
+  if (found == printed.arguments.end()) {
+    return 0;
+  }
+  const std::string& word = found->value;
+  std::int64_t world = 0;
+  const auto read = std::from_chars(word.data(), word.data() + word.size(), world);
+  if (read.ec != std::errc{} || read.ptr != word.data() + word.size() || world < 1 ||
+      world > kMostRanks) {
+    throw InputError(place(file, found->line, "") + "world_size: found \"" +
+                     shown(word, Encoding::kUnchecked) + "\", expected an integer from 1 to " +
+                     std::to_string(kMostRanks));
+  }
+  return world;
+}
+
 RunSettings megatron_settings(const PrintedRun& printed, const std::string& file,
                               const Library& library) {
   const ArgumentTable table = argument_table(library, "megatron");
@@ -228,8 +247,7 @@ RunSettings megatron_settings(const PrintedRun& printed, const std::string& file
                                   .values = {printed.vocabulary},
                                   .place = settings.file + ": padded vocab: "});
   }
-  const std::string world = printed.value_of("world_size");
-  std::from_chars(world.data(), world.data() + world.size(), settings.num_gpus);
+  settings.num_gpus = world_size_of(printed, file);
   return settings;
 }
 

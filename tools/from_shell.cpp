@@ -44,7 +44,7 @@ class ScriptReader {
         request_(request),
         library_(library),
         table_(argument_table(library, "megatron")) {
-    given_.values = slurm_variables(text_);
+    given_.values = slurm_variables(text_, file_);
     for (const std::string& word : request.set_words) {
       const std::size_t equals = word.find('=');
       if (equals != std::string::npos) {

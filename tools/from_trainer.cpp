@@ -126,12 +126,14 @@ RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::s
     }
   }
   if (const Setting* const ranks = setting_named(own, "num_processes")) {
+    constexpr std::int64_t kMostRanks = std::int64_t{1} << 22;
     const std::string& word = ranks->values.front();
     const auto [end, problem] =
         std::from_chars(word.data(), word.data() + word.size(), settings.num_gpus);
-    if (problem != std::errc() || end != word.data() + word.size() || settings.num_gpus < 1) {
+    if (problem != std::errc() || end != word.data() + word.size() || settings.num_gpus < 1 ||
+        settings.num_gpus > kMostRanks) {
       throw InputError(ranks->place + "found \"" + shown(word, Encoding::kUnchecked) +
-                       "\", expected a number of ranks");
+                       "\", expected an integer from 1 to " + std::to_string(kMostRanks));
     }
   }
   return settings;

@@ -45,9 +45,9 @@ void add_case(LayoutReport& report, const std::string& set, const Case& question
     report.groups.push_back({.set = set, .model = model, .num_gpus = num_gpus, .runs = {}});
     group = std::prev(report.groups.end());
   }
-  const double tokens =
-      static_cast<double>(question.job.global_batch * question.job.sequence_length) /
-      static_cast<double>(num_gpus);
+  const double tokens = static_cast<double>(question.job.global_batch) *
+                        static_cast<double>(question.job.sequence_length) /
+                        static_cast<double>(num_gpus);
   group->runs.push_back(
       {.id = question.id,
        .plan = question.plan,

@@ -140,9 +140,9 @@ void add_results(Json& json, const ValidateAnswer& answer) {
     json["gradient_norms"] = over_ranks(ranks, &RankResult::gradient_norms, larger);
     const double median = upper_median_of(times);
     if (median > 0) {
-      json["tokens_per_s_per_gpu"] =
-          static_cast<double>(question.job.global_batch * question.job.sequence_length) / median /
-          static_cast<double>(answer.request.world_size);
+      json["tokens_per_s_per_gpu"] = static_cast<double>(question.job.global_batch) *
+                                     static_cast<double>(question.job.sequence_length) / median /
+                                     static_cast<double>(answer.request.world_size);
     }
   }
   if (answer.host_check) {

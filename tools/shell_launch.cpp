@@ -4,6 +4,9 @@
 #include <charconv>
 #include <string_view>
 
+#include "data/input_error.h"
+#include "data/json_message.h"
+
 namespace shardplan {
 namespace {
 
@@ -49,11 +52,22 @@ Words::const_iterator program_of(const Words& words) {
   return found;
 }
 
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 22;  // and nodes, and GPUs
+
+// 0 for what is no count; kMostRanks + 1 for any that is larger.
 std::int64_t count_in(const std::string& text) {
   std::int64_t count = 0;
   const char* const end = text.data() + text.size();
   const std::from_chars_result read = std::from_chars(text.data(), end, count);
-  return !text.empty() && read.ec == std::errc{} && read.ptr == end && count > 0 ? count : 0;
+  if (read.ec == std::errc::result_out_of_range && read.ptr == end && text.front() != '-') {
+    count = kMostRanks + 1;
+  }
+  return read.ptr == end && count > 0 ? std::min(count, kMostRanks + 1) : 0;
+}
+
+InputError too_many(const std::string& place, const std::string& option, const std::string& found) {
+  return InputError(place + ": " + option + ": found " + shown(found, Encoding::kUnchecked) +
+                    ", expected an integer from 1 to " + std::to_string(kMostRanks));
 }
 
 // What an option says: 0 if it is there without a known count.
@@ -63,8 +77,15 @@ struct Count {
   std::string text = "";  // "--nnodes $N"
 };
 
+// Words, and where they stand: "run.sh:12".
+struct PlacedWords {
+  Words words;
+  std::string place;
+};
+
 // "--nproc_per_node 8", "--nproc-per-node=8", "-N 4", "-N4"; "gpu:h100:8" counts 8.
-Count option_count(const Words& words, const Words& names) {
+Count option_count(const PlacedWords& placed, const Words& names) {
+  const Words& words = placed.words;
   Count found;
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::string word = words[i];
@@ -84,6 +105,9 @@ Count option_count(const Words& words, const Words& names) {
       found = {.given = true,
                .count = count_in(text.substr(text.rfind(':') + 1)),
                .text = name + " " + text};
+      if (found.count > kMostRanks) {
+        throw too_many(placed.place, name, text);
+      }
     }
   }
   return found;
@@ -119,7 +143,7 @@ Words batch_words(const std::vector<std::string>& comments) {
 }
 
 // The first that says something: srun's own options, then the job's.
-std::int64_t count_of(const Words& own, const Words& job, const Words& names) {
+std::int64_t count_of(const PlacedWords& own, const PlacedWords& job, const Words& names) {
   const Count count = option_count(own, names);
   return count.given ? count.count : option_count(job, names).count;
 }
@@ -151,7 +175,7 @@ Ranks product(const Count& per_node, const Count& launched, std::int64_t job_nod
 }
 
 // As many processes as it says, or as Slurm has tasks.
-Ranks ranks_of_mpi(const Words& launcher, const Words& job) {
+Ranks ranks_of_mpi(const PlacedWords& launcher, const PlacedWords& job) {
   const Count processes = option_count(launcher, {"-np", "-n", "--np"});
   const Count per_node = option_count(launcher, {"-N", "-npernode", "--npernode", "-ppn"});
   const Count nodes = option_count(job, kNodes);
@@ -179,7 +203,7 @@ std::int64_t num_included(const Words& launcher) {
   return slots == all ? slots + std::ranges::count(hosts, ',') : 0;
 }
 
-Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpus) {
+Ranks num_gpus_of(const PlacedWords& launcher, const PlacedWords& job, std::int64_t node_gpus) {
   const std::int64_t nodes = count_of(launcher, job, kNodes);
   Count per_node = option_count(launcher, {"--nproc-per-node", "--num-gpus"});
   if (per_node.text.ends_with(" gpu") || per_node.text.ends_with(" auto")) {
@@ -188,18 +212,18 @@ Ranks num_gpus_of(const Words& launcher, const Words& job, std::int64_t node_gpu
   if (per_node.given) {
     return product(per_node, option_count(launcher, {"--nnodes", "--num-nodes"}), nodes);
   }
-  if (const std::int64_t included = num_included(launcher); included > 0) {
+  if (const std::int64_t included = num_included(launcher.words); included > 0) {
     return {.count = included};
   }
   const Count all = option_count(launcher, {"--num-processes"});  // of accelerate
   if (all.given) {
     return ranks_of(all);
   }
-  if (is_launched_by(launcher, {"mpirun", "mpiexec"})) {
+  if (is_launched_by(launcher.words, {"mpirun", "mpiexec"})) {
     return ranks_of_mpi(launcher, job);
   }
-  const bool is_slurm = is_launched_by(launcher, {"srun"});
-  const Words own = is_slurm ? launcher : Words{};
+  const bool is_slurm = is_launched_by(launcher.words, {"srun"});
+  const PlacedWords own = is_slurm ? launcher : PlacedWords{};
   const std::int64_t tasks = count_of(own, job, kTasks);
   if (is_slurm && tasks > 0) {
     return {.count = tasks};
@@ -223,14 +247,17 @@ Words::const_iterator own_launcher(const Words& words) {
 
 // What these say is what torchrun is told (ms-swift swift/cli/main.py, get_torchrun_args;
 // LLaMA-Factory launcher.py).
-Ranks ranks_of_environment(const std::map<std::string, std::string>& environment,
-                           std::int64_t node_gpus) {
+Ranks ranks_of_environment(const ShellCommand& command, std::int64_t node_gpus) {
   const auto count = [&](const char* name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? Count{}
-                                      : Count{.given = true,
-                                              .count = count_in(found->second),
-                                              .text = std::string(name) + "=" + found->second};
+    const auto found = command.environment.find(name);
+    if (found == command.environment.end()) {
+      return Count{};
+    }
+    const std::int64_t ranks = count_in(found->second);
+    if (ranks > kMostRanks) {
+      throw too_many(command.place, name, found->second);
+    }
+    return Count{.given = true, .count = ranks, .text = std::string(name) + "=" + found->second};
   };
   Count per_node = count("NPROC_PER_NODE");
   const Count nodes = count("NNODES");
@@ -242,7 +269,7 @@ Ranks ranks_of_environment(const std::map<std::string, std::string>& environment
 
 // Every command that starts a Python program with arguments, in order; the same one once.
 std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus) {
-  const Words job = batch_words(script.comments);
+  PlacedWords job = {.words = batch_words(script.comments), .place = ""};
   std::vector<Launch> launches;
   for (const ShellCommand& command : script.commands) {
     const auto own = own_launcher(command.words);
@@ -258,8 +285,13 @@ std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpu
                   .line = command.line,
                   .environment = command.environment};
     launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
-    const Ranks ranks = starts_itself ? ranks_of_environment(command.environment, node_gpus)
-                                      : num_gpus_of(launch.launcher, job, node_gpus);
+    job.place = command.place;
+    const PlacedWords launcher = {.words = launch.launcher, .place = command.place};
+    const Ranks ranks = starts_itself ? ranks_of_environment(command, node_gpus)
+                                      : num_gpus_of(launcher, job, node_gpus);
+    if (ranks.count > kMostRanks) {
+      throw too_many(command.place, "ranks of the launcher", std::to_string(ranks.count));
+    }
     launch.num_gpus = ranks.count;
     launch.open_ranks = ranks.open;
     const bool known = std::ranges::any_of(launches, [&](const Launch& each) {
@@ -279,7 +311,8 @@ bool has_training_argument(const std::vector<std::string>& words) {
   return std::ranges::any_of(words, is_training_argument);
 }
 
-std::map<std::string, std::string> slurm_variables(const std::string& script) {
+std::map<std::string, std::string> slurm_variables(const std::string& script,
+                                                   const std::string& file) {
   std::vector<std::string> comments;
   std::size_t start = 0;
   while (start < script.size()) {
@@ -289,7 +322,7 @@ std::map<std::string, std::string> slurm_variables(const std::string& script) {
     }
     start = end + 1;
   }
-  const Words job = batch_words(comments);
+  const PlacedWords job = {.words = batch_words(comments), .place = file + ": #SBATCH"};
   std::map<std::string, std::string> variables;
   const auto put = [&](const char* name, std::int64_t count) {
     if (count > 0) {

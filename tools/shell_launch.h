@@ -31,6 +31,7 @@ std::vector<Launch> trainings_of(const ShellScript& script, std::int64_t node_gp
 bool has_training_argument(const std::vector<std::string>& words);
 
 // #SBATCH --nodes=4 and its like, by the variables that Slurm makes of them: SLURM_NNODES, ...
-std::map<std::string, std::string> slurm_variables(const std::string& script);
+std::map<std::string, std::string> slurm_variables(const std::string& script,
+                                                   const std::string& file);
 
 }  // namespace shardplan

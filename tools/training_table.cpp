@@ -39,7 +39,7 @@ double percentile(std::vector<double> values, double share) {
 
 double TrainingResult::tokens_per_s_per_gpu(double step_s) const {
   const Job& job = question.job;
-  return static_cast<double>(job.global_batch * job.sequence_length) / step_s /
+  return static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length) / step_s /
          static_cast<double>(job.cluster.world_size());
 }
 

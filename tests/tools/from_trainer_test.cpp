@@ -309,7 +309,8 @@ TEST_CASE("a configuration that names itself, or another training, is refused") 
   check_refused(accelerate("8", "deepspeed_config_file: zero3.yaml"), 2);
   const ProgramRun no_number = accelerate("all", "zero_stage: 3");
   check_refused(no_number, 2);
-  CHECK(contains(no_number.err, "num_processes: found \"all\", expected a number of ranks"));
+  CHECK(contains(no_number.err,
+                 "num_processes: found \"all\", expected an integer from 1 to 4194304"));
 }
 
 TEST_CASE("a model beside the run is read where the run names its folder") {

@@ -1,0 +1,4 @@
+#SBATCH --nodes=9223372036854775807
+#SBATCH --ntasks-per-node=9223372036854775807
+srun python pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 \
+  --max-position-embeddings 1024 --micro-batch-size 1 --vocab-size 32000 --bf16

@@ -1,0 +1,1 @@
+NNODES=9 NPROC_PER_NODE=9223372036854775807 megatron sft --num_layers 4
