@@ -36,7 +36,7 @@ bool is_digit(char letter) {
 std::optional<PrintedBytes> size_at(std::string_view text) {
   double number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (read.ec != std::errc{} || number < 0 || number > 1e9) {
+  if (read.ec != std::errc{} || !(number >= 0 && number <= 1e9)) {
     return std::nullopt;
   }
   const auto length = static_cast<std::size_t>(read.ptr - text.data());

@@ -62,6 +62,15 @@ ProgramRun why_oom(const std::string& log, const std::vector<std::string>& more)
 
 }  // namespace
 
+TEST_CASE("what is no number is no size") {
+  for (const std::string size : {"nan GiB", "inf GiB", "-nan GiB", "-1.00 GiB", "1e300 GiB"}) {
+    CHECK_MESSAGE(events_of(message("", size, "0", "1.00 GiB")).empty(), size);
+    const std::vector<OomEvent> events = events_of(message("", "2.00 GiB", "0", size));
+    REQUIRE_MESSAGE(events.size() == 1, size);
+    CHECK_MESSAGE(!events.front().allocated, size);
+  }
+}
+
 TEST_CASE("sizes print as PyTorch prints them, and segments are what it asks of the driver") {
   CHECK(printed_bytes(512) == "512 bytes");
   CHECK(printed_bytes(1024) == "1024 bytes");
