@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "validator/rendezvous_messages.h"
+#include "validator/rendezvous_request.h"
 
 namespace shardplan {
 namespace {
@@ -291,13 +292,13 @@ void RendezvousServer::serve(int socket) {
 
 void RendezvousServer::answer(int socket, const std::string& text,
                               std::map<std::string, std::string>& will) {
-  const std::optional<RendezvousRequest> request = rendezvous_request(text);
+  const std::optional<RendezvousRequest> request = rendezvous_request_of(text);
   if (!request) {
     send_message(socket, kNonsense);
     return;
   }
   std::unique_lock lock(mutex_);
-  const auto timeout = std::clamp<Milliseconds>(Milliseconds(request->timeout_ms), {}, kLongest);
+  const Milliseconds timeout(request->timeout_ms);
   const auto wait = [&](const auto& is_there) {
     return changed_.wait_for(lock, timeout, [&] { return stopping_ || is_there(); }) && !stopping_;
   };

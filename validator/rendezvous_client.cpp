@@ -9,6 +9,7 @@
 
 #include "validator/rendezvous.h"
 #include "validator/rendezvous_messages.h"
+#include "validator/rendezvous_request.h"
 
 namespace shardplan {
 namespace {

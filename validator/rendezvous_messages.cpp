@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 namespace shardplan {
 namespace {
@@ -95,29 +94,6 @@ std::optional<std::string> receive_message(int socket, Clock::time_point deadlin
     return std::nullopt;
   }
   return text;
-}
-
-// "<letter><milliseconds> <bytes of the key> <key><value>"
-std::string text_of(const RendezvousRequest& request) {
-  return request.what + std::to_string(request.timeout_ms) + " " +
-         std::to_string(request.key.size()) + " " + request.key + request.value;
-}
-
-std::optional<RendezvousRequest> rendezvous_request(const std::string& text) {
-  RendezvousRequest request;
-  long long key_bytes = 0;
-  int used = 0;
-  if (std::sscanf(text.c_str(), "%c%lld %lld%n", &request.what, &request.timeout_ms, &key_bytes,
-                  &used) != 3) {
-    return std::nullopt;
-  }
-  const std::size_t begin = static_cast<std::size_t>(used) + 1;
-  if (key_bytes < 0 || begin + static_cast<std::size_t>(key_bytes) > text.size()) {
-    return std::nullopt;
-  }
-  request.key = text.substr(begin, static_cast<std::size_t>(key_bytes));
-  request.value = text.substr(begin + static_cast<std::size_t>(key_bytes));
-  return request;
 }
 
 }  // namespace shardplan

@@ -10,8 +10,7 @@
 
 namespace shardplan {
 
-// A message: eight bytes of length in network order, then the text. Requests begin with a letter;
-// s: set, g: get, e: erase, c: claim, w: will. The answer begins with '+' or, with the reason, '-'.
+// A message: eight bytes of length in network order, then the text. The answer to a request begins with '+' or, with the reason, '-'.
 inline constexpr std::size_t kLengthBytes = 8;
 inline constexpr std::int64_t kMaxMessageBytes = 64 << 20;  // of a key or a value
 inline constexpr std::string_view kNotInTime = "nobody has set it in time";
@@ -23,14 +22,5 @@ std::optional<std::string> receive_message(int socket,
                                            std::chrono::steady_clock::time_point deadline);
 // That a text which begins with it has; it is kLengthBytes long at least.
 std::uint64_t length_in(const std::string& framed);
-
-struct RendezvousRequest {
-  char what = 0;
-  long long timeout_ms = 0;
-  std::string key;
-  std::string value;
-};
-std::string text_of(const RendezvousRequest& request);
-std::optional<RendezvousRequest> rendezvous_request(const std::string& text);
 
 }  // namespace shardplan

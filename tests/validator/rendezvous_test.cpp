@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/few_threads.h"
+#include "validator/rendezvous_request.h"
 
 namespace shardplan {
 namespace {
@@ -82,6 +83,21 @@ TEST_CASE("what one process sets, others get, whoever comes first") {
   for (std::size_t i = 0; i < found.size(); ++i) {
     CHECK(found[i] ==
           std::string("value ") + std::to_string((i + 1) % found.size()) + '\0' + "\n end");
+  }
+}
+
+TEST_CASE("a request is what its writer writes, and nothing else") {
+  const auto request = rendezvous_request_of(
+      text_of({.what = 'g', .timeout_ms = 1000, .key = "a key", .value = "a value"}));
+  REQUIRE(request);
+  CHECK(request->what == 'g');
+  CHECK(request->timeout_ms == 1000);
+  CHECK(request->key == "a key");
+  CHECK(request->value == "a value");
+  for (const std::string text :
+       {"", "s", "s0", "s0 ", "s0 1", "s0 1 ", "s-1 1 k", "s0 -1 k", "s0 9223372036854775807 k",
+        "g9223372036854775807 1 k", "g99999999999999999999 1 k", "s 0 1 k"}) {
+    CHECK_MESSAGE(!rendezvous_request_of(text), text);
   }
 }
 
