@@ -19,6 +19,16 @@ InputError wrong(const std::string& file, const YAML::Mark& mark, const std::str
 }
 
 constexpr int kMaxMerges = 16;
+constexpr std::int64_t kMaxMembers = 1 << 18;  // of all mappings, each as often as it is named
+
+// An alias may stand for ten of the one before it, and so on.
+void count_member(std::int64_t& members, const YAML::Mark& mark, const std::string& file) {
+  if (++members > kMaxMembers) {
+    throw wrong(file, mark,
+                "found more than " + std::to_string(kMaxMembers) +
+                    " settings, aliases taken as what they stand for, expected fewer");
+  }
+}
 
 // A plain word; "true" in quotes is a string.
 bool is_plain(const YAML::Node& node, std::string_view word) {
@@ -85,9 +95,10 @@ std::vector<std::string> words_of(const YAML::Node& node, const std::string& fil
   return words;
 }
 
-// `merges` within each other lead here: an anchor may be merged into itself.
+// `merges` within each other lead here: an anchor may be merged into itself. `members`: read so
+// far.
 std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
-                                 const char* heading, int merges) {
+                                 const char* heading, int merges, std::int64_t& members) {
   std::vector<Setting> settings;
   if (!map.IsMap()) {
     throw wrong(file, map.Mark(), std::string(heading) + ": found no mapping, expected one");
@@ -98,9 +109,11 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
                     " merges (<<) within each other, expected fewer");
   }
   for (const auto& member : map) {
+    count_member(members, member.first.Mark(), file);
     const std::string name = member.first.Scalar();
     if (name == "<<") {  // the members of another mapping; later ones count
-      const std::vector<Setting> merged = settings_of(member.second, file, heading, merges + 1);
+      const std::vector<Setting> merged =
+          settings_of(member.second, file, heading, merges + 1, members);
       settings.insert(settings.end(), merged.begin(), merged.end());
       continue;
     }
@@ -122,9 +135,11 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
 
 constexpr int kDeepest = 8;  // "optimizer.optimizer_factory.name" is three deep
 
+// `members`: read so far.
 void add_section(RunSettings& settings, const YAML::Node& section, const std::string& path,
-                 int depth) {
+                 int depth, std::int64_t& members) {
   for (const auto& member : section) {
+    count_member(members, member.first.Mark(), settings.file);
     const YAML::Node& node = member.second;
     const std::string name = path + (path.empty() ? "" : ".") + member.first.Scalar();
     if (depth > kDeepest) {
@@ -133,7 +148,7 @@ void add_section(RunSettings& settings, const YAML::Node& section, const std::st
                       " deep, expected settings such as parallelism.tp");
     }
     if (node.IsMap()) {
-      add_section(settings, node, name, depth + 1);
+      add_section(settings, node, name, depth + 1, members);
       continue;
     }
     Setting setting{.name = name,
@@ -185,7 +200,8 @@ std::vector<Setting> trainer_settings(const YAML::Node& root, const std::string&
                                       const std::vector<std::string>& set_words) {
   RunSettings flat;
   flat.file = file;
-  add_section(flat, root, "", 1);
+  std::int64_t members = 0;
+  add_section(flat, root, "", 1, members);
   for (Setting& setting : flat.arguments) {
     if (setting.name == "plugins" && root["plugins"].IsSequence()) {
       setting.values = {plugins_of(root["plugins"])};
@@ -251,10 +267,11 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
   RunSettings settings;
   settings.file = file;
   const YAML::Node root = loaded(with_variables(text, set_words, settings.variables), file);
+  std::int64_t members = 0;
   const auto is_section = [&root](const char* name) { return root[name] && root[name].IsMap(); };
   if (root.IsMap() && is_section("parallelism") && is_section("tokens")) {
     settings.format = RunFormat::kNanotron;
-    add_section(settings, root, "", 1);
+    add_section(settings, root, "", 1, members);
     settings.num_gpus = num_ranks(settings.arguments);
     return settings;
   }
@@ -276,9 +293,9 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
                 "MODE: found \"" + shown(mode.Scalar(), Encoding::kUnchecked) +
                     "\", expected pretraining: steps of training are estimated");
   }
-  settings.arguments = settings_of(root["MODEL_ARGS"], file, "MODEL_ARGS", 0);
+  settings.arguments = settings_of(root["MODEL_ARGS"], file, "MODEL_ARGS", 0, members);
   if (root["ENV_VARS"]) {
-    settings.environment = settings_of(root["ENV_VARS"], file, "ENV_VARS", 0);
+    settings.environment = settings_of(root["ENV_VARS"], file, "ENV_VARS", 0, members);
   }
   return settings;
 }
