@@ -363,12 +363,15 @@ class ScriptReader {
   void check_choices(const ShellScript& script, const Launch& launch,
                      std::vector<std::string>& notes) const {
     constexpr std::size_t kMostReadings = 256;
+    constexpr std::size_t kMostSteps = std::size_t{1} << 32;  // of all readings: some seconds
+    const std::size_t most =
+        std::min(kMostReadings, kMostSteps / std::max<std::size_t>(script.steps, 1));
     const std::map<std::string, std::string> now = told(launch);
     std::set<std::set<std::string>> said;  // missing variables, once each
     std::size_t readings = 0;
     for (const ShellChoice& choice : script.choices) {
       Effect effect;
-      for (int taken = 0; taken < choice.alternatives && readings < kMostReadings; ++taken) {
+      for (int taken = 0; taken < choice.alternatives && readings < most; ++taken) {
         if (taken != choice.taken && effect.name.empty()) {
           effect = effect_of(choice, taken, script, now);
           ++readings;
@@ -382,6 +385,10 @@ class ScriptReader {
         continue;
       }
       report(choice, effect, notes);
+    }
+    if (readings == most) {
+      notes.push_back(file_ + ": of its conditions the first " + std::to_string(readings) +
+                      " were tried the other way, which those behind them were not");
     }
   }
 

@@ -26,6 +26,7 @@ void ShellInterpreter::set_arguments(const std::optional<Words>& words) {
   if (!words) {
     return;
   }
+  in_.spend(words->size() * kStepsOfEntry);
   for (std::size_t i = 0; i < words->size(); ++i) { values[std::to_string(i + 1)] = {(*words)[i]}; }
   values["@"] = *words;
   values["*"] = *words;

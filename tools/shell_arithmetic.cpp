@@ -13,7 +13,7 @@ namespace shardplan {
 namespace {
 
 constexpr int kDeepest = 32;            // variables that hold expressions, parentheses
-constexpr int kMostOperands = 1 << 16;  // A='A+A' would have 2^32
+constexpr int kMostOperands = 1 << 12;  // A='A+A' would have 2^32
 
 struct Operator {
   std::string_view word;

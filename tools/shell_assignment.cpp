@@ -40,13 +40,18 @@ std::string ShellInterpreter::assigned_name() {
   }
   std::string key;
   const bool is_entry = in_.text.compare(end, 1, "[") == 0;
-  if (is_entry) {
-    const std::size_t close = end_of_group(in_.text, end + 1, ']');
-    key = in_.text.substr(end + 1, close - end - 2);
-    end = close;
+  if (is_entry) {  // its key stands in one line
+    const std::string rest = in_.text.substr(end + 1, in_.text.find('\n', end) - end - 1);
+    const std::size_t close = end_of_group(rest, 0, ']');
+    in_.spend(close * kStepsOfLetter);
+    if (close == 0 || rest[close - 1] != ']') {
+      return "";
+    }
+    key = rest.substr(0, close - 1);
+    end += 1 + close;
   }
   const bool assigns = in_.text.compare(end, 1, "=") == 0 || in_.text.compare(end, 2, "+=") == 0;
-  if (!assigns || key.find('\n') != std::string::npos) {
+  if (!assigns) {
     return "";
   }
   in_.at = end;
@@ -93,7 +98,9 @@ bool ShellInterpreter::assignment(Simple& simple) {
     return true;
   }
   if (!declares) {
-    simple.before.insert({list, value_of(list)});
+    for (const std::string& each : {list, keys_of(list)}) {
+      simple.before.insert({each, value_of(each)});
+    }
   } else if (simple.words.front() != "export" && !has_flag(simple.words, 'g')) {
     make_local(list);
   }
@@ -183,6 +190,7 @@ void ShellInterpreter::store(const std::string& name, Words value, bool appends,
     stored.front() = (appends ? stored.front() : std::string()) + first;
   } else {
     stored = {(appends && !stored.empty() ? stored.front() : std::string()) + first};
+    state_.context.values.erase(keys_of(name));
   }
   if (bytes_of(stored) > kMostBytes) {
     throw InputError(place(in_.line) + ": $" + name + ": found more than " +
@@ -200,6 +208,7 @@ void ShellInterpreter::store_entry(const std::string& name, const std::string& i
     store(name, Words(std::max<std::size_t>(values[name].size(), 1), unknown), false, true);
     return;
   }
+  in_.spend(values[name].size() * kStepsOfEntry);
   const std::string* const old = appends ? list_entry(values, name, *key) : nullptr;
   state_.arrays.insert(name);
   set_list_entry(values, name, *key, (old != nullptr ? *old : std::string()) + value);

@@ -57,6 +57,7 @@ std::string ShellWordReader::element_name(const std::string& name, std::string& 
   if (list == context_.values.end()) {
     return element;
   }
+  spend(list->second.size() * kStepsOfEntry);
   const std::string* const value = key ? list_entry(context_.values, name, *key) : nullptr;
   const bool is_open = !key || !has_known_size(list->second);
   if (value != nullptr) {
@@ -147,6 +148,7 @@ std::optional<std::string> ShellWordReader::cut(const std::string& value, const 
   }
   for (const std::string_view form : {"##", "#", "%%", "%"}) {
     if (rest.starts_with(form)) {
+      spend(value.size() * value.size());  // each beginning or end is a text to compare
       return without_match(value, form, pattern_behind(rest.substr(form.size())));
     }
   }
@@ -162,13 +164,15 @@ std::optional<std::string> ShellWordReader::cut(const std::string& value, const 
     if (from.empty() || from.find_first_of("*?[#%") != std::string::npos) {
       return std::nullopt;
     }
-    std::string replaced = value;
-    std::size_t place = replaced.find(from);
-    while (place != std::string::npos) {
-      replaced.replace(place, from.size(), to);
-      place = all ? replaced.find(from, place + to.size()) : std::string::npos;
+    std::string replaced;
+    std::size_t kept = 0;
+    for (std::size_t place = value.find(from); place != std::string::npos;
+         place = all ? value.find(from, kept) : std::string::npos) {
+      replaced.append(value, kept, place - kept).append(to);
+      check_size(replaced, "{...//}");
+      kept = place + from.size();
     }
-    return replaced;
+    return replaced.append(value, kept);
   }
   return std::nullopt;
 }
@@ -244,6 +248,7 @@ void ShellWordReader::apply_operation(Wanted& wanted, const std::string& rest,
     const bool needed = !is_set || (wanted.also_for_empty && is_empty(found->second));
     if (rest[operation] == '=' && sets && needed) {
       context_.values[wanted.name] = {wanted.otherwise};
+      context_.values.erase(keys_of(wanted.name));
     }
   } else if (begins_with_any(rest, {":+", "+"})) {
     const bool full = is_set && !(rest.starts_with(':') && is_empty(found->second));

@@ -359,6 +359,7 @@ void ShellInterpreter::record(const Simple& simple) {
   const auto put = [&](const std::string& name) {
     const auto found = state_.context.values.find(name);
     if (found != state_.context.values.end() && !found->second.empty()) {
+      in_.spend(kStepsOfEntry + found->second.front().size() * kStepsOfLetter);
       command.environment[name] = plain(found->second.front());
     }
   };
@@ -406,6 +407,7 @@ ShellScript read_shell(const std::string& text, const std::string& file, const S
   for (auto& [name, values] : state.context.values) {
     for (std::string& value : values) { value = plain(value); }
   }
+  script.steps = state.context.steps;
   script.variables = std::move(state.context.values);
   script.mentioned = std::move(state.context.mentioned);
   for (std::size_t i = 0; script.mentioned.contains("@") && i < arguments.size(); ++i) {

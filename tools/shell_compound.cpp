@@ -34,6 +34,7 @@ int ShellInterpreter::choose(ShellChoice choice) {
   }
   const int taken = choice.taken;
   auto& choices = state_.script.choices;
+  in_.spend(choices.size() * kStepsOfEntry);
   if (std::ranges::find(choices, choice.key, &ShellChoice::key) == choices.end()) {
     choices.push_back(std::move(choice));
   }
@@ -258,6 +259,7 @@ ShellInterpreter::Status ShellInterpreter::arithmetic() {
   const std::size_t begin = in_.at + 2;
   const std::int64_t line = in_.line;
   in_.go_to(end_of_group(in_.text, in_.at + 1, ')'));
+  in_.spend((in_.at - begin) * kStepsOfLetter);
   const std::string text = in_.text.substr(begin, in_.at - std::min(in_.at, begin + 2));
   return live() ? calculated(text, line) : Status{};
 }

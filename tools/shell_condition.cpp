@@ -50,11 +50,13 @@ Truth compared_numbers(const std::string& comparison, const std::string& left,
 
 Truth matches_regex(const std::string& text, const std::string& pattern) {
   constexpr std::size_t kLongest = 1024;
+  // Without tries that grow by powers, as "(a*)*b" has them; patterns with "\\1" are refused then.
+  constexpr auto kSyntax = std::regex::extended | std::regex_constants::__polynomial;
   if (text.size() > kLongest || pattern.size() > kLongest) {
     return Truth::kUnknown;
   }
   try {
-    return truth_of(std::regex_search(text, std::regex(pattern, std::regex::extended)));
+    return truth_of(std::regex_search(text, std::regex(pattern, kSyntax)));
   } catch (const std::regex_error&) { return Truth::kUnknown; }
 }
 

@@ -38,9 +38,9 @@ ShellInterpreter::ShellInterpreter(ShellState& state, std::string text, std::str
   }
 }
 
-ShellInterpreter::Apart::Apart(const ShellInterpreter& of)
+ShellInterpreter::Apart::Apart(ShellInterpreter& of)
     : state(of.state_),
-      values(state.context.values),
+      values(of.copied_values()),
       arrays(state.arrays),
       integers(state.integers),
       assigned(state.assigned),

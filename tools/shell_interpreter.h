@@ -98,7 +98,7 @@ class ShellInterpreter {
 
   // A process of its own: what it sets is gone behind it, and its exit is its own.
   struct Apart {
-    explicit Apart(const ShellInterpreter& of);
+    explicit Apart(ShellInterpreter& of);
     ~Apart();
     Apart(const Apart&) = delete;
     Apart& operator=(const Apart&) = delete;
@@ -155,6 +155,7 @@ class ShellInterpreter {
   bool ends_loop();
   Simple loop_redirections();
   void forget_changes(const ShellValues& before);
+  ShellValues copied_values();
 
   // shell_assignment.cpp: variables
   bool assignment(Simple& simple);

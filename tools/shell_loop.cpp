@@ -63,6 +63,16 @@ bool ShellInterpreter::ends_loop() {
   return state_.flow != Flow::kOn;
 }
 
+// All variables, as they are now.
+ShellValues ShellInterpreter::copied_values() {
+  for (const auto& [name, values] : state_.context.values) {
+    std::size_t bytes = 0;
+    for (const std::string& value : values) { bytes += value.size(); }
+    in_.spend(values.size() * kStepsOfEntry + bytes);
+  }
+  return state_.context.values;
+}
+
 // What a loop of an unknown number of turns has changed is not known behind it.
 void ShellInterpreter::forget_changes(const ShellValues& before) {
   std::set<std::string> changed = state_.assigned;
@@ -92,7 +102,7 @@ void ShellInterpreter::repeat(const std::string& keyword,
   const std::size_t begin = in_.at;
   const std::int64_t first_line = in_.line;
   const bool was_live = live();
-  const ShellValues before = state_.context.values;
+  const ShellValues before = copied_values();
   std::set<std::string> outer = std::exchange(state_.assigned, {});
   const std::size_t turns = state_.turns;
   std::size_t starting = 0;
@@ -210,7 +220,7 @@ ShellInterpreter::Status ShellInterpreter::for_command() {
   const std::size_t body = in_.at;
   const std::int64_t body_line = in_.line;
   const bool runs = live() && !words.empty();
-  const ShellValues before = state_.context.values;
+  const ShellValues before = copied_values();
   std::set<std::string> outer = std::exchange(state_.assigned, {});
   for (std::size_t i = 0; i < std::max<std::size_t>(words.size(), 1); ++i) {
     in_.at = body;

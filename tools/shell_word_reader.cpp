@@ -9,7 +9,8 @@ namespace {
 
 // A=$A$A, forty times, would fill any memory.
 constexpr std::size_t kLongestWord = std::size_t{1} << 21;
-constexpr std::size_t kMostPutIn = std::size_t{1} << 26;    // over the whole of a script
+constexpr std::size_t kMostPutIn = std::size_t{1} << 26;  // over the whole of a script
+constexpr std::size_t kMostSteps = std::size_t{1} << 31;
 constexpr std::string_view kOfNumbers = "0123456789$(=+~";  // behind a "<<" that shifts
 
 bool is_unknown_mark(char letter) {
@@ -145,6 +146,15 @@ void ShellWordReader::next() {
   at = std::min(at + 1, text.size());
 }
 
+void ShellWordReader::spend(std::size_t steps) {
+  context_.steps += std::min(steps, kMostSteps);
+  if (context_.steps > kMostSteps) {
+    throw InputError(file + ":" + std::to_string(line) +
+                     ": found a script that takes too long to follow up to here, expected a "
+                     "launch script");
+  }
+}
+
 void ShellWordReader::go_to(std::size_t target) {
   target = std::min(target, text.size());
   for (; at < target; ++at) { line += text[at] == '\n' ? 1 : 0; }
@@ -204,6 +214,7 @@ void ShellWordReader::word(Words& words) {
       current.replace(begin, std::string::npos, literal_pattern(current.substr(begin)));
     }
   }
+  spend((at - first) * kStepsOfLetter);
   const bool only_digits =
       !current.empty() && std::ranges::all_of(current, [](char d) { return d >= '0' && d <= '9'; });
   if (only_digits && (now() == '>' || now() == '<')) {

@@ -59,6 +59,7 @@ struct ShellWordContext {
   std::set<std::string> maps;       // lists whose keys are any text: declare -A
   std::set<std::string> mentioned;  // "@" for the script's arguments
   std::size_t put_in = 0;           // bytes of variables and items, so far
+  std::size_t steps = 0;            // what following the script has cost so far: see spend()
   std::string exit_status = "0";    // $?
   // The output of $(...), where it can be known.
   std::function<std::optional<std::string>(const std::string& script)> substitute = {};
@@ -69,6 +70,9 @@ std::string field_separators(const ShellValues& values);  // $IFS
 
 // Whether each entry is one word: nothing in it may be any number of them.
 bool has_known_size(const std::vector<std::string>& entries);
+
+inline constexpr std::size_t kStepsOfLetter = 32;  // read as part of a word
+inline constexpr std::size_t kStepsOfEntry = 64;   // of a list that is copied or searched
 
 // Stands somewhere in a script, and knows the variables that have been set so far.
 class ShellWordReader {
@@ -95,6 +99,10 @@ class ShellWordReader {
   static bool ends_command(char letter) {
     return letter == '\n' || letter == ';' || letter == '|' || letter == '&';
   }
+
+  // Counts what is done to follow the script, in about nanoseconds. Throws InputError where that is
+  // more than any launch script asks for.
+  void spend(std::size_t steps);
 
   // One word into one or more: an unquoted variable splits at blanks. Throws InputError, naming the
   // line, for a quotation without an end and for variables that grow without one.

@@ -47,6 +47,7 @@ struct ShellScript {
   std::set<std::string> mentioned;                  // names of variables that are read or set
   std::vector<std::string> unread;                  // "run.sh:3: source config.sh"
   std::string exits_at;                             // "run.sh:8": where it ends by exit
+  std::size_t steps = 0;                            // what it cost to follow it
 };
 
 // What is known beside the script.

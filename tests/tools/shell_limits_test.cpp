@@ -83,6 +83,25 @@ TEST_CASE("what stands as deep as a script may is followed") {
   CHECK(commands_of("a=1; run $((" + within(10, "(", ")+1") + "))\n") == "run 11 \n");
 }
 
+TEST_CASE("what would take hours is refused, or followed at once") {
+  const std::string letters = "A=" + repeated(100'000, "a") + "\n";
+  const auto is_refused = [](const std::string& script) {
+    return message_of([&] { commands_of(script); }).find("too long to follow") != std::string::npos;
+  };
+  CHECK(is_refused(letters + "B=${A##*c}"));
+  CHECK(value_behind(letters + "P=${A//a/}") == "");
+  CHECK(value_behind(letters + "B=${A//a/bc}; P=${#B}") == "200000");
+  CHECK(value_behind("[[ " + repeated(60, "a") + " =~ (a*)*(a*)*b ]] || P=no") == "no");
+  CHECK(value_behind("[[ aab =~ ^(a*)*b$ ]] && P=yes") == "yes");
+  CHECK(commands_of(repeated(50'000, "a[\n")).size() == 200'000);
+}
+
+TEST_CASE("the keys of a list follow its values, whatever puts those back") {
+  CHECK(value_behind("L=(x y z); L[5]=w a; L[7]=v; P=${!L[@]}") == "0 1 2 7");
+  CHECK(value_behind("L=([5]=w); unset L[5]; L=x; L[2]=y; P=${!L[@]}") == "0 2");
+  CHECK(value_behind("L=([5]=w); unset L[5]; : ${L:=x}; L[3]=y; P=${!L[@]}") == "0 3");
+}
+
 TEST_CASE("numbers at the ends of 64 bits end no loop and no list in an overflow") {
   CHECK(is_unknown("for i in {-9223372036854775807..9223372036854775807}; do P=$i; done"));
   const std::vector<std::pair<std::string, std::string>> cases = {
