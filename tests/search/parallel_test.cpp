@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/validator/few_threads.h"
+#include "tests/few_threads.h"
 
 namespace shardplan {
 namespace {
