@@ -265,6 +265,7 @@ void read_modules(const RunArguments& arguments, Recompute& recompute) {
         std::ranges::find(kRecomputeModules, word, [](const auto& named) { return named.name; });
     if (row == kRecomputeModules.end()) {
       std::vector<std::string> names;
+      names.reserve(kRecomputeModules.size());
       for (const auto& named : kRecomputeModules) { names.emplace_back(named.name); }
       throw arguments.error("--recompute-modules", "found \"" + shown(word, Encoding::kUnchecked) +
                                                        "\", expected some of " + joined(names));

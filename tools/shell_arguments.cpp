@@ -130,7 +130,7 @@ ShellInterpreter::Status ShellInterpreter::next_option(const Words& words, const
   if (at >= arguments.size()) {
     return finish(is_silent ? ":" : "?", is_silent ? std::optional(letter) : std::nullopt);
   }
-  const std::string value = arguments[at++];
+  const std::string& value = arguments[at++];
   return finish(letter, value);
 }
 

@@ -227,7 +227,7 @@ void ShellInterpreter::store_array(const std::string& name, const Words& value,
   for (std::size_t i = 0; i < value.size(); ++i) {
     const auto key = keys.find(i);
     const std::string index = key != keys.end() ? key->second : next;
-    store(name + "[" + index + "]", {value[i]}, false, false);
+    store(std::string(name).append("[").append(index).append("]"), {value[i]}, false, false);
     const auto number = shell_arithmetic(index, state_.context.values);
     next = number ? key_behind(*number) : next;
   }

@@ -240,18 +240,19 @@ void ShellWordReader::apply_operation(Wanted& wanted, const std::string& rest,
                                       const std::string& whole) {
   const auto found = context_.values.find(wanted.name);
   const bool is_set = found != context_.values.end();
+  const bool has_text = is_set && !is_empty(found->second);  // what stands behind may change it
   if (begins_with_any(rest, {":-", "-", ":=", "="})) {
     wanted.has_otherwise = true;
     wanted.also_for_empty = rest.starts_with(':');
     const std::size_t operation = wanted.also_for_empty ? 1 : 0;
     wanted.otherwise = behind(rest.substr(operation + 1));
-    const bool needed = !is_set || (wanted.also_for_empty && is_empty(found->second));
+    const bool needed = !is_set || (wanted.also_for_empty && !has_text);
     if (rest[operation] == '=' && sets && needed) {
       context_.values[wanted.name] = {wanted.otherwise};
       context_.values.erase(keys_of(wanted.name));
     }
   } else if (begins_with_any(rest, {":+", "+"})) {
-    const bool full = is_set && !(rest.starts_with(':') && is_empty(found->second));
+    const bool full = rest.starts_with(':') ? has_text : is_set;
     wanted.instead = full ? behind(rest.substr(rest.find('+') + 1)) : "";
   } else if (!rest.empty() && !begins_with_any(rest, {":?", "?"})) {
     cut(wanted, rest);

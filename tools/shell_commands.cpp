@@ -111,16 +111,16 @@ ShellInterpreter::Status ShellInterpreter::simple() {
 }
 
 ShellInterpreter::Status ShellInterpreter::run(Simple simple) {
-  while (!simple.words.empty() &&
-         std::ranges::find(kPrefixes, simple.words.front()) != kPrefixes.end()) {
-    simple.words.erase(simple.words.begin());
-  }
+  const auto first = std::ranges::find_if(simple.words, [](const std::string& word) {
+    return std::ranges::find(kPrefixes, word) == kPrefixes.end();
+  });
+  simple.words.erase(simple.words.begin(), first);
   restore(simple.own);
   if (simple.words.empty()) {
     return state_.substituted.value_or(Status{});
   }
   const std::optional<Status> done = built_in(simple);
-  const Status status = done ? *done : program(simple);
+  Status status = done ? *done : program(simple);
   restore(simple.before);
   return status;
 }

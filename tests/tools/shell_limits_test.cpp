@@ -96,6 +96,12 @@ TEST_CASE("what would take hours is refused, or followed at once") {
   CHECK(commands_of(repeated(50'000, "a[\n")).size() == 200'000);
 }
 
+TEST_CASE("an entry may stand in what is taken instead of it") {
+  CHECK(value_behind("L=(a b); P=${L[1]:-${L[1]}}") == "b");
+  CHECK(value_behind("L=(a); P=${L[1]:-${L[1]:-c}}") == "c");
+  CHECK(value_behind("L=(a b); P=${L[1]:=${L[1]:+d}}") == "b");
+}
+
 TEST_CASE("the keys of a list follow its values, whatever puts those back") {
   CHECK(value_behind("L=(x y z); L[5]=w a; L[7]=v; P=${!L[@]}") == "0 1 2 7");
   CHECK(value_behind("L=([5]=w); unset L[5]; L=x; L[2]=y; P=${!L[@]}") == "0 2");
