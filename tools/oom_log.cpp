@@ -233,13 +233,14 @@ void drop_colours(std::string& line) {
 // one by other words; else, in a container, it may be any of these.
 void add_other_processes(OomEvent& event, std::string_view message) {
   constexpr std::string_view kProcess = "Process ";
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // sizes are up to 1e9 GiB each
   for (Place at = find_words(message, kProcess); event.process && at;
        at = find_words(message, kProcess, at.end)) {
     const std::string_view rest = message.substr(at.end);
     const std::optional<PrintedBytes> size = size_after(rest, " has ");
     if (size && next_integer(rest)) {
       ++event.num_others;
-      event.others_bytes += size->middle();
+      event.others_bytes = std::min(event.others_bytes + size->middle(), kMostBytes);
     }
   }
 }

@@ -243,7 +243,7 @@ ShellInterpreter::Status ShellInterpreter::part_of_pipeline(bool is_last) {
   std::string printed;
   std::string* const outer = std::exchange(state_.output, &printed);
   const bool outer_known = std::exchange(state_.output_known, true);
-  const Status status = command();
+  Status status = command();
   state_.input = state_.output_known ? std::optional(printed) : std::nullopt;
   state_.output = outer;
   state_.output_known = outer_known;
@@ -292,7 +292,7 @@ ShellInterpreter::Status ShellInterpreter::command() {
                      " commands within each other, expected fewer");
   }
   ++state_.commands_deep;
-  const Status status = compound(peek());
+  Status status = compound(peek());
   --state_.commands_deep;
   return status;
 }

@@ -104,7 +104,7 @@ Count option_count(const PlacedWords& placed, const Words& names) {
       }
       found = {.given = true,
                .count = count_in(text.substr(text.rfind(':') + 1)),
-               .text = name + " " + text};
+               .text = std::string(name).append(" ").append(text)};
       if (found.count > kMostRanks) {
         throw too_many(placed.place, name, text);
       }

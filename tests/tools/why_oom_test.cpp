@@ -62,6 +62,19 @@ ProgramRun why_oom(const std::string& log, const std::vector<std::string>& more)
 
 }  // namespace
 
+TEST_CASE("processes that hold more than any machine are counted without an overflow") {
+  std::string others;
+  for (int i = 0; i < 20; ++i) {
+    others += "Process " + std::to_string(i) + " has 900000000.00 GiB memory in use. ";
+  }
+  const std::vector<OomEvent> events = events_of(
+      "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB. " +
+      others + "this process has 1.00 GiB\n");
+  REQUIRE(events.size() == 1);
+  CHECK(events.front().num_others == 20);
+  CHECK(events.front().usable_bytes() == 0);
+}
+
 TEST_CASE("what is no number is no size") {
   for (const std::string size : {"nan GiB", "inf GiB", "-nan GiB", "-1.00 GiB", "1e300 GiB"}) {
     CHECK_MESSAGE(events_of(message("", size, "0", "1.00 GiB")).empty(), size);
