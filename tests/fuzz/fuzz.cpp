@@ -25,6 +25,7 @@ const Door& chosen_door() {
 }  // namespace
 }  // namespace shardplan
 
+// NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const shardplan::Door& door = shardplan::chosen_door();
   door.open(std::string(reinterpret_cast<const char*>(data), size));
