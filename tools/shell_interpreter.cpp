@@ -236,7 +236,7 @@ ShellInterpreter::Status ShellInterpreter::part_of_pipeline(bool is_last) {
   }
   const Apart apart(*this);
   if (is_last || state_.output == nullptr) {
-    const Status status = command();
+    Status status = command();
     state_.input.reset();
     return status;
   }
