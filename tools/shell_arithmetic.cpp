@@ -118,7 +118,9 @@ class Arithmetic {
   ShellNumber whole() {
     const Value value = list();
     skip();
-    return {.value = good_ && at_ == text_.size() ? value : std::nullopt, .is_deep = is_deep_};
+    return {.value = good_ && at_ == text_.size() ? value : std::nullopt,
+            .is_deep = is_deep_,
+            .operands = operands_};
   }
 
  private:

@@ -10,7 +10,7 @@ namespace {
 // A=$A$A, forty times, would fill any memory.
 constexpr std::size_t kLongestWord = std::size_t{1} << 21;
 constexpr std::size_t kMostPutIn = std::size_t{1} << 26;  // over the whole of a script
-constexpr std::size_t kMostSteps = std::size_t{1} << 31;
+constexpr std::size_t kMostSteps = std::size_t{1} << 30;
 constexpr std::string_view kOfNumbers = "0123456789$(=+~";  // behind a "<<" that shifts
 
 bool is_unknown_mark(char letter) {
@@ -294,6 +294,7 @@ std::optional<std::int64_t> ShellWordReader::arithmetic() {
     }
   }
   const ShellNumber number = shell_number(expression, context_.values, context_.assign);
+  spend(static_cast<std::size_t>(number.operands) * kStepsOfEntry);
   if (number.is_deep) {
     throw InputError(file + ":" + std::to_string(line) +
                      ": found too many expressions within each other, expected fewer parentheses, "

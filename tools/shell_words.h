@@ -66,6 +66,7 @@ using ShellAssign = std::function<void(const std::string& name, std::optional<st
 struct ShellNumber {
   std::optional<std::int64_t> value;
   bool is_deep = false;  // too many parts within each other: not read to its end
+  int operands = 0;      // that were read, in variables too
 };
 
 // An expression of C with integers and variables, as $((...)) reckons it; nothing where it is none,
