@@ -2,6 +2,10 @@
 // space has counted it together with all others; where none does, it is searched by itself.
 #include "search/families.h"
 
+#include <map>
+#include <optional>
+#include <utility>
+
 #include "search/parallel.h"
 #include "search/rules.h"
 #include "search/walk.h"
@@ -72,16 +76,59 @@ Tallies count_all(const FamilyTask& task, ProgressReporter& reporter) {
   return all;
 }
 
+// What replays say of plans: a fast plan is the best of several families and replayed once.
+class Replays {
+ public:
+  explicit Replays(const WalkTask& task) : task_(task) {}
+
+  // Those that every family asks for first.
+  void replay_first(const Tallies& tallies) {
+    for (const std::vector<Tally>& families : tallies) {
+      for (const Tally& tally : families) {
+        if (!tally.best.candidates().empty()) {
+          speeds_.try_emplace(tally.best.candidates().front().index);
+        }
+      }
+    }
+    std::vector<std::pair<const std::int64_t, std::optional<double>>*> plans;
+    for (auto& plan : speeds_) { plans.push_back(&plan); }
+    in_parallel(std::ssize(plans), task_.options.threads, [&](std::int64_t at, std::size_t) {
+      auto& [index, speed] = *plans[static_cast<std::size_t>(at)];
+      speed = replayed(index);
+    });
+  }
+
+  // Tokens per second and GPU of the plan by its index; nothing where it does not fit.
+  std::optional<double> speed_of(std::int64_t index) {
+    const auto [known, is_new] = speeds_.try_emplace(index);
+    if (is_new) {
+      known->second = replayed(index);
+    }
+    return known->second;
+  }
+
+ private:
+  std::optional<double> replayed(std::int64_t index) const {
+    const Job& job = task_.job;
+    const Plan plan = plan_at(task_.rules.space(), index);
+    return fits(job, estimate_memory(job, plan), task_.options)
+               ? std::optional(estimate_step_time(job, plan).tokens_per_s_per_gpu)
+               : std::nullopt;
+  }
+
+  const WalkTask& task_;
+  std::map<std::int64_t, std::optional<double>> speeds_;
+};
+
 // The fastest plan that a replay lets fit; false: none of those replayed.
-bool find_best(const WalkTask& task, const Tally& tally, PlanFamily& family) {
+bool find_best(const WalkTask& task, const Tally& tally, Replays& replays, PlanFamily& family) {
   family.fitting = tally.fitting;
   for (const Candidate& candidate : tally.best.candidates()) {
-    const Plan plan = plan_at(task.rules.space(), candidate.index);
-    const bool is_fitting = fits(task.job, estimate_memory(task.job, plan), task.options);
+    const std::optional<double> speed = replays.speed_of(candidate.index);
     const bool was_counted = is_surely_fitting(task, candidate.price);
-    family.fitting += (is_fitting ? 1 : 0) - (was_counted ? 1 : 0);
-    if (is_fitting) {
-      family.best_tokens_per_s_per_gpu = estimate_step_time(task.job, plan).tokens_per_s_per_gpu;
+    family.fitting += (speed ? 1 : 0) - (was_counted ? 1 : 0);
+    if (speed) {
+      family.best_tokens_per_s_per_gpu = *speed;
       return true;
     }
   }
@@ -158,6 +205,8 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
   // The families of an axis are the space once more.
   ProgressReporter reporter(options, num_plans(plans) * (1 + std::ssize(axes)));
   const Tallies tallies = count_all(task, reporter);
+  Replays replays(walk);
+  replays.replay_first(tallies);
   std::vector<PlanFamily> all;
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
     std::vector<PlanFamily> families;
@@ -167,8 +216,8 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
       family.axis = axes[axis].name;
       family.value = axes[axis].values[value];
       family.plans = num_plans(plan_space(job, part));
-      const std::int64_t priced =
-          find_best(walk, tallies[axis][value], family) ? 0 : search_alone(walk, part, family);
+      const bool has_fitting = find_best(walk, tallies[axis][value], replays, family);
+      const std::int64_t priced = has_fitting ? 0 : search_alone(walk, part, family);
       reporter.add(family.plans, priced);
     }
     for (std::size_t value = 0; value < families.size(); ++value) {
