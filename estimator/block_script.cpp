@@ -1,5 +1,8 @@
 #include "estimator/block_script.h"
 
+#include <algorithm>
+#include <compare>
+
 namespace shardplan {
 namespace {
 
@@ -10,22 +13,35 @@ struct RowTensor {
   bool passes = false;                   // freed by another one
 };
 
+// A row that is born or dies. In a step all births come first.
+struct RowMoment {
+  Step step = Step::kForwardInput;
+  bool dies = false;
+  std::size_t row = 0;
+  friend auto operator<=>(const RowMoment&, const RowMoment&) = default;
+};
+
 std::vector<RowEvent> script_between(const std::vector<RowTensor>& tensors, Step first, Step last,
                                      Step BlockRow::*dies) {
-  std::vector<RowEvent> script;
-  for (int step = static_cast<int>(first); step <= static_cast<int>(last); ++step) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].row.born != static_cast<Step>(step)) {
-        continue;
-      }
-      script.push_back({.row = static_cast<std::int64_t>(i), .allocates = true});
-      for (const std::int64_t freed : tensors[i].frees) {
-        script.push_back({.row = freed, .allocates = false});
-      }
+  std::vector<RowMoment> moments;
+  const auto add = [&](const RowMoment& moment) {
+    if (first <= moment.step && moment.step <= last) {
+      moments.push_back(moment);
     }
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (!tensors[i].passes && tensors[i].row.*dies == static_cast<Step>(step)) {
-        script.push_back({.row = static_cast<std::int64_t>(i), .allocates = false});
+  };
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    add({.step = tensors[i].row.born, .dies = false, .row = i});
+    if (!tensors[i].passes) {
+      add({.step = tensors[i].row.*dies, .dies = true, .row = i});
+    }
+  }
+  std::ranges::sort(moments);
+  std::vector<RowEvent> script;
+  for (const RowMoment& moment : moments) {
+    script.push_back({.row = static_cast<std::int64_t>(moment.row), .allocates = !moment.dies});
+    if (!moment.dies) {
+      for (const std::int64_t freed : tensors[moment.row].frees) {
+        script.push_back({.row = freed, .allocates = false});
       }
     }
   }

@@ -36,7 +36,7 @@ class PieceMemo {
   };
 
   // slots: a power of two.
-  explicit PieceMemo(std::size_t slots) : slots_(slots, nullptr) {}
+  explicit PieceMemo(std::size_t slots) : num_slots_(slots) {}
   PieceMemo(const PieceMemo&) = delete;
   PieceMemo& operator=(const PieceMemo&) = delete;
 
@@ -52,7 +52,10 @@ class PieceMemo {
       return *last_;
     }
     before_ = last_;
-    const std::size_t home = hash(key) & (slots_.size() - 1);
+    if (slots_.empty()) {  // many tables ask for the pieces of one plan, and few kinds of them
+      slots_.resize(num_slots_, nullptr);
+    }
+    const std::size_t home = hash(key) & (num_slots_ - 1);
     for (const std::size_t at : {home, home ^ 1}) {
       Piece* const known = slots_[at];
       if (is_piece_of(known, key)) {
@@ -97,7 +100,8 @@ class PieceMemo {
     return static_cast<std::size_t>(hash);
   }
 
-  std::vector<Piece*> slots_;  // into pieces_
+  std::size_t num_slots_ = 0;
+  std::vector<Piece*> slots_;  // into pieces_; none before the first question
   std::deque<Piece> pieces_;   // stay where they are
   // Asked for last: neighbouring plans take turns between few pieces.
   Piece* last_ = nullptr;
