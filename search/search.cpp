@@ -250,6 +250,7 @@ std::vector<RuleCount> pruned_counts(const WalkTask& task, const Counts& counts,
 
 void group_ties(std::vector<RankedPlan>& top) {
   std::vector<double> speeds;
+  speeds.reserve(top.size());
   for (const RankedPlan& ranked : top) { speeds.push_back(ranked.price.tokens_per_s_per_gpu); }
   const std::vector<std::int64_t> groups = tied_groups(speeds);
   for (std::size_t at = 0; at < top.size(); ++at) { top[at].tied_group = groups[at]; }
