@@ -391,8 +391,10 @@ LayerKinds layer_kinds(const ModelSpec& model) {
   return kinds;
 }
 
-ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds) {
-  const BlockContext context(job, plan);
+ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds,
+                                   ProductMemo* products) {
+  BlockContext context(job, plan);
+  context.products = products;
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);

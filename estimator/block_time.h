@@ -14,6 +14,8 @@
 
 namespace shardplan {
 
+class ProductMemo;
+
 // Seconds of one microbatch on one rank. Communication is what stays visible after overlap.
 // recompute_s is what replaying this block costs, communication included; under full recomputation
 // by blocks only the first layers of a chunk pay it.
@@ -95,7 +97,9 @@ struct ModelTimes {
 ModelTimes model_times(const Job& job, const Plan& plan);
 
 // The same in two steps: times of a plan without recomputation, and what it adds to them.
-ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds);
+// `products` keeps those of one job's GPU from plan to plan.
+ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds,
+                                   ProductMemo* products = nullptr);
 void add_recompute(const Recompute& recompute, ModelTimes& times);
 
 // What these times are made of.

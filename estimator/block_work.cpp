@@ -148,8 +148,13 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
       precision == Precision::kFp8 && profile.fp8_recipe == Fp8Recipe::kBlockwise;
   const double share = is_blockwise ? kBlockwiseShare.value : 1;
   const auto product_s = [&](const GemmShape& shape) {
-    return own_experts ? grouped_gemm_s(gpu, shape, rows)
-                       : clock * gemm_s(gpu, precision, shape) / share;
+    if (own_experts) {
+      return grouped_gemm_s(gpu, shape, rows);
+    }
+    const double seconds = context.products != nullptr
+                               ? context.products->seconds(gpu, precision, shape)
+                               : gemm_s(gpu, precision, shape);
+    return clock * seconds / share;
   };
   const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
     return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});

@@ -6,6 +6,7 @@
 #include "estimator/elementwise.h"
 #include "estimator/kernel_time.h"
 #include "estimator/overlap_time.h"
+#include "estimator/product_memo.h"
 #include "estimator/rank_grid.h"
 #include "estimator/timed_pieces.h"
 
@@ -49,6 +50,7 @@ struct BlockContext {
   KernelMix* mix = nullptr;       // nullptr: kernels are not summed up by kind
   RegionTimes* region = nullptr;  // where the next region's collectives go; nullptr: into its time
   ClockFactors clock = {};        // of measured times
+  ProductMemo* products = nullptr;  // of products reckoned before; nullptr: none is kept
 
   const ModelSpec& model() const { return job.model; }
   const GpuSpec& gpu() const { return job.cluster.gpu; }

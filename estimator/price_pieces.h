@@ -26,6 +26,7 @@
 #include "estimator/layer_partition.h"
 #include "estimator/price_floor.h"
 #include "estimator/price_memo.h"
+#include "estimator/product_memo.h"
 #include "estimator/rank_grid.h"
 #include "estimator/stage_peak.h"
 #include "estimator/step_pieces.h"
@@ -288,6 +289,7 @@ struct PricePieces {
   PieceMemo<TensorPiece, 4> tensor_pieces{4096};
   PieceMemo<StatePiece, 4> state_pieces{32768};
   PieceMemo<OutsidePiece, 4> outside_pieces{1024};
+  ProductMemo products;
   PieceMemo<ModelTimes, 7> times_pieces{4096};
   PieceMemo<ChunkWorkPiece, 3> chunk_work_pieces{1024};
   PieceMemo<WorkPiece, 4> work_pieces{128};

@@ -63,7 +63,9 @@ const PieceMemo<ModelTimes, 7>::Piece& PricePieces::times(const Plan& plan) {
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.micro_batch, kinds),
        grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor), shardings(plan),
        microbatches_seen_by_time(job, plan)},
-      [&](ModelTimes& piece) { piece = times_without_recompute(job, plan, layer_kinds); });
+      [&](ModelTimes& piece) {
+        piece = times_without_recompute(job, plan, layer_kinds, &products);
+      });
 }
 
 const PieceMemo<ChunkWorkPiece, 3>::Piece& PricePieces::chunk_work(
