@@ -2,6 +2,8 @@
 // "training.seq_len".
 #include <toml++/toml.h>
 
+#include <algorithm>
+
 #include "data/json_message.h"
 #include "tools/from_file.h"
 
@@ -22,6 +24,44 @@ std::string text_of(const toml::node& node, const std::string& opening) {
     return boolean->get() ? "true" : "false";
   }
   throw InputError(opening + "found a date or a nested list, expected a word or a number");
+}
+
+// Behind the string or comment that begins at `at`, or behind one other letter.
+std::size_t end_of_piece(const std::string& text, std::size_t at) {
+  const char letter = text[at];
+  if (letter == '#') {
+    return std::min(text.find('\n', at), text.size());
+  }
+  if (letter != '"' && letter != '\'') {
+    return at + 1;
+  }
+  const bool has_lines = text.compare(at, 3, std::string(3, letter)) == 0;
+  const std::string quotes(has_lines ? 3 : 1, letter);
+  at += quotes.size();
+  while (at < text.size() && text.compare(at, quotes.size(), quotes) != 0) {
+    at += text[at] == '\\' && letter == '"' ? 2 : 1;
+  }
+  at += quotes.size();
+  // Two more may belong to a text of several lines.
+  for (int more = 0; has_lines && more < 2 && at < text.size() && text[at] == letter; ++more) {
+    ++at;
+  }
+  return at;
+}
+
+// Letters outside ASCII stand in strings and comments only. With others toml++ 3.3 does what is
+// undefined (is_non_ascii_horizontal_whitespace).
+void refuse_foreign_letters(const std::string& text, const std::string& file) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  for (std::size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+       at < text.size(); at = end_of_piece(text, at)) {
+    if (static_cast<unsigned char>(text[at]) >= 0x80) {
+      const auto begin = text.begin();
+      const auto line = 1 + std::count(begin, begin + static_cast<std::ptrdiff_t>(at), '\n');
+      throw InputError(place(file, line, "") +
+                       "found a letter outside ASCII that no quotes stand around, expected TOML");
+    }
+  }
 }
 
 // toml++ builds and frees the tables of a.a.a.a by recursion: as deep as half the file's length.
@@ -67,6 +107,7 @@ RunSettings settings_from_toml(const std::string& text, const std::string& file)
     throw InputError(file + ": found " + std::to_string(text.size()) +
                      " bytes, expected a configuration of at most " + std::to_string(kLongest));
   }
+  refuse_foreign_letters(text, file);
   toml::table root;
   try {
     root = toml::parse(text, file);

@@ -116,6 +116,10 @@ std::int64_t Message::integer(std::string_view name) const {
   return number_of<std::int64_t>(word(name), name);
 }
 
+double Message::number(std::string_view name) const {
+  return number_of<double>(word(name), name);
+}
+
 std::vector<double> Message::numbers(std::string_view name) const {
   const std::string& text = word(name);
   std::vector<double> values;

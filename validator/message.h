@@ -25,6 +25,7 @@ class Message {
   // Throw std::invalid_argument where the field is missing or no number.
   const std::string& word(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
+  double number(std::string_view name) const;
   std::vector<double> numbers(std::string_view name) const;
   const std::vector<std::pair<std::string, std::string>>& fields() const { return fields_; }
 

@@ -132,7 +132,7 @@ std::string text_of(const Failure& failure) {
 Failure failure_of(const std::string& text) {
   const Message message(text);
   Failure failure;
-  const std::string status = message.word("status");
+  const std::string& status = message.word("status");
   const auto known = value_of<RunStatus>(status);
   if (!known) {
     throw std::invalid_argument("no status is called '" + status + "'");
@@ -147,7 +147,7 @@ Failure failure_of(const std::string& text) {
     failure.free_bytes = message.integer("free");
   }
   if (message.has("needed_factor")) {
-    failure.needed_factor = message.numbers("needed_factor").at(0);
+    failure.needed_factor = message.number("needed_factor");
   }
   failure.reason = message.word("reason");
   return failure;

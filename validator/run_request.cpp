@@ -34,7 +34,7 @@ RunRequest request_of(const std::string& text) {
       .simulated_rank = unless_negative("simulated_rank"),
       .warmup = message.integer("warmup"),
       .steps = message.integer("steps"),
-      .learning_rate = message.numbers("learning_rate").at(0),
+      .learning_rate = message.number("learning_rate"),
       .seed = static_cast<std::uint64_t>(message.integer("seed")),
       .precision = message.integer("float") != 0 ? RunPrecision::kFloat : RunPrecision::kAsPlanned,
       .weights =

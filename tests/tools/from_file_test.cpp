@@ -182,29 +182,6 @@ TEST_CASE("a test configuration is read as its runner reads it: merged, escaped 
       "c.yaml:1: MODE: found \"inference\", expected pretraining: steps of training are estimated");
 }
 
-TEST_CASE("aliases that stand for more settings than any file has are refused") {
-  std::string text = "a0: &a0 {x: 1}\n";
-  for (int i = 1; i < 8; ++i) {  // ten times the one before it
-    const std::string number = std::to_string(i);
-    text += "a" + number + ": &a" + number + " {";
-    for (int k = 0; k < 10; ++k) {
-      text += (k > 0 ? ", k" : "k") + std::to_string(k) + ": *a" + std::to_string(i - 1);
-    }
-    text += "}\n";
-  }
-  std::string merges = text;
-  for (std::size_t at = merges.find("k"); at != std::string::npos; at = merges.find("k")) {
-    merges.replace(at, 2, "<<");
-  }
-  for (const std::string& each :
-       {merges + "MODEL_ARGS: *a7\n", text + "parallelism: {dp: 1}\ntokens: *a7\n"}) {
-    CHECK(message_of([&] {
-            settings_from_yaml(each, "c.yaml");
-          }).find("found more than 262144 settings, aliases taken as what they stand for") !=
-          std::string::npos);
-  }
-}
-
 TEST_CASE("a mapping merged into itself is refused") {
   CHECK(message_of([] {
           settings_from_yaml("MODEL_ARGS: &a\n  --num-layers: 2\n  <<: *a\n", "c.yaml");

@@ -55,12 +55,12 @@ TEST_CASE("what stands too deep within itself is refused, whatever it is") {
                                                                  {"X=$(( (", ") ))"},
                                                                  {"X=${X:-", "}"},
                                                                  {"if false; then ", "; fi"}};
-  for (const auto& [opening, closing] : each) {
-    const std::string text = repeated(kTimes, opening) + "a" + repeated(kTimes, closing);
+  for (const auto& ends : each) {
+    const std::string text = repeated(kTimes, ends.first) + "a" + repeated(kTimes, ends.second);
     const std::string message = message_of([&] { commands_of(text); });
-    CHECK_MESSAGE(message.find("x.sh:1: found ") == 0, opening << message);
+    CHECK_MESSAGE(message.find("x.sh:1: found ") == 0, ends.first << message);
     CHECK_MESSAGE(message.find("within each other, expected fewer") != std::string::npos,
-                  opening << message);
+                  ends.first << message);
   }
   for (const std::string operation : {"1?", "1**", "(", "-", "x=", "!"}) {
     const std::string text = "X=$((" + repeated(kTimes, operation) + "1))";
@@ -118,8 +118,8 @@ TEST_CASE("numbers at the ends of 64 bits end no loop and no list in an overflow
       {"P=\"$(seq 1 -9223372036854775807)\"", ""},
       {"L[9223372036854775807]=x; L+=(y); P=${L[9223372036854775807]}", "y"},
       {"L=([9223372036854775807]=x y); P=${L[9223372036854775807]}", "y"}};
-  for (const auto& [script, value] : cases) {
-    CHECK_MESSAGE(value_behind(script) == value, script);
+  for (const auto& each : cases) {
+    CHECK_MESSAGE(value_behind(each.first) == each.second, each.first);
   }
   CHECK(is_unknown("P=$(seq -9223372036854775807 9223372036854775807)"));
 }

@@ -58,8 +58,8 @@ TEST_CASE("a failure is read back with whatever its reason holds") {
 }
 
 TEST_CASE("text that no worker writes is refused by name") {
-  for (const char* text :
-       {"", "x", "status=great", "status=ok\tprocess=1\techo=yes", "status=\\"}) {
+  for (const char* text : {"", "x", "status=great", "status=ok\tprocess=1\techo=yes", "status=\\",
+                           "status=oom\tprocess=1\techo=0\treason=\tneeded_factor="}) {
     CHECK_THROWS_AS(failure_of(text), std::invalid_argument);
   }
   CHECK_THROWS_WITH(Message("n=12x").integer("n"), "message: n: found '12x', expected a number");
