@@ -461,14 +461,14 @@ TEST_CASE("contradictions and impossible sizes are refused with place, found and
       {"intermediate_size_absent", "/intermediate_size: found nothing, expected an integer from 1"},
       {"vocab_size_absent", "/vocab_size: found nothing, expected an integer from 1"},
       {"hidden_too_large", "found integer 1048580, expected an integer from 1 to 1048576"},
-      {"layers_zero", "found integer 0, expected an integer from 1 to 65536"},
-      {"layers_too_many", "found integer 65537, expected an integer from 1 to 65536"},
+      {"layers_zero", "found integer 0, expected an integer from 1 to 4096"},
+      {"layers_too_many", "found integer 4097, expected an integer from 1 to 4096"},
       {"vocab_negative", "found integer -1, expected an integer from 1 to 16777216"},
       {"vocab_too_large", "found integer 16777217, expected an integer from 1 to 16777216"},
       {"heads_real", "/num_attention_heads: found number 4, expected an integer"},
       {"hidden_string", "/hidden_size: found string \"64\", expected an integer"},
       {"sequence_too_long", "found integer 134217729, expected an integer from 1 to 134217728"},
-      {"parameters_too_many", "found sizes that make about 1e19 parameters, expected at most 2^50"},
+      {"parameters_too_many", "found sizes that make about 1e17 parameters, expected at most 2^50"},
   };
   for (const Refusal& refusal : refusals) {
     CAPTURE(refusal.fixture);

@@ -182,8 +182,9 @@ TEST_CASE("fp32 copies of gradients in fewer bits are there until the next step 
   const Job job = gpt_job("1x8-h100");
   const auto alive = [&](DType dtype, Phase phase) {
     const Plan plan{.micro_batch = 4, .precision = Precision::kFp16, .grad_dtype = dtype};
+    const PlanPieces pieces = plan_pieces(job, plan);
     std::int64_t bytes = 0;
-    for (const StateRow& row : plan_pieces(job, plan).stages.front().state.rows) {
+    for (const StateRow& row : pieces.stages.front().state.rows) {
       bytes +=
           row.is_alive(phase) && row.name == "optimizer.fp32_gradients" ? row.total_bytes() : 0;
     }

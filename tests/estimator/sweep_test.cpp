@@ -71,12 +71,12 @@ std::string fault_of(const StepTime& time) {
 std::string fault_of(const Job& job, const Plan& plan) {
   const MemoryEstimate memory = estimate_memory(job, plan);
   for (const StageMemory& stage : memory.stages) {
-    if (const std::string fault = fault_of(stage); !fault.empty()) {
+    if (std::string fault = fault_of(stage); !fault.empty()) {
       return fault;
     }
   }
   const StepTime time = estimate_step_time(job, plan);
-  if (const std::string fault = fault_of(time); !fault.empty()) {
+  if (std::string fault = fault_of(time); !fault.empty()) {
     return fault;
   }
   PriceTable table = build_price_table(job);
