@@ -1,5 +1,8 @@
-// Speed of the search on fixed jobs: `bench_search [--seconds N] [--only REGEX]`. Every line runs
-// in a process of its own, so that its peak memory is its own.
+// Speed of the search on fixed jobs: `bench_search [--seconds N] [--only REGEX] [--prices N]`.
+// Every line runs in a process of its own, so that its peak memory is its own.
+//
+// --prices: in this process the first N prices of one job, and nothing else: work that is always
+// the same, for whoever counts its instructions.
 //
 // "prices": valid plans through price(table, plan) in the order of the walk, without bounds, from
 // an empty table: memory of the deciding stages and step time, with all pieces that have to be
@@ -103,6 +106,7 @@ class Pricer {
     waiting_ = 0;
   }
   std::int64_t priced() const { return priced_; }
+  std::int64_t asked() const { return priced_ + static_cast<std::int64_t>(waiting_); }
   double cpu_s() const { return cpu_s_; }
 
  private:
@@ -114,8 +118,18 @@ class Pricer {
   double cpu_s_ = 0;
 };
 
-// The valid plans below a prefix in order, until so many seconds are spent on prices.
-void price_below(const SettledRules& rules, Prefix& prefix, Pricer& pricer, double until_s) {
+// When enough prices have been asked for.
+struct Enough {
+  double cpu_s = std::numeric_limits<double>::infinity();
+  std::int64_t prices = std::numeric_limits<std::int64_t>::max();
+
+  bool is_reached(const Pricer& pricer) const {
+    return pricer.cpu_s() >= cpu_s || pricer.asked() >= prices;
+  }
+};
+
+// The valid plans below a prefix in order, until there are enough prices.
+void price_below(const SettledRules& rules, Prefix& prefix, Pricer& pricer, const Enough& enough) {
   const std::size_t axis = rules.next_axis(prefix.depth);
   if (axis == kNumAxes) {
     pricer.add(prefix.plan);
@@ -123,10 +137,10 @@ void price_below(const SettledRules& rules, Prefix& prefix, Pricer& pricer, doub
   }
   const std::size_t depth = prefix.depth;
   const std::int64_t index = prefix.index;
-  for (std::int64_t value = 0; value < rules.size(axis) && pricer.cpu_s() < until_s; ++value) {
+  for (std::int64_t value = 0; value < rules.size(axis) && !enough.is_reached(pricer); ++value) {
     rules.choose(axis, value, prefix);
     if (rules.settle(axis, prefix, rules.distinct()) == rules.distinct()) {
-      price_below(rules, prefix, pricer, until_s);
+      price_below(rules, prefix, pricer, enough);
     }
     prefix.depth = depth;
     prefix.index = index;
@@ -139,7 +153,7 @@ void price_random_branches(const SettledRules& rules, Pricer& pricer, double sec
   std::shuffle(branches.begin(), branches.end(), std::mt19937_64(1));
   for (const Branch& branch : branches) {
     Prefix prefix = rules.prefix_at(branch.index, kBranchDepth);
-    price_below(rules, prefix, pricer, std::min(seconds, pricer.cpu_s() + seconds / 32));
+    price_below(rules, prefix, pricer, {.cpu_s = std::min(seconds, pricer.cpu_s() + seconds / 32)});
   }
 }
 
@@ -152,7 +166,7 @@ void measure_prices(const Job& job, const SearchSpace& space, std::optional<doub
     price_random_branches(rules, pricer, *seconds);
   } else {
     Prefix prefix = rules.root();
-    price_below(rules, prefix, pricer, std::numeric_limits<double>::infinity());
+    price_below(rules, prefix, pricer, {});
   }
   pricer.flush();
   print(num_plans(plans), seconds ? "sampled" : "all", pricer.priced(), seconds_since(start),
@@ -192,9 +206,28 @@ void measure(const std::string& name, const std::function<void()>& work) {
 struct Options {
   double seconds = 2;
   std::string only = "";
+  std::int64_t prices = 0;
 };
 
+void price_some(const Job& job, std::int64_t prices) {
+  const PlanSpace plans = plan_space(job, default_space(job));
+  const SettledRules rules(job, plans);
+  Pricer pricer(job);
+  Prefix prefix = rules.root();
+  price_below(rules, prefix, pricer, {.prices = prices});
+  pricer.flush();
+}
+
 void bench(const Options& options) {
+  if (options.prices > 0) {
+    const Library library;
+    for (const BenchJob& job : kJobs) {
+      if (std::regex_search(job.model, std::regex(options.only))) {
+        price_some(job_of(job, library), options.prices);
+      }
+    }
+    return;
+  }
   std::printf("%-44s%17s %14s %12s %9s %9s %13s %8s\n", "job", "plans in space", "valid", "priced",
               "seconds", "CPU s", "prices/s/core", "RSS MiB");
   const Library library;
@@ -230,12 +263,14 @@ int main(int argc, char** argv) {
       options.seconds = std::strtod(argv[at + 1], nullptr);
     } else if (flag == "--only") {
       options.only = argv[at + 1];
+    } else if (flag == "--prices") {
+      options.prices = std::strtoll(argv[at + 1], nullptr, 10);
     } else {
       break;
     }
   }
   if (at != argc) {
-    std::fprintf(stderr, "usage: bench_search [--seconds N] [--only REGEX]\n");
+    std::fprintf(stderr, "usage: bench_search [--seconds N] [--only REGEX] [--prices N]\n");
     return 2;
   }
   shardplan::bench(options);
