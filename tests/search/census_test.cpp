@@ -19,6 +19,22 @@ Verdict verdict_of(const Job& job, const PlanSpace& space, const SettledRules& r
   return rules.distinct();
 }
 
+// Of plans taken one by one.
+Counts expected_counts(const Job& job, const PlanSpace& space, const SettledRules& rules) {
+  Counts counts(static_cast<std::size_t>(rules.distinct()) + 1);
+  for (std::int64_t index = 0; index < num_plans(space); ++index) {
+    ++counts[static_cast<std::size_t>(verdict_of(job, space, rules, plan_at(space, index)))];
+  }
+  return counts;
+}
+
+Counts census_counts(const SettledRules& rules) {
+  Counts counts(static_cast<std::size_t>(rules.distinct()) + 1);
+  Census census(rules);
+  census.count(rules.root(), rules.root_verdict(), counts);
+  return counts;
+}
+
 MemoryModel any_profile(std::mt19937_64& random) {
   return kMemoryModels[random() % kMemoryModels.size()].value;
 }
@@ -43,20 +59,34 @@ TEST_CASE("counts by rule are those of the one-plan functions, for every profile
     }
     const PlanSpace space = plan_space(job, values);
     const SettledRules rules(job, space);
-    Counts expected(static_cast<std::size_t>(rules.distinct()) + 1);
-    for (std::int64_t index = 0; index < num_plans(space); ++index) {
-      ++expected[static_cast<std::size_t>(verdict_of(job, space, rules, plan_at(space, index)))];
-    }
-    Counts counts(expected.size());
-    Census census(rules);
-    census.count(rules.root(), rules.root_verdict(), counts);
-    CHECK(counts == expected);
+    const Counts counts = census_counts(rules);
+    CHECK(counts == expected_counts(job, space, rules));
     plans += num_plans(space);
     distinct += counts.back();
   }
   MESSAGE(plans, " plans, ", distinct, " valid and unlike all before them");
   CHECK(plans > 500'000);
   CHECK(distinct > 5'000);
+}
+
+TEST_CASE("orders of ranks are compared for the data-parallel size that a plan states") {
+  Job job = llama_8b_job();
+  job.profile.memory_model = MemoryModel::kNanotron;
+  job.model.layers.resize(10);
+  job.cluster.gpus_per_node = 6;
+  job.cluster.nvlink_domain = 6;
+  job.global_batch = 24;
+  SearchSpace values = default_space(job);
+  values.tp = {1, 2};
+  values.cp = {1};
+  values.pp = {2, 6};
+  values.vpp = {1, 5};
+  values.dp = {0, 2, 4};
+  values.micro_batch = {4, 2};
+  values.rank_order.push_back({Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp});
+  const PlanSpace space = plan_space(job, values);
+  const SettledRules rules(job, space);
+  CHECK(census_counts(rules) == expected_counts(job, space, rules));
 }
 
 TEST_CASE("below any prefix the census finds the plans that a walk of it finds") {
