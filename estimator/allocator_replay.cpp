@@ -131,20 +131,14 @@ Replay played(Replay replay, std::int64_t capacity) {
 // with no more than it reserved, one that fails does so with all capacities below the least total
 // that it was refused. And all do what the unlimited one does until that reserves more than they
 // may: `common` plays this once. `reserved_bytes`: the unlimited one's after every step.
-// `enough_bytes`: where it survives with them, no fewer are asked about, as most replays of other
-// ranks do with what the first one needs.
 std::int64_t required_capacity(Replay common, std::int64_t allocated_bytes,
-                               const std::vector<std::int64_t>& reserved_bytes,
-                               std::int64_t enough_bytes) {
-  const std::int64_t enough = enough_bytes / kGranularity * kGranularity;
+                               const std::vector<std::int64_t>& reserved_bytes) {
   std::int64_t fails = allocated_bytes / kGranularity * kGranularity - kGranularity;
   std::int64_t survives = reserved_bytes.empty() ? 0 : reserved_bytes.back();
-  while (survives > enough && survives - fails > kGranularity) {
-    const bool asks_enough = fails < enough;
-    const std::int64_t middle =
-        asks_enough ? enough : round_up(fails + (survives - fails) / 2, kGranularity);
+  while (survives - fails > kGranularity) {
     const auto parts = std::ranges::upper_bound(reserved_bytes, fails) - reserved_bytes.begin();
     while (static_cast<std::ptrdiff_t>(common.next) < parts) { play_step(common); }
+    const std::int64_t middle = round_up(fails + (survives - fails) / 2, kGranularity);
     const Replay limited = played(common, middle);
     if (limited.survives) {
       survives = limited.allocator.peak_reserved();
@@ -190,10 +184,12 @@ AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, Allocat
     reserved_bytes.push_back(unlimited.allocator.peak_reserved());
   }
   const std::int64_t allocated_bytes = unlimited.allocator.peak_allocated();
-  return {
-      .allocated_bytes = allocated_bytes,
-      .reserved_bytes = unlimited.allocator.peak_reserved(),
-      .required_bytes = required_capacity(start, allocated_bytes, reserved_bytes, enough_bytes)};
+  const std::int64_t all_bytes = unlimited.allocator.peak_reserved();
+  return {.allocated_bytes = allocated_bytes,
+          .reserved_bytes = all_bytes,
+          .required_bytes = all_bytes <= enough_bytes
+                                ? all_bytes
+                                : required_capacity(start, allocated_bytes, reserved_bytes)};
 }
 
 CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,

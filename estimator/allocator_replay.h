@@ -47,8 +47,8 @@ struct AllocatorPeaks {
                                      // cached segments before it fails
 };
 
-// enough_bytes: a required_bytes that is no larger is not searched for, and may be given too large
-// by as much.
+// Where the reserved bytes are no more than enough_bytes, they stand for the required ones, too,
+// which cost the most to find.
 AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind,
                                 std::int64_t enough_bytes = 0);
 
