@@ -4,6 +4,7 @@
 // are clones cast to fp32), torch/optim/adam.py (both moments of one parameter after the other).
 #include "estimator/allocator_tails.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <span>
@@ -199,6 +200,7 @@ class CountedStartUp {
   // known. Weights come in the same order again with every layer and every expert.
   template <class TakeOne>
   std::int64_t taken(std::span<const std::int64_t> elements, const TakeOne& take_one) {
+    constexpr std::int64_t kTakesOfOne = 2;  // at most
     std::int64_t beyond = 0;
     while (!elements.empty()) {
       const Repetition found = repetition_at(elements);
@@ -214,9 +216,10 @@ class CountedStartUp {
         }
         return of_turn;
       };
-      const std::int64_t more =
-          found.count == 1 ? take_turn()
-                           : blocks_.repeat(found.count, std::ranges::min(turn), take_turn);
+      const std::int64_t more = found.count == 1
+                                    ? take_turn()
+                                    : blocks_.repeat(found.count, std::ranges::min(turn),
+                                                     kTakesOfOne * std::ssize(turn), take_turn);
       if (more < 0) {
         return -1;
       }
@@ -245,17 +248,28 @@ class CountedStartUp {
     BlockCounts sharing;
     BlockCounts::Sizes shared;
     std::vector<BlockCounts::Sizes> own(weights_.of_chunk.size());
+    const auto is_own = [&](std::int64_t elements) {
+      return segment_bytes(bytes(elements, dtype_)) > kLargeSegment;
+    };
     bool is_known = true;
     for (std::size_t chunk = 0; chunk < own.size(); ++chunk) {
-      for (const std::int64_t elements : weights_.of_chunk[chunk]) {
-        const std::int64_t weight = bytes(elements, dtype_);
-        is_known = is_known && !fits_into_rest(weight);
-        const std::int64_t segment = segment_bytes(weight);
-        if (segment > kLargeSegment) {
-          add(own[chunk], segment, 1);
-        } else {
-          sharing.take(weight, 1, &shared);
+      std::span<const std::int64_t> weights = weights_.of_chunk[chunk];
+      while (!weights.empty()) {
+        const Repetition found = repetition_at(weights);
+        const auto turn = weights.first(found.length);
+        const bool have_own = std::ranges::all_of(turn, is_own);
+        for (std::int64_t turns = have_own ? 1 : found.count; turns > 0; --turns) {
+          for (const std::int64_t elements : turn) {
+            const std::int64_t weight = bytes(elements, dtype_);
+            is_known = is_known && !fits_into_rest(weight);
+            if (is_own(elements)) {
+              add(own[chunk], segment_bytes(weight), have_own ? found.count : 1);
+            } else {
+              sharing.take(weight, 1, &shared);
+            }
+          }
         }
+        weights = weights.subspan(found.length * static_cast<std::size_t>(found.count));
       }
     }
     for (std::size_t chunk = 0; is_known && chunk < own.size(); ++chunk) {

@@ -2,6 +2,7 @@
 #include "estimator/block_counts.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "estimator/allocator_replay.h"
 #include "estimator/caching_allocator.h"
@@ -112,15 +113,27 @@ std::int64_t BlockCounts::take_beside(std::int64_t bytes, std::int64_t kept_byte
   return beyond;
 }
 
-bool BlockCounts::holds_the_same(const Pools& before, std::int64_t bytes) const {
+// A size whose number changes must have blocks enough that none of these turns takes its last.
+std::int64_t BlockCounts::turns_alike(const Pools& before, std::int64_t smallest_bytes,
+                                      std::int64_t most_takes) const {
+  std::int64_t turns = std::numeric_limits<std::int64_t>::max();
   for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
-    const auto now = first_that_holds(pools_[pool], bytes);
-    const auto then = first_that_holds(before[pool], bytes);
-    if (!std::equal(now, pools_[pool].end(), then, before[pool].end())) {
-      return false;
+    const auto now = first_that_holds(pools_[pool], smallest_bytes);
+    const auto then = first_that_holds(before[pool], smallest_bytes);
+    if (!std::ranges::equal(now, pools_[pool].end(), then, before[pool].end(), {}, &Sized::bytes,
+                            &Sized::bytes)) {
+      return 0;
+    }
+    for (auto at = now, was = then; at != pools_[pool].end(); ++at, ++was) {
+      const std::int64_t taken = was->count - at->count;
+      const std::int64_t left = std::min(was->count, at->count) - most_takes;
+      if (taken != 0 && left < 0) {
+        return 0;
+      }
+      turns = taken > 0 ? std::min(turns, left / taken) : turns;
     }
   }
-  return true;
+  return turns;
 }
 
 void BlockCounts::leave_again(const Pools& before, std::int64_t times) {

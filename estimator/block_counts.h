@@ -3,6 +3,7 @@
 // block's neighbours ask where it lies; segments are not expandable and memory is unlimited.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -22,23 +23,28 @@ class BlockCounts {
   // the tensors, rounded as the allocator rounds. `made` gets the segments that they need.
   std::int64_t take(std::int64_t bytes, std::int64_t count = 1, Sizes* made = nullptr);
 
-  // `once` takes the tensors of one turn, none below `smallest_bytes`, and returns what their
-  // blocks have beyond them, or -1; so does this of `count` equal turns. A turn that leaves the
-  // blocks that can hold such tensors as they were is like all that follow.
+  // `once` takes the tensors of one turn, at most `most_takes` and none below `smallest_bytes`, and
+  // returns what their blocks have beyond them, or -1; so does this of `count` equal turns. Which
+  // blocks a turn takes depends on the sizes that there are, so that turns are alike until one of
+  // them runs out.
   template <class Once>
-  std::int64_t repeat(std::int64_t count, std::int64_t smallest_bytes, const Once& once) {
+  std::int64_t repeat(std::int64_t count, std::int64_t smallest_bytes, std::int64_t most_takes,
+                      const Once& once) {
     std::int64_t beyond = 0;
+    Pools before;
     for (std::int64_t turn = 1; turn <= count; ++turn) {
-      const Pools before = pools_;
+      before = pools_;
       const std::int64_t more = once();
       if (more < 0) {
         return -1;
       }
-      beyond += more;
-      if (turn < count && holds_the_same(before, smallest_bytes)) {
-        leave_again(before, count - turn);
-        return beyond + (count - turn) * more;
+      const std::int64_t alike =
+          std::min(count - turn, turns_alike(before, smallest_bytes, most_takes));
+      if (alike > 0) {
+        leave_again(before, alike);
+        turn += alike;
       }
+      beyond += (1 + alike) * more;
     }
     return beyond;
   }
@@ -54,8 +60,9 @@ class BlockCounts {
   using Pools = std::array<Sizes, 2>;  // small and large requests
 
   Sizes& pool_for(std::int64_t size);
-  // Of the blocks of so many bytes and more.
-  bool holds_the_same(const Pools& before, std::int64_t bytes) const;
+  // How many turns do the same as the one since then.
+  std::int64_t turns_alike(const Pools& before, std::int64_t smallest_bytes,
+                           std::int64_t most_takes) const;
   // What was left since then, some more times.
   void leave_again(const Pools& before, std::int64_t times);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -112,6 +113,9 @@ std::vector<std::int64_t> share_of(const std::vector<std::int64_t>& weights, std
 
 // Not more than the buffer's share: the shapes of weights count heads that no rank has.
 void cut_to(std::vector<std::int64_t>& pieces, std::int64_t elements) {
+  if (std::reduce(pieces.begin(), pieces.end()) <= elements) {
+    return;
+  }
   for (std::int64_t& piece : pieces) {
     piece = std::min(piece, elements);
     elements -= piece;
