@@ -183,9 +183,13 @@ struct StepBytes {
   }
   void close() {
     running.close();
-    again.close();
-    gathering.close();
-    in_group.close();
+    if (has_gradients) {
+      again.close();
+      gathering.close();
+    }
+    if (has_group) {
+      in_group.close();
+    }
     unkept.close();
     first.close();
   }
