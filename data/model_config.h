@@ -11,8 +11,8 @@
 
 namespace shardplan {
 
-// That a model may have. Published ones have at most a few hundred layers; the time of an answer
-// grows with them.
+// The most layers and modules of multi-token prediction that a model may have. Published models
+// have at most a few hundred layers; the time of an answer grows with them.
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxMtpLayers = 16;
 

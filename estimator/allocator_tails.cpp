@@ -127,18 +127,18 @@ AllocatorTails replayed_tails(const Job& job, const Plan& plan, const StageLayou
 
 namespace {
 
-// What fits beside a large tensor in its segment.
+// Whether a tensor can lie beside a large one, in the rest of that one's segment.
 bool fits_into_rest(std::int64_t tensor_bytes) {
   return tensor_bytes > kSmallRequest && tensor_bytes < kSegmentRounding;
 }
 
-// The first elements of a list, `length` of them, that come `count` times in a row.
+// The first `length` elements of a list come `count` times in a row.
 struct Repetition {
   std::size_t length = 1;
   std::int64_t count = 1;
 };
 
-// The shortest of those that reach far, else the one that reaches farthest.
+// Takes the shortest repetition that covers many elements, else the one that covers most.
 Repetition repetition_at(std::span<const std::int64_t> elements) {
   constexpr std::size_t kLongest = 16;
   constexpr std::size_t kFar = 64;
@@ -159,7 +159,7 @@ Repetition repetition_at(std::span<const std::int64_t> elements) {
   return best;
 }
 
-// The start-up and the first step by sizes of blocks.
+// Counts the start-up and the first step by sizes of blocks.
 class CountedStartUp {
  public:
   CountedStartUp(const Job& job, const Plan& plan, const StageTensors& tensors,
@@ -196,8 +196,8 @@ class CountedStartUp {
   }
 
  private:
-  // What is taken of every tensor, no tensor smaller than its elements in one byte each; -1: not
-  // known. Weights come in the same order again with every layer and every expert.
+  // Calls take_one for every tensor and adds up what it returns; -1: addresses decide. A tensor has
+  // at least one byte an element. Weights come in the same order again with every layer and expert.
   template <class TakeOne>
   std::int64_t taken(std::span<const std::int64_t> elements, const TakeOne& take_one) {
     constexpr std::int64_t kTakesOfOne = 2;  // at most
@@ -242,8 +242,8 @@ class CountedStartUp {
     return true;
   }
 
-  // A weight that has a segment by itself leaves it free as its chunk's buffers are there; those
-  // that share segments are too small for what comes before all are free.
+  // A weight that has a segment to itself leaves it free once its chunk's buffers are made. Weights
+  // that share segments leave blocks too small for the buffers that follow.
   bool move_weights() {
     BlockCounts sharing;
     BlockCounts::Sizes shared;

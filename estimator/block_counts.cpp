@@ -11,7 +11,7 @@
 namespace shardplan {
 namespace {
 
-// What a split must leave of a block that holds `size`.
+// The fewest bytes that a split leaves of a block for a request of `size`.
 std::int64_t smallest_remainder(std::int64_t size) {
   return is_small_request(size) ? kAllocatorRounding : kSmallRequest + 1;
 }
@@ -113,7 +113,7 @@ std::int64_t BlockCounts::take_beside(std::int64_t bytes, std::int64_t kept_byte
   return beyond;
 }
 
-// A size whose number changes must have blocks enough that none of these turns takes its last.
+// Every size whose count changes must keep enough blocks that none of these turns takes its last.
 std::int64_t BlockCounts::turns_alike(const Pools& before, std::int64_t smallest_bytes,
                                       std::int64_t most_takes) const {
   std::int64_t turns = std::numeric_limits<std::int64_t>::max();

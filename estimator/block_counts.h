@@ -1,6 +1,7 @@
-// Blocks of PyTorch's caching allocator by size, without addresses: what tensors get that are never
-// freed, or that are freed before anything else is allocated. Exact there, since only a freed
-// block's neighbours ask where it lies; segments are not expandable and memory is unlimited.
+// Counts the blocks of PyTorch's caching allocator by size, without their addresses. Addresses
+// decide only which neighbours a freed block joins, so the counts are exact for tensors that stay,
+// and for tensors that are freed before anything else is allocated. Segments are not expandable and
+// memory is unlimited.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +20,15 @@ class BlockCounts {
   };
   using Sizes = std::vector<Sized>;  // ascending
 
-  // `count` tensors of so many bytes, one after the other. Returns what their blocks have beyond
-  // the tensors, rounded as the allocator rounds. `made` gets the segments that they need.
+  // Allocates `count` tensors of so many bytes, one after the other. Returns the bytes of their
+  // blocks beyond the tensors, rounded as the allocator rounds. Adds the segments that it makes to
+  // `made`.
   std::int64_t take(std::int64_t bytes, std::int64_t count = 1, Sizes* made = nullptr);
 
-  // `once` takes the tensors of one turn, at most `most_takes` and none below `smallest_bytes`, and
-  // returns what their blocks have beyond them, or -1; so does this of `count` equal turns. Which
-  // blocks a turn takes depends on the sizes that there are, so that turns are alike until one of
-  // them runs out.
+  // Calls `once` for `count` equal turns and adds up what it returns: bytes beyond the tensors, or
+  // -1 where addresses decide. A turn allocates at most `most_takes` tensors, none below
+  // `smallest_bytes`. A turn chooses by the sizes that there are, so turns are alike until a size
+  // runs out; those are not played again.
   template <class Once>
   std::int64_t repeat(std::int64_t count, std::int64_t smallest_bytes, std::int64_t most_takes,
                       const Once& once) {
@@ -49,27 +51,27 @@ class BlockCounts {
     return beyond;
   }
 
-  // `count` free blocks of so many bytes, each a segment or a part of one.
+  // Adds `count` free blocks of so many bytes, whole segments.
   void add_free(std::int64_t block_bytes, std::int64_t count);
 
-  // `count` times: a tensor of so many bytes, one of `kept_bytes`, and the first is freed. Returns
-  // what the kept ones' blocks have beyond them, or -1 where addresses decide.
+  // Allocates, `count` times, a tensor of so many bytes and one of `kept_bytes`, and frees the
+  // first. Returns the bytes of the kept tensors' blocks beyond them, or -1 where addresses decide.
   std::int64_t take_beside(std::int64_t bytes, std::int64_t kept_bytes, std::int64_t count = 1);
 
  private:
   using Pools = std::array<Sizes, 2>;  // small and large requests
 
   Sizes& pool_for(std::int64_t size);
-  // How many turns do the same as the one since then.
+  // How many further turns choose as the turn chose that began with `before`.
   std::int64_t turns_alike(const Pools& before, std::int64_t smallest_bytes,
                            std::int64_t most_takes) const;
-  // What was left since then, some more times.
+  // Changes the counts once more for each of `times` turns, as they changed since `before`.
   void leave_again(const Pools& before, std::int64_t times);
 
   Pools pools_;
 };
 
-// `count` more of that size.
+// Adds `count` blocks of a size to a list.
 void add(BlockCounts::Sizes& sizes, std::int64_t bytes, std::int64_t count);
 
 }  // namespace shardplan

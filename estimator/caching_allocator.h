@@ -28,7 +28,7 @@ inline constexpr std::int64_t kSmallRequest = std::int64_t{1} << 20;
 inline constexpr std::int64_t kLargeSegment = std::int64_t{20} << 20;
 inline constexpr std::int64_t kSegmentRounding = std::int64_t{2} << 20;
 
-// Of a size rounded to kAllocatorRounding.
+// Whether a size, rounded to kAllocatorRounding, comes from the small pool.
 constexpr bool is_small_request(std::int64_t size) {
   return size <= kSmallRequest;
 }

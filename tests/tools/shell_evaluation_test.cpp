@@ -3,22 +3,12 @@
 #include <doctest/doctest.h>
 
 #include "tests/data/message_of.h"
+#include "tests/tools/script_values.h"
 #include "tools/from_file.h"
 #include "tools/shell_words.h"
 
 namespace shardplan {
 namespace {
-
-// What P holds behind a script; "$..." where that cannot be known.
-std::string value_behind(const std::string& script) {
-  const ShellValues variables = read_shell(script, "x.sh").variables;
-  const auto found = variables.find("P");
-  return found == variables.end() || found->second.empty() ? "" : found->second.front();
-}
-
-bool is_unknown(const std::string& script) {
-  return value_behind(script).find('$') != std::string::npos;
-}
 
 // The choices that a script leaves, as they stand in it.
 std::vector<std::string> choices_of(const std::string& script) {

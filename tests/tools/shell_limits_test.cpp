@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/data/message_of.h"
+#include "tests/tools/script_values.h"
 #include "tools/shell_words.h"
 
 namespace shardplan {
@@ -19,17 +20,6 @@ std::string commands_of(const std::string& text) {
     all += "\n";
   }
   return all;
-}
-
-// What P holds behind a script; "$..." where that cannot be known.
-std::string value_behind(const std::string& script) {
-  const ShellValues variables = read_shell(script, "x.sh").variables;
-  const auto found = variables.find("P");
-  return found == variables.end() || found->second.empty() ? "" : found->second.front();
-}
-
-bool is_unknown(const std::string& script) {
-  return value_behind(script).find('$') != std::string::npos;
 }
 
 std::string repeated(int times, const std::string& text) {
