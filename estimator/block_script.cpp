@@ -1,7 +1,7 @@
 #include "estimator/block_script.h"
 
 #include <algorithm>
-#include <compare>
+#include <tuple>
 
 namespace shardplan {
 namespace {
@@ -18,7 +18,6 @@ struct RowMoment {
   Step step = Step::kForwardInput;
   bool dies = false;
   std::size_t row = 0;
-  friend auto operator<=>(const RowMoment&, const RowMoment&) = default;
 };
 
 std::vector<RowEvent> script_between(const std::vector<RowTensor>& tensors, Step first, Step last,
@@ -35,7 +34,9 @@ std::vector<RowEvent> script_between(const std::vector<RowTensor>& tensors, Step
       add({.step = tensors[i].row.*dies, .dies = true, .row = i});
     }
   }
-  std::ranges::sort(moments);
+  std::ranges::sort(moments, {}, [](const RowMoment& moment) {
+    return std::tuple(moment.step, moment.dies, moment.row);
+  });
   std::vector<RowEvent> script;
   for (const RowMoment& moment : moments) {
     script.push_back({.row = static_cast<std::int64_t>(moment.row), .allocates = !moment.dies});

@@ -22,7 +22,8 @@ constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 std::int64_t any_bytes(std::mt19937& random) {
   const std::vector<std::int64_t> most = {4096, kMiB, 2 * kMiB, 12 * kMiB, 30 * kMiB, 600 * kMiB};
   const std::int64_t limit = most[random() % most.size()];
-  return limit * (1 + static_cast<std::int64_t>(random() % 9)) / 9 + 8 * (random() % 2);
+  const auto below = [&](std::uint64_t end) { return static_cast<std::int64_t>(random() % end); };
+  return limit * (1 + below(9)) / 9 + 8 * below(2);
 }
 
 TEST_CASE("blocks counted by size are those of the allocator while nothing is freed") {
