@@ -115,7 +115,8 @@ TEST_CASE("a search of a part for plans of a least speed finds its best one if t
   std::mt19937_64 random(29);
   std::int64_t found = 0;
   std::int64_t refused = 0;
-  for (int round = 0; round < 120; ++round) {
+  // What is drawn depends on the compiler, and few draws can be refused without a price.
+  for (int round = 0; round < 120 || (refused == 0 && round < 2000); ++round) {
     CAPTURE(round);
     const Job job = random_small_job(random);
     const SearchSpace space = random_small_space(job, random);
