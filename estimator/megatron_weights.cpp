@@ -123,7 +123,7 @@ void cut_to(std::vector<std::int64_t>& pieces, std::int64_t elements) {
   std::erase(pieces, 0);
 }
 
-// What AdamW updates, then Muon's matrices.
+// Lists the tensors that AdamW updates, then Muon's matrices.
 void set_muon_elements(StageWeights& found, const Job& job, const Plan& plan,
                        const StageLayout& stage) {
   const std::vector<MuonTensor> tensors = muon_tensors(job, plan, held_blocks(job, stage));

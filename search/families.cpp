@@ -76,12 +76,12 @@ Tallies count_all(const FamilyTask& task, ProgressReporter& reporter) {
   return all;
 }
 
-// What replays say of plans: a fast plan is the best of several families and replayed once.
+// Replays each plan once, as a fast plan is the best one of several families.
 class Replays {
  public:
   explicit Replays(const WalkTask& task) : task_(task) {}
 
-  // Those that every family asks for first.
+  // Replays the best candidate of every family, on all threads.
   void replay_first(const Tallies& tallies) {
     for (const std::vector<Tally>& families : tallies) {
       for (const Tally& tally : families) {

@@ -31,7 +31,8 @@ std::int64_t num_processors() {
              : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// What batch systems set for a job's share of a node; anything but a number says nothing.
+// OMP_NUM_THREADS, which batch systems set for a job's share of a node; no limit where it is no
+// number above 0.
 std::int64_t usual_threads() {
   const char* value = std::getenv("OMP_NUM_THREADS");
   const std::int64_t threads = value == nullptr ? 0 : std::strtoll(value, nullptr, 10);

@@ -7,8 +7,8 @@
 
 namespace shardplan {
 
-// Those asked for; 0: as many as OMP_NUM_THREADS says, or one for each processor. Never more than
-// the processors that this process may run on, for they would only wait for each other.
+// Returns the threads asked for; 0 asks for OMP_NUM_THREADS, or for one on each processor. Never
+// returns more than the processors that this process may run on: threads would wait for each other.
 std::int64_t num_threads(std::int64_t asked);
 
 // `thread` is below num_threads(threads); calls with the same one follow each other.

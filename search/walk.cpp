@@ -300,8 +300,8 @@ void in_rounds(Walkers& walkers, const std::vector<Branch>& branches, const Visi
   }
 }
 
-// Those of the first search: of parts of its space no branch takes less. A branch without plans of
-// its own, for which others stand, may have some there.
+// Keeps the floors of the first search, as no branch of a part of its space takes less. A branch
+// without plans of its own is left out: others stand for it here, but may be absent from a part.
 void remember_floors(const WalkTask& task, const std::vector<Branch>& branches, std::size_t depth) {
   KnownFloors& floors = task.tables.floors();
   if (!floors.is_empty()) {
