@@ -26,13 +26,18 @@ std::string text_of(const toml::node& node, const std::string& opening) {
   throw InputError(opening + "found a date or a nested list, expected a word or a number");
 }
 
+// A string stands where a key or a value begins: quotes behind a word or a number open none.
+bool may_begin_string(const std::string& text, std::size_t at) {
+  return at == 0 || std::string_view(" \t\r\n=.,[{").find(text[at - 1]) != std::string_view::npos;
+}
+
 // Behind the string or comment that begins at `at`, or behind one other letter.
 std::size_t end_of_piece(const std::string& text, std::size_t at) {
   const char letter = text[at];
   if (letter == '#') {
     return std::min(text.find('\n', at), text.size());
   }
-  if (letter != '"' && letter != '\'') {
+  if ((letter != '"' && letter != '\'') || !may_begin_string(text, at)) {
     return at + 1;
   }
   const bool has_lines = text.compare(at, 3, std::string(3, letter)) == 0;

@@ -21,7 +21,7 @@ Words values_of(const RunSettings& settings, const std::string& name) {
 TEST_CASE("letters outside ASCII stand in a .toml's strings and comments only") {
   const std::vector<std::string> wrong = {
       "é = 1",          "[é]",        "b = é",       "b = 1 é", "b = '''é''''' é",
-      R"(b = """"""é)", "b = 'é\\'é", R"(b = "" é)", "\xff"};
+      R"(b = """"""é)", "b = 'é\\'é", R"(b = "" é)", R"(b = 0"""é"""")", "b'é' = 1", "\xff"};
   for (const std::string& text : wrong) {
     const std::string message = message_of([&] { settings_from_toml("[a]\n" + text, "c.toml"); });
     CHECK_MESSAGE(message.find("c.toml:2: found a letter outside ASCII") == 0, text);
